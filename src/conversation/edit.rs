@@ -1,0 +1,94 @@
+//! Edits: what was changed between the client's history and the view that is forwarded.
+//!
+//! An edit refers to messages by their index in [`super::Conversation::body`] and, so that parallel results may come
+//! back in another order, by the digest of what they say. A [`View`] is the complete set of edits for one prefix of a
+//! history; it is remembered under the chain hash of that prefix and applied again with the same bytes.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::Digest;
+
+/// Which rule made an edit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Rule {
+    /// A single large result became a preview and a pointer.
+    Evict,
+    /// An old result, or old arguments, became a one-line placeholder.
+    Clear,
+    /// A result that stands in full elsewhere in the view became a pointer to it.
+    Repeat,
+    /// A pointer was added to a client's "unchanged, see above" whose target had left the view.
+    Restore,
+    /// A message that alone passes the window was cut with a marker.
+    Truncate,
+}
+
+/// One change of one message, or of one run of messages.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "edit", rename_all = "snake_case")]
+pub enum Edit {
+    /// The text of a message is replaced; media parts of it are dropped.
+    Text {
+        /// Index of the message in the body.
+        at: usize,
+        /// What the message says in the client's history.
+        digest: Digest,
+        /// The rule that asked for it.
+        rule: Rule,
+        /// The new text.
+        text: Arc<str>,
+        /// Record id of the original.
+        record: String,
+    },
+    /// The arguments of one tool call are replaced by another valid JSON object.
+    Arguments {
+        /// Index of the assistant message in the body.
+        at: usize,
+        /// What the message says in the client's history.
+        digest: Digest,
+        /// Which call of the message.
+        call: usize,
+        /// The rule that asked for it.
+        rule: Rule,
+        /// The new arguments: the text of a JSON object.
+        arguments: Arc<str>,
+        /// Record id of the original arguments.
+        record: String,
+    },
+    /// The messages `from..to` are folded into a brief. There is at most one in a view.
+    Fold {
+        /// First folded message.
+        from: usize,
+        /// One past the last folded message.
+        to: usize,
+        /// Messages inside the range that stay: the newest user messages of a turn that is still running.
+        keep: Vec<usize>,
+        /// The brief that stands for them, appended to the first user message.
+        brief: Arc<str>,
+    },
+}
+
+impl Serialize for Digest {
+    fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.serialize_str(&self.hex())
+    }
+}
+
+impl<'de> Deserialize<'de> for Digest {
+    fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(d)?;
+        Digest::from_hex(&text).ok_or_else(|| serde::de::Error::custom("a digest is 32 hexadecimal digits"))
+    }
+}
+
+/// The complete set of edits for one prefix of a history.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct View {
+    /// How many messages of the body the view was made for.
+    pub messages: usize,
+    /// The edits, in the order of the messages they touch; a fold stands first.
+    pub edits: Vec<Edit>,
+}

@@ -1,0 +1,24 @@
+//! windowsill: a proxy between a chat client and a local inference server that keeps a long session alive in a small
+//! context window, and never loses what it takes out of the prompt.
+//!
+//! Each turn the client sends its whole history; the server gets a *view* of it that fits the window the model really
+//! has. The rooms, in the order of a request's life:
+//!
+//! ```text
+//! client ─► server ─► wire ─► measure ─► plan ─► apply ─► wire ─► upstream ─► inference server
+//!                     (pure)   (asks)   (pure)   (acts)  (pure)      │
+//! client ◄─ server ◄──────────────── relay ◄─────────────────────────┘
+//! ```
+//!
+//! Start reading at [`proxy`].
+
+pub mod apply;
+pub mod config;
+pub mod conversation;
+pub mod measure;
+pub mod plan;
+pub mod proxy;
+pub mod server;
+pub mod store;
+pub mod upstream;
+pub mod usage;

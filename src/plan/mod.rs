@@ -1,0 +1,5 @@
+//! What should change? (room being built)
+
+pub mod policy;
+
+pub use policy::{Policy, Size, Strategy, TemplateFacts};

@@ -1,0 +1,95 @@
+//! Policy: thresholds, what is kept, what may be touched. Plain data, filled by `config` from defaults, config file,
+//! profile, request header, environment and flags.
+
+use crate::conversation::Tokens;
+
+/// What to do when clearing is not enough.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Strategy {
+    /// Fold old steps into a brief that a model writes (with the part made without a model).
+    Summarize,
+    /// Fold old steps into a short reminder made without a model.
+    Truncate,
+    /// Never fold: when evicting and clearing are not enough, the request is refused with the counts.
+    Off,
+}
+
+/// A size that is either a share of the window or a number of tokens.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Size {
+    /// Share of the window, above 0 and at most 1.
+    Share(f64),
+    /// Tokens.
+    Tokens(Tokens),
+}
+
+impl Size {
+    /// The size in tokens at a window of `window` tokens.
+    pub fn tokens(self, window: Tokens) -> Tokens {
+        match self {
+            Size::Share(share) => (f64::from(window) * share) as Tokens,
+            Size::Tokens(n) => n,
+        }
+    }
+}
+
+/// Facts about a model's chat template that decide which shapes of conversation it accepts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TemplateFacts {
+    /// User and assistant turns must alternate strictly (tool blocks aside): Mistral, Gemma.
+    pub strict_alternation: bool,
+    /// A system message after the first is accepted and kept: false for Mistral, Qwen3.5, gpt-oss, SmolLM3, …
+    pub later_system: bool,
+    /// The template has a `tool` role; when false, tool blocks are folded as plain text only.
+    pub tool_role: bool,
+    /// Length that a tool call id must have (alphanumeric); `None` when any id is accepted. Mistral: 9.
+    pub tool_call_id_length: Option<usize>,
+}
+
+impl Default for TemplateFacts {
+    fn default() -> Self {
+        TemplateFacts { strict_alternation: false, later_system: true, tool_role: true, tool_call_id_length: None }
+    }
+}
+
+/// Everything the planner needs to know about what the user wants.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Policy {
+    /// One tool result larger than this is evicted when it arrives.
+    pub evict_over: Size,
+    /// Pressure from which old tool results are cleared.
+    pub clear_at: f64,
+    /// Pressure that clearing goes down to.
+    pub clear_to: f64,
+    /// Pressure from which old steps are folded into a brief.
+    pub summarize_at: f64,
+    /// Pressure that folding goes down to.
+    pub summarize_to: f64,
+    /// Newest messages that are neither cleared nor folded (whole steps).
+    pub keep_recent: usize,
+    /// Names of tools whose results are never cleared or evicted.
+    pub never_clear: Vec<String>,
+    /// What to do when clearing is not enough.
+    pub strategy: Strategy,
+    /// Most tokens that a model may write into a brief.
+    pub summary_max_tokens: Tokens,
+    /// Facts about the model's chat template.
+    pub template: TemplateFacts,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Policy {
+            evict_over: Size::Share(0.25),
+            clear_at: 0.60,
+            clear_to: 0.40,
+            summarize_at: 0.85,
+            summarize_to: 0.45,
+            keep_recent: 6,
+            never_clear: Vec::new(),
+            strategy: Strategy::Summarize,
+            summary_max_tokens: 1024,
+            template: TemplateFacts::default(),
+        }
+    }
+}
