@@ -103,8 +103,10 @@ pub struct Media {
 /// One message, as the client sent it and as it is understood.
 #[derive(Debug, Clone)]
 pub struct Message {
-    /// The JSON object as it came, byte for byte.
+    /// The JSON object as it came, byte for byte; empty for a message that [`repair`] had to add.
     pub raw: Bytes,
+    /// The JSON object as it must be forwarded, where that differs from `raw`; see [`repair`].
+    pub repaired: Option<Bytes>,
     /// Who speaks.
     pub role: Role,
     /// All text parts joined by a line break; empty when there are none.
@@ -123,6 +125,13 @@ pub struct Message {
     pub media: Vec<Media>,
     /// Digest of what the message says; see [`chain`].
     pub digest: Digest,
+}
+
+impl Message {
+    /// The bytes to forward when no edit touches this message.
+    pub fn bytes(&self) -> &Bytes {
+        self.repaired.as_ref().unwrap_or(&self.raw)
+    }
 }
 
 /// A conversation as one request carries it: the head that is never touched, and the messages after it.

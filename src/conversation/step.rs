@@ -1,1 +1,77 @@
-//! (room being built)
+//! Units: what stays or goes together. A *step* is an assistant message with its tool calls and all their results; any
+//! other message stands alone. A *turn* is a user message and the steps up to the next.
+
+use super::{Message, Role};
+
+/// A run of messages that may only be kept or folded together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Unit {
+    /// First message.
+    pub start: usize,
+    /// One past the last message.
+    pub end: usize,
+    /// Role of the first message.
+    pub role: Role,
+}
+
+/// Splits a well-formed body (see [`super::repair`]) into units. They cover it without gaps.
+pub fn units(body: &[Message]) -> Vec<Unit> {
+    let mut out: Vec<Unit> = Vec::with_capacity(body.len());
+    for (i, message) in body.iter().enumerate() {
+        match out.last_mut() {
+            // A result belongs to the unit before it, whatever that is: it may never be the first thing that stays.
+            Some(unit) if message.role == Role::Tool => unit.end = i + 1,
+            _ => out.push(Unit { start: i, end: i + 1, role: message.role }),
+        }
+    }
+    out
+}
+
+/// Index of the last user message.
+pub fn last_user(body: &[Message]) -> Option<usize> {
+    body.iter().rposition(|m| m.role == Role::User)
+}
+
+/// The call that a tool result answers: the message that made it and which of its calls. By id in the nearest step
+/// before it, by position where there are no ids.
+pub fn call_of(body: &[Message], result: usize) -> Option<(usize, usize)> {
+    let message = body.get(result).filter(|m| m.role == Role::Tool)?;
+    let caller = body[..result].iter().rposition(|m| m.role != Role::Tool)?;
+    let calls = &body[caller].calls;
+    if let Some(id) = message.call_id.as_deref().filter(|id| !id.is_empty()) {
+        return calls.iter().position(|c| c.id == id).map(|call| (caller, call));
+    }
+    let place = result - caller - 1;
+    (place < calls.len()).then_some((caller, place))
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::conversation::wire::openai_chat::message;
+
+    fn body(roles: &str) -> Vec<Message> {
+        let one = |c: char| match c {
+            'u' => r#"{"role":"user","content":"u"}"#,
+            'a' => r#"{"role":"assistant","content":"a"}"#,
+            't' => r#"{"role":"tool","tool_call_id":"x","content":"t"}"#,
+            _ => r#"{"role":"system","content":"s"}"#,
+        };
+        roles.chars().map(|c| message(Bytes::from_static(one(c).as_bytes())).unwrap()).collect()
+    }
+
+    #[test]
+    fn results_stay_with_their_call() {
+        for (roles, expect) in [
+            ("", vec![]),
+            ("u", vec![(0, 1)]),
+            ("uattau", vec![(0, 1), (1, 4), (4, 5), (5, 6)]),
+            ("usat", vec![(0, 1), (1, 2), (2, 4)]),
+        ] {
+            let got: Vec<_> = units(&body(roles)).iter().map(|u| (u.start, u.end)).collect();
+            assert_eq!(got, expect, "{roles}");
+        }
+    }
+}

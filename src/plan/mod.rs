@@ -1,5 +1,187 @@
-//! What should change? (room being built)
+//! What should change? Pure: the same conversation, facts and policy give the same plan, with its reasons.
+//!
+//! Rules run cheapest first, each only if those before did not bring the prompt under its line. A plan says what to do,
+//! not how the new text reads: `apply` makes the material, [`rewrite`] puts both together.
 
+pub mod budget;
+mod clear;
+pub mod economics;
+pub mod emergency;
+mod evict;
+pub mod facts;
 pub mod policy;
+mod repeat;
+mod restore;
+pub mod rewrite;
+mod sheet;
+mod summarize;
+mod truncate;
 
+use std::fmt;
+
+pub use budget::{Lines, output_reserved};
+pub use facts::{Cost, Facts, Ready, Regions};
 pub use policy::{Policy, Size, Strategy, TemplateFacts};
+
+use crate::conversation::edit::Rule;
+use crate::conversation::{Conversation, Tokens};
+use sheet::Sheet;
+
+/// One thing to do. Indices are of the conversation's body.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// Replace the text of a message by a preview of at most `budget` tokens and a pointer.
+    Preview {
+        /// The message.
+        at: usize,
+        /// Tokens the preview may take.
+        budget: Tokens,
+        /// The rule that asks for it: evict or truncate.
+        rule: Rule,
+    },
+    /// Replace an old result by a one-line placeholder.
+    Placeholder {
+        /// The message.
+        at: usize,
+    },
+    /// Replace a result by a pointer to the same text elsewhere in the view.
+    Repeat {
+        /// The message.
+        at: usize,
+        /// The message that stays and says the same.
+        of: usize,
+    },
+    /// Add to a client's "unchanged, see above" where the text it means can be found.
+    Restore {
+        /// The message.
+        at: usize,
+        /// The message that it speaks of.
+        of: usize,
+    },
+    /// Replace the long values in the arguments of a call.
+    Elide {
+        /// The assistant message.
+        at: usize,
+        /// Which call of it.
+        call: usize,
+        /// Tokens the new arguments may take.
+        budget: Tokens,
+        /// The rule that asks for it: evict, clear or truncate.
+        rule: Rule,
+    },
+    /// Cut the last user message, which alone passes the window.
+    Cut {
+        /// The message.
+        at: usize,
+        /// Tokens it may keep.
+        budget: Tokens,
+    },
+    /// Fold messages into a brief.
+    Fold {
+        /// First folded message.
+        from: usize,
+        /// One past the last folded message.
+        to: usize,
+        /// Messages inside that stay.
+        keep: Vec<usize>,
+        /// Tokens the brief may take.
+        budget: Tokens,
+        /// Whether a model may be asked; otherwise the part made without one must do.
+        ask_model: bool,
+    },
+}
+
+impl Action {
+    fn replaces_text_of(&self, message: usize) -> bool {
+        match self {
+            Action::Preview { at, .. }
+            | Action::Placeholder { at }
+            | Action::Repeat { at, .. }
+            | Action::Restore { at, .. }
+            | Action::Cut { at, .. } => *at == message,
+            Action::Elide { .. } | Action::Fold { .. } => false,
+        }
+    }
+
+    /// The name of the layer, as it stands in `x-windowsill-action`.
+    pub fn layer(&self, ask: Strategy) -> &'static str {
+        match self {
+            Action::Preview { rule: Rule::Truncate, .. } | Action::Elide { rule: Rule::Truncate, .. } => "truncate",
+            Action::Preview { .. } | Action::Repeat { .. } | Action::Elide { rule: Rule::Evict, .. } => "evict",
+            Action::Restore { .. } => "evict",
+            Action::Placeholder { .. } | Action::Elide { .. } => "clear",
+            Action::Cut { .. } => "truncate",
+            Action::Fold { .. } if ask == Strategy::Summarize => "summarize",
+            Action::Fold { .. } => "truncate",
+        }
+    }
+}
+
+/// Why a rule acted, with its numbers in tokens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Because {
+    /// The rule.
+    pub rule: &'static str,
+    /// Prompt tokens before.
+    pub before: Tokens,
+    /// Prompt tokens after.
+    pub after: Tokens,
+    /// The line that was passed.
+    pub line: Tokens,
+    /// What was done, in a few words.
+    pub what: String,
+}
+
+impl fmt::Display for Because {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Because { rule, before, after, line, what } = self;
+        write!(f, "{rule}: {what} ({before} -> {after} tokens; line {line})")
+    }
+}
+
+/// What should change, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Plan {
+    /// What to do, in no particular order.
+    pub actions: Vec<Action>,
+    /// The view's tokens before, edits made earlier applied.
+    pub before: Regions,
+    /// The view's tokens after, as far as they can be known before the material is made.
+    pub after: Regions,
+    /// The reasons.
+    pub because: Vec<Because>,
+    /// The lines that were looked at.
+    pub lines: Lines,
+    /// Whether the view fits the budget after all of this. When false, the request must be refused with the counts.
+    pub fits: bool,
+}
+
+/// Plans a request.
+pub fn plan(conversation: &Conversation, facts: &Facts, policy: &Policy) -> Plan {
+    debug_assert!(facts::belong(facts, conversation), "facts of another conversation");
+    let mut sheet = Sheet::new(conversation, facts, policy);
+    let before = sheet.regions();
+    let layers: [(&str, fn(&mut Sheet<'_>) -> Option<String>, Tokens); 6] = [
+        ("evict", evict::apply, sheet.lines.evict_over),
+        ("restore", restore::apply, 0),
+        ("repeat", repeat::apply, sheet.lines.clear_at / 2),
+        ("clear", clear::apply, sheet.lines.clear_at),
+        ("summarize", summarize::apply, sheet.lines.summarize_at),
+        ("truncate", truncate::apply, sheet.lines.limit),
+    ];
+    for (rule, apply, line) in layers {
+        let total = sheet.total();
+        if let Some(what) = apply(&mut sheet) {
+            let after = sheet.total();
+            sheet.because.push(Because { rule, before: total, after, line, what });
+        }
+    }
+    Plan {
+        before,
+        after: sheet.regions(),
+        fits: sheet.total() <= sheet.lines.limit,
+        lines: sheet.lines,
+        actions: sheet.actions,
+        because: sheet.because,
+    }
+}

@@ -1,0 +1,167 @@
+//! JSON objects as they are spelled: ordered fields with raw values, read without copying and written back changed in
+//! just the fields that were changed.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use bytes::Bytes;
+use serde::de::{self, Deserialize, Deserializer, MapAccess, Visitor};
+use serde_json::value::RawValue;
+
+/// The fields of a JSON object in their order, duplicates included, with values as spelled.
+pub struct Fields<'a>(pub Vec<(Cow<'a, str>, &'a RawValue)>);
+
+impl<'a> Fields<'a> {
+    /// Reads the fields of one object; an error for anything else.
+    pub fn read(text: &'a str) -> Result<Fields<'a>, serde_json::Error> {
+        serde_json::from_str(text)
+    }
+
+    /// The spelled value of a field; the last one where a key stands twice, as JSON parsers take it.
+    pub fn get(&self, key: &str) -> Option<&'a str> {
+        self.0.iter().rev().find(|(k, _)| k == key).map(|(_, v)| v.get())
+    }
+
+    /// The field as a string, if it is one.
+    pub fn string(&self, key: &str) -> Option<String> {
+        self.get(key).and_then(string)
+    }
+}
+
+impl<'de> Deserialize<'de> for Fields<'de> {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        struct V;
+        impl<'de> Visitor<'de> for V {
+            type Value = Fields<'de>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut out = Vec::with_capacity(8);
+                while let Some(key) = map.next_key::<Key<'de>>()? {
+                    out.push((key.0, map.next_value::<&'de RawValue>()?));
+                }
+                Ok(Fields(out))
+            }
+        }
+        d.deserialize_map(V)
+    }
+}
+
+/// A key, borrowed where its spelling has no escapes.
+struct Key<'a>(Cow<'a, str>);
+
+impl<'de> Deserialize<'de> for Key<'de> {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        struct V;
+        impl<'de> Visitor<'de> for V {
+            type Value = Key<'de>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a key")
+            }
+            fn visit_borrowed_str<E: de::Error>(self, v: &'de str) -> Result<Self::Value, E> {
+                Ok(Key(Cow::Borrowed(v)))
+            }
+            fn visit_str<E: de::Error>(self, v: &str) -> Result<Self::Value, E> {
+                Ok(Key(Cow::Owned(v.to_owned())))
+            }
+        }
+        d.deserialize_str(V)
+    }
+}
+
+/// Decodes a spelled JSON string; `None` when the value is not a string. A lone surrogate (legal in JSON, impossible in
+/// UTF-8, and sent by clients that cut strings in the middle) becomes U+FFFD.
+pub fn string(raw: &str) -> Option<String> {
+    if !raw.starts_with('"') {
+        return None;
+    }
+    serde_json::from_str::<String>(raw).ok().or_else(|| Some(decode_lossy(raw)))
+}
+
+fn decode_lossy(raw: &str) -> String {
+    let mut fixed = String::with_capacity(raw.len());
+    let mut rest = raw;
+    while let Some(at) = rest.find('\\') {
+        fixed.push_str(&rest[..at]);
+        let escape = &rest[at..];
+        let unit = |s: &str| s.get(2..6).and_then(|h| u16::from_str_radix(h, 16).ok());
+        let (keep, skip) = match (escape.as_bytes().get(1), unit(escape)) {
+            (Some(b'u'), Some(0xD800..=0xDBFF)) => {
+                let next = escape.get(6..).filter(|s| s.starts_with("\\u")).and_then(unit);
+                if matches!(next, Some(0xDC00..=0xDFFF)) { (escape.get(..12), 12) } else { (Some("\\ufffd"), 6) }
+            }
+            (Some(b'u'), Some(0xDC00..=0xDFFF)) => (Some("\\ufffd"), 6),
+            (Some(b'u'), _) => (escape.get(..6), 6),
+            _ => (escape.get(..2), 2),
+        };
+        fixed.push_str(keep.unwrap_or(""));
+        rest = escape.get(skip..).unwrap_or("");
+    }
+    fixed.push_str(rest);
+    serde_json::from_str(&fixed).unwrap_or_default()
+}
+
+/// Spells a string as JSON.
+pub fn quote(text: &str) -> String {
+    serde_json::to_string(text).expect("a string is always JSON")
+}
+
+/// Writes an object anew: the named fields get new spelled values (in their old place, or at the end when new), the
+/// others keep their bytes. `None` removes a field.
+pub fn with_fields(object: &str, changes: &[(&str, Option<&str>)]) -> Result<Bytes, serde_json::Error> {
+    let fields = Fields::read(object)?;
+    let room: usize = changes.iter().map(|(k, v)| k.len() + v.map_or(0, str::len) + 8).sum();
+    let mut out = String::with_capacity(object.len() + room);
+    let mut put = |key: &str, value: &str| {
+        out.push_str(if out.is_empty() { "{" } else { "," });
+        out.push_str(&quote(key));
+        out.push(':');
+        out.push_str(value);
+    };
+    for (key, value) in &fields.0 {
+        match changes.iter().find(|(k, _)| k == key) {
+            None => put(key, value.get()),
+            Some((_, Some(new))) => put(key, new),
+            Some((_, None)) => {}
+        }
+    }
+    for (key, value) in changes {
+        if let (Some(new), false) = (value, fields.0.iter().any(|(k, _)| k == key)) {
+            put(key, new);
+        }
+    }
+    if out.is_empty() {
+        out.push('{');
+    }
+    out.push('}');
+    Ok(Bytes::from(out))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn untouched_fields_keep_their_spelling() {
+        let object = r#"{ "t" : 0.70, "big":1e400,"\u00e9":[ 1 ,2], "content":"a\/b" , "x":null}"#;
+        let out = with_fields(object, &[("content", Some("\"new\"")), ("x", None), ("y", Some("1"))]).unwrap();
+        assert_eq!(out, r#"{"t":0.70,"big":1e400,"é":[ 1 ,2],"content":"new","y":1}"#);
+        assert_eq!(with_fields("{}", &[]).unwrap(), "{}");
+        assert_eq!(with_fields(r#"{"a":1}"#, &[("a", None)]).unwrap(), "{}");
+    }
+
+    #[test]
+    fn lone_surrogates_are_read_and_pairs_survive() {
+        for (raw, expect) in [
+            (r#""a\ud800b""#, "a\u{fffd}b"),
+            (r#""\udc00\n""#, "\u{fffd}\n"),
+            (r#""\ud83d\ude00\ud800""#, "😀\u{fffd}"),
+            (r#""\\ud800""#, "\\ud800"),
+            (r#""\ud800\u0041""#, "\u{fffd}A"),
+        ] {
+            assert_eq!(string(raw).as_deref(), Some(expect), "{raw}");
+        }
+        assert_eq!(string("12"), None);
+    }
+}

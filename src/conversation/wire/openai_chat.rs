@@ -1,0 +1,457 @@
+//! OpenAI chat completions: a request body ⇄ a conversation.
+//!
+//! The body is kept as it came; a message is a slice of it. Only messages and fields that a plan changed are written
+//! anew.
+
+use std::fmt;
+
+use bytes::Bytes;
+use serde::de::{Deserialize, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::value::RawValue;
+
+use super::WireError;
+use super::json::{self, Fields};
+use crate::conversation::{Conversation, Digest, Media, MediaKind, Message, Role, Tokens, ToolCall, chain};
+
+/// A chat completion request: the conversation, and what else of the request matters here.
+#[derive(Debug, Clone)]
+pub struct Request {
+    /// The whole body as it came.
+    pub body: Bytes,
+    /// The messages, the tools.
+    pub conversation: Conversation,
+    /// `model`, empty when absent.
+    pub model: String,
+    /// `stream`.
+    pub stream: bool,
+    /// `stream_options.include_usage`.
+    pub include_usage: bool,
+    /// `max_completion_tokens`, else `max_tokens`, else `n_predict`; negative and zero count as absent.
+    pub max_tokens: Option<Tokens>,
+    /// `n`, at least 1.
+    pub choices: u32,
+}
+
+/// Reads a request body.
+pub fn parse(body: &Bytes) -> Result<Request, WireError> {
+    let text = std::str::from_utf8(body).map_err(|e| WireError::NotJson(format!("it is not UTF-8: {e}")))?;
+    let top: Top<'_> = serde_json::from_str(text).map_err(|e| WireError::NotJson(e.to_string()))?;
+    let field = |key: &str| top.fields.iter().rev().find(|(k, _)| k == key).map(|(_, v)| v.get());
+    let raws = match &top.messages {
+        Messages::Array(raws) => raws,
+        Messages::Missing => return Err(wrong("messages", "`messages` is missing; it must be an array of messages")),
+        Messages::NotArray => return Err(wrong("messages", "`messages` must be an array of message objects")),
+    };
+    let mut conversation =
+        Conversation { tools: field("tools").map(|t| body.slice_ref(t.as_bytes())), ..Default::default() };
+    for (i, raw) in raws.iter().enumerate() {
+        let message = message(body.slice_ref(raw.get().as_bytes())).map_err(|what| {
+            let param = format!("messages[{i}]{}", what.0);
+            WireError::Field { message: format!("`{param}` {}", what.1), param }
+        })?;
+        if message.role == Role::System && conversation.body.is_empty() {
+            conversation.system.push(message);
+        } else {
+            conversation.body.push(message);
+        }
+    }
+    let number = |key: &str| field(key).and_then(|v| v.parse::<f64>().ok()).filter(|n| *n >= 1.0);
+    let max_tokens = ["n_predict", "max_completion_tokens", "max_tokens"].iter().find_map(|k| number(k));
+    Ok(Request {
+        model: field("model").and_then(json::string).unwrap_or_default(),
+        stream: field("stream") == Some("true"),
+        include_usage: field("stream_options")
+            .and_then(|o| Fields::read(o).ok())
+            .is_some_and(|o| o.get("include_usage") == Some("true")),
+        max_tokens: max_tokens.map(|n| n.min(f64::from(u32::MAX)) as Tokens),
+        choices: number("n").map_or(1, |n| n.min(128.0) as u32),
+        conversation,
+        body: body.clone(),
+    })
+}
+
+/// Writes a request with other messages (each the bytes of one message object) and, where given, other fields.
+pub fn write(request: &Request, messages: &[Bytes], changes: &[(&str, Option<&str>)]) -> Bytes {
+    let size: usize = messages.iter().map(|m| m.len() + 1).sum();
+    let mut array = String::with_capacity(size + 2);
+    for message in messages {
+        array.push(if array.is_empty() { '[' } else { ',' });
+        array.push_str(&String::from_utf8_lossy(message));
+    }
+    if array.is_empty() {
+        array.push('[');
+    }
+    array.push(']');
+    let mut all = vec![("messages", Some(array.as_str()))];
+    all.extend_from_slice(changes);
+    let text = String::from_utf8_lossy(&request.body);
+    json::with_fields(&text, &all).expect("the body was read as an object before")
+}
+
+/// Reads one message object. The error is the path below the message, and what is wrong there.
+pub fn message(raw: Bytes) -> Result<Message, (String, &'static str)> {
+    let text = std::str::from_utf8(&raw).map_err(|_| (String::new(), "is not UTF-8"))?;
+    let fields = Fields::read(text).map_err(|_| (String::new(), "must be an object with `role` and `content`"))?;
+    let role = match fields.string("role").as_deref() {
+        Some("system" | "developer") => Role::System,
+        Some("user") => Role::User,
+        Some("assistant") => Role::Assistant,
+        Some("tool" | "function") => Role::Tool,
+        Some(_) => Role::Other,
+        None => return Err((".role".into(), "is missing; it must be a string such as \"user\"")),
+    };
+    let mut content = content(fields.get("content"))?;
+    if let (true, Some(refusal)) = (content.text.is_empty(), fields.string("refusal")) {
+        content.text = refusal;
+    }
+    let mut out = Message {
+        role,
+        text: content.text,
+        parts: content.parts,
+        reasoning: ["reasoning_content", "reasoning", "thinking"]
+            .iter()
+            .find_map(|k| fields.string(k))
+            .unwrap_or_default(),
+        calls: calls(&fields)?,
+        call_id: fields.string("tool_call_id"),
+        name: fields.string("name"),
+        media: content.media,
+        digest: Digest::default(),
+        raw: raw.clone(),
+        repaired: None,
+    };
+    out.digest = chain::digest(&out, &content.payloads);
+    Ok(out)
+}
+
+#[derive(Default)]
+struct Content {
+    text: String,
+    parts: bool,
+    media: Vec<Media>,
+    /// Digests of the media payloads, since those are what the message says too.
+    payloads: Vec<Digest>,
+}
+
+fn content(raw: Option<&str>) -> Result<Content, (String, &'static str)> {
+    let mut out = Content::default();
+    let Some(raw) = raw.filter(|r| *r != "null") else { return Ok(out) };
+    if let Some(text) = json::string(raw) {
+        out.text = text;
+        return Ok(out);
+    }
+    let bad = || (".content".to_string(), "must be a string, null or an array of content parts");
+    let parts: Vec<&RawValue> = serde_json::from_str(raw).map_err(|_| bad())?;
+    out.parts = true;
+    let mut texts = Vec::new();
+    for part in parts {
+        // Some clients send bare strings inside the array.
+        if let Some(text) = json::string(part.get()) {
+            texts.push(text);
+            continue;
+        }
+        let fields = Fields::read(part.get()).map_err(|_| bad())?;
+        let kind = fields.string("type").unwrap_or_default();
+        match kind.as_str() {
+            "text" | "input_text" | "output_text" => texts.push(fields.string("text").unwrap_or_default()),
+            "refusal" => texts.push(fields.string("refusal").unwrap_or_default()),
+            _ => {
+                out.payloads.push(Digest::of(part.get().as_bytes()));
+                out.media.push(media(&kind, &fields, part.get().len()));
+            }
+        }
+    }
+    out.text = texts.join("\n");
+    Ok(out)
+}
+
+fn media(kind: &str, fields: &Fields<'_>, encoded_bytes: usize) -> Media {
+    let kind = match kind {
+        "image_url" | "input_image" | "image" => MediaKind::Image,
+        "input_audio" => MediaKind::Audio,
+        _ => MediaKind::Other,
+    };
+    let url = fields.get("image_url").filter(|_| kind == MediaKind::Image);
+    let pixels = url.and_then(|v| match Fields::read(v) {
+        Ok(inner) => inner.get("url").and_then(pixels_of_data_url),
+        Err(_) => pixels_of_data_url(v),
+    });
+    Media { kind, encoded_bytes, pixels }
+}
+
+/// Width and height out of the head of a base64 data URL (spelled as JSON). 64 KiB hold every format's header.
+fn pixels_of_data_url(spelled: &str) -> Option<(u32, u32)> {
+    use base64::Engine as _;
+    let spelled = spelled.strip_prefix('"')?;
+    let head = spelled.get(..spelled.len().min(256)).unwrap_or("");
+    let start = head.find(";base64,")? + ";base64,".len();
+    let payload = &spelled.as_bytes()[start..];
+    let mut head: Vec<u8> = payload.iter().copied().take(96 * 1024).filter(|b| !matches!(b, b'\\' | b'"')).collect();
+    head.truncate(head.len() / 4 * 4);
+    let bytes = base64::engine::general_purpose::STANDARD.decode(&head).ok()?;
+    let size = imagesize::blob_size(&bytes).ok()?;
+    Some((u32::try_from(size.width).ok()?, u32::try_from(size.height).ok()?))
+}
+
+fn calls(fields: &Fields<'_>) -> Result<Vec<ToolCall>, (String, &'static str)> {
+    let call = |id: String, function: &Fields<'_>| ToolCall {
+        id,
+        name: function.string("name").unwrap_or_default(),
+        // A few clients send the object itself instead of a string that holds it.
+        arguments: function
+            .get("arguments")
+            .map_or_else(String::new, |a| json::string(a).unwrap_or_else(|| a.to_owned())),
+    };
+    let mut out = Vec::new();
+    if let Some(raw) = fields.get("tool_calls").filter(|r| *r != "null") {
+        let bad = || (".tool_calls".to_string(), "must be an array of tool calls");
+        let list: Vec<Fields<'_>> = serde_json::from_str(raw).map_err(|_| bad())?;
+        for one in &list {
+            let id = one.string("id").unwrap_or_default();
+            // `custom` tools carry `custom: {name, input}` in place of `function`.
+            let function = one.get("function").or(one.get("custom")).and_then(|f| Fields::read(f).ok());
+            out.push(match function {
+                Some(f) => call(id, &f),
+                None => ToolCall { id, name: String::new(), arguments: "{}".into() },
+            });
+        }
+    } else if let Some(function) = fields.get("function_call").and_then(|f| Fields::read(f).ok()) {
+        out.push(call(String::new(), &function));
+    }
+    Ok(out)
+}
+
+fn wrong(param: &str, message: &str) -> WireError {
+    WireError::Field { param: param.into(), message: message.into() }
+}
+
+/// Top-level fields; the messages are split on the way, so that a body of megabytes is scanned once.
+struct Top<'a> {
+    fields: Vec<(String, &'a RawValue)>,
+    messages: Messages<'a>,
+}
+
+enum Messages<'a> {
+    Missing,
+    NotArray,
+    Array(Vec<&'a RawValue>),
+}
+
+impl<'de> Deserialize<'de> for Top<'de> {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        struct V;
+        impl<'de> Visitor<'de> for V {
+            type Value = Top<'de>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a JSON object")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut top = Top { fields: Vec::with_capacity(16), messages: Messages::Missing };
+                while let Some(key) = map.next_key::<String>()? {
+                    if key == "messages" {
+                        top.messages = map.next_value_seed(MessagesSeed)?;
+                    } else {
+                        top.fields.push((key, map.next_value::<&'de RawValue>()?));
+                    }
+                }
+                Ok(top)
+            }
+        }
+        d.deserialize_map(V)
+    }
+}
+
+struct MessagesSeed;
+
+impl<'de> DeserializeSeed<'de> for MessagesSeed {
+    type Value = Messages<'de>;
+    fn deserialize<D: Deserializer<'de>>(self, d: D) -> Result<Self::Value, D::Error> {
+        struct V;
+        impl<'de> Visitor<'de> for V {
+            type Value = Messages<'de>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an array of messages")
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
+                let mut out = Vec::with_capacity(64);
+                while let Some(raw) = seq.next_element::<&'de RawValue>()? {
+                    out.push(raw);
+                }
+                Ok(Messages::Array(out))
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+                Ok(Messages::NotArray)
+            }
+            fn visit_str<E>(self, _: &str) -> Result<Self::Value, E> {
+                Ok(Messages::NotArray)
+            }
+            fn visit_bool<E>(self, _: bool) -> Result<Self::Value, E> {
+                Ok(Messages::NotArray)
+            }
+            fn visit_f64<E>(self, _: f64) -> Result<Self::Value, E> {
+                Ok(Messages::NotArray)
+            }
+            fn visit_u64<E>(self, _: u64) -> Result<Self::Value, E> {
+                Ok(Messages::NotArray)
+            }
+            fn visit_i64<E>(self, _: i64) -> Result<Self::Value, E> {
+                Ok(Messages::NotArray)
+            }
+            fn visit_unit<E>(self) -> Result<Self::Value, E> {
+                Ok(Messages::NotArray)
+            }
+        }
+        d.deserialize_any(V)
+    }
+}
+
+/// The bytes of a message with its content replaced by a plain text; every other field keeps its bytes.
+pub fn with_text(message: &Bytes, text: &str) -> Bytes {
+    patch(message, "content", &json::quote(text))
+}
+
+/// The bytes of a message with text added behind its content, which keeps its own spelling as a prefix.
+pub fn with_text_appended(message: &Bytes, addition: &str) -> Bytes {
+    let source = String::from_utf8_lossy(message);
+    let content = Fields::read(&source).ok().and_then(|f| f.get("content").map(str::to_owned));
+    let spelled = match content.as_deref() {
+        Some(string) if string.starts_with('"') => {
+            format!("{}{}", &string[..string.len() - 1], &json::quote(addition)[1..])
+        }
+        Some(array) if array.starts_with('[') => {
+            let inner = array[1..array.len() - 1].trim_end();
+            let comma = if inner.trim().is_empty() { "" } else { "," };
+            format!("[{inner}{comma}{{\"type\":\"text\",\"text\":{}}}]", json::quote(addition.trim_start()))
+        }
+        _ => json::quote(addition.trim_start()),
+    };
+    patch(message, "content", &spelled)
+}
+
+/// The bytes of a message with other arguments in some of its calls: `(call, arguments as text of a JSON object)`.
+pub fn with_arguments(message: &Bytes, new: &[(usize, &str)]) -> Bytes {
+    let source = String::from_utf8_lossy(message);
+    let Ok(fields) = Fields::read(&source) else { return message.clone() };
+    let replace = |function: &str, arguments: &str| {
+        json::with_fields(function, &[("arguments", Some(&json::quote(arguments)))])
+            .map(|b| String::from_utf8_lossy(&b).into_owned())
+            .unwrap_or_else(|_| function.to_owned())
+    };
+    if let (Some(legacy), Some((_, arguments))) = (fields.get("function_call"), new.first()) {
+        return patch(message, "function_call", &replace(legacy, arguments));
+    }
+    let Some(list) = fields.get("tool_calls").and_then(|l| serde_json::from_str::<Vec<&RawValue>>(l).ok()) else {
+        return message.clone();
+    };
+    let mut out = String::from("[");
+    for (i, call) in list.iter().enumerate() {
+        if i > 0 {
+            out.push(',');
+        }
+        let change = new.iter().find(|(at, _)| *at == i).map(|(_, a)| *a);
+        let function = Fields::read(call.get()).ok().and_then(|f| f.get("function").map(str::to_owned));
+        match (change, function) {
+            (Some(arguments), Some(function)) => {
+                let function = replace(&function, arguments);
+                match json::with_fields(call.get(), &[("function", Some(&function))]) {
+                    Ok(b) => out.push_str(&String::from_utf8_lossy(&b)),
+                    Err(_) => out.push_str(call.get()),
+                }
+            }
+            _ => out.push_str(call.get()),
+        }
+    }
+    out.push(']');
+    patch(message, "tool_calls", &out)
+}
+
+/// The bytes of a message with one field set to a spelled value.
+pub fn patch(message: &Bytes, key: &str, spelled: &str) -> Bytes {
+    json::with_fields(&String::from_utf8_lossy(message), &[(key, Some(spelled))]).unwrap_or_else(|_| message.clone())
+}
+
+/// A new message of a role with a plain text.
+pub fn new_message(role: &str, text: &str) -> Bytes {
+    Bytes::from(format!("{{\"role\":{},\"content\":{}}}", json::quote(role), json::quote(text)))
+}
+
+/// A new tool result.
+pub fn new_result(call_id: &str, text: &str) -> Bytes {
+    let (id, text) = (json::quote(call_id), json::quote(text));
+    Bytes::from(format!("{{\"role\":\"tool\",\"tool_call_id\":{id},\"content\":{text}}}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(body: &str) -> Result<Request, WireError> {
+        parse(&Bytes::from(body.to_owned()))
+    }
+
+    #[test]
+    fn reads_what_matters_and_keeps_bytes() {
+        let body = r#"{"model":"m","messages":[{"role":"developer","content":"s"}, {"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]},{"role":"assistant","content":null,"tool_calls":[{"id":"c1","type":"function","function":{"name":"f","arguments":"{\"x\": 1}"}}]},{"role":"tool","tool_call_id":"c1","content":"r"}],"tools":[ {} ],"stream":true,"max_tokens":12.0,"stream_options":{"include_usage":true}}"#;
+        let request = read(body).unwrap();
+        let c = &request.conversation;
+        assert_eq!((c.system.len(), c.body.len()), (1, 3));
+        assert_eq!(c.body[0].text, "a\nb");
+        assert_eq!(c.body[1].calls[0].arguments, "{\"x\": 1}");
+        assert_eq!(c.body[2].call_id.as_deref(), Some("c1"));
+        assert_eq!(c.tools.as_deref(), Some(&b"[ {} ]"[..]));
+        assert_eq!((request.max_tokens, request.stream, request.include_usage), (Some(12), true, true));
+        let messages: Vec<Bytes> = c.system.iter().chain(&c.body).map(|m| m.raw.clone()).collect();
+        let expect = body.replace("\"s\"}, {", "\"s\"},{");
+        assert_eq!(write(&request, &messages, &[]), expect);
+    }
+
+    #[test]
+    fn errors_name_the_place() {
+        for (body, expect) in [
+            ("", "the request body is not valid JSON: EOF while parsing a value at line 1 column 0"),
+            (
+                "[1]",
+                "the request body is not valid JSON: invalid type: sequence, expected a JSON object at line 1 column 0",
+            ),
+            ("{}", "`messages` is missing; it must be an array of messages"),
+            (r#"{"messages":{"a":[1,2]}}"#, "`messages` must be an array of message objects"),
+            (r#"{"messages":"x"}"#, "`messages` must be an array of message objects"),
+            (r#"{"messages":[1]}"#, "`messages[0]` must be an object with `role` and `content`"),
+            (r#"{"messages":[{}]}"#, "`messages[0].role` is missing; it must be a string such as \"user\""),
+            (
+                r#"{"messages":[{"role":"user","content":7}]}"#,
+                "`messages[0].content` must be a string, null or an array of content parts",
+            ),
+        ] {
+            assert_eq!(read(body).unwrap_err().to_string(), expect, "{body}");
+        }
+    }
+
+    #[test]
+    fn changes_touch_only_their_field() {
+        let user = Bytes::from_static(br#"{"role":"user", "x":1.50,"content":"caf\u00e9"}"#);
+        assert_eq!(with_text_appended(&user, "\n\nnew"), r#"{"role":"user","x":1.50,"content":"caf\u00e9\n\nnew"}"#);
+        let parts = Bytes::from_static(br#"{"role":"user","content":[{"type":"text","text":"a"} ]}"#);
+        assert_eq!(
+            with_text_appended(&parts, "\n\nnew"),
+            r#"{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"new"}]}"#
+        );
+        let call = Bytes::from_static(br#"{"role":"assistant","tool_calls":[{"id":"a","function":{"name":"f","arguments":"x"}},{"id":"b","function":{"arguments":"{}"}}]}"#);
+        assert_eq!(
+            with_arguments(&call, &[(0, "{\"y\":1}")]),
+            r#"{"role":"assistant","tool_calls":[{"id":"a","function":{"name":"f","arguments":"{\"y\":1}"}},{"id":"b","function":{"arguments":"{}"}}]}"#
+        );
+    }
+
+    #[test]
+    fn reads_pixels_from_a_data_url() {
+        // A 1x1 GIF.
+        let url = "data:image/gif;base64,R0lGODlhAQABAIAAAAAAAP///yH5BAEAAAAALAAAAAABAAEAAAIBRAA7";
+        let body = format!(
+            r#"{{"messages":[{{"role":"user","content":[{{"type":"image_url","image_url":{{"url":"{url}"}}}}]}}]}}"#
+        );
+        let media = &read(&body).unwrap().conversation.body[0].media[0];
+        assert_eq!((media.kind, media.pixels), (MediaKind::Image, Some((1, 1))));
+    }
+}

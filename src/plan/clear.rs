@@ -1,0 +1,88 @@
+//! Clear: results older than `keep_recent` become a one-line placeholder, oldest first, in one go down to `clear_to`,
+//! and only when that frees more than it makes the server evaluate again. Never those of tools in `never_clear`.
+
+use super::facts::{PLACEHOLDER, SMALL};
+use super::sheet::Sheet;
+use super::{Action, economics, evict};
+use crate::conversation::edit::Rule;
+
+pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
+    if sheet.total() <= sheet.lines.clear_at {
+        return None;
+    }
+    let at_wall = sheet.total() > sheet.lines.limit;
+    let snapshot = Snapshot::of(sheet);
+    let recent = sheet.recent(sheet.policy.keep_recent);
+    let (count, first) = clear_before(sheet, recent, sheet.lines.clear_to);
+    let freed = snapshot.total - sheet.total().min(snapshot.total);
+    let again = first.map_or(0, |at| sheet.evaluated_again(at));
+    if count > 0 && !at_wall && !economics::worthwhile(freed, again) {
+        snapshot.restore(sheet);
+        return None;
+    }
+    (count > 0).then(|| format!("{count} old results cleared, {freed} tokens freed, {again} to evaluate again"))
+}
+
+/// Clears results and long arguments before message `end`, oldest first, until the prompt is down to `target`. Returns
+/// how many, and the first message that changed.
+pub(super) fn clear_before(sheet: &mut Sheet<'_>, end: usize, target: u32) -> (usize, Option<usize>) {
+    let (mut count, mut first) = (0, None);
+    // Kept as a running sum: the total of the sheet is linear in the history.
+    let mut total = sheet.total();
+    for at in 0..end.min(sheet.cost.len()) {
+        if total <= target {
+            break;
+        }
+        if sheet.folded(at) || sheet.touched[at] == Some(Rule::Clear) {
+            continue;
+        }
+        let before = sheet.cost[at];
+        if sheet.is_output(at) && sheet.cost[at] > SMALL && !sheet.is_protected(at) {
+            sheet.replace(at, Rule::Clear, PLACEHOLDER, Action::Placeholder { at });
+        }
+        for call in 0..sheet.facts.costs[at].calls.len() {
+            if sheet.facts.costs[at].calls[call] > 2 * SMALL && !is_elided(sheet, at, call) {
+                evict::elide(sheet, at, call, SMALL, Rule::Clear);
+            }
+        }
+        if sheet.cost[at] < before {
+            total -= before - sheet.cost[at];
+            count += 1;
+            first = first.or(Some(at));
+        }
+    }
+    (count, first)
+}
+
+/// Whether the arguments of a call were replaced, now or earlier.
+pub(super) fn is_elided(sheet: &Sheet<'_>, at: usize, call: usize) -> bool {
+    use crate::conversation::edit::Edit;
+    let now = sheet.actions.iter().any(|a| matches!(a, Action::Elide { at: m, call: c, .. } if (*m, *c) == (at, call)));
+    let earlier = |e: &Edit| matches!(e, Edit::Arguments { at: m, call: c, .. } if (*m, *c) == (at, call));
+    now || sheet.facts.view.edits.iter().any(earlier)
+}
+
+/// What a rule may have to take back.
+struct Snapshot {
+    total: u32,
+    cost: Vec<u32>,
+    touched: Vec<Option<Rule>>,
+    actions: Vec<Action>,
+}
+
+impl Snapshot {
+    fn of(sheet: &Sheet<'_>) -> Snapshot {
+        Snapshot {
+            total: sheet.total(),
+            cost: sheet.cost.clone(),
+            touched: sheet.touched.clone(),
+            actions: sheet.actions.clone(),
+        }
+    }
+
+    fn restore(self, sheet: &mut Sheet<'_>) {
+        sheet.cost = self.cost;
+        sheet.touched = self.touched;
+        sheet.actions = self.actions;
+    }
+}

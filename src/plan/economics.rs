@@ -1,0 +1,30 @@
+//! What an edit is worth: tokens freed against cached tokens that it makes the server evaluate again.
+//!
+//! With head *H*, brief *S*, recent tail *K* and trigger *T*, one cycle of folding makes *S+K* tokens be evaluated again
+//! for every *T−H−S−K* new ones, so tokens evaluated over the ideal is at best 1 + (S+K)/(T−H−S−K).
+
+use crate::conversation::Tokens;
+
+/// Whether an edit may be made short of the wall.
+pub fn worthwhile(freed: Tokens, evaluated_again: Tokens) -> bool {
+    freed > 0 && freed >= evaluated_again
+}
+
+/// The least that tokens evaluated over the ideal can be, with these sizes; infinite when the tail leaves no room.
+pub fn bound(head: Tokens, brief: Tokens, tail: Tokens, trigger: Tokens) -> f64 {
+    let again = f64::from(brief) + f64::from(tail);
+    let fresh = f64::from(trigger) - f64::from(head) - again;
+    if fresh <= 0.0 { f64::INFINITY } else { 1.0 + again / fresh }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bound_is_the_formula() {
+        assert_eq!(bound(1000, 500, 500, 6000), 1.25);
+        assert!(bound(1000, 500, 5000, 6000).is_infinite());
+        assert!(worthwhile(10, 10) && !worthwhile(9, 10) && !worthwhile(0, 0));
+    }
+}

@@ -1,0 +1,52 @@
+//! Evict: a single result over `evict_over` is replaced, on the turn it arrives, by a preview and a pointer. Nothing
+//! before it changes, so it costs the prompt cache nothing.
+
+use super::Action;
+use super::sheet::Sheet;
+use crate::conversation::edit::Rule;
+use crate::conversation::{Role, Tokens};
+
+/// Share of `evict_over` that the preview of an evicted result may take.
+const PREVIEW_SHARE: Tokens = 4;
+
+pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
+    let over = sheet.lines.evict_over;
+    let budget = (over / PREVIEW_SHARE).max(super::facts::SMALL);
+    let last_user = sheet.last_user();
+    let mut count = 0;
+    for at in sheet.facts.forwarded..sheet.cost.len() {
+        if sheet.touched[at].is_some() || sheet.folded(at) {
+            continue;
+        }
+        let cost = &sheet.facts.costs[at];
+        let text = cost.text + cost.media;
+        // Pasted output in an older user message is output too; the last one is the request itself.
+        let role = sheet.conversation.body[at].role;
+        let pasted = role == Role::User && Some(at) != last_user && text > over.saturating_mul(2);
+        if text > over && (sheet.is_output(at) && !sheet.is_protected(at) || pasted) {
+            sheet.replace(at, Rule::Evict, budget, Action::Preview { at, budget, rule: Rule::Evict });
+            count += 1;
+        }
+        for call in 0..sheet.facts.costs[at].calls.len() {
+            let tokens = sheet.facts.costs[at].calls[call];
+            if tokens > over {
+                elide(sheet, at, call, budget, Rule::Evict);
+                count += 1;
+            }
+        }
+    }
+    (count > 0).then(|| format!("{count} over {over} tokens replaced by a preview"))
+}
+
+/// Decides that the arguments of a call are replaced by at most `budget` tokens.
+pub(super) fn elide(sheet: &mut Sheet<'_>, at: usize, call: usize, budget: Tokens, rule: Rule) {
+    let tokens = sheet.facts.costs[at].calls[call];
+    let budget = budget.min(tokens);
+    let before = sheet.actions.iter().find_map(|a| match a {
+        Action::Elide { at: m, call: c, budget, .. } if (*m, *c) == (at, call) => Some(*budget),
+        _ => None,
+    });
+    sheet.actions.retain(|a| !matches!(a, Action::Elide { at: m, call: c, .. } if (*m, *c) == (at, call)));
+    sheet.cost[at] = sheet.cost[at].saturating_sub(before.unwrap_or(tokens)) + budget;
+    sheet.actions.push(Action::Elide { at, call, budget, rule });
+}

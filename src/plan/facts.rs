@@ -1,0 +1,99 @@
+//! Facts: what was measured about one request. Plain data, filled by `measure`, read by the rules.
+
+use crate::conversation::edit::View;
+use crate::conversation::{Conversation, Tokens};
+
+/// What one message of the body costs, in tokens, as the client sent it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Cost {
+    /// Its text, reasoning that counts, and the template's words around it.
+    pub text: Tokens,
+    /// The arguments of each of its calls, names included.
+    pub calls: Vec<Tokens>,
+    /// Its images, audio and other media.
+    pub media: Tokens,
+}
+
+impl Cost {
+    /// The whole message.
+    pub fn total(&self) -> Tokens {
+        self.text + self.media + self.calls.iter().sum::<Tokens>()
+    }
+}
+
+/// A brief that a model wrote ahead of need.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ready {
+    /// How many messages of the body it covers.
+    pub covers: usize,
+}
+
+/// Everything the planner needs to know about the request at hand.
+#[derive(Debug, Clone, Default)]
+pub struct Facts {
+    /// Tokens the server has loaded for this model.
+    pub window: Tokens,
+    /// Tokens kept for the reply.
+    pub output_reserved: Tokens,
+    /// Tokens left unused because a server refuses a prompt that fills the window exactly, and more where counts are
+    /// estimates.
+    pub slack: Tokens,
+    /// Leading system messages.
+    pub system: Tokens,
+    /// Tool definitions.
+    pub tools: Tokens,
+    /// Each message of the body.
+    pub costs: Vec<Cost>,
+    /// Edits made already for a prefix of this body.
+    pub view: View,
+    /// Tokens that each edit of `view` put in place, in the same order.
+    pub edit_costs: Vec<Tokens>,
+    /// Messages of the body that were forwarded before: the server may hold them in its prompt cache.
+    pub forwarded: usize,
+    /// A brief made ahead of need.
+    pub ready: Option<Ready>,
+    /// Briefs can be made between requests, so that folding may wait for the wall.
+    pub background: bool,
+}
+
+impl Facts {
+    /// Tokens that come before the body and are never touched.
+    pub fn head(&self) -> Tokens {
+        self.system + self.tools
+    }
+}
+
+/// Tokens by region, as they are reported to people.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Regions {
+    /// Leading system messages.
+    pub system: Tokens,
+    /// Tool definitions.
+    pub tools: Tokens,
+    /// The brief.
+    pub brief: Tokens,
+    /// All other messages.
+    pub history: Tokens,
+    /// Images, audio and other media.
+    pub media: Tokens,
+    /// Kept for the reply.
+    pub output_reserved: Tokens,
+}
+
+impl Regions {
+    /// Prompt tokens: all regions but the reply's.
+    pub fn prompt(&self) -> Tokens {
+        self.system + self.tools + self.brief + self.history + self.media
+    }
+}
+
+/// A message is the same size or smaller than this many tokens: not worth an edit, since its placeholder costs as much.
+pub(crate) const SMALL: Tokens = 120;
+
+/// What a one-line placeholder costs at most (`apply::preview::placeholder` aims at 40).
+pub(crate) const PLACEHOLDER: Tokens = 60;
+
+/// Asserts in debug builds that facts belong to a conversation.
+pub(crate) fn belong(facts: &Facts, conversation: &Conversation) -> bool {
+    facts.costs.len() == conversation.body.len() && facts.edit_costs.len() == facts.view.edits.len()
+}

@@ -1,0 +1,38 @@
+//! Repeat: a result that says word for word what another result in the view says costs a pointer, not its text. On
+//! arrival only, when the window is filling, so that it costs the prompt cache nothing.
+
+use std::collections::HashMap;
+
+use super::Action;
+use super::facts::SMALL;
+use super::sheet::Sheet;
+use crate::conversation::edit::Rule;
+
+/// What a pointer to another result costs at most.
+const POINTER: u32 = 40;
+
+pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
+    if sheet.total() <= sheet.lines.clear_at / 2 {
+        return None;
+    }
+    let mut seen = HashMap::new();
+    let mut count = 0;
+    for at in 0..sheet.cost.len() {
+        if !sheet.is_output(at) || sheet.folded(at) || sheet.touched[at].is_some() || sheet.facts.costs[at].text < SMALL
+        {
+            continue;
+        }
+        let digest = sheet.conversation.body[at].digest;
+        match seen.get(&digest) {
+            Some(of) if at >= sheet.facts.forwarded && !sheet.is_protected(at) => {
+                sheet.replace(at, Rule::Repeat, POINTER, Action::Repeat { at, of: *of });
+                count += 1;
+            }
+            Some(_) => {}
+            None => {
+                seen.insert(digest, at);
+            }
+        }
+    }
+    (count > 0).then(|| format!("{count} repeated results replaced by a pointer"))
+}

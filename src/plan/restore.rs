@@ -1,0 +1,76 @@
+//! Restore: clients answer a repeated read with "unchanged, see the earlier result". When that result has left the view,
+//! such a stub points nowhere; it gets a pointer to the original.
+
+use super::Action;
+use super::sheet::Sheet;
+use crate::conversation::edit::Rule;
+use crate::conversation::step::call_of;
+use crate::conversation::{Role, Tokens};
+
+/// A stub is a short text; anything longer says something itself.
+const LONGEST_STUB_BYTES: usize = 400;
+
+/// What the added pointer costs at most.
+const POINTER: Tokens = 60;
+
+/// Phrases of the stubs that clients send (Claude Code, Qwen Code, hermes), in lower case.
+const PHRASES: [&str; 8] = [
+    "unchanged since",
+    "earlier tool_result",
+    "earlier tool result",
+    "refer to that earlier",
+    "see the earlier result",
+    "see above",
+    "same as before",
+    "has not changed since",
+];
+
+pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
+    let mut count = 0;
+    for at in sheet.facts.forwarded..sheet.cost.len() {
+        let message = &sheet.conversation.body[at];
+        if message.role != Role::Tool || sheet.touched[at].is_some() || !is_stub(&message.text) {
+            continue;
+        }
+        if let Some(of) = earlier(sheet, at).filter(|of| sheet.folded(*of) || sheet.touched[*of].is_some()) {
+            let tokens = sheet.cost[at] + POINTER;
+            sheet.replace(at, Rule::Restore, tokens, Action::Restore { at, of });
+            count += 1;
+        }
+    }
+    (count > 0).then(|| format!("{count} stubs pointed at an original that left the view"))
+}
+
+fn is_stub(text: &str) -> bool {
+    if text.len() > LONGEST_STUB_BYTES {
+        return false;
+    }
+    let lower = text.to_lowercase();
+    PHRASES.iter().any(|p| lower.contains(p))
+}
+
+/// The newest real result of the same tool for the same arguments before a stub.
+fn earlier(sheet: &Sheet<'_>, at: usize) -> Option<usize> {
+    let body = &sheet.conversation.body;
+    let call = |i: usize| call_of(body, i).map(|(m, c)| &body[m].calls[c]);
+    let mine = call(at)?;
+    (0..at).rev().find(|i| {
+        let text = &body[*i].text;
+        body[*i].role == Role::Tool
+            && !is_stub(text)
+            && call(*i).is_some_and(|c| c.name == mine.name && same_target(&c.arguments, &mine.arguments))
+    })
+}
+
+/// Whether two calls mean the same thing: equal arguments, or the same file where they name one.
+fn same_target(a: &str, b: &str) -> bool {
+    let read = |s: &str| serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(s).ok();
+    let (Some(a), Some(b)) = (read(a), read(b)) else { return a.trim() == b.trim() };
+    let file = |m: &serde_json::Map<String, serde_json::Value>| {
+        ["file_path", "path", "filename", "file", "absolute_path"].iter().find_map(|k| m.get(*k).cloned())
+    };
+    match (file(&a), file(&b)) {
+        (Some(x), Some(y)) => x == y,
+        _ => a == b,
+    }
+}

@@ -1,0 +1,140 @@
+//! The sheet the rules write on: what each message costs in the view so far, and what was decided.
+
+use super::budget::Lines;
+use super::facts::{Facts, Regions};
+use super::policy::Policy;
+use super::{Action, Because};
+use crate::conversation::edit::{Edit, Rule};
+use crate::conversation::step::{self, Unit};
+use crate::conversation::{Conversation, Role, Tokens};
+
+/// A fold in force: an edit made earlier, or an action decided now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Fold {
+    pub from: usize,
+    pub to: usize,
+    pub keep: Vec<usize>,
+    pub brief: Tokens,
+}
+
+/// Working state of one planning.
+pub(super) struct Sheet<'a> {
+    pub conversation: &'a Conversation,
+    pub facts: &'a Facts,
+    pub policy: &'a Policy,
+    pub lines: Lines,
+    pub units: Vec<Unit>,
+    /// Tokens of each message in the view, were it not folded.
+    pub cost: Vec<Tokens>,
+    /// The rule that last touched the text of a message.
+    pub touched: Vec<Option<Rule>>,
+    pub fold: Option<Fold>,
+    pub actions: Vec<Action>,
+    pub because: Vec<Because>,
+}
+
+impl<'a> Sheet<'a> {
+    pub(super) fn new(conversation: &'a Conversation, facts: &'a Facts, policy: &'a Policy) -> Sheet<'a> {
+        let mut sheet = Sheet {
+            conversation,
+            facts,
+            policy,
+            lines: Lines::of(facts, policy),
+            units: step::units(&conversation.body),
+            cost: facts.costs.iter().map(super::facts::Cost::total).collect(),
+            touched: vec![None; conversation.body.len()],
+            fold: None,
+            actions: Vec::new(),
+            because: Vec::new(),
+        };
+        for (edit, tokens) in facts.view.edits.iter().zip(&facts.edit_costs) {
+            match edit {
+                Edit::Text { at, rule, .. } if *at < sheet.cost.len() => {
+                    sheet.cost[*at] = *tokens + facts.costs[*at].calls.iter().sum::<Tokens>();
+                    sheet.touched[*at] = Some(*rule);
+                }
+                Edit::Arguments { at, call, .. } if *at < sheet.cost.len() => {
+                    let before = facts.costs[*at].calls.get(*call).copied().unwrap_or(0);
+                    sheet.cost[*at] = sheet.cost[*at].saturating_sub(before) + tokens;
+                }
+                Edit::Fold { from, to, keep, .. } => {
+                    sheet.fold = Some(Fold { from: *from, to: *to, keep: keep.clone(), brief: *tokens });
+                }
+                _ => {}
+            }
+        }
+        sheet
+    }
+
+    /// Whether a message is folded away.
+    pub(super) fn folded(&self, at: usize) -> bool {
+        self.fold.as_ref().is_some_and(|f| (f.from..f.to).contains(&at) && !f.keep.contains(&at))
+    }
+
+    /// Tokens of a run of messages in the view.
+    pub(super) fn span(&self, range: std::ops::Range<usize>) -> Tokens {
+        range.filter(|i| !self.folded(*i)).map(|i| self.cost[i]).sum()
+    }
+
+    /// Prompt tokens of the view so far.
+    pub(super) fn total(&self) -> Tokens {
+        self.facts.head() + self.span(0..self.cost.len()) + self.fold.as_ref().map_or(0, |f| f.brief)
+    }
+
+    /// The view's tokens by region.
+    pub(super) fn regions(&self) -> Regions {
+        let media: Tokens = (0..self.cost.len())
+            .filter(|i| !self.folded(*i) && self.touched[*i].is_none())
+            .map(|i| self.facts.costs[i].media)
+            .sum();
+        Regions {
+            system: self.facts.system,
+            tools: self.facts.tools,
+            brief: self.fold.as_ref().map_or(0, |f| f.brief),
+            history: self.span(0..self.cost.len()).saturating_sub(media),
+            media,
+            output_reserved: self.facts.output_reserved,
+        }
+    }
+
+    /// Index of the last user message.
+    pub(super) fn last_user(&self) -> Option<usize> {
+        step::last_user(&self.conversation.body)
+    }
+
+    /// Whether a message is tool output: a tool result, or a system message further down (some clients put tool output
+    /// there).
+    pub(super) fn is_output(&self, at: usize) -> bool {
+        matches!(self.conversation.body[at].role, Role::Tool | Role::System)
+    }
+
+    /// Whether the policy forbids touching a result, by the name of its tool.
+    pub(super) fn is_protected(&self, at: usize) -> bool {
+        let body = &self.conversation.body;
+        let called = step::call_of(body, at).map(|(m, c)| body[m].calls[c].name.as_str());
+        let named = body[at].name.as_deref();
+        let listed = |name: &str| self.policy.never_clear.iter().any(|n| n == name);
+        body[at].role == Role::Tool && (called.is_some_and(listed) || named.is_some_and(listed))
+    }
+
+    /// First message of the newest `messages` messages, moved back to the border of a unit.
+    pub(super) fn recent(&self, messages: usize) -> usize {
+        let from = self.cost.len().saturating_sub(messages);
+        self.units.iter().find(|u| u.end > from).map_or(0, |u| u.start)
+    }
+
+    /// Tokens that the server must evaluate again if the view changes from message `at` on: what it may hold in its
+    /// cache behind that place, as it will stand in the new view.
+    pub(super) fn evaluated_again(&self, at: usize) -> Tokens {
+        self.span(at.min(self.facts.forwarded)..self.facts.forwarded)
+    }
+
+    /// Records that the text of a message is replaced by something of `tokens` tokens.
+    pub(super) fn replace(&mut self, at: usize, rule: Rule, tokens: Tokens, action: Action) {
+        let arguments: Tokens = self.facts.costs[at].calls.iter().sum();
+        self.cost[at] = tokens + arguments.min(self.cost[at]);
+        self.touched[at] = Some(rule);
+        self.actions.retain(|a| !a.replaces_text_of(at));
+        self.actions.push(action);
+    }
+}
