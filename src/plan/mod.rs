@@ -161,7 +161,8 @@ pub fn plan(conversation: &Conversation, facts: &Facts, policy: &Policy) -> Plan
     debug_assert!(facts::belong(facts, conversation), "facts of another conversation");
     let mut sheet = Sheet::new(conversation, facts, policy);
     let before = sheet.regions();
-    let layers: [(&str, fn(&mut Sheet<'_>) -> Option<String>, Tokens); 6] = [
+    type Rule = fn(&mut Sheet<'_>) -> Option<String>;
+    let layers: [(&str, Rule, Tokens); 6] = [
         ("evict", evict::apply, sheet.lines.evict_over),
         ("restore", restore::apply, 0),
         ("repeat", repeat::apply, sheet.lines.clear_at / 2),
