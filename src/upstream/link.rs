@@ -15,8 +15,10 @@ use super::error::{Error, Server};
 
 /// The longest error body that is read (bytes).
 pub(super) const ERROR_BODY: usize = 1 << 20;
-/// The longest answer to a question about the server that is read (bytes).
-pub(super) const ANSWER_BODY: usize = 4 << 20;
+/// The longest answer to a GET, which asks about the server, that is read (bytes).
+const ANSWER_BODY: usize = 4 << 20;
+/// The longest answer to a POST (bytes): to count a prompt, vLLM lists its tokens.
+const POSTED_BODY: usize = 64 << 20;
 /// Pooled connections are dropped before the 5 s after which cpp-httplib and uvicorn close theirs.
 const POOL_IDLE: Duration = Duration::from_secs(4);
 const CONNECT: Duration = Duration::from_secs(5);
@@ -182,6 +184,7 @@ impl Link {
         if body.is_some() {
             headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         }
+        let longest = if body.is_some() { POSTED_BODY } else { ANSWER_BODY };
         let mut request = self.request(method, path_and_query, headers)?.timeout(limit);
         if let Some(body) = body {
             request = request.body(body);
@@ -197,7 +200,7 @@ impl Link {
         let body = if status.as_u16() >= 400 {
             self.read_start(response, ERROR_BODY).await
         } else {
-            self.read(response, ANSWER_BODY).await
+            self.read(response, longest).await
         };
         Ok(Answer { status, headers, body: body.map_err(timed)? })
     }
