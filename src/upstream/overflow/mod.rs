@@ -1,7 +1,7 @@
 //! Is this error a prompt that does not fit? Pure: status and body in, the numbers in it out.
 //!
 //! Every server says it in its own words. What is *no* overflow is looked for first (a rate limit speaks of too many
-//! tokens as well), then codes and fields, then [`phrases`]. Only the error's own texts are read, never the rest of
+//! tokens as well), then codes and fields, then the table of phrases. Only the error's own texts are read, never the rest of
 //! the body, which may quote the request.
 
 mod phrases;

@@ -94,6 +94,14 @@ fn a_result_is_named_after_the_nearest_call_of_its_id() {
 }
 
 #[test]
+fn half_a_surrogate_pair_loses_itself_alone() {
+    let body = br#"{"model":"m","messages":[{"role":"user","content":"a\ud83d\n\u00e9"}]}"#;
+    let out: Value = serde_json::from_slice(&translate(body, None).unwrap().body).unwrap();
+    let content = out["messages"][0]["content"].as_str().unwrap();
+    assert!(content.starts_with("a\u{fffd}") && content.ends_with("\n\u{e9}"), "{content:?}");
+}
+
+#[test]
 fn arguments_become_an_object_and_keep_order_and_spelling() {
     let cases = [
         (r#""{\"b\": 1.0, \"a\":1e400}""#, r#"{"b": 1.0, "a":1e400}"#),
@@ -204,4 +212,36 @@ fn what_cannot_be_said_is_refused_in_openais_shape() {
         assert_eq!(shape["error"]["type"], "invalid_request_error");
         assert_eq!(shape["error"]["message"], refused.0.as_str());
     }
+}
+
+/// Requests that real clients sent, where the shared data is at hand: none loses a message, and what is refused is
+/// refused for a part that Ollama has no word for.
+#[test]
+fn recorded_requests() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let folders = ["../shared/data/requests", "../../shared/data/requests"].map(|folder| root.join(folder));
+    let Some(folder) = folders.iter().find(|folder| folder.is_dir()) else {
+        return eprintln!("skipped: no shared data here");
+    };
+    let mut translated = 0;
+    for file in std::fs::read_dir(folder).unwrap() {
+        let recorded: Value = serde_json::from_slice(&std::fs::read(file.unwrap().path()).unwrap()).unwrap();
+        for exchange in recorded["exchanges"].as_array().unwrap() {
+            let request = &exchange["request"];
+            let Some(messages) = request["messages"].as_array() else { continue };
+            match translate(request.to_string().as_bytes(), None) {
+                Ok(asked) => {
+                    let body: Value = serde_json::from_slice(&asked.body).unwrap();
+                    assert_eq!(body["messages"].as_array().unwrap().len(), messages.len(), "{}", recorded["id"]);
+                    assert_eq!(asked.stream, request["stream"] == true);
+                    translated += 1;
+                }
+                Err(refused) => {
+                    let known = ["of type `", "not base64"].iter().any(|words| refused.0.contains(words));
+                    assert!(known, "{}: {}", recorded["id"], refused.0);
+                }
+            }
+        }
+    }
+    assert!(translated > 10, "{translated}");
 }

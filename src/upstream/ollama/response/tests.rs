@@ -142,6 +142,7 @@ fn a_whole_reply_that_is_none() {
     assert!(matches!(completion(&head(), br#"{"error":"x"}"#), Ok(Completion::Error(e)) if e.contains("\"x\"")));
     assert!(completion(&head(), b"<html>").is_err());
     assert!(completion(&head(), TEXT.as_bytes()).is_err(), "not done");
+    assert_eq!(whole(r#"{"message":null,"done":true,"done_reason":"load"}"#)["choices"][0]["message"]["content"], "");
 }
 
 #[test]
@@ -149,6 +150,13 @@ fn errors_in_openais_shape() {
     let inner = json!({"error": {"code": 400, "message": "request (9000 tokens) exceeds", "type": "exceed_context_size_error",
         "n_prompt_tokens": 9000, "n_ctx": 4096}});
     let cases = [
+        // Ollama 0.13, as captured.
+        (
+            400,
+            json!({"error": "the input length exceeds the context length"}).to_string(),
+            json!({"message": "the input length exceeds the context length", "type": "invalid_request_error",
+                   "param": null, "code": null}),
+        ),
         (
             404,
             json!({"error": "model 'x' not found"}).to_string(),
