@@ -26,7 +26,7 @@ impl fmt::Display for Server {
 }
 
 /// Why an upstream could not be asked, or its answer not be used.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 pub enum Error {
     /// The HTTP client could not be built, which only happens where TLS or DNS cannot be set up at all.
     #[error("cannot set up the HTTP client")]
@@ -87,6 +87,17 @@ pub enum Error {
         /// What was expected and not found.
         what: String,
     },
+}
+
+/// As it prints, with its cause: the body of a [`Error::Status`] stays out of logs that print with `{:?}` too.
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")?;
+        match std::error::Error::source(self) {
+            Some(source) => write!(f, " ({source:?})"),
+            None => Ok(()),
+        }
+    }
 }
 
 impl Error {

@@ -1,6 +1,7 @@
 //! One server's wire: URLs, headers, one retry on a dead pooled connection, bounded reads. Knows nothing of chats.
 
 use std::error::Error as _;
+use std::fmt;
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -15,10 +16,14 @@ use super::error::{Error, Server};
 
 /// The longest error body that is read (bytes).
 pub(super) const ERROR_BODY: usize = 1 << 20;
-/// The longest answer to a question about the server that is read (bytes).
-pub(super) const ANSWER_BODY: usize = 4 << 20;
+/// The longest answer to a GET, which asks about the server, that is read (bytes).
+const ANSWER_BODY: usize = 4 << 20;
+/// The longest answer to a POST (bytes): to count a prompt, vLLM lists its tokens.
+const POSTED_BODY: usize = 64 << 20;
 /// Pooled connections are dropped before the 5 s after which cpp-httplib and uvicorn close theirs.
 const POOL_IDLE: Duration = Duration::from_secs(4);
+/// llama-server gives each open connection one of a handful of threads, busy or not: leave it some for others.
+const POOL_MAX_IDLE: usize = 4;
 const CONNECT: Duration = Duration::from_secs(5);
 /// A request that failed later than this was being worked on: it is not sent again.
 const RETRY_WITHIN: Duration = Duration::from_secs(2);
@@ -34,13 +39,19 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// A reply of our own: JSON with its length.
-    pub(super) fn json(status: StatusCode, body: impl Into<Bytes>) -> Reply {
+    /// JSON of our own with its length, under the headers of the server's reply, where there was one.
+    pub(super) fn json(status: StatusCode, mut headers: HeaderMap, body: impl Into<Bytes>) -> Reply {
         let body = body.into();
-        let mut headers = HeaderMap::new();
+        strip_hop_by_hop(&mut headers);
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         headers.insert(header::CONTENT_LENGTH, HeaderValue::from(body.len()));
         Reply { status, headers, body: futures_util::stream::once(async { Ok(body) }).boxed() }
+    }
+}
+
+impl fmt::Debug for Reply {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reply").field("status", &self.status).field("headers", &self.headers).finish_non_exhaustive()
     }
 }
 
@@ -56,6 +67,7 @@ pub fn client() -> Result<reqwest::Client, Error> {
         .tcp_keepalive(Duration::from_secs(30))
         .connect_timeout(CONNECT)
         .pool_idle_timeout(POOL_IDLE)
+        .pool_max_idle_per_host(POOL_MAX_IDLE)
         .build()
         .map_err(|e| Error::Client(e.without_url()))
 }
@@ -178,11 +190,27 @@ impl Link {
         limit: Duration,
     ) -> Result<Answer, Error> {
         let mut headers = HeaderMap::new();
-        headers.insert(header::ACCEPT, HeaderValue::from_static("application/json"));
         if body.is_some() {
             headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         }
-        let mut request = self.request(method, path_and_query, headers)?.timeout(limit);
+        self.answer(self.request(method, path_and_query, headers)?, path_and_query, body, limit).await
+    }
+
+    /// [`Link::ask`] with GET, on a connection that is not kept: for questions asked once and many together.
+    pub(super) async fn ask_once(&self, path: &str, limit: Duration) -> Result<Answer, Error> {
+        let close = HeaderMap::from_iter([(header::CONNECTION, HeaderValue::from_static("close"))]);
+        self.answer(self.request(Method::GET, path, close)?, path, None, limit).await
+    }
+
+    async fn answer(
+        &self,
+        request: reqwest::RequestBuilder,
+        path_and_query: &str,
+        body: Option<Bytes>,
+        limit: Duration,
+    ) -> Result<Answer, Error> {
+        let longest = if body.is_some() { POSTED_BODY } else { ANSWER_BODY };
+        let mut request = request.header(header::ACCEPT, "application/json").timeout(limit);
         if let Some(body) = body {
             request = request.body(body);
         }
@@ -197,7 +225,7 @@ impl Link {
         let body = if status.as_u16() >= 400 {
             self.read_start(response, ERROR_BODY).await
         } else {
-            self.read(response, ANSWER_BODY).await
+            self.read(response, longest).await
         };
         Ok(Answer { status, headers, body: body.map_err(timed)? })
     }

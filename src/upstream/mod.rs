@@ -16,6 +16,7 @@ pub mod overflow;
 mod probe;
 pub mod sse;
 
+use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -163,6 +164,15 @@ pub struct Upstream {
     cannot_count: AtomicBool,
 }
 
+impl fmt::Debug for Upstream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Upstream")
+            .field("server", &self.link.server)
+            .field("kind", &self.kind())
+            .finish_non_exhaustive()
+    }
+}
+
 impl Upstream {
     /// A server by the base URL users write: with or without scheme, trailing `/`, or `/v1`. Nothing is sent yet.
     pub fn new(client: reqwest::Client, name: String, url: &str, hint: KindHint) -> Result<Upstream, Error> {
@@ -197,8 +207,8 @@ impl Upstream {
         *self.known.lock()
     }
 
-    /// Asks the server what it is, and remembers it. Each question is limited to [`PROBE_LIMIT`]; they are asked
-    /// together, so the whole takes little longer.
+    /// Asks the server what it is, and remembers it. Each question is limited to [`PROBE_LIMIT`]; all but the first are
+    /// asked together, so the whole takes at most twice that.
     pub async fn probe(&self) -> Result<Kind, Error> {
         let _one_at_a_time = self.probing.lock().await;
         let kind = probe::recognize(&self.link, self.hint).await?;

@@ -4,7 +4,6 @@ use std::collections::HashMap;
 
 use bytes::Bytes;
 use http::Method;
-use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
@@ -214,7 +213,9 @@ pub(super) async fn count(link: &Link, flavor: Flavor, body: &Bytes) -> Result<u
 }
 
 fn has_tools(fields: &HashMap<String, &RawValue>) -> bool {
-    fields.get("tools").is_some_and(|tools| Vec::<&RawValue>::deserialize(*tools).is_ok_and(|t| !t.is_empty()))
+    fields
+        .get("tools")
+        .is_some_and(|tools| serde_json::from_str::<Vec<&RawValue>>(tools.get()).is_ok_and(|t| !t.is_empty()))
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //! with 200 and an error, llama-server lists Ollama-looking models, koboldcpp imitates both.
 
 use bytes::Bytes;
-use http::{Method, header};
+use http::header;
 use serde_json::Value;
 
 use super::error::Error;
@@ -29,11 +29,21 @@ struct Answers {
     llama_cpp: bool,
 }
 
-/// Asks all questions together, and takes the first kind whose shape is there.
+/// Asks `/props` first, since llama-server has few threads to answer with; all else together, if that did not tell.
 pub(super) async fn recognize(link: &Link, hint: KindHint) -> Result<Kind, Error> {
-    let ask = |path: &'static str| link.ask(Method::GET, path, None, PROBE_LIMIT);
-    let (props, version, models, kobold, lm_studio, lm_studio_v0, sglang) = tokio::join!(
-        ask("/props"),
+    let ask = |path: &'static str| link.ask_once(path, PROBE_LIMIT);
+    let props = match ask("/props").await {
+        Err(error) if error.is_connect() => return Err(error),
+        props => props,
+    };
+    let first =
+        Answers { llama_cpp: props.as_ref().is_ok_and(says_llama_cpp), props: json(&props), ..Answers::default() };
+    if first.props["build_info"].is_string()
+        && let Some(kind) = kind_of(&first, hint)
+    {
+        return Ok(kind);
+    }
+    let (version, models, kobold, lm_studio, lm_studio_v0, sglang) = tokio::join!(
         ask("/api/version"),
         ask("/v1/models"),
         ask("/api/extra/version"),
@@ -41,10 +51,9 @@ pub(super) async fn recognize(link: &Link, hint: KindHint) -> Result<Kind, Error
         ask("/api/v0/models"),
         ask("/get_server_info"),
     );
-    let llama_cpp = [&props, &models].into_iter().flatten().any(says_llama_cpp);
     let answers = Answers {
-        llama_cpp,
-        props: json(&props),
+        llama_cpp: first.llama_cpp || models.as_ref().is_ok_and(says_llama_cpp),
+        props: first.props,
         version: json(&version),
         models: json(&models),
         kobold: json(&kobold),
@@ -55,17 +64,23 @@ pub(super) async fn recognize(link: &Link, hint: KindHint) -> Result<Kind, Error
     if let Some(kind) = kind_of(&answers, hint) {
         return Ok(kind);
     }
-    // Nothing recognized: tell of the connection if there was none, else of what stands behind it.
-    let all = [props, version, models, kobold, lm_studio, lm_studio_v0, sglang];
-    let (answered, failed): (Vec<_>, Vec<_>) = all.into_iter().partition(Result::is_ok);
+    unrecognized(link, hint, [props, version, models, kobold, lm_studio, lm_studio_v0, sglang])
+}
+
+/// A hosted or guarded API may say nothing without a key; of others, tell what stands in the way.
+fn unrecognized(link: &Link, hint: KindHint, answers: [Result<Answer, Error>; 7]) -> Result<Kind, Error> {
+    let (answered, failed): (Vec<_>, Vec<_>) = answers.into_iter().partition(Result::is_ok);
     if answered.is_empty()
         && let Some(Err(error)) = failed.into_iter().next()
     {
         return Err(error);
     }
-    if answered.into_iter().flatten().any(|a| matches!(a.status.as_u16(), 401 | 403)) {
-        // A hosted or guarded API that says nothing without a key.
-        return Ok(Kind::OpenAi(Flavor::Other));
+    if answered.into_iter().flatten().any(|answer| matches!(answer.status.as_u16(), 401 | 403)) {
+        return Ok(match hint {
+            KindHint::Ollama => Kind::Ollama,
+            KindHint::LlamaServer => Kind::LlamaServer { router: false },
+            KindHint::OpenAi | KindHint::Auto => Kind::OpenAi(Flavor::Other),
+        });
     }
     Err(link.protocol("answers HTTP, but neither as Ollama, nor as llama-server, nor with OpenAI's /v1/models"))
 }

@@ -41,6 +41,8 @@ pub(super) fn loaded(ps: &Value, show: &Value, model: &str) -> Loaded {
     let remote = show["remote_host"].as_str().is_some_and(|host| !host.is_empty());
     let (window, asked_of, provisional) = match asked {
         _ if remote => (None, "/api/show remote_host", true),
+        // Ollama 0.13 lists the window it was asked for and loads no more than the trained length.
+        Some(window) if trained.is_some_and(|trained| trained < window) => (trained, "/api/show context_length", false),
         Some(window) => (Some(window), "/api/ps", false),
         None => match planned() {
             Some(window) => (Some(window), "/api/show parameters num_ctx", true),
@@ -173,6 +175,14 @@ mod tests {
         assert_eq!((found.window, found.provisional), (Some(8192), true));
         let loading = loaded(&json!({"models": []}), &show(), "m");
         assert_ne!(found.identity, loading.identity);
+    }
+
+    #[test]
+    fn no_window_is_larger_than_the_model_was_trained_for() {
+        let ps = json!({"models": [{"name": "m:latest", "digest": "d", "context_length": 100_000}]});
+        let found = loaded(&ps, &show(), "m");
+        assert_eq!((found.window, found.provisional), (Some(40960), false));
+        assert_eq!(loaded(&ps, &Value::Null, "m").window, Some(100_000), "nothing known to the contrary");
     }
 
     #[test]

@@ -16,7 +16,7 @@ use http::{HeaderMap, Method, StatusCode};
 use serde_json::{Value, json};
 
 use super::error::Error;
-use super::link::{ERROR_BODY, Link, Reply};
+use super::link::{ERROR_BODY, Link, Reply, strip_hop_by_hop};
 use super::ndjson::{LINE_LIMIT, Lines};
 use super::{ASK_LIMIT, ChatOptions, LOAD_LIMIT, Loaded, ModelInfo};
 
@@ -65,31 +65,30 @@ pub(super) async fn chat(
 ) -> Result<Reply, Error> {
     let asked = match request::translate(&body, options.num_ctx) {
         Ok(asked) => asked,
-        Err(refused) => return Ok(Reply::json(StatusCode::BAD_REQUEST, refused.body())),
+        Err(refused) => return Ok(Reply::json(StatusCode::BAD_REQUEST, HeaderMap::new(), refused.body())),
     };
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     let request = link.request(Method::POST, "/api/chat", headers)?.body(asked.body);
     let response = link.send(request).await?;
-    let status = response.status();
+    let (status, mut said) = (response.status(), response.headers().clone());
     if status.as_u16() >= 400 {
         let body = link.read_start(response, ERROR_BODY).await?;
-        return Ok(Reply::json(status, response::error(status.as_u16(), &body)));
+        return Ok(Reply::json(status, said, response::error(status.as_u16(), &body)));
     }
     let head = Head { id: format!("chatcmpl-{}", unique(24)), created: unix_seconds(), call_id: || unique(9) };
     if !asked.stream {
         let body = link.read(response, LINE_LIMIT).await?;
         return Ok(match response::completion(&head, &body) {
-            Ok(Completion::Reply(body)) => Reply::json(StatusCode::OK, body),
-            Ok(Completion::Error(body)) => Reply::json(StatusCode::BAD_GATEWAY, body),
+            Ok(Completion::Reply(body)) => Reply::json(StatusCode::OK, said, body),
+            Ok(Completion::Error(body)) => Reply::json(StatusCode::BAD_GATEWAY, said, body),
             Err(what) => return Err(link.protocol(what)),
         });
     }
-    let mut headers = response.headers().clone();
-    super::link::strip_hop_by_hop(&mut headers);
-    headers.remove(header::CONTENT_LENGTH);
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    strip_hop_by_hop(&mut said);
+    said.remove(header::CONTENT_LENGTH);
+    said.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     let chunks = response::Chunks::new(head, asked.include_usage);
-    Ok(Reply { status, headers, body: events(link.clone(), link.stream(response), chunks) })
+    Ok(Reply { status, headers: said, body: events(link.clone(), link.stream(response), chunks) })
 }
 
 /// The NDJSON reply as OpenAI's events, each line as it comes. After the last line the reply is still read to its

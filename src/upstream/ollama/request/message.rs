@@ -2,8 +2,10 @@
 //! of a call are an object.
 
 use std::borrow::Cow;
+use std::fmt;
 
-use serde::{Deserialize, Serialize};
+use serde::de::Visitor;
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 
 use super::{Fields, Refused, object, string};
@@ -44,8 +46,34 @@ struct Function<'a> {
 #[derive(Deserialize)]
 struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
+/// Half a surrogate pair (`\ud83d` alone: text cut by a JavaScript client) is JSON, but no Unicode.
+struct Lossy(String);
+
+impl<'de> Deserialize<'de> for Lossy {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Lossy, D::Error> {
+        struct AsBytes;
+        impl Visitor<'_> for AsBytes {
+            type Value = Lossy;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a string")
+            }
+
+            fn visit_bytes<E>(self, bytes: &[u8]) -> Result<Lossy, E> {
+                Ok(Lossy(String::from_utf8_lossy(bytes).into_owned()))
+            }
+        }
+        deserializer.deserialize_bytes(AsBytes)
+    }
+}
+
 fn text(value: &RawValue) -> Option<Cow<'_, str>> {
-    serde_json::from_str::<Text<'_>>(value.get()).ok().map(|text| text.0)
+    let json = value.get();
+    if !json.starts_with('"') {
+        return None;
+    }
+    let exact = serde_json::from_str::<Text<'_>>(json).ok().map(|text| text.0);
+    exact.or_else(|| serde_json::from_str::<Lossy>(json).ok().map(|text| text.0.into()))
 }
 
 /// All messages; each tool result gets the name of the nearest call before it that has its id.

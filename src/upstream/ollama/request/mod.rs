@@ -19,6 +19,9 @@ mod message;
 /// Fields of a JSON object by name, each as it is spelled. The last of several with one name counts.
 type Fields<'a> = HashMap<Cow<'a, str>, &'a RawValue>;
 
+/// Fields to be written, in this order.
+type Pairs<'a> = Vec<(Cow<'a, str>, Cow<'a, RawValue>)>;
+
 /// A request in Ollama's words, and what its reply must be like.
 #[derive(Debug)]
 pub(super) struct Asked {
@@ -59,7 +62,7 @@ struct Chat<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     top_logprobs: Option<&'a RawValue>,
     #[serde(skip_serializing_if = "Vec::is_empty", serialize_with = "as_object")]
-    options: Vec<(Cow<'a, str>, Cow<'a, RawValue>)>,
+    options: Pairs<'a>,
 }
 
 /// The request in Ollama's words, with this window if one is given.
@@ -163,11 +166,8 @@ const OPTIONS: [(&str, &str); 11] = [
 
 /// The client's own `options`, overruled by the request's OpenAI fields (the proxy may have lowered `max_tokens`), and
 /// those by the window we ask for.
-fn options<'a>(
-    get: &impl Fn(&str) -> Option<&'a RawValue>,
-    num_ctx: Option<u32>,
-) -> Result<Vec<(Cow<'a, str>, Cow<'a, RawValue>)>, Refused> {
-    let mut options: Vec<(Cow<'a, str>, Cow<'a, RawValue>)> = Vec::new();
+fn options<'a>(get: &impl Fn(&str) -> Option<&'a RawValue>, num_ctx: Option<u32>) -> Result<Pairs<'a>, Refused> {
+    let mut options: Pairs<'a> = Vec::new();
     let mut set = |name: Cow<'a, str>, value: Cow<'a, RawValue>| match options.iter_mut().find(|(n, _)| *n == name) {
         Some((_, before)) => *before = value,
         None => options.push((name, value)),

@@ -18,7 +18,8 @@ pub(super) struct Head {
 #[serde(default)]
 struct Record<'a> {
     model: String,
-    message: Said<'a>,
+    #[serde(borrow)]
+    message: Option<Said<'a>>,
     done: bool,
     done_reason: Option<String>,
     #[serde(borrow)]
@@ -91,7 +92,7 @@ impl Chunks {
         if self.model.is_empty() {
             self.model.clone_from(&record.model);
         }
-        let mut delta = self.delta(&record.message);
+        let mut delta = record.message.as_ref().map(|said| self.delta(said)).unwrap_or_default();
         if !self.started {
             delta.shift_insert(0, "role".into(), "assistant".into());
             self.started = true;
@@ -243,10 +244,12 @@ pub(super) fn completion(head: &Head, body: &[u8]) -> Result<Completion, String>
     if !record.done {
         return Err("the reply is not done".to_owned());
     }
-    let calls = record.message.tool_calls.as_deref().unwrap_or_default();
-    let content = record.message.content.as_deref().unwrap_or_default();
+    let nothing = Said::default();
+    let said = record.message.as_ref().unwrap_or(&nothing);
+    let calls = said.tool_calls.as_deref().unwrap_or_default();
+    let content = said.content.as_deref().unwrap_or_default();
     let mut message = json!({"role": "assistant", "content": content, "refusal": null});
-    if let Some(thinking) = record.message.thinking.as_ref().filter(|text| !text.is_empty()) {
+    if let Some(thinking) = said.thinking.as_ref().filter(|text| !text.is_empty()) {
         message["reasoning_content"] = thinking.as_str().into();
     }
     if !calls.is_empty() {

@@ -1,3 +1,0 @@
-//! stub
-/// x
-pub struct Overflow {}
