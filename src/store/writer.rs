@@ -105,7 +105,7 @@ impl Writer {
     }
 
     /// Commits, and turns a panic into an error for everyone in the group. Unwinding rolls the transaction back.
-    fn commit_caught(&mut self, works: &[Arc<Work>]) -> Vec<Result<Applied, Error>> {
+    pub(super) fn commit_caught(&mut self, works: &[Arc<Work>]) -> Vec<Result<Applied, Error>> {
         if works.is_empty() {
             return Vec::new();
         }
