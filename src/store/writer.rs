@@ -255,7 +255,7 @@ impl Apply<'_> {
             Some(parent) => {
                 let sql = "SELECT id FROM node WHERE chain = ?1 AND depth = ?2";
                 let id = self.get(sql, params![parent.0, node.depth - 1])?;
-                Some(id.ok_or_else(|| Error::Invalid(format!("the message before {:?} is not recorded", node.chain)))?)
+                Some(id.ok_or(Error::Gap { depth: node.depth })?)
             }
         };
         let sql = "INSERT INTO node (chain, parent, depth, conversation, role, digest, raw)

@@ -101,7 +101,7 @@ fn a_batch_that_fails_takes_no_other_with_it() {
     );
     assert_eq!(store.locate(&chain_of(&["other"])).unwrap().unwrap().conversation, "y");
     let error = runtime().block_on(store.record(batch("x", &texts, 2))).unwrap_err();
-    assert!(error.to_string().contains("is not recorded"), "{error}");
+    assert!(matches!(error, Error::Gap { depth: 3 }), "{error}");
     // The gap heals as soon as what is missing comes again.
     runtime().block_on(store.record(batch("x", &texts, 1))).unwrap();
     assert_eq!(store.locate(&chain).unwrap().unwrap().depth, 3);
@@ -138,6 +138,37 @@ fn a_full_disk_is_an_error_with_the_path() {
     let errors: Vec<String> = results.into_iter().filter_map(|r| r.err()).map(|e| e.to_string()).collect();
     assert!(errors.last().unwrap().contains("windowsill.sqlite`: database or disk is full"), "{errors:?}");
     assert!(writer.commit_caught(&[work("small")])[0].is_ok(), "the writer goes on");
+}
+
+#[test]
+fn a_panic_costs_the_batch_and_not_the_writer() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(Store::open(dir.path()).unwrap());
+    let path = schema::database(dir.path());
+    let conn = schema::open_writer(&path).unwrap();
+    let recent = Arc::new(Mutex::new(Recent::new(Default::default())));
+    let mut writer = Writer { conn, path, files: Files::new(dir.path()), recent };
+    let good = batch("c", &["a", "b"], 0);
+    // The check before the queue refuses this one; past it, the depth before 0 overflows.
+    let mut bad = good.clone();
+    bad.nodes[1].depth = 0;
+    let mut commit = |batch: Batch| writer.commit_caught(&[Arc::new(Work { batch, view: None })]).remove(0);
+    assert!(commit(bad).is_err());
+    let applied = commit(good).unwrap();
+    assert_eq!(applied.tip.unwrap().1, Tip { conversation: "c".into(), depth: 2 });
+}
+
+#[test]
+fn processes_may_start_together() {
+    for _ in 0..5 {
+        let dir = tempfile::tempdir().unwrap();
+        thread::scope(|scope| {
+            let starts: Vec<_> = (0..4).map(|_| scope.spawn(|| Store::open(dir.path()).map(drop))).collect();
+            for start in starts {
+                start.join().unwrap().unwrap();
+            }
+        });
+    }
 }
 
 #[test]
