@@ -54,6 +54,30 @@ fn queued_batches_are_seen_at_once() {
 }
 
 #[test]
+fn a_commit_leaves_what_a_later_batch_queued() {
+    let mut recent = Recent::new(Default::default());
+    let chain = chain_of(&["a"]);
+    let works = [1, 2].map(|messages| {
+        let mut batch = batch("c", &["a"], 0);
+        batch.originals.push(original("c", 0, "text"));
+        Arc::new(Work { batch, view: Some((chain[0], Arc::new(view_of(messages, vec![])))) })
+    });
+    let seqs = works.each_ref().map(|work| recent.queue(work));
+    let applied = |row| Some(recent::Applied { view_row: Some(row), tip: None });
+    let newest = |recent: &mut Recent| match recent.find_view(&chain) {
+        Some((0, Found::Here(view))) => view.messages,
+        _ => 0,
+    };
+    assert_eq!(newest(&mut recent), 2);
+    recent.settle(seqs[0], &works[0], applied(7));
+    assert_eq!(newest(&mut recent), 2, "the second one is still queued");
+    assert!(recent.queued_node(&chain[0]).is_some() && recent.queued_original(&original_id("text")).is_some());
+    recent.settle(seqs[1], &works[1], None);
+    assert_eq!(newest(&mut recent), 1, "the second one failed");
+    assert!(recent.is_settled());
+}
+
+#[test]
 fn a_full_queue_is_busy_and_record_waits_for_room() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(dir.path()).unwrap();
