@@ -164,6 +164,10 @@ impl Apply<'_> {
         let now_ms = batch.conversation.as_ref().map_or_else(unix_ms, |c| c.now_ms);
         let mut applied = Applied::default();
         let mut conversation = None;
+        if self.durable && batch.conversation.is_none() {
+            // A commit that changes nothing syncs nothing, and what this batch repeats may not be on disk yet.
+            self.run("UPDATE conversation SET updated_ms = updated_ms WHERE id = 1", [])?;
+        }
         if let Some(update) = &batch.conversation {
             let id = self.conversation(update)?;
             conversation = Some(id);

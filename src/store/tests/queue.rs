@@ -124,6 +124,7 @@ fn a_batch_that_fails_takes_no_other_with_it() {
         Located { depth: 1, conversation: "x".into(), conversation_depth: 1 }
     );
     assert_eq!(store.locate(&chain_of(&["other"])).unwrap().unwrap().conversation, "y");
+    assert_eq!(store.conversation("x").unwrap().unwrap().depth, 1, "nothing of the failed batch stays");
     let error = runtime().block_on(store.record(batch("x", &texts, 2))).unwrap_err();
     assert!(matches!(error, Error::Gap { depth: 3 }), "{error}");
     // The gap heals as soon as what is missing comes again.
@@ -180,6 +181,26 @@ fn a_panic_costs_the_batch_and_not_the_writer() {
     assert!(commit(bad).is_err());
     let applied = commit(good).unwrap();
     assert_eq!(applied.tip.unwrap().1, Tip { conversation: "c".into(), depth: 2 });
+}
+
+#[test]
+fn a_durable_batch_is_synced_even_if_it_repeats_another() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(Store::open(dir.path()).unwrap());
+    let path = schema::database(dir.path());
+    let conn = schema::open_writer(&path).unwrap();
+    let recent = Arc::new(Mutex::new(Recent::new(Default::default())));
+    let mut writer = Writer { conn, path, files: Files::new(dir.path()), recent };
+    let mut commit = |durable: bool| {
+        let batch = Batch { originals: vec![original("c", 0, "text")], durable, ..Batch::default() };
+        assert!(writer.commit_caught(&[Arc::new(Work { batch, view: None })])[0].is_ok());
+        let level: i64 = writer.conn.query_row("PRAGMA synchronous", [], |r| r.get(0)).unwrap();
+        (level, fs::metadata(dir.path().join("windowsill.sqlite-wal")).unwrap().len())
+    };
+    let (first, repeated, durable) = (commit(false), commit(false), commit(true));
+    assert_eq!((first.0, repeated.0, durable.0), (1, 1, 2), "normal, normal, full");
+    assert_eq!(first.1, repeated.1, "the same again writes nothing");
+    assert!(durable.1 > repeated.1, "the durable one writes, and so syncs what is before it");
 }
 
 #[test]
