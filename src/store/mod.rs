@@ -5,9 +5,9 @@
 //!
 //! - A history is a chain: each message is a node known by the digest of the whole prefix that it ends, so forks
 //!   share what they have in common. A view hangs on such a digest.
-//! - One thread writes ([`writer`]): batches are queued and committed together. What is queued is seen by
+//! - One thread writes (`writer`): batches are queued and committed together. What is queued is seen by
 //!   [`Store::view`], [`Store::locate`] and [`Store::original`] at once; all other reads see what is committed.
-//! - Texts stay on disk. In RAM are the queue (bounded), a row id for each view, a few views and tips ([`recent`]).
+//! - Texts stay on disk. In RAM are the queue (bounded), a row id for each view, a few views and tips (`recent`).
 //! - A kill at any moment loses nothing that was answered; `durable` batches survive a power cut as well.
 
 mod files;
@@ -127,7 +127,7 @@ impl Store {
     /// after the batch was queued, it is written all the same.
     ///
     /// # Errors
-    /// When it could not be written; then nothing of it was.
+    /// When it could not be written; then nothing of it was. [`Error::Gap`] asks for more of the history.
     pub async fn record(&self, batch: Batch) -> Result<(), Error> {
         let (work, bytes) = self.prepare(batch)?;
         let permit = self.inner.space.clone().acquire_many_owned(permits(bytes)).await.map_err(|_| Error::Closed)?;

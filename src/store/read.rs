@@ -24,6 +24,14 @@ const CONVERSATION: &str =
 const ORIGINAL: &str = "SELECT o.name, c.name, l.at, l.kind, l.tool, l.call, o.text, o.raw
     FROM original o JOIN original_link l ON l.original = o.id JOIN conversation c ON c.id = l.conversation";
 
+/// The conversation named `?2` and those it forked from, each with the depth up to which it is shared.
+pub(super) const LINE: &str = "WITH RECURSIVE line(id, upto) AS (
+        SELECT id, 9223372036854775807 FROM conversation WHERE name = ?2
+        UNION
+        SELECT c.parent, min(l.upto, coalesce(c.parent_depth, 0)) FROM line l JOIN conversation c ON c.id = l.id
+            WHERE c.parent IS NOT NULL
+    )";
+
 /// Owner and depth of a node.
 pub(super) fn node(conn: &Connection, chain: &Digest) -> rusqlite::Result<Option<Tip>> {
     let sql = "SELECT c.name, n.depth FROM node n JOIN conversation c ON c.id = n.conversation WHERE n.chain = ?1";
@@ -74,12 +82,7 @@ pub(super) fn original(conn: &Connection, id: &str) -> rusqlite::Result<Option<O
 /// One original, if this conversation or one it forked from recorded it.
 pub(super) fn original_in(conn: &Connection, id: &str, conversation: &str) -> rusqlite::Result<Option<Original>> {
     let sql = format!(
-        "WITH RECURSIVE line(id, upto) AS (
-            SELECT id, 9223372036854775807 FROM conversation WHERE name = ?2
-            UNION
-            SELECT c.parent, min(l.upto, coalesce(c.parent_depth, 0)) FROM line l JOIN conversation c ON c.id = l.id
-                WHERE c.parent IS NOT NULL
-        ) {ORIGINAL} JOIN line ON line.id = l.conversation AND l.at < line.upto
+        "{LINE} {ORIGINAL} JOIN line ON line.id = l.conversation AND l.at < line.upto
         WHERE o.name = ?1 ORDER BY c.name = ?2 DESC LIMIT 1"
     );
     conn.prepare_cached(&sql)?.query_row([id, conversation], original_row).optional()

@@ -3,8 +3,11 @@
 //! The only file with DDL. A migration is never edited once released: a change is one more entry at the end.
 
 use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::process;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -147,9 +150,7 @@ pub(super) fn sqlite_error(path: &Path, source: rusqlite::Error) -> Error {
 
 /// Opens the database for writing; creates and upgrades it where needed.
 pub(super) fn open_writer(path: &Path) -> Result<Connection, Error> {
-    // Made by us first, so that it is never readable for others, not even while it is empty. SQLite gives the WAL
-    // and its index the same mode.
-    private_file().write(true).create(true).truncate(false).open(path).map_err(|e| file_error(path, e))?;
+    create(path)?;
     #[cfg(unix)]
     tighten(path)?;
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
@@ -198,6 +199,27 @@ fn check_version(conn: &Connection, path: &Path) -> Result<i64, Error> {
         return Err(Error::NewerSchema { path: path.to_owned(), found, known: newest() });
     }
     Ok(found)
+}
+
+/// Makes an empty database file that others may not read, not even for a moment; SQLite gives the WAL and its index
+/// the same mode. Closing a file drops every lock that this process holds on it, SQLite's too, so the file is closed
+/// before it gets its name, and one that exists is not opened at all.
+fn create(path: &Path) -> Result<(), Error> {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    if fs::exists(path).map_err(|e| file_error(path, e))? {
+        return Ok(());
+    }
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    let unnamed = path.with_file_name(format!("{FILE}.new-{}-{count}", process::id()));
+    let made = private_file().write(true).create_new(true).open(&unnamed).map(drop);
+    let named = made.and_then(|()| match fs::hard_link(&unnamed, path) {
+        Err(e) if e.kind() == ErrorKind::AlreadyExists => Ok(()),
+        // File systems without hard links: here two starts at the same moment are not kept apart.
+        Err(_) => fs::rename(&unnamed, path),
+        Ok(()) => Ok(()),
+    });
+    let _ = fs::remove_file(&unnamed);
+    named.map_err(|e| file_error(path, e))
 }
 
 /// A file made too open by an older program or a copy is closed to others.

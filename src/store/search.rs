@@ -10,6 +10,7 @@ use regex::{Regex, RegexBuilder};
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::history::plain;
+use super::read::LINE;
 use super::types::Hit;
 
 /// Longest piece of a text that is indexed as one, in bytes.
@@ -25,6 +26,17 @@ const QUERY_WORDS: usize = 32;
 /// Bytes of text shown before and after the start of a match.
 const BEFORE: usize = 80;
 const AFTER: usize = 200;
+
+/// Matches of the question `?1`, the best first.
+const EVERYWHERE: &str = "SELECT rowid FROM words WHERE words MATCH ?1 AND ?2 IS NULL ORDER BY rank";
+
+/// The same, in one conversation and what it forked from; the number of bits is [`PIECE_BITS`].
+const SCOPED: &str = "SELECT words.rowid FROM words WHERE words MATCH ?1 AND CASE words.rowid & 1
+        WHEN 0 THEN EXISTS (SELECT 1 FROM node n JOIN line l ON l.id = n.conversation
+            WHERE n.id = words.rowid >> 20 AND n.depth <= l.upto)
+        ELSE EXISTS (SELECT 1 FROM original_link o JOIN line l ON l.id = o.conversation
+            WHERE o.original = words.rowid >> 20 AND o.at < l.upto) END
+    ORDER BY rank";
 
 /// The row that an index entry stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -126,25 +138,13 @@ pub(super) fn search(
     conversation: Option<&str>,
     limit: usize,
 ) -> rusqlite::Result<Vec<Hit>> {
-    const EVERYWHERE: &str = "SELECT rowid FROM words WHERE words MATCH ?1 AND ?2 IS NULL ORDER BY rank";
-    const SCOPED: &str = "WITH RECURSIVE line(id, upto) AS (
-            SELECT id, 9223372036854775807 FROM conversation WHERE name = ?2
-            UNION
-            SELECT c.parent, min(l.upto, coalesce(c.parent_depth, 0)) FROM line l JOIN conversation c ON c.id = l.id
-                WHERE c.parent IS NOT NULL
-        )
-        SELECT words.rowid FROM words WHERE words MATCH ?1 AND CASE words.rowid & 1
-            WHEN 0 THEN EXISTS (SELECT 1 FROM node n JOIN line l ON l.id = n.conversation
-                WHERE n.id = words.rowid >> 20 AND n.depth <= l.upto)
-            ELSE EXISTS (SELECT 1 FROM original_link o JOIN line l ON l.id = o.conversation
-                WHERE o.original = words.rowid >> 20 AND o.at < l.upto) END
-        ORDER BY rank";
+    let sql = if conversation.is_some() { format!("{LINE} {SCOPED}") } else { EVERYWHERE.to_owned() };
     let mut hits = Vec::new();
     let mut seen = HashSet::new();
     let mut places = HashSet::new();
     let finder = finder(query);
     for (question, exact) in questions(query) {
-        let mut statement = conn.prepare_cached(if conversation.is_some() { SCOPED } else { EVERYWHERE })?;
+        let mut statement = conn.prepare_cached(&sql)?;
         let mut rows = statement.query(params![question, conversation])?;
         while hits.len() < limit {
             let Some(row) = rows.next()? else { break };

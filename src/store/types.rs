@@ -83,6 +83,13 @@ pub enum Error {
     /// The batch contradicts itself or what is recorded.
     #[error("batch refused: {0}")]
     Invalid(String),
+    /// A message came without those before it: an earlier batch failed, or was never given. Locate, and record from
+    /// there.
+    #[error("the message before depth {depth} is not recorded")]
+    Gap {
+        /// Depth of the message that could not be recorded.
+        depth: usize,
+    },
     /// A prefix names more than one conversation.
     #[error("`{prefix}` names {count} conversations; the newest are {}", examples.join(", "))]
     Ambiguous {

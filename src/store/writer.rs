@@ -105,7 +105,7 @@ impl Writer {
     }
 
     /// Commits, and turns a panic into an error for everyone in the group. Unwinding rolls the transaction back.
-    fn commit_caught(&mut self, works: &[Arc<Work>]) -> Vec<Result<Applied, Error>> {
+    pub(super) fn commit_caught(&mut self, works: &[Arc<Work>]) -> Vec<Result<Applied, Error>> {
         if works.is_empty() {
             return Vec::new();
         }
@@ -164,6 +164,10 @@ impl Apply<'_> {
         let now_ms = batch.conversation.as_ref().map_or_else(unix_ms, |c| c.now_ms);
         let mut applied = Applied::default();
         let mut conversation = None;
+        if self.durable && batch.conversation.is_none() {
+            // A commit that changes nothing syncs nothing, and what this batch repeats may not be on disk yet.
+            self.run("UPDATE conversation SET updated_ms = updated_ms WHERE id = 1", [])?;
+        }
         if let Some(update) = &batch.conversation {
             let id = self.conversation(update)?;
             conversation = Some(id);
@@ -255,7 +259,7 @@ impl Apply<'_> {
             Some(parent) => {
                 let sql = "SELECT id FROM node WHERE chain = ?1 AND depth = ?2";
                 let id = self.get(sql, params![parent.0, node.depth - 1])?;
-                Some(id.ok_or_else(|| Error::Invalid(format!("the message before {:?} is not recorded", node.chain)))?)
+                Some(id.ok_or(Error::Gap { depth: node.depth })?)
             }
         };
         let sql = "INSERT INTO node (chain, parent, depth, conversation, role, digest, raw)
