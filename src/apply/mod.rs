@@ -1,1 +1,4 @@
 //! (room being built)
+
+pub mod brief;
+pub mod preview;
