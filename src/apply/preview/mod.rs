@@ -90,6 +90,20 @@ impl Call<'_> {
         if command.is_empty() { tool.to_owned() } else { format!("{tool} {}", shorten(&command, max)) }
     }
 
+    /// The file that the call reads, if it names one.
+    pub(crate) fn path(&self) -> Option<String> {
+        let command = self.command();
+        let file = command.contains('.') && !command.contains([' ', '*', '<', '>', '|', '"']) && !command.contains("://");
+        (file && command.len() < 200).then_some(command)
+    }
+
+    /// Whether the call ran something (rather than read or looked up).
+    pub(crate) fn runs(&self) -> bool {
+        let tool = self.tool.to_ascii_lowercase();
+        let words = ["bash", "shell", "exec", "run", "command", "terminal", "build", "test", "python", "sql", "deploy", "lint", "cmd"];
+        words.iter().any(|w| tool.contains(w))
+    }
+
     /// Whether the call names a file of source code.
     fn names_code(&self) -> bool {
         const CODE: &[&str] = &[

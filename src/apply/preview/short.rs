@@ -4,7 +4,6 @@ use serde_json::{Map, Value};
 
 use super::clean::{clean, floor, sanitize, shorten};
 use super::fit::{first_that_fits, largest};
-use super::log;
 use super::signal::{Grade, grade};
 use super::{Call, Pointer, grouped_digits, size};
 
@@ -178,13 +177,6 @@ fn border_after(text: &str, at: usize) -> usize {
     }
     let far = (at + 200.max((text.len() - at) / 4)).min(text.len());
     memchr::memchr(b'\n', &text.as_bytes()[at..far]).map_or(at, |i| at + i + 1)
-}
-
-/// What a log says of itself in one line, for callers that list results.
-pub(crate) fn headline(text: &str) -> String {
-    let text = clean(&text[..floor(text, LOOK_AT)]);
-    let draft = log::draft(&grade(&text));
-    shorten(&draft.summary, 120).into_owned()
 }
 
 #[cfg(test)]

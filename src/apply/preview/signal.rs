@@ -389,17 +389,17 @@ pub(crate) fn place(line: &str) -> Option<Place<'_>> {
         while start > 0 && in_path(bytes[start - 1]) {
             start -= 1;
         }
+        while start < at && !line.is_char_boundary(start) {
+            start += 1;
+        }
         // A Windows drive: `C:\…`
         if start >= 2 && bytes[start - 1] == b':' && bytes[start] == b'\\' && bytes[start - 2].is_ascii_alphabetic() {
             start -= 2;
         }
-        while start < at && !line.is_char_boundary(start) {
-            start += 1;
-        }
         let file = &line[start..at];
         let dot = file.rfind('.').unwrap_or(0);
         let ext = &file[(dot + 1).min(file.len())..];
-        if dot == 0 || ext.is_empty() || ext.len() > 8 || !ext.bytes().next().is_some_and(|c| c.is_ascii_alphabetic()) {
+        if !file.is_char_boundary(dot) || dot == 0 || ext.is_empty() || ext.len() > 8 || !ext.bytes().next().is_some_and(|c| c.is_ascii_alphabetic()) {
             continue;
         }
         let mut end = at + 1 + digits;
