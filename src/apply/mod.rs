@@ -60,7 +60,8 @@ fn merge(old: &View, new: Vec<Edit>, messages: usize) -> View {
         Edit::Fold { from, to, keep, .. } => Some((*from, *to, keep.clone())),
         _ => None,
     });
-    let folded = |at: usize| fold.as_ref().is_some_and(|(from, to, keep)| (*from..*to).contains(&at) && !keep.contains(&at));
+    let folded =
+        |at: usize| fold.as_ref().is_some_and(|(from, to, keep)| (*from..*to).contains(&at) && !keep.contains(&at));
     let replaced = |e: &Edit| {
         new.iter().any(|n| match (n, e) {
             (Edit::Fold { .. }, Edit::Fold { .. }) => true,
@@ -108,13 +109,17 @@ impl Work<'_> {
             }
             Action::Repeat { at, .. } => {
                 let (record, _) = self.save(*at)?;
-                let text = format!("[the same output, word for word, as an earlier result in this conversation; windowsill recall {record}]");
+                let text = format!(
+                    "[the same output, word for word, as an earlier result in this conversation; windowsill recall {record}]"
+                );
                 self.text_edit(*at, Rule::Repeat, text, record);
             }
             Action::Restore { at, of } => {
                 let (record, path) = self.save(*of)?;
                 let stub = self.text(*at).to_owned();
-                let text = format!("{stub}\n[that earlier result is no longer in this prompt; full text: windowsill recall {record} or {path}]");
+                let text = format!(
+                    "{stub}\n[that earlier result is no longer in this prompt; full text: windowsill recall {record} or {path}]"
+                );
                 self.text_edit(*at, Rule::Restore, text, record);
             }
             Action::Cut { at, budget } => {
@@ -141,9 +146,12 @@ impl Work<'_> {
     fn save(&mut self, at: usize) -> Result<(String, String), crate::store::Error> {
         let message = &self.input.conversation.body[at];
         let kind = if message.role == Role::Tool { "tool_result" } else { "message" };
-        // Media leave with the text: only the raw message brings them back.
-        let raw = (!message.media.is_empty()).then(|| message.raw.clone());
-        self.save_text(at, kind, message.text.clone(), raw, &call(self.input.conversation, at))
+        // Media leave with the text: only the whole message brings them back.
+        let text = match message.media.is_empty() {
+            true => message.text.clone(),
+            false => String::from_utf8_lossy(&message.raw).into_owned(),
+        };
+        self.save_text(at, kind, text, None, &call(self.input.conversation, at))
     }
 
     fn save_text(
@@ -180,7 +188,7 @@ impl Work<'_> {
         let named = Call { tool: &made.name, arguments: "" };
         let (record, path) = self.save_text(at, "arguments", sent, None, &named)?;
         let pointer = Pointer { id: &record, path: &path };
-        let arguments = preview::elide_arguments(&made.arguments, &pointer, budget, self.input.count);
+        let arguments = preview::elide_arguments(&made.arguments, &pointer, budget);
         let digest = message.digest;
         self.edits.push(Edit::Arguments { at, digest, call, rule, arguments: arguments.into(), record });
         Ok(())

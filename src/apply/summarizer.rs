@@ -82,7 +82,7 @@ pub struct Answer {
 
 /// Asks for a brief; once more, as a flat transcript, when the first answer is of no use.
 pub async fn ask(job: &Job<'_>) -> Answer {
-    let instruction = brief::instruction(job.focus, job.max_tokens);
+    let instruction = brief::instruction(job.focus, job.max_tokens, None);
     let needed = job.view_tokens + (job.count)(&instruction) + job.max_tokens + 32;
     let mut last = None;
     if job.other_model.is_none() && needed <= job.window && !job.view.is_empty() {

@@ -93,11 +93,8 @@ impl Windows {
     pub fn learn(&self, upstream: &Upstream, model: &str, tokens: Tokens) -> bool {
         let mut entries = self.entries.lock();
         let key = (upstream.name().to_owned(), model.to_owned());
-        let entry = entries.entry(key).or_insert_with(|| Entry {
-            loaded: Loaded::default(),
-            at: Instant::now(),
-            learnt: None,
-        });
+        let entry =
+            entries.entry(key).or_insert_with(|| Entry { loaded: Loaded::default(), at: Instant::now(), learnt: None });
         let news = entry.loaded.window != Some(tokens) && entry.learnt.as_ref().map(|l| l.0) != Some(tokens);
         entry.learnt = Some((tokens, entry.loaded.identity.clone()));
         news
@@ -127,7 +124,9 @@ fn window(entry: &Entry, upstream: &Upstream, num_ctx: &NumCtx) -> Window {
         (None, NumCtx::Fixed(n), Some(asked)) if set.is_some() && !loaded.provisional => {
             (Some(asked.min(*n)), format!("set by us, confirmed by {}", loaded.asked_of))
         }
-        (None, NumCtx::Fixed(n), Some(asked)) if *n < asked => (Some(*n), "configured, below the loaded window".to_owned()),
+        (None, NumCtx::Fixed(n), Some(asked)) if *n < asked => {
+            (Some(*n), "configured, below the loaded window".to_owned())
+        }
         (None, NumCtx::Fixed(n), None) => (Some(*n), "configured".to_owned()),
         (None, _, Some(asked)) => {
             let guess = if loaded.provisional { ", not loaded yet" } else { "" };

@@ -25,11 +25,12 @@ impl App {
         self: &Arc<Self>,
         upstream: Arc<Upstream>,
         headers: &HeaderMap,
-        prepared: Prepared,
+        mut prepared: Prepared,
         reported: Reported,
         end: relay::End,
         started: Instant,
     ) {
+        prepared.flight = None;
         self.metrics.spend("main", &reported);
         let key = format!("{}/{}", upstream.name(), prepared.request.model);
         let mut events = vec![Event {
@@ -97,7 +98,8 @@ impl App {
 
     /// Whether a server took far less than was sent. Only said where the estimate has been right before.
     fn looks_dropped(&self, key: &str, prepared: &Prepared, exact: Tokens) -> bool {
-        let trusted = self.measure.sureness(key) == crate::measure::Sureness::Calibrated || prepared.sureness == crate::measure::Sureness::Counted;
+        let trusted = self.measure.sureness(key) == crate::measure::Sureness::Calibrated
+            || prepared.sureness == crate::measure::Sureness::Counted;
         trusted && prepared.tokens > 512 && f64::from(exact) < f64::from(prepared.tokens) * DROPPED_BELOW
     }
 

@@ -83,8 +83,10 @@ impl App {
             .into_iter()
             .take_while(|m| m.at.is_none_or(|at| at < to))
             .collect();
-        let view_tokens = view.iter().map(|m| self.measure.count(&self.key(upstream, request), &String::from_utf8_lossy(&m.bytes))).sum();
-        let tools = request.conversation.tools.as_ref().map_or(0, |t| self.measure.count(&self.key(upstream, request), &String::from_utf8_lossy(t)));
+        let key = self.key(upstream, request);
+        let count = |bytes: &[u8]| self.measure.count(&key, &String::from_utf8_lossy(bytes));
+        let view_tokens: Tokens = view.iter().map(|m| count(&m.bytes)).sum();
+        let tools = request.conversation.tools.as_ref().map_or(0, |t| count(t));
         let ask = Ask {
             upstream,
             headers: &self.outgoing(headers),
@@ -162,7 +164,14 @@ impl App {
     }
 
     /// Begins a brief behind a reply, if one will be needed soon and nobody is waiting.
-    pub(super) fn make_ahead(self: &Arc<Self>, upstream: Arc<Upstream>, headers: HeaderMap, prepared: Prepared, reported: Reported, end: &relay::End) {
+    pub(super) fn make_ahead(
+        self: &Arc<Self>,
+        upstream: Arc<Upstream>,
+        headers: HeaderMap,
+        prepared: Prepared,
+        reported: Reported,
+        end: &relay::End,
+    ) {
         let Some(window) = prepared.window.tokens else { return };
         let used = reported.prompt.unwrap_or(0) + reported.completion.unwrap_or(0);
         let wanted = prepared.policy.background
@@ -172,7 +181,8 @@ impl App {
             && used > prepared.lines.summarize_at
             && !prepared.chain.is_empty();
         let busy = self.lives.with(&prepared.id, |l| {
-            let covered = l.brief.as_ref().is_some_and(|b| prepared.chain.get(b.covers.wrapping_sub(1)) == Some(&b.chain));
+            let covered =
+                l.brief.as_ref().is_some_and(|b| prepared.chain.get(b.covers.wrapping_sub(1)) == Some(&b.chain));
             l.in_flight > 0 || l.making.is_some() || covered
         });
         if !wanted || busy {
@@ -202,7 +212,15 @@ impl App {
         });
     }
 
-    async fn make(self: &Arc<Self>, upstream: &Arc<Upstream>, headers: &HeaderMap, prepared: &Prepared, reported: &Reported, window: Tokens, used: Tokens) {
+    async fn make(
+        self: &Arc<Self>,
+        upstream: &Arc<Upstream>,
+        headers: &HeaderMap,
+        prepared: &Prepared,
+        reported: &Reported,
+        window: Tokens,
+        used: Tokens,
+    ) {
         let body = &prepared.request.conversation.body;
         let mut view = prepared.out.clone();
         // The reply stands in the server's cache behind the prompt; a client that echoes it lets the next prompt begin
@@ -240,7 +258,12 @@ impl App {
     /// When the conversation is unknown, or there is nothing to fold.
     pub async fn compact(self: &Arc<Self>, id: &str, focus: Option<&str>) -> Result<serde_json::Value, super::Error> {
         let row = self.store.conversation(id)?.ok_or_else(|| {
-            super::Error::client(404, "not_found", format!("no conversation `{id}` in the record"), "`windowsill context` lists them")
+            super::Error::client(
+                404,
+                "not_found",
+                format!("no conversation `{id}` in the record"),
+                "`windowsill context` lists them",
+            )
         })?;
         let rows = self.store.messages(&row.id)?;
         let chain: Vec<Digest> = rows.iter().map(|r| r.chain).collect();
@@ -250,9 +273,16 @@ impl App {
         let resolved = self.policy(&row.model, &window, None);
         let body = std::mem::take(&mut request.conversation.body);
         request.conversation.body =
-            crate::conversation::repair::repair(body, resolved.policy.template.tool_call_id_length).map_err(|o| super::Error::orphan(&o, 0))?.body;
+            crate::conversation::repair::repair(body, resolved.policy.template.tool_call_id_length)
+                .map_err(|o| super::Error::orphan(&o, 0))?
+                .body;
         if request.conversation.body.len() != chain.len() {
-            return Err(super::Error::client(409, "not_foldable", "the recorded history ends in open tool calls", "send the next request first"));
+            return Err(super::Error::client(
+                409,
+                "not_foldable",
+                "the recorded history ends in open tool calls",
+                "send the next request first",
+            ));
         }
         let old = self.store.view(&chain)?.map(|(_, v)| View::clone(&v)).unwrap_or_default();
         let key = self.key(&upstream, &request);
@@ -275,7 +305,12 @@ impl App {
             Action::Fold { to, budget, .. } => Some((*to, *budget)),
             _ => None,
         }) else {
-            return Err(super::Error::client(409, "nothing_to_fold", "there is nothing to fold: the conversation is short or was just folded", ""));
+            return Err(super::Error::client(
+                409,
+                "nothing_to_fold",
+                "there is nothing to fold: the conversation is short or was just folded",
+                "",
+            ));
         };
         let (messages, previous) = folded(&request, &old, to);
         let ask = Ask {
@@ -314,7 +349,8 @@ impl App {
             "action": "summarize", "asked_by": "user", "because": because,
             "before": super::prepare::regions(&plan.before), "after": super::prepare::regions(&plan.after),
         });
-        let event = Event { now_ms: now_ms(), conversation: Some(row.id.clone()), kind: "context_compaction".into(), data };
+        let event =
+            Event { now_ms: now_ms(), conversation: Some(row.id.clone()), kind: "context_compaction".into(), data };
         self.store
             .record(Batch {
                 originals: applied.originals,

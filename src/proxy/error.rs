@@ -71,9 +71,13 @@ impl Error {
             regions.media,
         );
         let hint = if system + tools > limit {
-            format!("the system prompt and tools alone do not fit; load `{model}` with a larger context (window {source}) or offer fewer tools")
+            format!(
+                "the system prompt and tools alone do not fit; load `{model}` with a larger context (window {source}) or offer fewer tools"
+            )
         } else {
-            format!("shorten the last message, lower max_tokens, or load `{model}` with a larger context (window {source})")
+            format!(
+                "shorten the last message, lower max_tokens, or load `{model}` with a larger context (window {source})"
+            )
         };
         Error::Client {
             status: 400,
@@ -101,7 +105,8 @@ impl Error {
     /// A tool result without its call. `leading` system messages stand before the body that it was found in.
     pub fn orphan(orphan: &Orphan, leading: usize) -> Error {
         let at = orphan.at + leading;
-        let id = orphan.call_id.as_deref().map_or_else(|| "no tool_call_id".into(), |id| format!("tool_call_id `{id}`"));
+        let id =
+            orphan.call_id.as_deref().map_or_else(|| "no tool_call_id".into(), |id| format!("tool_call_id `{id}`"));
         Error::Client {
             status: 400,
             code: None,

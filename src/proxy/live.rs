@@ -19,48 +19,48 @@ const REMEMBERED: usize = 4096;
 
 /// A brief that a model wrote ahead of need.
 #[derive(Debug, Clone)]
-pub struct Brief {
+pub(super) struct Brief {
     /// How many messages of the body it covers.
-    pub covers: usize,
+    pub(super) covers: usize,
     /// The chain hash of the last of them.
-    pub chain: Digest,
+    pub(super) chain: Digest,
     /// What the model wrote.
-    pub text: Arc<str>,
+    pub(super) text: Arc<str>,
 }
 
 /// A brief that is being made.
 #[derive(Debug, Clone)]
-pub struct Making {
+pub(super) struct Making {
     /// Stops it.
-    pub cancel: CancellationToken,
+    pub(super) cancel: CancellationToken,
     /// Turns true when it is over, whatever came of it.
-    pub over: watch::Receiver<bool>,
+    pub(super) over: watch::Receiver<bool>,
 }
 
 /// Tokens spent on a conversation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Spend {
+pub(super) struct Spend {
     /// Requests.
-    pub requests: u64,
+    pub(super) requests: u64,
     /// Prompt tokens forwarded.
-    pub prompt: u64,
+    pub(super) prompt: u64,
     /// Of these, taken from the server's cache.
-    pub cached: u64,
+    pub(super) cached: u64,
     /// Of these, evaluated.
-    pub evaluated: u64,
+    pub(super) evaluated: u64,
     /// Tokens generated.
-    pub completion: u64,
+    pub(super) completion: u64,
     /// Prompt tokens of summaries.
-    pub summary_prompt: u64,
+    pub(super) summary_prompt: u64,
     /// Of these, evaluated.
-    pub summary_evaluated: u64,
+    pub(super) summary_evaluated: u64,
     /// Rewrites.
-    pub rewrites: u64,
+    pub(super) rewrites: u64,
 }
 
 impl Spend {
     /// As JSON.
-    pub fn json(&self) -> Value {
+    pub(super) fn json(&self) -> Value {
         json!({
             "requests": self.requests, "prompt_tokens": self.prompt, "cached_tokens": self.cached,
             "evaluated_tokens": self.evaluated, "completion_tokens": self.completion,
@@ -70,7 +70,7 @@ impl Spend {
     }
 
     /// Reads what [`Spend::json`] wrote; absent figures are zero.
-    pub fn from_json(value: &Value) -> Spend {
+    pub(super) fn from_json(value: &Value) -> Spend {
         let n = |key: &str| value.get(key).and_then(Value::as_u64).unwrap_or(0);
         Spend {
             requests: n("requests"),
@@ -85,7 +85,7 @@ impl Spend {
     }
 
     /// Adds a reply of the conversation's own.
-    pub fn add(&mut self, reported: &Reported) {
+    pub(super) fn add(&mut self, reported: &Reported) {
         let n = |t: Option<u32>| t.map_or(0, u64::from);
         self.requests += 1;
         self.prompt += n(reported.prompt);
@@ -95,7 +95,7 @@ impl Spend {
     }
 
     /// Adds a summary.
-    pub fn add_summary(&mut self, reported: &Reported) {
+    pub(super) fn add_summary(&mut self, reported: &Reported) {
         self.summary_prompt += reported.prompt.map_or(0, u64::from);
         self.summary_evaluated += reported.evaluated.map_or(0, u64::from);
     }
@@ -103,21 +103,21 @@ impl Spend {
 
 /// One conversation.
 #[derive(Debug, Clone, Default)]
-pub struct Live {
+pub(super) struct Live {
     /// The last prompt that the server counted, with the chain hash of its last message and the view's fingerprint.
-    pub known: Option<(Digest, Digest, Known)>,
+    pub(super) known: Option<(Digest, Digest, Known)>,
     /// A brief made ahead.
-    pub brief: Option<Brief>,
+    pub(super) brief: Option<Brief>,
     /// A brief in the making.
-    pub making: Option<Making>,
+    pub(super) making: Option<Making>,
     /// Requests under way.
-    pub in_flight: usize,
+    pub(super) in_flight: usize,
     /// Spend since the record began.
-    pub spend: Spend,
+    pub(super) spend: Spend,
 }
 
 /// All conversations in memory.
-pub struct Lives {
+pub(super) struct Lives {
     lives: Mutex<LruCache<String, Live>>,
 }
 
@@ -129,13 +129,31 @@ impl Default for Lives {
 
 impl Lives {
     /// Looks at, or changes, one conversation.
-    pub fn with<T>(&self, id: &str, act: impl FnOnce(&mut Live) -> T) -> T {
+    pub(super) fn with<T>(&self, id: &str, act: impl FnOnce(&mut Live) -> T) -> T {
         let mut lives = self.lives.lock();
         act(lives.get_or_insert_mut_ref(id, Live::default))
     }
 
+    /// Notes that a request of a conversation is under way, until the flight is dropped.
+    pub(super) fn fly(self: &Arc<Self>, id: &str) -> Flight {
+        self.with(id, |l| l.in_flight += 1);
+        Flight { lives: Arc::clone(self), id: id.to_owned() }
+    }
+
     /// Whether a conversation is in memory.
-    pub fn knows(&self, id: &str) -> bool {
+    pub(super) fn knows(&self, id: &str) -> bool {
         self.lives.lock().contains(id)
+    }
+}
+
+/// A request under way.
+pub(super) struct Flight {
+    lives: Arc<Lives>,
+    id: String,
+}
+
+impl Drop for Flight {
+    fn drop(&mut self) {
+        self.lives.with(&self.id, |l| l.in_flight = l.in_flight.saturating_sub(1));
     }
 }

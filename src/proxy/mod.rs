@@ -1,8 +1,8 @@
 //! One request, told top to bottom: [`App::chat`] measures, plans, applies, sends, relays, accounts. Never knows of
 //! sockets (that is `server`) nor of SQL.
 
-pub mod background;
 mod account;
+pub mod background;
 mod brief;
 mod error;
 mod headers;
@@ -11,6 +11,7 @@ mod models;
 mod prepare;
 pub mod relay;
 mod report;
+mod start;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -25,7 +26,7 @@ use tracing::{info, warn};
 
 pub use error::Error;
 pub use relay::Body;
-pub use report::{Asked, Record, grouped, plan_file};
+pub use report::{Asked, Record, ask_running, grouped, plan_file};
 
 use crate::config::{Config, Resolved};
 use crate::conversation::wire::openai_chat;
@@ -53,7 +54,7 @@ pub struct App {
     pub metrics: Metrics,
     /// What runs between requests.
     pub tasks: Tasks,
-    lives: Lives,
+    lives: Arc<Lives>,
     /// Which upstream lists which model.
     places: Mutex<HashMap<String, usize>>,
     policies: Mutex<HashMap<(String, Option<String>), Arc<Resolved>>>,
@@ -69,7 +70,7 @@ impl App {
             measure: Measure::default(),
             metrics: Metrics::default(),
             tasks: Tasks::default(),
-            lives: Lives::default(),
+            lives: Arc::default(),
             places: Mutex::default(),
             policies: Mutex::default(),
         }
@@ -92,12 +93,14 @@ impl App {
         let request = openai_chat::parse(&body)?;
         let upstream = self.upstream_of(&request.model).await?;
         let mut prepared = self.prepare(&upstream, request, &parts.headers, Attempt::First).await?;
+        prepared.flight = Some(self.lives.fly(&prepared.id));
         self.save(&prepared).await?;
         let overhead = started.elapsed();
         let mut reply = self.send(&upstream, parts, &prepared).await?;
         if let Some((refusal, body)) = refused(&mut reply).await {
             let mut harder = self.emergency(&upstream, &prepared, refusal, &body, &parts.headers).await?;
             harder.actions.push("emergency");
+            harder.flight = prepared.flight.take();
             self.save(&harder).await?;
             prepared = harder;
             reply = self.send(&upstream, parts, &prepared).await?;

@@ -50,7 +50,8 @@ impl App {
             return Ok(Arc::clone(&self.upstreams[at]));
         }
         names.truncate(20);
-        let near = names.iter().max_by(|a, b| strsim::jaro_winkler(a, model).total_cmp(&strsim::jaro_winkler(b, model)));
+        let near =
+            names.iter().max_by(|a, b| strsim::jaro_winkler(a, model).total_cmp(&strsim::jaro_winkler(b, model)));
         let hint = near.map_or_else(String::new, |n| format!("did you mean `{n}`? Served: {}", names.join(", ")));
         Err(Error::client(404, "model_not_found", format!("no upstream serves the model `{model}`"), &hint))
     }
@@ -76,7 +77,14 @@ impl App {
         }
         let Some(id) = id else { return Ok(json!({"object": "list", "data": data})) };
         let found = data.into_iter().find(|m| m.get("id").and_then(Value::as_str).is_some_and(|m| same_model(m, id)));
-        found.ok_or_else(|| Error::client(404, "model_not_found", format!("the model `{id}` does not exist"), "GET /v1/models lists them"))
+        found.ok_or_else(|| {
+            Error::client(
+                404,
+                "model_not_found",
+                format!("the model `{id}` does not exist"),
+                "GET /v1/models lists them",
+            )
+        })
     }
 
     async fn models_of(&self, upstream: &Upstream) -> Result<Vec<Value>, Error> {

@@ -94,6 +94,8 @@ pub(super) struct Prepared {
     pub because: Vec<String>,
     /// Trouble that was downgraded.
     pub warnings: Vec<String>,
+    /// Counts this request as under way.
+    pub flight: Option<super::live::Flight>,
 }
 
 impl Prepared {
@@ -213,6 +215,7 @@ impl App {
             actions,
             because,
             warnings,
+            flight: None,
             id,
             request,
         })
@@ -221,7 +224,8 @@ impl App {
     fn repair(&self, request: &mut Request, policy: &Policy) -> Result<Vec<String>, Error> {
         let body = std::mem::take(&mut request.conversation.body);
         let leading = request.conversation.system.len();
-        let repaired = repair::repair(body, policy.template.tool_call_id_length).map_err(|o| Error::orphan(&o, leading))?;
+        let repaired =
+            repair::repair(body, policy.template.tool_call_id_length).map_err(|o| Error::orphan(&o, leading))?;
         request.conversation.body = repaired.body;
         Ok(repaired.notes)
     }
@@ -316,8 +320,10 @@ impl App {
     ) -> Result<Drafted, Error> {
         let conversation = &draft.request.conversation;
         let mut written: Option<Option<Arc<str>>> = None;
-        for round in 1.. {
-            let plan = self.guarded(|| plan::plan(conversation, &facts, &draft.policy), draft)?;
+        let mut round = 0;
+        loop {
+            round += 1;
+            let plan = guarded(conversation, &facts, draft);
             if !plan.fits {
                 let source = "as loaded";
                 let model = &draft.request.model;
@@ -325,7 +331,23 @@ impl App {
             }
             let asks = plan.actions.iter().any(|a| matches!(a, Action::Fold { ask_model: true, .. }));
             if asks && written.is_none() && attempt == Attempt::First {
-                written = Some(self.written(draft.upstream, draft.request, draft.id, &draft.old, &plan, chain, from_client, facts.window).await);
+                written = Some(
+                    self.written(
+                        draft.upstream,
+                        draft.request,
+                        draft.id,
+                        &draft.old,
+                        &plan,
+                        chain,
+                        from_client,
+                        facts.window,
+                    )
+                    .await,
+                );
+            }
+            if !asks && attempt == Attempt::First {
+                // The client goes first; what was begun for later is begun again behind this reply.
+                self.stop_making(draft.id);
             }
             let count = |text: &str| self.measure.count(&draft.key, text);
             let applied = if plan.actions.is_empty() {
@@ -350,16 +372,30 @@ impl App {
             };
             if tokens <= plan.lines.limit || round >= PLANS {
                 if tokens > plan.lines.limit {
-                    return Err(Error::cannot_fit(&draft.request.model, facts.window, "as loaded", &plan.after, plan.lines.limit));
+                    return Err(Error::cannot_fit(
+                        &draft.request.model,
+                        facts.window,
+                        "as loaded",
+                        &plan.after,
+                        plan.lines.limit,
+                    ));
                 }
                 let room = facts.window.saturating_sub(tokens);
-                let body = if facts.window < UNKNOWN_WINDOW { lower_max_tokens(draft.request, body, room) } else { body };
-                return Ok(Drafted { view: applied.view, originals: applied.originals, out, body, tokens, sureness, plan });
+                let body =
+                    if facts.window < UNKNOWN_WINDOW { lower_max_tokens(draft.request, body, room) } else { body };
+                return Ok(Drafted {
+                    view: applied.view,
+                    originals: applied.originals,
+                    out,
+                    body,
+                    tokens,
+                    sureness,
+                    plan,
+                });
             }
             debug!(round, tokens, planned, limit = plan.lines.limit, "counted more than planned; planning again");
             emergency::scale(&mut facts, f64::from(tokens) / f64::from(planned.max(1)) * 1.02);
         }
-        unreachable!("the loop returns in its last round")
     }
 
     /// The exact size of what would be sent, where it matters and the server can tell.
@@ -375,7 +411,14 @@ impl App {
     }
 
     /// The size of a view where it cannot be counted: the plan's figures with the material that was really made.
-    fn estimated(&self, draft: &Draft<'_>, facts: &Facts, view: &View, conversation: &Conversation, plan: &Plan) -> Tokens {
+    fn estimated(
+        &self,
+        draft: &Draft<'_>,
+        facts: &Facts,
+        view: &View,
+        conversation: &Conversation,
+        plan: &Plan,
+    ) -> Tokens {
         if plan.actions.is_empty() {
             return plan.after.prompt();
         }
@@ -384,21 +427,13 @@ impl App {
         made.edit_costs =
             view.edits.iter().map(|e| (f64::from(measure::edit_cost(e)) * factor).ceil() as Tokens).collect();
         made.view = view.clone();
-        let still = Policy { strategy: plan::Strategy::Off, clear_at: 1.0, evict_over: plan::Size::Tokens(Tokens::MAX), ..draft.policy.clone() };
+        let still = Policy {
+            strategy: plan::Strategy::Off,
+            clear_at: 1.0,
+            evict_over: plan::Size::Tokens(Tokens::MAX),
+            ..draft.policy.clone()
+        };
         plan::plan(conversation, &made, &still).before.prompt()
-    }
-
-    /// Runs a pure room. Should it panic, the request goes on with what is certain: nothing is changed.
-    fn guarded(&self, act: impl FnOnce() -> Plan, draft: &mut Draft<'_>) -> Result<Plan, Error> {
-        match std::panic::catch_unwind(std::panic::AssertUnwindSafe(act)) {
-            Ok(plan) => Ok(plan),
-            Err(_) => {
-                warn!(conversation = draft.id, "planning failed; the request goes on unchanged");
-                draft.warnings.push("planning failed; nothing was rewritten".into());
-                let facts = Facts { window: UNKNOWN_WINDOW, ..Facts::default() };
-                Ok(plan::plan(&Conversation::default(), &facts, &Policy::default()))
-            }
-        }
     }
 
     /// Makes originals, messages and the view durable, before a view without them is sent. What needs no waiting is
@@ -522,6 +557,17 @@ fn name(located: Option<&Located>, chain: &[Digest], session: Option<&str>) -> S
     }
 }
 
+/// Plans. Should a pure room panic, the request goes on with what is certain: nothing is changed.
+fn guarded(conversation: &Conversation, facts: &Facts, draft: &mut Draft<'_>) -> Plan {
+    let act = std::panic::AssertUnwindSafe(|| plan::plan(conversation, facts, &draft.policy));
+    std::panic::catch_unwind(act).unwrap_or_else(|_| {
+        warn!(conversation = draft.id, "planning failed; the request goes on unchanged");
+        draft.warnings.push("planning failed; nothing was rewritten".into());
+        let facts = Facts { window: UNKNOWN_WINDOW, ..Facts::default() };
+        plan::plan(&Conversation::default(), &facts, &Policy::default())
+    })
+}
+
 /// What tells one view from another.
 pub(super) fn fingerprint(view: &View) -> Digest {
     if view.edits.is_empty() {
@@ -574,7 +620,7 @@ pub(super) fn nodes(chain: &[Digest], body: &[Message], depth: usize) -> Vec<Nod
             Node {
                 chain: chain[at],
                 parent: at.checked_sub(1).map(|p| chain[p]),
-                depth: at,
+                depth: at + 1,
                 role: match message.role {
                     Role::System => "system",
                     Role::User => "user",

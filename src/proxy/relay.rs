@@ -152,7 +152,8 @@ mod tests {
         let source = futures_util::stream::iter(chunks.into_iter().map(Ok)).boxed();
         let body = tapped(source, move |r, e| *keep.lock().unwrap() = Some((r, e)));
         let collect = body.collect();
-        let bytes = tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(collect).unwrap().to_bytes();
+        let bytes =
+            tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(collect).unwrap().to_bytes();
         let (reported, end) = seen.lock().unwrap().take().unwrap();
         (bytes.to_vec(), reported, end)
     }
@@ -174,7 +175,10 @@ mod tests {
             let (bytes, _, end) = run(vec![Bytes::copy_from_slice(&STREAM.as_bytes()[..at])]);
             let text = String::from_utf8_lossy(&bytes).into_owned();
             assert!(text.starts_with(&*String::from_utf8_lossy(&STREAM.as_bytes()[..at])) || at == 40);
-            assert!(text.trim_end().ends_with('}') && text.contains("upstream_died") && !text.contains("[DONE]"), "{text}");
+            assert!(
+                text.trim_end().ends_with('}') && text.contains("upstream_died") && !text.contains("[DONE]"),
+                "{text}"
+            );
             assert!(matches!(end, End::Failed(_)));
         }
     }

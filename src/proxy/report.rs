@@ -60,7 +60,12 @@ impl App {
 
     fn row(&self, id: &str) -> Result<ConversationRow, Error> {
         self.store.conversation(id)?.ok_or_else(|| {
-            Error::client(404, "not_found", format!("no conversation `{id}` in the record"), "GET /windowsill/conversations lists them")
+            Error::client(
+                404,
+                "not_found",
+                format!("no conversation `{id}` in the record"),
+                "GET /windowsill/conversations lists them",
+            )
         })
     }
 
@@ -81,7 +86,12 @@ impl App {
     pub fn record(&self, id: &str) -> Result<String, Error> {
         match self.store.original(id)? {
             Some(original) => Ok(original.text),
-            None => Err(Error::client(404, "not_found", format!("no record `{id}`"), "ids stand in the placeholders, such as r3f9a0c12d4e5")),
+            None => Err(Error::client(
+                404,
+                "not_found",
+                format!("no record `{id}`"),
+                "ids stand in the placeholders, such as r3f9a0c12d4e5",
+            )),
         }
     }
 
@@ -173,8 +183,12 @@ fn edit_json(edit: &Edit) -> Value {
         Edit::Text { at, rule, record, text, .. } => {
             json!({"message": at, "rule": rule, "record": record, "text": text.as_ref()})
         }
-        Edit::Arguments { at, call, rule, record, .. } => json!({"message": at, "call": call, "rule": rule, "record": record}),
-        Edit::Fold { from, to, keep, brief } => json!({"from": from, "to": to, "kept": keep, "rule": "fold", "brief": brief.as_ref()}),
+        Edit::Arguments { at, call, rule, record, .. } => {
+            json!({"message": at, "call": call, "rule": rule, "record": record})
+        }
+        Edit::Fold { from, to, keep, brief } => {
+            json!({"from": from, "to": to, "kept": keep, "rule": "fold", "brief": brief.as_ref()})
+        }
     }
 }
 
@@ -186,7 +200,9 @@ fn view_of(store: &Store, row: &ConversationRow) -> Result<Value, crate::store::
     let conversation = crate::conversation::Conversation { body, ..Default::default() };
     let out = rewrite::rewrite(&conversation, &view, &crate::plan::TemplateFacts::default());
     let messages: Vec<Value> = out.iter().filter_map(|m| serde_json::from_slice(&m.bytes).ok()).collect();
-    Ok(json!({"conversation": row.id, "messages": messages, "edits": view.edits.iter().map(edit_json).collect::<Vec<_>>()}))
+    Ok(
+        json!({"conversation": row.id, "messages": messages, "edits": view.edits.iter().map(edit_json).collect::<Vec<_>>()}),
+    )
 }
 
 /// The record, as the command line looks at it: no server is asked.
@@ -213,7 +229,12 @@ impl Record {
             return Ok(json!({"conversations": rows.iter().map(row_json).collect::<Vec<_>>()}));
         };
         let row = self.store.conversation(id)?.ok_or_else(|| {
-            Error::client(404, "not_found", format!("no conversation `{id}` in the record"), "`windowsill context` lists them")
+            Error::client(
+                404,
+                "not_found",
+                format!("no conversation `{id}` in the record"),
+                "`windowsill context` lists them",
+            )
         })?;
         let mut out = row_json(&row);
         let events = self.store.events(0, 1000, Some(&row.id))?;
@@ -270,4 +291,40 @@ pub fn grouped(n: Tokens) -> String {
         out.push(c);
     }
     out
+}
+
+/// Asks the running proxy to summarize a conversation now.
+///
+/// # Errors
+/// When no proxy answers at `address`, or it says why not.
+pub async fn ask_running(address: &str, key: Option<&str>, id: &str, focus: Option<&str>) -> Result<Value, Error> {
+    use crate::upstream::{KindHint, Upstream, client};
+    let url = format!("http://{address}");
+    let proxy =
+        Upstream::new(client()?, "windowsill".into(), &url, KindHint::OpenAi)?.with_api_key(key.map(str::to_owned))?;
+    let path = format!("/windowsill/conversations/{}/compact", encode(id));
+    let body = Bytes::from(json!({"focus": focus}).to_string());
+    let mut headers = HeaderMap::new();
+    headers.insert(http::header::CONTENT_TYPE, http::HeaderValue::from_static("application/json"));
+    let reply = proxy.pass(http::Method::POST, &path, &headers, body.into()).await.map_err(|e| {
+        Error::client(
+            503,
+            "not_running",
+            format!("no windowsill answers at {url}: {e}"),
+            "start it with `windowsill serve`, or name its config with --config",
+        )
+    })?;
+    let status = reply.status;
+    let (bytes, _) = super::read_up_to(reply.body, 16 << 20).await?;
+    let value: Value = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
+    if status.is_success() {
+        return Ok(value);
+    }
+    let message = value.pointer("/error/message").and_then(Value::as_str).unwrap_or("it gave no reason");
+    Err(Error::client(status.as_u16(), "refused", message, ""))
+}
+
+fn encode(segment: &str) -> String {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.' | b'~');
+    segment.bytes().map(|b| if plain(b) { char::from(b).to_string() } else { format!("%{b:02X}") }).collect()
 }

@@ -4,8 +4,8 @@ use http::{Response, StatusCode, header};
 use serde_json::{Value, json};
 use tracing::{error, warn};
 
-use crate::proxy::relay::{Body, full};
 use crate::proxy::Error;
+use crate::proxy::relay::{Body, full};
 
 /// The reply for an error.
 pub(super) fn reply(e: &Error) -> Response<Body> {

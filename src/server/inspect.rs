@@ -68,9 +68,15 @@ fn record(app: &App, id: &str, query: Option<&str>) -> Result<Response<Body>, Er
     let (from, to) = range.split_once("..").unwrap_or((range.as_str(), range.as_str()));
     let number = |s: &str, empty: usize| if s.is_empty() { Some(empty) } else { s.parse::<usize>().ok() };
     let (Some(from), Some(to)) = (number(from, 1), number(to, usize::MAX)) else {
-        return Err(Error::client(400, "bad_range", format!("`range={range}` is not a range of lines"), "write range=A..B, counted from 1"));
+        return Err(Error::client(
+            400,
+            "bad_range",
+            format!("`range={range}` is not a range of lines"),
+            "write range=A..B, counted from 1",
+        ));
     };
-    let lines: Vec<&str> = whole.split_inclusive('\n').skip(from.max(1) - 1).take(to.saturating_sub(from.max(1) - 1)).collect();
+    let lines: Vec<&str> =
+        whole.split_inclusive('\n').skip(from.max(1) - 1).take(to.saturating_sub(from.max(1) - 1)).collect();
     Ok(text("text/plain; charset=utf-8", &lines.concat()))
 }
 
@@ -78,8 +84,9 @@ fn focus(body: &Bytes) -> Result<Option<String>, Error> {
     if body.trim_ascii().is_empty() {
         return Ok(None);
     }
-    let value: Value = serde_json::from_slice(body)
-        .map_err(|e| Error::client(400, "bad_json", format!("the body is not JSON: {e}"), "send {\"focus\": \"…\"} or nothing"))?;
+    let value: Value = serde_json::from_slice(body).map_err(|e| {
+        Error::client(400, "bad_json", format!("the body is not JSON: {e}"), "send {\"focus\": \"…\"} or nothing")
+    })?;
     Ok(value.get("focus").and_then(Value::as_str).map(str::to_owned))
 }
 

@@ -52,7 +52,8 @@ fn authorize(app: &App, headers: &HeaderMap, path: &str) -> Result<(), Error> {
     if matches!(path, "/healthz" | "/readyz") {
         return Ok(());
     }
-    let bearer = headers.get(header::AUTHORIZATION).and_then(|v| v.to_str().ok()).and_then(|v| v.strip_prefix("Bearer "));
+    let bearer =
+        headers.get(header::AUTHORIZATION).and_then(|v| v.to_str().ok()).and_then(|v| v.strip_prefix("Bearer "));
     let other = headers.get("x-api-key").and_then(|v| v.to_str().ok());
     if bearer.or(other).is_some_and(|given| key.is(given.trim())) {
         return Ok(());

@@ -66,7 +66,11 @@ fn lines(graded: &Graded<'_>, call: &Call<'_>, facts: &mut Facts) -> usize {
                 }
             }
             Grade::Mark if room(Part::Findings) => {
-                let note = if place(line).is_some() { line.trim().to_owned() } else { format!("{}{}", code.trim(), at(number)) };
+                let note = if place(line).is_some() {
+                    line.trim().to_owned()
+                } else {
+                    format!("{}{}", code.trim(), at(number))
+                };
                 push(facts, Part::Findings, &note);
             }
             Grade::Trouble => troubles.push(i),
@@ -80,7 +84,9 @@ fn lines(graded: &Graded<'_>, call: &Call<'_>, facts: &mut Facts) -> usize {
     let few = if constants.len() > 12 { 2 } else { 4 };
     constants.iter().take(few).for_each(|c| push(facts, Part::Findings, c));
     if errors == 0 && troubles.len() <= 12 {
-        let specific = troubles.iter().filter(|&&i| graded.lines[i].bytes().any(|b| b.is_ascii_digit()) && graded.lines[i].len() < 300);
+        let specific = troubles
+            .iter()
+            .filter(|&&i| graded.lines[i].bytes().any(|b| b.is_ascii_digit()) && graded.lines[i].len() < 300);
         specific.take(2).for_each(|&i| push(facts, Part::Findings, graded.lines[i]));
     }
     errors
@@ -102,7 +108,13 @@ fn outcome(graded: &Graded<'_>, call: &Call<'_>, label: &str, errors: usize, fac
         return;
     }
     let exit = exit_code(&graded.lines);
-    let totals = graded.lines.iter().zip(&graded.grades).rev().filter(|(_, g)| **g == Grade::Summary).map(|(l, _)| l.trim_matches([' ', '=', '-']));
+    let totals = graded
+        .lines
+        .iter()
+        .zip(&graded.grades)
+        .rev()
+        .filter(|(_, g)| **g == Grade::Summary)
+        .map(|(l, _)| l.trim_matches([' ', '=', '-']));
     let total = totals.into_iter().find(|l| l.len() < 120);
     let mut how = Vec::new();
     if let Some(code) = exit {
@@ -129,7 +141,8 @@ fn json(value: &Value, label: &str, facts: &mut Facts) {
     if !bad.is_empty() {
         let named: Vec<String> = odd_first(bad.iter().map(|map| tag(map)).collect());
         let shown: Vec<&str> = named.iter().take(4).map(String::as_str).collect();
-        let more = if named.len() > shown.len() { format!(", +{} more", named.len() - shown.len()) } else { String::new() };
+        let more =
+            if named.len() > shown.len() { format!(", +{} more", named.len() - shown.len()) } else { String::new() };
         push(facts, Part::Findings, &format!("{label}: {} in trouble: {}{more}", bad.len(), shown.join(", ")));
         return;
     }
@@ -160,7 +173,8 @@ fn troubled<'v>(value: &'v Value, bad: &mut Vec<&'v Map<String, Value>>, visits:
 /// What tells an object apart from its like, and its state: `bld-7 failed (disk full)`.
 fn tag(map: &Map<String, Value>) -> String {
     let get = |keys: &[&str]| keys.iter().find_map(|k| map.get(*k)).and_then(scalar);
-    let id = get(&["id", "name", "key", "uid", "number", "title", "path", "file", "test"]).unwrap_or_else(|| shorten(&object(map), 80).into_owned());
+    let id = get(&["id", "name", "key", "uid", "number", "title", "path", "file", "test"])
+        .unwrap_or_else(|| shorten(&object(map), 80).into_owned());
     let state = get(&["status", "state", "result", "conclusion", "outcome", "severity", "level"]).unwrap_or_default();
     let why = get(&["error", "message", "reason", "error_message", "detail"]).unwrap_or_default();
     let mut out = shorten(&id, 60).into_owned();

@@ -23,7 +23,8 @@ pub(crate) fn largest(budget: u32, count: &dyn Fn(&str) -> u32, make: &dyn Fn(us
             low = allowance;
             let grown = best.as_ref().is_none_or(|(_, b)| text.len() > b.len());
             // Nothing more to say, or close enough: another try could win less than it costs.
-            let done = text.len() + text.len() / 4 < allowance || tokens.saturating_mul(100) >= budget.saturating_mul(95);
+            let done =
+                text.len() + text.len() / 4 < allowance || tokens.saturating_mul(100) >= budget.saturating_mul(95);
             if grown {
                 best = Some((tokens, text));
             }

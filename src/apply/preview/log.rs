@@ -129,7 +129,9 @@ impl Collector<'_, '_> {
                 self.take(i, rank::FRAME + 8);
             } else if line.starts_with(">   ") {
                 self.take(i, rank::CONTEXT);
-            } else if matches!(first, '●' | '✕' | '✗' | '✖' | '×') || line.trim_start().starts_with(['✕', '✗', '✖', '×']) {
+            } else if matches!(first, '●' | '✕' | '✗' | '✖' | '×')
+                || line.trim_start().starts_with(['✕', '✗', '✖', '×'])
+            {
                 self.take(i, rank::NAME);
             }
         }
@@ -191,14 +193,21 @@ impl Collector<'_, '_> {
             self.draft.remark(i, rank::AGAIN.min(rank), format!("    also {}", message.places.join(", ")));
         }
         if grade == Grade::Error || grade == Grade::Warning {
-            let (near, far) = if grade == Grade::Error { (rank - 2, rank::CONTEXT) } else { (rank - 1, rank::DETAIL - 10) };
+            let (near, far) =
+                if grade == Grade::Error { (rank - 2, rank::CONTEXT) } else { (rank - 1, rank::DETAIL - 10) };
             for (d, context) in (i + 1..self.lines.len().min(i + 9)).enumerate() {
                 let line = self.lines[context].trim();
                 if line.is_empty() {
                     break;
                 }
                 let located = line.starts_with("--> ") || line.starts_with("at ") && d < 2;
-                let worth = if located && d < 3 { near } else if d < 2 { far } else { rank::DETAIL };
+                let worth = if located && d < 3 {
+                    near
+                } else if d < 2 {
+                    far
+                } else {
+                    rank::DETAIL
+                };
                 if roomy || located {
                     self.take(context, worth.saturating_sub(u16::from(!located) * d as u16));
                 }

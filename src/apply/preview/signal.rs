@@ -209,7 +209,9 @@ pub(crate) fn grade_line(line: &str) -> Grade {
 fn is_success(line: &str) -> bool {
     let line = line.trim();
     [" ok", "PASSED", " PASS", "skipped", " SKIPPED", "✓", "✔", "... passed"].iter().any(|end| line.ends_with(end))
-        || ["PASSED ", "ok ", "✓", "✔", "--- PASS", "--- SKIP", "PASS ", "Skipping "].iter().any(|start| line.starts_with(start))
+        || ["PASSED ", "ok ", "✓", "✔", "--- PASS", "--- SKIP", "PASS ", "Skipping "]
+            .iter()
+            .any(|start| line.starts_with(start))
         || line.contains(" PASSED ")
         || line.contains("... ok")
 }
@@ -242,7 +244,9 @@ fn pick(yes: bool, grade: Grade) -> Grade {
 /// The number that stands right before, as in `12 errors`.
 fn number_before(before: &str) -> Option<u64> {
     let digits = before.trim_end();
-    let start = digits.rfind(|c: char| !c.is_ascii_digit()).map_or(0, |i| i + digits[i..].chars().next().map_or(1, char::len_utf8));
+    let start = digits
+        .rfind(|c: char| !c.is_ascii_digit())
+        .map_or(0, |i| i + digits[i..].chars().next().map_or(1, char::len_utf8));
     digits[start..].parse().ok()
 }
 
@@ -282,7 +286,8 @@ fn error_word(before: &str, word: &str, after: &str, b: u8, a: u8) -> Grade {
     let start = before.trim().is_empty() || before.trim_end() == "npm";
     let tagged = b == b'[' && a == b']' || before.ends_with("level=") || before.ends_with("level\":\"");
     let colon = a == b':' && after.as_bytes().get(1) != Some(&b':');
-    if colon || a == b'[' || code || tagged || start && word != "error" || word == "ERROR" || before.trim_end() == "npm" {
+    if colon || a == b'[' || code || tagged || start && word != "error" || word == "ERROR" || before.trim_end() == "npm"
+    {
         return Error;
     }
     pick(a != b'=' && a != b'.', Trouble)
@@ -297,13 +302,17 @@ fn class_name(before: &str, word: &str, after: &str, b: u8, a: u8) -> Grade {
     if !b.is_ascii_alphanumeric() {
         return pick(!joined_or_dot(a) && a != b'(' && a != b's' && word.starts_with(['e', 'E']) && a == b':', Trouble);
     }
-    if !word.starts_with('E') || !(a == b':' || after.trim().is_empty() || after.starts_with(" [")) || after.starts_with("::") {
+    if !word.starts_with('E')
+        || !(a == b':' || after.trim().is_empty() || after.starts_with(" ["))
+        || after.starts_with("::")
+    {
         return Grade::Plain;
     }
     let head = before.trim_start();
     let head = head.strip_prefix("E ").unwrap_or(head).trim_start();
     let named = head.bytes().all(|c| c.is_ascii_alphanumeric() || matches!(c, b'_' | b'.' | b'$'));
-    let after_space = head.rsplit([' ', '[', '(', '=']).next().is_some_and(|w| w.starts_with(|c: char| c.is_ascii_uppercase()));
+    let after_space =
+        head.rsplit([' ', '[', '(', '=']).next().is_some_and(|w| w.starts_with(|c: char| c.is_ascii_uppercase()));
     pick(named, Error).max(pick(after_space && a == b':', Error))
 }
 
@@ -350,7 +359,11 @@ fn warn_word(before: &str, word: &str, after: &str, b: u8) -> Grade {
 
 fn mark_word(before: &str, word: &str, after: &str, b: u8, a: u8) -> Grade {
     let closed = matches!(a, b':' | b'(' | b' ' | b']') || after.is_empty();
-    if !word.bytes().all(|c| c.is_ascii_uppercase()) || !closed || b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'\\' | b'/' | b'-') {
+    if !word.bytes().all(|c| c.is_ascii_uppercase())
+        || !closed
+        || b.is_ascii_alphanumeric()
+        || matches!(b, b'_' | b'.' | b'\\' | b'/' | b'-')
+    {
         // `//TODO` is a comment all the same.
         if !(before.trim_end().ends_with("//") && closed && word.bytes().all(|c| c.is_ascii_uppercase())) {
             return Grade::Plain;
@@ -379,7 +392,11 @@ pub(crate) fn place(line: &str) -> Option<Place<'_>> {
         return Some(Place { file, whole: &line[start..start + file.len() + "\", line ".len() + digits] });
     }
     let bytes = line.as_bytes();
-    let in_path = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'/' | b'\\' | b'.' | b'_' | b'-' | b'+' | b'@' | b'~' | b'$') || c >= 0x80;
+    let in_path = |c: u8| {
+        c.is_ascii_alphanumeric()
+            || matches!(c, b'/' | b'\\' | b'.' | b'_' | b'-' | b'+' | b'@' | b'~' | b'$')
+            || c >= 0x80
+    };
     for at in memchr::memchr2_iter(b':', b'(', bytes) {
         let digits = bytes[at + 1..].iter().take_while(|c| c.is_ascii_digit()).count();
         if digits == 0 || digits > 7 {
@@ -399,7 +416,12 @@ pub(crate) fn place(line: &str) -> Option<Place<'_>> {
         let file = &line[start..at];
         let dot = file.rfind('.').unwrap_or(0);
         let ext = &file[(dot + 1).min(file.len())..];
-        if !file.is_char_boundary(dot) || dot == 0 || ext.is_empty() || ext.len() > 8 || !ext.bytes().next().is_some_and(|c| c.is_ascii_alphabetic()) {
+        if !file.is_char_boundary(dot)
+            || dot == 0
+            || ext.is_empty()
+            || ext.len() > 8
+            || !ext.bytes().next().is_some_and(|c| c.is_ascii_alphabetic())
+        {
             continue;
         }
         let mut end = at + 1 + digits;
@@ -486,9 +508,23 @@ mod tests {
                     "Process finished with exit code 1",
                 ],
             ),
-            (Grade::Warning, &["warning: unused variable: `x`", "a.c:1:2: warning: y", "npm warn config", "[WARNING] z"]),
-            (Trouble, &["snapshot rejected", "checksum mismatch at offset 5", "构建失败", "the connection was refused by peer"]),
-            (Grade::Mark, &["    // HACK(mlo): keep 9 spare sockets", "# TODO: later", "x = 1  # FIXME now", "NOTE: read this"]),
+            (
+                Grade::Warning,
+                &["warning: unused variable: `x`", "a.c:1:2: warning: y", "npm warn config", "[WARNING] z"],
+            ),
+            (
+                Trouble,
+                &[
+                    "snapshot rejected",
+                    "checksum mismatch at offset 5",
+                    "构建失败",
+                    "the connection was refused by peer",
+                ],
+            ),
+            (
+                Grade::Mark,
+                &["    // HACK(mlo): keep 9 spare sockets", "# TODO: later", "x = 1  # FIXME now", "NOTE: read this"],
+            ),
             (
                 Grade::Plain,
                 &[

@@ -27,7 +27,9 @@ fn call_for(file: &str) -> Call<'static> {
     match file {
         f if f.starts_with("grep") => Call { tool: "bash", arguments: r#"{"command":"grep -rn 'fn ' ."}"# },
         f if f.starts_with("ls") => Call { tool: "bash", arguments: r#"{"command":"ls -laR"}"# },
-        f if f.ends_with(".js") || f.ends_with(".csv") => Call { tool: "read_file", arguments: r#"{"path":"data/file"}"# },
+        f if f.ends_with(".js") || f.ends_with(".csv") => {
+            Call { tool: "read_file", arguments: r#"{"path":"data/file"}"# }
+        }
         _ => Call { tool: "bash", arguments: r#"{"command":"./run.sh"}"# },
     }
 }
@@ -38,12 +40,17 @@ fn the_shared_outputs_keep_what_matters() {
         eprintln!("no shared data here; skipped");
         return;
     };
-    let mut names: Vec<String> =
-        std::fs::read_dir(&folder).expect("readable").map(|e| e.expect("entry").file_name().to_string_lossy().into_owned()).collect();
+    let mut names: Vec<String> = std::fs::read_dir(&folder)
+        .expect("readable")
+        .map(|e| e.expect("entry").file_name().to_string_lossy().into_owned())
+        .collect();
     names.retain(|n| n != "INDEX.json");
     names.sort();
     assert!(names.len() >= 30, "{}", names.len());
-    eprintln!("{:34} {:16} {:>7} {:>6} {:>6} | errors kept, files kept at 300, 600, 1200 tokens", "file", "kind", "ms", "errors", "files");
+    eprintln!(
+        "{:34} {:16} {:>7} {:>6} {:>6} | errors kept, files kept at 300, 600, 1200 tokens",
+        "file", "kind", "ms", "errors", "files"
+    );
     for name in &names {
         let bytes = std::fs::read(folder.join(name)).expect("readable");
         let text = String::from_utf8_lossy(&bytes);
@@ -57,12 +64,16 @@ fn the_shared_outputs_keep_what_matters() {
                 files.insert(found.file.rsplit(['/', '\\']).next().unwrap_or(found.file).to_owned());
             }
         }
-        errors = errors.into_iter().map(|(g, l)| (g, l)).fold((BTreeSet::new(), BTreeSet::new()), |(mut seen, mut out), (g, l)| {
-            if seen.insert(g) {
-                out.insert((g, l));
-            }
-            (seen, out)
-        }).1;
+        errors = errors
+            .into_iter()
+            .map(|(g, l)| (g, l))
+            .fold((BTreeSet::new(), BTreeSet::new()), |(mut seen, mut out), (g, l)| {
+                if seen.insert(g) {
+                    out.insert((g, l));
+                }
+                (seen, out)
+            })
+            .1;
         let mut row = String::new();
         let mut kind = Kind::Text;
         let started = std::time::Instant::now();
@@ -71,7 +82,8 @@ fn the_shared_outputs_keep_what_matters() {
             kind = got.kind;
             assert!(tokens(&got.text) <= budget, "{name} at {budget}: {}", tokens(&got.text));
             assert!(got.text.contains(AT.id) && got.text.contains("windowsill recall"), "{name}: {}", got.text);
-            let share = |kept: usize, all: usize| if all == 0 { "  - ".to_owned() } else { format!("{:3}%", kept * 100 / all) };
+            let share =
+                |kept: usize, all: usize| if all == 0 { "  - ".to_owned() } else { format!("{:3}%", kept * 100 / all) };
             let e = errors.iter().filter(|(_, l)| got.text.contains(&l.chars().take(40).collect::<String>())).count();
             let f = files.iter().filter(|f| got.text.contains(f.as_str())).count();
             row.push_str(&format!(" {} {} ({})", share(e, errors.len()), share(f, files.len()), tokens(&got.text)));
