@@ -66,6 +66,9 @@ pub(crate) struct Piece {
     pub(crate) rank: u16,
 }
 
+/// The line of remarks that stand before all lines.
+const TOP: usize = usize::MAX;
+
 /// What a kind of output has to say, before it is cut to size.
 #[derive(Debug, Default)]
 pub(crate) struct Draft {
@@ -84,6 +87,11 @@ impl Draft {
     /// Adds a remark of our own at a place of the text.
     pub(crate) fn remark(&mut self, line: usize, rank: u16, text: String) {
         self.pieces.push(Piece { line, lines: 0, text, rank });
+    }
+
+    /// Adds a remark that is shown before all lines.
+    pub(crate) fn top(&mut self, rank: u16, text: String) {
+        self.remark(TOP, rank, text);
     }
 
     /// Indices of pieces, the most worthwhile first; equal ones in the order of the text.
@@ -114,7 +122,8 @@ impl Draft {
             left -= cost;
             taken.push((index, text.into_owned()));
         }
-        taken.sort_by_key(|(index, _)| (self.pieces[*index].line, *index));
+        // `TOP` wraps to 0.
+        taken.sort_by_key(|(index, _)| (self.pieces[*index].line.wrapping_add(1), *index));
         let mut out = summary.into_owned();
         let mut kept = 0;
         let mut next = 0;

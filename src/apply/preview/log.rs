@@ -63,7 +63,7 @@ pub(super) fn draft(graded: &Graded<'_>) -> Draft {
         let mut files: Vec<(String, usize)> = error_files.into_iter().collect();
         files.sort();
         for group in grouped(&files) {
-            draft.remark(0, rank::FILES, format!("errors in {group}"));
+            draft.top(rank::FILES, format!("errors in {group}"));
         }
     }
     draft

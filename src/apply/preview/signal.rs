@@ -257,7 +257,7 @@ fn error_word(before: &str, word: &str, after: &str, b: u8, a: u8) -> Grade {
     if b.is_ascii_alphanumeric() {
         return if word.starts_with('E') { class_name(before, word, after, b, a) } else { Grade::Plain };
     }
-    if matches!(b, b'_' | b'-') || matches!(a, b'_' | b'-' | b'(') {
+    if matches!(b, b'_' | b'-') || matches!(a, b'_' | b'-') || a == b'(' && !after.starts_with("(s)") {
         return Grade::Plain;
     }
     if let Some(plural) = after.strip_prefix("(s)").or_else(|| after.strip_prefix(['s', 'S'])) {
@@ -343,7 +343,7 @@ fn warn_word(before: &str, word: &str, after: &str, b: u8) -> Grade {
         "ing" | "" => {}
         _ => return Grade::Plain,
     }
-    let code = next == b' ' && after[end + 1..].bytes().next().is_some_and(|c| c.is_ascii_uppercase());
+    let code = next == b' ' && after.as_bytes().get(end + 1).is_some_and(u8::is_ascii_uppercase);
     let tagged = matches!(next, b':' | b'[' | b']') || code || before.trim_end() == "npm" || word == "WARN";
     pick(tagged && next != b'(' && next != b'_', Grade::Warning)
 }
@@ -397,9 +397,8 @@ pub(crate) fn place(line: &str) -> Option<Place<'_>> {
             start -= 2;
         }
         let file = &line[start..at];
-        let dot = file.rfind('.').unwrap_or(0);
-        let ext = &file[(dot + 1).min(file.len())..];
-        if !file.is_char_boundary(dot) || dot == 0 || ext.is_empty() || ext.len() > 8 || !ext.bytes().next().is_some_and(|c| c.is_ascii_alphabetic()) {
+        let Some((stem, ext)) = file.rsplit_once('.') else { continue };
+        if stem.is_empty() || ext.is_empty() || ext.len() > 8 || !ext.bytes().next().is_some_and(|c| c.is_ascii_alphabetic()) {
             continue;
         }
         let mut end = at + 1 + digits;
@@ -494,7 +493,7 @@ mod tests {
                 &[
                     "test_message_error (admin.Tests) ... ok",
                     "test error::fails ... ok",
-                    "Tests: 0 errors, 0 failures",
+                    "done with 0 errors, 0 failures",
                     "    -   Error(",
                     "    raise ValueError(x)",
                     "        errors = {}",

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::code::{definition, unnumbered};
-use super::signal::{Grade, Graded};
+use super::signal::{Grade, Graded, place};
 use super::{Call, html, opaque, paths, table};
 
 /// What kind of output a result is.
@@ -147,7 +147,7 @@ fn by_sample(sample: &[(usize, &str)], graded: &Graded<'_>, call: &Call<'_>) -> 
     }
     let listed = count(&|_, l| {
         let l = l.trim();
-        paths::ls_entry(l).is_some() || l.contains("── ") || l.contains('/') && !l.contains([' ', '(', ';', '"', '=']) && !l.starts_with("//")
+        paths::ls_entry(l).is_some() || l.starts_with("total ") || l.contains("── ") || l.contains('/') && !l.contains([' ', '(', ';', '"', '=']) && !l.starts_with("//")
     });
     let names = count(&|_, l| !l.trim().contains([' ', '(', ';', '"', '=', '{', '}']) && l.trim().contains('.') && l.len() < 80);
     if total >= 3 && (share(listed, 70) || share(names, 85) && says(&["list", "ls", "find", "glob", "tree", "dir"])) {
@@ -158,7 +158,9 @@ fn by_sample(sample: &[(usize, &str)], graded: &Graded<'_>, call: &Call<'_>) -> 
     let numbered = share(numbers.len(), 70) && rising * 10 >= numbers.len() * 9 && numbers.len() >= 3;
     let code = count(&|_, l| is_code(unnumbered(l).1));
     let defined = count(&|_, l| definition(unnumbered(l).1).is_some());
-    if numbered && (defined > 0 || share(code, 25)) || share(code, 45) && (defined >= 2 || call.names_code()) {
+    // Compilers quote code with their messages; a message with a place before it says which of the two it is.
+    let compiled = graded.lines.iter().zip(&graded.grades).any(|(l, g)| *g == Grade::Error && !l.starts_with([' ', '\t']) && place(l).is_some());
+    if numbered && (defined > 0 || share(code, 25)) || !compiled && share(code, 45) && (defined >= 2 || call.names_code()) {
         return Kind::Source;
     }
     let lines: Vec<&str> = graded.lines.iter().take(60).copied().collect();
@@ -173,7 +175,7 @@ fn by_sample(sample: &[(usize, &str)], graded: &Graded<'_>, call: &Call<'_>) -> 
     if share(machine, 25) || troubled > 0 && (ran || share(troubled, 4)) {
         return Kind::Log;
     }
-    if share(code, 45) { Kind::Source } else { Kind::Text }
+    if share(code, 45) && !compiled { Kind::Source } else { Kind::Text }
 }
 
 /// A line that looks like code in some language.
