@@ -118,6 +118,9 @@ fn user(message: &Message, facts: &mut Facts) {
 
 /// The message without blocks that were not written by the user.
 pub(super) fn own_words(text: &str) -> String {
+    if memchr::memchr2(b'<', b'[', text.as_bytes()).is_none() {
+        return text.to_owned();
+    }
     let mut text = render::without_brief(text);
     for (open, close) in CLIENT_BLOCKS {
         while let Some(start) = text.find(open) {
@@ -130,6 +133,9 @@ pub(super) fn own_words(text: &str) -> String {
 
 /// Text that looks like the brief's own marks is broken up, so that a brief is found where it is, and only there.
 pub(super) fn defuse(text: &str) -> String {
+    if memchr::memchr(b'[', text.as_bytes()).is_none() {
+        return text.to_owned();
+    }
     text.replace("[windowsill brief", "[ windowsill brief").replace("[end of windowsill brief", "[ end of windowsill brief")
 }
 

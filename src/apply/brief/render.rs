@@ -120,7 +120,14 @@ pub(super) fn cut_summary(text: &str, max: usize) -> String {
 /// All sections in `room` bytes: each gets its share, and what some leave over goes to others.
 fn sections(facts: &Facts, room: usize) -> String {
     let needs: Vec<usize> = Part::ALL.iter().map(|&part| need(part, facts.part(part))).collect();
-    let mut grants: Vec<usize> = Part::ALL.iter().map(|&part| needs[part as usize].min(room * shape(part).1 / 100)).collect();
+    // In a small brief the user's words come before everything else.
+    let share = |part: Part| match (room < 1000, part) {
+        (true, Part::User) => 76,
+        (true, Part::Files | Part::Commands | Part::Records | Part::Open) => 0,
+        (true, _) => 8,
+        (false, part) => shape(part).1,
+    };
+    let mut grants: Vec<usize> = Part::ALL.iter().map(|&part| needs[part as usize].min(room * share(part) / 100)).collect();
     let mut left = room.saturating_sub(grants.iter().sum());
     for part in LEFTOVER {
         let i = part as usize;

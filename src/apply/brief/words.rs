@@ -152,7 +152,7 @@ pub(super) fn condense(text: &str, max: usize) -> String {
     }
     let mut order: Vec<usize> = (0..parts.len()).collect();
     // The first and the last sentence frame a message: what it is about, what is wanted.
-    let value = |i: usize| said(parts[i]) * 10 / (10 + parts[i].len() as i32 / 40) + if i == 0 { 12 } else { 0 } + if i + 1 == parts.len() { 5 } else { 0 };
+    let value = |i: usize| said(parts[i]) * 10 / (10 + parts[i].len() as i32 / 40) + if i == 0 { 7 } else { 0 } + if i + 1 == parts.len() { 2 } else { 0 };
     order.sort_by_key(|&i| (std::cmp::Reverse(value(i)), i));
     let mut left = max;
     let mut keep = vec![false; parts.len()];

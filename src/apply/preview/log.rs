@@ -171,12 +171,16 @@ impl Collector<'_, '_> {
         // Many different messages: each still counts, but the context of each does not.
         let roomy = distinct <= 12;
         for message in &all {
-            self.message(message, grade, rank, roomy);
+            self.message(message, rank);
+        }
+        for message in all.iter().filter(|_| matches!(grade, Grade::Error | Grade::Warning)) {
+            self.context(message.line, grades, rank, roomy);
         }
         ((total, distinct), files)
     }
 
-    fn message(&mut self, message: &Message, grade: Grade, rank: u16, roomy: bool) {
+    /// A message where it came first, how often it came, and where else.
+    fn message(&mut self, message: &Message, rank: u16) {
         let i = message.line;
         if !self.taken[i] {
             self.take(i, rank);
@@ -190,18 +194,20 @@ impl Collector<'_, '_> {
         if !message.places.is_empty() {
             self.draft.remark(i, rank::AGAIN.min(rank), format!("    also {}", message.places.join(", ")));
         }
-        if grade == Grade::Error || grade == Grade::Warning {
-            let (near, far) = if grade == Grade::Error { (rank - 2, rank::CONTEXT) } else { (rank - 1, rank::DETAIL - 10) };
-            for (d, context) in (i + 1..self.lines.len().min(i + 9)).enumerate() {
-                let line = self.lines[context].trim();
-                if line.is_empty() {
-                    break;
-                }
-                let located = line.starts_with("--> ") || line.starts_with("at ") && d < 2;
-                let worth = if located && d < 3 { near } else if d < 2 { far } else { rank::DETAIL };
-                if roomy || located {
-                    self.take(context, worth.saturating_sub(u16::from(!located) * d as u16));
-                }
+    }
+
+    /// What tools print below a message: the place first, then the code and the hints.
+    fn context(&mut self, i: usize, grades: &[Grade], rank: u16, roomy: bool) {
+        let (near, far) = if rank == rank::ERROR { (rank - 2, rank::CONTEXT) } else { (rank - 1, rank::DETAIL - 10) };
+        for (d, context) in (i + 1..self.lines.len().min(i + 9)).enumerate() {
+            let line = self.lines[context].trim();
+            if line.is_empty() || grades[context] >= Grade::Warning {
+                break;
+            }
+            let located = line.starts_with("--> ") || line.starts_with("at ") && d < 2;
+            let worth = if located && d < 3 { near } else if d < 2 { far } else { rank::DETAIL };
+            if roomy || located {
+                self.take(context, worth.saturating_sub(u16::from(!located) * d as u16));
             }
         }
     }

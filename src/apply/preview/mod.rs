@@ -256,9 +256,12 @@ fn running_text(graded: &Graded<'_>) -> Draft {
         piece.rank = log::rank::CONTEXT;
     }
     let ends = full.iter().take(120).enumerate().chain(full.iter().rev().take(60).map(|i| (i, i)).enumerate().map(|(n, (i, _))| (n * 2, i)));
+    // A line like one before it (a listing, data in markup) says less.
+    let mut seen = std::collections::HashSet::new();
     let mut best: std::collections::HashMap<usize, u16> = std::collections::HashMap::new();
     for (n, &i) in ends {
         let rank = if n < 8 { 97 - n as u16 } else { 80u16.saturating_sub(n as u16 / 2) };
+        let rank = if best.contains_key(&i) || seen.insert(signal::gist(graded.lines[i])) { rank } else { rank / 4 };
         let known = best.entry(i).or_default();
         *known = (*known).max(rank);
     }

@@ -130,7 +130,7 @@ fn is_dense_code(text: &str) -> bool {
     let sample = &text.as_bytes()[..text.len().min(65_536)];
     let marks = sample.iter().filter(|b| matches!(b, b'{' | b'}' | b'(' | b')' | b';' | b',' | b'=')).count();
     let spaces = sample.iter().filter(|b| **b == b' ').count();
-    marks * 8 > sample.len() && spaces * 12 < sample.len()
+    marks * 10 > sample.len() && spaces * 16 < sample.len()
 }
 
 fn by_sample(sample: &[(usize, &str)], graded: &Graded<'_>, call: &Call<'_>) -> Kind {
