@@ -1,6 +1,7 @@
 //! What sentences are worth: how much a reader would miss them. Works in any language as far as digits, names and
 //! quotes go; cue words are known in a few.
 
+use std::collections::HashSet;
 use std::sync::LazyLock;
 
 use aho_corasick::AhoCorasick;
@@ -118,18 +119,23 @@ pub(super) fn concludes(sentence: &str) -> i32 {
 /// Worth from which a sentence counts as a conclusion.
 pub(super) const CONCLUSION: i32 = 4;
 
+static NOD_WORDS: LazyLock<HashSet<&str>> = LazyLock::new(|| NODS.iter().copied().collect());
+
+fn is_nod(text: &str) -> bool {
+    let lower = text.to_ascii_lowercase();
+    lower.split(|c: char| !c.is_alphanumeric() && c != '-').filter(|w| !w.is_empty()).all(|w| NOD_WORDS.contains(w))
+}
+
 /// Worth of something the user said, without regard to where it stands.
 pub(super) fn said(text: &str) -> i32 {
     let head = &text[..floor(text, 1200)];
-    let rules = hits(head, &RULE_WORDS, 4);
-    let specifics = specifics(head).min(6) as i32;
     // Length in characters of Latin script; one of CJK says about as much as three.
     let length: usize = head.chars().take(400).map(|c| if c as u32 > 0x2e00 { 3 } else { 1 }).sum();
-    let words = head.split(|c: char| !c.is_alphanumeric() && c != '-').filter(|w| !w.is_empty());
-    let nod = length < 40 && words.into_iter().all(|w| NODS.iter().any(|nod| nod.eq_ignore_ascii_case(w)));
-    if nod {
+    if length < 40 && is_nod(head) {
         return 0;
     }
+    let rules = hits(head, &RULE_WORDS, 4);
+    let specifics = specifics(head).min(6) as i32;
     rules * 4 + specifics * 2 + (length / 24).min(10) as i32 + i32::from(head.contains(['?', '？']))
 }
 

@@ -76,6 +76,8 @@ pub(crate) struct Draft {
     pub(crate) summary: String,
     /// All that could be shown.
     pub(crate) pieces: Vec<Piece>,
+    /// How many lines there should be room for; the more, the shorter each is cut.
+    pub(crate) wish: usize,
 }
 
 impl Draft {
@@ -103,8 +105,7 @@ impl Draft {
 
     /// The pieces that fit into `allowance` bytes, as text, with the number of lines of the original that it holds.
     pub(crate) fn render(&self, order: &[usize], allowance: usize) -> (String, usize) {
-        // Longer lines only where there is room for many of them.
-        let widest = (allowance / 8).clamp(100, 480);
+        let widest = (allowance / self.wish.clamp(8, 30)).clamp(90, 480);
         let summary = shorten(&self.summary, allowance.max(60));
         let mut left = allowance.saturating_sub(summary.len());
         let mut taken: Vec<(usize, String)> = Vec::new();

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::code::{definition, unnumbered};
-use super::signal::{Grade, Graded, place};
+use super::signal::{Grade, Graded};
 use super::{Call, html, opaque, paths, table};
 
 /// What kind of output a result is.
@@ -119,7 +119,8 @@ pub(super) fn by_lines(text: &str, graded: &Graded<'_>, call: &Call<'_>) -> Kind
         return Kind::Disassembly;
     }
     let longest = graded.lines.iter().map(|l| l.len()).max().unwrap_or(0);
-    if longest > 1000 && text.len() / graded.lines.len().max(1) > 90 && is_dense_code(text) {
+    let logged = graded.lines.iter().filter(|l| !l.trim().is_empty()).take(5).any(|l| is_log_line(l));
+    if !logged && longest > 1000 && text.len() / graded.lines.len().max(1) > 90 && is_dense_code(text) {
         return Kind::Minified;
     }
     by_sample(&sample(graded), graded, call)
@@ -158,8 +159,8 @@ fn by_sample(sample: &[(usize, &str)], graded: &Graded<'_>, call: &Call<'_>) -> 
     let numbered = share(numbers.len(), 70) && rising * 10 >= numbers.len() * 9 && numbers.len() >= 3;
     let code = count(&|_, l| is_code(unnumbered(l).1));
     let defined = count(&|_, l| definition(unnumbered(l).1).is_some());
-    // Compilers quote code with their messages; a message with a place before it says which of the two it is.
-    let compiled = graded.lines.iter().zip(&graded.grades).any(|(l, g)| *g == Grade::Error && !l.starts_with([' ', '\t']) && place(l).is_some());
+    // Tools quote code with their messages; a message at the left edge says which of the two it is.
+    let compiled = !call.names_code() && graded.lines.iter().zip(&graded.grades).any(|(l, g)| *g == Grade::Error && !l.starts_with([' ', '\t']));
     if numbered && (defined > 0 || share(code, 25)) || !compiled && share(code, 45) && (defined >= 2 || call.names_code()) {
         return Kind::Source;
     }
@@ -172,7 +173,7 @@ fn by_sample(sample: &[(usize, &str)], graded: &Graded<'_>, call: &Call<'_>) -> 
     }
     let ran = says(&["build", "test", "make", "cargo", "npm", "mvn", "gradle", "pytest", "tsc", "docker", "install", "log", "bash", "shell", "exec", "run"]);
     let machine = count(&|_, l| is_log_line(l));
-    if share(machine, 25) || troubled > 0 && (ran || share(troubled, 4)) {
+    if share(machine, 25) || compiled || troubled > 0 && (ran || share(troubled, 4)) {
         return Kind::Log;
     }
     if share(code, 45) && !compiled { Kind::Source } else { Kind::Text }
