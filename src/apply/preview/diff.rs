@@ -25,14 +25,17 @@ pub(super) fn diff(graded: &Graded<'_>) -> Draft {
         let list: Vec<(String, usize)> =
             files.iter().map(|f| (format!("{}{} +{} −{}", f.path, f.what, f.plus, f.minus), 0)).collect();
         for group in super::paths::grouped(&list) {
-            draft.remark(0, 95, group);
+            draft.top(95, group);
         }
     }
+    let many = files.len() > 24;
     for file in &files {
-        let rank = if files.len() > 24 { 80 } else { 95 };
-        draft.remark(file.line, rank, format!("{}{} +{} −{}", file.path, file.what, file.plus, file.minus));
+        if !many {
+            draft.remark(file.line, 95, format!("{}{} +{} −{}", file.path, file.what, file.plus, file.minus));
+        }
         for (line, head, plus, minus) in &file.hunks {
-            draft.remark(*line, 74, format!("  {head} (+{plus} −{minus})"));
+            let of = if many { file.path.as_str() } else { " " };
+            draft.remark(*line, 74, format!("{of} {head} (+{plus} −{minus})"));
         }
     }
     draft

@@ -67,6 +67,9 @@ pub(crate) struct Piece {
     pub(crate) rank: u16,
 }
 
+/// The line of remarks that stand before all lines.
+const TOP: usize = usize::MAX;
+
 /// What a kind of output has to say, before it is cut to size.
 #[derive(Debug, Default)]
 pub(crate) struct Draft {
@@ -74,6 +77,8 @@ pub(crate) struct Draft {
     pub(crate) summary: String,
     /// All that could be shown.
     pub(crate) pieces: Vec<Piece>,
+    /// How many lines there should be room for; the more, the shorter each is cut.
+    pub(crate) wish: usize,
 }
 
 impl Draft {
@@ -87,6 +92,11 @@ impl Draft {
         self.pieces.push(Piece { line, lines: 0, text, rank });
     }
 
+    /// Adds a remark that is shown before all lines.
+    pub(crate) fn top(&mut self, rank: u16, text: String) {
+        self.remark(TOP, rank, text);
+    }
+
     /// Indices of pieces, the most worthwhile first; equal ones in the order of the text.
     pub(crate) fn order(&self) -> Vec<usize> {
         let mut order: Vec<usize> = (0..self.pieces.len()).collect();
@@ -96,8 +106,7 @@ impl Draft {
 
     /// The pieces that fit into `allowance` bytes, as text, with the number of lines of the original that it holds.
     pub(crate) fn render(&self, order: &[usize], allowance: usize) -> (String, usize) {
-        // Longer lines only where there is room for many of them.
-        let widest = (allowance / 8).clamp(100, 480);
+        let widest = (allowance / self.wish.clamp(8, 30)).clamp(90, 480);
         let summary = shorten(&self.summary, allowance.max(60));
         let mut left = allowance.saturating_sub(summary.len());
         let mut taken: Vec<(usize, String)> = Vec::new();
@@ -115,7 +124,8 @@ impl Draft {
             left -= cost;
             taken.push((index, text.into_owned()));
         }
-        taken.sort_by_key(|(index, _)| (self.pieces[*index].line, *index));
+        // `TOP` wraps to 0.
+        taken.sort_by_key(|(index, _)| (self.pieces[*index].line.wrapping_add(1), *index));
         let mut out = summary.into_owned();
         let mut kept = 0;
         let mut next = 0;

@@ -78,6 +78,7 @@ pub(super) fn readable(html: &str) -> String {
             block(&name, ending, &mut out);
         } else if matches!(name.as_str(), "td" | "th") && !ending {
             if !out.ends_with('\n') && !out.is_empty() {
+                out.truncate(out.trim_end().len());
                 out.push_str(" | ");
             }
         } else if !out.ends_with([' ', '\n']) {

@@ -162,7 +162,7 @@ impl Walk {
         for &i in &bad {
             match members[i].1 {
                 Value::Object(map) => self.standout(&members[i].0, map, bad.len(), members.len()),
-                other => self.say(86, format!("{} = {}", members[i].0, brief(other))),
+                other => self.say(66, format!("{} = {}", members[i].0, brief(other))),
             }
         }
         for (i, (path, member)) in members.iter().enumerate().take(300) {

@@ -13,6 +13,9 @@ const PLACES: usize = 60;
 /// How many distinct messages are remembered; a log of more has no one that stands out.
 const DISTINCT: usize = 3000;
 
+/// So many distinct messages come before everything else.
+const FIRST: usize = 10;
+
 /// One distinct message and where else it was seen.
 struct Message {
     line: usize,
@@ -24,7 +27,8 @@ struct Message {
 pub(super) mod rank {
     pub(crate) const TOTALS: u16 = 99;
     pub(crate) const ERROR: u16 = 98;
-    pub(crate) const FILES: u16 = 84;
+    pub(crate) const FILES: u16 = 90;
+    pub(crate) const MORE: u16 = 86;
     pub(crate) const NAME: u16 = 92;
     pub(crate) const TROUBLE: u16 = 76;
     pub(crate) const FRAME: u16 = 72;
@@ -43,7 +47,7 @@ pub(super) fn draft(graded: &Graded<'_>) -> Draft {
     let mut draft = Draft::default();
     let mut collector = Collector { lines: &graded.lines, taken: vec![false; graded.lines.len()], draft: &mut draft };
     collector.traces();
-    collector.sections();
+    collector.sections(&graded.grades);
     let (errors, error_files) = collector.messages(&graded.grades, Grade::Error, rank::ERROR);
     let (_, _) = collector.messages(&graded.grades, Grade::Trouble, rank::TROUBLE);
     let (warnings, _) = collector.messages(&graded.grades, Grade::Warning, rank::WARNING);
@@ -59,11 +63,12 @@ pub(super) fn draft(graded: &Graded<'_>) -> Draft {
         facts.push(format!("warnings: {} ({} distinct)", warnings.0, warnings.1));
     }
     draft.summary = facts.join("; ");
+    draft.wish = errors.1;
     if error_files.len() > 1 {
         let mut files: Vec<(String, usize)> = error_files.into_iter().collect();
         files.sort();
         for group in grouped(&files) {
-            draft.remark(0, rank::FILES, format!("errors in {group}"));
+            draft.top(rank::FILES, format!("errors in {group}"));
         }
     }
     draft
@@ -114,7 +119,7 @@ impl Collector<'_, '_> {
     }
 
     /// `____ test_name ____`, `==== FAIL ====`, `● suite › test`, pytest's `E   ` and `>   ` lines.
-    fn sections(&mut self) {
+    fn sections(&mut self, grades: &[Grade]) {
         let is_rule = |c: char| matches!(c, '_' | '=' | '!');
         for i in 0..self.lines.len() {
             let line = self.lines[i];
@@ -125,13 +130,11 @@ impl Collector<'_, '_> {
                     self.taken[i] = true;
                     self.draft.line(i, if first == '=' { rank::CONTEXT } else { rank::NAME }, &format!("__ {name} __"));
                 }
-            } else if line.starts_with("E   ") {
+            } else if line.starts_with("E   ") && grades[i] < Grade::Error {
                 self.take(i, rank::FRAME + 8);
             } else if line.starts_with(">   ") {
                 self.take(i, rank::CONTEXT);
-            } else if matches!(first, '●' | '✕' | '✗' | '✖' | '×')
-                || line.trim_start().starts_with(['✕', '✗', '✖', '×'])
-            {
+            } else if matches!(first, '●' | '✕' | '✗' | '✖' | '×') || line.trim_start().starts_with(['✕', '✗', '✖', '×']) {
                 self.take(i, rank::NAME);
             }
         }
@@ -172,13 +175,19 @@ impl Collector<'_, '_> {
         let distinct = all.len();
         // Many different messages: each still counts, but the context of each does not.
         let roomy = distinct <= 12;
-        for message in &all {
-            self.message(message, grade, rank, roomy);
+        for (n, message) in all.iter().enumerate() {
+            // After the first ones, and those that came often, the names of the files say more than one more message.
+            let first = n < FIRST || message.times > 2 && n < 4 * FIRST;
+            self.message(message, if first { rank } else { rank.min(rank::MORE) });
+        }
+        for message in all.iter().filter(|_| matches!(grade, Grade::Error | Grade::Warning)) {
+            self.context(message.line, grades, rank, roomy);
         }
         ((total, distinct), files)
     }
 
-    fn message(&mut self, message: &Message, grade: Grade, rank: u16, roomy: bool) {
+    /// A message where it came first, how often it came, and where else.
+    fn message(&mut self, message: &Message, rank: u16) {
         let i = message.line;
         if !self.taken[i] {
             self.take(i, rank);
@@ -192,25 +201,20 @@ impl Collector<'_, '_> {
         if !message.places.is_empty() {
             self.draft.remark(i, rank::AGAIN.min(rank), format!("    also {}", message.places.join(", ")));
         }
-        if grade == Grade::Error || grade == Grade::Warning {
-            let (near, far) =
-                if grade == Grade::Error { (rank - 2, rank::CONTEXT) } else { (rank - 1, rank::DETAIL - 10) };
-            for (d, context) in (i + 1..self.lines.len().min(i + 9)).enumerate() {
-                let line = self.lines[context].trim();
-                if line.is_empty() {
-                    break;
-                }
-                let located = line.starts_with("--> ") || line.starts_with("at ") && d < 2;
-                let worth = if located && d < 3 {
-                    near
-                } else if d < 2 {
-                    far
-                } else {
-                    rank::DETAIL
-                };
-                if roomy || located {
-                    self.take(context, worth.saturating_sub(u16::from(!located) * d as u16));
-                }
+    }
+
+    /// What tools print below a message: the place first, then the code and the hints.
+    fn context(&mut self, i: usize, grades: &[Grade], rank: u16, roomy: bool) {
+        let (near, far) = if rank == rank::ERROR { (rank - 2, rank::CONTEXT) } else { (rank - 1, rank::DETAIL - 10) };
+        for (d, context) in (i + 1..self.lines.len().min(i + 9)).enumerate() {
+            let line = self.lines[context].trim();
+            if line.is_empty() || grades[context] >= Grade::Warning {
+                break;
+            }
+            let located = line.starts_with("--> ") || line.starts_with("at ") && d < 2;
+            let worth = if located && d < 3 { near } else if d < 2 { far } else { rank::DETAIL };
+            if roomy || located {
+                self.take(context, worth.saturating_sub(u16::from(!located) * d as u16));
             }
         }
     }

@@ -57,30 +57,8 @@ pub struct Preview {
 
 /// Argument names that say best what a call was about, the most telling first.
 const TELLING: &[&str] = &[
-    "command",
-    "cmd",
-    "script",
-    "path",
-    "file_path",
-    "filePath",
-    "filepath",
-    "absolute_path",
-    "target_file",
-    "filename",
-    "file",
-    "notebook_path",
-    "uri",
-    "url",
-    "pattern",
-    "query",
-    "regex",
-    "glob",
-    "args",
-    "directory",
-    "dir",
-    "code",
-    "name",
-    "id",
+    "command", "cmd", "script", "path", "file_path", "filePath", "filepath", "absolute_path", "target_file", "filename", "file",
+    "notebook_path", "uri", "url", "pattern", "query", "regex", "glob", "args", "directory", "dir", "code", "name", "id",
 ];
 
 /// Arguments longer than this are not parsed for a label.
@@ -115,31 +93,24 @@ impl Call<'_> {
     /// The file that the call reads, if it names one.
     pub(crate) fn path(&self) -> Option<String> {
         let command = self.command();
-        let file =
-            command.contains('.') && !command.contains([' ', '*', '<', '>', '|', '"']) && !command.contains("://");
+        let file = command.contains('.') && !command.contains([' ', '*', '<', '>', '|', '"']) && !command.contains("://");
         (file && command.len() < 200).then_some(command)
     }
 
     /// Whether the call ran something (rather than read or looked up).
     pub(crate) fn runs(&self) -> bool {
         let tool = self.tool.to_ascii_lowercase();
-        let words = [
-            "bash", "shell", "exec", "run", "command", "terminal", "build", "test", "python", "sql", "deploy", "lint",
-            "cmd",
-        ];
+        let words = ["bash", "shell", "exec", "run", "command", "terminal", "build", "test", "python", "sql", "deploy", "lint", "cmd"];
         words.iter().any(|w| tool.contains(w))
     }
 
     /// Whether the call names a file of source code.
     fn names_code(&self) -> bool {
         const CODE: &[&str] = &[
-            "rs", "py", "ts", "tsx", "js", "jsx", "go", "java", "c", "h", "cpp", "hpp", "cc", "cs", "rb", "php",
-            "swift", "kt", "scala", "sh", "lua", "ex", "hs", "ml", "sql", "zig", "dart", "vue", "pony", "m", "jl",
-            "pl", "r",
+            "rs", "py", "ts", "tsx", "js", "jsx", "go", "java", "c", "h", "cpp", "hpp", "cc", "cs", "rb", "php", "swift", "kt", "scala",
+            "sh", "lua", "ex", "hs", "ml", "sql", "zig", "dart", "vue", "pony", "m", "jl", "pl", "r",
         ];
-        self.command()
-            .split([' ', '"', '\''])
-            .any(|word| word.rsplit_once('.').is_some_and(|(_, ext)| CODE.contains(&ext)))
+        self.command().split([' ', '"', '\'']).any(|word| word.rsplit_once('.').is_some_and(|(_, ext)| CODE.contains(&ext)))
     }
 }
 
@@ -169,13 +140,7 @@ pub(crate) fn size(bytes: usize) -> String {
 /// A preview of `text` in at most `budget` tokens by `count`, with a marker that says what is missing and where it is.
 ///
 /// Deterministic. With a budget too small for the marker, its shortest form that fits; in the end the empty text.
-pub fn preview(
-    text: &str,
-    call: &Call<'_>,
-    pointer: &Pointer<'_>,
-    budget: u32,
-    count: &dyn Fn(&str) -> u32,
-) -> Preview {
+pub fn preview(text: &str, call: &Call<'_>, pointer: &Pointer<'_>, budget: u32, count: &dyn Fn(&str) -> u32) -> Preview {
     let (kind, draft) = draft(text, call, 0);
     let order = draft.order();
     let total = signal::lines(text).len();
@@ -204,12 +169,7 @@ pub fn preview(
 fn markers(text: &str, lines: usize, what: &str, pointer: &Pointer<'_>) -> Vec<String> {
     let size = size(text.len());
     vec![
-        format!(
-            "[{what}: {}, {size} cut; full text: windowsill recall {} or {}]",
-            plural(lines, "line"),
-            pointer.id,
-            pointer.path
-        ),
+        format!("[{what}: {}, {size} cut; full text: windowsill recall {} or {}]", plural(lines, "line"), pointer.id, pointer.path),
         format!("[{}, {size} cut: windowsill recall {} or {}]", plural(lines, "line"), pointer.id, pointer.path),
         format!("[{}, {size} cut: windowsill recall {}]", plural(lines, "line"), pointer.id),
         format!("[{size} cut: windowsill recall {}]", pointer.id),
@@ -230,8 +190,7 @@ fn draft(text: &str, call: &Call<'_>, depth: usize) -> (Kind, Draft) {
             // Line numbers are those of the string inside.
             draft.pieces.iter_mut().for_each(|piece| piece.lines = 0);
             let around = json_around(&value, &key);
-            draft.summary =
-                [around, draft.summary].iter().filter(|s| !s.is_empty()).cloned().collect::<Vec<_>>().join("; ");
+            draft.summary = [around, draft.summary].iter().filter(|s| !s.is_empty()).cloned().collect::<Vec<_>>().join("; ");
             return (kind, draft);
         }
         if value.is_object() || value.is_array() {
@@ -263,9 +222,7 @@ fn draft(text: &str, call: &Call<'_>, depth: usize) -> (Kind, Draft) {
         Kind::Source => code::source(&graded),
         Kind::Disassembly => code::disassembly(&graded),
         Kind::Minified => code::minified(&graded, &cleaned),
-        Kind::Table => {
-            table::delimiter(&graded.lines).map_or_else(|| log::draft(&graded), |mark| table::draft(&graded, mark))
-        }
+        Kind::Table => table::delimiter(&graded.lines).map_or_else(|| log::draft(&graded), |mark| table::draft(&graded, mark)),
         Kind::Log => log::draft(&graded),
         Kind::Text => running_text(&graded),
         Kind::Json | Kind::JsonLines => Draft::default(),
@@ -298,14 +255,13 @@ fn running_text(graded: &Graded<'_>) -> Draft {
     for piece in draft.pieces.iter_mut().filter(|p| p.rank == log::rank::TROUBLE) {
         piece.rank = log::rank::CONTEXT;
     }
-    let ends = full
-        .iter()
-        .take(120)
-        .enumerate()
-        .chain(full.iter().rev().take(60).map(|i| (i, i)).enumerate().map(|(n, (i, _))| (n * 2, i)));
+    let ends = full.iter().take(120).enumerate().chain(full.iter().rev().take(60).map(|i| (i, i)).enumerate().map(|(n, (i, _))| (n * 2, i)));
+    // A line like one before it (a listing, data in markup) says less.
+    let mut seen = std::collections::HashSet::new();
     let mut best: std::collections::HashMap<usize, u16> = std::collections::HashMap::new();
     for (n, &i) in ends {
         let rank = if n < 8 { 97 - n as u16 } else { 80u16.saturating_sub(n as u16 / 2) };
+        let rank = if best.contains_key(&i) || seen.insert(signal::gist(graded.lines[i])) { rank } else { rank / 4 };
         let known = best.entry(i).or_default();
         *known = (*known).max(rank);
     }
@@ -321,11 +277,7 @@ fn running_text(graded: &Graded<'_>) -> Draft {
     }
     // Headings carry the outline.
     for &i in &full {
-        if graded.lines[i].starts_with('#')
-            && graded.lines[i].len() < 120
-            && draft.pieces.len() < 4000
-            && !draft.pieces.iter().any(|p| p.line == i && p.lines == 1)
-        {
+        if graded.lines[i].starts_with('#') && graded.lines[i].len() < 120 && draft.pieces.len() < 4000 && !draft.pieces.iter().any(|p| p.line == i && p.lines == 1) {
             draft.line(i, 68, graded.lines[i]);
         }
     }

@@ -93,10 +93,10 @@ pub(super) fn grep(graded: &Graded<'_>) -> Draft {
             *folders.entry(path[..path.rfind('/').unwrap_or(0)].to_owned()).or_default() += times;
         }
         let folders: Vec<(String, usize)> = folders.into_iter().collect();
-        draft.remark(0, 95, format!("matches by folder: {}", grouped(&folders).join(", ")));
+        draft.top(95, format!("matches by folder: {}", grouped(&folders).join(", ")));
     }
     for group in grouped(&sorted) {
-        draft.remark(0, 90, group);
+        draft.top(90, group);
     }
     for (i, nth) in firsts {
         draft.line(i, [0, 70, 44, 40][nth], graded.lines[i]);

@@ -87,13 +87,13 @@ fn the_shared_outputs_keep_what_matters() {
             let e = errors.iter().filter(|(_, l)| got.text.contains(&l.chars().take(40).collect::<String>())).count();
             let f = files.iter().filter(|f| got.text.contains(f.as_str())).count();
             row.push_str(&format!(" {} {} ({})", share(e, errors.len()), share(f, files.len()), tokens(&got.text)));
-            if budget == 1200 && errors.len() <= 12 {
+            if budget == 1200 && errors.len() <= 12 && matches!(kind, Kind::Log | Kind::Text) {
                 assert!(e * 10 >= errors.len() * 8, "{name}: {e} of {} distinct errors\n{}", errors.len(), got.text);
             }
         }
         let ms = started.elapsed().as_secs_f64() * 1000.0 / 3.0;
         eprintln!("{name:34} {:16} {ms:7.1} {:6} {:6} |{row}", kind.name(), errors.len(), files.len());
-        if let Ok(to) = option_env!("WINDOWSILL_SURVEY").ok_or(()) {
+        if let Some(to) = option_env!("WINDOWSILL_SURVEY") {
             let got = preview(&text, &call_for(name), &AT, 600, &tokens);
             std::fs::write(PathBuf::from(to).join(name), got.text).expect("writable");
         }

@@ -116,7 +116,7 @@ fn columns(draft: &mut Draft, lines: &[&str], rows: &[usize], names: &[&str], ma
         }
     }
     if !said.is_empty() {
-        draft.remark(0, 90, format!("columns: {}", said.join("; ")));
+        draft.top(90, format!("columns: {}", said.join("; ")));
     }
 }
 
