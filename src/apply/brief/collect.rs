@@ -111,6 +111,11 @@ fn user(message: &Message, facts: &mut Facts) {
     let text = match (text.is_empty(), message.media.len()) {
         (true, 0) => return,
         (true, n) => format!("[{n} attachments]"),
+        // The first message is the task, whatever it looks like.
+        (false, _) if !facts.part(Part::User).items.is_empty() && results::is_output(text) => {
+            results::read(message, None, facts);
+            return;
+        }
         (false, _) => condense(text, MESSAGE_MOST),
     };
     push(facts, Part::User, &defuse(&sanitize(&text)));

@@ -63,7 +63,8 @@ fn finding(text: &str) -> i32 {
 pub(super) fn worth(part: Part, item: &Item, at: usize, total: usize) -> i32 {
     let from_end = (total - 1 - at.min(total - 1)).min(1000) as i32;
     let recent = match part {
-        Part::User => (12 - from_end).max(0) * 2 + if at == 0 { 24 } else { 0 },
+        // `ok` and `go on` say little, however recent.
+        Part::User => (12 - from_end).max(0) * if item.base > 0 { 2 } else { 0 } + if at == 0 { 24 } else { 0 },
         Part::Records | Part::Open => 1000 - from_end,
         _ => (8 - from_end).max(0) / 2,
     };

@@ -19,6 +19,17 @@ const OF_ONE_RESULT: usize = 6;
 /// Results are read up to here: bounds the time a fold takes.
 const READ: usize = 1 << 20;
 
+/// Whether a message of the user is really output: text-only agents hand results over in the user's name.
+pub(super) fn is_output(text: &str) -> bool {
+    let lines: Vec<&str> = text.lines().filter(|l| !l.trim().is_empty()).take(200).collect();
+    if lines.len() < 8 {
+        return false;
+    }
+    let listed = lines.iter().filter(|l| unnumbered(l).0.is_some() || l.ends_with([';', '{', '}', ')', ':', ','])).count();
+    let trace = lines.iter().any(|l| l.contains("Traceback (most recent call last)"));
+    listed * 10 > lines.len() * 6 || trace && lines.len() < 80
+}
+
 /// Reads one result.
 pub(super) fn read(message: &Message, call: Option<&ToolCall>, facts: &mut Facts) {
     let text = &message.text[..floor(&message.text, READ)];
@@ -61,7 +72,9 @@ fn lines(graded: &Graded<'_>, call: &Call<'_>, facts: &mut Facts) -> usize {
         match graded.grades[i] {
             Grade::Error => {
                 errors += 1;
-                if room(Part::Errors) {
+                // A bare `ERROR` says nothing without the lines around it.
+                let says = line.chars().filter(|c| c.is_alphanumeric()).take(14).count() >= 14;
+                if says && room(Part::Errors) {
                     push(facts, Part::Errors, &located(graded, i));
                 }
             }
@@ -69,7 +82,7 @@ fn lines(graded: &Graded<'_>, call: &Call<'_>, facts: &mut Facts) -> usize {
                 let note = if place(line).is_some() { line.trim().to_owned() } else { format!("{}{}", code.trim(), at(number)) };
                 push(facts, Part::Findings, &note);
             }
-            Grade::Trouble => troubles.push(i),
+            Grade::Trouble if number.is_none() => troubles.push(i),
             _ if definition(code) == Some(Definition::Constant) && code.len() < 200 => {
                 constants.push(format!("{}{}", code.trim(), at(number)));
             }
@@ -79,7 +92,7 @@ fn lines(graded: &Graded<'_>, call: &Call<'_>, facts: &mut Facts) -> usize {
     // A file of hundreds of constants has none that stands out; one or two in a file do.
     let few = if constants.len() > 12 { 2 } else { 4 };
     constants.iter().take(few).for_each(|c| push(facts, Part::Findings, c));
-    if errors == 0 && troubles.len() <= 12 {
+    if errors == 0 && troubles.len() <= 12 && file.is_none() {
         let specific = troubles.iter().filter(|&&i| graded.lines[i].bytes().any(|b| b.is_ascii_digit()) && graded.lines[i].len() < 300);
         specific.take(2).for_each(|&i| push(facts, Part::Findings, graded.lines[i]));
     }

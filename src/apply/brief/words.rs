@@ -70,7 +70,9 @@ pub(super) fn sentences(text: &str) -> Vec<&str> {
 
 fn push<'t>(out: &mut Vec<&'t str>, sentence: &'t str) {
     let sentence = sentence.trim();
-    if sentence.chars().any(char::is_alphanumeric) {
+    // `1.` and the like are no sentences; one CJK character can be.
+    let said: usize = sentence.chars().filter(|c| c.is_alphanumeric()).take(3).map(|c| if c as u32 > 0x2e00 { 3 } else { 1 }).sum();
+    if said >= 3 {
         out.push(sentence);
     }
 }

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 
+use super::clean::floor;
 use super::fit::Draft;
 use super::paths::grouped;
 use super::signal::{Grade, Graded, gist, place};
@@ -29,15 +30,15 @@ pub(super) mod rank {
     pub(crate) const ERROR: u16 = 98;
     pub(crate) const FILES: u16 = 90;
     pub(crate) const MORE: u16 = 86;
-    pub(crate) const NAME: u16 = 92;
-    pub(crate) const TROUBLE: u16 = 76;
+    pub(crate) const NAME: u16 = 88;
+    pub(crate) const TROUBLE: u16 = 67;
     pub(crate) const FRAME: u16 = 72;
     pub(crate) const END: u16 = 70;
     pub(crate) const CONTEXT: u16 = 66;
     pub(crate) const START: u16 = 60;
     pub(crate) const MARK: u16 = 58;
     pub(crate) const AGAIN: u16 = 56;
-    pub(crate) const WARNING: u16 = 50;
+    pub(crate) const WARNING: u16 = 62;
     pub(crate) const DETAIL: u16 = 44;
     pub(crate) const ODD: u16 = 36;
 }
@@ -154,7 +155,8 @@ impl Collector<'_, '_> {
             if let Some(near) = &near {
                 *files.entry(near.file.to_owned()).or_default() += 1;
             }
-            let key = gist(line);
+            // Words of trouble come in families: `Missing entry: a`, `Missing entry: b`.
+            let key = gist(if grade == Grade::Trouble { &line[..floor(line, 44)] } else { line });
             match seen.get(&key) {
                 Some(&at) => {
                     let message = &mut all[at];
@@ -176,8 +178,8 @@ impl Collector<'_, '_> {
         // Many different messages: each still counts, but the context of each does not.
         let roomy = distinct <= 12;
         for (n, message) in all.iter().enumerate() {
-            // After the first ones, and those that came often, the names of the files say more than one more message.
-            let first = n < FIRST || message.times > 2 && n < 4 * FIRST;
+            // After the first ones the names of the files say more than one more message.
+            let first = n < FIRST;
             self.message(message, if first { rank } else { rank.min(rank::MORE) });
         }
         for message in all.iter().filter(|_| matches!(grade, Grade::Error | Grade::Warning)) {

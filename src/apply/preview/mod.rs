@@ -20,7 +20,7 @@ mod table;
 
 use serde_json::Value;
 
-use self::clean::{clean, sanitize, shorten};
+use self::clean::{clean, floor, sanitize, shorten, wrapped};
 use self::fit::{Draft, first_that_fits, largest};
 use self::signal::{Graded, grade};
 
@@ -110,7 +110,12 @@ impl Call<'_> {
             "rs", "py", "ts", "tsx", "js", "jsx", "go", "java", "c", "h", "cpp", "hpp", "cc", "cs", "rb", "php", "swift", "kt", "scala",
             "sh", "lua", "ex", "hs", "ml", "sql", "zig", "dart", "vue", "pony", "m", "jl", "pl", "r",
         ];
-        self.command().split([' ', '"', '\'']).any(|word| word.rsplit_once('.').is_some_and(|(_, ext)| CODE.contains(&ext)))
+        let command = self.command();
+        let shows = ["cat ", "sed -n", "head ", "tail ", "nl ", "bat ", "less "].iter().any(|w| command.contains(w));
+        if self.runs() && !shows {
+            return false;
+        }
+        command.split([' ', '"', '\'']).any(|word| word.rsplit_once('.').is_some_and(|(_, ext)| CODE.contains(&ext)))
     }
 }
 
@@ -178,6 +183,12 @@ fn markers(text: &str, lines: usize, what: &str, pointer: &Pointer<'_>) -> Vec<S
     ]
 }
 
+/// In lines longer than this errors are looked for piece by piece.
+const LONG_LINE: usize = 4000;
+
+/// Of texts with such lines so many bytes are looked at.
+const WRAP_MOST: usize = 2 << 20;
+
 /// How deep envelopes (a tool's output as a string in JSON) are opened.
 const ENVELOPES: usize = 2;
 
@@ -223,11 +234,19 @@ fn draft(text: &str, call: &Call<'_>, depth: usize) -> (Kind, Draft) {
         Kind::Disassembly => code::disassembly(&graded),
         Kind::Minified => code::minified(&graded, &cleaned),
         Kind::Table => table::delimiter(&graded.lines).map_or_else(|| log::draft(&graded), |mark| table::draft(&graded, mark)),
+        Kind::Log | Kind::Text if (kind == Kind::Text || graded.lines.len() < 3) && graded.lines.iter().any(|l| l.len() > LONG_LINE) => {
+            let narrow = wrapped(&cleaned[..floor(&cleaned, WRAP_MOST)], LONG_LINE, 240);
+            let mut draft = running_text(&grade(&narrow));
+            // Lines of ours, not of the text: their numbers would mislead.
+            draft.pieces.iter_mut().for_each(|piece| piece.lines = 0);
+            draft
+        }
         Kind::Log => log::draft(&graded),
         Kind::Text => running_text(&graded),
         Kind::Json | Kind::JsonLines => Draft::default(),
     };
-    if matches!(kind, Kind::Log | Kind::Source | Kind::Search | Kind::Text) {
+    let numbered = draft.pieces.iter().any(|piece| piece.lines > 0);
+    if numbered && matches!(kind, Kind::Log | Kind::Source | Kind::Search | Kind::Text) {
         fill(&mut draft, &graded);
     }
     (kind, draft)

@@ -193,7 +193,7 @@ pub(crate) fn grade(text: &str) -> Graded<'_> {
         }
         let at = hit.start() - starts[line];
         let found = judge(TABLE[hit.pattern().as_usize()].1, body, at, hit.len());
-        if found > grades[line] && !(found > Grade::Mark && is_success(body)) {
+        if found > grades[line] && !(found > Grade::Mark && is_success(body)) && !(found == Trouble && is_chatter(body)) {
             grades[line] = found;
         }
     }
@@ -212,6 +212,12 @@ fn is_success(line: &str) -> bool {
         || ["PASSED ", "ok ", "✓", "✔", "--- PASS", "--- SKIP", "PASS ", "Skipping "].iter().any(|start| line.starts_with(start))
         || line.contains(" PASSED ")
         || line.contains("... ok")
+}
+
+/// A line that its own tool calls unimportant.
+fn is_chatter(line: &str) -> bool {
+    let head = &line[..super::clean::floor(line, 48)];
+    ["INFO", "DEBUG", "TRACE", "level=info", "level=debug"].iter().any(|tag| head.contains(tag))
 }
 
 fn judge(rule: Rule, line: &str, at: usize, len: usize) -> Grade {
@@ -275,7 +281,8 @@ fn error_word(before: &str, word: &str, after: &str, b: u8, a: u8) -> Grade {
         return Grade::Plain;
     }
     // Code that prints an error is no error: the word stands in a string that is an argument.
-    if before.contains('(') && before.bytes().filter(|b| *b == b'"').count() % 2 == 1 {
+    let quoted = |mark: u8| before.bytes().filter(|b| *b == mark).count() % 2 == 1;
+    if before.contains('(') && (quoted(b'"') || quoted(b'`')) {
         return Grade::Plain;
     }
     // `error: x`, `error[E0308]`, `error TS2307: x`, `[ERROR] x`, `level=error`, `ERROR x`, `Error x` at the start

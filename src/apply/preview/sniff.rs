@@ -196,7 +196,7 @@ fn is_code(line: &str) -> bool {
 fn is_log_line(line: &str) -> bool {
     let body = line.trim_start();
     let tagged = body.starts_with('[') && body.find(']').is_some_and(|end| (3..40).contains(&end));
-    let timed = body.len() > 8 && body.as_bytes()[..8].iter().filter(|b| b.is_ascii_digit()).count() >= 4 && body[..super::clean::floor(body, 24)].contains([':', '-']);
+    let timed = body.len() > 8 && body.starts_with(|c: char| c.is_ascii_digit() || c == '[') && body.as_bytes()[..8].iter().filter(|b| b.is_ascii_digit()).count() >= 4 && body[..super::clean::floor(body, 24)].contains([':', '-']);
     let result = [" ok", "PASSED", "FAILED", "... done", "done.", "%]"].iter().any(|e| body.trim_end().ends_with(e));
     let verb = ["Compiling ", "Checking ", "Downloading ", "Downloaded ", "make[", "gcc ", "cc ", "g++ ", "CC ", "Building ", "Installing ", "Collecting ", "+ ", "=== RUN", "--- ", "INFO", "WARN", "DEBUG", "ERROR", "npm ", "remote: ", "File \"", "E   ", "at "]
         .iter()
