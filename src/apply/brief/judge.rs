@@ -71,14 +71,17 @@ pub fn judge(
 
 fn empty(text: &str) -> Result<(), Fault> {
     // One CJK character says about as much as three letters.
-    let said: usize = text.chars().filter(|c| c.is_alphanumeric()).take(LEAST).map(|c| if c as u32 > 0x2e00 { 3 } else { 1 }).sum();
+    let said: usize =
+        text.chars().filter(|c| c.is_alphanumeric()).take(LEAST).map(|c| if c as u32 > 0x2e00 { 3 } else { 1 }).sum();
     if said < LEAST { Err(Fault::Empty) } else { Ok(()) }
 }
 
 /// The answer without reasoning, closed or not.
 fn without_thoughts(answer: &str) -> String {
     let mut text = answer.to_owned();
-    for (open, close) in [("<think>", "</think>"), ("<thinking>", "</thinking>"), ("[THINK]", "[/THINK]"), ("<analysis>", "</analysis>")] {
+    for (open, close) in
+        [("<think>", "</think>"), ("<thinking>", "</thinking>"), ("[THINK]", "[/THINK]"), ("<analysis>", "</analysis>")]
+    {
         while let Some(start) = text.find(open) {
             let end = text[start..].find(close).map_or(text.len(), |at| start + at + close.len());
             text.replace_range(start..end, "");
@@ -106,12 +109,27 @@ fn without_wrapping(text: &str) -> &str {
     }
     let first = text.lines().next().unwrap_or("");
     let lower = first.to_lowercase();
-    let remark = first.len() < 160 && first.trim_end().ends_with(':') && !first.starts_with('#') && ["here is", "here's", "sure", "below is", "以下是"].iter().any(|w| lower.starts_with(w));
+    let remark = first.len() < 160
+        && first.trim_end().ends_with(':')
+        && !first.starts_with('#')
+        && ["here is", "here's", "sure", "below is", "以下是"].iter().any(|w| lower.starts_with(w));
     if remark { text[first.len()..].trim_start() } else { text }
 }
 
-const ROLES: &[&str] =
-    &["user:", "human:", "assistant:", "system:", "tool:", "### user", "### assistant", "### human", "**user**:", "**assistant**:", "用户：", "助手："];
+const ROLES: &[&str] = &[
+    "user:",
+    "human:",
+    "assistant:",
+    "system:",
+    "tool:",
+    "### user",
+    "### assistant",
+    "### human",
+    "**user**:",
+    "**assistant**:",
+    "用户：",
+    "助手：",
+];
 
 /// What stands before the answer begins to play the next turns.
 fn without_roles(text: &str) -> Result<&str, Fault> {
@@ -134,11 +152,32 @@ fn without_roles(text: &str) -> Result<&str, Fault> {
 fn refused(text: &str) -> Result<(), Fault> {
     let head = text[..floor(text, 200)].to_lowercase();
     let says = [
-        "i'm sorry", "i am sorry", "sorry, ", "i cannot", "i can't", "i can’t", "i'm unable", "i am unable", "as an ai", "i won't", "抱歉",
-        "对不起", "我无法", "很抱歉", "lo siento", "je suis désolé", "es tut mir leid", "申し訳", "죄송",
+        "i'm sorry",
+        "i am sorry",
+        "sorry, ",
+        "i cannot",
+        "i can't",
+        "i can’t",
+        "i'm unable",
+        "i am unable",
+        "as an ai",
+        "i won't",
+        "抱歉",
+        "对不起",
+        "我无法",
+        "很抱歉",
+        "lo siento",
+        "je suis désolé",
+        "es tut mir leid",
+        "申し訳",
+        "죄송",
     ];
     let structured = text.lines().filter(|l| l.starts_with('#')).count() >= 2;
-    if !structured && text.len() < 1200 && says.iter().any(|s| head.starts_with(s)) { Err(Fault::Refusal) } else { Ok(()) }
+    if !structured && text.len() < 1200 && says.iter().any(|s| head.starts_with(s)) {
+        Err(Fault::Refusal)
+    } else {
+        Ok(())
+    }
 }
 
 /// The answer without lines of the instruction; if that was most of it, it is an echo.
@@ -167,11 +206,19 @@ fn continued(text: &str, material: &Material<'_>) -> Result<(), Fault> {
     let head = text.trim_start();
     let lower = head[..floor(head, 160)].to_lowercase();
     let calls = (head.starts_with('{') || head.starts_with("[{") || head.starts_with("```json"))
-        && ["\"name\"", "\"arguments\"", "\"tool\"", "\"function\""].iter().filter(|k| head[..floor(head, 400)].contains(*k)).count() >= 2;
-    let tags = ["< tool_call", "<tool_call", "<function", "[ tool_calls]", "< function_call"].iter().any(|t| lower.starts_with(t));
+        && ["\"name\"", "\"arguments\"", "\"tool\"", "\"function\""]
+            .iter()
+            .filter(|k| head[..floor(head, 400)].contains(*k))
+            .count()
+            >= 2;
+    let tags = ["< tool_call", "<tool_call", "<function", "[ tool_calls]", "< function_call"]
+        .iter()
+        .any(|t| lower.starts_with(t));
     let sections = SECTIONS.iter().filter(|s| text.contains(*s)).count();
     let announces = sections == 0
-        && ["let me ", "i'll ", "i will ", "okay, let", "sure, let", "now let", "now i'll", "next, i'll"].iter().any(|w| lower.starts_with(w))
+        && ["let me ", "i'll ", "i will ", "okay, let", "sure, let", "now let", "now i'll", "next, i'll"]
+            .iter()
+            .any(|w| lower.starts_with(w))
         && text.len() < 600;
     let again = material.messages.last().is_some_and(|m| m.text.len() > 40 && m.text.trim() == text.trim());
     if calls || tags || announces || again { Err(Fault::Continuation) } else { Ok(()) }

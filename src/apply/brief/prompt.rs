@@ -110,7 +110,8 @@ fn one(message: &Message, a_result: usize, a_speech: usize, out: &mut String) {
         let bytes = |t: &str| u32::try_from(t.len()).unwrap_or(u32::MAX);
         let call = Call { tool: message.name.as_deref().unwrap_or(""), arguments: "" };
         let id = message.call_id.as_deref().unwrap_or("result");
-        let short = preview(text, &call, &Pointer { id, path: "" }, u32::try_from(a_result).unwrap_or(u32::MAX), &bytes);
+        let short =
+            preview(text, &call, &Pointer { id, path: "" }, u32::try_from(a_result).unwrap_or(u32::MAX), &bytes);
         out.push_str(&format!("{who}: {}\n", short.text));
     } else if !text.is_empty() {
         let text = if text.len() > a_speech { super::words::condense(text, a_speech) } else { text.to_owned() };

@@ -33,8 +33,16 @@ const fn shape(part: Part) -> (&'static str, usize, bool) {
 }
 
 /// Which sections get what others leave over, first to last.
-const LEFTOVER: [Part; 8] =
-    [Part::User, Part::Findings, Part::Errors, Part::Conclusions, Part::Files, Part::Commands, Part::Open, Part::Records];
+const LEFTOVER: [Part; 8] = [
+    Part::User,
+    Part::Findings,
+    Part::Errors,
+    Part::Conclusions,
+    Part::Files,
+    Part::Commands,
+    Part::Open,
+    Part::Records,
+];
 
 /// Worth of a fact by itself.
 pub(super) fn base_worth(part: Part, text: &str) -> i32 {
@@ -51,7 +59,8 @@ pub(super) fn base_worth(part: Part, text: &str) -> i32 {
 
 /// Notes that people left and named constants are rarer, and missed more, than one more item that failed.
 fn finding(text: &str) -> i32 {
-    let note = ["HACK", "FIXME", "XXX", "NOTE", "TODO"].iter().position(|w| text.contains(w)).map_or(0, |i| 14 - i as i32);
+    let note =
+        ["HACK", "FIXME", "XXX", "NOTE", "TODO"].iter().position(|w| text.contains(w)).map_or(0, |i| 14 - i as i32);
     let constant = if text.contains(" = ") || text.starts_with("#define") { 9 } else { 0 };
     let trouble = if text.contains(" in trouble: ") { 8 } else { 0 };
     // Digits in a row: ports, ids, sizes. 0 and 1 say little.
@@ -76,7 +85,8 @@ pub(super) fn worth(part: Part, item: &Item, at: usize, total: usize) -> i32 {
 /// `model_part` is a summary that passed [`super::judge`]; without one, the last one known stands in. What does not
 /// fit goes out lowest worth first, and is counted. Parsing what was rendered gives the facts that it shows.
 pub fn render(model_part: Option<&str>, facts: &Facts, budget: u32, count: &dyn Fn(&str) -> u32) -> String {
-    let model = model_part.or(facts.summary.as_deref()).map(|m| defuse(&sanitize(m)).replace(FACTS, "")).unwrap_or_default();
+    let model =
+        model_part.or(facts.summary.as_deref()).map(|m| defuse(&sanitize(m)).replace(FACTS, "")).unwrap_or_default();
     let head = header(facts);
     let whole = |allowance: usize| {
         let frame = head.len() + END.len() + 2;
@@ -84,7 +94,9 @@ pub fn render(model_part: Option<&str>, facts: &Facts, budget: u32, count: &dyn 
         let summary = cut_summary(model.trim(), room * 55 / 100);
         let body = sections(facts, room.saturating_sub(summary.len() + FACTS.len() + 2));
         let mut out = head.clone();
-        for part in [summary.as_str(), if body.is_empty() || summary.is_empty() { "" } else { FACTS }, body.as_str(), END] {
+        for part in
+            [summary.as_str(), if body.is_empty() || summary.is_empty() { "" } else { FACTS }, body.as_str(), END]
+        {
             if !part.is_empty() {
                 out.push('\n');
                 out.push_str(part);
@@ -103,7 +115,8 @@ pub fn render(model_part: Option<&str>, facts: &Facts, budget: u32, count: &dyn 
 }
 
 fn header(facts: &Facts) -> String {
-    let of = if facts.conversation.is_empty() { String::new() } else { format!(" (conversation {})", facts.conversation) };
+    let of =
+        if facts.conversation.is_empty() { String::new() } else { format!(" (conversation {})", facts.conversation) };
     let file = if facts.history.is_empty() { String::new() } else { format!(", or {}", facts.history) };
     sanitize(&format!("{START}{}{ORIGINALS}{of}{file}]", facts.folded)).into_owned()
 }
@@ -128,7 +141,8 @@ fn sections(facts: &Facts, room: usize) -> String {
         (true, _) => 8,
         (false, part) => shape(part).1,
     };
-    let mut grants: Vec<usize> = Part::ALL.iter().map(|&part| needs[part as usize].min(room * share(part) / 100)).collect();
+    let mut grants: Vec<usize> =
+        Part::ALL.iter().map(|&part| needs[part as usize].min(room * share(part) / 100)).collect();
     let mut left = room.saturating_sub(grants.iter().sum());
     for part in LEFTOVER {
         let i = part as usize;
@@ -151,7 +165,9 @@ fn need(part: Part, section: &Section) -> usize {
     if section.items.is_empty() && section.dropped == 0 {
         return 0;
     }
-    shape(part).0.len() + 34 + section.items.iter().map(|item| item.text.len() + item.text.matches('\n').count() * 2 + 10).sum::<usize>()
+    shape(part).0.len()
+        + 34
+        + section.items.iter().map(|item| item.text.len() + item.text.matches('\n').count() * 2 + 10).sum::<usize>()
 }
 
 /// One section in `room` bytes, or nothing if not even one fact fits.
@@ -201,7 +217,8 @@ fn bonus(part: Part, section: &Section, i: usize) -> i32 {
 
 /// The items' texts; of the user's words the long ones are condensed first, so that few have to go.
 fn shortened(part: Part, section: &Section, room: usize) -> Vec<String> {
-    let plain = |item: &Item| if item.times > 1 { format!("{} ×{}", item.text, item.times) } else { item.text.clone() };
+    let plain =
+        |item: &Item| if item.times > 1 { format!("{} ×{}", item.text, item.times) } else { item.text.clone() };
     if part != Part::User {
         return section.items.iter().map(plain).collect();
     }
@@ -230,7 +247,8 @@ fn inlined(part: Part, kept: &[&str]) -> Vec<String> {
         return vec![kept.iter().map(|t| t.replace("; ", ", ")).collect::<Vec<_>>().join("; ")];
     }
     let of = |how: &str| {
-        let paths: Vec<String> = kept.iter().filter_map(|t| t.strip_prefix(how)).map(|t| t.trim().replace("; ", ";")).collect();
+        let paths: Vec<String> =
+            kept.iter().filter_map(|t| t.strip_prefix(how)).map(|t| t.trim().replace("; ", ";")).collect();
         (!paths.is_empty()).then(|| format!("{how}: {}", paths.join("; ")))
     };
     ["written", "read"].iter().filter_map(|how| of(how)).collect()

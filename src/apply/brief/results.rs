@@ -25,7 +25,8 @@ pub(super) fn is_output(text: &str) -> bool {
     if lines.len() < 8 {
         return false;
     }
-    let listed = lines.iter().filter(|l| unnumbered(l).0.is_some() || l.ends_with([';', '{', '}', ')', ':', ','])).count();
+    let listed =
+        lines.iter().filter(|l| unnumbered(l).0.is_some() || l.ends_with([';', '{', '}', ')', ':', ','])).count();
     let trace = lines.iter().any(|l| l.contains("Traceback (most recent call last)"));
     listed * 10 > lines.len() * 6 || trace && lines.len() < 80
 }
@@ -79,7 +80,11 @@ fn lines(graded: &Graded<'_>, call: &Call<'_>, facts: &mut Facts) -> usize {
                 }
             }
             Grade::Mark if room(Part::Findings) => {
-                let note = if place(line).is_some() { line.trim().to_owned() } else { format!("{}{}", code.trim(), at(number)) };
+                let note = if place(line).is_some() {
+                    line.trim().to_owned()
+                } else {
+                    format!("{}{}", code.trim(), at(number))
+                };
                 push(facts, Part::Findings, &note);
             }
             Grade::Trouble if number.is_none() => troubles.push(i),
@@ -93,7 +98,9 @@ fn lines(graded: &Graded<'_>, call: &Call<'_>, facts: &mut Facts) -> usize {
     let few = if constants.len() > 12 { 2 } else { 4 };
     constants.iter().take(few).for_each(|c| push(facts, Part::Findings, c));
     if errors == 0 && troubles.len() <= 12 && file.is_none() {
-        let specific = troubles.iter().filter(|&&i| graded.lines[i].bytes().any(|b| b.is_ascii_digit()) && graded.lines[i].len() < 300);
+        let specific = troubles
+            .iter()
+            .filter(|&&i| graded.lines[i].bytes().any(|b| b.is_ascii_digit()) && graded.lines[i].len() < 300);
         specific.take(2).for_each(|&i| push(facts, Part::Findings, graded.lines[i]));
     }
     errors
@@ -115,7 +122,13 @@ fn outcome(graded: &Graded<'_>, call: &Call<'_>, label: &str, errors: usize, fac
         return;
     }
     let exit = exit_code(&graded.lines);
-    let totals = graded.lines.iter().zip(&graded.grades).rev().filter(|(_, g)| **g == Grade::Summary).map(|(l, _)| l.trim_matches([' ', '=', '-']));
+    let totals = graded
+        .lines
+        .iter()
+        .zip(&graded.grades)
+        .rev()
+        .filter(|(_, g)| **g == Grade::Summary)
+        .map(|(l, _)| l.trim_matches([' ', '=', '-']));
     let total = totals.into_iter().find(|l| l.len() < 120);
     let mut how = Vec::new();
     if let Some(code) = exit {
@@ -142,7 +155,8 @@ fn json(value: &Value, label: &str, facts: &mut Facts) {
     if !bad.is_empty() {
         let named: Vec<String> = odd_first(bad.iter().map(|map| tag(map)).collect());
         let shown: Vec<&str> = named.iter().take(4).map(String::as_str).collect();
-        let more = if named.len() > shown.len() { format!(", +{} more", named.len() - shown.len()) } else { String::new() };
+        let more =
+            if named.len() > shown.len() { format!(", +{} more", named.len() - shown.len()) } else { String::new() };
         push(facts, Part::Findings, &format!("{label}: {} in trouble: {}{more}", bad.len(), shown.join(", ")));
         return;
     }
@@ -173,7 +187,8 @@ fn troubled<'v>(value: &'v Value, bad: &mut Vec<&'v Map<String, Value>>, visits:
 /// What tells an object apart from its like, and its state: `bld-7 failed (disk full)`.
 fn tag(map: &Map<String, Value>) -> String {
     let get = |keys: &[&str]| keys.iter().find_map(|k| map.get(*k)).and_then(scalar);
-    let id = get(&["id", "name", "key", "uid", "number", "title", "path", "file", "test"]).unwrap_or_else(|| shorten(&object(map), 80).into_owned());
+    let id = get(&["id", "name", "key", "uid", "number", "title", "path", "file", "test"])
+        .unwrap_or_else(|| shorten(&object(map), 80).into_owned());
     let state = get(&["status", "state", "result", "conclusion", "outcome", "severity", "level"]).unwrap_or_default();
     let why = get(&["error", "message", "reason", "error_message", "detail"]).unwrap_or_default();
     let mut out = shorten(&id, 60).into_owned();

@@ -228,7 +228,9 @@ pub(crate) fn wrapped(text: &str, most: usize, width: usize) -> String {
         while line.len() > most && rest.len() > width {
             let head = &rest[..floor(rest, width)];
             let near = floor(head, width / 2);
-            let border = [". ", "},", "; ", ", ", ",", " "].iter().find_map(|mark| head[near..].rfind(mark).map(|at| near + at + mark.len()));
+            let border = [". ", "},", "; ", ", ", ",", " "]
+                .iter()
+                .find_map(|mark| head[near..].rfind(mark).map(|at| near + at + mark.len()));
             // Without any border the run is packed when it is shown; it must not be torn into thousands of lines.
             let at = border.unwrap_or_else(|| rest.find([' ', ',', ';']).map_or(rest.len(), |at| at + 1)).max(1);
             out.push_str(&rest[..at]);

@@ -14,16 +14,68 @@ pub(crate) enum Definition {
 
 /// Words that may stand before what is defined.
 const MODIFIERS: &[&str] = &[
-    "pub", "pub(crate)", "pub(super)", "export", "default", "async", "static", "public", "private", "protected", "internal",
-    "abstract", "final", "override", "unsafe", "extern", "inline", "virtual", "sealed", "readonly", "declare", "open", "data",
-    "suspend", "partial", "constexpr", "typedef",
+    "pub",
+    "pub(crate)",
+    "pub(super)",
+    "export",
+    "default",
+    "async",
+    "static",
+    "public",
+    "private",
+    "protected",
+    "internal",
+    "abstract",
+    "final",
+    "override",
+    "unsafe",
+    "extern",
+    "inline",
+    "virtual",
+    "sealed",
+    "readonly",
+    "declare",
+    "open",
+    "data",
+    "suspend",
+    "partial",
+    "constexpr",
+    "typedef",
 ];
 
 /// Words that define an item.
 const ITEMS: &[&str] = &[
-    "fn", "def", "class", "struct", "enum", "trait", "impl", "mod", "interface", "function", "func", "type", "namespace",
-    "module", "union", "macro_rules!", "record", "object", "fun", "protocol", "extension", "sub", "proc", "package", "template",
-    "impl<T>", "function*", "defmodule", "defp", "service", "message",
+    "fn",
+    "def",
+    "class",
+    "struct",
+    "enum",
+    "trait",
+    "impl",
+    "mod",
+    "interface",
+    "function",
+    "func",
+    "type",
+    "namespace",
+    "module",
+    "union",
+    "macro_rules!",
+    "record",
+    "object",
+    "fun",
+    "protocol",
+    "extension",
+    "sub",
+    "proc",
+    "package",
+    "template",
+    "impl<T>",
+    "function*",
+    "defmodule",
+    "defp",
+    "service",
+    "message",
 ];
 
 /// What a line (without its line number) defines, if anything.
@@ -45,23 +97,33 @@ pub(crate) fn definition(line: &str) -> Option<Definition> {
     if ITEMS.contains(&first) || first.starts_with("impl<") || first.starts_with("func(") {
         // `type` and `object` begin prose too; what follows must be a name.
         let name = words.next().unwrap_or("");
-        return name.starts_with(|c: char| c.is_alphabetic() || matches!(c, '_' | '(' | '<' | '*' | '$')).then_some(Definition::Item);
+        return name
+            .starts_with(|c: char| c.is_alphabetic() || matches!(c, '_' | '(' | '<' | '*' | '$'))
+            .then_some(Definition::Item);
     }
     if constant(line) {
         return Some(Definition::Constant);
     }
     // C, C++, Java, C#: `type name(args) {` at the left edge or after a modifier.
     let calls = line.ends_with('{') && line.contains('(') && line.contains(')');
-    let flow = ["if", "for", "while", "switch", "else", "catch", "match", "return", "}", "do", "try", "with", "unless", "elif"];
+    let flow = [
+        "if", "for", "while", "switch", "else", "catch", "match", "return", "}", "do", "try", "with", "unless", "elif",
+    ];
     let head = line.split(['(', ' ']).next().unwrap_or("");
-    (calls && !flow.contains(&head) && !line.contains(" = ") && !line.contains("=>") && !line.starts_with(['.', '/', '(', '*']))
-        .then_some(Definition::Item)
+    (calls
+        && !flow.contains(&head)
+        && !line.contains(" = ")
+        && !line.contains("=>")
+        && !line.starts_with(['.', '/', '(', '*']))
+    .then_some(Definition::Item)
 }
 
 /// `const NAME: u64 = 18437;`, `MAX_RETRIES = 5`, `static final int X = 3`, `let port = 8080` at the left edge only.
 fn constant(line: &str) -> bool {
     let Some((left, right)) = line.split_once('=') else { return false };
-    if right.starts_with(['=', '>']) || left.ends_with(['!', '<', '>', '+', '-', '*', '|', '&', ':', '?']) && !left.ends_with(":") {
+    if right.starts_with(['=', '>'])
+        || left.ends_with(['!', '<', '>', '+', '-', '*', '|', '&', ':', '?']) && !left.ends_with(":")
+    {
         return false;
     }
     let right = right.trim_start();
@@ -74,7 +136,9 @@ fn constant(line: &str) -> bool {
     }
     let named = |w: &str| {
         let w = w.trim_end_matches([':', ',']);
-        w.len() > 2 && w.bytes().all(|b| b.is_ascii_uppercase() || b.is_ascii_digit() || b == b'_') && w.starts_with(|c: char| c.is_ascii_uppercase())
+        w.len() > 2
+            && w.bytes().all(|b| b.is_ascii_uppercase() || b.is_ascii_digit() || b == b'_')
+            && w.starts_with(|c: char| c.is_ascii_uppercase())
     };
     let words: Vec<&str> = left.split_ascii_whitespace().take(8).collect();
     let keyword = words.iter().any(|w| matches!(*w, "const" | "static" | "constexpr" | "final" | "val"));
@@ -121,13 +185,22 @@ pub(super) fn source(graded: &Graded<'_>) -> Draft {
             draft.line(i, 40, line);
         } else if graded.grades[i] == Grade::Error && !code.contains(['(', '{']) {
             draft.line(i, 92, line);
-        } else if body.starts_with("///") || body.starts_with("\"\"\"") || body.starts_with("/**") || body.starts_with("//!") {
+        } else if body.starts_with("///")
+            || body.starts_with("\"\"\"")
+            || body.starts_with("/**")
+            || body.starts_with("//!")
+        {
             draft.line(i, 46, line);
-        } else if body.starts_with("raise ") || body.starts_with("throw ") || body.starts_with('@') || body.starts_with("#[") {
+        } else if body.starts_with("raise ")
+            || body.starts_with("throw ")
+            || body.starts_with('@')
+            || body.starts_with("#[")
+        {
             draft.line(i, 38, line);
         }
     }
-    draft.summary = format!("{items} definitions, {constants} constants, {marks} notes (TODO, HACK, …), {imports} imports");
+    draft.summary =
+        format!("{items} definitions, {constants} constants, {marks} notes (TODO, HACK, …), {imports} imports");
     let last = graded.lines.len().saturating_sub(1);
     for i in [0, last] {
         if let Some(line) = graded.lines.get(i).filter(|_| draft.pieces.iter().all(|p| p.line != i)) {
@@ -175,7 +248,8 @@ pub(super) fn minified(graded: &Graded<'_>, text: &str) -> Draft {
         let mut seen = std::collections::HashSet::new();
         for at in memchr::memmem::find_iter(text.as_bytes(), word.as_bytes()).take(4000) {
             let rest = &text[at + word.len()..];
-            let end = rest.find(|c: char| !(c.is_alphanumeric() || matches!(c, '_' | '$' | '-' | '.'))).unwrap_or(rest.len());
+            let end =
+                rest.find(|c: char| !(c.is_alphanumeric() || matches!(c, '_' | '$' | '-' | '.'))).unwrap_or(rest.len());
             let name = &rest[..end];
             // One and two letters are names the minifier made.
             if name.len() > 2 && name.len() < 60 && seen.insert(name) {
@@ -185,10 +259,10 @@ pub(super) fn minified(graded: &Graded<'_>, text: &str) -> Draft {
     }
     draft.summary = format!("minified code; {} names that still mean something", names.len());
     for chunk in names.chunks(16).take(40) {
-        draft.remark(1, 80, chunk.join(", "));
+        draft.top(80, chunk.join(", "));
     }
     for (rank, i) in [(70, 0), (60, graded.lines.len().saturating_sub(1))] {
-        if let Some(line) = graded.lines.get(i) {
+        if let Some(line) = graded.lines.get(i).filter(|_| draft.pieces.iter().all(|p| p.lines == 0 || p.line != i)) {
             draft.line(i, rank, line);
         }
     }
@@ -214,10 +288,24 @@ mod tests {
         ] {
             assert_eq!(definition(line), Some(Definition::Item), "{line}");
         }
-        for line in ["pub const RETRY_BUDGET_MS: u64 = 18437;", "MAX_OPEN = 5", "#define CAP 12", "private static final int X1 = 3;", "export const PORT = 8080;"] {
+        for line in [
+            "pub const RETRY_BUDGET_MS: u64 = 18437;",
+            "MAX_OPEN = 5",
+            "#define CAP 12",
+            "private static final int X1 = 3;",
+            "export const PORT = 8080;",
+        ] {
             assert_eq!(definition(line), Some(Definition::Constant), "{line}");
         }
-        for line in ["let x = self.a.b(3)?;", "if a.len() > 3 {", "    }", "for (int i = 0; i < 3; i++) {", "return f(x);", "// fn old", "type of thing"] {
+        for line in [
+            "let x = self.a.b(3)?;",
+            "if a.len() > 3 {",
+            "    }",
+            "for (int i = 0; i < 3; i++) {",
+            "return f(x);",
+            "// fn old",
+            "type of thing",
+        ] {
             assert_ne!(definition(line), Some(Definition::Constant), "{line}");
             if line != "type of thing" {
                 assert_eq!(definition(line), None, "{line}");

@@ -50,7 +50,8 @@ fn read(graded: &Graded<'_>, draft: &mut Draft) -> Vec<Changed> {
             let path = rest.rsplit(" b/").next().unwrap_or(rest);
             files.push(Changed { line: i, path: path.to_owned(), ..Changed::default() });
             in_hunk = false;
-        } else if !in_hunk && line.starts_with("--- ") && graded.lines.get(i + 1).is_some_and(|l| l.starts_with("+++ ")) {
+        } else if !in_hunk && line.starts_with("--- ") && graded.lines.get(i + 1).is_some_and(|l| l.starts_with("+++ "))
+        {
             if files.last().is_none_or(|f| !f.hunks.is_empty()) {
                 files.push(Changed { line: i, ..Changed::default() });
             }
@@ -159,14 +160,16 @@ mod tests {
                     diff --git a/n.rs b/n.rs\nnew file mode 100644\n--- /dev/null\n+++ b/n.rs\n@@ -0,0 +1 @@\n+++x\n";
         let draft = diff(&grade(text));
         let (shown, _) = draft.render(&draft.order(), 4000);
-        for want in ["2 files changed, +3 −1", "x/a.rs +2 −1", "n.rs (new) +1 −0", "@@ -1,2 +1,3 @@ fn main (+2 −1)"] {
+        for want in ["2 files changed, +3 −1", "x/a.rs +2 −1", "n.rs (new) +1 −0", "@@ -1,2 +1,3 @@ fn main (+2 −1)"]
+        {
             assert!(shown.contains(want), "{want} in {shown}");
         }
     }
 
     #[test]
     fn plain_diffs_too() {
-        let text = "--- old/a.c\t2020\n+++ new/a.c\t2021\n@@ -1 +1 @@\n-x\n+y\n--- old/b.c\n+++ new/b.c\n@@ -1 +1,2 @@\n+z\n";
+        let text =
+            "--- old/a.c\t2020\n+++ new/a.c\t2021\n@@ -1 +1 @@\n-x\n+y\n--- old/b.c\n+++ new/b.c\n@@ -1 +1,2 @@\n+z\n";
         let draft = diff(&grade(text));
         let (shown, _) = draft.render(&draft.order(), 4000);
         assert!(shown.contains("new/a.c +1 −1") && shown.contains("new/b.c +1 −0"), "{shown}");

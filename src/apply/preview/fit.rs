@@ -1,6 +1,9 @@
 //! Fits a text to a token budget with few calls of the (possibly slow) counter. Never returns a text over the budget.
 
+use std::borrow::Cow;
+
 use super::clean::{floor, sanitize, shorten};
+use super::signal::place;
 
 /// Bytes of English or code that one token stands for, roughly: only where the search starts.
 const BYTES_PER_TOKEN: usize = 3;
@@ -23,7 +26,8 @@ pub(crate) fn largest(budget: u32, count: &dyn Fn(&str) -> u32, make: &dyn Fn(us
             low = allowance;
             let grown = best.as_ref().is_none_or(|(_, b)| text.len() > b.len());
             // Nothing more to say, or close enough: another try could win less than it costs.
-            let done = text.len() + text.len() / 4 < allowance || tokens.saturating_mul(100) >= budget.saturating_mul(95);
+            let done =
+                text.len() + text.len() / 4 < allowance || tokens.saturating_mul(100) >= budget.saturating_mul(95);
             if grown {
                 best = Some((tokens, text));
             }
@@ -111,7 +115,13 @@ impl Draft {
         let mut taken: Vec<(usize, String)> = Vec::new();
         let mut misses = 0;
         for &index in order {
-            let text = shorten(&self.pieces[index].text, widest);
+            let piece = &self.pieces[index];
+            // Our own remarks are as short as they can be already.
+            let text = if piece.lines == 0 {
+                shorten(&piece.text, widest.max(480))
+            } else {
+                narrow(&piece.text, widest.max(if piece.rank >= 90 { 200 } else { 0 }))
+            };
             let cost = text.len() + 8;
             if cost > left {
                 misses += 1;
@@ -145,6 +155,19 @@ impl Draft {
         }
         (out, kept)
     }
+}
+
+/// A line in `width` bytes: of a long path before a message the folders go first, then the end of the line.
+fn narrow(line: &str, width: usize) -> Cow<'_, str> {
+    if line.len() > width
+        && let Some(found) = place(line)
+        && let Some(cut) = found.file.rfind(['/', '\\']).filter(|&cut| cut > 24)
+    {
+        let start = found.file.as_ptr() as usize - line.as_ptr() as usize;
+        let short = format!("{}…{}", &line[..start], &line[start + cut..]);
+        return Cow::Owned(shorten(&short, width).into_owned());
+    }
+    shorten(line, width)
 }
 
 /// The first of `forms` that fits, cleaned; else as much of the last one as fits; else nothing.

@@ -9,8 +9,36 @@ const SILENT: &[&str] = &["script", "style", "noscript", "svg", "template", "hea
 
 /// Elements that stand on a line of their own.
 const BLOCKS: &[&str] = &[
-    "p", "div", "br", "li", "tr", "h1", "h2", "h3", "h4", "h5", "h6", "table", "ul", "ol", "section", "article", "header", "footer",
-    "main", "nav", "pre", "blockquote", "dt", "dd", "form", "option", "hr", "title", "dict", "array",
+    "p",
+    "div",
+    "br",
+    "li",
+    "tr",
+    "h1",
+    "h2",
+    "h3",
+    "h4",
+    "h5",
+    "h6",
+    "table",
+    "ul",
+    "ol",
+    "section",
+    "article",
+    "header",
+    "footer",
+    "main",
+    "nav",
+    "pre",
+    "blockquote",
+    "dt",
+    "dd",
+    "form",
+    "option",
+    "hr",
+    "title",
+    "dict",
+    "array",
 ];
 
 /// The readable text of a page.
@@ -37,8 +65,13 @@ pub(super) fn readable(html: &str) -> String {
         let tag = &rest[1..close];
         rest = &rest[close + 1..];
         let ending = tag.starts_with('/');
-        let name: String =
-            tag.trim_start_matches('/').chars().take_while(char::is_ascii_alphanumeric).take(12).collect::<String>().to_ascii_lowercase();
+        let name: String = tag
+            .trim_start_matches('/')
+            .chars()
+            .take_while(char::is_ascii_alphanumeric)
+            .take(12)
+            .collect::<String>()
+            .to_ascii_lowercase();
         if SILENT.contains(&name.as_str()) && !ending && !tag.ends_with('/') {
             rest = after_end(rest, &name);
         } else if BLOCKS.contains(&name.as_str()) {
@@ -100,7 +133,8 @@ fn title(html: &str) -> Option<String> {
 
 /// Appends text with white space made single and entities decoded.
 fn text(raw: &str, out: &mut String) {
-    let decoded: Cow<'_, str> = if memchr(b'&', raw.as_bytes()).is_some() { html_escape::decode_html_entities(raw) } else { raw.into() };
+    let decoded: Cow<'_, str> =
+        if memchr(b'&', raw.as_bytes()).is_some() { html_escape::decode_html_entities(raw) } else { raw.into() };
     let mut words = decoded.split_whitespace();
     let Some(first) = words.next() else {
         if !raw.is_empty() && !out.is_empty() && !out.ends_with([' ', '\n']) {

@@ -15,18 +15,62 @@ const STANDOUTS: usize = 400;
 const VISITS: usize = 60_000;
 
 /// Keys whose value says how something went.
-const STATES: &[&str] =
-    &["status", "state", "result", "outcome", "conclusion", "level", "severity", "verdict", "phase", "type", "action", "kind", "health"];
+const STATES: &[&str] = &[
+    "status",
+    "state",
+    "result",
+    "outcome",
+    "conclusion",
+    "level",
+    "severity",
+    "verdict",
+    "phase",
+    "type",
+    "action",
+    "kind",
+    "health",
+];
 
 /// Values that say that it went badly.
 const BAD: &[&str] = &[
-    "failed", "fail", "failure", "error", "errored", "fatal", "critical", "high", "broken", "crashed", "timeout", "timed_out",
-    "rejected", "denied", "cancelled", "canceled", "aborted", "unhealthy", "down", "invalid", "blocked", "crashloopbackoff",
+    "failed",
+    "fail",
+    "failure",
+    "error",
+    "errored",
+    "fatal",
+    "critical",
+    "high",
+    "broken",
+    "crashed",
+    "timeout",
+    "timed_out",
+    "rejected",
+    "denied",
+    "cancelled",
+    "canceled",
+    "aborted",
+    "unhealthy",
+    "down",
+    "invalid",
+    "blocked",
+    "crashloopbackoff",
 ];
 
 /// Keys whose presence with a value says that something went badly.
-const TROUBLES: &[&str] =
-    &["error", "errors", "exception", "err", "failure", "failures", "traceback", "stderr", "error_message", "errormessage", "vulnerabilities"];
+const TROUBLES: &[&str] = &[
+    "error",
+    "errors",
+    "exception",
+    "err",
+    "failure",
+    "failures",
+    "traceback",
+    "stderr",
+    "error_message",
+    "errormessage",
+    "vulnerabilities",
+];
 
 /// Drafts a parsed document.
 pub(super) fn document(value: &Value) -> Draft {
@@ -44,7 +88,9 @@ pub(super) fn document(value: &Value) -> Draft {
 pub(super) fn envelope(value: &Value, bytes: usize) -> Option<(String, &str)> {
     let (key, inner) = match value {
         Value::String(s) => (String::new(), s.as_str()),
-        Value::Object(map) => map.iter().find_map(|(k, v)| v.as_str().filter(|s| s.len() * 10 > bytes * 6).map(|s| (k.clone(), s)))?,
+        Value::Object(map) => {
+            map.iter().find_map(|(k, v)| v.as_str().filter(|s| s.len() * 10 > bytes * 6).map(|s| (k.clone(), s)))?
+        }
         Value::Array(items) => return items.iter().find_map(|item| envelope(item, bytes)),
         _ => return None,
     };
@@ -72,7 +118,8 @@ impl Walk {
         let rank = 96u16.saturating_sub(depth * 6);
         match value {
             Value::Array(items) => {
-                let members: Vec<(String, &Value)> = items.iter().enumerate().map(|(i, v)| (format!("{path}[{i}]"), v)).collect();
+                let members: Vec<(String, &Value)> =
+                    items.iter().enumerate().map(|(i, v)| (format!("{path}[{i}]"), v)).collect();
                 self.collection(path, &members, rank, depth);
             }
             Value::Object(map) if is_mapping(map) => {
@@ -92,7 +139,9 @@ impl Walk {
                     let path = join(path, key);
                     match inner {
                         Value::Array(_) | Value::Object(_) => self.visit(&path, inner, depth + 1),
-                        scalar => self.say(rank - 8 + u16::from(is_state(key)) * 6, format!("{path} = {}", brief(scalar))),
+                        scalar => {
+                            self.say(rank - 8 + u16::from(is_state(key)) * 6, format!("{path} = {}", brief(scalar)))
+                        }
                     }
                 }
             }
@@ -104,7 +153,10 @@ impl Walk {
     fn collection(&mut self, path: &str, members: &[(String, &Value)], rank: u16, depth: u16) {
         self.say(rank, format!("{}: {} × {}", name(path), members.len(), common(members)));
         let bad: Vec<usize> = (0..members.len())
-            .filter(|&i| members[i].1.as_object().is_some_and(trouble) || members[i].1.as_str().is_some_and(|s| grade_line(s) >= Grade::Trouble))
+            .filter(|&i| {
+                members[i].1.as_object().is_some_and(trouble)
+                    || members[i].1.as_str().is_some_and(|s| grade_line(s) >= Grade::Trouble)
+            })
             .take(STANDOUTS)
             .collect();
         for &i in &bad {
@@ -191,7 +243,9 @@ pub(crate) fn trouble(map: &Map<String, Value>) -> bool {
             Value::String(s) => TROUBLES.contains(&key.as_str()) && !s.trim().is_empty(),
             Value::Array(a) => TROUBLES.contains(&key.as_str()) && !a.is_empty(),
             Value::Object(o) => TROUBLES.contains(&key.as_str()) && !o.is_empty(),
-            Value::Bool(b) => *b && TROUBLES.contains(&key.as_str()) || !*b && matches!(key.as_str(), "success" | "ok" | "passed"),
+            Value::Bool(b) => {
+                *b && TROUBLES.contains(&key.as_str()) || !*b && matches!(key.as_str(), "success" | "ok" | "passed")
+            }
             _ => false,
         }
     })
@@ -221,7 +275,8 @@ fn common(members: &[(String, &Value)]) -> String {
     if keys.is_empty() {
         return scalars.describe();
     }
-    let columns: Vec<String> = keys.iter().map(|key| format!("{}: {}", shorten(key, 60), stats[key].describe())).collect();
+    let columns: Vec<String> =
+        keys.iter().map(|key| format!("{}: {}", shorten(key, 60), stats[key].describe())).collect();
     format!("{{{}}}", columns.join("; "))
 }
 
@@ -280,7 +335,9 @@ impl<'v> Column<'v> {
 fn brief(value: &Value) -> String {
     match value {
         Value::Object(map) => object(map),
-        Value::Array(items) if items.len() <= 4 && items.iter().all(|v| !v.is_object() && !v.is_array()) => short(value),
+        Value::Array(items) if items.len() <= 4 && items.iter().all(|v| !v.is_object() && !v.is_array()) => {
+            short(value)
+        }
         Value::Array(items) => format!("[{} items]", items.len()),
         other => short(other),
     }
@@ -398,11 +455,20 @@ mod tests {
 
     #[test]
     fn shape_counts_and_standouts() {
-        let mut rows: Vec<String> = (0..40).map(|i| format!(r#"{{"id":"run-{i}","status":"passed","ms":{i}}}"#)).collect();
+        let mut rows: Vec<String> =
+            (0..40).map(|i| format!(r#"{{"id":"run-{i}","status":"passed","ms":{i}}}"#)).collect();
         rows[17] = r#"{"id":"job-x77","status":"failed","ms":91022,"log":{"error":"disk full"}}"#.to_owned();
-        let value: Value = serde_json::from_str(&format!(r#"{{"total":40,"items":[{}]}}"#, rows.join(","))).expect("valid");
+        let value: Value =
+            serde_json::from_str(&format!(r#"{{"total":40,"items":[{}]}}"#, rows.join(","))).expect("valid");
         let text = shown(&document(&value));
-        for want in ["total = 40", "items: 40 ×", "passed 39, failed 1", "items[17] = {id: \"job-x77\", status: \"failed\"", "disk full", "0…91022"] {
+        for want in [
+            "total = 40",
+            "items: 40 ×",
+            "passed 39, failed 1",
+            "items[17] = {id: \"job-x77\", status: \"failed\"",
+            "disk full",
+            "0…91022",
+        ] {
             assert!(text.contains(want), "{want} in {text}");
         }
     }

@@ -57,8 +57,30 @@ pub struct Preview {
 
 /// Argument names that say best what a call was about, the most telling first.
 const TELLING: &[&str] = &[
-    "command", "cmd", "script", "path", "file_path", "filePath", "filepath", "absolute_path", "target_file", "filename", "file",
-    "notebook_path", "uri", "url", "pattern", "query", "regex", "glob", "args", "directory", "dir", "code", "name", "id",
+    "command",
+    "cmd",
+    "script",
+    "path",
+    "file_path",
+    "filePath",
+    "filepath",
+    "absolute_path",
+    "target_file",
+    "filename",
+    "file",
+    "notebook_path",
+    "uri",
+    "url",
+    "pattern",
+    "query",
+    "regex",
+    "glob",
+    "args",
+    "directory",
+    "dir",
+    "code",
+    "name",
+    "id",
 ];
 
 /// Arguments longer than this are not parsed for a label.
@@ -93,22 +115,27 @@ impl Call<'_> {
     /// The file that the call reads, if it names one.
     pub(crate) fn path(&self) -> Option<String> {
         let command = self.command();
-        let file = command.contains('.') && !command.contains([' ', '*', '<', '>', '|', '"']) && !command.contains("://");
+        let file =
+            command.contains('.') && !command.contains([' ', '*', '<', '>', '|', '"']) && !command.contains("://");
         (file && command.len() < 200).then_some(command)
     }
 
     /// Whether the call ran something (rather than read or looked up).
     pub(crate) fn runs(&self) -> bool {
         let tool = self.tool.to_ascii_lowercase();
-        let words = ["bash", "shell", "exec", "run", "command", "terminal", "build", "test", "python", "sql", "deploy", "lint", "cmd"];
+        let words = [
+            "bash", "shell", "exec", "run", "command", "terminal", "build", "test", "python", "sql", "deploy", "lint",
+            "cmd",
+        ];
         words.iter().any(|w| tool.contains(w))
     }
 
     /// Whether the call names a file of source code.
     fn names_code(&self) -> bool {
         const CODE: &[&str] = &[
-            "rs", "py", "ts", "tsx", "js", "jsx", "go", "java", "c", "h", "cpp", "hpp", "cc", "cs", "rb", "php", "swift", "kt", "scala",
-            "sh", "lua", "ex", "hs", "ml", "sql", "zig", "dart", "vue", "pony", "m", "jl", "pl", "r",
+            "rs", "py", "ts", "tsx", "js", "jsx", "go", "java", "c", "h", "cpp", "hpp", "cc", "cs", "rb", "php",
+            "swift", "kt", "scala", "sh", "lua", "ex", "hs", "ml", "sql", "zig", "dart", "vue", "pony", "m", "jl",
+            "pl", "r",
         ];
         let command = self.command();
         let shows = ["cat ", "sed -n", "head ", "tail ", "nl ", "bat ", "less "].iter().any(|w| command.contains(w));
@@ -145,7 +172,13 @@ pub(crate) fn size(bytes: usize) -> String {
 /// A preview of `text` in at most `budget` tokens by `count`, with a marker that says what is missing and where it is.
 ///
 /// Deterministic. With a budget too small for the marker, its shortest form that fits; in the end the empty text.
-pub fn preview(text: &str, call: &Call<'_>, pointer: &Pointer<'_>, budget: u32, count: &dyn Fn(&str) -> u32) -> Preview {
+pub fn preview(
+    text: &str,
+    call: &Call<'_>,
+    pointer: &Pointer<'_>,
+    budget: u32,
+    count: &dyn Fn(&str) -> u32,
+) -> Preview {
     let (kind, draft) = draft(text, call, 0);
     let order = draft.order();
     let total = signal::lines(text).len();
@@ -174,7 +207,12 @@ pub fn preview(text: &str, call: &Call<'_>, pointer: &Pointer<'_>, budget: u32, 
 fn markers(text: &str, lines: usize, what: &str, pointer: &Pointer<'_>) -> Vec<String> {
     let size = size(text.len());
     vec![
-        format!("[{what}: {}, {size} cut; full text: windowsill recall {} or {}]", plural(lines, "line"), pointer.id, pointer.path),
+        format!(
+            "[{what}: {}, {size} cut; full text: windowsill recall {} or {}]",
+            plural(lines, "line"),
+            pointer.id,
+            pointer.path
+        ),
         format!("[{}, {size} cut: windowsill recall {} or {}]", plural(lines, "line"), pointer.id, pointer.path),
         format!("[{}, {size} cut: windowsill recall {}]", plural(lines, "line"), pointer.id),
         format!("[{size} cut: windowsill recall {}]", pointer.id),
@@ -201,7 +239,8 @@ fn draft(text: &str, call: &Call<'_>, depth: usize) -> (Kind, Draft) {
             // Line numbers are those of the string inside.
             draft.pieces.iter_mut().for_each(|piece| piece.lines = 0);
             let around = json_around(&value, &key);
-            draft.summary = [around, draft.summary].iter().filter(|s| !s.is_empty()).cloned().collect::<Vec<_>>().join("; ");
+            draft.summary =
+                [around, draft.summary].iter().filter(|s| !s.is_empty()).cloned().collect::<Vec<_>>().join("; ");
             return (kind, draft);
         }
         if value.is_object() || value.is_array() {
@@ -233,8 +272,12 @@ fn draft(text: &str, call: &Call<'_>, depth: usize) -> (Kind, Draft) {
         Kind::Source => code::source(&graded),
         Kind::Disassembly => code::disassembly(&graded),
         Kind::Minified => code::minified(&graded, &cleaned),
-        Kind::Table => table::delimiter(&graded.lines).map_or_else(|| log::draft(&graded), |mark| table::draft(&graded, mark)),
-        Kind::Log | Kind::Text if (kind == Kind::Text || graded.lines.len() < 3) && graded.lines.iter().any(|l| l.len() > LONG_LINE) => {
+        Kind::Table => {
+            table::delimiter(&graded.lines).map_or_else(|| log::draft(&graded), |mark| table::draft(&graded, mark))
+        }
+        Kind::Log | Kind::Text
+            if (kind == Kind::Text || graded.lines.len() < 3) && graded.lines.iter().any(|l| l.len() > LONG_LINE) =>
+        {
             let narrow = wrapped(&cleaned[..floor(&cleaned, WRAP_MOST)], LONG_LINE, 240);
             let mut draft = running_text(&grade(&narrow));
             // Lines of ours, not of the text: their numbers would mislead.
@@ -274,7 +317,11 @@ fn running_text(graded: &Graded<'_>) -> Draft {
     for piece in draft.pieces.iter_mut().filter(|p| p.rank == log::rank::TROUBLE) {
         piece.rank = log::rank::CONTEXT;
     }
-    let ends = full.iter().take(120).enumerate().chain(full.iter().rev().take(60).map(|i| (i, i)).enumerate().map(|(n, (i, _))| (n * 2, i)));
+    let ends = full
+        .iter()
+        .take(120)
+        .enumerate()
+        .chain(full.iter().rev().take(60).map(|i| (i, i)).enumerate().map(|(n, (i, _))| (n * 2, i)));
     // A line like one before it (a listing, data in markup) says less.
     let mut seen = std::collections::HashSet::new();
     let mut best: std::collections::HashMap<usize, u16> = std::collections::HashMap::new();
@@ -296,7 +343,11 @@ fn running_text(graded: &Graded<'_>) -> Draft {
     }
     // Headings carry the outline.
     for &i in &full {
-        if graded.lines[i].starts_with('#') && graded.lines[i].len() < 120 && draft.pieces.len() < 4000 && !draft.pieces.iter().any(|p| p.line == i && p.lines == 1) {
+        if graded.lines[i].starts_with('#')
+            && graded.lines[i].len() < 120
+            && draft.pieces.len() < 4000
+            && !draft.pieces.iter().any(|p| p.line == i && p.lines == 1)
+        {
             draft.line(i, 68, graded.lines[i]);
         }
     }

@@ -33,8 +33,13 @@ pub(super) fn base64_draft(body: &str) -> Draft {
     let compact: Vec<u8> = body.bytes().filter(|b| !b.is_ascii_whitespace()).take(PEEK).collect();
     let whole = compact.len() / 4 * 4;
     let engine = base64::engine::general_purpose::GeneralPurpose::new(
-        if compact.iter().any(|b| matches!(b, b'-' | b'_')) { &base64::alphabet::URL_SAFE } else { &base64::alphabet::STANDARD },
-        base64::engine::GeneralPurposeConfig::new().with_decode_padding_mode(base64::engine::DecodePaddingMode::Indifferent),
+        if compact.iter().any(|b| matches!(b, b'-' | b'_')) {
+            &base64::alphabet::URL_SAFE
+        } else {
+            &base64::alphabet::STANDARD
+        },
+        base64::engine::GeneralPurposeConfig::new()
+            .with_decode_padding_mode(base64::engine::DecodePaddingMode::Indifferent),
     );
     let bytes = engine.decode(&compact[..whole]).unwrap_or_default();
     let size = body.bytes().filter(|b| !b.is_ascii_whitespace() && *b != b'=').count() / 4 * 3;
@@ -49,7 +54,8 @@ fn kind_of(bytes: &[u8]) -> String {
         return "unknown content".to_owned();
     }
     if let Some(kind) = infer::get(bytes) {
-        let pixels = imagesize::blob_size(bytes).map(|s| format!(", {} × {} pixels", s.width, s.height)).unwrap_or_default();
+        let pixels =
+            imagesize::blob_size(bytes).map(|s| format!(", {} × {} pixels", s.width, s.height)).unwrap_or_default();
         return format!("{}{pixels}", kind.mime_type());
     }
     let valid = match std::str::from_utf8(bytes) {
@@ -66,7 +72,10 @@ fn kind_of(bytes: &[u8]) -> String {
 pub(super) fn is_binary(text: &str) -> bool {
     let sample = &text[..floor(text, 8192)];
     let total = sample.chars().count();
-    let odd = sample.chars().filter(|&c| c == '\u{fffd}' || c.is_control() && !matches!(c, '\n' | '\r' | '\t' | '\u{1b}' | '\u{8}')).count();
+    let odd = sample
+        .chars()
+        .filter(|&c| c == '\u{fffd}' || c.is_control() && !matches!(c, '\n' | '\r' | '\t' | '\u{1b}' | '\u{8}'))
+        .count();
     total >= 32 && odd * 12 > total
 }
 
@@ -109,7 +118,8 @@ mod tests {
     #[test]
     fn payloads_are_named() {
         let png = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\x01\0\0\0\0\x80\x08\x06\0\0\0".to_vec();
-        let bytes: Vec<u8> = png.into_iter().chain((0..2000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8)).collect();
+        let bytes: Vec<u8> =
+            png.into_iter().chain((0..2000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8)).collect();
         let text = base64::engine::general_purpose::STANDARD.encode(&bytes);
         let body = base64_body(&text).expect("base64");
         assert!(base64_draft(body).summary.contains("image/png, 256 × 128 pixels"), "{}", base64_draft(body).summary);

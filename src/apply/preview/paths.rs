@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, HashMap};
 use super::fit::Draft;
 use super::signal::{Grade, Graded};
 
-/// Names of one folder in one piece at most; more become a second piece, so that one large folder does not go out whole.
-const NAMES: usize = 10;
+/// Bytes of one piece; more names become a second piece, so that one large folder does not go out whole.
+const PIECE: usize = 110;
 
 /// Files with counts, one string a folder: `src/net/{pool.rs 3, retry.rs}`. A count of 0 is not shown.
 pub(super) fn grouped(files: &[(String, usize)]) -> Vec<String> {
@@ -19,14 +19,27 @@ pub(super) fn grouped(files: &[(String, usize)]) -> Vec<String> {
     }
     let mut out = Vec::new();
     for (folder, names) in folders {
-        for chunk in names.chunks(NAMES) {
-            match chunk {
-                [one] => out.push(format!("{folder}{one}")),
-                many => out.push(format!("{folder}{{{}}}", many.join(", "))),
+        let mut chunk: Vec<String> = Vec::new();
+        let mut bytes = folder.len();
+        for name in names {
+            if !chunk.is_empty() && bytes + name.len() > PIECE {
+                out.push(braced(folder, &chunk));
+                chunk.clear();
+                bytes = folder.len();
             }
+            bytes += name.len() + 2;
+            chunk.push(name);
         }
+        out.push(braced(folder, &chunk));
     }
     out
+}
+
+fn braced(folder: &str, names: &[String]) -> String {
+    match names {
+        [one] => format!("{folder}{one}"),
+        many => format!("{folder}{{{}}}", many.join(", ")),
+    }
 }
 
 /// One line of a search result: the file, and what follows its line number.

@@ -21,7 +21,11 @@ pub fn placeholder(text: &str, call: &Call<'_>, pointer: &Pointer<'_>) -> String
     let lines = super::signal::lines(text).len();
     let fact = if text.len() <= LOOK_AT { decisive(text, call) } else { None };
     let fact = fact.map(|f| format!(", {f}")).unwrap_or_default();
-    let file = if pointer.path.is_empty() || pointer.path.len() > 80 { String::new() } else { format!(" or {}", pointer.path) };
+    let file = if pointer.path.is_empty() || pointer.path.len() > 80 {
+        String::new()
+    } else {
+        format!(" or {}", pointer.path)
+    };
     let line = format!(
         "[{what}: {}, {}{fact}, cleared to save context; full text: windowsill recall {}{file}]",
         plural(lines, "line"),
@@ -42,7 +46,13 @@ fn decisive(text: &str, call: &Call<'_>) -> Option<String> {
     let graded = grade(&text);
     let errors = graded.grades.iter().filter(|g| **g == Grade::Error).count();
     let exit = exit_code(&graded.lines);
-    let total = graded.lines.iter().zip(&graded.grades).rev().find(|(l, g)| **g == Grade::Summary && l.len() < 90).map(|(l, _)| l.trim_matches([' ', '=']));
+    let total = graded
+        .lines
+        .iter()
+        .zip(&graded.grades)
+        .rev()
+        .find(|(l, g)| **g == Grade::Summary && l.len() < 90)
+        .map(|(l, _)| l.trim_matches([' ', '=']));
     match (exit, total, errors) {
         (Some(code), _, 0) => Some(format!("exit {code}")),
         (Some(code), _, n) => Some(format!("exit {code}, {}", plural(n, "error line"))),
@@ -103,7 +113,11 @@ fn elide(value: &mut Value, limit: usize, pointer: &Pointer<'_>, depth: usize) {
         Value::String(text) => {
             let chars = text.chars().count();
             if chars > limit.max(60) || limit == 0 && chars > 60 {
-                *value = Value::String(format!("[elided {} chars; windowsill recall {}]", grouped_digits(chars), pointer.id));
+                *value = Value::String(format!(
+                    "[elided {} chars; windowsill recall {}]",
+                    grouped_digits(chars),
+                    pointer.id
+                ));
             } else if let std::borrow::Cow::Owned(safe) = sanitize(text) {
                 *value = Value::String(safe);
             }
@@ -111,14 +125,22 @@ fn elide(value: &mut Value, limit: usize, pointer: &Pointer<'_>, depth: usize) {
         Value::Array(items) => {
             // A long list of short values is as large as one long string.
             if depth > 6 || items.len() > limit.max(8) {
-                *value = Value::String(format!("[elided {} items; windowsill recall {}]", grouped_digits(items.len()), pointer.id));
+                *value = Value::String(format!(
+                    "[elided {} items; windowsill recall {}]",
+                    grouped_digits(items.len()),
+                    pointer.id
+                ));
             } else {
                 items.iter_mut().for_each(|v| elide(v, limit, pointer, depth + 1));
             }
         }
         Value::Object(map) => {
             if depth > 6 || depth > 0 && map.len() > limit.max(8) {
-                *value = Value::String(format!("[elided {} keys; windowsill recall {}]", grouped_digits(map.len()), pointer.id));
+                *value = Value::String(format!(
+                    "[elided {} keys; windowsill recall {}]",
+                    grouped_digits(map.len()),
+                    pointer.id
+                ));
             } else {
                 map.values_mut().for_each(|v| elide(v, limit, pointer, depth + 1));
             }
@@ -148,7 +170,11 @@ pub fn cut(text: &str, budget: u32, count: &dyn Fn(&str) -> u32, pointer: &Point
     if let Some(out) = largest(budget, count, &whole) {
         return out;
     }
-    first_that_fits(&[marker(text, pointer), format!("[cut; windowsill recall {}]", pointer.id), "[cut]".to_owned()], budget, count)
+    first_that_fits(
+        &[marker(text, pointer), format!("[cut; windowsill recall {}]", pointer.id), "[cut]".to_owned()],
+        budget,
+        count,
+    )
 }
 
 fn marker(gone: &str, pointer: &Pointer<'_>) -> String {
@@ -218,7 +244,10 @@ mod tests {
             assert_eq!(elide_arguments(raw, &AT, 300), want);
         }
         let long = format!(r#"{{"path":"a.rs","content":"{}"}}"#, "x".repeat(12_034));
-        assert_eq!(elide_arguments(&long, &AT, 300), r#"{"path":"a.rs","content":"[elided 12,034 chars; windowsill recall r3f9a]"}"#);
+        assert_eq!(
+            elide_arguments(&long, &AT, 300),
+            r#"{"path":"a.rs","content":"[elided 12,034 chars; windowsill recall r3f9a]"}"#
+        );
         let blank = format!("{}{{", " ".repeat(370_000));
         assert_eq!(elide_arguments(&blank, &AT, 300), r#"{"_invalid_arguments":"{"}"#);
     }

@@ -16,9 +16,12 @@ pub(super) fn delimiter(lines: &[&str]) -> Option<char> {
         let width = widths[0];
         let agree = widths.iter().filter(|&&w| w == width).count();
         // Cells with line breaks (quoted) spoil some lines of a sample; prose with commas agrees far less often.
-        let strict = if matches!(mark, ',' | ';') { agree * 10 >= sample.len() * 8 } else { agree * 10 >= sample.len() * 7 };
+        let strict =
+            if matches!(mark, ',' | ';') { agree * 10 >= sample.len() * 8 } else { agree * 10 >= sample.len() * 7 };
         let head = cells(sample[0], mark);
-        width >= if mark == ';' { 3 } else { 2 } && strict && head.iter().all(|c| c.len() < 80 && !c.ends_with(['{', ';', '(']))
+        width >= if mark == ';' { 3 } else { 2 }
+            && strict
+            && head.iter().all(|c| c.len() < 80 && !c.ends_with(['{', ';', '(']))
     })
 }
 
@@ -66,7 +69,9 @@ pub(super) fn draft(graded: &Graded<'_>, mark: char) -> Draft {
     for (n, &i) in rows.iter().enumerate().take(400) {
         draft.line(i, [94, 82, 74].get(n).copied().unwrap_or(48u16.saturating_sub(n as u16 / 8).max(1)), lines[i]);
     }
-    for (n, &i) in rows.iter().rev().take(3).enumerate().filter(|(_, i)| rows.binary_search(i).is_ok_and(|at| at >= 400)) {
+    for (n, &i) in
+        rows.iter().rev().take(3).enumerate().filter(|(_, i)| rows.binary_search(i).is_ok_and(|at| at >= 400))
+    {
         draft.line(i, [86, 66, 60][n], lines[i]);
     }
     for (n, &i) in rows.iter().filter(|i| graded.grades[**i] >= Grade::Error).take(40).enumerate() {
