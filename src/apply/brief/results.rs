@@ -9,7 +9,8 @@ use super::{Facts, Part};
 use crate::apply::preview::clean::{clean, floor, shorten};
 use crate::apply::preview::code::{Definition, definition, unnumbered};
 use crate::apply::preview::json::{object, trouble};
-use crate::apply::preview::signal::{Grade, Graded, grade, place};
+use crate::apply::preview::place::place;
+use crate::apply::preview::signal::{Grade, Graded, grade};
 use crate::apply::preview::{Call, exit_code, plural};
 use crate::conversation::{Message, ToolCall};
 

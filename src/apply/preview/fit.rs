@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::clean::{floor, sanitize, shorten};
-use super::signal::place;
+use super::place::place;
 
 /// Bytes of English or code that one token stands for, roughly: only where the search starts.
 const BYTES_PER_TOKEN: usize = 3;

@@ -6,7 +6,8 @@ use std::collections::HashMap;
 use super::clean::floor;
 use super::fit::Draft;
 use super::paths::grouped;
-use super::signal::{Grade, Graded, family, gist, place};
+use super::place::{family, gist, place};
+use super::signal::{Grade, Graded};
 
 /// How many places of a repeated message are remembered.
 const PLACES: usize = 60;
@@ -140,8 +141,7 @@ impl Collector<'_, '_> {
     /// `____ test_name ____`, `==== FAIL ====`, `● suite › test`, pytest's `E   ` and `>   ` lines.
     fn sections(&mut self, grades: &[Grade]) {
         let is_rule = |c: char| matches!(c, '_' | '=' | '!');
-        for i in 0..self.lines.len() {
-            let line = self.lines[i];
+        for (i, &line) in self.lines.iter().enumerate() {
             let Some(first) = line.chars().next() else { continue };
             if is_rule(first) && line.len() > 12 && line.ends_with(first) {
                 let name = line.trim_matches(|c| c == first || c == ' ');

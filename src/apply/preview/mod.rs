@@ -1,8 +1,8 @@
 //! What is left in the prompt of a result that was too large: a preview that keeps what matters by kind of output, a
 //! one-line placeholder, elided arguments, a message cut in the middle. Pure: it never reads, stores or asks anything.
 //!
-//! A text is cleaned ([`clean`]), its lines are graded ([`signal`]), its kind is found ([`sniff`]), and that kind's
-//! file drafts what could be shown, each piece with a rank; [`fit`] takes the best pieces that fit the budget.
+//! A text is cleaned (`clean`), its lines are graded (`signal`), its kind is found (`sniff`), and that kind's file drafts
+//! what could be shown, each piece with a rank; `fit` takes the best pieces that fit the budget.
 
 pub(crate) mod clean;
 pub(crate) mod code;
@@ -13,6 +13,7 @@ pub(crate) mod json;
 mod log;
 mod opaque;
 mod paths;
+pub(crate) mod place;
 mod short;
 pub(crate) mod signal;
 mod sniff;
@@ -151,7 +152,7 @@ pub(crate) fn grouped_digits(n: usize) -> String {
     let digits = n.to_string();
     let mut out = String::with_capacity(digits.len() + digits.len() / 3);
     for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i) % 3 == 0 {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
             out.push(',');
         }
         out.push(digit);
@@ -327,7 +328,7 @@ fn running_text(graded: &Graded<'_>) -> Draft {
     let mut best: std::collections::HashMap<usize, u16> = std::collections::HashMap::new();
     for (n, &i) in ends {
         let rank = if n < 8 { 97 - n as u16 } else { 80u16.saturating_sub(n as u16 / 2) };
-        let rank = if best.contains_key(&i) || seen.insert(signal::gist(graded.lines[i])) { rank } else { rank / 4 };
+        let rank = if best.contains_key(&i) || seen.insert(place::gist(graded.lines[i])) { rank } else { rank / 4 };
         let known = best.entry(i).or_default();
         *known = (*known).max(rank);
     }

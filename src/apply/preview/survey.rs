@@ -5,7 +5,8 @@ use std::path::PathBuf;
 
 use proptest::prelude::*;
 
-use super::signal::{Grade, gist, grade, place};
+use super::place::{gist, place};
+use super::signal::{Grade, grade};
 use super::{Call, Kind, Pointer, clean, preview};
 
 const AT: Pointer<'static> = Pointer { id: "r3f9a0c", path: "/home/dev/.local/share/windowsill/r3f9a0c.txt" };
@@ -77,8 +78,9 @@ fn the_shared_outputs_keep_what_matters() {
             kind = got.kind;
             assert!(tokens(&got.text) <= budget, "{name} at {budget}: {}", tokens(&got.text));
             assert!(got.text.contains(AT.id) && got.text.contains("windowsill recall"), "{name}: {}", got.text);
-            let share =
-                |kept: usize, all: usize| if all == 0 { "  - ".to_owned() } else { format!("{:3}%", kept * 100 / all) };
+            let share = |kept: usize, all: usize| {
+                (kept * 100).checked_div(all).map_or("  - ".to_owned(), |p| format!("{p:3}%"))
+            };
             let lost: Vec<&String> = errors.iter().map(|(_, l)| l).filter(|l| !got.text.contains(l.as_str())).collect();
             let e = errors.len() - lost.len();
             let f = files.iter().filter(|f| got.text.contains(f.as_str())).count();
