@@ -30,7 +30,8 @@ pub fn facts(material: &Material<'_>) -> Facts {
     let mut new = Facts {
         folded: u32::try_from(material.messages.len()).unwrap_or(u32::MAX),
         history: one_line(material.history_path),
-        conversation: one_line(material.conversation),
+        // Parentheses end the name in the brief's first line.
+        conversation: one_line(material.conversation).replace(['(', ')'], ""),
         ..Facts::default()
     };
     let calls = calls_of(material.messages);
@@ -99,7 +100,8 @@ pub(super) fn one_line(text: &str) -> String {
 
 /// Adds a fact.
 pub(super) fn push(facts: &mut Facts, part: Part, text: &str) {
-    let text = if part == Part::User { text.to_owned() } else { shorten(&one_line(text), FACT_MOST).into_owned() };
+    let text =
+        if part == Part::User { text.to_owned() } else { shorten(&defuse(&one_line(text)), FACT_MOST).into_owned() };
     if !text.trim().is_empty() {
         add(&mut facts.sections[part as usize], part, Item::new(part, text, 1));
     }
@@ -159,7 +161,7 @@ fn assistant(message: &Message, ends_turn: bool, facts: &mut Facts) {
     best.truncate(if ends_turn { 3 } else { 2 });
     best.sort_by_key(|(_, i)| *i);
     for (_, i) in best {
-        push(facts, Part::Conclusions, &defuse(all[i]));
+        push(facts, Part::Conclusions, all[i].trim_start_matches(['-', '*', '•', '#', '>', ' ']));
     }
     for call in &message.calls {
         files(call, facts);

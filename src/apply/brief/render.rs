@@ -286,7 +286,7 @@ pub fn parse(brief: &str) -> Option<Facts> {
         rest = after;
     }
     facts.history = rest.strip_prefix(", or ").unwrap_or("").to_owned();
-    let (summary, body) = match body.split_once(FACTS) {
+    let (summary, body) = match fence(body) {
         Some((summary, body)) => (summary.trim(), body),
         None if Part::ALL.iter().any(|&p| body.lines().any(|l| l == shape(p).0)) => ("", body),
         None => (body.trim(), ""),
@@ -294,6 +294,18 @@ pub fn parse(brief: &str) -> Option<Facts> {
     facts.summary = (!summary.is_empty()).then(|| summary.to_owned());
     read_sections(body, &mut facts);
     Some(facts)
+}
+
+/// What stands before and after the line that divides summary and facts. In a fact that line would be indented.
+fn fence(body: &str) -> Option<(&str, &str)> {
+    let mut at = 0;
+    for line in body.split_inclusive('\n') {
+        if line.trim_end() == FACTS {
+            return Some((&body[..at], &body[at + line.len()..]));
+        }
+        at += line.len();
+    }
+    None
 }
 
 fn read_sections(body: &str, facts: &mut Facts) {

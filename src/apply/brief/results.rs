@@ -23,6 +23,9 @@ const READ: usize = 1 << 20;
 /// Whether a message of the user is really output: text-only agents hand results over in the user's name.
 pub(super) fn is_output(text: &str) -> bool {
     let lines: Vec<&str> = text.lines().filter(|l| !l.trim().is_empty()).take(200).collect();
+    if text.trim_end().ends_with("bash-$") {
+        return true;
+    }
     if lines.len() < 8 {
         return false;
     }
@@ -76,7 +79,7 @@ fn lines(graded: &Graded<'_>, call: &Call<'_>, facts: &mut Facts) -> usize {
                 errors += 1;
                 // A bare `ERROR` says nothing without the lines around it.
                 let says = line.chars().filter(|c| c.is_alphanumeric()).take(14).count() >= 14;
-                if says && room(Part::Errors) {
+                if says && !line.contains("Traceback (most recent") && room(Part::Errors) {
                     push(facts, Part::Errors, &located(graded, i));
                 }
             }

@@ -239,7 +239,9 @@ pub(super) fn concludes(sentence: &str) -> i32 {
     } else {
         0
     };
-    let size = if sentence.len() < 12 { -3 } else { 0 };
+    // A heading announces what follows it.
+    let size =
+        if sentence.len() < 12 || sentence.starts_with('#') || sentence.ends_with([':', '：']) { -3 } else { 0 };
     cues * 2 + specifics + strong + size - announces
 }
 

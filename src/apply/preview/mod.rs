@@ -110,7 +110,10 @@ impl Call<'_> {
         let tool: String = self.tool.chars().filter(|c| !c.is_control()).take(40).collect();
         let tool = if tool.is_empty() { "tool" } else { &tool };
         let command = self.command();
-        if command.is_empty() { tool.to_owned() } else { format!("{tool} {}", shorten(&command, max)) }
+        // Where a command runs says less than what it runs.
+        let command =
+            command.strip_prefix("cd ").and_then(|c| c.split_once(" && ")).map_or(command.as_str(), |(_, rest)| rest);
+        if command.is_empty() { tool.to_owned() } else { format!("{tool} {}", shorten(command, max)) }
     }
 
     /// The file that the call reads, if it names one.

@@ -322,7 +322,10 @@ fn class_name(before: &str, word: &str, after: &str, b: u8, a: u8) -> Grade {
     }
     let head = before.trim_start();
     let head = head.strip_prefix("E ").unwrap_or(head).trim_start();
-    let named = head.bytes().all(|c| c.is_ascii_alphanumeric() || matches!(c, b'_' | b'.' | b'$'));
+    // `isError: false` is a field.
+    let class =
+        head.rsplit('.').next().is_some_and(|name| name.starts_with(|c: char| c.is_ascii_uppercase() || c == '_'));
+    let named = class && head.bytes().all(|c| c.is_ascii_alphanumeric() || matches!(c, b'_' | b'.' | b'$'));
     let after_space =
         head.rsplit([' ', '[', '(', '=']).next().is_some_and(|w| w.starts_with(|c: char| c.is_ascii_uppercase()));
     // `except KeyError:` catches one; it says no more than that.
@@ -455,6 +458,7 @@ mod tests {
                     "    raise ValueError(x)",
                     "        errors = {}",
                     "-            except ValueError:",
+                    "  isError: message.isError,",
                     "PASSED testing/test_a.py::test_fail",
                     "[writing ch/ipi/ErrorStatus.class - #141]",
                     "   Compiling thiserror v1.0",
