@@ -22,12 +22,12 @@ const FACTS: &str = "--- kept without a model ---";
 const fn shape(part: Part) -> (&'static str, usize, bool) {
     match part {
         Part::User => ("User, word for word:", 38, false),
-        Part::Conclusions => ("Concluded:", 13, false),
-        Part::Findings => ("Seen in results:", 15, false),
-        Part::Errors => ("Errors:", 11, false),
-        Part::Files => ("Files:", 8, true),
-        Part::Commands => ("Commands:", 6, false),
-        Part::Open => ("Open:", 3, false),
+        Part::Conclusions => ("Concluded:", 10, false),
+        Part::Findings => ("Seen in results:", 18, false),
+        Part::Errors => ("Errors:", 15, false),
+        Part::Files => ("Files:", 7, true),
+        Part::Commands => ("Commands:", 4, false),
+        Part::Open => ("Open:", 2, false),
         Part::Records => ("Originals (windowsill recall ID):", 6, true),
     }
 }
@@ -62,10 +62,20 @@ fn finding(text: &str) -> i32 {
     let note =
         ["HACK", "FIXME", "XXX", "NOTE", "TODO"].iter().position(|w| text.contains(w)).map_or(0, |i| 14 - i as i32);
     let constant = if text.contains(" = ") || text.starts_with("#define") { 9 } else { 0 };
-    let trouble = if text.contains(" in trouble: ") { 8 } else { 0 };
+    let trouble = text.split_once(" in trouble: ").map_or(0, |(_, list)| if is_odd(list) { 11 } else { 5 });
     // Digits in a row: ports, ids, sizes. 0 and 1 say little.
     let digits = text.bytes().filter(u8::is_ascii_digit).count().min(4) as i32;
     note.max(constant).max(trouble) + digits
+}
+
+/// Whether the first of the items named is unlike the second: `bld-7` among `run-1`, `run-2`.
+fn is_odd(list: &str) -> bool {
+    let shape = |name: &str| name.split(|c: char| c.is_ascii_digit()).next().unwrap_or("").to_owned();
+    let mut names = list.split(", ");
+    match (names.next(), names.next()) {
+        (Some(first), Some(second)) => !second.starts_with('+') && shape(first) != shape(second),
+        _ => false,
+    }
 }
 
 /// Worth of a fact at its place: what is recent counts more, what came first from the user counts most.
@@ -73,7 +83,7 @@ pub(super) fn worth(part: Part, item: &Item, at: usize, total: usize) -> i32 {
     let from_end = (total - 1 - at.min(total - 1)).min(1000) as i32;
     let recent = match part {
         // `ok` and `go on` say little, however recent.
-        Part::User => (12 - from_end).max(0) * if item.base > 0 { 2 } else { 0 } + if at == 0 { 24 } else { 0 },
+        Part::User => (6 - from_end).max(0) * if item.base > 0 { 2 } else { 0 } + if at == 0 { 24 } else { 0 },
         Part::Records | Part::Open => 1000 - from_end,
         _ => (8 - from_end).max(0) / 2,
     };

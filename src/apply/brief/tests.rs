@@ -374,15 +374,10 @@ fn real_sessions_give_briefs() {
     assert!(seen >= 50, "{seen}");
 }
 
-/// The bench's own session, if someone dumped it: `python3 session.py --profile steady --dump FILE`.
+/// The bench's own sessions, if someone dumped them (`python3 session.py --profile steady --dump FILE`): paths with `:`.
 #[test]
 fn the_bench_session() {
-    let Some(dump) = option_env!("WINDOWSILL_BENCH") else { return };
-    let value: Value = serde_json::from_slice(&std::fs::read(dump).expect("readable")).expect("JSON");
-    let mut all = messages(&value);
-    all.remove(0);
-    let asked = all.iter().position(|m| m.text.starts_with("Which directory did I say")).unwrap_or(all.len());
-    all.truncate(asked);
+    let Some(dumps) = option_env!("WINDOWSILL_BENCH") else { return };
     let keys = [
         "vendor/acme-legacy",
         "47113",
@@ -397,12 +392,17 @@ fn the_bench_session() {
         "Kestrel-Nine",
         "runbook-lease-42.md",
     ];
-    for step in [400_000, 12_000, 6000] {
-        let brief = fold(&all, step, 900);
-        let lost: Vec<_> = keys.iter().filter(|k| !brief.contains(**k)).collect();
-        eprintln!("steps of {step}: lost {lost:?}, {} tokens", tokens(&brief));
-        if step == 12_000 || lost.len() > 2 {
-            eprintln!("{brief}");
+    for dump in dumps.split(':') {
+        let value: Value = serde_json::from_slice(&std::fs::read(dump).expect("readable")).expect("JSON");
+        let mut all = messages(&value);
+        all.remove(0);
+        let asked = all.iter().position(|m| m.text.starts_with("Which directory did I say")).unwrap_or(all.len());
+        all.truncate(asked);
+        for (step, budget) in [(400_000, 900), (12_000, 900), (6000, 900), (12_000, 700), (12_000, 500)] {
+            let brief = fold(&all, step, budget);
+            let lost: Vec<_> = keys.iter().filter(|k| !brief.contains(**k)).collect();
+            eprintln!("{dump} at {budget} in steps of {step}: lost {lost:?}");
+            assert!(lost.len() <= 2 || budget < 900, "{brief}");
         }
     }
 }

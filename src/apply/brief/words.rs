@@ -32,7 +32,7 @@ const RULES: &[&str] = &[
     "actually",
     "for later",
     "note that",
-    "name is",
+    "name is", "named", "is now", "password", "deadline", "version", "port ",
     "called",
     "不要",
     "必须",
