@@ -80,6 +80,10 @@ pub(crate) struct Draft {
     pub(crate) summary: String,
     /// All that could be shown.
     pub(crate) pieces: Vec<Piece>,
+    /// Whether lines show their own numbers already.
+    pub(crate) numbered: bool,
+    /// Whether single lines left out (blank ones, mostly) go without a mark.
+    pub(crate) loose: bool,
     /// How many lines there should be room for; the more, the shorter each is cut.
     pub(crate) wish: usize,
 }
@@ -144,7 +148,7 @@ impl Draft {
                 out.push('\n');
             }
             // A jump is shown by the number of the line jumped to; it serves `recall --range` too.
-            if piece.lines > 0 && piece.line > next {
+            if piece.lines > 0 && !self.numbered && piece.line > next + usize::from(self.loose) {
                 out.push_str(&format!("…L{}: ", piece.line + 1));
             }
             out.push_str(&text);

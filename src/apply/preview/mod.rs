@@ -248,7 +248,11 @@ fn draft(text: &str, call: &Call<'_>, depth: usize) -> (Kind, Draft) {
             return (kind, draft);
         }
         if value.is_object() || value.is_array() {
-            return (Kind::Json, json::document(&value));
+            let mut draft = json::document(&value);
+            if !text.trim_end().ends_with(['}', ']']) {
+                draft.summary.push_str(" (cut off at its end)");
+            }
+            return (Kind::Json, draft);
         }
     }
     if sniff::is_json_lines(text)
@@ -316,6 +320,7 @@ fn json_around(value: &Value, but: &str) -> String {
 /// Text of no known structure: beginning and end, and the lines that matter between them.
 fn running_text(graded: &Graded<'_>) -> Draft {
     let mut draft = log::draft(graded);
+    draft.loose = true;
     let full: Vec<usize> = (0..graded.lines.len()).filter(|&i| !graded.lines[i].trim().is_empty()).collect();
     // Words of trouble are common in prose; the beginning says more there.
     for piece in draft.pieces.iter_mut().filter(|p| p.rank == log::rank::TROUBLE) {
@@ -366,8 +371,10 @@ fn fill(draft: &mut Draft, graded: &Graded<'_>) {
             *seen = true;
         }
     }
-    let free = (0..graded.lines.len()).filter(|&i| !taken[i] && !graded.lines[i].trim().is_empty()).take(400);
-    for i in free.collect::<Vec<_>>() {
+    // `test a::b1 ... ok` a hundred times says nothing that once does not.
+    let mut seen = std::collections::HashSet::new();
+    let free = (0..graded.lines.len()).filter(|&i| !graded.lines[i].trim().is_empty()).take(2000);
+    for i in free.filter(|&i| seen.insert(place::gist(graded.lines[i])) && !taken[i]).take(400).collect::<Vec<_>>() {
         draft.line(i, 5, graded.lines[i]);
     }
 }

@@ -97,15 +97,12 @@ pub(super) fn grep(graded: &Graded<'_>) -> Draft {
             firsts.push((i, files[at].1));
         }
     }
+    draft.numbered = true;
     draft.summary = format!("{matches} matches in {} files", files.len());
     let mut sorted = files.clone();
     sorted.sort();
     if files.len() > 60 {
-        let mut folders: BTreeMap<String, usize> = BTreeMap::new();
-        for (path, times) in &sorted {
-            *folders.entry(path[..path.rfind('/').unwrap_or(0)].to_owned()).or_default() += times;
-        }
-        let folders: Vec<(String, usize)> = folders.into_iter().collect();
+        let folders: Vec<(String, usize)> = by_folder(&sorted).into_iter().collect();
         draft.top(95, format!("matches by folder: {}", grouped(&folders).join(", ")));
     }
     for group in grouped(&sorted) {
@@ -115,6 +112,15 @@ pub(super) fn grep(graded: &Graded<'_>) -> Draft {
         draft.line(i, [0, 70, 44, 40][nth], graded.lines[i]);
     }
     draft
+}
+
+/// Sums by the folder that a path stands in.
+fn by_folder(files: &[(String, usize)]) -> BTreeMap<String, usize> {
+    let mut folders: BTreeMap<String, usize> = BTreeMap::new();
+    for (path, times) in files {
+        *folders.entry(path[..path.trim_end_matches('/').rfind('/').unwrap_or(0)].to_owned()).or_default() += times;
+    }
+    folders
 }
 
 /// Drafts a directory listing (`ls -l`, `ls -R`, `find`, `tree`, plain names): folders with their entries, counts.
@@ -162,7 +168,13 @@ pub(super) fn listing(graded: &Graded<'_>) -> Draft {
     types.sort_by_key(|(ext, n)| (std::cmp::Reverse(*n), ext.clone()));
     let types: Vec<String> =
         types.iter().take(8).map(|(e, n)| format!("{} {n}", if e.is_empty() { "(no extension)" } else { e })).collect();
-    draft.summary = format!("{} entries in {} folders: {}", entries.len(), folders.max(1), types.join(", "));
+    let ones: Vec<(String, usize)> = entries.iter().map(|(path, _)| (path.clone(), 1)).collect();
+    let counts: Vec<(String, usize)> = by_folder(&ones).into_iter().filter(|(folder, _)| !folder.is_empty()).collect();
+    let folders = folders.max(counts.len()).max(1);
+    draft.summary = format!("{} entries in {folders} folders: {}", entries.len(), types.join(", "));
+    if entries.len() > 60 {
+        draft.top(91, format!("entries by folder: {}", grouped(&counts).join(", ")));
+    }
     // Shallow entries first: they say how the tree is laid out.
     for group in grouped(&entries) {
         let depth = group.matches('/').count().min(12);

@@ -73,7 +73,38 @@ pub(super) fn parse_json(text: &str) -> Option<Value> {
     if body.len() > JSON_MOST || !body.starts_with(['{', '[', '"']) {
         return None;
     }
-    serde_json::from_str(body).ok().filter(|v: &Value| !v.is_string() || body.len() > 200)
+    match serde_json::from_str(body) {
+        Ok(value) => Some(value).filter(|v: &Value| !v.is_string() || body.len() > 200),
+        // Tools cut long output; what stands before the cut is a document all the same.
+        Err(error) if error.is_eof() && body.len() > 2000 => serde_json::from_str(&closed(body)?).ok(),
+        Err(_) => None,
+    }
+}
+
+/// A document that was cut off, ended after its last whole member: with the brackets closed that were open there.
+fn closed(body: &str) -> Option<String> {
+    let mut open: Vec<u8> = Vec::new();
+    let mut last: Option<(usize, Vec<u8>)> = None;
+    let (mut quoted, mut escaped) = (false, false);
+    for (i, b) in body.bytes().enumerate() {
+        match b {
+            _ if escaped => escaped = false,
+            b'\\' if quoted => escaped = true,
+            b'"' => quoted = !quoted,
+            _ if quoted => {}
+            b'{' => open.push(b'}'),
+            b'[' => open.push(b']'),
+            b'}' | b']' => {
+                open.pop()?;
+            }
+            b',' if open.len() <= 3 => last = Some((i, open.clone())),
+            _ => {}
+        }
+    }
+    let (end, open) = last?;
+    let mut out = body[..end].to_owned();
+    out.extend(open.iter().rev().map(|&b| char::from(b)));
+    Some(out)
 }
 
 /// Whether the first lines are JSON objects of their own.
@@ -279,6 +310,9 @@ mod tests {
         ] {
             assert_eq!(by_lines(text, &grade(text), &Call { tool, arguments: "" }), want, "{text}");
         }
+        let cut = format!("{{\"items\": [{}", "{\"id\": \"a,]\\\"\", \"n\": 3}, ".repeat(200));
+        let whole = parse_json(&cut[..cut.len() - 9]).expect("closed where it was cut");
+        assert!(whole["items"].as_array().is_some_and(|items| items.len() >= 198), "{whole}");
         assert!(is_json_lines("{\"a\":1}\n{\"a\":2}\n") && !is_json_lines("{\n\"a\":1\n}"));
     }
 }

@@ -19,6 +19,10 @@ fn tokens(text: &str) -> u32 {
 }
 
 fn shared() -> Option<PathBuf> {
+    // For a look at other outputs: a folder of files.
+    if let Some(folder) = option_env!("WINDOWSILL_OUTPUTS") {
+        return Some(PathBuf::from(folder));
+    }
     let here = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     ["../shared/data/tool_outputs", "../../shared/data/tool_outputs"].iter().map(|p| here.join(p)).find(|p| p.is_dir())
 }
@@ -47,7 +51,7 @@ fn the_shared_outputs_keep_what_matters() {
         .collect();
     names.retain(|n| n != "INDEX.json");
     names.sort();
-    assert!(names.len() >= 30, "{}", names.len());
+    assert!(names.len() >= 30 || option_env!("WINDOWSILL_OUTPUTS").is_some(), "{}", names.len());
     eprintln!(
         "{:34} {:16} {:>7} {:>6} {:>6} | errors kept, files kept at 300, 600, 1200 tokens",
         "file", "kind", "ms", "errors", "files"
