@@ -12,7 +12,8 @@ const PIECE: usize = 110;
 pub(super) fn grouped(files: &[(String, usize)]) -> Vec<String> {
     let mut folders: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for (path, times) in files {
-        let cut = path.rfind(['/', '\\']).map_or(0, |i| i + 1);
+        // A folder among the entries (`a/b/`) is a name like the others.
+        let cut = path.trim_end_matches('/').rfind(['/', '\\']).map_or(0, |i| i + 1);
         let (folder, name) = path.split_at(cut);
         let shown = if *times > 0 { format!("{name} {times}") } else { name.to_owned() };
         folders.entry(folder).or_default().push(shown);
@@ -201,7 +202,8 @@ pub(super) fn ls_entry(line: &str) -> Option<(bool, &str)> {
     };
     let name_word = words.get(5 + date_words)?;
     let start = name_word.as_ptr() as usize - line.as_ptr() as usize;
-    Some((mode.starts_with('d'), &line[start..]))
+    let name = &line[start..];
+    Some((mode.starts_with('d'), name.split(" -> ").next().unwrap_or(name)))
 }
 
 #[cfg(test)]
