@@ -409,3 +409,34 @@ fn every_key_of_a_table_can_be_set_from_the_environment() {
         assert_eq!(shown.trim_matches(['[', ']', '"']), value, "{key}");
     }
 }
+
+proptest::proptest! {
+    // Each case reads 14 profiles, a few ms without optimization.
+    #![proptest_config(proptest::test_runner::Config::with_cases(64))]
+
+    /// Whatever a file holds, loading answers: the default file with a piece of it overwritten.
+    #[test]
+    fn a_mangled_file_never_panics(at in 0usize..4000, length in 0usize..40, junk in "[\\[\\]\"'=#.é€\n\ta-z0-9-]{0,12}") {
+        let text: Vec<char> = config::DEFAULT_FILE.replace("# ", "").chars().collect();
+        let (at, end) = (at.min(text.len()), (at + length).min(text.len()));
+        let mangled: String = text[..at].iter().copied().chain(junk.chars()).chain(text[end.max(at)..].iter().copied()).collect();
+        if let Err(problems) = Case::new(&mangled).try_load() {
+            assert!(!problems.is_empty());
+            assert!(problems.iter().all(|problem| !problem.place.is_empty() && !problem.message.is_empty()));
+        }
+    }
+
+    /// Whatever environment and profile meet, the thresholds of a policy stay in order.
+    #[test]
+    fn thresholds_stay_in_order(at in 0.01f64..1.0, to in 0.01f64..1.0, model in 0usize..4) {
+        let model = ["smollm2:135m", "qwen3:8b", "phi4", "stub"][model];
+        let (at, to) = (format!("{at:.3}"), format!("{to:.3}"));
+        let case = Case::new("").var("WINDOWSILL_CONTEXT_SUMMARIZE_AT", &at).var("WINDOWSILL_CONTEXT_CLEAR_TO", &to);
+        if let Ok(config) = case.try_load() {
+            let policy = resolve(&config, model).policy;
+            assert!(policy.clear_to < policy.clear_at, "{policy:?}");
+            assert!(policy.summarize_to < policy.summarize_at, "{policy:?}");
+            assert_eq!(policy.summarize_at.to_string(), at.parse::<f64>().unwrap().to_string());
+        }
+    }
+}
