@@ -168,7 +168,9 @@ fn num_ctx(value: &Value) -> Result<NumCtx, String> {
         (Value::Text(text), _) if text.trim().parse::<u32>().is_ok() => {
             Err("must be \"loaded\" or a number of tokens\nwrite the number without quotes".to_owned())
         }
-        _ => read::tokens(value).map(NumCtx::Fixed).map_err(|_| "must be \"loaded\" or a number of tokens".to_owned()),
+        _ => read::tokens(value)
+            .map(NumCtx::Fixed)
+            .map_err(|_| "must be \"loaded\" or a whole number of tokens".to_owned()),
     }
 }
 
