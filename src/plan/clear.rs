@@ -40,8 +40,8 @@ pub(super) fn clear_before(sheet: &mut Sheet<'_>, end: usize, target: u32) -> (u
         if sheet.is_output(at) && sheet.cost[at] > SMALL && !sheet.is_protected(at) {
             sheet.replace(at, Rule::Clear, PLACEHOLDER, Action::Placeholder { at });
         }
-        for call in 0..sheet.facts.costs[at].calls.len() {
-            if sheet.facts.costs[at].calls[call] > 2 * SMALL && !is_elided(sheet, at, call) {
+        for call in 0..sheet.calls[at].len() {
+            if sheet.calls[at][call] > 2 * SMALL && !is_elided(sheet, at, call) {
                 evict::elide(sheet, at, call, SMALL, Rule::Clear);
             }
         }
@@ -66,6 +66,7 @@ pub(super) fn is_elided(sheet: &Sheet<'_>, at: usize, call: usize) -> bool {
 struct Snapshot {
     total: u32,
     cost: Vec<u32>,
+    calls: Vec<Vec<u32>>,
     touched: Vec<Option<Rule>>,
     actions: Vec<Action>,
 }
@@ -75,6 +76,7 @@ impl Snapshot {
         Snapshot {
             total: sheet.total(),
             cost: sheet.cost.clone(),
+            calls: sheet.calls.clone(),
             touched: sheet.touched.clone(),
             actions: sheet.actions.clone(),
         }
@@ -82,6 +84,7 @@ impl Snapshot {
 
     fn restore(self, sheet: &mut Sheet<'_>) {
         sheet.cost = self.cost;
+        sheet.calls = self.calls;
         sheet.touched = self.touched;
         sheet.actions = self.actions;
     }

@@ -26,6 +26,8 @@ pub(super) struct Sheet<'a> {
     pub units: Vec<Unit>,
     /// Tokens of each message in the view, were it not folded.
     pub cost: Vec<Tokens>,
+    /// Of these, the arguments of each call.
+    pub calls: Vec<Vec<Tokens>>,
     /// The rule that last touched the text of a message.
     pub touched: Vec<Option<Rule>>,
     pub fold: Option<Fold>,
@@ -42,6 +44,7 @@ impl<'a> Sheet<'a> {
             lines: Lines::of(facts, policy),
             units: step::units(&conversation.body),
             cost: facts.costs.iter().map(super::facts::Cost::total).collect(),
+            calls: facts.costs.iter().map(|c| c.calls.clone()).collect(),
             touched: vec![None; conversation.body.len()],
             fold: None,
             actions: Vec::new(),
@@ -50,12 +53,11 @@ impl<'a> Sheet<'a> {
         for (edit, tokens) in facts.view.edits.iter().zip(&facts.edit_costs) {
             match edit {
                 Edit::Text { at, rule, .. } if *at < sheet.cost.len() => {
-                    sheet.cost[*at] = *tokens + facts.costs[*at].calls.iter().sum::<Tokens>();
+                    sheet.set_text(*at, *tokens);
                     sheet.touched[*at] = Some(*rule);
                 }
-                Edit::Arguments { at, call, .. } if *at < sheet.cost.len() => {
-                    let before = facts.costs[*at].calls.get(*call).copied().unwrap_or(0);
-                    sheet.cost[*at] = sheet.cost[*at].saturating_sub(before) + tokens;
+                Edit::Arguments { at, call, .. } if sheet.calls.get(*at).is_some_and(|c| *call < c.len()) => {
+                    sheet.set_call(*at, *call, *tokens);
                 }
                 Edit::Fold { from, to, keep, .. } => {
                     sheet.fold = Some(Fold { from: *from, to: *to, keep: keep.clone(), brief: *tokens });
@@ -129,10 +131,24 @@ impl<'a> Sheet<'a> {
         self.span(at.min(self.facts.forwarded)..self.facts.forwarded)
     }
 
+    /// Tokens of the text of a message, without its calls.
+    pub(super) fn text(&self, at: usize) -> Tokens {
+        self.cost[at] - self.calls[at].iter().sum::<Tokens>()
+    }
+
+    fn set_text(&mut self, at: usize, tokens: Tokens) {
+        self.cost[at] = tokens + self.calls[at].iter().sum::<Tokens>();
+    }
+
+    /// Sets what the arguments of a call cost.
+    pub(super) fn set_call(&mut self, at: usize, call: usize, tokens: Tokens) {
+        self.cost[at] = self.cost[at] - self.calls[at][call] + tokens;
+        self.calls[at][call] = tokens;
+    }
+
     /// Records that the text of a message is replaced by something of `tokens` tokens.
     pub(super) fn replace(&mut self, at: usize, rule: Rule, tokens: Tokens, action: Action) {
-        let arguments: Tokens = self.facts.costs[at].calls.iter().sum();
-        self.cost[at] = tokens + arguments.min(self.cost[at]);
+        self.set_text(at, tokens);
         self.touched[at] = Some(rule);
         self.actions.retain(|a| !a.replaces_text_of(at));
         self.actions.push(action);

@@ -1,0 +1,4 @@
+//! The test suite: one binary, so that it links once.
+
+mod planning;
+mod templates;
