@@ -1,9 +1,12 @@
 //! Clear: results older than `keep_recent` become a one-line placeholder, oldest first, in one go down to `clear_to`,
 //! and only when that frees more than it makes the server evaluate again. Never those of tools in `never_clear`.
 
+use std::collections::HashSet;
+
 use super::facts::{PLACEHOLDER, SMALL};
 use super::sheet::Sheet;
 use super::{Action, economics, evict};
+use crate::conversation::Digest;
 use crate::conversation::edit::Rule;
 
 pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
@@ -27,6 +30,9 @@ pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
 /// how many, and the first message that changed.
 pub(super) fn clear_before(sheet: &mut Sheet<'_>, end: usize, target: u32) -> (usize, Option<usize>) {
     let (mut count, mut first) = (0, None);
+    // The text that a recent result only points at is as recent as that.
+    let pointers = (end..sheet.cost.len()).filter(|i| sheet.touched[*i] == Some(Rule::Repeat));
+    let pointed: HashSet<Digest> = pointers.map(|i| sheet.conversation.body[i].digest).collect();
     // Kept as a running sum: the total of the sheet is linear in the history.
     let mut total = sheet.total();
     for at in 0..end.min(sheet.cost.len()) {
@@ -37,7 +43,11 @@ pub(super) fn clear_before(sheet: &mut Sheet<'_>, end: usize, target: u32) -> (u
             continue;
         }
         let before = sheet.cost[at];
-        if sheet.is_output(at) && sheet.cost[at] > SMALL && !sheet.is_protected(at) {
+        if sheet.is_output(at)
+            && sheet.cost[at] > SMALL
+            && !sheet.is_protected(at)
+            && !pointed.contains(&sheet.conversation.body[at].digest)
+        {
             sheet.replace(at, Rule::Clear, PLACEHOLDER, Action::Placeholder { at });
         }
         for call in 0..sheet.calls[at].len() {

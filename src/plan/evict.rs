@@ -14,12 +14,11 @@ pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
     let budget = (over / PREVIEW_SHARE).max(super::facts::SMALL);
     let last_user = sheet.last_user();
     let mut count = 0;
-    for at in sheet.facts.forwarded..sheet.cost.len() {
+    for at in sheet.forwarded..sheet.cost.len() {
         if sheet.touched[at].is_some() || sheet.folded(at) {
             continue;
         }
-        let cost = &sheet.facts.costs[at];
-        let text = cost.text + cost.media;
+        let text = sheet.text(at);
         // Pasted output in an older user message is output too; the last one is the request itself.
         let role = sheet.conversation.body[at].role;
         let pasted = role == Role::User && Some(at) != last_user && text > over.saturating_mul(2);

@@ -1,5 +1,6 @@
 //! Restore: clients answer a repeated read with "unchanged, see the earlier result". When that result has left the view,
-//! such a stub points nowhere; it gets a pointer to the original.
+//! such a stub points nowhere; it gets a pointer to the original: when it arrives, or when the plan that takes the result
+//! out of the view is made.
 
 use super::Action;
 use super::sheet::Sheet;
@@ -27,9 +28,10 @@ const PHRASES: [&str; 8] = [
 
 pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
     let mut count = 0;
-    for at in sheet.facts.forwarded..sheet.cost.len() {
+    // Behind the first change everything is evaluated again anyway.
+    for at in sheet.forwarded.min(sheet.first_change())..sheet.cost.len() {
         let message = &sheet.conversation.body[at];
-        if message.role != Role::Tool || sheet.touched[at].is_some() || !is_stub(&message.text) {
+        if message.role != Role::Tool || sheet.touched[at].is_some() || sheet.folded(at) || !is_stub(&message.text) {
             continue;
         }
         if let Some(of) = earlier(sheet, at).filter(|of| sheet.folded(*of) || sheet.touched[*of].is_some()) {

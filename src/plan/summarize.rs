@@ -29,7 +29,7 @@ pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
     let old = sheet.fold.replace(fold.clone());
     let freed = total - sheet.total().min(total);
     let again = sheet.evaluated_again(fold.from) + fold.brief;
-    if !at_wall && !economics::worthwhile(freed, again) {
+    if freed == 0 || !at_wall && !economics::worthwhile(freed, again) {
         sheet.fold = old;
         return None;
     }
@@ -69,7 +69,10 @@ pub(super) fn choose(sheet: &Sheet<'_>, keep_recent: usize, target: Tokens) -> O
     let head = sheet.facts.head() + (0..from).map(|i| sheet.cost[i]).sum::<Tokens>() + brief;
     let last_user = sheet.last_user();
     let kept = |to: usize| keep(sheet, from, to, last_user);
-    let pinned = |to: usize| kept(to).iter().map(|i| sheet.cost[*i]).sum::<Tokens>();
+    let pinned = |to: usize| {
+        let kept = kept(to);
+        kept.iter().map(|i| sheet.cost[*i]).sum::<Tokens>() + sheet.fold_frame(to, &kept)
+    };
     // Walk the cuts from the end: the tail grows until it no longer fits.
     let mut tail: Tokens = 0;
     let mut best = None;

@@ -166,12 +166,9 @@ fn edit(conversation: &Conversation, action: &Action) -> Edit {
                 record: format!("r{at}.{call}"),
             }
         }
-        Action::Fold { from, to, keep, budget, .. } => Edit::Fold {
-            from: *from,
-            to: *to,
-            keep: keep.clone(),
-            brief: Arc::from(filler(BRIEF_MARK, *budget)),
-        },
+        Action::Fold { from, to, keep, budget, .. } => {
+            Edit::Fold { from: *from, to: *to, keep: keep.clone(), brief: Arc::from(filler(BRIEF_MARK, *budget)) }
+        }
     }
 }
 
@@ -354,6 +351,9 @@ fn idempotent(conversation: &Conversation, facts: &Facts, policy: &Policy, pass:
     };
     let again = plan(conversation, &next, policy);
     ensure(again.actions.is_empty() && again.fits, || {
-        format!("planned again: {:?} {:?}\nfirst: {:?} {:?}", again.actions, again.because, pass.plan.actions, pass.plan.because)
+        format!(
+            "planned again: {:?} {:?}\nfirst: {:?} {:?}",
+            again.actions, again.because, pass.plan.actions, pass.plan.because
+        )
     })
 }

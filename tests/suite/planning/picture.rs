@@ -202,18 +202,17 @@ pub(crate) fn say(plan: &Plan) -> String {
     let mut words: Vec<(usize, String)> = plan.actions.iter().map(word).collect();
     words.sort();
     let mut out: Vec<String> = Vec::new();
-    let mut run: Vec<String> = Vec::new();
-    for (_, word) in words {
-        // Clearing is many and small: one word for all of it.
-        match word.strip_prefix("clear ") {
-            Some(at) => run.push(at.to_owned()),
-            None => {
-                out.extend(flush(&mut run));
-                out.push(word);
+    for run in words.chunk_by(|a, b| kind(&a.1) == kind(&b.1)) {
+        // What is done to many messages is one word.
+        match run {
+            [first, _, _, .., last] => {
+                let (kind, at) = first.1.split_once(' ').expect("a word has an index");
+                let to = last.1.split_once(' ').expect("a word has an index").1;
+                out.push(format!("{kind} {at} … {to} ({} of them)", run.len()));
             }
+            few => out.extend(few.iter().map(|(_, word)| word.clone())),
         }
     }
-    out.extend(flush(&mut run));
     if out.is_empty() {
         out.push("nothing".into());
     }
@@ -221,13 +220,8 @@ pub(crate) fn say(plan: &Plan) -> String {
     format!("{refused}{} ({} -> {})", out.join("; "), plan.before.prompt(), plan.after.prompt())
 }
 
-fn flush(run: &mut Vec<String>) -> Option<String> {
-    let all = std::mem::take(run);
-    match all.len() {
-        0 => None,
-        1..=8 => Some(format!("clear {}", all.join(" "))),
-        n => Some(format!("clear {}..{} ({n} of them)", all[0], all[n - 1])),
-    }
+fn kind(word: &str) -> &str {
+    word.split(' ').next().unwrap_or("")
 }
 
 fn word(action: &Action) -> (usize, String) {
