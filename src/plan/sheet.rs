@@ -31,6 +31,8 @@ pub(super) struct Sheet<'a> {
     pub cost: Vec<Tokens>,
     /// Of these, the arguments of each call.
     pub calls: Vec<Vec<Tokens>>,
+    /// And what [`rewrite`] adds to give it the shape that the template wants.
+    pub extra: Vec<Tokens>,
     /// The rule that last touched the text of a message.
     pub touched: Vec<Option<Rule>>,
     pub fold: Option<Fold>,
@@ -49,6 +51,7 @@ impl<'a> Sheet<'a> {
             forwarded: facts.forwarded.min(conversation.body.len()),
             cost: facts.costs.iter().map(super::facts::Cost::total).collect(),
             calls: facts.costs.iter().map(|c| c.calls.clone()).collect(),
+            extra: vec![0; conversation.body.len()],
             touched: vec![None; conversation.body.len()],
             fold: None,
             actions: Vec::new(),
@@ -56,6 +59,7 @@ impl<'a> Sheet<'a> {
         };
         for (at, tokens) in rewrite::extra(&conversation.body, &policy.template) {
             sheet.cost[at] += tokens;
+            sheet.extra[at] = tokens;
         }
         for (edit, tokens) in facts.view.edits.iter().zip(&facts.edit_costs) {
             match edit {
@@ -152,11 +156,11 @@ impl<'a> Sheet<'a> {
 
     /// Tokens of the text of a message, without its calls.
     pub(super) fn text(&self, at: usize) -> Tokens {
-        self.cost[at] - self.calls[at].iter().sum::<Tokens>()
+        self.cost[at] - self.extra[at] - self.calls[at].iter().sum::<Tokens>()
     }
 
     fn set_text(&mut self, at: usize, tokens: Tokens) {
-        self.cost[at] = tokens + self.calls[at].iter().sum::<Tokens>();
+        self.cost[at] = tokens + self.extra[at] + self.calls[at].iter().sum::<Tokens>();
     }
 
     /// Sets what the arguments of a call cost.

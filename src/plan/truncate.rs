@@ -37,7 +37,7 @@ pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
         }
         helps
     };
-    let measures: [(&str, &dyn Fn(&mut Sheet<'_>) -> bool); 8] = [
+    let measures: [(&str, &dyn Fn(&mut Sheet<'_>) -> bool); 9] = [
         ("all but the newest steps folded", &|s| fold_to(s, s.lines.summarize_to)),
         ("results before the newest step cleared", &|s| clear::clear_before(s, newest, s.lines.limit).0 > 0),
         ("all but the newest step folded", &|s| fold_to(s, 0)),
@@ -46,6 +46,7 @@ pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
         ("the newest step folded too", &|s| folds && fold_all(s, true)),
         ("last user message cut", &|s| folds && cut_last_user(s)),
         ("the newest step folded too, last user message cut", &|s| folds && fold_all(s, false) && cut_last_user(s)),
+        ("nothing folded, all messages cut", &|s| folds && cut_instead(s)),
     ];
     let mut done = Vec::new();
     for (what, measure) in measures {
@@ -76,6 +77,23 @@ fn fold_all(sheet: &mut Sheet<'_>, must_fit: bool) -> bool {
             return true;
         }
         sheet.fold.clone_from(&old);
+    }
+    false
+}
+
+/// Starts again without a new fold: in a very small window a brief can cost more than what is left of the messages once
+/// they are cut. Only if that fits.
+fn cut_instead(sheet: &mut Sheet<'_>) -> bool {
+    let mut other = Sheet::new(sheet.conversation, sheet.facts, sheet.policy);
+    share_out(&mut other);
+    let fits = |s: &Sheet<'_>| s.total() <= s.lines.limit;
+    if !fits(&other) {
+        cut_last_user(&mut other);
+    }
+    if fits(&other) {
+        other.because = std::mem::take(&mut sheet.because);
+        *sheet = other;
+        return true;
     }
     false
 }
@@ -144,7 +162,7 @@ fn shrink_brief(sheet: &mut Sheet<'_>) -> bool {
 fn cut_last_user(sheet: &mut Sheet<'_>) -> bool {
     let Some(at) = sheet.last_user() else { return false };
     let over = sheet.total() - sheet.lines.limit;
-    let budget = sheet.cost[at].saturating_sub(over);
+    let budget = sheet.text(at).saturating_sub(over);
     if budget < LEAST_USER {
         return false;
     }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use windowsill::conversation::edit::{Edit, View};
+use windowsill::conversation::edit::{Edit, Rule, View};
 use windowsill::conversation::wire::openai_chat as wire;
 use windowsill::conversation::{Conversation, Message, Role, Tokens};
 use windowsill::plan::rewrite::{Out, rewrite};
@@ -129,7 +129,6 @@ pub(crate) fn text_edit_of(action: &Action) -> Option<usize> {
 }
 
 fn edit(conversation: &Conversation, action: &Action) -> Edit {
-    use windowsill::conversation::edit::Rule;
     let text = |at: usize, rule: Rule, text: String| Edit::Text {
         at,
         digest: conversation.body[at].digest,
@@ -233,7 +232,7 @@ pub(crate) fn check(conversation: &Conversation, facts: &Facts, policy: &Policy)
     well_formed(&pass.out)?;
     order(conversation, &pass)?;
     bytes(conversation, &pass, policy)?;
-    last_user(conversation, &pass, policy)?;
+    last_user(conversation, facts, &pass)?;
     if policy.template.strict_alternation {
         alternates(&pass.out)?;
     }
@@ -308,20 +307,20 @@ fn bytes(conversation: &Conversation, pass: &Pass, policy: &Policy) -> Result<()
 }
 
 /// The last user message says all it said, unless it alone had to be cut.
-fn last_user(conversation: &Conversation, pass: &Pass, policy: &Policy) -> Result<(), String> {
+fn last_user(conversation: &Conversation, facts: &Facts, pass: &Pass) -> Result<(), String> {
     let Some(last) = conversation.body.iter().rposition(|m| m.role == Role::User) else { return Ok(()) };
     let message = &conversation.body[last];
     let touched = pass.view.edits.iter().any(|e| matches!(e, Edit::Text { at, .. } if *at == last));
     if touched {
         let cut = pass.plan.actions.iter().any(|a| matches!(a, Action::Cut { at, .. } if *at == last));
-        return ensure(cut, || "the last user message was edited, but not because it had to be cut".into());
+        let was = |e: &Edit| matches!(e, Edit::Text { at, rule: Rule::Truncate, .. } if *at == last);
+        return ensure(cut || facts.view.edits.iter().any(was), || "the last user message was edited, but not because it had to be cut".into());
     }
     let read: Vec<Message> = pass.out.iter().map(read).collect();
     let found = read.iter().any(|m| m.role == Role::User && m.text.contains(&message.text));
     ensure(found, || format!("the last user message {:?} is gone", message.text))?;
     let media = read.iter().filter(|m| m.role == Role::User && m.text.contains(&message.text));
     let kept = media.map(|m| m.media.len()).max().unwrap_or(0);
-    let _ = policy;
     ensure(kept >= message.media.len(), || "media of the last user message are gone".into())
 }
 
