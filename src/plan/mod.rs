@@ -167,7 +167,7 @@ pub fn plan(conversation: &Conversation, facts: &Facts, policy: &Policy) -> Plan
         ("repeat", repeat::apply, sheet.lines.clear_at / 2),
         ("clear", clear::apply, sheet.lines.clear_at),
         ("summarize", summarize::apply, sheet.lines.summarize_at),
-        ("restore", restore::apply, 0),
+        ("restore", restore::apply_behind_changes, 0),
         ("truncate", truncate::apply, sheet.lines.limit),
     ];
     for (rule, apply, line) in layers {

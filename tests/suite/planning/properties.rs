@@ -131,7 +131,7 @@ fn facts(conversation: &Conversation, view: &View, n: &Numbers) -> Facts {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 700, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
     /// One request: all that [`harness::check`] asks; and no request is refused that could have been made to fit.
     #[test]
@@ -195,8 +195,8 @@ proptest! {
     #[test]
     fn brute_force(says in prop::collection::vec(say(), 1..8), window in 128..900_u32) {
         let policy = Policy::default();
-        let conversation = read(&messages(&says), &policy.template);
-        prop_assume!(conversation.body.len() <= 8);
+        let few = |n: usize| read(&messages(&says[..n]), &policy.template);
+        let conversation = (0..=says.len()).rev().map(few).find(|c| c.body.len() <= 8).expect("none are few");
         let facts = harness::facts(&conversation, &View::default(), window, window / 8);
         let pass = harness::check(&conversation, &facts, &policy).map_err(TestCaseError::fail)?;
         let best = oracle::best(&conversation, &facts);
