@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use super::facts::{PLACEHOLDER, SMALL};
 use super::sheet::Sheet;
-use super::{Action, economics, evict};
+use super::{Action, Strategy, economics, evict};
 use crate::conversation::Digest;
 use crate::conversation::edit::Rule;
 
@@ -19,7 +19,11 @@ pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
     let (count, first) = clear_before(sheet, recent, sheet.lines.clear_to);
     let freed = snapshot.total - sheet.total().min(snapshot.total);
     let again = first.map_or(0, |at| sheet.evaluated_again(at));
-    if count > 0 && !at_wall && !economics::worthwhile(freed, again) {
+    let deep = economics::deep(freed, sheet.lines.clear_at, sheet.lines.clear_to);
+    // At the wall there is no choice but between this and folding; a little clearing would only put that off for a turn.
+    let fits = sheet.total() <= sheet.lines.limit;
+    let pays = if at_wall { fits && deep || sheet.policy.strategy == Strategy::Off } else { deep && economics::worthwhile(freed, again) };
+    if count > 0 && !pays {
         snapshot.restore(sheet);
         return None;
     }

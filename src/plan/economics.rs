@@ -10,6 +10,12 @@ pub fn worthwhile(freed: Tokens, evaluated_again: Tokens) -> bool {
     freed > 0 && freed >= evaluated_again
 }
 
+/// Whether an edit frees enough to be made at all short of the wall: half of what its lines are apart. Less would only
+/// have to be done again a turn or two later.
+pub fn deep(freed: Tokens, at: Tokens, to: Tokens) -> bool {
+    freed > 0 && freed >= at.saturating_sub(to) / 2
+}
+
 /// The least that tokens evaluated over the ideal can be, with these sizes; infinite when the tail leaves no room.
 pub fn bound(head: Tokens, brief: Tokens, tail: Tokens, trigger: Tokens) -> f64 {
     let again = f64::from(brief) + f64::from(tail);

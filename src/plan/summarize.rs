@@ -29,7 +29,9 @@ pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
     let old = sheet.fold.replace(fold.clone());
     let freed = total - sheet.total().min(total);
     let again = sheet.evaluated_again(fold.from) + fold.brief;
-    if freed == 0 || !at_wall && !economics::worthwhile(freed, again) {
+    let lines = &sheet.lines;
+    let pays = economics::worthwhile(freed, again) && economics::deep(freed, lines.summarize_at, lines.summarize_to);
+    if freed == 0 || !at_wall && !pays {
         sheet.fold = old;
         return None;
     }
@@ -73,6 +75,8 @@ pub(super) fn choose(sheet: &Sheet<'_>, keep_recent: usize, target: Tokens) -> O
         let kept = kept(to);
         kept.iter().map(|i| sheet.cost[*i]).sum::<Tokens>() + sheet.fold_frame(to, &kept)
     };
+    // What is recent stays as long as that leaves half of the room between the lines; else the next turns would fold again.
+    let half_way = sheet.lines.summarize_to.midpoint(sheet.lines.summarize_at);
     // Walk the cuts from the end: the tail grows until it no longer fits.
     let mut tail: Tokens = 0;
     let mut best = None;
@@ -80,7 +84,7 @@ pub(super) fn choose(sheet: &Sheet<'_>, keep_recent: usize, target: Tokens) -> O
     for unit in sheet.units.iter().rev().take_while(|u| u.start >= from) {
         tail += (unit.start..unit.end).map(|i| sheet.cost[i]).sum::<Tokens>();
         let fits = head + pinned(unit.start) + tail <= target;
-        let wanted = unit.start >= recent && head + pinned(unit.start) + tail <= sheet.lines.summarize_at;
+        let wanted = unit.start >= recent && head + pinned(unit.start) + tail <= half_way;
         if unit.start == newest || fits || wanted {
             best = Some((unit.start, tail));
         } else {

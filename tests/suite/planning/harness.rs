@@ -185,7 +185,11 @@ pub(crate) fn pass(conversation: &Conversation, facts: &Facts, policy: &Policy) 
     let plan = plan(conversation, facts, policy);
     let view = view_of(conversation, &facts.view, &plan);
     let out = rewrite(conversation, &view, &policy.template);
-    let tokens = facts.tools + out.iter().map(cost_of).sum::<Tokens>();
+    let measured = |o: &Out| match o.at {
+        Some(at) if !o.changed => facts.costs[at].total(),
+        _ => cost_of(o),
+    };
+    let tokens = facts.tools + out.iter().map(measured).sum::<Tokens>();
     Pass { plan, view, out, tokens }
 }
 
