@@ -24,6 +24,11 @@ pub struct Lines {
 }
 
 impl Lines {
+    /// Half way between the folding lines: what comes down to here has room for a while.
+    pub(super) fn half_way(&self) -> Tokens {
+        self.summarize_to.midpoint(self.summarize_at)
+    }
+
     /// The lines for a request. Shares are of the window and count the reserved output, as pressure does; where system
     /// prompt and tools leave so little room that a line would cut into them, the share is taken of the room instead.
     pub fn of(facts: &Facts, policy: &Policy) -> Lines {

@@ -5,29 +5,45 @@ use std::collections::HashSet;
 
 use super::facts::{PLACEHOLDER, SMALL};
 use super::sheet::Sheet;
-use super::{Action, Strategy, economics, evict};
-use crate::conversation::Digest;
+use super::{Action, Strategy, economics, evict, summarize};
+use crate::conversation::{Digest, Tokens};
 use crate::conversation::edit::Rule;
 
 pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
     if sheet.total() <= sheet.lines.clear_at {
         return None;
     }
-    let at_wall = sheet.total() > sheet.lines.limit;
-    let snapshot = Snapshot::of(sheet);
     let recent = sheet.recent(sheet.policy.keep_recent);
-    let (count, first) = clear_before(sheet, recent, sheet.lines.clear_to);
+    if sheet.total() <= sheet.lines.limit {
+        let lines = sheet.lines;
+        return attempt(sheet, recent, |freed, again, _| {
+            economics::deep(freed, lines.clear_at, lines.clear_to) && economics::worthwhile(freed, again)
+        });
+    }
+    if sheet.policy.strategy == Strategy::Off {
+        return attempt(sheet, recent, |freed, _, _| freed > 0);
+    }
+    // At the wall the choice is between this and folding; a little clearing would only put that off for a turn.
+    let lines = sheet.lines;
+    let instead = |freed, _, total| total <= lines.limit && economics::deep(freed, lines.summarize_at, lines.summarize_to);
+    let done = attempt(sheet, recent, instead);
+    // Where not even folding can keep all that is recent, clearing results among it is the milder way.
+    let fold = summarize::choose(sheet, sheet.policy.keep_recent, lines.summarize_to);
+    let newest = sheet.units.last().map_or(0, |u| u.start);
+    if done.is_none() && fold.is_some_and(|fold| fold.to > recent) { attempt(sheet, newest, instead) } else { done }
+}
+
+/// Clears before message `end`, and takes it back unless it pays: `(freed, evaluated again, total)`.
+fn attempt(sheet: &mut Sheet<'_>, end: usize, pays: impl Fn(Tokens, Tokens, Tokens) -> bool) -> Option<String> {
+    let snapshot = Snapshot::of(sheet);
+    let (count, first) = clear_before(sheet, end, sheet.lines.clear_to);
     let freed = snapshot.total - sheet.total().min(snapshot.total);
     let again = first.map_or(0, |at| sheet.evaluated_again(at));
-    let deep = economics::deep(freed, sheet.lines.clear_at, sheet.lines.clear_to);
-    // At the wall there is no choice but between this and folding; a little clearing would only put that off for a turn.
-    let fits = sheet.total() <= sheet.lines.limit;
-    let pays = if at_wall { fits && deep || sheet.policy.strategy == Strategy::Off } else { deep && economics::worthwhile(freed, again) };
-    if count > 0 && !pays {
+    if count == 0 || !pays(freed, again, sheet.total()) {
         snapshot.restore(sheet);
         return None;
     }
-    (count > 0).then(|| format!("{count} old results cleared, {freed} tokens freed, {again} to evaluate again"))
+    Some(format!("{count} old results cleared, {freed} tokens freed, {again} to evaluate again"))
 }
 
 /// Clears results and long arguments before message `end`, oldest first, until the prompt is down to `target`. Returns

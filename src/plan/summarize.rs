@@ -76,7 +76,7 @@ pub(super) fn choose(sheet: &Sheet<'_>, keep_recent: usize, target: Tokens) -> O
         kept.iter().map(|i| sheet.cost[*i]).sum::<Tokens>() + sheet.fold_frame(to, &kept)
     };
     // What is recent stays as long as that leaves half of the room between the lines; else the next turns would fold again.
-    let half_way = sheet.lines.summarize_to.midpoint(sheet.lines.summarize_at);
+    let half_way = sheet.lines.half_way();
     // Walk the cuts from the end: the tail grows until it no longer fits.
     let mut tail: Tokens = 0;
     let mut best = None;
@@ -111,11 +111,14 @@ pub(super) fn choose(sheet: &Sheet<'_>, keep_recent: usize, target: Tokens) -> O
 
 /// Where folding starts: behind the first user message, if the session begins with it; else at the very start.
 pub(super) fn start(sheet: &Sheet<'_>) -> usize {
-    if let Some(fold) = &sheet.fold {
-        return fold.from;
-    }
     let body = &sheet.conversation.body;
     let largest = (f64::from(sheet.lines.summarize_to) * LARGEST_ANCHOR) as Tokens;
+    if let Some(fold) = &sheet.fold {
+        // A large first message that was the request itself when folding began is history once there is another.
+        let asked = sheet.last_user().is_some_and(|at| at < fold.from);
+        let large = (0..fold.from).map(|i| sheet.cost[i]).sum::<Tokens>() > largest;
+        return if large && !asked { 0 } else { fold.from };
+    }
     let anchor = body.iter().take(ANCHOR_WITHIN).position(|m| m.role == Role::User);
     match anchor {
         // A step must not be cut off from its results, so what stands before the anchor must end a unit: it does, since a

@@ -37,11 +37,12 @@ pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
         }
         helps
     };
-    let measures: [(&str, &dyn Fn(&mut Sheet<'_>) -> bool); 9] = [
+    let measures: [(&str, &dyn Fn(&mut Sheet<'_>) -> bool); 10] = [
         ("all but the newest steps folded", &|s| fold_to(s, s.lines.summarize_to)),
         ("results before the newest step cleared", &|s| clear::clear_before(s, newest, s.lines.limit).0 > 0),
         ("all but the newest step folded", &|s| fold_to(s, 0)),
-        ("large messages cut to a fair share", &share_out),
+        ("old messages cut to a fair share", &|s| share_out(s, newest, s.lines.half_way())),
+        ("large messages cut to a fair share", &|s| share_out(s, s.cost.len(), s.lines.limit)),
         ("brief shortened", &shrink_brief),
         ("the newest step folded too", &|s| folds && fold_all(s, true)),
         ("last user message cut", &|s| folds && cut_last_user(s)),
@@ -85,7 +86,8 @@ fn fold_all(sheet: &mut Sheet<'_>, must_fit: bool) -> bool {
 /// they are cut. Only if that fits.
 fn cut_instead(sheet: &mut Sheet<'_>) -> bool {
     let mut other = Sheet::new(sheet.conversation, sheet.facts, sheet.policy);
-    share_out(&mut other);
+    let (end, limit) = (other.cost.len(), other.lines.limit);
+    share_out(&mut other, end, limit);
     let fits = |s: &Sheet<'_>| s.total() <= s.lines.limit;
     if !fits(&other) {
         cut_last_user(&mut other);
@@ -98,13 +100,14 @@ fn cut_instead(sheet: &mut Sheet<'_>) -> bool {
     false
 }
 
-/// Cuts the largest messages that may be cut until all fit: everyone gets the same share, small ones keep theirs.
-fn share_out(sheet: &mut Sheet<'_>) -> bool {
+/// Cuts the largest messages before `end` that may be cut until all is down to `target`: everyone gets the same share,
+/// small ones keep theirs.
+fn share_out(sheet: &mut Sheet<'_>, end: usize, target: Tokens) -> bool {
     let last_user = sheet.last_user();
     let speech_stays = sheet.policy.strategy == Strategy::Off;
     // Text and arguments apart: both can be the large part.
     let mut parts: Vec<(usize, Option<usize>, Tokens)> = Vec::new();
-    for at in 0..sheet.cost.len() {
+    for at in 0..end {
         let role = sheet.conversation.body[at].role;
         if sheet.folded(at) || Some(at) == last_user || role == Role::Other {
             continue;
@@ -115,7 +118,7 @@ fn share_out(sheet: &mut Sheet<'_>) -> bool {
         parts.extend(sheet.calls[at].iter().enumerate().map(|(call, tokens)| (at, Some(call), *tokens)));
     }
     let fixed = sheet.total() - parts.iter().map(|p| p.2).sum::<Tokens>().min(sheet.total());
-    let room = sheet.lines.limit.saturating_sub(fixed);
+    let room = target.saturating_sub(fixed);
     let share = fair_share(parts.iter().map(|p| p.2).collect(), room).max(LEAST_SHARE);
     let mut cut = false;
     for (at, call, tokens) in parts {
