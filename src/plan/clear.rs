@@ -6,8 +6,8 @@ use std::collections::HashSet;
 use super::facts::{PLACEHOLDER, SMALL};
 use super::sheet::Sheet;
 use super::{Action, Strategy, economics, evict, summarize};
-use crate::conversation::{Digest, Tokens};
 use crate::conversation::edit::Rule;
+use crate::conversation::{Digest, Tokens};
 
 pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
     if sheet.total() <= sheet.lines.clear_at {
@@ -17,7 +17,7 @@ pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
     if sheet.total() <= sheet.lines.limit {
         let lines = sheet.lines;
         return attempt(sheet, recent, |freed, again, _| {
-            economics::deep(freed, lines.clear_at, lines.clear_to) && economics::worthwhile(freed, again)
+            economics::deep_clear(freed, lines.clear_at, lines.clear_to) && economics::worthwhile(freed, again)
         });
     }
     if sheet.policy.strategy == Strategy::Off {
@@ -25,7 +25,8 @@ pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
     }
     // At the wall the choice is between this and folding; a little clearing would only put that off for a turn.
     let lines = sheet.lines;
-    let instead = |freed, _, total| total <= lines.limit && economics::deep(freed, lines.summarize_at, lines.summarize_to);
+    let instead =
+        |freed, _, total| total <= lines.limit && economics::deep_clear(freed, lines.summarize_at, lines.summarize_to);
     let done = attempt(sheet, recent, instead);
     // Where not even folding can keep all that is recent, clearing results among it is the milder way.
     let fold = summarize::choose(sheet, sheet.policy.keep_recent, lines.summarize_to);

@@ -10,9 +10,14 @@ pub fn worthwhile(freed: Tokens, evaluated_again: Tokens) -> bool {
     freed > 0 && freed >= evaluated_again
 }
 
-/// Whether an edit frees enough to be made at all short of the wall: half of what its lines are apart. Less would only
-/// have to be done again a turn or two later.
-pub fn deep(freed: Tokens, at: Tokens, to: Tokens) -> bool {
+/// Whether folding goes as deep as its lines promise: short of the wall anything less would be done again soon.
+pub fn deep_fold(freed: Tokens, at: Tokens, to: Tokens) -> bool {
+    freed > 0 && freed >= at.saturating_sub(to)
+}
+
+/// Whether clearing goes deep enough to be made at all: half of what its lines are apart, since what can be cleared may be
+/// spread thin, and clearing is cheaper than folding.
+pub fn deep_clear(freed: Tokens, at: Tokens, to: Tokens) -> bool {
     freed > 0 && freed >= at.saturating_sub(to) / 2
 }
 

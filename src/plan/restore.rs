@@ -50,7 +50,9 @@ fn restore(sheet: &mut Sheet<'_>, from: usize, may: impl Fn(&Sheet<'_>) -> bool)
         if message.role != Role::Tool || sheet.touched[at].is_some() || sheet.folded(at) || !is_stub(&message.text) {
             continue;
         }
-        if let Some(of) = earlier(sheet, at).filter(|of| sheet.folded(*of) || sheet.touched[*of].is_some()).filter(|_| may(sheet)) {
+        if let Some(of) =
+            earlier(sheet, at).filter(|of| sheet.folded(*of) || sheet.touched[*of].is_some()).filter(|_| may(sheet))
+        {
             let tokens = sheet.cost[at] + POINTER;
             sheet.replace(at, Rule::Restore, tokens, Action::Restore { at, of });
             count += 1;

@@ -30,7 +30,8 @@ pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
     let freed = total - sheet.total().min(total);
     let again = sheet.evaluated_again(fold.from) + fold.brief;
     let lines = &sheet.lines;
-    let pays = economics::worthwhile(freed, again) && economics::deep(freed, lines.summarize_at, lines.summarize_to);
+    let pays =
+        economics::worthwhile(freed, again) && economics::deep_fold(freed, lines.summarize_at, lines.summarize_to);
     if freed == 0 || !at_wall && !pays {
         sheet.fold = old;
         return None;

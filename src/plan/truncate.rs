@@ -37,16 +37,19 @@ pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
         }
         helps
     };
-    let measures: [(&str, &dyn Fn(&mut Sheet<'_>) -> bool); 10] = [
+    let measures: [(&str, &dyn Fn(&mut Sheet<'_>) -> bool); 11] = [
         ("all but the newest steps folded", &|s| fold_to(s, s.lines.summarize_to)),
         ("results before the newest step cleared", &|s| clear::clear_before(s, newest, s.lines.limit).0 > 0),
         ("all but the newest step folded", &|s| fold_to(s, 0)),
+        ("last user message, which alone passes the window, cut", &|s| folds && cut_lonely(s)),
         ("old messages cut to a fair share", &|s| share_out(s, newest, s.lines.half_way())),
         ("large messages cut to a fair share", &|s| share_out(s, s.cost.len(), s.lines.limit)),
         ("brief shortened", &shrink_brief),
         ("the newest step folded too", &|s| folds && fold_all(s, true)),
-        ("last user message cut", &|s| folds && cut_last_user(s)),
-        ("the newest step folded too, last user message cut", &|s| folds && fold_all(s, false) && cut_last_user(s)),
+        ("last user message cut", &|s| folds && cut_last_user(s, s.lines.limit)),
+        ("the newest step folded too, last user message cut", &|s| {
+            folds && fold_all(s, false) && cut_last_user(s, s.lines.limit)
+        }),
         ("nothing folded, all messages cut", &|s| folds && cut_instead(s)),
     ];
     let mut done = Vec::new();
@@ -90,7 +93,7 @@ fn cut_instead(sheet: &mut Sheet<'_>) -> bool {
     share_out(&mut other, end, limit);
     let fits = |s: &Sheet<'_>| s.total() <= s.lines.limit;
     if !fits(&other) {
-        cut_last_user(&mut other);
+        cut_last_user(&mut other, limit);
     }
     if fits(&other) {
         other.because = std::mem::take(&mut sheet.because);
@@ -162,9 +165,20 @@ fn shrink_brief(sheet: &mut Sheet<'_>) -> bool {
     true
 }
 
-fn cut_last_user(sheet: &mut Sheet<'_>) -> bool {
+/// Cuts a last user message that passes the window with nothing else beside it, so that the steps of its turn have room.
+fn cut_lonely(sheet: &mut Sheet<'_>) -> bool {
     let Some(at) = sheet.last_user() else { return false };
-    let over = sheet.total() - sheet.lines.limit;
+    if sheet.facts.head() + sheet.facts.costs[at].total() <= sheet.lines.limit {
+        return false;
+    }
+    let running = at + 1 < sheet.cost.len();
+    let target = if running { sheet.lines.half_way() } else { sheet.lines.limit };
+    cut_last_user(sheet, target)
+}
+
+fn cut_last_user(sheet: &mut Sheet<'_>, target: Tokens) -> bool {
+    let Some(at) = sheet.last_user() else { return false };
+    let over = sheet.total().saturating_sub(target);
     let budget = sheet.text(at).saturating_sub(over);
     if budget < LEAST_USER {
         return false;

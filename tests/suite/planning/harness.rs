@@ -318,7 +318,9 @@ fn last_user(conversation: &Conversation, facts: &Facts, pass: &Pass) -> Result<
     if touched {
         let cut = pass.plan.actions.iter().any(|a| matches!(a, Action::Cut { at, .. } if *at == last));
         let was = |e: &Edit| matches!(e, Edit::Text { at, rule: Rule::Truncate, .. } if *at == last);
-        return ensure(cut || facts.view.edits.iter().any(was), || "the last user message was edited, but not because it had to be cut".into());
+        return ensure(cut || facts.view.edits.iter().any(was), || {
+            "the last user message was edited, but not because it had to be cut".into()
+        });
     }
     let read: Vec<Message> = pass.out.iter().map(read).collect();
     let found = read.iter().any(|m| m.role == Role::User && m.text.contains(&message.text));

@@ -32,7 +32,10 @@ pub(crate) fn best(conversation: &Conversation, facts: &Facts) -> Best {
             _ if Some(at) == last_user => 0,
             // Roles nobody knows are passed through as they are.
             Role::Other => cost.total(),
-            _ => (cost.text + cost.media).min(LEAST_SHARE) + cost.calls.iter().map(|c| (*c).min(LEAST_SHARE)).sum::<Tokens>(),
+            _ => {
+                (cost.text + cost.media).min(LEAST_SHARE)
+                    + cost.calls.iter().map(|c| (*c).min(LEAST_SHARE)).sum::<Tokens>()
+            }
         }
     };
     for from in 0..=units.len() {

@@ -159,27 +159,30 @@ fn repeat_and_restore() {
 fn summarize() {
     check_all(&[
         // At 0.85 * 1000 - 100 = 750, down to 0.45 * 1000 - 100 = 350.
-        (
-            "window 1000 reserve 100 keep 2 | sys:100 user:50 asst:150 user:150 asst:150 user:150",
-            "nothing (750 -> 750)",
-        ),
-        (
-            "window 1000 reserve 100 keep 2 | sys:100 user:50 asst:150 user:150 asst:150 user:151",
-            "fold 1..3 into 125 (751 -> 588)",
-        ),
+        ("window 1000 reserve 100 keep 2 | sys:100 user:50 asst:250 user:250 asst:50 user:50", "nothing (750 -> 750)"),
+        ("window 1000 reserve 100 keep 2 | sys:100 user:50 asst:250 user:250 asst:50 user:51", "nothing (751 -> 751)"),
         // Where briefs can be made between requests, folding waits for the wall.
         (
-            "window 1000 reserve 100 keep 2 background | sys:100 user:50 asst:150 user:150 asst:150 user:151",
+            "window 1000 reserve 100 keep 2 background | sys:100 user:50 asst:250 user:250 asst:50 user:51",
             "nothing (751 -> 751)",
         ),
         (
             "window 1000 reserve 100 keep 2 background | sys:100 user:50 asst:250 user:150 asst:150 user:201",
-            "fold 1..3 into 125 (901 -> 638)",
+            "fold 1..4 into 125 (901 -> 520)",
+        ),
+        // What is recent stays; when folding cannot go deep because of it, it waits for the wall.
+        (
+            "window 1000 reserve 100 keep 2 | sys:100 user:50 asst:150 user:150 asst:150 user:151",
+            "nothing (751 -> 751)",
+        ),
+        (
+            "window 1000 reserve 100 keep 2 | sys:100 user:50 asst:150 user:150 asst:250 user:201",
+            "fold 1..4 into 125 (901 -> 520)",
         ),
         // Without a model.
         (
-            "window 1000 reserve 100 keep 2 strategy truncate background | sys:100 user:50 asst:150 user:150 asst:150 user:151",
-            "fold 1..3 into 125 without a model (751 -> 588)",
+            "window 1000 reserve 100 keep 2 strategy truncate background | sys:100 user:50 asst:250 user:250 asst:50 user:51",
+            "nothing (751 -> 751)",
         ),
         // Never, even when that means to refuse.
         (
@@ -204,7 +207,7 @@ fn summarize() {
             "fold 0..3 into 125 (850 -> 337)",
         ),
         // It is the last: it stays.
-        ("window 1000 reserve 100 keep 2 | sys:50 user:400 5*(call:20 result:60)", "fold 1..9 into 125 (850 -> 667)"),
+        ("window 1000 reserve 100 keep 2 | sys:50 user:400 5*(call:20 result:60)", "nothing (850 -> 850)"),
         // No user message at all; an assistant first.
         ("window 1000 reserve 100 keep 2 | sys:50 12*(asst:80)", "fold 0..10 into 125 (1010 -> 347)"),
         (
@@ -238,11 +241,8 @@ fn at_the_wall() {
         ),
         // The last user message alone.
         ("window 1000 reserve 100 | sys:50 user:3000", "cut 0 to 850 (3050 -> 900)"),
-        (
-            "window 1000 reserve 100 | sys:50 user:100 asst:50 user:3000",
-            "shorten 0 to 48; shorten 1 to 48; cut 2 to 754 (3200 -> 900)",
-        ),
-        ("window 1000 reserve 100 | sys:50 user:3000 call:20 result:50", "cut 0 to 782; shorten 2 to 48 (3120 -> 900)"),
+        ("window 1000 reserve 100 | sys:50 user:100 asst:50 user:3000", "cut 2 to 700 (3200 -> 900)"),
+        ("window 1000 reserve 100 | sys:50 user:3000 call:20 result:50", "cut 0 to 430 (3120 -> 550)"),
         // Only one message, and it is not the user's.
         ("window 1000 reserve 100 | asst:3000", "shorten 0 to 900 (3000 -> 900)"),
         ("window 1000 reserve 100 | sys:3000", "refused; nothing (3000 -> 3000)"),
@@ -274,7 +274,7 @@ fn at_the_wall() {
         // Many small messages behind the last user message, none of which can be cut.
         (
             "window 500 reserve 100 strict | user:20 40*(call:15 result:12) user:20 asst:10 user:20",
-            "fold 1..77 into 96 (1162 -> 268)",
+            "fold 1..83 into 96 (1162 -> 204)",
         ),
     ]);
 }

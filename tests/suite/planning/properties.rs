@@ -18,7 +18,12 @@ enum Say {
     Image(usize),
     Assistant(usize),
     /// Calls: how long the arguments are, which tool, whether they are valid JSON; then which are answered, how long.
-    Step { calls: Vec<(usize, bool)>, answers: Vec<Option<usize>>, reuse: bool, late: bool },
+    Step {
+        calls: Vec<(usize, bool)>,
+        answers: Vec<Option<usize>>,
+        reuse: bool,
+        late: bool,
+    },
     Other(usize),
 }
 
@@ -98,13 +103,15 @@ fn policy() -> impl Strategy<Value = Policy> {
         }),
     ];
     let never = prop::bool::weighted(0.2);
-    (fold, template, 0..12_usize, 0.05..1.0_f64, never).prop_map(|(strategy, template, keep_recent, evict, never)| Policy {
-        strategy,
-        template,
-        keep_recent,
-        evict_over: Size::Share(evict),
-        never_clear: if never { vec!["f".into()] } else { Vec::new() },
-        ..Policy::default()
+    (fold, template, 0..12_usize, 0.05..1.0_f64, never).prop_map(|(strategy, template, keep_recent, evict, never)| {
+        Policy {
+            strategy,
+            template,
+            keep_recent,
+            evict_over: Size::Share(evict),
+            never_clear: if never { vec!["f".into()] } else { Vec::new() },
+            ..Policy::default()
+        }
     })
 }
 

@@ -77,6 +77,7 @@ struct Tally {
     /// Clears that a fold followed within three turns.
     wasted_clears: usize,
     last_clear: Option<usize>,
+    thrash: usize,
 }
 
 fn replay(messages: &[Value], tools: &Value, window: Tokens, background: bool) -> Result<Tally, String> {
@@ -99,11 +100,6 @@ fn replay(messages: &[Value], tools: &Value, window: Tokens, background: bool) -
         }
         if pass.plan.fits && pass.tokens > pass.plan.lines.limit {
             return Err(format!("turn {}: {} tokens do not fit", tally.turns, pass.tokens));
-        }
-        if std::option_env!("TRACE_PLAN").is_some() && !pass.plan.actions.is_empty() {
-            let new = facts.costs[forwarded.min(facts.costs.len())..].iter().map(|c| c.total()).collect::<Vec<_>>();
-            eprintln!("   turn {} len {} new {new:?} head {} lines {:?} {}", tally.turns, conversation.body.len(), facts.head(), pass.plan.lines, super::picture::say(&pass.plan));
-            for b in &pass.plan.because { eprintln!("        {b}"); }
         }
         tally.count(&conversation, &facts, &pass, &sent, forwarded);
         if pass.plan.fits {
@@ -131,7 +127,8 @@ impl Tally {
         let tools = if first { 0 } else { facts.tools };
         let evaluated = pass.tokens.saturating_sub(known + tools);
         let new = |o: &&Out| o.at.is_some_and(|at| at >= before) || first;
-        let ideal = pass.out.iter().filter(new).map(harness::cost_of).sum::<Tokens>() + if first { facts.tools } else { 0 };
+        let ideal =
+            pass.out.iter().filter(new).map(harness::cost_of).sum::<Tokens>() + if first { facts.tools } else { 0 };
         self.evaluated += u64::from(evaluated);
         self.ideal += u64::from(ideal);
         let large = c.body[before.min(c.body.len())..].iter().any(|m| harness::cost(m).total() * 10 > facts.window * 3);
@@ -155,9 +152,14 @@ impl Tally {
 #[test]
 fn recorded_sessions_fit_and_are_rarely_rewritten() {
     let mut failures = Vec::new();
-    for (window, background) in [(2048, false), (4096, false), (4096, true), (8192, false), (8192, true)] {
+    for (window, background, most_folds) in
+        [(2048, false, 0.13), (4096, false, 0.06), (4096, true, 0.05), (8192, false, 0.03), (8192, true, 0.025)]
+    {
         eprintln!("\nwindow {window}, background {background}");
-        eprintln!("{:46} {:>5} {:>6} {:>5} {:>7} {:>6} {:>7} {:>6}", "session", "turns", "clears", "folds", "refused", "thrash", "wasted", "eval/ideal");
+        eprintln!(
+            "{:46} {:>5} {:>6} {:>5} {:>7} {:>6} {:>7} {:>6}",
+            "session", "turns", "clears", "folds", "refused", "thrash", "wasted", "eval/ideal"
+        );
         let mut sum = Tally::default();
         for (name, messages, tools) in recorded() {
             let tally = match replay(&messages, &tools, window, background) {
@@ -170,7 +172,10 @@ fn recorded_sessions_fit_and_are_rarely_rewritten() {
             let ratio = tally.evaluated as f64 / tally.ideal.max(1) as f64;
             if tally.folds + tally.clears > 0 {
                 let Tally { turns, clears, folds, refused, wasted_clears, .. } = tally;
-                eprintln!("{name:46} {turns:5} {clears:6} {folds:5} {refused:7} {:6} {wasted_clears:7} {ratio:6.2}", tally.thrash());
+                eprintln!(
+                    "{name:46} {turns:5} {clears:6} {folds:5} {refused:7} {:6} {wasted_clears:7} {ratio:6.2}",
+                    tally.thrash()
+                );
             }
             sum.turns += tally.turns;
             sum.clears += tally.clears;
@@ -179,14 +184,25 @@ fn recorded_sessions_fit_and_are_rarely_rewritten() {
             sum.wasted_clears += tally.wasted_clears;
             sum.evaluated += tally.evaluated;
             sum.ideal += tally.ideal;
-            sum.ideal += 0;
-            sum.last_clear = Some(sum.last_clear.unwrap_or(0) + tally.thrash());
+            sum.thrash += tally.thrash();
         }
         eprintln!(
             "{:46} {:5} {:6} {:5} {:7} {:6} {:7} {:6.3}",
-            "sum", sum.turns, sum.clears, sum.folds, sum.refused, sum.last_clear.unwrap_or(0), sum.wasted_clears,
+            "sum",
+            sum.turns,
+            sum.clears,
+            sum.folds,
+            sum.refused,
+            sum.thrash,
+            sum.wasted_clears,
             sum.evaluated as f64 / sum.ideal.max(1) as f64
         );
+        // Measured when this was written: 0.11, 0.05, 0.04, 0.02, 0.02 folds a turn, evaluated over ideal at most 1.31.
+        let (folds, again) =
+            (sum.folds as f64 / sum.turns.max(1) as f64, sum.evaluated as f64 / sum.ideal.max(1) as f64);
+        assert!(folds <= most_folds, "window {window}: {folds} folds a turn");
+        assert!(again <= 1.35, "window {window}: {again} times the ideal is evaluated");
+        assert!(window < 8192 || sum.thrash * 500 <= sum.turns, "window {window}: {} folds close together", sum.thrash);
     }
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
