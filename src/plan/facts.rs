@@ -46,7 +46,8 @@ pub struct Facts {
     pub costs: Vec<Cost>,
     /// Edits made already for a prefix of this body.
     pub view: View,
-    /// Tokens that each edit of `view` put in place, in the same order.
+    /// Tokens that each edit of `view` put in place, in the same order: of a text edit, the whole message but for its
+    /// calls; of an arguments edit, that call; of a fold, the brief alone.
     pub edit_costs: Vec<Tokens>,
     /// Messages of the body that were forwarded before: the server may hold them in its prompt cache.
     pub forwarded: usize,

@@ -1,5 +1,6 @@
 //! Restore: clients answer a repeated read with "unchanged, see the earlier result". When that result has left the view,
-//! such a stub points nowhere; it gets a pointer to the original.
+//! such a stub points nowhere; it gets a pointer to the original: when it arrives, or when the plan that takes the result
+//! out of the view is made.
 
 use super::Action;
 use super::sheet::Sheet;
@@ -25,14 +26,33 @@ const PHRASES: [&str; 8] = [
     "has not changed since",
 ];
 
+/// Stubs that arrive.
 pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
+    let from = sheet.forwarded;
+    restore(sheet, from, |_| true)
+}
+
+/// Stubs whose original leaves the view in this plan, as long as that crosses no line: behind the first change everything
+/// is evaluated again anyway.
+pub(super) fn apply_behind_changes(sheet: &mut Sheet<'_>) -> Option<String> {
+    let from = sheet.first_change();
+    restore(sheet, from, |sheet| {
+        let (now, lines) = (sheet.total(), &sheet.lines);
+        let crossed = |line: Tokens| now <= line && now + POINTER > line;
+        ![lines.clear_at, lines.summarize_at, lines.limit].into_iter().any(crossed)
+    })
+}
+
+fn restore(sheet: &mut Sheet<'_>, from: usize, may: impl Fn(&Sheet<'_>) -> bool) -> Option<String> {
     let mut count = 0;
-    for at in sheet.facts.forwarded..sheet.cost.len() {
+    for at in from..sheet.cost.len() {
         let message = &sheet.conversation.body[at];
-        if message.role != Role::Tool || sheet.touched[at].is_some() || !is_stub(&message.text) {
+        if message.role != Role::Tool || sheet.touched[at].is_some() || sheet.folded(at) || !is_stub(&message.text) {
             continue;
         }
-        if let Some(of) = earlier(sheet, at).filter(|of| sheet.folded(*of) || sheet.touched[*of].is_some()) {
+        if let Some(of) =
+            earlier(sheet, at).filter(|of| sheet.folded(*of) || sheet.touched[*of].is_some()).filter(|_| may(sheet))
+        {
             let tokens = sheet.cost[at] + POINTER;
             sheet.replace(at, Rule::Restore, tokens, Action::Restore { at, of });
             count += 1;

@@ -1,7 +1,9 @@
-//! The test binary: one module a subject.
+//! The test suite: one binary, so that it links once; one module a subject.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop where it stands, helpers included")]
 
 mod config;
+mod planning;
 mod profiles;
+mod templates;
 mod tidy;

@@ -1,0 +1,1 @@
+//! Chat templates: every real one renders, before and after rewriting.
