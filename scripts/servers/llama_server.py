@@ -29,7 +29,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=1, help="threads that generate (one is fastest for a model this small)")
     parser.add_argument("--threads-batch", type=int, default=min(2, os.cpu_count() or 1), help="threads that read prompts")
     parser.add_argument("--predict", type=int, default=-1, help="tokens a reply has at most, whatever the request asks for (-1: no limit)")
-    parser.add_argument("--cache-ram", type=int, default=0, help="MiB kept for prompts that left their slot (llama.cpp's own default: 8192)")
+    parser.add_argument("--cache-ram", type=int, default=1024, help="MiB kept for prompts that left their slot (llama.cpp's own default: 8192)")
     parser.add_argument("--chat-template", metavar="FILE", help="Jinja file used in place of the model's own template")
     parser.add_argument("--api-key", action="append", default=[], help="ask clients for this key (may be repeated)")
     parser.add_argument("--slot-save-path", metavar="DIR", help="allow /slots/ID?action=save|restore|erase")
@@ -37,6 +37,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--metrics", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--slots", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--props", action=argparse.BooleanOptionalAction, default=True, help="POST /props (GET always works)")
+    parser.add_argument("--with-parent", action="store_true", help="end when the process that started this one is gone")
     parser.add_argument("--verbose", action="store_true", help="llama.cpp's own log on stderr")
     return parser.parse_args()
 
@@ -101,7 +102,7 @@ def main() -> None:
         sys.exit(f"llama_server.py: {error}; run it with the python that `scripts/servers/install llama` made")
     if not os.path.isfile(args.model):
         sys.exit(f"llama_server.py: no such model file: {args.model}")
-    stop = threading.Event()
+    stop, parent = threading.Event(), os.getppid()
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, lambda *_: stop.set())
     # The wrapper does not say which free port it took before the model is there, so we choose it.
@@ -109,8 +110,8 @@ def main() -> None:
     wait_until_healthy(server.listening_address)
     print(f"listening {server.listening_address}", flush=True)
     while not stop.wait(1):
-        if os.getppid() == 1 and os.environ.get("WINDOWSILL_ORPHAN") != "stay":
-            break  # whoever started us is gone (a killed test run): do not stay behind
+        if args.with_parent and os.getppid() != parent:
+            break
     os._exit(0)  # nothing to save; llama.cpp's own teardown may wait for running replies
 
 

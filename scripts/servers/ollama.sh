@@ -10,7 +10,7 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=../lib.sh
 source "$here/../lib.sh"
 
-port=0 home="" ctx="" model=smollm2 binary=${WINDOWSILL_OLLAMA:-$CACHE/bin/ollama-$OLLAMA_VERSION} verbose=""
+port=0 home="" ctx="" model=smollm2 binary=${WINDOWSILL_OLLAMA:-$(ollama_path)} verbose=""
 [ "${1:-}" = start ] || die "usage: ollama.sh start [--port N] [--home DIR] [--ctx N] [--model NAME] [--no-model] [--binary FILE] [--verbose]"
 shift
 while [ $# -gt 0 ]; do
@@ -54,8 +54,9 @@ trap 'stop; exit 0' TERM INT HUP
 url=http://127.0.0.1:$port
 wait_http "$url/api/version" 60 "$server" || { tail -n 20 "$log" >&2; die "ollama.sh: Ollama did not answer on $url"; }
 if [ -n "$model" ] && ! "$binary" show "$model" > /dev/null 2>&1; then
+  gguf=$(model_path) || die "ollama.sh: the model is not there; run scripts/servers/install llama"
   {
-    echo "FROM $(model_path)"
+    echo "FROM $gguf"
     printf 'TEMPLATE """%s"""\n' "$(cat "$here/smollm2.gotmpl")"
     echo 'PARAMETER stop "<|im_start|>"'
     echo 'PARAMETER stop "<|im_end|>"'
