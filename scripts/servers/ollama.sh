@@ -50,20 +50,23 @@ stop() {
 }
 trap stop EXIT
 trap 'stop; exit 0' TERM INT HUP
+# Killed outright (SIGKILL, as a test runner's children are) we clean up nothing: a watcher outlives us to do it.
+setsid bash -c 'while kill -0 "$1"; do sleep 0.5; done; kill -KILL -- "-$2"' watcher $$ "$server" > /dev/null 2>&1 < /dev/null &
 
 url=http://127.0.0.1:$port
 wait_http "$url/api/version" 60 "$server" || { tail -n 20 "$log" >&2; die "ollama.sh: Ollama did not answer on $url"; }
-if [ -n "$model" ] && ! "$binary" show "$model" > /dev/null 2>&1; then
+if [ -n "$model" ]; then
   gguf=$(model_path) || die "ollama.sh: the model is not there; run scripts/servers/install llama"
-  {
-    echo "FROM $gguf"
-    printf 'TEMPLATE """%s"""\n' "$(cat "$here/smollm2.gotmpl")"
-    echo 'PARAMETER stop "<|im_start|>"'
-    echo 'PARAMETER stop "<|im_end|>"'
-    echo 'PARAMETER num_thread 1' # two that spin-wait for each other crawl on a busy machine
-  } > "$home/$model.Modelfile"
-  "$binary" create "$model" -f "$home/$model.Modelfile" > "$home/create.log" 2>&1 \
-    || { tail -n 20 "$home/create.log" >&2; die "ollama.sh: could not create the model $model"; }
+  modelfile="FROM $gguf
+TEMPLATE \"\"\"$(cat "$here/smollm2.gotmpl")\"\"\"
+PARAMETER stop \"<|im_start|>\"
+PARAMETER stop \"<|im_end|>\"
+PARAMETER num_thread 1" # two that spin-wait for each other crawl on a busy machine
+  if [ "$(cat "$home/$model.Modelfile" 2> /dev/null)" != "$modelfile" ] || ! "$binary" show "$model" > /dev/null 2>&1; then
+    printf '%s\n' "$modelfile" > "$home/$model.Modelfile"
+    "$binary" create "$model" -f "$home/$model.Modelfile" > "$home/create.log" 2>&1 \
+      || { tail -n 20 "$home/create.log" >&2; die "ollama.sh: could not create the model $model"; }
+  fi
 fi
 echo "listening $url"
 [ -z "$verbose" ] || tail -n +1 -f --pid="$server" "$log" >&2 &
