@@ -121,3 +121,8 @@ pub(crate) fn flags(flags: &Flags) -> Layer {
     }
     layer
 }
+
+/// A folder of this process alone, for what is thrown away at its end. Not made yet.
+pub fn scratch_dir() -> PathBuf {
+    std::env::temp_dir().join(format!("windowsill-dry-{}", std::process::id()))
+}

@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 use crate::plan::Policy;
 
 pub use context::{Context, SummaryModel, Template};
-pub use env::Environment;
+pub use env::{Environment, scratch_dir};
 pub use model::{ModelHints, SizeClass, parameters_in_name};
 pub use problem::{Problem, report};
 pub use profile::{DEFAULT as DEFAULT_PROFILE, Profile};

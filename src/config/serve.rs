@@ -162,7 +162,7 @@ fn num_ctx(value: &Value) -> Result<NumCtx, String> {
         (_, Some("loaded")) => Ok(NumCtx::Loaded),
         (_, Some("fit")) => {
             Err("must be \"loaded\" or a number of tokens, for fitting the window to the memory is not \
-             built in yet\nuse \"loaded\", or ask `windowsill fit` for the number"
+             built in yet\nuse \"loaded\", or a number of tokens"
                 .to_owned())
         }
         (Value::Text(text), _) if text.trim().parse::<u32>().is_ok() => {

@@ -37,7 +37,8 @@ pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
         }
         helps
     };
-    let measures: [(&str, &dyn Fn(&mut Sheet<'_>) -> bool); 11] = [
+    type Measure<'a> = &'a dyn Fn(&mut Sheet<'_>) -> bool;
+    let measures: [(&str, Measure<'_>); 11] = [
         ("all but the newest steps folded", &|s| fold_to(s, s.lines.summarize_to)),
         ("results before the newest step cleared", &|s| clear::clear_before(s, newest, s.lines.limit).0 > 0),
         ("all but the newest step folded", &|s| fold_to(s, 0)),

@@ -21,7 +21,7 @@ use crate::conversation::{Digest, Message, Role, Tokens};
 use crate::measure::Sureness;
 use crate::plan::rewrite::{self, Out};
 use crate::plan::{Action, Plan, Strategy, budget};
-use crate::store::{Batch, Event};
+use crate::store::{Batch, ConversationUpdate, Event};
 use crate::upstream::{ChatOptions, Upstream};
 use crate::usage::Reported;
 
@@ -351,8 +351,21 @@ impl App {
         });
         let event =
             Event { now_ms: now_ms(), conversation: Some(row.id.clone()), kind: "context_compaction".into(), data };
+        let update = ConversationUpdate {
+            id: row.id.clone(),
+            parent: None,
+            session: row.session.clone(),
+            model: row.model.clone(),
+            upstream: row.upstream.clone(),
+            tip,
+            depth: chain.len(),
+            state: row.state.clone(),
+            now_ms: now_ms(),
+            title: row.title.clone(),
+        };
         self.store
             .record(Batch {
+                conversation: Some(update),
                 originals: applied.originals,
                 view: Some((tip, applied.view)),
                 events: vec![event],

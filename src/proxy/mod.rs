@@ -43,6 +43,8 @@ use prepare::{Attempt, Prepared};
 /// comes.
 const LARGEST_BUFFERED: usize = 64 << 20;
 
+type Policies = HashMap<(String, Option<String>), Arc<Resolved>>;
+
 /// Everything a request needs.
 pub struct App {
     /// The settings.
@@ -57,7 +59,8 @@ pub struct App {
     lives: Arc<Lives>,
     /// Which upstream lists which model.
     places: Mutex<HashMap<String, usize>>,
-    policies: Mutex<HashMap<(String, Option<String>), Arc<Resolved>>>,
+    /// Policies by model and profile header.
+    policies: Mutex<Policies>,
 }
 
 impl App {

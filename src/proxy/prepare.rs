@@ -60,6 +60,8 @@ pub(super) struct Prepared {
     pub located: Option<Located>,
     /// Name of the conversation.
     pub id: String,
+    /// Name of the upstream.
+    pub upstream: String,
     /// Name of the session that the client gave.
     pub session: Option<String>,
     /// The window, and where it is known from.
@@ -133,6 +135,8 @@ struct Draft<'a> {
     key: String,
     can_count: bool,
     id: &'a str,
+    /// Where the window is known from.
+    source: String,
     warnings: Vec<String>,
 }
 
@@ -175,6 +179,7 @@ impl App {
             request: &request,
             old,
             id: &id,
+            source: window.source.clone(),
             warnings,
         };
         let forwarded = located.as_ref().map_or(0, |l| l.depth);
@@ -216,6 +221,7 @@ impl App {
             because,
             warnings,
             flight: None,
+            upstream: upstream.name().to_owned(),
             id,
             request,
         })
@@ -325,9 +331,10 @@ impl App {
             round += 1;
             let plan = guarded(conversation, &facts, draft);
             if !plan.fits {
-                let source = "as loaded";
-                let model = &draft.request.model;
-                return Err(Error::cannot_fit(model, facts.window, source, &plan.after, plan.lines.limit));
+                if tighten(&mut facts) {
+                    continue;
+                }
+                return Err(self.cannot_fit(draft, &facts, &plan));
             }
             let asks = plan.actions.iter().any(|a| matches!(a, Action::Fold { ask_model: true, .. }));
             if asks && written.is_none() && attempt == Attempt::First {
@@ -372,13 +379,7 @@ impl App {
             };
             if tokens <= plan.lines.limit || round >= PLANS {
                 if tokens > plan.lines.limit {
-                    return Err(Error::cannot_fit(
-                        &draft.request.model,
-                        facts.window,
-                        "as loaded",
-                        &plan.after,
-                        plan.lines.limit,
-                    ));
+                    return Err(self.cannot_fit(draft, &facts, &plan));
                 }
                 let room = facts.window.saturating_sub(tokens);
                 let body =
@@ -396,6 +397,10 @@ impl App {
             debug!(round, tokens, planned, limit = plan.lines.limit, "counted more than planned; planning again");
             emergency::scale(&mut facts, f64::from(tokens) / f64::from(planned.max(1)) * 1.02);
         }
+    }
+
+    fn cannot_fit(&self, draft: &Draft<'_>, facts: &Facts, plan: &Plan) -> Error {
+        Error::cannot_fit(&draft.request.model, facts.window, &draft.source, &plan.after, plan.lines.limit)
     }
 
     /// The exact size of what would be sent, where it matters and the server can tell.
@@ -494,7 +499,7 @@ impl App {
             parent: forked.map(|l| (l.conversation.clone(), l.depth)),
             session: prepared.session.clone(),
             model: prepared.request.model.clone(),
-            upstream: String::new(),
+            upstream: prepared.upstream.clone(),
             tip,
             depth: prepared.chain.len(),
             state: state(prepared, &spend.json()),
@@ -568,6 +573,15 @@ fn guarded(conversation: &Conversation, facts: &Facts, draft: &mut Draft<'_>) ->
     })
 }
 
+/// Before a request is refused, less is kept for the reply: a short answer is better than none. False when there is
+/// nothing more to give.
+fn tighten(facts: &mut Facts) -> bool {
+    let least = (facts.window / 32).max(16);
+    let more = facts.output_reserved > least;
+    facts.output_reserved = facts.output_reserved.min(least);
+    more
+}
+
 /// What tells one view from another.
 pub(super) fn fingerprint(view: &View) -> Digest {
     if view.edits.is_empty() {
@@ -636,7 +650,8 @@ pub(super) fn nodes(chain: &[Digest], body: &[Message], depth: usize) -> Vec<Nod
         .collect()
 }
 
-fn title(conversation: &Conversation) -> String {
+/// The first words of the first user message.
+pub(super) fn title(conversation: &Conversation) -> String {
     let first = conversation.body.iter().find(|m| m.role == Role::User).map_or("", |m| m.text.as_str());
     first.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(80).collect()
 }

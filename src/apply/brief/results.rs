@@ -101,11 +101,7 @@ fn lines(graded: &Graded<'_>, call: &Call<'_>, facts: &mut Facts) -> usize {
     // A file of hundreds of constants has none that stands out; one or two in a file do.
     let few = if constants.len() > 12 { 2 } else { 4 };
     constants.iter().take(few).for_each(|c| push(facts, Part::Findings, c));
-<<<<<<< HEAD
-    if errors == 0 && troubles.len() <= 12 {
-=======
     if errors == 0 && troubles.len() <= 12 && file.is_none() {
->>>>>>> apply
         let specific = troubles
             .iter()
             .filter(|&&i| graded.lines[i].bytes().any(|b| b.is_ascii_digit()) && graded.lines[i].len() < 300);

@@ -18,6 +18,7 @@ fn tokens(text: &str) -> u32 {
 
 fn message(role: Role, text: &str) -> Message {
     Message {
+        repaired: None,
         raw: Bytes::new(),
         role,
         text: text.to_owned(),

@@ -199,10 +199,7 @@ pub(super) fn source(graded: &Graded<'_>) -> Draft {
             draft.line(i, 38, line);
         }
     }
-<<<<<<< HEAD
-=======
     draft.numbered = graded.lines.iter().take(8).filter(|l| unnumbered(l).0.is_some()).count() >= 4;
->>>>>>> apply
     draft.summary =
         format!("{items} definitions, {constants} constants, {marks} notes (TODO, HACK, …), {imports} imports");
     let last = graded.lines.len().saturating_sub(1);
