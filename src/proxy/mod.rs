@@ -57,6 +57,8 @@ pub struct App {
     /// What runs between requests.
     pub tasks: Tasks,
     lives: Arc<Lives>,
+    /// How summarizers did lately, by upstream and model.
+    summarizers: Mutex<HashMap<String, brief::Trial>>,
     /// Which upstream lists which model.
     places: Mutex<HashMap<String, usize>>,
     /// Policies by model and profile header.
@@ -74,6 +76,7 @@ impl App {
             metrics: Metrics::default(),
             tasks: Tasks::default(),
             lives: Arc::default(),
+            summarizers: Mutex::default(),
             places: Mutex::default(),
             policies: Mutex::default(),
         }
