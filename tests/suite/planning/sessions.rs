@@ -55,7 +55,7 @@ pub(crate) fn read(messages: &[Value], tools: &Value, id_length: Option<usize>) 
 }
 
 /// Whether a client asks for a reply after the message at `at`.
-fn asks(messages: &[Value], at: usize) -> bool {
+pub(crate) fn asks(messages: &[Value], at: usize) -> bool {
     let role = |i: usize| messages.get(i).and_then(|m| m["role"].as_str());
     match role(at) {
         Some("user") => true,
