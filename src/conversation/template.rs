@@ -190,7 +190,8 @@ impl Template {
         let content = self.content(content);
         fields.insert("content".into(), content);
         if !fields.contains_key("reasoning_content") {
-            let other = ["reasoning", "thinking"].iter().find_map(|k| fields.get(*k).filter(|v| v.is_string()).cloned());
+            let other =
+                ["reasoning", "thinking"].iter().find_map(|k| fields.get(*k).filter(|v| v.is_string()).cloned());
             fields.extend(other.map(|text| ("reasoning_content".to_owned(), text)));
         }
         if fields.get("tool_calls").is_some_and(|c| c.as_array().is_none_or(Vec::is_empty)) {
@@ -416,7 +417,17 @@ impl Dumps<'_> {
 /// The few conversions of `strftime` that templates use; others stay as they are.
 fn strftime(now: i64, format: &str) -> String {
     const MONTHS: [&str; 12] = [
-        "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
+        "January",
+        "February",
+        "March",
+        "April",
+        "May",
+        "June",
+        "July",
+        "August",
+        "September",
+        "October",
+        "November",
         "December",
     ];
     const DAYS: [&str; 7] = ["Thursday", "Friday", "Saturday", "Sunday", "Monday", "Tuesday", "Wednesday"];
@@ -481,13 +492,25 @@ mod tests {
             ("{{ messages[0].x | tojson }}", r#"{"b": [1, 2.5, true, null], "a": {}}"#),
             ("{{ messages[0].content | tojson }}", r#""é <b> 'q'""#),
             ("{{ messages[0].content | tojson(ensure_ascii=True) }}", r#""\u00e9 <b> 'q'""#),
-            ("{{ {'a': [1, {'b': 2}]} | tojson(indent=2) }}", "{\n  \"a\": [\n    1,\n    {\n      \"b\": 2\n    }\n  ]\n}"),
+            (
+                "{{ {'a': [1, {'b': 2}]} | tojson(indent=2) }}",
+                "{\n  \"a\": [\n    1,\n    {\n      \"b\": 2\n    }\n  ]\n}",
+            ),
             ("{{ [1, 2] | tojson(separators=(',', ':')) }}", "[1,2]"),
             ("{{ true }} {{ none }} {{ ' a '.strip() }} {{ 'a-b'.split('-')[1] }}", "True None a b"),
-            ("{% set ns = namespace(a=0) %}{% for i in range(5) %}{% if i == 3 %}{% break %}{% endif %}{% set ns.a = ns.a + i %}{% endfor %}{{ ns.a }}", "3"),
-            ("{% for k, v in messages[0].x.items() %}{{ k }}{{ v is mapping }} {% endfor %}{{ messages[::-1][0].role }}", "bFalse aTrue user"),
+            (
+                "{% set ns = namespace(a=0) %}{% for i in range(5) %}{% if i == 3 %}{% break %}{% endif %}{% set ns.a = ns.a + i %}{% endfor %}{{ ns.a }}",
+                "3",
+            ),
+            (
+                "{% for k, v in messages[0].x.items() %}{{ k }}{{ v is mapping }} {% endfor %}{{ messages[::-1][0].role }}",
+                "bFalse aTrue user",
+            ),
             ("{% generation %}{{ messages[0].get('none', 7) }}{%- endgeneration %}", "7"),
-            ("{% set q = namespace(ids=[]) %}{% for i in range(3) %}{% set _ = q.ids.append(i) %}{% endfor %}{% set first = q.ids.pop(0) %}{{ first }}{{ q.ids }}", "0[1, 2]"),
+            (
+                "{% set q = namespace(ids=[]) %}{% for i in range(3) %}{% set _ = q.ids.append(i) %}{% endfor %}{% set first = q.ids.pop(0) %}{{ first }}{{ q.ids }}",
+                "0[1, 2]",
+            ),
             ("{{ strftime_now('%d %b %Y, %A %H:%M:%S') }}", "14 Nov 2023, Tuesday 22:13:20"),
             ("  {% if true %}\n  x\n  {% endif %}\ny", "  x\ny"),
             ("{{ '[1, {\"a\": 2}]' | from_json | tojson }}", "[1, {\"a\": 2}]"),

@@ -37,8 +37,22 @@ fn facts(name: &str) -> TemplateFacts {
     TemplateFacts {
         strict_alternation: one_of(&["Mistral-Nemo", "Mistral-Small-3.2", "Ministral-3", "gemma-2"]),
         later_system: !one_of(&[
-            "Mistral-Nemo", "Mistral-Small-3.2", "Ministral-3", "gemma-2", "Qwen3.5", "Apertus", "gpt-oss", "MiniMax",
-            "SmolLM3", "Nemotron-Nano-v2", "Reka", "Bielik", "llm-jp", "DeepSeek-R1", "deepseek-r1", "rwkv",
+            "Mistral-Nemo",
+            "Mistral-Small-3.2",
+            "Ministral-3",
+            "gemma-2",
+            "Qwen3.5",
+            "Apertus",
+            "gpt-oss",
+            "MiniMax",
+            "SmolLM3",
+            "Nemotron-Nano-v2",
+            "Reka",
+            "Bielik",
+            "llm-jp",
+            "DeepSeek-R1",
+            "deepseek-r1",
+            "rwkv",
         ]),
         tool_role: !one_of(&["gemma-2", "rwkv", "Phi-3.5"]),
         tool_call_id_length: one_of(&["Mistral-Nemo", "Mistral-Small-3.2"]).then_some(9),
@@ -75,7 +89,8 @@ fn a_plain_conversation_renders_everywhere() {
         match template.render(&messages, None, &options()) {
             Err(e) => wrong.push(format!("{name}: {e}")),
             Ok(text) => {
-                let lost: Vec<_> = ["MARK-S", "MARK-U", "MARK-A", "MARK-V"].iter().filter(|m| !text.contains(**m)).collect();
+                let lost: Vec<_> =
+                    ["MARK-S", "MARK-U", "MARK-A", "MARK-V"].iter().filter(|m| !text.contains(**m)).collect();
                 if !lost.is_empty() {
                     wrong.push(format!("{name}: {lost:?} lost, {:?}", template.caps()));
                 }
@@ -113,13 +128,34 @@ fn shape(letters: &str, bytes: usize) -> Vec<Value> {
 /// The conversations that are folded: synthetic ones, and the beginnings of recorded ones.
 fn conversations() -> Vec<(String, Vec<Value>)> {
     let shapes = [
-        "suauauauau", "succcccccccc", "succcccau", "sucacacacau", "suaucccccccc", "sucpppcpppau", "uauauauauauau",
-        "suuuuuuuuuu", "saaaaaaaau", "sucouaoucau", "suncccncccau", "saucccccccu", "sscucccccau", "succcauucccc",
+        "suauauauau",
+        "succcccccccc",
+        "succcccau",
+        "sucacacacau",
+        "suaucccccccc",
+        "sucpppcpppau",
+        "uauauauauauau",
+        "suuuuuuuuuu",
+        "saaaaaaaau",
+        "sucouaoucau",
+        "suncccncccau",
+        "saucccccccu",
+        "sscucccccau",
+        "succcauucccc",
         "suacacacuacacacu",
     ];
     let mut out: Vec<_> = shapes.iter().map(|s| ((*s).to_owned(), shape(s, 360))).collect();
-    let names = ["taubench-airline-gpt4o-task2", "sweagent-marshmallow-fc", "openhands-ponylang__ponyc-4588", "memorybank-en-0",
-        "pi-coding", "irc-rust", "toolbench-g3_answer-3", "qmsum-product-TS3004c", "cline-session"];
+    let names = [
+        "taubench-airline-gpt4o-task2",
+        "sweagent-marshmallow-fc",
+        "openhands-ponylang__ponyc-4588",
+        "memorybank-en-0",
+        "pi-coding",
+        "irc-rust",
+        "toolbench-g3_answer-3",
+        "qmsum-product-TS3004c",
+        "cline-session",
+    ];
     for (name, messages, _) in sessions::recorded() {
         if names.iter().any(|n| name.starts_with(n)) {
             // Up to where a client would ask for a reply.
@@ -146,7 +182,8 @@ fn what_renders_before_rewriting_renders_after() {
         for (shape, messages) in &conversations {
             let conversation = sessions::read(messages, &Value::Null, facts.tool_call_id_length).expect("no orphans");
             let before = template.render(messages, Some(&tools()), &options());
-            for (window, strategy) in [(100, Strategy::Summarize), (60, Strategy::Truncate), (30, Strategy::Summarize)] {
+            for (window, strategy) in [(100, Strategy::Summarize), (60, Strategy::Truncate), (30, Strategy::Summarize)]
+            {
                 let policy = Policy { template: facts.clone(), strategy, ..Policy::default() };
                 let whole = harness::facts(&conversation, &Default::default(), 0, 0);
                 let total = whole.head() + whole.costs.iter().map(|c| c.total()).sum::<u32>();
