@@ -32,8 +32,7 @@ pub(crate) fn read(picture: &str) -> Picture {
     for word in expanded.split_whitespace() {
         builder.message(word);
     }
-    let mut policy = Policy::default();
-    policy.evict_over = Size::Share(1.0);
+    let mut policy = Policy { evict_over: Size::Share(1.0), ..Policy::default() };
     let (mut window, mut reserve, mut forwarded, mut background) = (0, 0, 0, false);
     let mut words = numbers.split_whitespace();
     while let Some(key) = words.next() {

@@ -214,7 +214,8 @@ fn what_renders_before_rewriting_renders_after() {
                         }
                     }
                     (Ok(_), Err(e)) => wrong.push(format!("{name}, {shape}, {window}%: {e}")),
-                    (Err(_), Err(e)) => eprintln!("XX {name} {shape} {window} {e}"),
+                    // It never rendered: parallel calls for Llama 3.x, say.
+                    (Err(_), Err(_)) => {}
                 }
             }
         }
