@@ -59,7 +59,7 @@ impl<'a> Sheet<'a> {
         };
         for (at, tokens) in rewrite::extra(&conversation.body, &policy.template) {
             sheet.cost[at] += tokens;
-            sheet.extra[at] = tokens;
+            sheet.extra[at] += tokens;
         }
         for (edit, tokens) in facts.view.edits.iter().zip(&facts.edit_costs) {
             match edit {

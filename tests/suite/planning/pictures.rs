@@ -161,6 +161,7 @@ fn summarize() {
         // At 0.85 * 1000 - 100 = 750, down to 0.45 * 1000 - 100 = 350.
         ("window 1000 reserve 100 keep 2 | sys:100 user:50 asst:250 user:250 asst:50 user:50", "nothing (750 -> 750)"),
         ("window 1000 reserve 100 keep 2 | sys:100 user:50 asst:250 user:250 asst:50 user:51", "nothing (751 -> 751)"),
+        ("window 4000 reserve 100 | sys:100 user:50 19*(asst:83 user:83)", "fold 1..28 into 500 (3304 -> 1607)"),
         // Where briefs can be made between requests, folding waits for the wall.
         (
             "window 1000 reserve 100 keep 2 background | sys:100 user:50 asst:250 user:250 asst:50 user:51",
