@@ -1,0 +1,9 @@
+//! The edges of windowsill, from outside: one test binary, one module a subject.
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "tests may")]
+
+mod cli;
+mod errors;
+mod proxy;
+mod record;
+mod relay;
+mod support;
