@@ -7,7 +7,7 @@ use http::HeaderMap;
 use serde_json::json;
 use tracing::{debug, warn};
 
-use super::prepare::{Prepared, fingerprint, now_ms, state};
+use super::prepare::{Prepared, fingerprint, now_ms, state, title};
 use super::{App, Error, relay};
 use crate::conversation::Tokens;
 use crate::measure::Known;
@@ -86,7 +86,7 @@ impl App {
                 depth: prepared.chain.len(),
                 state: state(&prepared, &spend.json()),
                 now_ms: now_ms(),
-                title: String::new(),
+                title: title(&prepared.request.conversation),
             };
             let batch = Batch { conversation: Some(update), events, ..Batch::default() };
             if let Err(e) = self.store.record_later(batch) {

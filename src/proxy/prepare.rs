@@ -31,6 +31,9 @@ const PLANS: usize = 4;
 /// Share of the first line from which a prompt is counted instead of estimated.
 const COUNT_FROM: f64 = 0.9;
 
+/// Takes the estimate of a history that was sent before just under the limit, whatever is rounded up.
+const SENT_BEFORE: f64 = 0.97;
+
 /// Bytes of a message that are searched by `recall`.
 const SEARCHED: usize = 64 * 1024;
 
@@ -179,6 +182,7 @@ impl App {
         };
         let forwarded = located.as_ref().map_or(0, |l| l.depth);
         let (facts, sureness) = self.measured(&mut draft, &chain, &window, forwarded, &policy, attempt).await;
+        let lines = (draft.policy != policy.policy && attempt == Attempt::First).then(|| Lines::of(&facts, &policy.policy));
         let drafted = self.draft(&mut draft, facts, sureness, &chain, from_client, attempt).await?;
         let Draft { old, key, warnings, .. } = draft;
         let changed = drafted.view != old;
@@ -211,7 +215,7 @@ impl App {
             raw_estimate,
             before: drafted.plan.before,
             after: drafted.plan.after,
-            lines: drafted.plan.lines,
+            lines: lines.unwrap_or(drafted.plan.lines),
             actions,
             because,
             warnings,
@@ -284,12 +288,21 @@ impl App {
             draft.policy = emergency::policy(&draft.policy);
             return (emergency::facts(&facts, counted, refusal), sureness);
         }
+        let again = attempt == Attempt::First && forwarded >= conversation.body.len();
+        if again {
+            draft.policy = short_of_the_wall(&draft.policy);
+        }
         let lines = Lines::of(&facts, &draft.policy);
         // Where not even one token a byte comes near a line, nothing needs counting.
         let bound = tokens::upper_bound(draft.request.body.len(), conversation);
         let near = |t: Tokens| f64::from(t) > f64::from(lines.clear_at) * COUNT_FROM;
         let estimate = plan::plan(conversation, &facts, &draft.policy).before.prompt();
         if !draft.can_count || bound.is_some_and(|b| !near(b)) || !near(estimate) {
+            if again && !draft.can_count && estimate > lines.limit && estimate / 2 <= lines.limit {
+                // It was sent before, as it is, and estimates only change as more is learnt. Should the window be another
+                // now, the server will say so.
+                emergency::scale(&mut facts, f64::from(lines.limit) / f64::from(estimate) * SENT_BEFORE);
+            }
             return (facts, sureness);
         }
         let out = rewrite::rewrite(conversation, &draft.old, &draft.policy.template);
@@ -438,7 +451,7 @@ impl App {
 
     /// Makes originals, messages and the view durable, before a view without them is sent. What needs no waiting is
     /// queued.
-    pub(super) async fn save(&self, prepared: &Prepared) -> Result<(), Error> {
+    pub(super) async fn save(&self, upstream: &Upstream, prepared: &Prepared) -> Result<(), Error> {
         let Some(tip) = prepared.chain.last().copied() else { return Ok(()) };
         let depth = prepared.located.as_ref().map_or(0, |l| l.depth);
         let now_ms = now_ms();
@@ -458,7 +471,7 @@ impl App {
         }
         let needs_waiting = prepared.view_changed;
         let batch = Batch {
-            conversation: Some(self.update(prepared, tip, now_ms)),
+            conversation: Some(self.update(upstream, prepared, tip, now_ms)),
             nodes: nodes(&prepared.chain, &prepared.request.conversation.body, depth),
             originals: prepared.originals.clone(),
             view: prepared.view_changed.then(|| (tip, prepared.view.clone())),
@@ -479,7 +492,7 @@ impl App {
         Ok(())
     }
 
-    fn update(&self, prepared: &Prepared, tip: Digest, now_ms: i64) -> ConversationUpdate {
+    fn update(&self, upstream: &Upstream, prepared: &Prepared, tip: Digest, now_ms: i64) -> ConversationUpdate {
         let forked = prepared.located.as_ref().filter(|l| l.conversation != prepared.id);
         if !self.lives.knows(&prepared.id) {
             let row = self.store.conversation(&prepared.id).ok().flatten();
@@ -494,7 +507,7 @@ impl App {
             parent: forked.map(|l| (l.conversation.clone(), l.depth)),
             session: prepared.session.clone(),
             model: prepared.request.model.clone(),
-            upstream: String::new(),
+            upstream: upstream.name().to_owned(),
             tip,
             depth: prepared.chain.len(),
             state: state(prepared, &spend.json()),
@@ -568,6 +581,11 @@ fn guarded(conversation: &Conversation, facts: &Facts, draft: &mut Draft<'_>) ->
     })
 }
 
+/// The policy for a history that was forwarded before: the same history gives the same bytes, unless they no longer fit.
+fn short_of_the_wall(policy: &Policy) -> Policy {
+    Policy { clear_at: 1.0, summarize_at: 1.0, ..policy.clone() }
+}
+
 /// What tells one view from another.
 pub(super) fn fingerprint(view: &View) -> Digest {
     if view.edits.is_empty() {
@@ -636,7 +654,8 @@ pub(super) fn nodes(chain: &[Digest], body: &[Message], depth: usize) -> Vec<Nod
         .collect()
 }
 
-fn title(conversation: &Conversation) -> String {
+/// First words of the first user message, at most 80 characters.
+pub(super) fn title(conversation: &Conversation) -> String {
     let first = conversation.body.iter().find(|m| m.role == Role::User).map_or("", |m| m.text.as_str());
     first.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(80).collect()
 }
