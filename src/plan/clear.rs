@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use super::facts::{PLACEHOLDER, SMALL};
+use super::facts::{SMALL, placeholder};
 use super::sheet::Sheet;
 use super::{Action, Strategy, economics, evict, summarize};
 use crate::conversation::edit::Rule;
@@ -69,7 +69,8 @@ pub(super) fn clear_before(sheet: &mut Sheet<'_>, end: usize, target: u32) -> (u
             && !sheet.is_protected(at)
             && !pointed.contains(&sheet.conversation.body[at].digest)
         {
-            sheet.replace(at, Rule::Clear, PLACEHOLDER, Action::Placeholder { at });
+            let left = placeholder(sheet.facts.costs[at].text);
+            sheet.replace(at, Rule::Clear, left, Action::Placeholder { at });
         }
         for call in 0..sheet.calls[at].len() {
             if sheet.calls[at][call] > 2 * SMALL && !is_elided(sheet, at, call) {

@@ -91,8 +91,11 @@ impl Regions {
 /// A message is the same size or smaller than this many tokens: not worth an edit, since its placeholder costs as much.
 pub(crate) const SMALL: Tokens = 120;
 
-/// What a placeholder costs at most: its line (`apply::preview::placeholder` aims at 40) and the findings that stay.
-pub(crate) const PLACEHOLDER: Tokens = 90;
+/// What the placeholder of a result of `original` tokens costs at most: its line (`apply::preview::placeholder` aims at
+/// 40), and of a larger result the findings that stay.
+pub(crate) fn placeholder(original: Tokens) -> Tokens {
+    if original < 280 { 60 } else { 90 }
+}
 
 /// Asserts in debug builds that facts belong to a conversation.
 pub(crate) fn belong(facts: &Facts, conversation: &Conversation) -> bool {

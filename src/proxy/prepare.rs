@@ -31,6 +31,9 @@ const PLANS: usize = 4;
 /// Share of the first line from which a prompt is counted instead of estimated.
 const COUNT_FROM: f64 = 0.9;
 
+/// Takes the estimate of a history that was sent before just under the limit, whatever is rounded up.
+const SENT_BEFORE: f64 = 0.97;
+
 /// Bytes of a message that are searched by `recall`.
 const SEARCHED: usize = 64 * 1024;
 
@@ -60,8 +63,6 @@ pub(super) struct Prepared {
     pub located: Option<Located>,
     /// Name of the conversation.
     pub id: String,
-    /// Name of the upstream.
-    pub upstream: String,
     /// Name of the session that the client gave.
     pub session: Option<String>,
     /// The window, and where it is known from.
@@ -184,6 +185,8 @@ impl App {
         };
         let forwarded = located.as_ref().map_or(0, |l| l.depth);
         let (facts, sureness) = self.measured(&mut draft, &chain, &window, forwarded, &policy, attempt).await;
+        let lines =
+            (draft.policy != policy.policy && attempt == Attempt::First).then(|| Lines::of(&facts, &policy.policy));
         let drafted = self.draft(&mut draft, facts, sureness, &chain, from_client, attempt).await?;
         let Draft { old, key, warnings, .. } = draft;
         let changed = drafted.view != old;
@@ -216,12 +219,11 @@ impl App {
             raw_estimate,
             before: drafted.plan.before,
             after: drafted.plan.after,
-            lines: drafted.plan.lines,
+            lines: lines.unwrap_or(drafted.plan.lines),
             actions,
             because,
             warnings,
             flight: None,
-            upstream: upstream.name().to_owned(),
             id,
             request,
         })
@@ -290,12 +292,21 @@ impl App {
             draft.policy = emergency::policy(&draft.policy);
             return (emergency::facts(&facts, counted, refusal), sureness);
         }
+        let again = attempt == Attempt::First && forwarded >= conversation.body.len();
+        if again {
+            draft.policy = short_of_the_wall(&draft.policy);
+        }
         let lines = Lines::of(&facts, &draft.policy);
         // Where not even one token a byte comes near a line, nothing needs counting.
         let bound = tokens::upper_bound(draft.request.body.len(), conversation);
         let near = |t: Tokens| f64::from(t) > f64::from(lines.clear_at) * COUNT_FROM;
         let estimate = plan::plan(conversation, &facts, &draft.policy).before.prompt();
         if !draft.can_count || bound.is_some_and(|b| !near(b)) || !near(estimate) {
+            if again && !draft.can_count && estimate > lines.limit && estimate / 2 <= lines.limit {
+                // It was sent before, as it is, and estimates only change as more is learnt. Should the window be another
+                // now, the server will say so.
+                emergency::scale(&mut facts, f64::from(lines.limit) / f64::from(estimate) * SENT_BEFORE);
+            }
             return (facts, sureness);
         }
         let out = rewrite::rewrite(conversation, &draft.old, &draft.policy.template);
@@ -443,7 +454,7 @@ impl App {
 
     /// Makes originals, messages and the view durable, before a view without them is sent. What needs no waiting is
     /// queued.
-    pub(super) async fn save(&self, prepared: &Prepared) -> Result<(), Error> {
+    pub(super) async fn save(&self, upstream: &Upstream, prepared: &Prepared) -> Result<(), Error> {
         let Some(tip) = prepared.chain.last().copied() else { return Ok(()) };
         let depth = prepared.located.as_ref().map_or(0, |l| l.depth);
         let now_ms = now_ms();
@@ -463,7 +474,7 @@ impl App {
         }
         let needs_waiting = prepared.view_changed;
         let batch = Batch {
-            conversation: Some(self.update(prepared, tip, now_ms)),
+            conversation: Some(self.update(upstream, prepared, tip, now_ms)),
             nodes: nodes(&prepared.chain, &prepared.request.conversation.body, depth),
             originals: prepared.originals.clone(),
             view: prepared.view_changed.then(|| (tip, prepared.view.clone())),
@@ -484,7 +495,7 @@ impl App {
         Ok(())
     }
 
-    fn update(&self, prepared: &Prepared, tip: Digest, now_ms: i64) -> ConversationUpdate {
+    fn update(&self, upstream: &Upstream, prepared: &Prepared, tip: Digest, now_ms: i64) -> ConversationUpdate {
         let forked = prepared.located.as_ref().filter(|l| l.conversation != prepared.id);
         if !self.lives.knows(&prepared.id) {
             let row = self.store.conversation(&prepared.id).ok().flatten();
@@ -499,7 +510,7 @@ impl App {
             parent: forked.map(|l| (l.conversation.clone(), l.depth)),
             session: prepared.session.clone(),
             model: prepared.request.model.clone(),
-            upstream: prepared.upstream.clone(),
+            upstream: upstream.name().to_owned(),
             tip,
             depth: prepared.chain.len(),
             state: state(prepared, &spend.json()),
@@ -580,6 +591,11 @@ fn tighten(facts: &mut Facts) -> bool {
     let more = facts.output_reserved > least;
     facts.output_reserved = facts.output_reserved.min(least);
     more
+}
+
+/// The policy for a history that was forwarded before: the same history gives the same bytes, unless they no longer fit.
+fn short_of_the_wall(policy: &Policy) -> Policy {
+    Policy { clear_at: 1.0, summarize_at: 1.0, ..policy.clone() }
 }
 
 /// What tells one view from another.

@@ -3,8 +3,14 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop where it stands, helpers included")]
 #![allow(clippy::print_stderr, reason = "a test that skips says so")]
 
+mod cli;
 mod config;
+mod errors;
 mod planning;
 mod profiles;
+mod proxy;
+mod record;
+mod relay;
+mod support;
 mod templates;
 mod tidy;
