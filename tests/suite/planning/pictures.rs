@@ -207,6 +207,11 @@ fn summarize() {
             "window 1000 reserve 100 keep 2 | sys:50 user:400 asst:100 user:150 asst:100 user:50",
             "fold 0..3 into 125 (850 -> 337)",
         ),
+        // So it is where folding began behind it, when it was the last.
+        (
+            "window 2000 reserve 100 keep 2 | fold:1..5=150 user:900 call:20 result:60 call:20 result:60 asst:400 user:500",
+            "fold 0..5 into 250 (1962 -> 1162)",
+        ),
         // It is the last: it stays.
         ("window 1000 reserve 100 keep 2 | sys:50 user:400 5*(call:20 result:60)", "nothing (850 -> 850)"),
         // No user message at all; an assistant first.
