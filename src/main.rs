@@ -1,3 +1,522 @@
-//! The command line of windowsill.
+//! The command line of windowsill. stdout is for data, stderr for logs and errors. Exit codes: 0 fine, 1 it ran and the
+//! answer is bad, 2 the command line or the config is wrong.
 
-fn main() {}
+use std::io::{self, IsTerminal as _, Read as _, Write as _};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use clap::{Args, Parser, Subcommand};
+use serde_json::Value;
+use tokio::net::TcpListener;
+use tracing::info;
+use windowsill::config::{self, Config, Flags, LogFormat, ModelHints, print};
+use windowsill::proxy::{App, Asked, Error, Record, grouped, plan_file};
+use windowsill::server;
+
+/// Keeps a long local chat or agent session alive in a small context window, and never loses what it takes out of the
+/// prompt.
+#[derive(Parser)]
+#[command(name = "windowsill", version, about, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(Args)]
+struct Common {
+    /// Read this config file and look nowhere else.
+    #[arg(long, global = true, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Folder of the record.
+    #[arg(long, global = true, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+    /// Inference server (may be given several times); the config's are left out then.
+    #[arg(long, global = true, value_name = "URL")]
+    upstream: Vec<String>,
+    /// The window: what is loaded, or a number of tokens.
+    #[arg(long, global = true, value_name = "N|fit|loaded")]
+    num_ctx: Option<String>,
+    /// How to log: text or json.
+    #[arg(long, global = true, value_name = "FORMAT")]
+    log: Option<String>,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run the proxy.
+    Serve {
+        /// Address and port; port 0 takes a free one and prints it.
+        #[arg(long, value_name = "ADDR")]
+        listen: Option<String>,
+    },
+    /// Dry run: what would be rewritten of a request, why, and the tokens before and after. Sends nothing.
+    Plan(OfFile),
+    /// Prompt tokens of a request, by region.
+    Count(OfFile),
+    /// Conversations; or one conversation's gauge, regions, thresholds and what was done to it.
+    Context {
+        /// A conversation's id, or the beginning of one.
+        id: Option<String>,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Summarize a conversation now, in the running proxy.
+    Compact {
+        /// A conversation's id, or the beginning of one.
+        id: String,
+        /// What the summary should keep above all.
+        #[arg(long, value_name = "TEXT")]
+        focus: Option<String>,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Search the originals, or print one exactly as it came.
+    Recall {
+        /// A record's id, CONVERSATION:MESSAGE, or what to search for.
+        what: String,
+        /// Lines A to B only, counted from 1.
+        #[arg(long, value_name = "A..B")]
+        range: Option<String>,
+        /// Search in this conversation only.
+        #[arg(long, value_name = "ID")]
+        conversation: Option<String>,
+        /// Most hits.
+        #[arg(long, default_value_t = 20, value_name = "N")]
+        limit: usize,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// The profiles; which one a model gets, and why.
+    Profile {
+        #[command(subcommand)]
+        command: ProfileCommand,
+    },
+}
+
+#[derive(Args)]
+struct OfFile {
+    /// A chat request, {"messages": …} or an array of messages; - for standard input.
+    file: PathBuf,
+    /// The model, where the file names none or another is meant.
+    #[arg(long, value_name = "M")]
+    model: Option<String>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Subcommand)]
+enum ProfileCommand {
+    /// All profiles.
+    List {
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// The policy a model or profile gets, and where each value comes from.
+    Show {
+        /// A model's name, or a profile's.
+        name: String,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Check profiles: the files named, or else all.
+    Check {
+        /// Profile files.
+        files: Vec<PathBuf>,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// What a command came to.
+enum Failure {
+    /// Exit code 1.
+    Bad(String),
+    /// Exit code 2.
+    Usage(String),
+}
+
+impl From<Error> for Failure {
+    fn from(e: Error) -> Failure {
+        let hint = match &e {
+            Error::Client { hint, .. } | Error::Upstream { hint, .. } => hint.clone(),
+            Error::Internal { source, .. } => Some(source.to_string()),
+        };
+        Failure::Bad(hint.map_or_else(|| e.to_string(), |hint| format!("{e}\n  hint: {hint}")))
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(e: io::Error) -> Failure {
+        Failure::Bad(e.to_string())
+    }
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let (code, message) = match run(cli) {
+        Ok(code) => return code,
+        Err(Failure::Bad(message)) => (ExitCode::from(1), message),
+        Err(Failure::Usage(message)) => (ExitCode::from(2), message),
+    };
+    let _ = writeln!(io::stderr(), "error: {}", message.strip_prefix("error: ").unwrap_or(&message).trim_end());
+    code
+}
+
+fn run(cli: Cli) -> Result<ExitCode, Failure> {
+    let listen = match &cli.command {
+        Command::Serve { listen } => listen.clone(),
+        _ => None,
+    };
+    let flags = Flags {
+        config: cli.common.config,
+        listen,
+        upstream: cli.common.upstream,
+        num_ctx: cli.common.num_ctx,
+        data_dir: cli.common.data_dir,
+        log: cli.common.log,
+    };
+    let config = config::load(&flags).map_err(|p| Failure::Usage(config::report(&p, "nothing was started")))?;
+    match cli.command {
+        Command::Serve { .. } => serve(config),
+        Command::Plan(of) => plan(config, &of),
+        Command::Count(of) => count(config, &of),
+        Command::Context { id, json } => context(&config, id.as_deref(), json),
+        Command::Compact { id, focus, json } => compact(&config, &id, focus, json),
+        Command::Recall { what, range, conversation, limit, json } => {
+            recall(&config, &what, range.as_deref(), conversation.as_deref(), limit, json)
+        }
+        Command::Profile { command } => profile(&config, command),
+    }
+}
+
+fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
+    Ok(tokio::runtime::Builder::new_multi_thread().enable_all().build()?)
+}
+
+fn out(text: &str) -> Result<(), Failure> {
+    match io::stdout().write_all(text.as_bytes()) {
+        // `windowsill recall … | head` is no error.
+        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        other => Ok(other?),
+    }
+}
+
+fn out_json(value: &Value) -> Result<(), Failure> {
+    out(&format!("{value:#}\n"))
+}
+
+fn serve(config: Config) -> Result<ExitCode, Failure> {
+    let filter = tracing_subscriber::EnvFilter::try_new(&config.log.filter)
+        .map_err(|e| Failure::Usage(format!("RUST_LOG: {e}")))?;
+    let ansi = io::stderr().is_terminal();
+    let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(ansi);
+    match config.log.format {
+        LogFormat::Json => logs.json().init(),
+        LogFormat::Text => logs.init(),
+    }
+    let listen = config.listen;
+    runtime()?.block_on(async move {
+        let listener = TcpListener::bind(listen).await.map_err(|e| {
+            Failure::Bad(format!(
+                "failed to listen on {listen}: {e}\n  hint: another address with --listen, or port 0 for a free one"
+            ))
+        })?;
+        let address = listener.local_addr()?;
+        let (app, found) = App::start(config).await?;
+        found.iter().for_each(|line| info!("upstream {line}"));
+        if app.upstreams().is_empty() {
+            tracing::warn!(
+                "no inference server was found: start Ollama or llama-server, or name one with --upstream URL"
+            );
+        }
+        let app = Arc::new(app);
+        out(&format!("listening on http://{address}\n"))?;
+        io::stdout().flush()?;
+        server::run(listener, Arc::clone(&app), stop()).await?;
+        app.close().await;
+        Ok(ExitCode::SUCCESS)
+    })
+}
+
+/// Done at the first SIGINT or SIGTERM.
+async fn stop() {
+    let interrupt = tokio::signal::ctrl_c();
+    #[cfg(unix)]
+    {
+        use tokio::signal::unix::{SignalKind, signal};
+        let Ok(mut terminate) = signal(SignalKind::terminate()) else {
+            let _ = interrupt.await;
+            return;
+        };
+        tokio::select! {
+            _ = interrupt => {}
+            _ = terminate.recv() => {}
+        }
+    }
+    #[cfg(not(unix))]
+    let _ = interrupt.await;
+}
+
+fn dry_run(config: Config, of: &OfFile) -> Result<Value, Failure> {
+    let bytes = if of.file.as_os_str() == "-" {
+        let mut bytes = Vec::new();
+        io::stdin().read_to_end(&mut bytes)?;
+        bytes
+    } else {
+        std::fs::read(&of.file).map_err(|e| Failure::Usage(format!("failed to read {}: {e}", of.file.display())))?
+    };
+    let body = plan_file(Bytes::from(bytes))?;
+    let scratch = config::scratch_dir();
+    let report = runtime()?.block_on(async {
+        let app = Arc::new(App::start_dry(config, &scratch).await?);
+        let report = app.dry_run(body, of.model.as_deref()).await;
+        app.close().await;
+        report
+    });
+    let _ = std::fs::remove_dir_all(&scratch);
+    Ok(report?)
+}
+
+fn plan(config: Config, of: &OfFile) -> Result<ExitCode, Failure> {
+    let report = dry_run(config, of)?;
+    if of.json {
+        out_json(&report)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let text = |key: &str| report[key].as_str().unwrap_or("").to_owned();
+    let number = |value: &Value| value.as_u64().map_or("unknown".into(), |n| grouped(n as u32));
+    let mut page = format!(
+        "model    {}\nwindow   {} ({})\nprofile  {}\naction   {}\n\n{:<16}{:>12}{:>12}\n",
+        text("model"),
+        number(&report["window"]),
+        text("window_source"),
+        text("profile"),
+        text("action"),
+        "region",
+        "before",
+        "after"
+    );
+    for region in ["system", "tools", "brief", "history", "media", "prompt", "output_reserved"] {
+        page +=
+            &format!("{region:<16}{:>12}{:>12}\n", number(&report["before"][region]), number(&report["after"][region]));
+    }
+    page += &format!("\nprompt tokens as forwarded: {} ({})\n", number(&report["prompt_tokens"]), text("source"));
+    for why in report["because"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+        page += &format!("- {why}\n");
+    }
+    out(&page)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn count(config: Config, of: &OfFile) -> Result<ExitCode, Failure> {
+    let report = dry_run(config, of)?;
+    let regions = &report["before"];
+    if of.json {
+        let mut shown = regions.clone();
+        if let Some(map) = shown.as_object_mut() {
+            map.remove("prompt");
+            map.remove("output_reserved");
+        }
+        out_json(&serde_json::json!({"total": regions["prompt"], "regions": shown, "source": report["source"]}))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let number = |value: &Value| value.as_u64().map_or("0".into(), |n| grouped(n as u32));
+    let mut page = String::new();
+    for region in ["system", "tools", "brief", "history", "media"] {
+        page += &format!("{region:<10}{:>12}\n", number(&regions[region]));
+    }
+    page +=
+        &format!("{:<10}{:>12}  ({})\n", "total", number(&regions["prompt"]), report["source"].as_str().unwrap_or(""));
+    out(&page)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn context(config: &Config, id: Option<&str>, json: bool) -> Result<ExitCode, Failure> {
+    let report = Record::open(&config.data_dir)?.context(id)?;
+    if json {
+        out_json(&report)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let percent = |state: &Value| state["pressure"].as_f64().map_or("-".into(), |p| format!("{:.0}%", p * 100.0));
+    let mut page = String::new();
+    if let Some(rows) = report["conversations"].as_array() {
+        page += &format!(
+            "{:<18}{:>9}{:>10}{:>9}  {:<20} {}\n",
+            "CONVERSATION", "MESSAGES", "PROMPT", "PRESSURE", "MODEL", "TITLE"
+        );
+        for row in rows {
+            page += &format!(
+                "{:<18}{:>9}{:>10}{:>9}  {:<20} {}\n",
+                row["id"].as_str().unwrap_or(""),
+                row["messages"],
+                row["state"]["prompt_tokens"],
+                percent(&row["state"]),
+                row["model"].as_str().unwrap_or(""),
+                row["title"].as_str().unwrap_or("")
+            );
+        }
+    } else {
+        let state = &report["state"];
+        page += &format!(
+            "{} {}\nmodel    {}\n",
+            report["id"].as_str().unwrap_or(""),
+            report["title"],
+            report["model"].as_str().unwrap_or("")
+        );
+        page += &format!(
+            "window   {} ({})\npressure {}\n",
+            state["window"],
+            state["window_source"].as_str().unwrap_or(""),
+            percent(state)
+        );
+        page += &format!(
+            "messages {}\nprofile  {}\nregions  {}\nlines    {}\nedits    {}\nspend    {}\n",
+            report["messages"],
+            state["profile"].as_str().unwrap_or(""),
+            state["regions"],
+            state["lines"],
+            state["edits"],
+            state["spend"]
+        );
+        page += &format!("history  {}\n", report["history_file"].as_str().unwrap_or(""));
+        for event in report["compactions"].as_array().into_iter().flatten() {
+            let data = &event["data"];
+            page += &format!("\n[{}] {}\n", event["time_ms"], data["action"].as_str().unwrap_or(""));
+            for why in data["because"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+                page += &format!("  {why}\n");
+            }
+        }
+    }
+    out(&page)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn recall(
+    config: &Config,
+    what: &str,
+    range: Option<&str>,
+    conversation: Option<&str>,
+    limit: usize,
+    json: bool,
+) -> Result<ExitCode, Failure> {
+    let asked = Record::open(&config.data_dir)?.recall(what, conversation, limit)?;
+    let (text, meta) = match asked {
+        Asked::Original(o) => {
+            let meta = serde_json::json!({"id": o.id, "conversation": o.conversation, "message": o.at, "kind": o.kind, "call": o.call});
+            (o.text, meta)
+        }
+        Asked::Message(m) => {
+            let meta = serde_json::json!({"conversation": m.conversation, "message": m.at, "role": m.role});
+            (String::from_utf8_lossy(&m.raw).into_owned(), meta)
+        }
+        Asked::Hits(hits) => {
+            let list: Vec<Value> = hits
+                .iter()
+                .map(|h| serde_json::json!({"id": h.id, "conversation": h.conversation, "message": h.at, "kind": h.kind, "call": h.call, "snippet": h.snippet}))
+                .collect();
+            if json {
+                out_json(&serde_json::json!({"hits": list}))?;
+            }
+            for h in hits.iter().filter(|_| !json) {
+                let id = h.id.clone().unwrap_or_else(|| format!("{}:{}", h.conversation, h.at));
+                out(&format!(
+                    "{id}  {}\n    {}\n",
+                    h.call.as_deref().unwrap_or(&h.kind),
+                    h.snippet.replace('\n', "\n    ")
+                ))?;
+            }
+            if hits.is_empty() {
+                return Err(Failure::Bad(format!("nothing in the record matches `{what}`")));
+            }
+            return Ok(ExitCode::SUCCESS);
+        }
+    };
+    let text = match range {
+        None => text,
+        Some(range) => lines(&text, range)?,
+    };
+    if json {
+        let mut value = meta;
+        value["text"] = Value::String(text);
+        out_json(&value)?;
+    } else {
+        // Exactly as it came: no line end is added.
+        out(&text)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Lines A to B of a text, counted from 1, both included.
+fn lines(text: &str, range: &str) -> Result<String, Failure> {
+    let bad =
+        || Failure::Usage(format!("`{range}` is not a range of lines\n  hint: write A..B, A.. or ..B, counted from 1"));
+    let (from, to) = range.split_once("..").unwrap_or((range, range));
+    let from: usize = if from.is_empty() { 1 } else { from.parse().map_err(|_| bad())? };
+    let to: usize = if to.is_empty() { usize::MAX } else { to.parse().map_err(|_| bad())? };
+    if from == 0 || to < from {
+        return Err(bad());
+    }
+    Ok(text.split_inclusive('\n').skip(from - 1).take((to - from).saturating_add(1)).collect())
+}
+
+fn compact(config: &Config, id: &str, focus: Option<String>, json: bool) -> Result<ExitCode, Failure> {
+    let key = config.api_key.as_ref().map(|k| k.expose().to_owned());
+    let answer = runtime()?.block_on(windowsill::proxy::ask_running(
+        &config.listen.to_string(),
+        key.as_deref(),
+        id,
+        focus.as_deref(),
+    ))?;
+    if json {
+        out_json(&answer)?;
+    } else {
+        let tokens = |key: &str| answer[key].as_u64().map_or("?".into(), |n| grouped(n as u32));
+        out(&format!(
+            "{}: {} -> {} tokens\n\n{}\n",
+            answer["conversation"].as_str().unwrap_or(id),
+            tokens("before"),
+            tokens("after"),
+            answer["brief"].as_str().unwrap_or("")
+        ))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn profile(config: &Config, command: ProfileCommand) -> Result<ExitCode, Failure> {
+    match command {
+        ProfileCommand::List { json: true } => out_json(&print::profile_list_json(config))?,
+        ProfileCommand::List { json: false } => out(&print::profile_list(config))?,
+        ProfileCommand::Show { name, json } => {
+            let shown = print::profile_show(config, &name, &ModelHints::default());
+            if json { out_json(&shown.json())? } else { out(&shown.text())? }
+        }
+        ProfileCommand::Check { files, json } => {
+            let dir = config
+                .sources
+                .iter()
+                .find(|(key, _, _)| key == "profile_dir")
+                .map(|(_, value, _)| PathBuf::from(value));
+            let check = print::profile_check(&files, dir.as_deref());
+            if json {
+                out_json(&check.json())?
+            } else {
+                out(&check.text())?
+            }
+            if !check.problems.is_empty() {
+                return Ok(ExitCode::from(2));
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,1 +1,274 @@
-//! (room being built)
+//! What was really used: the figures a server reports in its reply, what was planned, cache hits, spend by role, and the
+//! counters people scrape. Holds no message text.
+
+use std::sync::atomic::AtomicU64;
+
+use parking_lot::Mutex;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::{Registry, Unit};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::conversation::Tokens;
+
+/// What a server says a reply cost.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Reported {
+    /// `usage.prompt_tokens`.
+    pub prompt: Option<Tokens>,
+    /// Prompt tokens taken from the server's cache: `prompt_tokens_details.cached_tokens` or llama.cpp's `cache_n`.
+    pub cached: Option<Tokens>,
+    /// Prompt tokens evaluated: llama.cpp's `timings.prompt_n`.
+    pub evaluated: Option<Tokens>,
+    /// `usage.completion_tokens`.
+    pub completion: Option<Tokens>,
+    /// Milliseconds of prompt evaluation.
+    pub prompt_ms: Option<f64>,
+    /// The last `finish_reason` that was not null.
+    pub finish: Option<String>,
+    /// Whether the reply carried tool calls.
+    pub called_tools: bool,
+    /// An error came inside the stream.
+    pub failed: bool,
+    /// `data: [DONE]` was seen.
+    pub done: bool,
+    /// The reply's text, for a brief that continues it; cut at [`KEPT_TEXT`] bytes.
+    pub text: String,
+}
+
+/// Bytes of a reply's text that are kept for the brief made behind it.
+const KEPT_TEXT: usize = 64 * 1024;
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Chunk {
+    usage: Option<Usage>,
+    timings: Option<Timings>,
+    choices: Vec<Choice>,
+    error: Option<Value>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Usage {
+    prompt_tokens: Option<f64>,
+    completion_tokens: Option<f64>,
+    prompt_tokens_details: Option<Details>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Details {
+    cached_tokens: Option<f64>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Timings {
+    cache_n: Option<f64>,
+    prompt_n: Option<f64>,
+    prompt_ms: Option<f64>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Choice {
+    finish_reason: Option<String>,
+    delta: Option<Said>,
+    message: Option<Said>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Said {
+    content: Option<Value>,
+    tool_calls: Option<Vec<Value>>,
+}
+
+impl Reported {
+    /// Reads one chunk of a stream, or a whole reply. What is not JSON is passed over.
+    pub fn read(&mut self, data: &str) {
+        if data.trim() == "[DONE]" {
+            self.done = true;
+            return;
+        }
+        let Ok(chunk) = serde_json::from_str::<Chunk>(data) else { return };
+        let tokens = |n: f64| n.clamp(0.0, f64::from(u32::MAX)) as Tokens;
+        if let Some(usage) = chunk.usage {
+            self.prompt = usage.prompt_tokens.map(tokens).or(self.prompt);
+            self.completion = usage.completion_tokens.map(tokens).or(self.completion);
+            let cached = usage.prompt_tokens_details.and_then(|d| d.cached_tokens);
+            self.cached = cached.map(tokens).or(self.cached);
+        }
+        if let Some(timings) = chunk.timings {
+            self.evaluated = timings.prompt_n.map(tokens).or(self.evaluated);
+            self.cached = timings.cache_n.map(tokens).or(self.cached);
+            self.prompt_ms = timings.prompt_ms.or(self.prompt_ms);
+            if let (Some(cached), Some(evaluated)) = (timings.cache_n, timings.prompt_n) {
+                self.prompt = self.prompt.or(Some(tokens(cached + evaluated)));
+            }
+        }
+        self.failed |= chunk.error.is_some_and(|e| !e.is_null());
+        for choice in chunk.choices {
+            self.finish = choice.finish_reason.or(self.finish.take());
+            let Some(said) = choice.delta.or(choice.message) else { continue };
+            self.called_tools |= said.tool_calls.is_some_and(|c| !c.is_empty());
+            if let (Some(Value::String(text)), true) = (said.content, self.text.len() < KEPT_TEXT) {
+                self.text.push_str(&text);
+            }
+        }
+    }
+
+    /// Whether the reply came to its proper end.
+    pub fn complete(&self) -> bool {
+        !self.failed && (self.finish.is_some() || self.done)
+    }
+
+    /// The figures as an event's data.
+    pub fn event(&self, role: &str, planned: Tokens, milliseconds: u64) -> Value {
+        json!({
+            "role": role,
+            "planned_prompt_tokens": planned,
+            "prompt_tokens": self.prompt,
+            "cached_tokens": self.cached,
+            "evaluated_tokens": self.evaluated,
+            "completion_tokens": self.completion,
+            "finish_reason": self.finish,
+            "milliseconds": milliseconds,
+        })
+    }
+}
+
+/// Labels of the request counter.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Outcome {
+    action: String,
+    status: u32,
+}
+
+/// Labels of the token counters.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Part {
+    role: &'static str,
+    kind: &'static str,
+}
+
+/// The counters behind `/metrics`.
+pub struct Metrics {
+    registry: Mutex<Registry>,
+    requests: Family<Outcome, Counter>,
+    tokens: Family<Part, Counter>,
+    compactions: Family<Layer, Counter>,
+    overhead: Histogram,
+    pressure: Gauge<f64, AtomicU64>,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Layer {
+    layer: String,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let mut registry = Registry::with_prefix("windowsill");
+        let metrics = Metrics {
+            requests: Family::default(),
+            tokens: Family::default(),
+            compactions: Family::default(),
+            overhead: Histogram::new(exponential_buckets(0.000_05, 4.0, 10)),
+            pressure: Gauge::default(),
+            registry: Mutex::default(),
+        };
+        registry.register("requests", "Managed requests by what was done to them", metrics.requests.clone());
+        registry.register("tokens", "Tokens by role (main, summary) and kind", metrics.tokens.clone());
+        registry.register("compactions", "Rewrites by layer", metrics.compactions.clone());
+        let help = "Time between reading a request and sending it on";
+        registry.register_with_unit("overhead", help, Unit::Seconds, metrics.overhead.clone());
+        registry.register("pressure_ratio", "Pressure of the last managed request", metrics.pressure.clone());
+        *metrics.registry.lock() = registry;
+        metrics
+    }
+}
+
+impl Metrics {
+    /// Counts a managed request.
+    pub fn request(&self, action: &str, status: u16, overhead_seconds: f64, pressure: f64) {
+        self.requests.get_or_create(&Outcome { action: action.to_owned(), status: u32::from(status) }).inc();
+        self.overhead.observe(overhead_seconds);
+        self.pressure.set(pressure);
+        for layer in action.split(',').filter(|l| *l != "none") {
+            self.compactions.get_or_create(&Layer { layer: layer.to_owned() }).inc();
+        }
+    }
+
+    /// Counts what a reply cost; `role` is `main` or `summary`.
+    pub fn spend(&self, role: &'static str, reported: &Reported) {
+        for (kind, tokens) in [
+            ("prompt", reported.prompt),
+            ("cached", reported.cached),
+            ("evaluated", reported.evaluated),
+            ("completion", reported.completion),
+        ] {
+            if let Some(tokens) = tokens {
+                self.tokens.get_or_create(&Part { role, kind }).inc_by(u64::from(tokens));
+            }
+        }
+    }
+
+    /// All of it in Prometheus' text format.
+    pub fn text(&self) -> String {
+        let mut out = String::new();
+        match encode(&mut out, &self.registry.lock()) {
+            Ok(()) => out,
+            Err(_) => String::new(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_streams_and_whole_replies() {
+        let mut r = Reported::default();
+        for chunk in [
+            r#"{"choices":[{"index":0,"delta":{"role":"assistant","content":null},"finish_reason":null}]}"#,
+            r#"{"choices":[{"index":0,"delta":{"content":"Hé"}}]}"#,
+            r#"{"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}"#,
+            r#"{"choices":[],"usage":{"prompt_tokens":32,"completion_tokens":3,"prompt_tokens_details":{"cached_tokens":31}},"timings":{"cache_n":31,"prompt_n":1,"prompt_ms":18.7}}"#,
+            "not json",
+            "[DONE]",
+        ] {
+            r.read(chunk);
+        }
+        assert_eq!((r.prompt, r.cached, r.evaluated, r.completion), (Some(32), Some(31), Some(1), Some(3)));
+        assert_eq!((r.text.as_str(), r.finish.as_deref(), r.complete()), ("Hé", Some("stop"), true));
+
+        let mut r = Reported::default();
+        r.read(r#"{"choices":[{"finish_reason":"tool_calls","message":{"content":null,"tool_calls":[{}]}}],"timings":{"cache_n":2,"prompt_n":3}}"#);
+        assert!(r.called_tools && r.prompt == Some(5));
+        r.read(r#"{"error":{"message":"x"}}"#);
+        assert!(!r.complete());
+    }
+
+    #[test]
+    fn metrics_have_our_names() {
+        let m = Metrics::default();
+        m.request("evict,clear", 200, 0.001, 0.5);
+        m.spend("main", &Reported { prompt: Some(7), ..Default::default() });
+        let text = m.text();
+        for line in [
+            "windowsill_requests_total{action=\"evict,clear\",status=\"200\"} 1",
+            "windowsill_tokens_total{role=\"main\",kind=\"prompt\"} 7",
+            "windowsill_compactions_total{layer=\"clear\"} 1",
+        ] {
+            assert!(text.contains(line), "{line} in {text}");
+        }
+    }
+}

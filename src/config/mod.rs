@@ -1,1 +1,287 @@
-//! (room being built)
+//! What a user may write: flags, environment, `config.toml` and profiles, resolved into one whole [`Config`].
+//!
+//! Loading reports every problem at once and changes nothing on disk. A value's source travels with it. The room
+//! never talks to the network, and no other room reads the environment or TOML.
+//!
+//! Precedence, strongest first: flag, environment, the request's header (it picks the profile), profile, file, default.
+
+mod context;
+mod env;
+mod file;
+mod model;
+pub mod print;
+mod problem;
+mod profile;
+mod secret;
+mod serve;
+mod upstream;
+mod written;
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use crate::plan::Policy;
+
+pub use context::{Context, SummaryModel, Template};
+pub use env::{Environment, scratch_dir};
+pub use model::{ModelHints, SizeClass, parameters_in_name};
+pub use problem::{Problem, report};
+pub use profile::{DEFAULT as DEFAULT_PROFILE, Profile};
+pub use secret::Secret;
+pub use serve::{Limits, LogConfig, LogFormat, NumCtx, WindowConfig};
+pub use upstream::{UpstreamConfig, UpstreamKind};
+pub use written::Sourced;
+
+use context::{CONTEXT_KEYS, ContextLayer};
+use file::{Label, Layer, Section};
+
+/// The repository's own `config.toml`: the base layer, and what documents every key.
+pub const DEFAULT_FILE: &str = include_str!("../../config.toml");
+
+/// The tables of `config.toml`.
+pub(crate) const SECTIONS: &[Section] = &[
+    Section { path: "", keys: &["listen", "data_dir", "api_key", "profile_dir"], repeated: false },
+    Section { path: "upstream", keys: upstream::KEYS, repeated: true },
+    Section { path: "window", keys: &["num_ctx", "output_reserved", "memory_headroom"], repeated: false },
+    Section { path: "context", keys: CONTEXT_KEYS, repeated: false },
+    Section {
+        path: "limits",
+        keys: &["max_body_bytes", "max_header_bytes", "max_connections", "drain_seconds"],
+        repeated: false,
+    },
+];
+
+/// What the command line says; everything else is silent.
+#[derive(Debug, Clone, Default)]
+pub struct Flags {
+    /// `--config FILE`: read this and look nowhere else.
+    pub config: Option<PathBuf>,
+    /// `--listen ADDR`.
+    pub listen: Option<String>,
+    /// `--upstream URL`, each time it is given; they replace those of the file.
+    pub upstream: Vec<String>,
+    /// `--num-ctx N|fit|loaded`.
+    pub num_ctx: Option<String>,
+    /// `--data-dir DIR`.
+    pub data_dir: Option<PathBuf>,
+    /// `--log FORMAT`.
+    pub log: Option<String>,
+}
+
+/// Every setting, resolved and checked.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Where the front door listens; port 0 takes a free one.
+    pub listen: SocketAddr,
+    /// Where the record is kept.
+    pub data_dir: PathBuf,
+    /// What clients must send as a bearer token, if anything.
+    pub api_key: Option<Secret>,
+    /// The upstreams named; empty when windowsill should look for them.
+    pub upstreams: Vec<UpstreamConfig>,
+    /// The window and what is kept free in it.
+    pub window: WindowConfig,
+    /// The settings of `[context]` without any profile: environment, file, default.
+    pub context: Context,
+    /// Bounds on what is accepted.
+    pub limits: Limits,
+    /// How to log.
+    pub log: LogConfig,
+    /// All profiles, by name.
+    pub profiles: Vec<Profile>,
+    /// The file that was read, if there was one.
+    pub file: Option<PathBuf>,
+    /// Key, value and source of each setting outside `[context]`; secrets are not shown.
+    pub sources: Vec<(String, String, String)>,
+    /// What stands below a profile: file over default.
+    below_profile: Context,
+    /// What stands above a profile.
+    above_profile: ContextLayer,
+}
+
+/// The settings that hold for one model.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Resolved {
+    /// What the planner goes by.
+    pub policy: Policy,
+    /// Name of the profile.
+    pub profile: String,
+    /// The model's size, where its name or the server tells it.
+    pub size: Option<SizeClass>,
+    /// Why this profile and size, in one line.
+    pub because: String,
+    /// Whether to summarize ahead of need.
+    pub background: bool,
+    /// Which model writes briefs.
+    pub summary_model: SummaryModel,
+    /// Something that was asked for and could not be done: an unknown profile in the request's header.
+    pub warning: Option<String>,
+    /// Key, value and source of each setting of `[context]` and each fact `template.…`.
+    pub sources: Vec<(String, String, String)>,
+}
+
+/// Reads flags, environment, file and profiles.
+///
+/// # Errors
+/// Every problem found, in the order flags, environment, file by line, profiles.
+pub fn load(flags: &Flags) -> Result<Config, Vec<Problem>> {
+    load_from(flags, &Environment::of_process())
+}
+
+/// [`load`], with the environment as a value.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_from(flags: &Flags, environment: &Environment) -> Result<Config, Vec<Problem>> {
+    let mut problems = Vec::new();
+    let layers = Layers::gather(flags, environment, &mut problems);
+    let config = serve::resolve(&layers, flags, environment, &mut problems);
+    match config {
+        Some(config) if problems.is_empty() => Ok(config),
+        _ => {
+            let file = layers.path.as_ref().map(|path| display(path, &environment.cwd));
+            problem::in_order(&mut problems, file.as_deref().unwrap_or_default());
+            Err(problems)
+        }
+    }
+}
+
+/// Every key of `config.toml`: its table (empty for the top) and its name.
+pub fn known_keys() -> Vec<(&'static str, &'static str)> {
+    SECTIONS.iter().flat_map(|section| section.keys.iter().map(|key| (section.path, *key))).collect()
+}
+
+/// Everything that was written, by who wrote it.
+pub(crate) struct Layers {
+    flags: Layer,
+    env: Layer,
+    file: Layer,
+    base: Layer,
+    /// The file, and whether it could be read; what depends on it is not judged when it could not.
+    path: Option<PathBuf>,
+    readable: bool,
+}
+
+impl Layers {
+    fn gather(flags: &Flags, environment: &Environment, problems: &mut Vec<Problem>) -> Layers {
+        let env_layer = environment.layer(SECTIONS, problems);
+        let path = find_file(flags, environment);
+        let file = match &path {
+            Some(path) => read_file(path, environment, problems),
+            None => Some(Layer::default()),
+        };
+        let base = file::parse(DEFAULT_FILE, "built-in config.toml", &Label::Default, SECTIONS, problems);
+        Layers {
+            flags: env::flags(flags),
+            env: env_layer,
+            readable: file.is_some(),
+            file: file.unwrap_or_default(),
+            base: base.unwrap_or_default(),
+            path,
+        }
+    }
+
+    /// The strongest value of a key; weaker ones are read too, so that their problems show.
+    pub(crate) fn take<T>(
+        &self,
+        key: &str,
+        read: written::Reader<T>,
+        problems: &mut Vec<Problem>,
+    ) -> Option<Sourced<T>> {
+        let mut strongest = None;
+        for layer in [&self.flags, &self.env, &self.file, &self.base] {
+            let value = layer.values.get(key).and_then(|written| written.read(read, problems));
+            strongest = strongest.or(value);
+        }
+        strongest
+    }
+
+    /// A path; a relative one starts where it is written: at the file's folder, or at the working directory.
+    pub(crate) fn take_path(
+        &self,
+        key: &str,
+        environment: &Environment,
+        problems: &mut Vec<Problem>,
+    ) -> Option<Sourced<PathBuf>> {
+        let folder = self.path.as_deref().and_then(Path::parent).unwrap_or(&environment.cwd);
+        let mut strongest = None;
+        for (layer, base) in [(&self.env, environment.cwd.as_path()), (&self.file, folder)] {
+            let text = layer.values.get(key).and_then(|written| written.read(written::text, problems));
+            let path = text.map(|text| Sourced { value: environment.path(&text.value, base), source: text.source });
+            strongest = strongest.or(path);
+        }
+        strongest
+    }
+}
+
+/// `--config`, else `./config.toml`, else the one in the user's config folder; the last two only if they exist.
+fn find_file(flags: &Flags, environment: &Environment) -> Option<PathBuf> {
+    if let Some(path) = &flags.config {
+        return Some(environment.cwd.join(path));
+    }
+    let own = environment.xdg("XDG_CONFIG_HOME", ".config").map(|folder| folder.join("windowsill/config.toml"));
+    [Some(environment.cwd.join("config.toml")), own].into_iter().flatten().find(|path| path.is_file())
+}
+
+/// A path as messages show it: relative to the working directory where it lies below it.
+pub(crate) fn display(path: &Path, cwd: &Path) -> String {
+    path.strip_prefix(cwd).unwrap_or(path).display().to_string()
+}
+
+fn read_file(path: &Path, environment: &Environment, problems: &mut Vec<Problem>) -> Option<Layer> {
+    let display = display(path, &environment.cwd);
+    let text = file::read(path, &display, problems).ok()?;
+    file::parse(&text, &display, &Label::File, SECTIONS, problems).ok()
+}
+
+impl Config {
+    /// The settings for a model: which profile it gets, and what holds once every layer has spoken.
+    ///
+    /// `profile_header` is the request's `x-windowsill-profile`; a name that no profile has is ignored with a warning.
+    pub fn policy(&self, model: &str, hints: &ModelHints, profile_header: Option<&str>) -> Resolved {
+        let asked = profile_header.map(str::trim).filter(|name| !name.is_empty());
+        let picked = asked.and_then(|name| self.profiles.iter().find(|profile| profile.name == name));
+        let warning = match (asked, picked) {
+            (Some(name), None) => Some(format!("there is no profile `{name}`")),
+            _ => None,
+        };
+        let chosen = match picked {
+            Some(profile) => {
+                let because = format!("the request asked for profile `{}`", profile.name);
+                Some(profile::Choice { profile, because })
+            }
+            None => profile::choose(&self.profiles, model, hints),
+        };
+        let sizing = profile::sizing(model, hints);
+        let size = sizing.map(|sizing| sizing.class);
+        let (name, because, context, template) = match chosen {
+            Some(choice) => {
+                let context = choice.profile.layer(size).settled_over(&self.below_profile);
+                (choice.profile.name.clone(), choice.because, context, choice.profile.template())
+            }
+            // Only a `profile_dir` with a broken `default.toml` has none, and loading refuses that.
+            None => (profile::DEFAULT.to_owned(), String::new(), self.below_profile.clone(), Template::unknown()),
+        };
+        let context = self.above_profile.settled_over(&context);
+        let mut sources = context.shown();
+        sources.extend(
+            template.shown().into_iter().map(|(key, value, source)| (format!("template.{key}"), value, source)),
+        );
+        Resolved {
+            policy: context.policy(&template),
+            profile: name,
+            size,
+            because: format!("{because}; {}", print::sizing(sizing)),
+            background: context.background.value,
+            summary_model: context.summary_model.value,
+            warning,
+            sources,
+        }
+    }
+}
+
+/// The settings of `[context]` in the embedded base layer.
+pub(crate) fn default_context(problems: &mut Vec<Problem>) -> Option<Context> {
+    let base = file::parse(DEFAULT_FILE, "built-in config.toml", &Label::Default, SECTIONS, problems).ok()?;
+    ContextLayer::read(&base, "context", problems).whole()
+}

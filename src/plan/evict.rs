@@ -9,9 +9,12 @@ use crate::conversation::{Role, Tokens};
 /// Share of `evict_over` that the preview of an evicted result may take.
 const PREVIEW_SHARE: Tokens = 4;
 
+/// A preview of less than this many tokens has no room for the lines that matter beside its marker.
+const LEAST_PREVIEW: Tokens = 256;
+
 pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
     let over = sheet.lines.evict_over;
-    let budget = (over / PREVIEW_SHARE).max(super::facts::SMALL);
+    let budget = (over / PREVIEW_SHARE).max(LEAST_PREVIEW.min(over / 2));
     let last_user = sheet.last_user();
     let mut count = 0;
     for at in sheet.forwarded..sheet.cost.len() {

@@ -91,8 +91,8 @@ impl Regions {
 /// A message is the same size or smaller than this many tokens: not worth an edit, since its placeholder costs as much.
 pub(crate) const SMALL: Tokens = 120;
 
-/// What a one-line placeholder costs at most (`apply::preview::placeholder` aims at 40).
-pub(crate) const PLACEHOLDER: Tokens = 60;
+/// What a placeholder costs at most: its line (`apply::preview::placeholder` aims at 40) and the findings that stay.
+pub(crate) const PLACEHOLDER: Tokens = 90;
 
 /// Asserts in debug builds that facts belong to a conversation.
 pub(crate) fn belong(facts: &Facts, conversation: &Conversation) -> bool {

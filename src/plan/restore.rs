@@ -5,7 +5,7 @@
 use super::Action;
 use super::sheet::Sheet;
 use crate::conversation::edit::Rule;
-use crate::conversation::step::call_of;
+use crate::conversation::step::{self, call_of};
 use crate::conversation::{Role, Tokens};
 
 /// A stub is a short text; anything longer says something itself.
@@ -78,19 +78,6 @@ fn earlier(sheet: &Sheet<'_>, at: usize) -> Option<usize> {
         let text = &body[*i].text;
         body[*i].role == Role::Tool
             && !is_stub(text)
-            && call(*i).is_some_and(|c| c.name == mine.name && same_target(&c.arguments, &mine.arguments))
+            && call(*i).is_some_and(|c| c.name == mine.name && step::same_target(&c.arguments, &mine.arguments))
     })
-}
-
-/// Whether two calls mean the same thing: equal arguments, or the same file where they name one.
-fn same_target(a: &str, b: &str) -> bool {
-    let read = |s: &str| serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(s).ok();
-    let (Some(a), Some(b)) = (read(a), read(b)) else { return a.trim() == b.trim() };
-    let file = |m: &serde_json::Map<String, serde_json::Value>| {
-        ["file_path", "path", "filename", "file", "absolute_path"].iter().find_map(|k| m.get(*k).cloned())
-    };
-    match (file(&a), file(&b)) {
-        (Some(x), Some(y)) => x == y,
-        _ => a == b,
-    }
 }

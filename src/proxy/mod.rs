@@ -1,1 +1,280 @@
-//! (room being built)
+//! One request, told top to bottom: [`App::chat`] measures, plans, applies, sends, relays, accounts. Never knows of
+//! sockets (that is `server`) nor of SQL.
+
+mod account;
+pub mod background;
+mod brief;
+mod error;
+mod headers;
+mod live;
+mod models;
+mod prepare;
+pub mod relay;
+mod report;
+mod start;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::{Bytes, BytesMut};
+use futures_util::StreamExt as _;
+use http::request::Parts;
+use http::{HeaderMap, Response, StatusCode};
+use parking_lot::Mutex;
+use tracing::{info, warn};
+
+pub use error::Error;
+pub use relay::Body;
+pub use report::{Asked, Record, ask_running, grouped, plan_file};
+
+use crate::config::{Config, Resolved};
+use crate::conversation::wire::openai_chat;
+use crate::measure::Measure;
+use crate::plan::emergency::Refusal;
+use crate::store::Store;
+use crate::upstream::{ChatOptions, Reply, Upstream, overflow};
+use crate::usage::Metrics;
+use background::Tasks;
+use live::Lives;
+use prepare::{Attempt, Prepared};
+
+/// A reply that is not streamed is read whole before it is passed on, up to this size; a larger one is relayed as it
+/// comes.
+const LARGEST_BUFFERED: usize = 64 << 20;
+
+type Policies = HashMap<(String, Option<String>), Arc<Resolved>>;
+
+/// Everything a request needs.
+pub struct App {
+    /// The settings.
+    pub config: Config,
+    store: Store,
+    upstreams: Vec<Arc<Upstream>>,
+    measure: Measure,
+    /// The counters behind `/metrics`.
+    pub metrics: Metrics,
+    /// What runs between requests.
+    pub tasks: Tasks,
+    lives: Arc<Lives>,
+    /// How summarizers did lately, by upstream and model.
+    summarizers: Mutex<HashMap<String, brief::Trial>>,
+    /// Which upstream lists which model.
+    places: Mutex<HashMap<String, usize>>,
+    /// Policies by model and profile header.
+    policies: Mutex<Policies>,
+}
+
+impl App {
+    /// Puts the parts together. Nothing is sent yet.
+    pub fn new(config: Config, store: Store, upstreams: Vec<Arc<Upstream>>) -> App {
+        App {
+            config,
+            store,
+            upstreams,
+            measure: Measure::default(),
+            metrics: Metrics::default(),
+            tasks: Tasks::default(),
+            lives: Arc::default(),
+            summarizers: Mutex::default(),
+            places: Mutex::default(),
+            policies: Mutex::default(),
+        }
+    }
+
+    /// The servers behind this proxy.
+    pub fn upstreams(&self) -> &[Arc<Upstream>] {
+        &self.upstreams
+    }
+
+    /// Answers a chat completion request.
+    ///
+    /// # Errors
+    /// What the caller must be told: its own mistake, no upstream, or a prompt that cannot be made to fit.
+    pub async fn chat(self: &Arc<Self>, parts: &Parts, body: Bytes) -> Result<Response<Body>, Error> {
+        if headers::is_off(&parts.headers) {
+            return self.pass(parts, body).await;
+        }
+        let started = Instant::now();
+        let request = openai_chat::parse(&body)?;
+        let upstream = self.upstream_of(&request.model).await?;
+        let mut prepared = self.prepare(&upstream, request, &parts.headers, Attempt::First).await?;
+        prepared.flight = Some(self.lives.fly(&prepared.id));
+        self.save(&prepared).await?;
+        let overhead = started.elapsed();
+        let mut reply = self.send(&upstream, parts, &prepared).await?;
+        if let Some((refusal, body)) = refused(&mut reply).await {
+            let mut harder = self.emergency(&upstream, &prepared, refusal, &body, &parts.headers).await?;
+            harder.actions.push("emergency");
+            harder.flight = prepared.flight.take();
+            self.save(&harder).await?;
+            prepared = harder;
+            reply = self.send(&upstream, parts, &prepared).await?;
+            if let Some((refusal, _)) = refused(&mut reply).await {
+                self.metrics.request(&prepared.action(), 400, overhead.as_secs_f64(), prepared.pressure());
+                return Err(self.refused_twice(&prepared, refusal));
+            }
+        }
+        self.metrics.request(&prepared.action(), reply.status.as_u16(), overhead.as_secs_f64(), prepared.pressure());
+        info!(
+            conversation = %prepared.id,
+            model = %prepared.request.model,
+            upstream = upstream.name(),
+            window = prepared.window.tokens,
+            window_source = %prepared.window.source,
+            before = prepared.before.prompt(),
+            prompt_tokens = prepared.tokens,
+            action = %prepared.action(),
+            status = reply.status.as_u16(),
+            overhead_ms = overhead.as_secs_f64() * 1000.0,
+            "request"
+        );
+        self.relay(upstream, parts, prepared, reply, started).await
+    }
+
+    async fn send(&self, upstream: &Upstream, parts: &Parts, prepared: &Prepared) -> Result<Reply, Error> {
+        let headers = self.outgoing(&parts.headers);
+        let path = parts.uri.path_and_query().map_or("/v1/chat/completions", |p| p.as_str());
+        let options = ChatOptions { num_ctx: prepared.window.set };
+        match upstream.chat(&headers, path, prepared.body.clone(), options).await {
+            Ok(reply) => Ok(reply),
+            Err(e) => {
+                self.measure.windows.forget(upstream);
+                Err(e.into())
+            }
+        }
+    }
+
+    /// Plans again, harder, with what a refusal taught.
+    async fn emergency(
+        self: &Arc<Self>,
+        upstream: &Arc<Upstream>,
+        prepared: &Prepared,
+        refusal: Refusal,
+        body: &[u8],
+        headers: &HeaderMap,
+    ) -> Result<Prepared, Error> {
+        warn!(conversation = %prepared.id, prompt = refusal.prompt, window = refusal.window, "the server refused the prompt as too long");
+        if let Some(window) = refusal.window.filter(|w| *w > 0) {
+            if self.measure.windows.learn(upstream, &prepared.request.model, window) {
+                self.note_window(prepared, window);
+            }
+        } else if prepared.window.tokens.is_none() && refusal.prompt.is_none() {
+            // Nothing is known of the window and nothing was said: guessing would cut blindly.
+            return Err(self.pass_refusal(prepared, body));
+        }
+        let attempt = Attempt::Emergency { refusal, counted: prepared.tokens };
+        self.prepare(upstream, prepared.request.clone(), headers, attempt).await
+    }
+
+    async fn relay(
+        self: &Arc<Self>,
+        upstream: Arc<Upstream>,
+        parts: &Parts,
+        prepared: Prepared,
+        reply: Reply,
+        started: Instant,
+    ) -> Result<Response<Body>, Error> {
+        let mut response = Response::builder().status(reply.status);
+        if let Some(h) = response.headers_mut() {
+            *h = reply.headers.clone();
+            prepared.mark(h);
+        }
+        let is_stream = headers::is_event_stream(&reply.headers);
+        let ok = reply.status.is_success();
+        let app = Arc::clone(self);
+        let sent = self.outgoing(&parts.headers);
+        let build = |r: http::response::Builder, body: Body| {
+            r.body(body).map_err(|e| Error::Internal { doing: "build the reply", source: Box::new(e) })
+        };
+        if is_stream && ok {
+            let done = move |reported, end| app.account(upstream, &sent, prepared, reported, end, started);
+            return build(response, relay::tapped(reply.body, done));
+        }
+        let (bytes, rest) = read_up_to(reply.body, LARGEST_BUFFERED).await?;
+        if let Some(rest) = rest {
+            let whole = futures_util::stream::iter([Ok(bytes)]).chain(rest).boxed();
+            return build(response, relay::through(whole));
+        }
+        if ok {
+            let mut reported = crate::usage::Reported::default();
+            reported.read(&String::from_utf8_lossy(&bytes));
+            self.account(upstream, &sent, prepared, reported, relay::End::Complete, started);
+        }
+        if let Some(h) = response.headers_mut() {
+            h.remove(http::header::CONTENT_LENGTH);
+        }
+        build(response, relay::full(bytes))
+    }
+
+    /// Passes a request through untouched.
+    ///
+    /// # Errors
+    /// When no upstream can be reached.
+    pub async fn pass(&self, parts: &Parts, body: Bytes) -> Result<Response<Body>, Error> {
+        let model = models::model_in(&body);
+        let upstream = self.upstream_of(&model).await?;
+        let path = parts.uri.path_and_query().map_or("/", |p| p.as_str());
+        let headers = self.outgoing(&parts.headers);
+        let reply = upstream.pass(parts.method.clone(), path, &headers, body.into()).await?;
+        let mut response = Response::builder().status(reply.status);
+        if let Some(h) = response.headers_mut() {
+            *h = reply.headers;
+        }
+        response
+            .body(relay::through(reply.body))
+            .map_err(|e| Error::Internal { doing: "build the reply", source: Box::new(e) })
+    }
+
+    /// The client's headers as an upstream may see them: without the key of this proxy, and without what is meant for it.
+    fn outgoing(&self, from_client: &HeaderMap) -> HeaderMap {
+        let mut out = from_client.clone();
+        if self.config.api_key.is_some() {
+            out.remove(http::header::AUTHORIZATION);
+            out.remove("x-api-key");
+        }
+        for ours in headers::OURS {
+            out.remove(ours);
+        }
+        out
+    }
+
+    /// Stops background work and writes what is queued.
+    pub async fn close(&self) {
+        self.tasks.close().await;
+        self.store.flush().await;
+    }
+}
+
+/// Reads a body whole, up to a limit; what is left of a larger one comes back as a stream.
+async fn read_up_to(mut body: Stream, limit: usize) -> Result<(Bytes, Option<Stream>), Error> {
+    let mut out = BytesMut::new();
+    while let Some(chunk) = body.next().await {
+        out.extend_from_slice(&chunk?);
+        if out.len() > limit {
+            return Ok((out.freeze(), Some(body)));
+        }
+    }
+    Ok((out.freeze(), None))
+}
+
+type Stream = futures_util::stream::BoxStream<'static, Result<Bytes, crate::upstream::Error>>;
+
+/// Whether a reply says that the prompt is too long. The body of an error is read for it and put back.
+async fn refused(reply: &mut Reply) -> Option<(Refusal, Bytes)> {
+    if reply.status.is_success() || reply.status == StatusCode::UNAUTHORIZED {
+        return None;
+    }
+    let body = std::mem::replace(&mut reply.body, futures_util::stream::empty().boxed());
+    let (bytes, rest) = match read_up_to(body, 1 << 20).await {
+        Ok(read) => read,
+        Err(_) => (Bytes::new(), None),
+    };
+    let found = rest.is_none().then(|| overflow::overflow(reply.status.as_u16(), &bytes)).flatten();
+    let again = futures_util::stream::iter([Ok(bytes.clone())]);
+    reply.body = match rest {
+        Some(rest) => again.chain(rest).boxed(),
+        None => again.boxed(),
+    };
+    found.map(|o| (Refusal { prompt: o.prompt.filter(|_| !o.prompt_is_lower_bound), window: o.window }, bytes))
+}

@@ -1,1 +1,430 @@
-//! (room being built)
+//! The record: every message, every original, every view and the trace, append-only.
+//!
+//! The only SQL of the house, and the readable files beside it. It remembers and finds; it never decides what is
+//! edited, never talks to a server, and logs no message text.
+//!
+//! - A history is a chain: each message is a node known by the digest of the whole prefix that it ends, so forks
+//!   share what they have in common. A view hangs on such a digest.
+//! - One thread writes (`writer`): batches are queued and committed together. What is queued is seen by
+//!   [`Store::view`], [`Store::locate`] and [`Store::original`] at once; all other reads see what is committed.
+//! - Texts stay on disk. In RAM are the queue (bounded), a row id for each view, a few views and tips (`recent`).
+//! - A kill at any moment loses nothing that was answered; `durable` batches survive a power cut as well.
+
+mod files;
+mod history;
+mod read;
+mod recent;
+mod schema;
+mod search;
+#[cfg(test)]
+mod tests;
+mod types;
+mod writer;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{self, Sender};
+use std::thread::{self, JoinHandle};
+
+use parking_lot::{Mutex, MutexGuard};
+use rusqlite::Connection;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+
+use crate::conversation::Digest;
+use crate::conversation::edit::View;
+
+use files::Files;
+use recent::{Found, Recent, Tip, Work};
+use schema::sqlite_error;
+pub use types::{
+    Batch, ConversationRow, ConversationUpdate, Error, Event, EventRow, Hit, Located, Node, NodeRow, Original,
+};
+use writer::{Job, Writer};
+
+/// Bytes of batches that may wait to be written. Past it the upstream is slowed rather than RAM filled.
+const QUEUE_BYTES: usize = 64 << 20;
+
+/// How many messages from the end [`Store::locate`] looks for a known tip before it searches: a turn adds a few.
+const FAST_STEPS: usize = 8;
+
+/// Hexadecimal digits of a record id, and of the longer ones taken when it belongs to another text.
+const ID_DIGITS: [usize; 4] = [12, 20, 32, 64];
+
+/// The record. Clones share it; the last one to go writes what is queued and closes it.
+#[derive(Clone)]
+pub struct Store {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    path: PathBuf,
+    files: Files,
+    recent: Arc<Mutex<Recent>>,
+    readers: [Mutex<Connection>; 2],
+    space: Arc<Semaphore>,
+    /// `None` when the record was opened for reading.
+    queue: Option<Sender<Job>>,
+    writer: Option<JoinHandle<()>>,
+}
+
+/// Record id of a text: content-addressed, so that the same text is kept once.
+pub fn original_id(text: &str) -> String {
+    let hash = blake3::hash(text.as_bytes());
+    format!("r{}", &hash.to_hex()[..ID_DIGITS[0]])
+}
+
+/// The ids under which a text may be kept: the one asked for, then longer ones.
+fn original_ids(wanted: &str, text: &str) -> impl Iterator<Item = String> {
+    let hash = blake3::hash(text.as_bytes()).to_hex();
+    let longer = ID_DIGITS[1..].iter().map(move |digits| format!("r{}", &hash[..*digits]));
+    std::iter::once(wanted.to_owned()).chain(longer)
+}
+
+impl Store {
+    /// Opens the record in `data_dir` for reading and writing; creates or upgrades it where needed.
+    ///
+    /// # Errors
+    /// When the folder cannot be written, or the database is not ours, damaged, or of a newer windowsill.
+    pub fn open(data_dir: &Path) -> Result<Store, Error> {
+        schema::private_dir(data_dir)?;
+        let files = Files::new(data_dir);
+        files.create()?;
+        let path = schema::database(data_dir);
+        let conn = schema::open_writer(&path)?;
+        let views = read::view_rows(&conn).map_err(|e| sqlite_error(&path, e))?;
+        let recent = Arc::new(Mutex::new(Recent::new(views)));
+        let (queue, jobs) = mpsc::channel();
+        let writer = Writer { conn, path: path.clone(), files: files.clone(), recent: recent.clone() };
+        let spawned = thread::Builder::new().name("record-writer".into()).spawn(move || writer.run(&jobs));
+        let writer = spawned.map_err(|e| schema::file_error(&path, e))?;
+        Store::finish(path, files, recent, Some(queue), Some(writer))
+    }
+
+    /// Opens the record in `data_dir` for reading, while a server may be writing it.
+    ///
+    /// # Errors
+    /// When there is none, or it has another schema than this program.
+    pub fn open_readonly(data_dir: &Path) -> Result<Store, Error> {
+        let path = schema::database(data_dir);
+        let conn = schema::open_reader(&path)?;
+        let views = read::view_rows(&conn).map_err(|e| sqlite_error(&path, e))?;
+        Store::finish(path, Files::new(data_dir), Arc::new(Mutex::new(Recent::new(views))), None, None)
+    }
+
+    fn finish(
+        path: PathBuf,
+        files: Files,
+        recent: Arc<Mutex<Recent>>,
+        queue: Option<Sender<Job>>,
+        writer: Option<JoinHandle<()>>,
+    ) -> Result<Store, Error> {
+        let readers = [Mutex::new(schema::open_reader(&path)?), Mutex::new(schema::open_reader(&path)?)];
+        let space = Arc::new(Semaphore::new(QUEUE_BYTES));
+        Ok(Store { inner: Arc::new(Inner { path, files, recent, readers, space, queue, writer }) })
+    }
+
+    /// Writes a batch and returns once it is committed. Waits while the queue is full. If the caller stops waiting
+    /// after the batch was queued, it is written all the same.
+    ///
+    /// # Errors
+    /// When it could not be written; then nothing of it was. [`Error::Gap`] asks for more of the history.
+    pub async fn record(&self, batch: Batch) -> Result<(), Error> {
+        let (work, bytes) = self.prepare(batch)?;
+        let permit = self.inner.space.clone().acquire_many_owned(permits(bytes)).await.map_err(|_| Error::Closed)?;
+        let (ack, done) = oneshot::channel();
+        self.enqueue(Some(work), bytes, Some(permit), Some(ack))?;
+        done.await.map_err(|_| Error::Closed)?
+    }
+
+    /// Queues a batch and returns at once. Should the write fail later, it is logged and [`Store::trouble`] says so.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] when the queue is full.
+    pub fn record_later(&self, batch: Batch) -> Result<(), Error> {
+        let (work, bytes) = self.prepare(batch)?;
+        let permit = self.inner.space.clone().try_acquire_many_owned(permits(bytes)).map_err(|_| Error::Busy)?;
+        self.enqueue(Some(work), bytes, Some(permit), None)
+    }
+
+    /// Returns once everything queued so far is committed, or has failed.
+    pub async fn flush(&self) {
+        let (ack, done) = oneshot::channel();
+        if self.enqueue(None, 0, None, Some(ack)).is_ok() {
+            // An error means that the writer is gone: then nothing is queued either.
+            let _ = done.await;
+        }
+    }
+
+    /// Why the last batch given to [`Store::record_later`] could not be written; `None` once one succeeds again.
+    pub fn trouble(&self) -> Option<String> {
+        self.inner.recent.lock().trouble.clone()
+    }
+
+    /// The view of the deepest prefix that has one, and the index of that prefix's last message.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn view(&self, chain: &[Digest]) -> Result<Option<(usize, Arc<View>)>, Error> {
+        let found = self.inner.recent.lock().find_view(chain);
+        match found {
+            None => Ok(None),
+            Some((at, Found::Here(view))) => Ok(Some((at, view))),
+            Some((at, Found::Row(row))) => {
+                let view = Arc::new(read::view(&self.inner.reader(), &self.inner.path, row)?);
+                self.inner.recent.lock().keep_view(row, view.clone());
+                Ok(Some((at, view)))
+            }
+        }
+    }
+
+    /// How much of a history is known, and to which conversation; `None` when not even its first message is.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn locate(&self, chain: &[Digest]) -> Result<Option<Located>, Error> {
+        let Some(tip) = self.deepest_known(chain)? else { return Ok(None) };
+        let conversation_depth = self.conversation_depth(&tip)?;
+        Ok(Some(Located { depth: tip.depth, conversation: tip.conversation.to_string(), conversation_depth }))
+    }
+
+    fn deepest_known(&self, chain: &[Digest]) -> Result<Option<Tip>, Error> {
+        // A turn extends a tip used lately by a few messages. The one after it is checked, for only newest tips are
+        // remembered and the history may have been known further.
+        for (i, digest) in chain.iter().enumerate().rev().take(FAST_STEPS) {
+            let tip = self.inner.recent.lock().tip(digest);
+            if let Some(tip) = tip {
+                let further = chain.get(i + 1).map_or(Ok(None), |next| self.known(next))?;
+                if further.is_none() {
+                    return Ok(Some(tip));
+                }
+                break;
+            }
+        }
+        // Whoever knows a message knows those before it, so halves can be thrown away.
+        let (mut low, mut high, mut best) = (0, chain.len(), None);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            match self.known(&chain[middle])? {
+                Some(tip) => {
+                    best = Some(tip);
+                    low = middle + 1;
+                }
+                None => high = middle,
+            }
+        }
+        Ok(best)
+    }
+
+    /// A node, committed or queued. RAM is asked first, so that a commit in between hides nothing.
+    fn known(&self, digest: &Digest) -> Result<Option<Tip>, Error> {
+        let (tip, queued) = {
+            let mut recent = self.inner.recent.lock();
+            (recent.tip(digest), recent.queued_node(digest))
+        };
+        if tip.is_some() {
+            return Ok(tip);
+        }
+        let stored = self.inner.read(|conn| read::node(conn, digest))?;
+        if let Some(tip) = &stored {
+            self.inner.recent.lock().keep_tip(*digest, tip.clone());
+        }
+        Ok(stored.or(queued))
+    }
+
+    fn conversation_depth(&self, tip: &Tip) -> Result<usize, Error> {
+        let (known, queued) = self.inner.recent.lock().deepest(&tip.conversation);
+        let known = match known {
+            Some(depth) => depth,
+            None => {
+                let depth = self.inner.read(|conn| read::deepest(conn, &tip.conversation))?;
+                if depth > 0 {
+                    self.inner.recent.lock().note_deepest(tip.conversation.clone(), depth);
+                }
+                depth
+            }
+        };
+        Ok(known.max(queued.unwrap_or(0)).max(tip.depth))
+    }
+
+    /// An original by its record id, with the call of the first conversation that recorded it.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn original(&self, id: &str) -> Result<Option<Original>, Error> {
+        let queued = self.inner.recent.lock().queued_original(id);
+        let stored = self.inner.read(|conn| read::original(conn, id))?;
+        Ok(stored.or(queued))
+    }
+
+    /// An original by its record id, if this conversation, or one that it forked from, recorded it.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn original_in(&self, id: &str, conversation: &str) -> Result<Option<Original>, Error> {
+        let queued = self.inner.recent.lock().queued_original(id).filter(|o| o.conversation == conversation);
+        let stored = self.inner.read(|conn| read::original_in(conn, id, conversation))?;
+        Ok(stored.or(queued))
+    }
+
+    /// The id to record a text under: [`original_id`], or a longer one should that belong to another text already.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn free_id(&self, text: &str) -> Result<String, Error> {
+        let wanted = original_id(text);
+        for id in original_ids(&wanted, text) {
+            let queued = self.inner.recent.lock().queued_original(&id);
+            let taken =
+                queued.is_some_and(|o| o.text != text) || self.inner.read(|conn| read::id_taken(conn, &id, text))?;
+            if !taken {
+                return Ok(id);
+            }
+        }
+        Ok(wanted)
+    }
+
+    /// Searches originals and messages: the exact phrase first, then all words, then any. Nothing in a query is
+    /// syntax.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn search(&self, query: &str, conversation: Option<&str>, limit: usize) -> Result<Vec<Hit>, Error> {
+        self.inner.read(|conn| search::search(conn, query, conversation, limit))
+    }
+
+    /// Conversations, the last active first.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn conversations(&self, limit: usize) -> Result<Vec<ConversationRow>, Error> {
+        self.inner.read(|conn| read::conversations(conn, limit))
+    }
+
+    /// The conversation of this id, or the only one whose id starts so, or the last active one of this session id.
+    ///
+    /// # Errors
+    /// [`Error::Ambiguous`] when several ids start so; or when the database cannot be read.
+    pub fn conversation(&self, id_or_prefix: &str) -> Result<Option<ConversationRow>, Error> {
+        read::conversation(&self.inner.reader(), &self.inner.path, id_or_prefix)
+    }
+
+    /// A conversation's messages in order, along the chain of its tip and so through what it forked from. Holds them
+    /// all in RAM.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn messages(&self, conversation: &str) -> Result<Vec<NodeRow>, Error> {
+        self.inner.read(|conn| read::messages(conn, conversation))
+    }
+
+    /// Events after the one with id `since` (0 for all), oldest first; of one conversation or of all.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn events(&self, since: i64, limit: usize, conversation: Option<&str>) -> Result<Vec<EventRow>, Error> {
+        self.inner.read(|conn| read::events(conn, since, limit, conversation))
+    }
+
+    /// The file that holds an original's text.
+    pub fn result_path(&self, id: &str) -> PathBuf {
+        self.inner.files.result(id)
+    }
+
+    /// The file that holds a conversation's folded messages, once there are any.
+    pub fn history_path(&self, conversation: &str) -> PathBuf {
+        self.inner.files.history(conversation)
+    }
+
+    /// Checks a batch and weighs it.
+    fn prepare(&self, mut batch: Batch) -> Result<(Arc<Work>, usize), Error> {
+        if self.inner.queue.is_none() {
+            return Err(Error::ReadOnly);
+        }
+        check(&batch).map_err(Error::Invalid)?;
+        let bytes = weigh(&batch);
+        let view = batch.view.take().map(|(digest, view)| (digest, Arc::new(view)));
+        Ok((Arc::new(Work { batch, view }), bytes))
+    }
+
+    fn enqueue(
+        &self,
+        work: Option<Arc<Work>>,
+        bytes: usize,
+        permit: Option<OwnedSemaphorePermit>,
+        ack: Option<oneshot::Sender<Result<(), Error>>>,
+    ) -> Result<(), Error> {
+        let queue = self.inner.queue.as_ref().ok_or(Error::ReadOnly)?;
+        // The lock is held across the send, so that batches are numbered in the order in which they are written.
+        let mut recent = self.inner.recent.lock();
+        let work = work.map(|work| (recent.queue(&work), work));
+        queue.send(Job { work, bytes, ack, permit }).map_err(|mpsc::SendError(job)| {
+            if let Some((seq, work)) = &job.work {
+                recent.settle(*seq, work, None);
+            }
+            Error::Closed
+        })
+    }
+}
+
+impl Inner {
+    /// A connection for reading: the first if it is free, else the second.
+    fn reader(&self) -> MutexGuard<'_, Connection> {
+        self.readers[0].try_lock().unwrap_or_else(|| self.readers[1].lock())
+    }
+
+    fn read<T>(&self, query: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T, Error> {
+        query(&self.reader()).map_err(|e| sqlite_error(&self.path, e))
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // Without a sender the writer commits what is queued and ends.
+        drop(self.queue.take());
+        if let Some(writer) = self.writer.take()
+            && writer.join().is_err()
+        {
+            tracing::error!("the record's writer had panicked");
+        }
+    }
+}
+
+/// What a batch must satisfy by itself. A mistake here is the caller's, not the client's.
+fn check(batch: &Batch) -> Result<(), String> {
+    if batch.conversation.is_none() && !batch.nodes.is_empty() {
+        return Err("nodes without a conversation".into());
+    }
+    if let Some(update) = &batch.conversation
+        && let Some((parent, _)) = &update.parent
+        && *parent == update.id
+    {
+        return Err(format!("conversation `{parent}` forks from itself"));
+    }
+    for node in &batch.nodes {
+        if node.depth == 0 || (node.depth == 1) != node.parent.is_none() {
+            return Err(format!("a node of depth {} with parent {:?}: depths count from 1", node.depth, node.parent));
+        }
+    }
+    for original in &batch.originals {
+        let id = original.id.as_bytes();
+        let hex = |b: &u8| matches!(b, b'0'..=b'9' | b'a'..=b'f');
+        if !(13..=65).contains(&id.len()) || id[0] != b'r' || !id[1..].iter().all(hex) {
+            return Err(format!("`{}` is not a record id", original.id.escape_debug()));
+        }
+    }
+    Ok(())
+}
+
+/// Bytes that a batch holds, about.
+fn weigh(batch: &Batch) -> usize {
+    let nodes: usize = batch.nodes.iter().map(|n| n.raw.len() + n.text.len() + 200).sum();
+    let originals: usize =
+        batch.originals.iter().map(|o| o.text.len() + o.raw.as_ref().map_or(0, |raw| raw.len()) + 300).sum();
+    let view = batch.view.as_ref().map_or(0, |(_, view)| recent::view_bytes(view));
+    nodes + originals + view + 500 * (batch.events.len() + 1)
+}
+
+/// A batch larger than the queue takes all of it, and is written alone.
+fn permits(bytes: usize) -> u32 {
+    u32::try_from(bytes.clamp(1, QUEUE_BYTES)).expect("the queue is smaller than 4 GiB")
+}

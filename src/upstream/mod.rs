@@ -1,1 +1,378 @@
-//! (room being built)
+//! The back door: talks to inference servers. It reports what they say and does not judge it: no window is chosen, no
+//! message changed here. One file a kind of server; [`sse`], [`ndjson`], [`overflow`] and the Ollama translation are
+//! pure.
+//!
+//! A chat goes out as an OpenAI chat request and comes back as an OpenAI reply, whatever the server. Ollama's own
+//! OpenAI layer can neither set the window nor be told not to drop messages, so there the request is translated to its
+//! native API.
+
+mod error;
+mod link;
+mod llama_server;
+pub mod ndjson;
+mod ollama;
+mod openai;
+pub mod overflow;
+mod probe;
+pub mod sse;
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header;
+use http::{HeaderMap, Method, StatusCode};
+use parking_lot::Mutex;
+use serde_json::Value;
+
+pub use error::{Error, Server};
+pub use link::{Reply, client};
+pub use ollama::SMALLEST_DEFAULT_WINDOW;
+
+use link::Link;
+
+/// The limit on each question asked to recognize a server.
+pub const PROBE_LIMIT: Duration = Duration::from_secs(3);
+/// The limit on each question about models and windows: a busy server may take its time.
+const ASK_LIMIT: Duration = Duration::from_secs(10);
+/// The limit on counting the tokens of a prompt, which may be megabytes.
+const COUNT_LIMIT: Duration = Duration::from_secs(60);
+/// The limit on loading a model. Ollama itself gives up after 5 minutes without progress.
+const LOAD_LIMIT: Duration = Duration::from_secs(900);
+
+/// What kind of server answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// Ollama.
+    Ollama,
+    /// llama.cpp's llama-server.
+    LlamaServer {
+        /// Started without a model: it starts one child a model, on demand.
+        router: bool,
+    },
+    /// Any other server with OpenAI's API.
+    OpenAi(Flavor),
+}
+
+/// Which of the servers with OpenAI's API.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Flavor {
+    /// vLLM.
+    Vllm,
+    /// LM Studio.
+    LmStudio,
+    /// SGLang.
+    SgLang,
+    /// TabbyAPI.
+    TabbyApi,
+    /// koboldcpp.
+    KoboldCpp,
+    /// None of those.
+    Other,
+}
+
+impl Kind {
+    /// The kind as one word, for logs and reports.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Kind::Ollama => "ollama",
+            Kind::LlamaServer { router: false } => "llama-server",
+            Kind::LlamaServer { router: true } => "llama-server-router",
+            Kind::OpenAi(Flavor::Vllm) => "vllm",
+            Kind::OpenAi(Flavor::LmStudio) => "lm-studio",
+            Kind::OpenAi(Flavor::SgLang) => "sglang",
+            Kind::OpenAi(Flavor::TabbyApi) => "tabbyapi",
+            Kind::OpenAi(Flavor::KoboldCpp) => "koboldcpp",
+            Kind::OpenAi(Flavor::Other) => "openai",
+        }
+    }
+}
+
+/// What the user said the server is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum KindHint {
+    /// Nothing: ask it.
+    #[default]
+    Auto,
+    /// Ollama.
+    Ollama,
+    /// llama-server; whether it is a router is asked.
+    LlamaServer,
+    /// OpenAI's API; which server is asked.
+    OpenAi,
+}
+
+/// A model as a server lists it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModelInfo {
+    /// The name by which requests ask for it.
+    pub id: String,
+    /// The context length it was trained for (tokens), where listed.
+    pub trained: Option<u32>,
+    /// The window it is loaded with (tokens), where listed.
+    pub window: Option<u32>,
+    /// Whether it is loaded now; `None` where the server does not say.
+    pub loaded: Option<bool>,
+}
+
+/// What a server says about the one model that a request would be answered by, now.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Loaded {
+    /// The window of one request (tokens, prompt and reply together); `None` where the server does not say.
+    pub window: Option<u32>,
+    /// What was asked to learn `window`, such as `/props` or `/api/ps`.
+    pub asked_of: &'static str,
+    /// The window may be another once the model is really loaded (or was never said to be the loaded one).
+    pub provisional: bool,
+    /// The context length the model was trained for (tokens).
+    pub trained: Option<u32>,
+    /// Changes when the model was reloaded or replaced; equal identities mean that all else here still holds.
+    pub identity: String,
+    /// How many requests it works on at once.
+    pub slots: Option<u32>,
+    /// The slots share one window (`true`), or each has its own; `None` where the server does not say.
+    pub unified: Option<bool>,
+    /// The chat template (Jinja) that the server renders with. A Go template is not reported.
+    pub chat_template: Option<String>,
+    /// llama-server's `chat_template_caps`.
+    pub template_caps: Option<Value>,
+    /// Where the model's file lies on the server's machine.
+    pub model_path: Option<String>,
+    /// It takes images.
+    pub vision: bool,
+}
+
+/// What a chat request asks of the server beyond its body.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ChatOptions {
+    /// The window to load the model with (tokens). Only Ollama can be asked; a value other than the loaded one makes
+    /// it reload the model.
+    pub num_ctx: Option<u32>,
+}
+
+/// One inference server.
+pub struct Upstream {
+    link: Link,
+    hint: KindHint,
+    known: Mutex<Option<Kind>>,
+    /// One probe at a time: those who wait use what it finds.
+    probing: tokio::sync::Mutex<()>,
+    /// The server was gone since it was recognized: something else may listen there now.
+    stale: AtomicBool,
+    /// It has no such endpoint (an older llama-server): do not ask again.
+    cannot_count: AtomicBool,
+}
+
+impl fmt::Debug for Upstream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Upstream")
+            .field("server", &self.link.server)
+            .field("kind", &self.kind())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Upstream {
+    /// A server by the base URL users write: with or without scheme, trailing `/`, or `/v1`. Nothing is sent yet.
+    pub fn new(client: reqwest::Client, name: String, url: &str, hint: KindHint) -> Result<Upstream, Error> {
+        Ok(Upstream {
+            link: Link::new(client, &name, url)?,
+            hint,
+            known: Mutex::new(None),
+            probing: tokio::sync::Mutex::new(()),
+            stale: AtomicBool::new(false),
+            cannot_count: AtomicBool::new(false),
+        })
+    }
+
+    /// The key for requests that come without an `Authorization` of their own, and for our own questions.
+    pub fn with_api_key(mut self, key: Option<String>) -> Result<Upstream, Error> {
+        self.link.set_key(key.as_deref())?;
+        Ok(self)
+    }
+
+    /// The configured name.
+    pub fn name(&self) -> &str {
+        &self.link.server.name
+    }
+
+    /// The base URL, without credentials, `/v1` or a trailing `/`.
+    pub fn url(&self) -> &str {
+        &self.link.server.url
+    }
+
+    /// The kind last recognized; `None` before the first probe.
+    pub fn kind(&self) -> Option<Kind> {
+        *self.known.lock()
+    }
+
+    /// Asks the server what it is, and remembers it. Each question is limited to [`PROBE_LIMIT`]; all but the first are
+    /// asked together, so the whole takes at most twice that.
+    pub async fn probe(&self) -> Result<Kind, Error> {
+        let _one_at_a_time = self.probing.lock().await;
+        let kind = probe::recognize(&self.link, self.hint).await?;
+        self.remember(kind);
+        Ok(kind)
+    }
+
+    /// What was recognized before, unless the server was gone since.
+    async fn known(&self) -> Result<Kind, Error> {
+        if let Some(kind) = self.fresh() {
+            return Ok(kind);
+        }
+        let _one_at_a_time = self.probing.lock().await;
+        if let Some(kind) = self.fresh() {
+            return Ok(kind);
+        }
+        let kind = probe::recognize(&self.link, self.hint).await?;
+        self.remember(kind);
+        Ok(kind)
+    }
+
+    fn fresh(&self) -> Option<Kind> {
+        if self.stale.load(Ordering::Acquire) { None } else { self.kind() }
+    }
+
+    fn remember(&self, kind: Kind) {
+        *self.known.lock() = Some(kind);
+        self.cannot_count.store(false, Ordering::Release);
+        self.stale.store(false, Ordering::Release);
+    }
+
+    /// Notes that the server was gone, so that it is recognized anew when it is next needed.
+    fn noting<T>(&self, result: Result<T, Error>) -> Result<T, Error> {
+        if result.as_ref().is_err_and(Error::is_gone) {
+            self.stale.store(true, Ordering::Release);
+        }
+        result
+    }
+
+    /// The models the server lists.
+    pub async fn models(&self) -> Result<Vec<ModelInfo>, Error> {
+        let result = match self.known().await? {
+            Kind::Ollama => ollama::models(&self.link).await,
+            Kind::LlamaServer { router } => llama_server::models(&self.link, router).await,
+            Kind::OpenAi(flavor) => openai::models(&self.link, flavor).await,
+        };
+        self.noting(result)
+    }
+
+    /// The window and what else the server says of the model that would answer a request for `model` now. Never loads
+    /// a model.
+    pub async fn loaded(&self, model: &str) -> Result<Loaded, Error> {
+        let result = match self.known().await? {
+            Kind::Ollama => ollama::loaded(&self.link, model).await,
+            Kind::LlamaServer { router } => llama_server::loaded(&self.link, router, model).await,
+            Kind::OpenAi(flavor) => openai::loaded(&self.link, flavor, model).await,
+        };
+        self.noting(result)
+    }
+
+    /// Has the model loaded, with this window if one is given, so that [`Upstream::loaded`] is exact. Only Ollama is
+    /// asked; to the others this is nothing.
+    pub async fn load(&self, model: &str, num_ctx: Option<u32>) -> Result<(), Error> {
+        let result = match self.known().await? {
+            Kind::Ollama => ollama::load(&self.link, model, num_ctx).await,
+            _ => Ok(()),
+        };
+        self.noting(result)
+    }
+
+    /// Whether [`Upstream::count`] is worth a try: the server can count the tokens of a chat request.
+    pub fn can_count(&self) -> bool {
+        let able = matches!(
+            self.kind(),
+            Some(Kind::LlamaServer { .. } | Kind::OpenAi(Flavor::Vllm) | Kind::OpenAi(Flavor::TabbyApi))
+        );
+        able && !self.cannot_count.load(Ordering::Acquire)
+    }
+
+    /// The exact prompt tokens of this OpenAI chat request, as the server itself counts them.
+    pub async fn count(&self, body: &Bytes) -> Result<u32, Error> {
+        let result = match self.known().await? {
+            Kind::LlamaServer { router } => llama_server::count(&self.link, router, body).await,
+            Kind::OpenAi(flavor) => openai::count(&self.link, flavor, body).await,
+            Kind::Ollama => Err(self.link.protocol("Ollama cannot count the tokens of a request")),
+        };
+        if let Err(Error::Status { status, .. }) = &result
+            && matches!(*status, StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED | StatusCode::NOT_IMPLEMENTED)
+        {
+            self.cannot_count.store(true, Ordering::Release);
+        }
+        self.noting(result)
+    }
+
+    /// Sends an OpenAI chat request and hands on the reply in OpenAI's shape as it arrives, whatever its status.
+    ///
+    /// `headers` are the client's; `accept-encoding` is not forwarded, since the reply is read here.
+    pub async fn chat(
+        &self,
+        headers: &HeaderMap,
+        path_and_query: &str,
+        body: Bytes,
+        options: ChatOptions,
+    ) -> Result<Reply, Error> {
+        let kind = self.known().await?;
+        let mut headers = link::forwarded(headers);
+        headers.remove(header::ACCEPT_ENCODING);
+        let result = if kind == Kind::Ollama {
+            ollama::chat(&self.link, headers, body, options).await
+        } else {
+            self.forward(Method::POST, path_and_query, headers, body.into()).await
+        };
+        self.noting(result)
+    }
+
+    /// Sends any request as it is and hands on the reply as it arrives.
+    pub async fn pass(
+        &self,
+        method: Method,
+        path_and_query: &str,
+        headers: &HeaderMap,
+        body: reqwest::Body,
+    ) -> Result<Reply, Error> {
+        let mut forwarded = link::forwarded(headers);
+        // A body that streams through keeps its length: not every server reads chunked requests.
+        if body.as_bytes().is_none()
+            && !headers.contains_key(header::TRANSFER_ENCODING)
+            && let Some(length) = headers.get(header::CONTENT_LENGTH)
+        {
+            forwarded.insert(header::CONTENT_LENGTH, length.clone());
+        }
+        let result = self.forward(method, path_and_query, forwarded, body).await;
+        self.noting(result)
+    }
+
+    async fn forward(
+        &self,
+        method: Method,
+        path_and_query: &str,
+        headers: HeaderMap,
+        body: reqwest::Body,
+    ) -> Result<Reply, Error> {
+        let request = self.link.request(method, path_and_query, headers)?.body(body);
+        Ok(self.link.reply(self.link.send(request).await?))
+    }
+}
+
+/// A count of tokens in somebody's JSON; 0 means "not known" wherever servers use it.
+fn tokens(value: &Value) -> Option<u32> {
+    let n = value.as_u64().or_else(|| value.as_f64().filter(|n| *n >= 0.0 && n.fract() == 0.0).map(|n| n as u64))?;
+    u32::try_from(n).ok().filter(|n| *n > 0)
+}
+
+/// A name as one component of a query string.
+fn query_component(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => out.push(char::from(byte)),
+            _ => out.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests;

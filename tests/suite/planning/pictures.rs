@@ -32,7 +32,7 @@ fn nothing_to_do() {
 fn evict() {
     check_all(&[
         // On arrival: the newest result too, since nothing before it changes.
-        ("window 4000 reserve 100 evict 1000 | sys:100 user:50 call:20 result:1001", "evict 2 to 250 (1171 -> 420)"),
+        ("window 4000 reserve 100 evict 1000 | sys:100 user:50 call:20 result:1001", "evict 2 to 256 (1171 -> 426)"),
         ("window 4000 reserve 100 evict 1000 | sys:100 user:50 call:20 result:1000", "nothing (1170 -> 1170)"),
         // Not later: what was forwarded whole stays whole until clearing.
         (
@@ -42,16 +42,16 @@ fn evict() {
         // Arguments as well, each call for itself.
         (
             "window 4000 reserve 100 evict 1000 | sys:100 user:50 call:1200+20 result:50 result:60",
-            "elide 1.0 to 250 (1480 -> 534)",
+            "elide 1.0 to 256 (1480 -> 540)",
         ),
         // Tools that must not be touched.
         ("window 4000 reserve 100 evict 1000 never note | user:50 call:20@notes result:1500", "nothing (1570 -> 1570)"),
         // A system message further down is tool output.
-        ("window 4000 reserve 100 evict 1000 | sys:100 user:50 asst:10 sys:1500", "evict 2 to 250 (1660 -> 410)"),
+        ("window 4000 reserve 100 evict 1000 | sys:100 user:50 asst:10 sys:1500", "evict 2 to 256 (1660 -> 416)"),
         // Pasted output in an older user message, from twice the size.
         (
             "window 8000 reserve 100 evict 1000 | user:50 asst:10 user:2500 asst:10 user:5",
-            "evict 2 to 250 (2575 -> 325)",
+            "evict 2 to 256 (2575 -> 331)",
         ),
         ("window 8000 reserve 100 evict 1000 | user:50 asst:10 user:1500 asst:10 user:5", "nothing (1575 -> 1575)"),
         // The last user message is the request itself.
@@ -234,7 +234,7 @@ fn summarize() {
 fn at_the_wall() {
     check_all(&[
         // The newest result alone passes the window.
-        ("window 1000 reserve 100 | sys:50 user:50 call:20 result:3000", "evict 2 to 250 (3120 -> 370)"),
+        ("window 1000 reserve 100 | sys:50 user:50 call:20 result:3000", "evict 2 to 256 (3120 -> 376)"),
         // Many parallel results together do.
         (
             "window 1000 reserve 100 | sys:50 user:50 call:20+20+20 result:500 result:500 result:20",
@@ -259,14 +259,14 @@ fn at_the_wall() {
             "refused; shorten 0 to 48; shorten 1 to 48 (1280 -> 1076)",
         ),
         // Arguments of the newest call.
-        ("window 1000 reserve 100 | sys:50 user:50 call:2000 result:50", "elide 1.0 to 250 (2150 -> 404)"),
+        ("window 1000 reserve 100 | sys:50 user:50 call:2000 result:50", "elide 1.0 to 256 (2150 -> 410)"),
         // Media that cannot be kept, and media of the last user message.
         (
             "window 1000 reserve 100 | sys:50 user:50 asst:20 image:350 asst:20 image:350 asst:20 image:350",
             "fold 1..6 into 125 (1210 -> 619)",
         ),
         // Strategy off cuts results, never the user's words.
-        ("window 1000 reserve 100 strategy off | sys:50 user:50 call:20 result:3000", "evict 2 to 250 (3120 -> 370)"),
+        ("window 1000 reserve 100 strategy off | sys:50 user:50 call:20 result:3000", "evict 2 to 256 (3120 -> 376)"),
         ("window 1000 reserve 100 strategy off | sys:50 user:500 asst:500 user:300", "refused; nothing (1350 -> 1350)"),
         // A protected result is cut only when nothing else is left.
         (

@@ -1,0 +1,147 @@
+//! The brief: the one text that stands for all folded messages. It has a part written by a model, if there was an answer
+//! worth keeping, and facts taken from the messages without a model: the user's own words, conclusions, findings,
+//! errors, files, commands, ids of the originals.
+//!
+//! Pure. It never asks a model ([`instruction`] and [`transcript`] are what to ask with, [`judge`] says whether the
+//! answer is any good), and it never paraphrases: facts are copied.
+
+mod collect;
+mod judge;
+mod prompt;
+mod render;
+mod results;
+mod words;
+
+use crate::conversation::Message;
+
+pub use self::collect::facts;
+pub use self::judge::{Fault, judge};
+pub use self::prompt::{instruction, transcript};
+pub use self::render::{parse, render};
+pub use self::results::findings;
+
+/// What a brief is made from.
+#[derive(Debug, Clone, Copy)]
+pub struct Material<'a> {
+    /// The messages that are folded now, in order.
+    pub messages: &'a [&'a Message],
+    /// The last brief, as this module rendered it (or a text that holds it), if there is one: it is folded in.
+    pub previous: Option<&'a str>,
+    /// The file that holds the originals.
+    pub history_path: &'a str,
+    /// Id of the conversation; empty if it has none.
+    pub conversation: &'a str,
+    /// The originals in the record: id, and in a few words what it is.
+    pub records: &'a [(String, String)],
+}
+
+/// A section of the facts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Part {
+    /// What the user said, word for word.
+    User,
+    /// What the assistant concluded, decided or did.
+    Conclusions,
+    /// Values, notes and odd items seen in results.
+    Findings,
+    /// Error lines, exactly.
+    Errors,
+    /// Files written and read.
+    Files,
+    /// Commands and how they ended.
+    Commands,
+    /// Questions and tasks still open.
+    Open,
+    /// Ids of the originals.
+    Records,
+}
+
+impl Part {
+    /// All sections in the order in which they are shown.
+    pub const ALL: [Part; 8] = [
+        Part::User,
+        Part::Conclusions,
+        Part::Findings,
+        Part::Errors,
+        Part::Files,
+        Part::Commands,
+        Part::Open,
+        Part::Records,
+    ];
+}
+
+/// One fact.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Item {
+    /// The fact, copied; may have several lines.
+    pub text: String,
+    /// How often it was seen.
+    pub times: u32,
+    /// What makes two facts the same, as a hash.
+    key: u64,
+    /// How much it would be missed, without regard to where it stands.
+    base: i32,
+}
+
+impl Item {
+    /// A fact of a section.
+    pub fn new(part: Part, text: String, times: u32) -> Item {
+        let (key, base) = (collect::key(part, &text), render::base_worth(part, &text));
+        Item { text, times, key, base }
+    }
+}
+
+/// One section's facts, oldest first.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Section {
+    /// The facts.
+    pub items: Vec<Item>,
+    /// How many more there were, which are only in the record now.
+    pub dropped: u32,
+}
+
+/// What is known of the folded messages without a model.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Facts {
+    /// How many messages were folded so far, all briefs together.
+    pub folded: u32,
+    /// The file that holds the originals.
+    pub history: String,
+    /// Id of the conversation; may be empty.
+    pub conversation: String,
+    /// The last part that a model wrote; shown again if the next summary fails.
+    pub summary: Option<String>,
+    /// The sections, in the order of [`Part::ALL`].
+    pub sections: [Section; 8],
+}
+
+impl Facts {
+    /// One section.
+    pub fn part(&self, part: Part) -> &Section {
+        &self.sections[part as usize]
+    }
+
+    /// Joins what was known with what is new: nothing twice, the newer outcome of the same command, file or record.
+    pub fn merge(mut self, newer: Facts) -> Facts {
+        self.folded = self.folded.saturating_add(newer.folded);
+        if !newer.history.is_empty() {
+            self.history = newer.history;
+        }
+        if !newer.conversation.is_empty() {
+            self.conversation = newer.conversation;
+        }
+        self.summary = newer.summary.or(self.summary);
+        for (part, section) in Part::ALL.into_iter().zip(newer.sections) {
+            let own = &mut self.sections[part as usize];
+            own.dropped = own.dropped.saturating_add(section.dropped);
+            for item in section.items {
+                collect::add(own, part, item);
+            }
+            collect::cap(own, part);
+        }
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,272 @@
+//! A profile: which models it fits, and which settings and template facts it gives them.
+//!
+//! One TOML file a family; the built-in ones are embedded, a `profile_dir` adds to them or overrides them by name.
+
+use std::path::{Path, PathBuf};
+
+use regex::Regex;
+
+use super::context::{CONTEXT_KEYS, Context, ContextLayer, TEMPLATE_KEYS, Template, TemplateLayer};
+use super::file::{self, Label, Section};
+use super::model::{ModelHints, SizeClass, name_forms, parameters_in_name};
+use super::problem::Problem;
+use super::written as read;
+
+/// The profile of models that no other fits.
+pub const DEFAULT: &str = "default";
+
+/// The tables of a profile.
+pub(crate) const SECTIONS: &[Section] = &[
+    Section { path: "match", keys: &["names", "template_contains"], repeated: false },
+    Section { path: "context", keys: CONTEXT_KEYS, repeated: false },
+    Section { path: "size.small", keys: CONTEXT_KEYS, repeated: false },
+    Section { path: "size.medium", keys: CONTEXT_KEYS, repeated: false },
+    Section { path: "size.large", keys: CONTEXT_KEYS, repeated: false },
+    Section { path: "template", keys: TEMPLATE_KEYS, repeated: false },
+];
+
+/// The built-in profiles by name.
+pub(crate) const BUILT_IN: &[(&str, &str)] = &[
+    ("deepseek-r1", include_str!("../../profiles/deepseek-r1.toml")),
+    ("default", include_str!("../../profiles/default.toml")),
+    ("devstral", include_str!("../../profiles/devstral.toml")),
+    ("gemma3", include_str!("../../profiles/gemma3.toml")),
+    ("gpt-oss", include_str!("../../profiles/gpt-oss.toml")),
+    ("granite", include_str!("../../profiles/granite.toml")),
+    ("llama3", include_str!("../../profiles/llama3.toml")),
+    ("mistral", include_str!("../../profiles/mistral.toml")),
+    ("phi4", include_str!("../../profiles/phi4.toml")),
+    ("qwen2.5-coder", include_str!("../../profiles/qwen2.5-coder.toml")),
+    ("qwen3", include_str!("../../profiles/qwen3.toml")),
+    ("qwen3.5", include_str!("../../profiles/qwen3.5.toml")),
+    ("smollm2", include_str!("../../profiles/smollm2.toml")),
+    ("smollm3", include_str!("../../profiles/smollm3.toml")),
+];
+
+/// What a family of models needs.
+#[derive(Debug, Clone)]
+pub struct Profile {
+    /// Its name: the file's name without `.toml`.
+    pub name: String,
+    /// The file it was read from; `None` for a built-in one.
+    pub path: Option<PathBuf>,
+    /// The globs of model names it fits, as written.
+    pub names: Vec<String>,
+    /// Texts that all stand in the chat templates it fits, whatever the model is called.
+    pub template_contains: Vec<String>,
+    globs: Vec<Glob>,
+    pub(crate) context: ContextLayer,
+    pub(crate) sizes: [ContextLayer; 3],
+    pub(crate) template: TemplateLayer,
+}
+
+/// A profile chosen for a model, and why.
+#[derive(Debug, Clone)]
+pub(crate) struct Choice<'a> {
+    pub(crate) profile: &'a Profile,
+    pub(crate) because: String,
+}
+
+/// A model's size and how it is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Sizing {
+    pub(crate) class: SizeClass,
+    pub(crate) parameters: u64,
+    pub(crate) source: &'static str,
+}
+
+impl Profile {
+    /// Reads a profile from its text; `None` when anything in it is wrong, with problems saying what.
+    pub(crate) fn parse(name: &str, text: &str, path: Option<&Path>, problems: &mut Vec<Problem>) -> Option<Profile> {
+        let display = path.map_or_else(|| format!("profiles/{name}.toml"), |path| path.display().to_string());
+        let mut found = Vec::new();
+        let profile = Profile::read(name, text, path, &display, &mut found);
+        if found.is_empty() {
+            return profile;
+        }
+        problems.append(&mut found);
+        None
+    }
+
+    fn read(name: &str, text: &str, path: Option<&Path>, display: &str, found: &mut Vec<Problem>) -> Option<Profile> {
+        let label = Label::Profile(name.to_owned());
+        let layer = file::parse(text, display, &label, SECTIONS, found).ok()?;
+        let mut list = |key: &str| {
+            let written = layer.values.get(key)?;
+            written.read(read::names, found).map(|sourced| sourced.value)
+        };
+        let names = list("match.names").unwrap_or_default();
+        let template_contains = list("match.template_contains").unwrap_or_default();
+        let stated = ["match.names", "match.template_contains"].iter().any(|key| layer.values.contains_key(*key));
+        if !stated {
+            let problem = Problem::new(display, "it fits no model: `names` in [match] is missing");
+            found.push(
+                problem.hint("such as names = [\"qwen3*\"], or names = [] if only x-windowsill-profile is to pick it"),
+            );
+        }
+        Some(Profile {
+            name: name.to_owned(),
+            path: path.map(Path::to_owned),
+            globs: names.iter().filter_map(|name| Glob::new(name)).collect(),
+            names,
+            template_contains,
+            context: ContextLayer::read(&layer, "context", found),
+            sizes: SizeClass::ALL.map(|size| ContextLayer::read(&layer, &format!("size.{}", size.name()), found)),
+            template: TemplateLayer::read(&layer, "template", found),
+        })
+    }
+
+    /// Thresholds that contradict each other, for a model of any size, over the default settings.
+    pub(crate) fn check(&self, defaults: &Context) -> Vec<Problem> {
+        let place = match &self.path {
+            Some(path) => path.display().to_string(),
+            None => format!("profiles/{}.toml", self.name),
+        };
+        let mut problems = self.context.over(defaults).check(Some(&place));
+        for size in SizeClass::ALL {
+            for problem in self.layer(Some(size)).over(defaults).check(Some(&place)) {
+                if !problems.contains(&problem) {
+                    problems.push(problem);
+                }
+            }
+        }
+        problems
+    }
+
+    /// What it says for a model of this size; of an unknown size, only what it says for all.
+    pub(crate) fn layer(&self, size: Option<SizeClass>) -> ContextLayer {
+        match size {
+            Some(size) => self.sizes[size as usize].or(&self.context),
+            None => self.context.clone(),
+        }
+    }
+
+    /// The facts of its models' chat template.
+    pub(crate) fn template(&self) -> Template {
+        self.template.over(&Template::unknown())
+    }
+
+    /// Where it comes from: `built in` or its file.
+    pub fn origin(&self) -> String {
+        self.path.as_ref().map_or_else(|| "built in".to_owned(), |path| path.display().to_string())
+    }
+
+    /// The most specific of its globs that fits one of the forms of a name.
+    fn fit(&self, forms: &[String]) -> Option<&Glob> {
+        let fits = |glob: &&Glob| forms.iter().any(|form| glob.fits(form));
+        self.globs.iter().filter(fits).max_by_key(|glob| glob.literal)
+    }
+}
+
+/// The profile a model gets: the longest glob that fits its name, then its template, then `default`.
+pub(crate) fn choose<'a>(profiles: &'a [Profile], model: &str, hints: &ModelHints) -> Option<Choice<'a>> {
+    let named = || profiles.iter().filter(|profile| profile.name != DEFAULT);
+    for forms in name_forms(model) {
+        // `max_by` takes the last of equals, so the names go in reverse: the first by name wins a tie.
+        let best = named()
+            .rev()
+            .filter_map(|profile| profile.fit(&forms).map(|glob| (profile, glob)))
+            .max_by_key(|(_, glob)| glob.literal);
+        if let Some((profile, glob)) = best {
+            let because = format!("`{model}` fits `{}` of profile `{}`", glob.written, profile.name);
+            return Some(Choice { profile, because });
+        }
+    }
+    let by_template = hints.template.and_then(|template| {
+        let fits = |profile: &&Profile| {
+            let texts = &profile.template_contains;
+            !texts.is_empty() && texts.iter().all(|text| template.contains(text.as_str()))
+        };
+        named()
+            .rev()
+            .filter(fits)
+            .max_by_key(|profile| profile.template_contains.iter().map(String::len).sum::<usize>())
+    });
+    if let Some(profile) = by_template {
+        let because =
+            format!("no profile names `{model}`, but its chat template is that of profile `{}`", profile.name);
+        return Some(Choice { profile, because });
+    }
+    let profile = profiles.iter().find(|profile| profile.name == DEFAULT)?;
+    Some(Choice { profile, because: format!("no profile names `{model}`") })
+}
+
+/// The model's size: as the server reports it, else as its name says.
+pub(crate) fn sizing(model: &str, hints: &ModelHints) -> Option<Sizing> {
+    let reported = hints.parameters.map(|parameters| (parameters, "the server"));
+    let (parameters, source) = reported.or_else(|| parameters_in_name(model).map(|n| (n, "its name")))?;
+    Some(Sizing { class: SizeClass::of(parameters), parameters, source })
+}
+
+/// Built-in profiles and those of `dir`, by name; a file of `dir` replaces the built-in one of the same name.
+pub(crate) fn load(dir: Option<&Path>, defaults: &Context, problems: &mut Vec<Problem>) -> Vec<Profile> {
+    let mut profiles: Vec<Profile> =
+        BUILT_IN.iter().filter_map(|(name, text)| Profile::parse(name, text, None, problems)).collect();
+    for path in dir.map(|dir| files(dir, problems)).unwrap_or_default() {
+        if let Some(profile) = load_file(&path, problems) {
+            profiles.retain(|other| other.name != profile.name);
+            profiles.push(profile);
+        }
+    }
+    profiles.sort_by(|a, b| a.name.cmp(&b.name));
+    problems.extend(profiles.iter().flat_map(|profile| profile.check(defaults)));
+    profiles
+}
+
+/// Reads one profile from disk.
+pub(crate) fn load_file(path: &Path, problems: &mut Vec<Problem>) -> Option<Profile> {
+    let display = path.display().to_string();
+    let Some(name) = path.file_stem().and_then(|stem| stem.to_str()) else {
+        problems.push(Problem::new(display, "a profile's file name must be UTF-8, for it is the profile's name"));
+        return None;
+    };
+    let text = file::read(path, &display, problems).ok()?;
+    Profile::parse(name, &text, Some(path), problems)
+}
+
+/// The `.toml` files of a folder, by name.
+fn files(dir: &Path, problems: &mut Vec<Problem>) -> Vec<PathBuf> {
+    let entries = match std::fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(error) => {
+            problems.push(Problem::new(dir.display().to_string(), format!("`profile_dir` cannot be read: {error}")));
+            return Vec::new();
+        }
+    };
+    let mut paths: Vec<PathBuf> = entries.filter_map(|entry| entry.ok().map(|entry| entry.path())).collect();
+    paths.retain(|path| path.extension().is_some_and(|extension| extension == "toml"));
+    paths.sort();
+    paths
+}
+
+/// A name with `*` (any text) and `?` (any one letter), matched without regard to case.
+#[derive(Debug, Clone)]
+struct Glob {
+    written: String,
+    regex: Regex,
+    /// How many of its letters are not wild: how specific it is.
+    literal: usize,
+}
+
+impl Glob {
+    fn new(written: &str) -> Option<Glob> {
+        let body: String = written
+            .to_lowercase()
+            .chars()
+            .map(|c| match c {
+                '*' => ".*".to_owned(),
+                '?' => ".".to_owned(),
+                c => regex::escape(c.encode_utf8(&mut [0; 4])),
+            })
+            .collect();
+        let literal = written.chars().filter(|c| !matches!(c, '*' | '?')).count();
+        let regex = Regex::new(&format!("^{body}$")).ok()?;
+        Some(Glob { written: written.to_owned(), regex, literal })
+    }
+
+    /// Whether it fits a form of a name; a path is tried only by globs that hold a `/` themselves, lest an owner
+    /// (`mistralai/…`) passes for a family.
+    fn fits(&self, form: &str) -> bool {
+        (self.written.contains('/') || !form.contains('/')) && self.regex.is_match(form)
+    }
+}

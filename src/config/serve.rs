@@ -1,0 +1,286 @@
+//! The settings outside `[context]`: the front door, the data folder, the window, limits and logs; and the checks of
+//! what must go together.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+
+use crate::conversation::Tokens;
+
+use super::context::{Context, ContextLayer, SummaryModel};
+use super::problem::Problem;
+use super::written::{self as read, Sourced, Value, Written};
+use super::{Config, Environment, Flags, Layers, Profile, Secret, profile, upstream};
+
+/// Which window a model is to have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NumCtx {
+    /// Take what the server has loaded.
+    Loaded,
+    /// The largest that fits the machine. Not built yet: no config resolves to it.
+    Fit,
+    /// This many tokens.
+    Fixed(Tokens),
+}
+
+/// The window, and what of it is not for the prompt.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct WindowConfig {
+    /// Which window a model is to have.
+    pub num_ctx: NumCtx,
+    /// Tokens kept for the reply when the request names none.
+    pub output_reserved: Tokens,
+    /// Share of each device's memory left free by `fit`.
+    pub memory_headroom: f64,
+}
+
+/// Bounds on what the front door accepts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Largest request body, in bytes.
+    pub max_body_bytes: u64,
+    /// Largest request head, in bytes; at least 8192.
+    pub max_header_bytes: usize,
+    /// Connections open at once.
+    pub max_connections: usize,
+    /// Seconds that requests under way get to end at shutdown.
+    pub drain_seconds: u64,
+}
+
+/// How log lines look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// How to log, and how much.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogConfig {
+    /// How lines look: `--log`, else `WINDOWSILL_LOG`, else text.
+    pub format: LogFormat,
+    /// Which lines: the filter in `RUST_LOG`, else `info`.
+    pub filter: String,
+}
+
+/// Resolves every setting; `None` when something is missing, which a problem then says.
+pub(crate) fn resolve(
+    layers: &Layers,
+    flags: &Flags,
+    environment: &Environment,
+    problems: &mut Vec<Problem>,
+) -> Option<Config> {
+    let listen = layers.take("listen", listen, problems);
+    let api_key = layers.take("api_key", read::text, problems);
+    let data_dir = data_dir(layers, flags, environment, problems);
+    let profile_dir = layers.take_path("profile_dir", environment, problems);
+    let upstreams = upstream::resolve(&layers.flags, &layers.env, &layers.file, problems);
+    let mut sources = Vec::new();
+    let window = window(layers, &mut sources, problems);
+    let limits = limits(layers, &mut sources, problems);
+    let log = log(flags, environment, problems);
+
+    let above_profile = ContextLayer::read(&layers.env, "context", problems);
+    let file = ContextLayer::read(&layers.file, "context", problems);
+    let base = ContextLayer::read(&layers.base, "context", problems).whole()?;
+    let below_profile = file.over(&base);
+    let context = above_profile.over(&below_profile);
+    problems.extend(context.check(None));
+    let profiles = profile::load(profile_dir.as_ref().map(|dir| dir.value.as_path()), &base, problems);
+    check_door(listen.as_ref(), api_key.is_some() || !layers.readable, problems);
+    if layers.readable {
+        check_summary_models(&context, &profiles, &upstreams, problems);
+    }
+
+    note("profile_dir", profile_dir.as_ref(), |dir| dir.display().to_string(), &mut sources);
+    note("api_key", api_key.as_ref(), |_| "(set)".to_owned(), &mut sources);
+    note("data_dir", data_dir.as_ref(), |dir| dir.display().to_string(), &mut sources);
+    note("listen", listen.as_ref(), SocketAddr::to_string, &mut sources);
+    sources.reverse();
+    Some(Config {
+        listen: listen?.value,
+        data_dir: data_dir?.value,
+        api_key: api_key.map(|key| Secret::new(key.value)),
+        upstreams,
+        window: window?,
+        context,
+        limits: limits?,
+        log,
+        profiles,
+        file: layers.path.clone(),
+        sources,
+        below_profile,
+        above_profile,
+    })
+}
+
+/// Key, value and source of settings, as text.
+type Sources = Vec<(String, String, String)>;
+
+/// Writes down a setting and where it comes from.
+fn note<T>(key: &str, setting: Option<&Sourced<T>>, show: impl Fn(&T) -> String, sources: &mut Sources) {
+    sources.extend(setting.map(|setting| (key.to_owned(), show(&setting.value), setting.source.clone())));
+}
+
+fn window(layers: &Layers, sources: &mut Sources, problems: &mut Vec<Problem>) -> Option<WindowConfig> {
+    let num_ctx = layers.take("window.num_ctx", num_ctx, problems);
+    let output_reserved = layers.take("window.output_reserved", read::tokens, problems);
+    let headroom = layers.take("window.memory_headroom", read::headroom, problems);
+    note("window.memory_headroom", headroom.as_ref(), f64::to_string, sources);
+    note("window.output_reserved", output_reserved.as_ref(), Tokens::to_string, sources);
+    note("window.num_ctx", num_ctx.as_ref(), show_num_ctx, sources);
+    let (num_ctx, output_reserved) = (num_ctx?, output_reserved?);
+    if let NumCtx::Fixed(window) = num_ctx.value
+        && output_reserved.value >= window
+    {
+        let place = if num_ctx.source == "default" { &output_reserved.source } else { &num_ctx.source };
+        let message = format!(
+            "`output_reserved` ({}, {}) leaves nothing of `num_ctx` ({window}, {}) for the prompt",
+            output_reserved.value, output_reserved.source, num_ctx.source
+        );
+        let hint = format!("for instance, `output_reserved = {}`", (window / 4).max(1));
+        problems.push(Problem::new(place, message).hint(hint));
+    }
+    Some(WindowConfig {
+        num_ctx: num_ctx.value,
+        output_reserved: output_reserved.value,
+        memory_headroom: headroom?.value,
+    })
+}
+
+fn show_num_ctx(num_ctx: &NumCtx) -> String {
+    match num_ctx {
+        NumCtx::Loaded => "loaded".to_owned(),
+        NumCtx::Fit => "fit".to_owned(),
+        NumCtx::Fixed(tokens) => tokens.to_string(),
+    }
+}
+
+fn num_ctx(value: &Value) -> Result<NumCtx, String> {
+    match (value, value.text().map(str::trim)) {
+        (_, Some("loaded")) => Ok(NumCtx::Loaded),
+        (_, Some("fit")) => {
+            Err("must be \"loaded\" or a number of tokens, for fitting the window to the memory is not \
+             built in yet\nuse \"loaded\", or a number of tokens"
+                .to_owned())
+        }
+        (Value::Text(text), _) if text.trim().parse::<u32>().is_ok() => {
+            Err("must be \"loaded\" or a number of tokens\nwrite the number without quotes".to_owned())
+        }
+        _ => read::tokens(value)
+            .map(NumCtx::Fixed)
+            .map_err(|_| "must be \"loaded\" or a whole number of tokens".to_owned()),
+    }
+}
+
+fn limits(layers: &Layers, sources: &mut Sources, problems: &mut Vec<Problem>) -> Option<Limits> {
+    let drain = layers.take("limits.drain_seconds", read::seconds, problems);
+    let connections = layers.take("limits.max_connections", read::connections, problems);
+    let header = layers.take("limits.max_header_bytes", read::header_bytes, problems);
+    let body = layers.take("limits.max_body_bytes", read::body_bytes, problems);
+    note("limits.drain_seconds", drain.as_ref(), u64::to_string, sources);
+    note("limits.max_connections", connections.as_ref(), usize::to_string, sources);
+    note("limits.max_header_bytes", header.as_ref(), usize::to_string, sources);
+    note("limits.max_body_bytes", body.as_ref(), u64::to_string, sources);
+    Some(Limits {
+        max_body_bytes: body?.value,
+        max_header_bytes: header?.value,
+        max_connections: connections?.value,
+        drain_seconds: drain?.value,
+    })
+}
+
+fn log(flags: &Flags, environment: &Environment, problems: &mut Vec<Problem>) -> LogConfig {
+    let flag = flags.log.as_deref().map(|text| Written::word("--log", text, "--log", "flag --log"));
+    let variable = || {
+        let name = "WINDOWSILL_LOG";
+        environment.get(name).map(|text| Written::word(name, text, "environment", "environment WINDOWSILL_LOG"))
+    };
+    let format = flag.or_else(variable).and_then(|written| written.read(log_format, problems));
+    LogConfig {
+        format: format.map_or(LogFormat::Text, |format| format.value),
+        filter: environment.get("RUST_LOG").unwrap_or("info").to_owned(),
+    }
+}
+
+fn log_format(value: &Value) -> Result<LogFormat, String> {
+    Ok(if read::choice(value, &["text", "json"])? == "json" { LogFormat::Json } else { LogFormat::Text })
+}
+
+/// An address to listen on: `IP:PORT`, or `localhost:PORT`.
+fn listen(value: &Value) -> Result<SocketAddr, String> {
+    let wanted = "must be an address and a port, such as \"127.0.0.1:8484\"";
+    let text = read::text(value).map_err(|_| wanted.to_owned())?;
+    if let Some(port) = text.strip_prefix("localhost:").and_then(|port| port.parse().ok()) {
+        return Ok(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port));
+    }
+    text.parse().map_err(|_| {
+        let port = text.trim_start_matches(':');
+        match port.parse::<u16>() {
+            Ok(port) => format!("{wanted}\ndid you mean \"127.0.0.1:{port}\"?"),
+            Err(_) if text.parse::<IpAddr>().is_ok() => format!("{wanted}\nthe port is missing"),
+            Err(_) => wanted.to_owned(),
+        }
+    })
+}
+
+/// `--data-dir`, else what is written, else the user's data folder.
+fn data_dir(
+    layers: &Layers,
+    flags: &Flags,
+    environment: &Environment,
+    problems: &mut Vec<Problem>,
+) -> Option<Sourced<PathBuf>> {
+    let written = layers.take_path("data_dir", environment, problems);
+    if let Some(path) = &flags.data_dir {
+        return Some(Sourced { value: environment.cwd.join(path), source: "flag --data-dir".to_owned() });
+    }
+    let usual = || {
+        let value = environment.xdg("XDG_DATA_HOME", ".local/share")?.join("windowsill");
+        Some(Sourced { value, source: "default".to_owned() })
+    };
+    let found = written.or_else(usual);
+    if found.is_none() {
+        let problem = Problem::new("environment", "there is no `HOME` to keep the record in");
+        problems.push(problem.hint("set `data_dir`, or give --data-dir"));
+    }
+    found
+}
+
+/// Whoever listens beyond this machine needs a key.
+fn check_door(listen: Option<&Sourced<SocketAddr>>, guarded: bool, problems: &mut Vec<Problem>) {
+    let Some(listen) = listen.filter(|listen| !guarded && !listen.value.ip().to_canonical().is_loopback()) else {
+        return;
+    };
+    let address = listen.value;
+    let message = format!("`listen` is \"{address}\", which others can reach, and there is no `api_key`");
+    let hint = format!("set `api_key` or WINDOWSILL_API_KEY, or listen on 127.0.0.1:{}", address.port());
+    problems.push(Problem::new(&listen.source, message).hint(hint));
+}
+
+/// Every summary model names an upstream there is.
+fn check_summary_models(
+    context: &Context,
+    profiles: &[Profile],
+    upstreams: &[super::UpstreamConfig],
+    problems: &mut Vec<Problem>,
+) {
+    let in_profiles = profiles.iter().flat_map(|profile| {
+        let layers = std::iter::once(&profile.context).chain(&profile.sizes);
+        layers.filter_map(|layer| layer.summary_model.as_ref())
+    });
+    for model in std::iter::once(&context.summary_model).chain(in_profiles) {
+        let SummaryModel::Other { upstream, .. } = &model.value else { continue };
+        if upstreams.iter().any(|known| known.name == *upstream) {
+            continue;
+        }
+        let names: Vec<&str> = upstreams.iter().map(|upstream| upstream.name.as_str()).collect();
+        let hint = match names.as_slice() {
+            [] => "name the upstreams in [[upstream]]; none is named".to_owned(),
+            names => super::problem::nearest(upstream, names),
+        };
+        let message = format!("`summary_model` is \"{}\", and there is no upstream `{upstream}`", model.value);
+        problems.push(Problem::new(&model.source, message).hint(hint));
+    }
+}

@@ -1,0 +1,196 @@
+//! The upstreams a user named: their addresses, kinds and keys.
+//!
+//! It does not look for servers and talks to none.
+
+use std::collections::BTreeMap;
+
+use super::Secret;
+use super::file::Layer;
+use super::problem::Problem;
+use super::written::{self as read, Value, Written};
+
+/// The keys of `[[upstream]]`.
+pub(crate) const KEYS: &[&str] = &["name", "url", "kind", "api_key"];
+
+/// What kind of server an upstream is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum UpstreamKind {
+    /// Find out by asking it.
+    Auto,
+    /// Ollama.
+    Ollama,
+    /// llama.cpp's `llama-server`.
+    LlamaServer,
+    /// Any other server with an OpenAI-compatible API.
+    OpenAi,
+}
+
+impl UpstreamKind {
+    /// As it is written in the config: `auto`, `ollama`, `llama-server`, `openai`.
+    pub fn name(self) -> &'static str {
+        match self {
+            UpstreamKind::Auto => "auto",
+            UpstreamKind::Ollama => "ollama",
+            UpstreamKind::LlamaServer => "llama-server",
+            UpstreamKind::OpenAi => "openai",
+        }
+    }
+}
+
+/// One inference server, as configured.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UpstreamConfig {
+    /// Its name, unique among the upstreams.
+    pub name: String,
+    /// Its address, `http://` or `https://`, without a slash at the end; a path is kept as written.
+    pub url: String,
+    /// What kind of server it is.
+    pub kind: UpstreamKind,
+    /// Sent to it as a bearer token where the client sends no authorization of its own.
+    pub api_key: Option<Secret>,
+    /// Where it comes from: `config.toml:9:1`, `--upstream`, `environment`.
+    pub place: String,
+}
+
+/// Values of one upstream by key, and where it stands.
+type Table = (String, BTreeMap<String, Written>);
+
+/// The upstreams, from the flags if there are any, else the environment, else the file. An upstream of a flag or the
+/// environment that the file names too keeps what the file says of it.
+pub(crate) fn resolve(flags: &Layer, env: &Layer, file: &Layer, problems: &mut Vec<Problem>) -> Vec<UpstreamConfig> {
+    let in_file = file.repeated.clone();
+    let mut tables = if !flags.repeated.is_empty() {
+        flags.repeated.iter().map(|table| with_file(table, &in_file)).collect()
+    } else if let Some(url) = env.values.get("upstream.url") {
+        let table = ("environment".to_owned(), BTreeMap::from([("url".to_owned(), url.clone())]));
+        vec![with_file(&table, &in_file)]
+    } else {
+        in_file
+    };
+    overlay(&mut tables, env, problems);
+    let several = tables.len() > 1;
+    let found: Vec<UpstreamConfig> = tables
+        .iter()
+        .enumerate()
+        .filter_map(|(index, table)| upstream(table, if several { index + 1 } else { 0 }, problems))
+        .collect();
+    for (index, upstream) in found.iter().enumerate() {
+        if let Some(first) = found[..index].iter().find(|other| other.name == upstream.name) {
+            let message = format!("upstream name `{}` is taken by {}", upstream.name, first.place);
+            problems.push(Problem::new(&upstream.place, message).hint("give each upstream its own name"));
+        }
+    }
+    found
+}
+
+/// A table with the URL alone, filled from the file's table of the same URL.
+fn with_file((place, values): &Table, in_file: &[Table]) -> Table {
+    let url = |values: &BTreeMap<String, Written>| {
+        let text = values.get("url")?.value.text()?;
+        Some(text.trim().trim_end_matches('/').to_owned())
+    };
+    let same = in_file.iter().find(|(_, other)| url(other).is_some() && url(other) == url(values));
+    let mut filled = same.map(|(_, other)| other.clone()).unwrap_or_default();
+    filled.extend(values.clone());
+    (place.clone(), filled)
+}
+
+/// Lays `WINDOWSILL_UPSTREAM_NAME`, `_KIND` and `_API_KEY` over the upstream, if there is just one.
+fn overlay(tables: &mut [Table], env: &Layer, problems: &mut Vec<Problem>) {
+    let given: Vec<(&str, &Written)> = ["name", "kind", "api_key"]
+        .into_iter()
+        .filter_map(|key| env.values.get(&format!("upstream.{key}")).map(|written| (key, written)))
+        .collect();
+    match tables {
+        [(_, values)] => values.extend(given.into_iter().map(|(key, written)| (key.to_owned(), written.clone()))),
+        _ => problems.extend(given.into_iter().map(|(_, written)| {
+            let count = tables.len();
+            Problem::new(&written.place, format!("`{}` is for a single upstream, and there are {count}", written.name))
+                .hint("name one with --upstream or WINDOWSILL_UPSTREAM_URL, or use [[upstream]] in config.toml")
+        })),
+    }
+}
+
+/// Reads one upstream; `number` counts from 1 where there are several, for those without a name.
+fn upstream((place, values): &Table, number: usize, problems: &mut Vec<Problem>) -> Option<UpstreamConfig> {
+    let before = problems.len();
+    let name = match values.get("name") {
+        Some(written) => written.read(name, problems).map(|name| name.value),
+        None if number <= 1 => Some("local".to_owned()),
+        None => Some(format!("local-{number}")),
+    };
+    let url = match values.get("url") {
+        Some(written) => written.read(url, problems).map(|url| url.value),
+        None => {
+            let problem = Problem::new(place, "this upstream has no `url`");
+            problems.push(problem.hint("for instance, url = \"http://127.0.0.1:11434\""));
+            None
+        }
+    };
+    let kind = match values.get("kind") {
+        Some(written) => written.read(kind, problems).map(|kind| kind.value),
+        None => Some(UpstreamKind::Auto),
+    };
+    let api_key = values.get("api_key").and_then(|written| written.read(read::text, problems));
+    if problems.len() > before {
+        return None;
+    }
+    Some(UpstreamConfig {
+        name: name?,
+        url: url?,
+        kind: kind?,
+        api_key: api_key.map(|key| Secret::new(key.value)),
+        place: place.clone(),
+    })
+}
+
+/// A name without a slash, so that `UPSTREAM/MODEL` is never in doubt.
+fn name(value: &Value) -> Result<String, String> {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    match read::text(value) {
+        Ok(name) if name.chars().all(allowed) => Ok(name),
+        _ => Err("must be a name of letters, digits, `-`, `_` and `.`".to_owned()),
+    }
+}
+
+fn kind(value: &Value) -> Result<UpstreamKind, String> {
+    if value.text() == Some("embedded") {
+        return Err("must be a server, for serving a model inside windowsill is not built in yet\n\
+                    run llama-server or Ollama, and say kind = \"auto\""
+            .to_owned());
+    }
+    Ok(match read::choice(value, &["auto", "ollama", "llama-server", "openai"])? {
+        "auto" => UpstreamKind::Auto,
+        "ollama" => UpstreamKind::Ollama,
+        "llama-server" => UpstreamKind::LlamaServer,
+        _ => UpstreamKind::OpenAi,
+    })
+}
+
+/// An `http` or `https` address.
+fn url(value: &Value) -> Result<String, String> {
+    let wanted = "must be an address such as \"http://127.0.0.1:11434\"";
+    let text = read::text(value).map_err(|_| wanted.to_owned())?;
+    let scheme = text.split_once("://").map(|(scheme, _)| scheme.to_ascii_lowercase());
+    if scheme.is_none() {
+        return Err(format!("{wanted}\ndid you mean \"http://{text}\"?"));
+    }
+    let uri: http::Uri = text.parse().map_err(|error| format!("{wanted} ({error})"))?;
+    let authority = uri.authority().ok_or_else(|| wanted.to_owned())?;
+    if !matches!(scheme.as_deref(), Some("http" | "https")) {
+        return Err(format!("{wanted}; only http and https are spoken"));
+    }
+    if authority.as_str().contains('@') {
+        return Err("must not hold a user or password\nput the key in `api_key`".to_owned());
+    }
+    let bad_port = authority.port().is_some_and(|port| port.as_u16() == 0) || authority.as_str().ends_with(':');
+    let unread_port =
+        authority.port().is_none() && authority.as_str().rsplit(']').next().is_some_and(|rest| rest.contains(':'));
+    if authority.host().is_empty() || bad_port || unread_port {
+        return Err(wanted.to_owned());
+    }
+    if uri.query().is_some() || text.contains('#') {
+        return Err("must end with its host, port and path".to_owned());
+    }
+    Ok(text.trim_end_matches('/').to_owned())
+}

@@ -1,0 +1,143 @@
+//! After the reply: what it cost, what that teaches the estimates, and whether a brief should be begun.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use http::HeaderMap;
+use serde_json::json;
+use tracing::{debug, warn};
+
+use super::prepare::{Prepared, fingerprint, now_ms, state, title};
+use super::{App, Error, relay};
+use crate::conversation::Tokens;
+use crate::measure::Known;
+use crate::plan::emergency::Refusal;
+use crate::store::{Batch, ConversationUpdate, Event};
+use crate::upstream::Upstream;
+use crate::usage::Reported;
+
+/// Below this share of a calibrated count, a server that says so must have dropped messages.
+const DROPPED_BELOW: f64 = 0.7;
+
+impl App {
+    /// Takes in what a reply reported.
+    pub(super) fn account(
+        self: &Arc<Self>,
+        upstream: Arc<Upstream>,
+        headers: &HeaderMap,
+        mut prepared: Prepared,
+        reported: Reported,
+        end: relay::End,
+        started: Instant,
+    ) {
+        prepared.flight = None;
+        self.metrics.spend("main", &reported);
+        let key = format!("{}/{}", upstream.name(), prepared.request.model);
+        let mut events = vec![Event {
+            now_ms: now_ms(),
+            conversation: Some(prepared.id.clone()),
+            kind: "model_usage".into(),
+            data: {
+                let mut data = reported.event("main", prepared.tokens, started.elapsed().as_millis() as u64);
+                data["window"] = json!(prepared.window.tokens);
+                data["action"] = json!(prepared.action());
+                data["end"] = json!(match &end {
+                    relay::End::Complete => "complete",
+                    relay::End::Failed(_) => "failed",
+                    relay::End::Canceled => "canceled",
+                });
+                data
+            },
+        }];
+        if let Some(exact) = reported.prompt.filter(|n| *n > 0) {
+            let dropped = self.looks_dropped(&key, &prepared, exact);
+            if dropped {
+                warn!(conversation = %prepared.id, planned = prepared.tokens, reported = exact, "the server evaluated far fewer tokens than were sent: it may have dropped messages");
+                events.push(Event {
+                    now_ms: now_ms(),
+                    conversation: Some(prepared.id.clone()),
+                    kind: "silent_truncation".into(),
+                    data: json!({"planned_prompt_tokens": prepared.tokens, "prompt_tokens": exact}),
+                });
+            } else {
+                self.measure.learn(&key, prepared.raw_estimate, exact);
+            }
+        }
+        let spend = self.lives.with(&prepared.id, |l| {
+            l.spend.add(&reported);
+            if let (Some(exact), Some(tip)) = (reported.prompt.filter(|n| *n > 0), prepared.chain.last()) {
+                let known = Known { messages: prepared.chain.len(), tokens: exact };
+                l.known = Some((*tip, fingerprint(&prepared.view), known));
+            }
+            // A brief that was folded in is no longer ahead of anything.
+            if prepared.actions.contains(&"summarize") {
+                l.brief = None;
+            }
+            l.spend
+        });
+        if let Some(tip) = prepared.chain.last().copied() {
+            let update = ConversationUpdate {
+                id: prepared.id.clone(),
+                parent: None,
+                session: prepared.session.clone(),
+                model: prepared.request.model.clone(),
+                upstream: upstream.name().to_owned(),
+                tip,
+                depth: prepared.chain.len(),
+                state: state(&prepared, &spend.json()),
+                now_ms: now_ms(),
+                title: title(&prepared.request.conversation),
+            };
+            let batch = Batch { conversation: Some(update), events, ..Batch::default() };
+            if let Err(e) = self.store.record_later(batch) {
+                debug!(error = %e, "a reply's figures were not recorded");
+            }
+        }
+        self.make_ahead(upstream, headers.clone(), prepared, reported, &end);
+    }
+
+    /// Whether a server took far less than was sent. Only said where the estimate has been right before.
+    fn looks_dropped(&self, key: &str, prepared: &Prepared, exact: Tokens) -> bool {
+        let trusted = self.measure.sureness(key) == crate::measure::Sureness::Calibrated
+            || prepared.sureness == crate::measure::Sureness::Counted;
+        trusted && prepared.tokens > 512 && f64::from(exact) < f64::from(prepared.tokens) * DROPPED_BELOW
+    }
+
+    /// Notes that the window is another than it was taken for.
+    pub(super) fn note_window(&self, prepared: &Prepared, window: Tokens) {
+        let event = Event {
+            now_ms: now_ms(),
+            conversation: Some(prepared.id.clone()),
+            kind: "window_changed".into(),
+            data: json!({"model": prepared.request.model, "was": prepared.window.tokens, "window": window, "source": "learnt from a refusal"}),
+        };
+        if let Err(e) = self.store.record_later(Batch { events: vec![event], ..Batch::default() }) {
+            debug!(error = %e, "an event was not recorded");
+        }
+    }
+
+    /// The error when the server refuses the second, harder try too.
+    pub(super) fn refused_twice(&self, prepared: &Prepared, refusal: Refusal) -> Error {
+        let window = refusal.window.or(prepared.window.tokens).unwrap_or(0);
+        let mut regions = prepared.after;
+        if let Some(prompt) = refusal.prompt {
+            regions.history = prompt.saturating_sub(regions.system + regions.tools + regions.brief + regions.media);
+        }
+        Error::cannot_fit(&prepared.request.model, window, "learnt from a refusal", &regions, prepared.lines.limit)
+    }
+
+    /// A refusal that teaches nothing is passed on in words that clients know, with the server's own.
+    pub(super) fn pass_refusal(&self, prepared: &Prepared, body: &[u8]) -> Error {
+        let said = String::from_utf8_lossy(&body[..body.len().min(600)]).into_owned();
+        Error::client(
+            400,
+            "context_length_exceeded",
+            format!(
+                "the prompt is too long for `{}`: about {} tokens were sent and the server refused them without saying its \
+                 maximum context length: {said}",
+                prepared.request.model, prepared.tokens
+            ),
+            "set `num_ctx` in windowsill's config to the window the server was started with",
+        )
+    }
+}

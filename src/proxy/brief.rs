@@ -1,0 +1,443 @@
+//! The part of a brief that a model writes: taken ready where it was made ahead of need, waited for where it is being
+//! made, asked for where nothing else is left. Made between requests where that is possible.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::HeaderMap;
+use serde_json::json;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info};
+
+use super::live::{Brief, Making};
+use super::prepare::{Prepared, now_ms};
+use super::{App, relay};
+use crate::apply::summarizer::{self, Job};
+use crate::config::SummaryModel;
+use crate::conversation::edit::{Edit, View};
+use crate::conversation::wire::openai_chat::{self, Request};
+use crate::conversation::{Digest, Message, Role, Tokens};
+use crate::measure::Sureness;
+use crate::plan::rewrite::{self, Out};
+use crate::plan::{Action, Plan, Strategy, budget};
+use crate::store::{Batch, ConversationUpdate, Event};
+use crate::upstream::{ChatOptions, Upstream};
+use crate::usage::Reported;
+
+/// After a reply that calls tools the client is back at once; a brief is only begun when it is not.
+const AFTER_TOOL_CALLS: Duration = Duration::from_millis(750);
+
+/// How long a request waits for a brief that is being made, rather than begin one of its own.
+const WAIT: Duration = Duration::from_secs(180);
+
+/// How long a summary may take that a request waits for.
+const WAITED_FOR: Duration = Duration::from_secs(90);
+
+/// How long a summary may take that nobody waits for. A local model writes a thousand tokens within this even at five a
+/// second.
+const UNSEEN: Duration = Duration::from_secs(240);
+
+/// How a summarizer did lately. One that writes nothing of use (the smallest models do) is left out for a while, and
+/// longer each time, since asking costs the user minutes.
+#[derive(Debug, Default)]
+pub(super) struct Trial {
+    failures: u32,
+    skip: u32,
+}
+
+impl Trial {
+    fn may_try(&mut self) -> bool {
+        let may = self.skip == 0;
+        self.skip = self.skip.saturating_sub(1);
+        may
+    }
+
+    fn note(&mut self, useful: bool) {
+        self.failures = if useful { 0 } else { (self.failures + 1).min(6) };
+        self.skip = if useful { 0 } else { (1 << self.failures) - 1 };
+    }
+}
+
+/// What is asked of whom.
+struct Ask<'a> {
+    upstream: &'a Arc<Upstream>,
+    headers: &'a HeaderMap,
+    options: ChatOptions,
+    request: &'a Request,
+    summary_model: &'a SummaryModel,
+    id: &'a str,
+    view: &'a [Out],
+    /// Tokens of the view, for the figures.
+    view_tokens: Tokens,
+    /// A request waits for the answer.
+    waited_for: bool,
+    messages: &'a [&'a Message],
+    previous: Option<&'a str>,
+    window: Tokens,
+    max_tokens: Tokens,
+    focus: Option<&'a str>,
+}
+
+impl App {
+    /// What a model wrote for the fold of a plan, if anything of use. `chain` is that of the request's body.
+    #[expect(clippy::too_many_arguments, reason = "each is a different part of one request")]
+    pub(super) async fn written(
+        self: &Arc<Self>,
+        upstream: &Arc<Upstream>,
+        request: &Request,
+        id: &str,
+        old: &View,
+        plan: &Plan,
+        chain: &[Digest],
+        headers: &HeaderMap,
+        window: Tokens,
+    ) -> Option<Arc<str>> {
+        if let Some(making) = self.lives.with(id, |l| l.making.clone()) {
+            let mut over = making.over;
+            let _ = tokio::time::timeout(WAIT, over.wait_for(|over| *over)).await;
+        }
+        let ready = self.lives.with(id, |l| l.brief.clone());
+        if let Some(brief) = ready.filter(|b| b.covers >= 1 && chain.get(b.covers - 1) == Some(&b.chain)) {
+            return Some(brief.text);
+        }
+        let (to, budget) = plan.actions.iter().find_map(|a| match a {
+            Action::Fold { to, budget, .. } => Some((*to, *budget)),
+            _ => None,
+        })?;
+        let known = self.measure.windows.of(upstream, &request.model, &self.config.window.num_ctx).await;
+        let policy = self.policy(&request.model, &known, None);
+        let (messages, previous) = folded(request, old, to);
+        // The prefix up to the cut is a prefix of what the server holds, and the tail is not needed for a summary of the
+        // rest.
+        let view: Vec<Out> = rewrite::rewrite(&request.conversation, old, &policy.policy.template)
+            .into_iter()
+            .take_while(|m| m.at.is_none_or(|at| at < to))
+            .collect();
+        let ask = Ask {
+            upstream,
+            headers: &self.outgoing(headers),
+            options: ChatOptions { num_ctx: known.set },
+            request,
+            summary_model: &policy.summary_model,
+            id,
+            view: &view,
+            view_tokens: plan.before.prompt(),
+            waited_for: true,
+            messages: &messages,
+            previous: previous.as_deref(),
+            window,
+            max_tokens: (budget / 4 * 3).min(policy.policy.summary_max_tokens),
+            focus: None,
+        };
+        self.ask(&ask).await
+    }
+
+    fn key(&self, upstream: &Upstream, request: &Request) -> String {
+        format!("{}/{}", upstream.name(), request.model)
+    }
+
+    /// Asks, and accounts for it.
+    async fn ask(&self, ask: &Ask<'_>) -> Option<Arc<str>> {
+        let started = std::time::Instant::now();
+        let key = self.key(ask.upstream, ask.request);
+        let count = move |text: &str| self.measure.count(&key, text);
+        let (upstream, model, window, options) = match ask.summary_model {
+            SummaryModel::Own => (Arc::clone(ask.upstream), None, ask.window, ask.options),
+            SummaryModel::Other { upstream, model } => {
+                let other = self.upstreams.iter().find(|u| u.name() == upstream)?;
+                let window = self.measure.windows.of(other, model, &self.config.window.num_ctx).await;
+                let options = ChatOptions { num_ctx: window.set };
+                (Arc::clone(other), Some(model.as_str()), window.tokens.unwrap_or(ask.window), options)
+            }
+        };
+        let job = Job {
+            upstream: &upstream,
+            headers: ask.headers,
+            options,
+            request: ask.request,
+            other_model: model,
+            view: ask.view,
+            messages: ask.messages,
+            previous: ask.previous,
+            window,
+            max_tokens: ask.max_tokens,
+            focus: ask.focus,
+            count: &count,
+            limit: if ask.waited_for { WAITED_FOR } else { UNSEEN },
+            retry: !ask.waited_for,
+        };
+        let who = format!("{}/{}", upstream.name(), model.unwrap_or(&ask.request.model));
+        if !self.summarizers.lock().entry(who.clone()).or_default().may_try() {
+            debug!(conversation = ask.id, who, "the summarizer wrote nothing of use lately; left out this time");
+            return None;
+        }
+        let answer = summarizer::ask(&job).await;
+        self.summarizers.lock().entry(who).or_default().note(answer.text.is_some());
+        let mut reported = Reported::default();
+        reported.read(&String::from_utf8_lossy(&answer.reply));
+        self.metrics.spend("summary", &reported);
+        self.lives.with(ask.id, |l| l.spend.add_summary(&reported));
+        let milliseconds = started.elapsed().as_millis() as u64;
+        let mut data = reported.event("summary", ask.view_tokens, milliseconds);
+        data["how"] = json!(answer.how);
+        data["used"] = json!(answer.text.is_some());
+        info!(conversation = ask.id, how = %answer.how, used = answer.text.is_some(), milliseconds, "summary");
+        let event = Event { now_ms: now_ms(), conversation: Some(ask.id.to_owned()), kind: "model_usage".into(), data };
+        let batch = Batch { events: vec![event], ..Batch::default() };
+        if let Err(e) = self.store.record_later(batch) {
+            tracing::debug!(error = %e, "an event was not recorded");
+        }
+        answer.text.map(Arc::from)
+    }
+
+    /// Stops a brief in the making, for a request of the same conversation that does not need it.
+    pub(super) fn stop_making(&self, id: &str) {
+        if let Some(making) = self.lives.with(id, |l| l.making.take()) {
+            making.cancel.cancel();
+        }
+    }
+
+    /// Begins a brief behind a reply, if one will be needed soon and nobody is waiting.
+    pub(super) fn make_ahead(
+        self: &Arc<Self>,
+        upstream: Arc<Upstream>,
+        headers: HeaderMap,
+        prepared: Prepared,
+        reported: Reported,
+        end: &relay::End,
+    ) {
+        let Some(window) = prepared.window.tokens else { return };
+        let used = reported.prompt.unwrap_or(0) + reported.completion.unwrap_or(0);
+        let wanted = prepared.policy.background
+            && prepared.policy.policy.strategy == Strategy::Summarize
+            && *end == relay::End::Complete
+            && prepared.sureness != Sureness::Estimated
+            && used > prepared.lines.summarize_at
+            && !prepared.chain.is_empty();
+        let busy = self.lives.with(&prepared.id, |l| {
+            let covered =
+                l.brief.as_ref().is_some_and(|b| prepared.chain.get(b.covers.wrapping_sub(1)) == Some(&b.chain));
+            l.in_flight > 0 || l.making.is_some() || covered
+        });
+        if !wanted || busy {
+            return;
+        }
+        let cancel = CancellationToken::new();
+        let (done, over) = watch::channel(false);
+        self.lives.with(&prepared.id, |l| l.making = Some(Making { cancel: cancel.clone(), over }));
+        let app = Arc::clone(self);
+        self.tasks.spawn(async move {
+            let wait = if reported.called_tools { AFTER_TOOL_CALLS } else { Duration::ZERO };
+            let work = async {
+                tokio::time::sleep(wait).await;
+                app.make(&upstream, &headers, &prepared, &reported, window, used).await;
+            };
+            tokio::select! {
+                () = cancel.cancelled() => {}
+                () = work => {}
+            }
+            app.lives.with(&prepared.id, |l| {
+                // Another one may have been begun since this one was stopped.
+                if l.making.as_ref().is_some_and(|m| m.cancel.is_cancelled() || !cancel.is_cancelled()) {
+                    l.making = None;
+                }
+            });
+            let _ = done.send(true);
+        });
+    }
+
+    async fn make(
+        self: &Arc<Self>,
+        upstream: &Arc<Upstream>,
+        headers: &HeaderMap,
+        prepared: &Prepared,
+        reported: &Reported,
+        window: Tokens,
+        used: Tokens,
+    ) {
+        let body = &prepared.request.conversation.body;
+        let mut view = prepared.out.clone();
+        // The reply stands in the server's cache behind the prompt; a client that echoes it lets the next prompt begin
+        // with both.
+        if !reported.called_tools && !reported.text.is_empty() {
+            let bytes = openai_chat::new_message("assistant", &reported.text);
+            view.push(Out { bytes, role: Role::Assistant, at: None, calls: false, changed: true });
+        }
+        let (messages, previous) = folded(&prepared.request, &prepared.view, body.len());
+        let budget = budget::brief_budget(window, prepared.policy.policy.summary_max_tokens);
+        let ask = Ask {
+            upstream,
+            headers,
+            options: ChatOptions { num_ctx: prepared.window.set },
+            request: &prepared.request,
+            summary_model: &prepared.policy.summary_model,
+            id: &prepared.id,
+            view: &view,
+            view_tokens: used,
+            waited_for: false,
+            messages: &messages,
+            previous: previous.as_deref(),
+            window,
+            max_tokens: (budget / 4 * 3).min(prepared.policy.policy.summary_max_tokens),
+            focus: None,
+        };
+        let Some(text) = self.ask(&ask).await else { return };
+        let Some(chain) = prepared.chain.last().copied() else { return };
+        let brief = Brief { covers: prepared.chain.len(), chain, text };
+        self.lives.with(&prepared.id, |l| l.brief = Some(brief));
+    }
+
+    /// Summarizes a conversation of the record now, asked for by a person. Returns what was done.
+    ///
+    /// # Errors
+    /// When the conversation is unknown, or there is nothing to fold.
+    pub async fn compact(self: &Arc<Self>, id: &str, focus: Option<&str>) -> Result<serde_json::Value, super::Error> {
+        let row = self.store.conversation(id)?.ok_or_else(|| {
+            super::Error::client(
+                404,
+                "not_found",
+                format!("no conversation `{id}` in the record"),
+                "`windowsill context` lists them",
+            )
+        })?;
+        let rows = self.store.messages(&row.id)?;
+        let chain: Vec<Digest> = rows.iter().map(|r| r.chain).collect();
+        let mut request = request_of(&row.model, rows.iter().map(|r| r.raw.clone()).collect());
+        let upstream = self.upstream_of(&row.model).await?;
+        let window = self.measure.windows.of(&upstream, &row.model, &self.config.window.num_ctx).await;
+        let resolved = self.policy(&row.model, &window, None);
+        let body = std::mem::take(&mut request.conversation.body);
+        request.conversation.body =
+            crate::conversation::repair::repair(body, resolved.policy.template.tool_call_id_length)
+                .map_err(|o| super::Error::orphan(&o, 0))?
+                .body;
+        if request.conversation.body.len() != chain.len() {
+            return Err(super::Error::client(
+                409,
+                "not_foldable",
+                "the recorded history ends in open tool calls",
+                "send the next request first",
+            ));
+        }
+        let old = self.store.view(&chain)?.map(|(_, v)| View::clone(&v)).unwrap_or_default();
+        let key = self.key(&upstream, &request);
+        let mut facts = self.measure.facts(&key, &request.conversation, &old, None);
+        let stored = |path: &str| row.state.pointer(path).and_then(serde_json::Value::as_u64).unwrap_or(0) as Tokens;
+        facts.system = stored("/regions/system");
+        facts.tools = stored("/regions/tools");
+        facts.window = window.tokens.unwrap_or(8192);
+        facts.output_reserved = stored("/regions/output_reserved");
+        facts.forwarded = 0;
+        let mut policy = resolved.policy.clone();
+        // Now, whatever the pressure.
+        (policy.summarize_at, policy.clear_at, policy.clear_to) = (0.000_1, 1.0, 0.99);
+        (policy.summarize_to, policy.evict_over) = (0.000_05, crate::plan::Size::Tokens(Tokens::MAX));
+        if policy.strategy == Strategy::Off {
+            policy.strategy = Strategy::Summarize;
+        }
+        let plan = crate::plan::plan(&request.conversation, &facts, &policy);
+        let Some((to, budget)) = plan.actions.iter().find_map(|a| match a {
+            Action::Fold { to, budget, .. } => Some((*to, *budget)),
+            _ => None,
+        }) else {
+            return Err(super::Error::client(
+                409,
+                "nothing_to_fold",
+                "there is nothing to fold: the conversation is short or was just folded",
+                "",
+            ));
+        };
+        let (messages, previous) = folded(&request, &old, to);
+        let ask = Ask {
+            upstream: &upstream,
+            headers: &HeaderMap::new(),
+            options: ChatOptions { num_ctx: window.set },
+            request: &request,
+            summary_model: &resolved.summary_model,
+            id: &row.id,
+            view: &[],
+            view_tokens: 0,
+            waited_for: false,
+            messages: &messages,
+            previous: previous.as_deref(),
+            window: facts.window,
+            max_tokens: (budget / 4 * 3).min(policy.summary_max_tokens),
+            focus,
+        };
+        let written = self.ask(&ask).await;
+        let count = |text: &str| self.measure.count(&key, text);
+        let applied = crate::apply::apply(&crate::apply::Input {
+            conversation: &request.conversation,
+            id: &row.id,
+            plan: &plan,
+            old: &old,
+            store: &self.store,
+            count: &count,
+            written: written.as_deref(),
+        })?;
+        let Some(tip) = chain.last().copied() else { return Ok(json!({})) };
+        let because: Vec<String> = plan.because.iter().map(ToString::to_string).collect();
+        let brief = applied.view.edits.iter().find_map(|e| match e {
+            Edit::Fold { brief, .. } => Some(brief.to_string()),
+            _ => None,
+        });
+        let data = json!({
+            "action": "summarize", "asked_by": "user", "because": because,
+            "before": super::prepare::regions(&plan.before), "after": super::prepare::regions(&plan.after),
+        });
+        let event =
+            Event { now_ms: now_ms(), conversation: Some(row.id.clone()), kind: "context_compaction".into(), data };
+        let update = ConversationUpdate {
+            id: row.id.clone(),
+            parent: None,
+            session: row.session.clone(),
+            model: row.model.clone(),
+            upstream: row.upstream.clone(),
+            tip,
+            depth: chain.len(),
+            state: row.state.clone(),
+            now_ms: now_ms(),
+            title: row.title.clone(),
+        };
+        self.store
+            .record(Batch {
+                conversation: Some(update),
+                originals: applied.originals,
+                view: Some((tip, applied.view)),
+                events: vec![event],
+                durable: true,
+                ..Batch::default()
+            })
+            .await?;
+        Ok(json!({
+            "conversation": row.id, "before": plan.before.prompt(), "after": plan.after.prompt(),
+            "written_by_a_model": written.is_some(), "because": because, "brief": brief,
+        }))
+    }
+}
+
+/// The messages that a fold up to `to` takes in anew, and the brief before it.
+fn folded<'a>(request: &'a Request, old: &View, to: usize) -> (Vec<&'a Message>, Option<String>) {
+    let body = &request.conversation.body;
+    let fold = old.edits.iter().find_map(|e| match e {
+        Edit::Fold { to, brief, .. } => Some((*to, brief.to_string())),
+        _ => None,
+    });
+    let from = fold.as_ref().map_or(0, |(to, _)| *to).min(to);
+    (body[from..to.min(body.len())].iter().collect(), fold.map(|(_, brief)| brief))
+}
+
+/// A request made of recorded messages.
+fn request_of(model: &str, raws: Vec<bytes::Bytes>) -> Request {
+    let body = raws.iter().filter_map(|raw| openai_chat::message(raw.clone()).ok()).collect();
+    Request {
+        body: bytes::Bytes::from(json!({"model": model, "messages": []}).to_string()),
+        conversation: crate::conversation::Conversation { body, ..Default::default() },
+        model: model.to_owned(),
+        stream: false,
+        include_usage: false,
+        max_tokens: None,
+        choices: 1,
+    }
+}

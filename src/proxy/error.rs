@@ -1,0 +1,135 @@
+//! Why a request failed, by whose fault it is. `server` turns it into a status and a body in the caller's dialect.
+
+use crate::conversation::Tokens;
+use crate::conversation::repair::Orphan;
+use crate::conversation::wire::WireError;
+use crate::plan::Regions;
+use crate::{store, upstream};
+
+/// A request that cannot be answered.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The caller can fix it.
+    #[error("{message}")]
+    Client {
+        /// HTTP status, 4xx.
+        status: u16,
+        /// OpenAI's `code`, such as `context_length_exceeded`.
+        code: Option<&'static str>,
+        /// The field that is wrong.
+        param: Option<String>,
+        /// What is wrong, with numbers.
+        message: String,
+        /// The next step.
+        hint: Option<String>,
+    },
+    /// The inference server is gone, or answers what nobody can read.
+    #[error("{source}")]
+    Upstream {
+        /// HTTP status: 502 or 504.
+        status: u16,
+        /// What happened.
+        source: upstream::Error,
+        /// The next step.
+        hint: Option<String>,
+    },
+    /// Ours.
+    #[error("failed to {doing}")]
+    Internal {
+        /// What was being done.
+        doing: &'static str,
+        /// Details, for the log only.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+}
+
+impl Error {
+    /// A client's error with a code.
+    pub fn client(status: u16, code: &'static str, message: impl Into<String>, hint: &str) -> Error {
+        let hint = (!hint.is_empty()).then(|| hint.to_owned());
+        Error::Client { status, code: Some(code), param: None, message: message.into(), hint }
+    }
+
+    /// The HTTP status.
+    pub fn status(&self) -> u16 {
+        match self {
+            Error::Client { status, .. } | Error::Upstream { status, .. } => *status,
+            Error::Internal { .. } => 500,
+        }
+    }
+
+    /// The prompt cannot be made to fit. Worded so that clients recognize it: they look for the code and for OpenAI's
+    /// phrase (`shared` knowledge: LiteLLM, Cline, Qwen Code match on `maximum context length`).
+    pub fn cannot_fit(model: &str, window: Tokens, source: &str, regions: &Regions, limit: Tokens) -> Error {
+        let prompt = regions.prompt();
+        let (system, tools, reserved) = (regions.system, regions.tools, regions.output_reserved);
+        let message = format!(
+            "This model's maximum context length is {window} tokens. However, your messages resulted in {prompt} tokens \
+             even after everything that may be shortened was (system {system}, tools {tools}, history {}, media {}; \
+             {reserved} reserved for the reply, {limit} left for the prompt). Please reduce the length of the messages.",
+            regions.history + regions.brief,
+            regions.media,
+        );
+        let hint = if system + tools > limit {
+            format!(
+                "the system prompt and tools alone do not fit; load `{model}` with a larger context (its window was {source}) or offer fewer tools"
+            )
+        } else {
+            format!(
+                "shorten the last message, lower max_tokens, or load `{model}` with a larger context (its window was {source})"
+            )
+        };
+        Error::Client {
+            status: 400,
+            code: Some("context_length_exceeded"),
+            param: Some("messages".into()),
+            message,
+            hint: Some(hint),
+        }
+    }
+}
+
+impl From<WireError> for Error {
+    fn from(e: WireError) -> Error {
+        Error::Client {
+            status: 400,
+            code: None,
+            param: e.param().map(str::to_owned),
+            message: e.to_string(),
+            hint: None,
+        }
+    }
+}
+
+impl Error {
+    /// A tool result without its call. `leading` system messages stand before the body that it was found in.
+    pub fn orphan(orphan: &Orphan, leading: usize) -> Error {
+        let at = orphan.at + leading;
+        let id =
+            orphan.call_id.as_deref().map_or_else(|| "no tool_call_id".into(), |id| format!("tool_call_id `{id}`"));
+        Error::Client {
+            status: 400,
+            code: None,
+            param: Some(format!("messages[{at}]")),
+            message: format!(
+                "messages with role 'tool' must be a response to a preceding message with 'tool_calls': `messages[{at}]` has \
+                 {id}, and no assistant message before it makes that call"
+            ),
+            hint: Some("send the assistant message that made the call too, or leave the result out".into()),
+        }
+    }
+}
+
+impl From<upstream::Error> for Error {
+    fn from(source: upstream::Error) -> Error {
+        let hint = source.is_gone().then(|| "is the inference server running, and is its URL right? `windowsill` looks for Ollama on 11434 and llama.cpp on 8080".to_owned());
+        let status = if matches!(source, upstream::Error::Timeout { .. }) { 504 } else { 502 };
+        Error::Upstream { status, source, hint }
+    }
+}
+
+impl From<store::Error> for Error {
+    fn from(source: store::Error) -> Error {
+        Error::Internal { doing: "use the record", source: Box::new(source) }
+    }
+}

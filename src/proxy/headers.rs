@@ -1,0 +1,37 @@
+//! The headers of this proxy: what clients may send, what replies carry.
+
+use http::{HeaderMap, HeaderName, HeaderValue, header};
+
+/// Names the conversation.
+pub(super) const SESSION: HeaderName = HeaderName::from_static("x-windowsill-session");
+/// `off`: pass through untouched.
+pub(super) const SWITCH: HeaderName = HeaderName::from_static("x-windowsill");
+/// Names the profile.
+pub(super) const PROFILE: HeaderName = HeaderName::from_static("x-windowsill-profile");
+
+/// Request headers that are meant for this proxy and go no further.
+pub(super) const OURS: [HeaderName; 3] = [SESSION, SWITCH, PROFILE];
+
+/// Whether a client wants its request passed through untouched.
+pub(super) fn is_off(headers: &HeaderMap) -> bool {
+    headers.get(SWITCH).is_some_and(|v| v.as_bytes().eq_ignore_ascii_case(b"off"))
+}
+
+/// A header's text, if it is text.
+pub(super) fn text(headers: &HeaderMap, name: &HeaderName) -> Option<String> {
+    let value = headers.get(name)?.to_str().ok()?.trim();
+    (!value.is_empty()).then(|| value.to_owned())
+}
+
+/// Whether a reply is a stream of server-sent events.
+pub(super) fn is_event_stream(headers: &HeaderMap) -> bool {
+    let kind = headers.get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or("");
+    kind.trim_start().to_ascii_lowercase().starts_with("text/event-stream")
+}
+
+/// Sets a header of ours; a value that no header can hold is left out.
+pub(super) fn set(headers: &mut HeaderMap, name: &'static str, value: &str) {
+    if let Ok(value) = HeaderValue::from_str(value) {
+        headers.insert(HeaderName::from_static(name), value);
+    }
+}

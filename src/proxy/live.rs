@@ -1,0 +1,159 @@
+//! What is remembered of a conversation between its requests, in memory only and bounded: the last exact count, a brief
+//! made ahead, spend. Losing it costs a count or a brief, never a message.
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+
+use lru::LruCache;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::conversation::Digest;
+use crate::measure::Known;
+use crate::usage::Reported;
+
+/// Conversations that are remembered.
+const REMEMBERED: usize = 4096;
+
+/// A brief that a model wrote ahead of need.
+#[derive(Debug, Clone)]
+pub(super) struct Brief {
+    /// How many messages of the body it covers.
+    pub(super) covers: usize,
+    /// The chain hash of the last of them.
+    pub(super) chain: Digest,
+    /// What the model wrote.
+    pub(super) text: Arc<str>,
+}
+
+/// A brief that is being made.
+#[derive(Debug, Clone)]
+pub(super) struct Making {
+    /// Stops it.
+    pub(super) cancel: CancellationToken,
+    /// Turns true when it is over, whatever came of it.
+    pub(super) over: watch::Receiver<bool>,
+}
+
+/// Tokens spent on a conversation.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Spend {
+    /// Requests.
+    pub(super) requests: u64,
+    /// Prompt tokens forwarded.
+    pub(super) prompt: u64,
+    /// Of these, taken from the server's cache.
+    pub(super) cached: u64,
+    /// Of these, evaluated.
+    pub(super) evaluated: u64,
+    /// Tokens generated.
+    pub(super) completion: u64,
+    /// Prompt tokens of summaries.
+    pub(super) summary_prompt: u64,
+    /// Of these, evaluated.
+    pub(super) summary_evaluated: u64,
+    /// Rewrites.
+    pub(super) rewrites: u64,
+}
+
+impl Spend {
+    /// As JSON.
+    pub(super) fn json(&self) -> Value {
+        json!({
+            "requests": self.requests, "prompt_tokens": self.prompt, "cached_tokens": self.cached,
+            "evaluated_tokens": self.evaluated, "completion_tokens": self.completion,
+            "summary_prompt_tokens": self.summary_prompt, "summary_evaluated_tokens": self.summary_evaluated,
+            "rewrites": self.rewrites,
+        })
+    }
+
+    /// Reads what [`Spend::json`] wrote; absent figures are zero.
+    pub(super) fn from_json(value: &Value) -> Spend {
+        let n = |key: &str| value.get(key).and_then(Value::as_u64).unwrap_or(0);
+        Spend {
+            requests: n("requests"),
+            prompt: n("prompt_tokens"),
+            cached: n("cached_tokens"),
+            evaluated: n("evaluated_tokens"),
+            completion: n("completion_tokens"),
+            summary_prompt: n("summary_prompt_tokens"),
+            summary_evaluated: n("summary_evaluated_tokens"),
+            rewrites: n("rewrites"),
+        }
+    }
+
+    /// Adds a reply of the conversation's own.
+    pub(super) fn add(&mut self, reported: &Reported) {
+        let n = |t: Option<u32>| t.map_or(0, u64::from);
+        self.requests += 1;
+        self.prompt += n(reported.prompt);
+        self.cached += n(reported.cached);
+        self.evaluated += n(reported.evaluated);
+        self.completion += n(reported.completion);
+    }
+
+    /// Adds a summary.
+    pub(super) fn add_summary(&mut self, reported: &Reported) {
+        self.summary_prompt += reported.prompt.map_or(0, u64::from);
+        self.summary_evaluated += reported.evaluated.map_or(0, u64::from);
+    }
+}
+
+/// One conversation.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Live {
+    /// The last prompt that the server counted, with the chain hash of its last message and the view's fingerprint.
+    pub(super) known: Option<(Digest, Digest, Known)>,
+    /// A brief made ahead.
+    pub(super) brief: Option<Brief>,
+    /// A brief in the making.
+    pub(super) making: Option<Making>,
+    /// Requests under way.
+    pub(super) in_flight: usize,
+    /// Spend since the record began.
+    pub(super) spend: Spend,
+}
+
+/// All conversations in memory.
+pub(super) struct Lives {
+    lives: Mutex<LruCache<String, Live>>,
+}
+
+impl Default for Lives {
+    fn default() -> Self {
+        Lives { lives: Mutex::new(LruCache::new(NonZeroUsize::new(REMEMBERED).expect("not zero"))) }
+    }
+}
+
+impl Lives {
+    /// Looks at, or changes, one conversation.
+    pub(super) fn with<T>(&self, id: &str, act: impl FnOnce(&mut Live) -> T) -> T {
+        let mut lives = self.lives.lock();
+        act(lives.get_or_insert_mut_ref(id, Live::default))
+    }
+
+    /// Notes that a request of a conversation is under way, until the flight is dropped.
+    pub(super) fn fly(self: &Arc<Self>, id: &str) -> Flight {
+        self.with(id, |l| l.in_flight += 1);
+        Flight { lives: Arc::clone(self), id: id.to_owned() }
+    }
+
+    /// Whether a conversation is in memory.
+    pub(super) fn knows(&self, id: &str) -> bool {
+        self.lives.lock().contains(id)
+    }
+}
+
+/// A request under way.
+pub(super) struct Flight {
+    lives: Arc<Lives>,
+    id: String,
+}
+
+impl Drop for Flight {
+    fn drop(&mut self) {
+        self.lives.with(&self.id, |l| l.in_flight = l.in_flight.saturating_sub(1));
+    }
+}

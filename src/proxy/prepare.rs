@@ -1,0 +1,663 @@
+//! From a request to the bytes that are forwarded: measure, plan, apply, in that order. When a count shows that the plan's
+//! estimates were low, it is planned again from the same start with better ones.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue};
+use serde_json::json;
+use tracing::{debug, warn};
+
+use super::{App, Error, headers};
+use crate::apply;
+use crate::config::{ModelHints, Resolved};
+use crate::conversation::edit::{Edit, View};
+use crate::conversation::wire::openai_chat::{self, Request};
+use crate::conversation::{Conversation, Digest, Message, Role, Tokens, chain, repair};
+use crate::measure::window::Window;
+use crate::measure::{self, Known, Sureness, tokens};
+use crate::plan::emergency::{self, Refusal};
+use crate::plan::rewrite::{self, Out};
+use crate::plan::{self, Action, Facts, Lines, Plan, Policy, Ready, Regions};
+use crate::store::{Batch, ConversationUpdate, Event, Located, Node, Original};
+use crate::upstream::Upstream;
+
+/// The window that is assumed where nobody knows it: so large that nothing is ever rewritten for it.
+const UNKNOWN_WINDOW: Tokens = 1 << 30;
+
+/// How often a plan is made anew because a count was higher than estimated.
+const PLANS: usize = 4;
+
+/// Share of the first line from which a prompt is counted instead of estimated.
+const COUNT_FROM: f64 = 0.9;
+
+/// Bytes of a message that are searched by `recall`.
+const SEARCHED: usize = 64 * 1024;
+
+/// Why a request is prepared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Attempt {
+    /// It came from the client.
+    First,
+    /// Nothing will be sent: no model is asked, either.
+    DryRun,
+    /// The server refused it.
+    Emergency {
+        /// What the refusal taught.
+        refusal: Refusal,
+        /// What we took the refused prompt for.
+        counted: Tokens,
+    },
+}
+
+/// A request ready to be sent.
+pub(super) struct Prepared {
+    /// As the client sent it, but for the messages that had to be repaired.
+    pub request: Request,
+    /// Chain hash of each prefix of the body.
+    pub chain: Vec<Digest>,
+    /// Where the record knew this history before.
+    pub located: Option<Located>,
+    /// Name of the conversation.
+    pub id: String,
+    /// Name of the upstream.
+    pub upstream: String,
+    /// Name of the session that the client gave.
+    pub session: Option<String>,
+    /// The window, and where it is known from.
+    pub window: Window,
+    /// The policy and where its values come from.
+    pub policy: Arc<Resolved>,
+    /// The view.
+    pub view: View,
+    /// Whether the view is new.
+    pub view_changed: bool,
+    /// Originals that leave the prompt with this view.
+    pub originals: Vec<Original>,
+    /// The messages of the view.
+    pub out: Vec<Out>,
+    /// The bytes to forward.
+    pub body: Bytes,
+    /// Prompt tokens of these.
+    pub tokens: Tokens,
+    /// How sure that is.
+    pub sureness: Sureness,
+    /// The uncorrected estimate of the view, to calibrate with.
+    pub raw_estimate: Tokens,
+    /// The client's history, with edits made earlier.
+    pub before: Regions,
+    /// The view.
+    pub after: Regions,
+    /// The lines that were looked at.
+    pub lines: Lines,
+    /// The layers that acted.
+    pub actions: Vec<&'static str>,
+    /// Why, in words without message text.
+    pub because: Vec<String>,
+    /// Trouble that was downgraded.
+    pub warnings: Vec<String>,
+    /// Counts this request as under way.
+    pub flight: Option<super::live::Flight>,
+}
+
+impl Prepared {
+    /// The layers that acted, as they stand in the header.
+    pub(super) fn action(&self) -> String {
+        if self.actions.is_empty() { "none".into() } else { self.actions.join(",") }
+    }
+
+    /// (prompt + output reserved) / window.
+    pub(super) fn pressure(&self) -> f64 {
+        let window = self.window.tokens.unwrap_or(UNKNOWN_WINDOW);
+        f64::from(self.tokens + self.after.output_reserved) / f64::from(window.max(1))
+    }
+
+    /// Sets our headers on a reply.
+    pub(super) fn mark(&self, to: &mut HeaderMap<HeaderValue>) {
+        headers::set(to, "x-windowsill-conversation", &self.id);
+        headers::set(to, "x-windowsill-window", &self.window.tokens.map_or("unknown".into(), |w| w.to_string()));
+        headers::set(to, "x-windowsill-window-source", &self.window.source);
+        headers::set(to, "x-windowsill-prompt-tokens", &self.tokens.to_string());
+        headers::set(to, "x-windowsill-prompt-tokens-source", self.sureness.as_str());
+        headers::set(to, "x-windowsill-action", &self.action());
+        if !self.warnings.is_empty() {
+            headers::set(to, "x-windowsill-warning", &self.warnings.join("; "));
+        }
+    }
+}
+
+/// What planning goes on with.
+struct Draft<'a> {
+    upstream: &'a Arc<Upstream>,
+    request: &'a Request,
+    policy: Policy,
+    old: View,
+    key: String,
+    can_count: bool,
+    id: &'a str,
+    /// Where the window is known from.
+    source: String,
+    warnings: Vec<String>,
+}
+
+/// A view that was drafted, with its bytes and size.
+struct Drafted {
+    view: View,
+    originals: Vec<Original>,
+    out: Vec<Out>,
+    body: Bytes,
+    tokens: Tokens,
+    sureness: Sureness,
+    plan: Plan,
+}
+
+impl App {
+    /// Measures, plans and applies.
+    pub(super) async fn prepare(
+        self: &Arc<Self>,
+        upstream: &Arc<Upstream>,
+        mut request: Request,
+        from_client: &HeaderMap,
+        attempt: Attempt,
+    ) -> Result<Prepared, Error> {
+        let mut warnings = Vec::new();
+        let window = self.measure.windows.of(upstream, &request.model, &self.config.window.num_ctx).await;
+        let policy = self.policy(&request.model, &window, headers::text(from_client, &headers::PROFILE));
+        warnings.extend(policy.warning.clone());
+        let repaired = self.repair(&mut request, &policy.policy)?;
+        let session = headers::text(from_client, &headers::SESSION);
+        let seed = format!("{}\n{}", session.as_deref().unwrap_or(""), request.model);
+        let chain = chain::chain(&seed, &request.conversation.body);
+        let located = self.store.locate(&chain)?;
+        let id = name(located.as_ref(), &chain, session.as_deref());
+        let old = self.store.view(&chain)?.map(|(_, view)| View::clone(&view)).unwrap_or_default();
+        let mut draft = Draft {
+            upstream,
+            policy: policy.policy.clone(),
+            key: format!("{}/{}", upstream.name(), request.model),
+            can_count: upstream.can_count(),
+            request: &request,
+            old,
+            id: &id,
+            source: window.source.clone(),
+            warnings,
+        };
+        let forwarded = located.as_ref().map_or(0, |l| l.depth);
+        let (facts, sureness) = self.measured(&mut draft, &chain, &window, forwarded, &policy, attempt).await;
+        let drafted = self.draft(&mut draft, facts, sureness, &chain, from_client, attempt).await?;
+        let Draft { old, key, warnings, .. } = draft;
+        let changed = drafted.view != old;
+        let raw_estimate = self.measure.raw_total(&request.conversation, &drafted.view);
+        let mut actions: Vec<&'static str> = Vec::new();
+        for action in &drafted.plan.actions {
+            let layer = action.layer(policy.policy.strategy);
+            if !actions.contains(&layer) {
+                actions.push(layer);
+            }
+        }
+        let order = ["evict", "clear", "summarize", "truncate"];
+        actions.sort_by_key(|a| order.iter().position(|o| o == a));
+        let mut because: Vec<String> = drafted.plan.because.iter().map(ToString::to_string).collect();
+        because.extend(repaired);
+        debug!(key, ?because, "prepared");
+        Ok(Prepared {
+            chain,
+            located,
+            session,
+            window,
+            policy,
+            view: View { messages: request.conversation.body.len(), ..drafted.view },
+            view_changed: changed,
+            originals: drafted.originals,
+            out: drafted.out,
+            body: drafted.body,
+            tokens: drafted.tokens,
+            sureness: drafted.sureness,
+            raw_estimate,
+            before: drafted.plan.before,
+            after: drafted.plan.after,
+            lines: drafted.plan.lines,
+            actions,
+            because,
+            warnings,
+            flight: None,
+            upstream: upstream.name().to_owned(),
+            id,
+            request,
+        })
+    }
+
+    fn repair(&self, request: &mut Request, policy: &Policy) -> Result<Vec<String>, Error> {
+        let body = std::mem::take(&mut request.conversation.body);
+        let leading = request.conversation.system.len();
+        let repaired =
+            repair::repair(body, policy.template.tool_call_id_length).map_err(|o| Error::orphan(&o, leading))?;
+        request.conversation.body = repaired.body;
+        Ok(repaired.notes)
+    }
+
+    /// The policy of a model, worked out once.
+    pub(super) fn policy(&self, model: &str, window: &Window, header: Option<String>) -> Arc<Resolved> {
+        let key = (model.to_owned(), header);
+        if let Some(known) = self.policies.lock().get(&key) {
+            return Arc::clone(known);
+        }
+        let hints = ModelHints { parameters: None, template: window.template.as_deref() };
+        let resolved = Arc::new(self.config.policy(model, &hints, key.1.as_deref()));
+        let mut all = self.policies.lock();
+        // Names come from clients: they may not fill the memory.
+        if all.len() > 512 {
+            all.clear();
+        }
+        all.insert(key, Arc::clone(&resolved));
+        resolved
+    }
+
+    /// The facts, with the prompt counted where it comes near a line.
+    async fn measured(
+        &self,
+        draft: &mut Draft<'_>,
+        chain: &[Digest],
+        window: &Window,
+        forwarded: usize,
+        policy: &Resolved,
+        attempt: Attempt,
+    ) -> (Facts, Sureness) {
+        let conversation = &draft.request.conversation;
+        let live = self.lives.with(draft.id, |l| l.clone());
+        let print = fingerprint(&draft.old);
+        let known: Option<Known> = live
+            .known
+            .filter(|(at, view, k)| *view == print && k.messages >= 1 && chain.get(k.messages - 1) == Some(at))
+            .map(|(_, _, k)| k);
+        let mut facts = self.measure.facts(&draft.key, conversation, &draft.old, known);
+        facts.window = window.tokens.unwrap_or(UNKNOWN_WINDOW);
+        facts.output_reserved =
+            plan::output_reserved(facts.window, draft.request.max_tokens, self.config.window.output_reserved);
+        facts.forwarded = forwarded;
+        facts.background = policy.background;
+        facts.ready = live
+            .brief
+            .as_ref()
+            .filter(|b| b.covers >= 1 && chain.get(b.covers - 1) == Some(&b.chain))
+            .map(|b| Ready { covers: b.covers });
+        let mut sureness = self.measure.sureness(&draft.key);
+        if known.is_some() && sureness == Sureness::Estimated {
+            sureness = Sureness::Calibrated;
+        }
+        facts.slack = measure::slack(facts.window, if draft.can_count { Sureness::Counted } else { sureness });
+        if let Attempt::Emergency { refusal, counted } = attempt {
+            draft.policy = emergency::policy(&draft.policy);
+            return (emergency::facts(&facts, counted, refusal), sureness);
+        }
+        let lines = Lines::of(&facts, &draft.policy);
+        // Where not even one token a byte comes near a line, nothing needs counting.
+        let bound = tokens::upper_bound(draft.request.body.len(), conversation);
+        let near = |t: Tokens| f64::from(t) > f64::from(lines.clear_at) * COUNT_FROM;
+        let estimate = plan::plan(conversation, &facts, &draft.policy).before.prompt();
+        if !draft.can_count || bound.is_some_and(|b| !near(b)) || !near(estimate) {
+            return (facts, sureness);
+        }
+        let out = rewrite::rewrite(conversation, &draft.old, &draft.policy.template);
+        match draft.upstream.count(&bytes_of(draft.request, &out)).await {
+            Ok(exact) => {
+                // The costs follow the count, so that lines are compared with what the server will see.
+                emergency::scale(&mut facts, f64::from(exact) / f64::from(estimate.max(1)));
+                (facts, Sureness::Counted)
+            }
+            Err(e) => {
+                warn!(upstream = draft.upstream.name(), error = %e, "the server could not count the prompt; estimating");
+                draft.warnings.push("the prompt could not be counted, only estimated".into());
+                facts.slack = measure::slack(facts.window, sureness);
+                (facts, sureness)
+            }
+        }
+    }
+
+    /// Plans until the view fits what is counted.
+    async fn draft(
+        self: &Arc<Self>,
+        draft: &mut Draft<'_>,
+        mut facts: Facts,
+        sureness: Sureness,
+        chain: &[Digest],
+        from_client: &HeaderMap,
+        attempt: Attempt,
+    ) -> Result<Drafted, Error> {
+        let conversation = &draft.request.conversation;
+        let mut written: Option<Option<Arc<str>>> = None;
+        let mut round = 0;
+        loop {
+            round += 1;
+            let plan = guarded(conversation, &facts, draft);
+            if !plan.fits {
+                if tighten(&mut facts) {
+                    continue;
+                }
+                return Err(self.cannot_fit(draft, &facts, &plan));
+            }
+            let asks = plan.actions.iter().any(|a| matches!(a, Action::Fold { ask_model: true, .. }));
+            if asks && written.is_none() && attempt == Attempt::First {
+                written = Some(
+                    self.written(
+                        draft.upstream,
+                        draft.request,
+                        draft.id,
+                        &draft.old,
+                        &plan,
+                        chain,
+                        from_client,
+                        facts.window,
+                    )
+                    .await,
+                );
+            }
+            if !asks && attempt == Attempt::First {
+                // The client goes first; what was begun for later is begun again behind this reply.
+                self.stop_making(draft.id);
+            }
+            let count = |text: &str| self.measure.count(&draft.key, text);
+            let applied = if plan.actions.is_empty() {
+                apply::Applied { view: draft.old.clone(), originals: Vec::new() }
+            } else {
+                apply::apply(&apply::Input {
+                    conversation,
+                    id: draft.id,
+                    plan: &plan,
+                    old: &draft.old,
+                    store: &self.store,
+                    count: &count,
+                    written: written.as_ref().and_then(|w| w.as_deref()),
+                })?
+            };
+            let out = rewrite::rewrite(conversation, &applied.view, &draft.policy.template);
+            let body = bytes_of(draft.request, &out);
+            let planned = plan.after.prompt();
+            let (tokens, sureness) = match self.recount(draft, &plan, &body, sureness).await {
+                Some(exact) => (exact, Sureness::Counted),
+                None => (self.estimated(draft, &facts, &applied.view, conversation, &plan), sureness),
+            };
+            if tokens <= plan.lines.limit || round >= PLANS {
+                if tokens > plan.lines.limit {
+                    return Err(self.cannot_fit(draft, &facts, &plan));
+                }
+                let room = facts.window.saturating_sub(tokens);
+                let body =
+                    if facts.window < UNKNOWN_WINDOW { lower_max_tokens(draft.request, body, room) } else { body };
+                return Ok(Drafted {
+                    view: applied.view,
+                    originals: applied.originals,
+                    out,
+                    body,
+                    tokens,
+                    sureness,
+                    plan,
+                });
+            }
+            debug!(round, tokens, planned, limit = plan.lines.limit, "counted more than planned; planning again");
+            emergency::scale(&mut facts, f64::from(tokens) / f64::from(planned.max(1)) * 1.02);
+        }
+    }
+
+    fn cannot_fit(&self, draft: &Draft<'_>, facts: &Facts, plan: &Plan) -> Error {
+        Error::cannot_fit(&draft.request.model, facts.window, &draft.source, &plan.after, plan.lines.limit)
+    }
+
+    /// The exact size of what would be sent, where it matters and the server can tell.
+    async fn recount(&self, draft: &Draft<'_>, plan: &Plan, body: &Bytes, sureness: Sureness) -> Option<Tokens> {
+        if !draft.can_count {
+            return None;
+        }
+        if plan.actions.is_empty() {
+            // Counted a moment ago, or far from any line.
+            return (sureness == Sureness::Counted).then(|| plan.after.prompt());
+        }
+        draft.upstream.count(body).await.ok()
+    }
+
+    /// The size of a view where it cannot be counted: the plan's figures with the material that was really made.
+    fn estimated(
+        &self,
+        draft: &Draft<'_>,
+        facts: &Facts,
+        view: &View,
+        conversation: &Conversation,
+        plan: &Plan,
+    ) -> Tokens {
+        if plan.actions.is_empty() {
+            return plan.after.prompt();
+        }
+        let mut made = facts.clone();
+        let factor = self.measure.factor(&draft.key);
+        made.edit_costs =
+            view.edits.iter().map(|e| (f64::from(measure::edit_cost(e)) * factor).ceil() as Tokens).collect();
+        made.view = view.clone();
+        let still = Policy {
+            strategy: plan::Strategy::Off,
+            clear_at: 1.0,
+            evict_over: plan::Size::Tokens(Tokens::MAX),
+            ..draft.policy.clone()
+        };
+        plan::plan(conversation, &made, &still).before.prompt()
+    }
+
+    /// Makes originals, messages and the view durable, before a view without them is sent. What needs no waiting is
+    /// queued.
+    pub(super) async fn save(&self, prepared: &Prepared) -> Result<(), Error> {
+        let Some(tip) = prepared.chain.last().copied() else { return Ok(()) };
+        let depth = prepared.located.as_ref().map_or(0, |l| l.depth);
+        let now_ms = now_ms();
+        let mut events = Vec::new();
+        if !prepared.actions.is_empty() {
+            events.push(Event {
+                now_ms,
+                conversation: Some(prepared.id.clone()),
+                kind: "context_compaction".into(),
+                data: json!({
+                    "action": prepared.action(), "because": prepared.because, "window": prepared.window.tokens,
+                    "window_source": prepared.window.source, "before": regions(&prepared.before),
+                    "after": regions(&prepared.after), "prompt_tokens": prepared.tokens,
+                    "prompt_tokens_source": prepared.sureness.as_str(), "model": prepared.request.model,
+                }),
+            });
+        }
+        let needs_waiting = prepared.view_changed;
+        let batch = Batch {
+            conversation: Some(self.update(prepared, tip, now_ms)),
+            nodes: nodes(&prepared.chain, &prepared.request.conversation.body, depth),
+            originals: prepared.originals.clone(),
+            view: prepared.view_changed.then(|| (tip, prepared.view.clone())),
+            events,
+            durable: needs_waiting,
+        };
+        if needs_waiting {
+            self.lives.with(&prepared.id, |l| l.spend.rewrites += 1);
+            return Ok(self.store.record(batch).await?);
+        }
+        if let Err(e) = self.store.record_later(batch.clone()) {
+            debug!(error = %e, "the record's queue is full; waiting for it");
+            if let Err(e) = self.store.record(batch).await {
+                // Nothing left the prompt: the conversation can go on without its record.
+                warn!(conversation = %prepared.id, error = %e, "the record cannot be written");
+            }
+        }
+        Ok(())
+    }
+
+    fn update(&self, prepared: &Prepared, tip: Digest, now_ms: i64) -> ConversationUpdate {
+        let forked = prepared.located.as_ref().filter(|l| l.conversation != prepared.id);
+        if !self.lives.knows(&prepared.id) {
+            let row = self.store.conversation(&prepared.id).ok().flatten();
+            if let Some(row) = row.filter(|r| r.id == prepared.id) {
+                let spend = row.state.get("spend").map(super::live::Spend::from_json).unwrap_or_default();
+                self.lives.with(&prepared.id, |l| l.spend = spend);
+            }
+        }
+        let spend = self.lives.with(&prepared.id, |l| l.spend);
+        ConversationUpdate {
+            id: prepared.id.clone(),
+            parent: forked.map(|l| (l.conversation.clone(), l.depth)),
+            session: prepared.session.clone(),
+            model: prepared.request.model.clone(),
+            upstream: prepared.upstream.clone(),
+            tip,
+            depth: prepared.chain.len(),
+            state: state(prepared, &spend.json()),
+            now_ms,
+            title: title(&prepared.request.conversation),
+        }
+    }
+}
+
+/// The gauge of a conversation, as it is kept and shown.
+pub(super) fn state(prepared: &Prepared, spend: &serde_json::Value) -> serde_json::Value {
+    json!({
+        "window": prepared.window.tokens,
+        "window_source": prepared.window.source,
+        "prompt_tokens": prepared.tokens,
+        "prompt_tokens_source": prepared.sureness.as_str(),
+        "pressure": (prepared.pressure() * 10_000.0).round() / 10_000.0,
+        "regions": regions(&prepared.after),
+        "lines": {
+            "limit": prepared.lines.limit, "clear_at": prepared.lines.clear_at, "clear_to": prepared.lines.clear_to,
+            "summarize_at": prepared.lines.summarize_at, "summarize_to": prepared.lines.summarize_to,
+            "evict_over": prepared.lines.evict_over,
+        },
+        "profile": prepared.policy.profile,
+        "action": prepared.action(),
+        "edits": prepared.view.edits.iter().fold(serde_json::Map::new(), |mut map, e| {
+            let key = match e {
+                Edit::Text { rule, .. } | Edit::Arguments { rule, .. } => format!("{rule:?}").to_lowercase(),
+                Edit::Fold { to, from, .. } => { map.insert("folded_messages".into(), json!(to - from)); "fold".into() }
+            };
+            let n = map.get(&key).and_then(serde_json::Value::as_u64).unwrap_or(0);
+            map.insert(key, json!(n + 1));
+            map
+        }),
+        "messages": prepared.request.conversation.body.len(),
+        "system_messages": prepared.request.conversation.system.len(),
+        "spend": spend,
+    })
+}
+
+/// Regions as JSON.
+pub(super) fn regions(r: &Regions) -> serde_json::Value {
+    json!({
+        "system": r.system, "tools": r.tools, "brief": r.brief, "history": r.history, "media": r.media,
+        "output_reserved": r.output_reserved, "prompt": r.prompt(),
+    })
+}
+
+/// The name of the conversation: the one that this history continues, else a new one.
+fn name(located: Option<&Located>, chain: &[Digest], session: Option<&str>) -> String {
+    let Some(tip) = chain.last() else { return session.unwrap_or("empty").to_owned() };
+    match located {
+        // It goes on where the record ends, or is sent again.
+        Some(l) if l.depth == l.conversation_depth || l.depth == chain.len() => l.conversation.clone(),
+        Some(_) => match session {
+            Some(session) => format!("{session}.{}", &tip.hex()[..8]),
+            None => format!("c{}", &tip.hex()[..12]),
+        },
+        None => session.map_or_else(|| format!("c{}", &tip.hex()[..12]), str::to_owned),
+    }
+}
+
+/// Plans. Should a pure room panic, the request goes on with what is certain: nothing is changed.
+fn guarded(conversation: &Conversation, facts: &Facts, draft: &mut Draft<'_>) -> Plan {
+    let act = std::panic::AssertUnwindSafe(|| plan::plan(conversation, facts, &draft.policy));
+    std::panic::catch_unwind(act).unwrap_or_else(|_| {
+        warn!(conversation = draft.id, "planning failed; the request goes on unchanged");
+        draft.warnings.push("planning failed; nothing was rewritten".into());
+        let facts = Facts { window: UNKNOWN_WINDOW, ..Facts::default() };
+        plan::plan(&Conversation::default(), &facts, &Policy::default())
+    })
+}
+
+/// Before a request is refused, less is kept for the reply: a short answer is better than none. False when there is
+/// nothing more to give.
+fn tighten(facts: &mut Facts) -> bool {
+    let least = (facts.window / 32).max(16);
+    let more = facts.output_reserved > least;
+    facts.output_reserved = facts.output_reserved.min(least);
+    more
+}
+
+/// What tells one view from another.
+pub(super) fn fingerprint(view: &View) -> Digest {
+    if view.edits.is_empty() {
+        return Digest::default();
+    }
+    Digest::of(&serde_json::to_vec(&view.edits).unwrap_or_default())
+}
+
+/// The bytes of a request with the messages of a view; the client's own where nothing differs.
+pub(super) fn bytes_of(request: &Request, out: &[Out]) -> Bytes {
+    let conversation = &request.conversation;
+    let same = out.len() == conversation.system.len() + conversation.body.len() && out.iter().all(|m| !m.changed);
+    if same {
+        return request.body.clone();
+    }
+    let messages: Vec<Bytes> = out.iter().map(|m| m.bytes.clone()).collect();
+    openai_chat::write(request, &messages, &[])
+}
+
+/// `max_tokens` larger than the room left is lowered to it.
+fn lower_max_tokens(request: &Request, body: Bytes, room: Tokens) -> Bytes {
+    if request.max_tokens.is_none_or(|asked| asked <= room) {
+        return body;
+    }
+    let text = String::from_utf8_lossy(&body);
+    let Ok(fields) = crate::conversation::wire::json::Fields::read(&text) else { return body };
+    let lowered = room.max(1).to_string();
+    let keys = ["max_tokens", "max_completion_tokens", "n_predict"];
+    let changes: Vec<(&str, Option<&str>)> = keys
+        .into_iter()
+        .filter(|k| fields.get(k).and_then(|v| v.parse::<f64>().ok()).is_some_and(|n| n > f64::from(room)))
+        .map(|k| (k, Some(lowered.as_str())))
+        .collect();
+    crate::conversation::wire::json::with_fields(&text, &changes).unwrap_or_else(|_| body.clone())
+}
+
+/// The messages behind `depth` as nodes of the record.
+pub(super) fn nodes(chain: &[Digest], body: &[Message], depth: usize) -> Vec<Node> {
+    (depth..chain.len())
+        .map(|at| {
+            let message = &body[at];
+            let mut text = message.text.clone();
+            for call in &message.calls {
+                text.push_str(&format!("\n{} {}", call.name, call.arguments));
+            }
+            if text.len() > SEARCHED {
+                let end = (0..=SEARCHED).rev().find(|i| text.is_char_boundary(*i)).unwrap_or(0);
+                text.truncate(end);
+            }
+            Node {
+                chain: chain[at],
+                parent: at.checked_sub(1).map(|p| chain[p]),
+                depth: at + 1,
+                role: match message.role {
+                    Role::System => "system",
+                    Role::User => "user",
+                    Role::Assistant => "assistant",
+                    Role::Tool => "tool",
+                    Role::Other => "other",
+                },
+                digest: message.digest,
+                raw: if message.raw.is_empty() { message.bytes().clone() } else { message.raw.clone() },
+                text,
+            }
+        })
+        .collect()
+}
+
+/// The first words of the first user message.
+pub(super) fn title(conversation: &Conversation) -> String {
+    let first = conversation.body.iter().find(|m| m.role == Role::User).map_or("", |m| m.text.as_str());
+    first.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(80).collect()
+}
+
+/// Milliseconds since 1970.
+pub(super) fn now_ms() -> i64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,329 @@
+//! What people and tools may look at: conversations, views, events, records, windows; and the dry run of a request.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::HeaderMap;
+use serde_json::{Value, json};
+
+use super::prepare::{Attempt, regions};
+use super::{App, Error};
+use crate::conversation::Tokens;
+use crate::conversation::edit::{Edit, View};
+use crate::conversation::wire::openai_chat;
+use crate::plan::rewrite;
+use crate::store::{ConversationRow, EventRow, Hit, NodeRow, Original, Store};
+
+/// What a person asked of the record.
+pub enum Asked {
+    /// One original, exactly as it came.
+    Original(Box<Original>),
+    /// One recorded message.
+    Message(NodeRow),
+    /// What a search found.
+    Hits(Vec<Hit>),
+}
+
+impl App {
+    /// `GET /windowsill/conversations`.
+    ///
+    /// # Errors
+    /// When the record cannot be read.
+    pub fn conversations(&self, limit: usize) -> Result<Value, Error> {
+        let rows = self.store.conversations(limit)?;
+        Ok(json!({"conversations": rows.iter().map(row_json).collect::<Vec<_>>()}))
+    }
+
+    /// `GET /windowsill/conversations/{id}`.
+    ///
+    /// # Errors
+    /// 404 for an unknown one.
+    pub fn conversation(&self, id: &str) -> Result<Value, Error> {
+        let row = self.row(id)?;
+        let events = self.store.events(0, 1000, Some(&row.id))?;
+        let mut out = row_json(&row);
+        let folds = events.iter().filter(|e| e.kind == "context_compaction").map(event_json).collect::<Vec<_>>();
+        out["compactions"] = json!(folds);
+        out["history_file"] = json!(self.store.history_path(&row.id).display().to_string());
+        Ok(out)
+    }
+
+    /// `GET /windowsill/conversations/{id}/view`: the messages as last forwarded, leading system messages aside (they are
+    /// outside the record).
+    ///
+    /// # Errors
+    /// 404 for an unknown one.
+    pub fn view(&self, id: &str) -> Result<Value, Error> {
+        let row = self.row(id)?;
+        view_of(&self.store, &row).map_err(Error::from)
+    }
+
+    fn row(&self, id: &str) -> Result<ConversationRow, Error> {
+        self.store.conversation(id)?.ok_or_else(|| {
+            Error::client(
+                404,
+                "not_found",
+                format!("no conversation `{id}` in the record"),
+                "GET /windowsill/conversations lists them",
+            )
+        })
+    }
+
+    /// `GET /windowsill/events?since=…`.
+    ///
+    /// # Errors
+    /// When the record cannot be read.
+    pub fn events(&self, since: i64, limit: usize) -> Result<Value, Error> {
+        let rows = self.store.events(since, limit, None)?;
+        let last = rows.last().map_or(since, |e| e.id);
+        Ok(json!({"events": rows.iter().map(event_json).collect::<Vec<_>>(), "next": last}))
+    }
+
+    /// `GET /windowsill/records/{id}`: an original, and its text.
+    ///
+    /// # Errors
+    /// 404 for an unknown one.
+    pub fn record(&self, id: &str) -> Result<String, Error> {
+        match self.store.original(id)? {
+            Some(original) => Ok(original.text),
+            None => Err(Error::client(
+                404,
+                "not_found",
+                format!("no record `{id}`"),
+                "ids stand in the placeholders, such as r3f9a0c12d4e5",
+            )),
+        }
+    }
+
+    /// `GET /windowsill/models`: every model's window and where it is known from.
+    ///
+    /// # Errors
+    /// When no upstream is configured.
+    pub async fn windows(&self) -> Result<Value, Error> {
+        let mut out = Vec::new();
+        for upstream in &self.upstreams {
+            let models = match upstream.models().await {
+                Ok(models) => models,
+                Err(e) => {
+                    out.push(json!({"upstream": upstream.name(), "url": upstream.url(), "error": e.to_string()}));
+                    continue;
+                }
+            };
+            for model in models {
+                let loaded = upstream.loaded(&model.id).await.ok();
+                let window = loaded.as_ref().and_then(|l| l.window).or(model.window);
+                let policy = loaded.map(|l| (l.asked_of, l.provisional));
+                out.push(json!({
+                    "upstream": upstream.name(), "kind": upstream.kind().map(|k| k.as_str()), "model": model.id,
+                    "trained": model.trained, "window": window, "loaded": model.loaded,
+                    "source": policy.map(|p| p.0), "provisional": policy.map(|p| p.1),
+                }));
+            }
+        }
+        Ok(json!({"models": out}))
+    }
+
+    /// Whether an upstream answers.
+    pub async fn ready(&self) -> bool {
+        for upstream in &self.upstreams {
+            if upstream.probe().await.is_ok() {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Dry run: what would be rewritten of a request, and why. Asks a server for the window and for counts where there is
+    /// one, and sends nothing else.
+    ///
+    /// # Errors
+    /// As the request itself would get.
+    pub async fn dry_run(self: &Arc<Self>, body: Bytes, model: Option<&str>) -> Result<Value, Error> {
+        let mut request = openai_chat::parse(&body)?;
+        if let Some(model) = model {
+            model.clone_into(&mut request.model);
+        }
+        let upstream = self.upstream_of(&request.model).await?;
+        let prepared = self.prepare_without_models(&upstream, request).await?;
+        Ok(json!({
+            "model": prepared.request.model,
+            "window": prepared.window.tokens, "window_source": prepared.window.source,
+            "profile": prepared.policy.profile,
+            "action": prepared.action(), "because": prepared.because,
+            "before": regions(&prepared.before), "after": regions(&prepared.after),
+            "prompt_tokens": prepared.tokens, "source": prepared.sureness.as_str(),
+            "edits": prepared.view.edits.iter().map(edit_json).collect::<Vec<_>>(),
+            "messages_forwarded": prepared.out.len(),
+        }))
+    }
+
+    async fn prepare_without_models(
+        self: &Arc<Self>,
+        upstream: &Arc<crate::upstream::Upstream>,
+        request: openai_chat::Request,
+    ) -> Result<super::Prepared, Error> {
+        self.prepare(upstream, request, &HeaderMap::new(), Attempt::DryRun).await
+    }
+}
+
+fn row_json(row: &ConversationRow) -> Value {
+    json!({
+        "id": row.id, "title": row.title, "model": row.model, "upstream": row.upstream, "session": row.session,
+        "parent": row.parent.as_ref().map(|(id, depth)| json!({"conversation": id, "messages": depth})),
+        "messages": row.depth, "created_ms": row.created_ms, "updated_ms": row.updated_ms, "state": row.state,
+    })
+}
+
+fn event_json(event: &EventRow) -> Value {
+    json!({"id": event.id, "time_ms": event.now_ms, "conversation": event.conversation, "kind": event.kind, "data": event.data})
+}
+
+fn edit_json(edit: &Edit) -> Value {
+    match edit {
+        Edit::Text { at, rule, record, text, .. } => {
+            json!({"message": at, "rule": rule, "record": record, "text": text.as_ref()})
+        }
+        Edit::Arguments { at, call, rule, record, .. } => {
+            json!({"message": at, "call": call, "rule": rule, "record": record})
+        }
+        Edit::Fold { from, to, keep, brief } => {
+            json!({"from": from, "to": to, "kept": keep, "rule": "fold", "brief": brief.as_ref()})
+        }
+    }
+}
+
+fn view_of(store: &Store, row: &ConversationRow) -> Result<Value, crate::store::Error> {
+    let rows = store.messages(&row.id)?;
+    let chain: Vec<_> = rows.iter().map(|r| r.chain).collect();
+    let view = store.view(&chain)?.map(|(_, v)| View::clone(&v)).unwrap_or_default();
+    let body = rows.iter().filter_map(|r| openai_chat::message(r.raw.clone()).ok()).collect();
+    let conversation = crate::conversation::Conversation { body, ..Default::default() };
+    let out = rewrite::rewrite(&conversation, &view, &crate::plan::TemplateFacts::default());
+    let messages: Vec<Value> = out.iter().filter_map(|m| serde_json::from_slice(&m.bytes).ok()).collect();
+    Ok(
+        json!({"conversation": row.id, "messages": messages, "edits": view.edits.iter().map(edit_json).collect::<Vec<_>>()}),
+    )
+}
+
+/// The record, as the command line looks at it: no server is asked.
+pub struct Record {
+    store: Store,
+}
+
+impl Record {
+    /// Opens the record for reading.
+    ///
+    /// # Errors
+    /// When there is none, or it cannot be read.
+    pub fn open(data_dir: &std::path::Path) -> Result<Record, Error> {
+        Ok(Record { store: Store::open_readonly(data_dir)? })
+    }
+
+    /// `windowsill context [ID]`.
+    ///
+    /// # Errors
+    /// 404 for an unknown conversation.
+    pub fn context(&self, id: Option<&str>) -> Result<Value, Error> {
+        let Some(id) = id else {
+            let rows = self.store.conversations(1000)?;
+            return Ok(json!({"conversations": rows.iter().map(row_json).collect::<Vec<_>>()}));
+        };
+        let row = self.store.conversation(id)?.ok_or_else(|| {
+            Error::client(
+                404,
+                "not_found",
+                format!("no conversation `{id}` in the record"),
+                "`windowsill context` lists them",
+            )
+        })?;
+        let mut out = row_json(&row);
+        let events = self.store.events(0, 1000, Some(&row.id))?;
+        let folds = events.iter().filter(|e| e.kind == "context_compaction");
+        out["compactions"] = json!(folds.map(event_json).collect::<Vec<_>>());
+        out["history_file"] = json!(self.store.history_path(&row.id).display().to_string());
+        Ok(out)
+    }
+
+    /// `windowsill recall TERM | ID | CONVERSATION:MESSAGE`.
+    ///
+    /// # Errors
+    /// When the record cannot be read.
+    pub fn recall(&self, what: &str, conversation: Option<&str>, limit: usize) -> Result<Asked, Error> {
+        if let Some(original) = self.store.original(what)? {
+            return Ok(Asked::Original(Box::new(original)));
+        }
+        if let Some((id, at)) = what.rsplit_once(':').and_then(|(c, at)| Some((c, at.parse::<usize>().ok()?)))
+            && let Some(row) = self.store.conversation(id)?
+            && let Some(node) = self.store.messages(&row.id)?.into_iter().nth(at)
+        {
+            return Ok(Asked::Message(node));
+        }
+        Ok(Asked::Hits(self.store.search(what, conversation, limit)?))
+    }
+}
+
+/// The request of a file for `plan` and `count`: a chat request, or `{"messages": […]}`, or a bare array of messages.
+///
+/// # Errors
+/// When it is none of these.
+pub fn plan_file(bytes: Bytes) -> Result<Bytes, Error> {
+    if bytes.trim_ascii_start().starts_with(b"[") {
+        let mut out = b"{\"messages\":".to_vec();
+        out.extend_from_slice(&bytes);
+        out.push(b'}');
+        let out = Bytes::from(out);
+        openai_chat::parse(&out)?;
+        return Ok(out);
+    }
+    openai_chat::parse(&bytes)?;
+    Ok(bytes)
+}
+
+/// Tokens, with thousands set apart for people.
+pub fn grouped(n: Tokens) -> String {
+    let digits = n.to_string();
+    let mut out = String::new();
+    for (i, c) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(c);
+    }
+    out
+}
+
+/// Asks the running proxy to summarize a conversation now.
+///
+/// # Errors
+/// When no proxy answers at `address`, or it says why not.
+pub async fn ask_running(address: &str, key: Option<&str>, id: &str, focus: Option<&str>) -> Result<Value, Error> {
+    use crate::upstream::{KindHint, Upstream, client};
+    let url = format!("http://{address}");
+    let proxy =
+        Upstream::new(client()?, "windowsill".into(), &url, KindHint::OpenAi)?.with_api_key(key.map(str::to_owned))?;
+    let path = format!("/windowsill/conversations/{}/compact", encode(id));
+    let body = Bytes::from(json!({"focus": focus}).to_string());
+    let mut headers = HeaderMap::new();
+    headers.insert(http::header::CONTENT_TYPE, http::HeaderValue::from_static("application/json"));
+    let reply = proxy.pass(http::Method::POST, &path, &headers, body.into()).await.map_err(|e| {
+        Error::client(
+            503,
+            "not_running",
+            format!("no windowsill answers at {url}: {e}"),
+            "start it with `windowsill serve`, or name its config with --config",
+        )
+    })?;
+    let status = reply.status;
+    let (bytes, _) = super::read_up_to(reply.body, 16 << 20).await?;
+    let value: Value = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
+    if status.is_success() {
+        return Ok(value);
+    }
+    let message = value.pointer("/error/message").and_then(Value::as_str).unwrap_or("it gave no reason");
+    Err(Error::client(status.as_u16(), "refused", message, ""))
+}
+
+fn encode(segment: &str) -> String {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.' | b'~');
+    segment.bytes().map(|b| if plain(b) { char::from(b).to_string() } else { format!("%{b:02X}") }).collect()
+}

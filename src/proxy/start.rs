@@ -1,0 +1,69 @@
+//! Puts an [`App`] together from the settings: the record, the upstreams, looked for where none is named.
+
+use std::sync::Arc;
+
+use crate::config::{Config, UpstreamKind};
+use crate::store::Store;
+use crate::upstream::{self, KindHint, Upstream};
+
+use super::{App, Error};
+
+/// Where inference servers are looked for when none is named: Ollama's port, llama-server's.
+const USUAL: [(&str, &str); 2] = [("ollama", "http://127.0.0.1:11434"), ("llama.cpp", "http://127.0.0.1:8080")];
+
+/// What was found behind one upstream, in words for people.
+pub(super) type Found = Vec<String>;
+
+impl App {
+    /// Opens the record and finds the upstreams. A named upstream that does not answer yet is kept: it may come.
+    ///
+    /// # Errors
+    /// When the record cannot be opened, or an upstream's URL cannot be used.
+    pub async fn start(config: Config) -> Result<(App, Found), Error> {
+        let store = Store::open(&config.data_dir)?;
+        Self::with_store(config, store).await
+    }
+
+    /// As [`App::start`], with a record that is thrown away: for dry runs.
+    ///
+    /// # Errors
+    /// As [`App::start`].
+    pub async fn start_dry(config: Config, scratch: &std::path::Path) -> Result<App, Error> {
+        let store = Store::open(scratch)?;
+        Ok(Self::with_store(config, store).await?.0)
+    }
+
+    async fn with_store(config: Config, store: Store) -> Result<(App, Found), Error> {
+        let client = upstream::client()?;
+        let mut upstreams = Vec::new();
+        let mut found = Vec::new();
+        for named in &config.upstreams {
+            let hint = match named.kind {
+                UpstreamKind::Auto => KindHint::Auto,
+                UpstreamKind::Ollama => KindHint::Ollama,
+                UpstreamKind::LlamaServer => KindHint::LlamaServer,
+                UpstreamKind::OpenAi => KindHint::OpenAi,
+            };
+            let key = named.api_key.as_ref().map(|k| k.expose().to_owned());
+            let upstream = Upstream::new(client.clone(), named.name.clone(), &named.url, hint)?.with_api_key(key)?;
+            found.push(match upstream.probe().await {
+                Ok(kind) => format!("{} at {}: {}", upstream.name(), upstream.url(), kind.as_str()),
+                Err(e) => format!("{} at {}: no answer yet ({e})", upstream.name(), upstream.url()),
+            });
+            upstreams.push(Arc::new(upstream));
+        }
+        if config.upstreams.is_empty() {
+            for (name, url) in USUAL {
+                let upstream = Upstream::new(client.clone(), name.to_owned(), url, KindHint::Auto)?;
+                match upstream.probe().await {
+                    Ok(kind) => {
+                        found.push(format!("{name} at {url}: {}", kind.as_str()));
+                        upstreams.push(Arc::new(upstream));
+                    }
+                    Err(_) => found.push(format!("{name} at {url}: not there")),
+                }
+            }
+        }
+        Ok((App::new(config, store, upstreams), found))
+    }
+}

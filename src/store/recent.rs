@@ -1,0 +1,254 @@
+//! What the record knows without asking the disk: batches that are queued but not yet committed, where the views are,
+//! and the tips of lately used histories. Bounded; holds no message text beyond the queue and a few views.
+
+use std::collections::HashMap;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+
+use lru::LruCache;
+
+use crate::conversation::Digest;
+use crate::conversation::edit::{Edit, View};
+
+use super::types::{Batch, Original};
+
+/// How many tips are remembered: a few hundred bytes each.
+const TIPS: NonZeroUsize = NonZeroUsize::new(4096).expect("not zero");
+
+/// Bytes of parsed views kept in RAM.
+const VIEW_BYTES: usize = 8 << 20;
+
+/// A batch on its way to the disk.
+#[derive(Debug)]
+pub(super) struct Work {
+    /// All but the view.
+    pub(super) batch: Batch,
+    /// The view, shared with readers.
+    pub(super) view: Option<(Digest, Arc<View>)>,
+}
+
+/// What a commit found out about one batch.
+#[derive(Debug, Default)]
+pub(super) struct Applied {
+    /// Row of the batch's view.
+    pub(super) view_row: Option<i64>,
+    /// The batch's last node, as recorded.
+    pub(super) tip: Option<(Digest, Tip)>,
+}
+
+/// Owner and depth of a node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Tip {
+    /// The conversation that recorded it first.
+    pub(super) conversation: Arc<str>,
+    /// Number of messages of the prefix.
+    pub(super) depth: usize,
+}
+
+/// A value of a queued batch; `seq` is the last batch that carries it.
+#[derive(Debug)]
+struct Queued<T> {
+    seq: u64,
+    value: T,
+}
+
+/// The state itself; lives behind one short-held lock.
+pub(super) struct Recent {
+    seq: u64,
+    nodes: HashMap<Digest, Queued<Tip>>,
+    views: HashMap<Digest, Queued<Arc<View>>>,
+    originals: HashMap<String, Queued<(Arc<Work>, usize)>>,
+    queued_deepest: HashMap<Arc<str>, Queued<usize>>,
+    view_rows: HashMap<Digest, i64>,
+    view_cache: ViewCache,
+    tips: LruCache<Digest, Tip>,
+    deepest: LruCache<Arc<str>, usize>,
+    /// Why the last batch that nobody waited for could not be written.
+    pub(super) trouble: Option<String>,
+}
+
+/// Where a view is found.
+pub(super) enum Found {
+    /// In RAM.
+    Here(Arc<View>),
+    /// In this row.
+    Row(i64),
+}
+
+impl Recent {
+    /// Starts from the views that are on disk: digest and row of each.
+    pub(super) fn new(view_rows: HashMap<Digest, i64>) -> Recent {
+        Recent {
+            seq: 0,
+            nodes: HashMap::new(),
+            views: HashMap::new(),
+            originals: HashMap::new(),
+            queued_deepest: HashMap::new(),
+            view_rows,
+            view_cache: ViewCache { lru: LruCache::unbounded(), bytes: 0 },
+            tips: LruCache::new(TIPS),
+            deepest: LruCache::new(TIPS),
+            trouble: None,
+        }
+    }
+
+    /// Notes a batch that goes to the queue, and numbers it.
+    pub(super) fn queue(&mut self, work: &Arc<Work>) -> u64 {
+        self.seq += 1;
+        let seq = self.seq;
+        if let Some(update) = &work.batch.conversation {
+            let name: Arc<str> = update.id.as_str().into();
+            for node in &work.batch.nodes {
+                let tip = Tip { conversation: name.clone(), depth: node.depth };
+                // The first to record a node owns it.
+                self.nodes.entry(node.chain).and_modify(|q| q.seq = seq).or_insert(Queued { seq, value: tip });
+            }
+            if let Some(deepest) = work.batch.nodes.iter().map(|n| n.depth).max() {
+                let entry = self.queued_deepest.entry(name).or_insert(Queued { seq, value: 0 });
+                *entry = Queued { seq, value: entry.value.max(deepest) };
+            }
+        }
+        if let Some((digest, view)) = &work.view {
+            self.views.insert(*digest, Queued { seq, value: view.clone() });
+        }
+        for (i, original) in work.batch.originals.iter().enumerate() {
+            self.originals
+                .entry(original.id.clone())
+                .and_modify(|q| q.seq = seq)
+                .or_insert(Queued { seq, value: (work.clone(), i) });
+        }
+        seq
+    }
+
+    /// Notes that batch `seq` has been committed (`Some`) or given up (`None`).
+    pub(super) fn settle(&mut self, seq: u64, work: &Work, applied: Option<Applied>) {
+        for node in &work.batch.nodes {
+            remove(&mut self.nodes, &node.chain, seq);
+        }
+        for original in &work.batch.originals {
+            remove(&mut self.originals, &original.id, seq);
+        }
+        if let Some(update) = &work.batch.conversation {
+            remove(&mut self.queued_deepest, update.id.as_str(), seq);
+        }
+        if let Some((digest, _)) = &work.view {
+            remove(&mut self.views, digest, seq);
+        }
+        let Some(applied) = applied else { return };
+        if let (Some(row), Some((digest, view))) = (applied.view_row, &work.view) {
+            self.view_rows.insert(*digest, row);
+            self.view_cache.put(row, view.clone());
+        }
+        if let Some((chain, tip)) = applied.tip {
+            self.note_deepest(tip.conversation.clone(), tip.depth);
+            self.tips.put(chain, tip);
+        }
+    }
+
+    /// The deepest prefix that has a view.
+    pub(super) fn find_view(&mut self, chain: &[Digest]) -> Option<(usize, Found)> {
+        for (i, digest) in chain.iter().enumerate().rev() {
+            if let Some(queued) = self.views.get(digest) {
+                return Some((i, Found::Here(queued.value.clone())));
+            }
+            if let Some(&row) = self.view_rows.get(digest) {
+                let found = self.view_cache.get(row).map_or(Found::Row(row), Found::Here);
+                return Some((i, found));
+            }
+        }
+        None
+    }
+
+    /// Keeps a view that was read from disk.
+    pub(super) fn keep_view(&mut self, row: i64, view: Arc<View>) {
+        self.view_cache.put(row, view);
+    }
+
+    /// A committed node, if it was used lately.
+    pub(super) fn tip(&mut self, digest: &Digest) -> Option<Tip> {
+        self.tips.get(digest).cloned()
+    }
+
+    /// Keeps a node that was read from disk.
+    pub(super) fn keep_tip(&mut self, digest: Digest, tip: Tip) {
+        self.tips.put(digest, tip);
+    }
+
+    /// A node that waits to be committed.
+    pub(super) fn queued_node(&self, digest: &Digest) -> Option<Tip> {
+        self.nodes.get(digest).map(|q| q.value.clone())
+    }
+
+    /// An original that waits to be committed.
+    pub(super) fn queued_original(&self, id: &str) -> Option<Original> {
+        let (work, i) = &self.originals.get(id)?.value;
+        work.batch.originals.get(*i).cloned()
+    }
+
+    /// The deepest node of a conversation: as known from commits, and as queued.
+    pub(super) fn deepest(&mut self, conversation: &str) -> (Option<usize>, Option<usize>) {
+        (self.deepest.get(conversation).copied(), self.queued_deepest.get(conversation).map(|q| q.value))
+    }
+
+    /// Keeps how deep a conversation goes; it only ever grows.
+    pub(super) fn note_deepest(&mut self, conversation: Arc<str>, depth: usize) {
+        let known = self.deepest.get(&conversation).copied().unwrap_or(0);
+        self.deepest.put(conversation, known.max(depth));
+    }
+
+    /// Whether nothing waits to be committed.
+    #[cfg(test)]
+    pub(super) fn is_settled(&self) -> bool {
+        self.nodes.is_empty() && self.views.is_empty() && self.originals.is_empty() && self.queued_deepest.is_empty()
+    }
+}
+
+/// Removes what batch `seq` queued, unless a later batch queued it again.
+fn remove<K, T, Q>(map: &mut HashMap<K, Queued<T>>, key: &Q, seq: u64)
+where
+    K: std::hash::Hash + Eq + std::borrow::Borrow<Q>,
+    Q: std::hash::Hash + Eq + ?Sized,
+{
+    if map.get(key).is_some_and(|q| q.seq <= seq) {
+        map.remove(key);
+    }
+}
+
+/// Parsed views by row, the least recently used dropped first, bounded by the bytes of their texts.
+struct ViewCache {
+    lru: LruCache<i64, (Arc<View>, usize)>,
+    bytes: usize,
+}
+
+impl ViewCache {
+    fn get(&mut self, row: i64) -> Option<Arc<View>> {
+        self.lru.get(&row).map(|(view, _)| view.clone())
+    }
+
+    fn put(&mut self, row: i64, view: Arc<View>) {
+        let bytes = view_bytes(&view);
+        if let Some((_, (_, old))) = self.lru.push(row, (view, bytes)) {
+            self.bytes -= old;
+        }
+        self.bytes += bytes;
+        while self.bytes > VIEW_BYTES && self.lru.len() > 1 {
+            if let Some((_, (_, old))) = self.lru.pop_lru() {
+                self.bytes -= old;
+            }
+        }
+    }
+}
+
+/// About how much RAM a view takes.
+pub(super) fn view_bytes(view: &View) -> usize {
+    let texts: usize = view
+        .edits
+        .iter()
+        .map(|edit| match edit {
+            Edit::Text { text, record, .. } => text.len() + record.len(),
+            Edit::Arguments { arguments, record, .. } => arguments.len() + record.len(),
+            Edit::Fold { keep, brief, .. } => brief.len() + 8 * keep.len(),
+        })
+        .sum();
+    texts + 160 * (view.edits.len() + 1)
+}

@@ -1,0 +1,268 @@
+//! The database file: how it is opened, what its tables are, and how an older one becomes the newest.
+//!
+//! The only file with DDL. A migration is never edited once released: a change is one more entry at the end.
+
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::process;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use rusqlite::{Connection, OpenFlags, TransactionBehavior};
+
+use super::types::Error;
+
+/// Name of the database in the data folder.
+const FILE: &str = "windowsill.sqlite";
+
+/// How long a statement waits for another process's write lock.
+const BUSY: Duration = Duration::from_secs(5);
+
+/// How often a new database is tried while another process is creating it, 50 ms apart.
+const TRIES: usize = 40;
+
+/// Settings of every connection. The page cache is small (2 MiB) since the system caches the file anyway.
+const PRAGMAS: &str = "PRAGMA cache_size = -2048; PRAGMA temp_store = MEMORY; PRAGMA foreign_keys = ON;";
+
+/// Settings of the writer. NORMAL survives a kill; a durable batch asks for FULL, which survives a power cut.
+const WRITER_PRAGMAS: &str = "PRAGMA synchronous = NORMAL; PRAGMA wal_autocheckpoint = 1000;
+    PRAGMA journal_size_limit = 16777216;";
+
+/// Entry `i` leads from `user_version` i to i + 1.
+const MIGRATIONS: &[&str] = &[V1];
+
+const V1: &str = "
+-- A conversation's head. `deepest` is the deepest node it recorded; `history_*` is how far its Markdown file goes.
+CREATE TABLE conversation (
+    id INTEGER PRIMARY KEY,
+    name TEXT NOT NULL UNIQUE,
+    parent INTEGER REFERENCES conversation(id),
+    parent_depth INTEGER,
+    session TEXT,
+    model TEXT NOT NULL DEFAULT '',
+    upstream TEXT NOT NULL DEFAULT '',
+    tip BLOB NOT NULL DEFAULT x'',
+    depth INTEGER NOT NULL DEFAULT 0,
+    deepest INTEGER NOT NULL DEFAULT 0,
+    state TEXT NOT NULL DEFAULT 'null',
+    title TEXT NOT NULL DEFAULT '',
+    created_ms INTEGER NOT NULL,
+    updated_ms INTEGER NOT NULL,
+    history_to INTEGER NOT NULL DEFAULT 0,
+    history_bytes INTEGER NOT NULL DEFAULT 0
+) STRICT;
+CREATE INDEX conversation_updated ON conversation(updated_ms);
+CREATE INDEX conversation_session ON conversation(session, updated_ms) WHERE session IS NOT NULL;
+
+-- Messages: a trie. `chain` is the digest of the whole prefix, so forks share what they have in common.
+CREATE TABLE node (
+    id INTEGER PRIMARY KEY,
+    chain BLOB NOT NULL UNIQUE,
+    parent INTEGER,
+    depth INTEGER NOT NULL,
+    conversation INTEGER NOT NULL REFERENCES conversation(id),
+    role TEXT NOT NULL,
+    digest BLOB NOT NULL,
+    raw BLOB NOT NULL
+) STRICT;
+
+-- Originals, once each, and who recorded them where.
+CREATE TABLE original (
+    id INTEGER PRIMARY KEY,
+    name TEXT NOT NULL UNIQUE,
+    text TEXT NOT NULL,
+    raw BLOB
+) STRICT;
+CREATE TABLE original_link (
+    conversation INTEGER NOT NULL REFERENCES conversation(id),
+    original INTEGER NOT NULL REFERENCES original(id),
+    at INTEGER NOT NULL,
+    kind TEXT NOT NULL,
+    tool TEXT,
+    call TEXT,
+    PRIMARY KEY (conversation, original)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX original_link_original ON original_link(original);
+
+-- Views: successive ones differ in few edits, so each edit is kept once. `edits` is a JSON array of edit ids.
+CREATE TABLE edit (
+    id INTEGER PRIMARY KEY,
+    digest BLOB NOT NULL UNIQUE,
+    json TEXT NOT NULL
+) STRICT;
+CREATE TABLE view (
+    id INTEGER PRIMARY KEY,
+    chain BLOB NOT NULL,
+    messages INTEGER NOT NULL,
+    edits TEXT NOT NULL
+) STRICT;
+CREATE INDEX view_chain ON view(chain);
+
+CREATE TABLE event (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    now_ms INTEGER NOT NULL,
+    conversation TEXT,
+    kind TEXT NOT NULL,
+    data TEXT NOT NULL
+) STRICT;
+CREATE INDEX event_conversation ON event(conversation, id) WHERE conversation IS NOT NULL;
+
+-- Words only, no text: rowid says which row and which piece of it (see search.rs).
+CREATE VIRTUAL TABLE words USING fts5(
+    text, content = '', contentless_delete = 1, tokenize = 'unicode61 remove_diacritics 2'
+);
+";
+
+/// Where the database of a data folder is.
+pub(super) fn database(data_dir: &Path) -> PathBuf {
+    data_dir.join(FILE)
+}
+
+/// Creates a folder, and those above it, that only the user may enter. One that exists is left as it is.
+pub(super) fn private_dir(path: &Path) -> Result<(), Error> {
+    let mut builder = DirBuilder::new();
+    builder.recursive(true);
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.create(path).map_err(|e| file_error(path, e))
+}
+
+/// Options for files that only the user may read.
+pub(super) fn private_file() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options
+}
+
+/// Wraps an I/O error with its path.
+pub(super) fn file_error(path: &Path, source: std::io::Error) -> Error {
+    Error::File { path: path.to_owned(), source: Arc::new(source) }
+}
+
+/// Wraps an SQLite error with the database's path.
+pub(super) fn sqlite_error(path: &Path, source: rusqlite::Error) -> Error {
+    Error::Sqlite { path: path.to_owned(), source: Arc::new(source) }
+}
+
+/// Opens the database for writing; creates and upgrades it where needed.
+pub(super) fn open_writer(path: &Path) -> Result<Connection, Error> {
+    create(path)?;
+    #[cfg(unix)]
+    tighten(path)?;
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let wrap = |e| sqlite_error(path, e);
+    let mut conn = Connection::open_with_flags(path, flags).map_err(wrap)?;
+    conn.busy_timeout(BUSY).map_err(wrap)?;
+    conn.set_prepared_statement_cache_capacity(64);
+    conn.execute_batch(PRAGMAS).map_err(wrap)?;
+    check_version(&conn, path)?;
+    enter_wal(&conn).map_err(wrap)?;
+    conn.execute_batch(WRITER_PRAGMAS).map_err(wrap)?;
+    migrate(&mut conn, path)?;
+    Ok(conn)
+}
+
+/// Opens an existing database of the newest schema for reading.
+pub(super) fn open_reader(path: &Path) -> Result<Connection, Error> {
+    if !fs::exists(path).map_err(|e| file_error(path, e))? {
+        return Err(Error::Missing { path: path.to_owned() });
+    }
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let wrap = |e| sqlite_error(path, e);
+    let conn = Connection::open_with_flags(path, flags).map_err(wrap)?;
+    conn.busy_timeout(BUSY).map_err(wrap)?;
+    conn.set_prepared_statement_cache_capacity(32);
+    conn.execute_batch(PRAGMAS).map_err(wrap)?;
+    let found = check_version(&conn, path)?;
+    match found {
+        0 => Err(Error::Missing { path: path.to_owned() }),
+        v if v < newest() => Err(Error::OlderSchema { path: path.to_owned(), found, known: newest() }),
+        _ => Ok(conn),
+    }
+}
+
+fn newest() -> i64 {
+    i64::try_from(MIGRATIONS.len()).expect("there are few migrations")
+}
+
+fn version(conn: &Connection) -> rusqlite::Result<i64> {
+    conn.query_row("PRAGMA user_version", [], |r| r.get(0))
+}
+
+fn check_version(conn: &Connection, path: &Path) -> Result<i64, Error> {
+    let found = version(conn).map_err(|e| sqlite_error(path, e))?;
+    if found > newest() {
+        return Err(Error::NewerSchema { path: path.to_owned(), found, known: newest() });
+    }
+    Ok(found)
+}
+
+/// Makes an empty database file that others may not read, not even for a moment; SQLite gives the WAL and its index
+/// the same mode. Closing a file drops every lock that this process holds on it, SQLite's too, so the file is closed
+/// before it gets its name, and one that exists is not opened at all.
+fn create(path: &Path) -> Result<(), Error> {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    if fs::exists(path).map_err(|e| file_error(path, e))? {
+        return Ok(());
+    }
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    let unnamed = path.with_file_name(format!("{FILE}.new-{}-{count}", process::id()));
+    let made = private_file().write(true).create_new(true).open(&unnamed).map(drop);
+    let named = made.and_then(|()| match fs::hard_link(&unnamed, path) {
+        Err(e) if e.kind() == ErrorKind::AlreadyExists => Ok(()),
+        // File systems without hard links: here two starts at the same moment are not kept apart.
+        Err(_) => fs::rename(&unnamed, path),
+        Ok(()) => Ok(()),
+    });
+    let _ = fs::remove_file(&unnamed);
+    named.map_err(|e| file_error(path, e))
+}
+
+/// A file made too open by an older program or a copy is closed to others.
+#[cfg(unix)]
+fn tighten(path: &Path) -> Result<(), Error> {
+    use std::os::unix::fs::PermissionsExt;
+    let mode = fs::metadata(path).map_err(|e| file_error(path, e))?.permissions().mode();
+    if mode & 0o077 != 0 {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o600)).map_err(|e| file_error(path, e))?;
+    }
+    Ok(())
+}
+
+/// Switches to WAL. SQLite does not wait for the lock here, so two processes that start together need a few tries.
+fn enter_wal(conn: &Connection) -> rusqlite::Result<()> {
+    let mut tries = 0;
+    loop {
+        // auto_vacuum only takes effect on an empty file; incremental lets a later prune give space back.
+        let done = conn
+            .execute_batch("PRAGMA auto_vacuum = INCREMENTAL;")
+            .and_then(|()| conn.query_row("PRAGMA journal_mode = WAL", [], |r| r.get::<_, String>(0)));
+        match done {
+            Ok(_) => return Ok(()),
+            Err(e) if e.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseBusy) && tries < TRIES => {
+                tries += 1;
+                thread::sleep(Duration::from_millis(50));
+            }
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+fn migrate(conn: &mut Connection, path: &Path) -> Result<(), Error> {
+    let wrap = |e| sqlite_error(path, e);
+    if check_version(conn, path)? == newest() {
+        return Ok(());
+    }
+    // Read again under the write lock: another process may have upgraded it meanwhile.
+    let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate).map_err(wrap)?;
+    let found = check_version(&tx, path)?;
+    for (step, sql) in MIGRATIONS.iter().enumerate().skip(usize::try_from(found).unwrap_or(0)) {
+        tx.execute_batch(sql).map_err(wrap)?;
+        tx.pragma_update(None, "user_version", i64::try_from(step).unwrap_or(0) + 1).map_err(wrap)?;
+    }
+    tx.commit().map_err(wrap)
+}

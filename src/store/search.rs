@@ -1,0 +1,258 @@
+//! Full-text search: which words are indexed, what a query becomes, and the snippet around a match.
+//!
+//! The index holds words and positions only; texts are read back from their rows. A long text is indexed in pieces, so
+//! that a match has a place and the index needs little RAM.
+
+use std::borrow::Cow;
+use std::collections::HashSet;
+
+use regex::{Regex, RegexBuilder};
+use rusqlite::{Connection, OptionalExtension, params};
+
+use super::history::plain;
+use super::read::LINE;
+use super::types::Hit;
+
+/// Longest piece of a text that is indexed as one, in bytes.
+const PIECE: usize = 64 << 10;
+
+/// Bits of a row id that say which piece of which table: 19 for the piece, 1 for the table.
+const PIECE_BITS: u32 = 20;
+
+/// Longest query, in characters, and most words of it that count.
+const QUERY_CHARS: usize = 1000;
+const QUERY_WORDS: usize = 32;
+
+/// Bytes of text shown before and after the start of a match.
+const BEFORE: usize = 80;
+const AFTER: usize = 200;
+
+/// Matches of the question `?1`, the best first.
+const EVERYWHERE: &str = "SELECT rowid FROM words WHERE words MATCH ?1 AND ?2 IS NULL ORDER BY rank";
+
+/// The same, in one conversation and what it forked from; the number of bits is [`PIECE_BITS`].
+const SCOPED: &str = "SELECT words.rowid FROM words WHERE words MATCH ?1 AND CASE words.rowid & 1
+        WHEN 0 THEN EXISTS (SELECT 1 FROM node n JOIN line l ON l.id = n.conversation
+            WHERE n.id = words.rowid >> 20 AND n.depth <= l.upto)
+        ELSE EXISTS (SELECT 1 FROM original_link o JOIN line l ON l.id = o.conversation
+            WHERE o.original = words.rowid >> 20 AND o.at < l.upto) END
+    ORDER BY rank";
+
+/// The row that an index entry stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Source {
+    /// A message.
+    Node(i64),
+    /// An original.
+    Original(i64),
+}
+
+impl Source {
+    /// Row id in the index; `None` past the last piece that has a number (32 GiB of text).
+    pub(super) fn rowid(self, piece: usize) -> Option<i64> {
+        let piece = i64::try_from(piece).ok().filter(|p| *p < 1 << (PIECE_BITS - 1))?;
+        let (id, table) = match self {
+            Source::Node(id) => (id, 0),
+            Source::Original(id) => (id, 1),
+        };
+        Some(id << PIECE_BITS | piece << 1 | table)
+    }
+
+    fn from_rowid(rowid: i64) -> (Source, usize) {
+        let id = rowid >> PIECE_BITS;
+        let piece = usize::try_from((rowid >> 1) & ((1 << (PIECE_BITS - 1)) - 1)).unwrap_or(0);
+        (if rowid & 1 == 0 { Source::Node(id) } else { Source::Original(id) }, piece)
+    }
+}
+
+/// Cuts a text into pieces of at most [`PIECE`] bytes, at line ends where there are any.
+pub(super) fn pieces(text: &str) -> impl Iterator<Item = &str> {
+    let mut rest = text;
+    std::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        let mut end = rest.len().min(PIECE);
+        if end < rest.len() {
+            end = boundary(rest, end);
+            end = rest[..end].rfind('\n').map_or(end, |i| if i > PIECE / 2 { i + 1 } else { end });
+        }
+        let (piece, tail) = rest.split_at(end);
+        rest = tail;
+        Some(piece)
+    })
+}
+
+/// Sets the characters of scripts without spaces apart, so that each is a word and a run of them a phrase.
+pub(super) fn spaced(text: &str) -> Cow<'_, str> {
+    let spaceless = |c: char| {
+        matches!(c, '\u{3040}'..='\u{30ff}' | '\u{3400}'..='\u{4dbf}' | '\u{4e00}'..='\u{9fff}'
+            | '\u{f900}'..='\u{faff}' | '\u{20000}'..='\u{323af}')
+    };
+    // SQLite reads a query up to the first NUL.
+    if text.is_ascii() && !text.contains('\0') {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::with_capacity(text.len() * 4 / 3);
+    for c in text.chars() {
+        match c {
+            '\0' => out.push(' '),
+            c if spaceless(c) => {
+                out.push(' ');
+                out.push(c);
+                out.push(' ');
+            }
+            c => out.push(c),
+        }
+    }
+    Cow::Owned(out)
+}
+
+/// What to ask the index, the best first: the phrase, all words, all words as beginnings, any word. The flag says that
+/// a match is the whole phrase. Every word is quoted, so nothing in a query is syntax.
+fn questions(query: &str) -> Vec<(String, bool)> {
+    let short: String = query.chars().take(QUERY_CHARS).collect();
+    let short = spaced(&short).replace('"', " ");
+    let words: Vec<&str> =
+        short.split_whitespace().filter(|w| w.chars().any(char::is_alphanumeric)).take(QUERY_WORDS).collect();
+    if words.is_empty() {
+        return Vec::new();
+    }
+    let quoted: Vec<String> = words.iter().map(|w| format!("\"{w}\"")).collect();
+    let begin: Vec<String> = quoted.iter().map(|w| format!("{w}*")).collect();
+    let mut all = vec![(format!("\"{}\"", words.join(" ")), true)];
+    if words.len() > 1 {
+        all.push((quoted.join(" AND "), false));
+    }
+    all.push((begin.join(" AND "), false));
+    if words.len() > 1 {
+        all.push((quoted.join(" OR "), false));
+    }
+    all
+}
+
+/// Finds a query in originals and messages; in one conversation and what it forked from, or everywhere.
+pub(super) fn search(
+    conn: &Connection,
+    query: &str,
+    conversation: Option<&str>,
+    limit: usize,
+) -> rusqlite::Result<Vec<Hit>> {
+    let sql = if conversation.is_some() { format!("{LINE} {SCOPED}") } else { EVERYWHERE.to_owned() };
+    let mut hits = Vec::new();
+    let mut seen = HashSet::new();
+    let mut places = HashSet::new();
+    let finder = finder(query);
+    for (question, exact) in questions(query) {
+        let mut statement = conn.prepare_cached(&sql)?;
+        let mut rows = statement.query(params![question, conversation])?;
+        while hits.len() < limit {
+            let Some(row) = rows.next()? else { break };
+            let (source, piece) = Source::from_rowid(row.get(0)?);
+            if !seen.insert(source) {
+                continue;
+            }
+            let hit = match source {
+                Source::Node(id) => message_hit(conn, id, finder.as_ref(), exact)?,
+                Source::Original(id) => original_hit(conn, id, piece, conversation, finder.as_ref(), exact)?,
+            };
+            // A message and the original made of it are one hit, with the original's id.
+            if let Some(hit) = hit
+                && places.insert((hit.conversation.clone(), hit.at, hit.id.clone()))
+            {
+                hits.push(hit);
+            }
+        }
+    }
+    Ok(hits)
+}
+
+fn message_hit(conn: &Connection, id: i64, finder: Option<&Regex>, exact: bool) -> rusqlite::Result<Option<Hit>> {
+    let sql = "SELECT c.name, n.depth - 1, n.role, n.raw, o.name, l.kind, l.call
+        FROM node n JOIN conversation c ON c.id = n.conversation
+        LEFT JOIN original_link l ON l.conversation = n.conversation AND l.at = n.depth - 1
+            AND l.kind IN ('tool_result', 'message')
+        LEFT JOIN original o ON o.id = l.original
+        WHERE n.id = ?1 LIMIT 1";
+    let hit = |r: &rusqlite::Row<'_>| {
+        let raw: Vec<u8> = r.get(3)?;
+        let role: String = r.get(2)?;
+        let kind: Option<String> = r.get(5)?;
+        Ok(Hit {
+            id: r.get(4)?,
+            conversation: r.get(0)?,
+            at: r.get(1)?,
+            kind: kind.unwrap_or(role),
+            call: r.get(6)?,
+            snippet: snippet(&plain(&raw), finder),
+            exact,
+        })
+    };
+    conn.prepare_cached(sql)?.query_row([id], hit).optional()
+}
+
+fn original_hit(
+    conn: &Connection,
+    id: i64,
+    piece: usize,
+    conversation: Option<&str>,
+    finder: Option<&Regex>,
+    exact: bool,
+) -> rusqlite::Result<Option<Hit>> {
+    let sql = "SELECT o.name, c.name, l.at, l.kind, l.call, o.text
+        FROM original o JOIN original_link l ON l.original = o.id JOIN conversation c ON c.id = l.conversation
+        WHERE o.id = ?1 ORDER BY c.name = ?2 DESC, c.id LIMIT 1";
+    let hit = |r: &rusqlite::Row<'_>| {
+        let text = r.get_ref(5)?.as_str()?;
+        Ok(Hit {
+            id: r.get(0)?,
+            conversation: r.get(1)?,
+            at: r.get(2)?,
+            kind: r.get(3)?,
+            call: r.get(4)?,
+            snippet: snippet(pieces(text).nth(piece).unwrap_or_default(), finder),
+            exact,
+        })
+    };
+    conn.prepare_cached(sql)?.query_row(params![id, conversation], hit).optional()
+}
+
+/// Finds the query's phrase in a text, or else any of its words.
+fn finder(query: &str) -> Option<Regex> {
+    let short: String = query.chars().take(QUERY_CHARS).collect();
+    let words: Vec<String> = short
+        .split(|c: char| !c.is_alphanumeric())
+        .filter(|w| !w.is_empty())
+        .take(QUERY_WORDS)
+        .map(regex::escape)
+        .collect();
+    if words.is_empty() {
+        return None;
+    }
+    let pattern = format!(r"{}|\b(?:{})", words.join(r"[^\p{L}\p{N}]+"), words.join("|"));
+    RegexBuilder::new(&pattern).case_insensitive(true).size_limit(4 << 20).build().ok()
+}
+
+/// The text around the first match, its white space collapsed.
+fn snippet(text: &str, finder: Option<&Regex>) -> String {
+    let at = finder.and_then(|f| f.find(text)).map_or(0, |m| m.start());
+    let from = boundary(text, at.saturating_sub(BEFORE));
+    let to = boundary(text, at + AFTER);
+    let mut out = text[from..to].split_whitespace().collect::<Vec<_>>().join(" ");
+    if from > 0 {
+        out.insert(0, '…');
+    }
+    if to < text.len() {
+        out.push('…');
+    }
+    out
+}
+
+/// The last character boundary at or before a byte position.
+fn boundary(text: &str, at: usize) -> usize {
+    let mut at = at.min(text.len());
+    while !text.is_char_boundary(at) {
+        at -= 1;
+    }
+    at
+}

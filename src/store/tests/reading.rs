@@ -1,0 +1,369 @@
+//! What is written reads back: originals, conversations, search, histories, and who may open what.
+
+use std::fs;
+
+use proptest::prelude::*;
+
+use super::*;
+
+#[test]
+fn the_same_text_is_one_original() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    let runtime = runtime();
+    for at in 0..51 {
+        let conversation = if at == 50 { "b" } else { "a" };
+        let batch = Batch { originals: vec![original(conversation, at, "same")], ..Batch::default() };
+        runtime.block_on(store.record(batch)).unwrap();
+    }
+    let count = |table| {
+        let sql = format!("SELECT count(*) FROM {table}");
+        store.inner.read(|c| c.query_row(&sql, [], |r| r.get::<_, i64>(0))).unwrap()
+    };
+    assert_eq!((count("original"), count("original_link")), (1, 2));
+    let id = original_id("same");
+    assert_eq!(store.original(&id).unwrap(), Some(original("a", 0, "same")));
+    assert_eq!(store.original_in(&id, "b").unwrap(), Some(original("b", 50, "same")));
+    assert_eq!(store.original_in(&id, "c").unwrap(), None);
+    assert_eq!(fs::read(store.result_path(&id)).unwrap(), b"same");
+}
+
+#[test]
+fn an_original_keeps_its_bytes() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    for text in ["", "\r\n \t\n", "nul \0 inside", "日本語 \u{1b}[31m\u{feff}", "no newline at the end"] {
+        let raw = Some(Bytes::from_static(b"{ \"odd\" :  1 }"));
+        let whole = Original { raw, ..original("c", 3, text) };
+        let batch = Batch { originals: vec![whole.clone()], ..Batch::default() };
+        runtime().block_on(store.record(batch)).unwrap();
+        assert_eq!(store.original(&whole.id).unwrap(), Some(whole.clone()));
+        assert_eq!(fs::read(store.result_path(&whole.id)).unwrap(), text.as_bytes());
+    }
+}
+
+#[test]
+fn another_text_with_the_same_id_gets_a_longer_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    let wanted = original_id("second");
+    assert_eq!(store.free_id("second").unwrap(), wanted);
+    let first = Original { id: wanted.clone(), ..original("c", 0, "first") };
+    runtime().block_on(store.record(Batch { originals: vec![first], ..Batch::default() })).unwrap();
+    let longer = store.free_id("second").unwrap();
+    assert!(longer.starts_with(&wanted) && longer.len() == 21, "{longer}");
+    let second = || Batch { originals: vec![original("c", 1, "second")], ..Batch::default() };
+    runtime().block_on(store.record(second())).unwrap();
+    assert_eq!(store.original(&wanted).unwrap().unwrap().text, "first");
+    assert_eq!(store.original(&longer).unwrap().unwrap().text, "second");
+    assert_eq!(fs::read(store.result_path(&wanted)).unwrap(), b"first");
+    let events = store.events(0, 10, Some("c")).unwrap();
+    assert_eq!(events.len(), 1);
+    assert_eq!(events[0].data, json!({ "wanted": wanted, "recorded_as": longer }));
+}
+
+#[test]
+fn conversations_are_found_by_id_prefix_and_session() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    for (id, session, now_ms) in [("ab12", None, 3), ("ab34", Some("s/1"), 9), ("cd", Some("s/1"), 5)] {
+        let mut batch = batch(id, &[id], 0);
+        let update = batch.conversation.as_mut().unwrap();
+        (update.session, update.now_ms) = (session.map(str::to_owned), now_ms);
+        update.parent = (id == "cd").then(|| ("ab12".to_owned(), 1));
+        runtime().block_on(store.record(batch)).unwrap();
+    }
+    let find = |id: &str| store.conversation(id).unwrap().map(|c| c.id);
+    assert_eq!(find("ab12").as_deref(), Some("ab12"));
+    assert_eq!(find("c").as_deref(), Some("cd"));
+    assert_eq!(find("s/1").as_deref(), Some("ab34"));
+    assert_eq!((find("x"), find(""), find("%")), (None, None, None));
+    let error = store.conversation("ab").unwrap_err().to_string();
+    assert_eq!(error, "`ab` names 2 conversations; the newest are ab34, ab12");
+    let order: Vec<String> = store.conversations(2).unwrap().into_iter().map(|c| c.id).collect();
+    assert_eq!(order, ["ab34", "cd"]);
+    let row = store.conversation("cd").unwrap().unwrap();
+    assert_eq!((row.parent, row.state), (Some(("ab12".into(), 1)), json!({ "window": 4096 })));
+    assert_eq!((row.created_ms, row.updated_ms, row.tip), (5, 5, chain_of(&["cd"])[0]));
+}
+
+#[test]
+fn a_fork_reads_through_its_parent() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    let runtime = runtime();
+    let mut first = batch("a", &["apple", "banana", "cherry"], 0);
+    first.originals = vec![original("a", 1, "banana original"), original("a", 2, "cherry original")];
+    runtime.block_on(store.record(first)).unwrap();
+    let mut fork = batch("b", &["apple", "banana", "damson"], 2);
+    fork.conversation.as_mut().unwrap().parent = Some(("a".into(), 2));
+    runtime.block_on(store.record(fork)).unwrap();
+    let rows = store.messages("b").unwrap();
+    let owners: Vec<(usize, &str)> = rows.iter().map(|r| (r.at, r.conversation.as_str())).collect();
+    assert_eq!(owners, [(0, "a"), (1, "a"), (2, "b")]);
+    let ats =
+        |query, scope| -> Vec<usize> { store.search(query, scope, 10).unwrap().into_iter().map(|h| h.at).collect() };
+    assert_eq!(ats("banana", Some("b")), [1], "message and original are one hit");
+    assert_eq!(ats("cherry", Some("b")), [0; 0]);
+    assert_eq!(ats("cherry", Some("a")), [2]);
+    assert_eq!(ats("damson", Some("a")), [0; 0]);
+    assert_eq!(ats("damson", None), [2]);
+    assert_eq!(ats("damson", Some("unknown")), [0; 0]);
+    assert!(store.original_in(&original_id("banana original"), "b").unwrap().is_some());
+    assert!(store.original_in(&original_id("cherry original"), "b").unwrap().is_none());
+}
+
+#[test]
+fn search_ranks_the_phrase_first_and_shows_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    let filler = "filler line\n".repeat(20_000);
+    let texts = [
+        "disk quota, and later: exceeded".to_owned(),
+        format!("{filler}ERROR: disk quota exceeded (os error 122)\n{filler}"),
+        "see src/store/mod.rs:12 — fn open_reader()".to_owned(),
+        "数据库文件已损坏,请重试".to_owned(),
+        "Crème brûlée".to_owned(),
+    ];
+    let originals = texts.iter().enumerate().map(|(at, t)| original("c", at, t)).collect();
+    runtime().block_on(store.record(Batch { originals, ..Batch::default() })).unwrap();
+    let hits = store.search("disk quota exceeded", None, 10).unwrap();
+    let found: Vec<(usize, bool)> = hits.iter().map(|h| (h.at, h.exact)).collect();
+    assert_eq!(found, [(1, true), (0, false)]);
+    assert!(hits[0].snippet.contains("filler line ERROR: disk quota exceeded (os error 122) filler"));
+    assert!(hits[0].snippet.starts_with('…') && hits[0].snippet.ends_with('…') && hits[0].snippet.len() < 400);
+    assert_eq!(hits[0].id.as_deref(), Some(&*original_id(&texts[1])));
+    let cases: [(&str, &[usize]); 8] = [
+        ("src/store/mod.rs", &[2]),
+        ("open_read", &[2]),
+        ("损坏", &[3]),
+        ("creme", &[4]),
+        ("OS ERROR", &[1]),
+        ("quota", &[0, 1]),
+        ("***", &[]),
+        ("nowhere", &[]),
+    ];
+    for (query, want) in cases {
+        let mut got: Vec<usize> = store.search(query, None, 10).unwrap().into_iter().map(|h| h.at).collect();
+        got.sort_unstable();
+        assert_eq!(got, want, "{query}");
+    }
+    assert_eq!(store.search("quota", None, 1).unwrap().len(), 1);
+}
+
+#[test]
+fn no_query_is_an_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    runtime().block_on(store.record(batch("c", &["a \"quoted\" text, NEAR and far: x*"], 0))).unwrap();
+    let odd = [
+        "\"",
+        "a\"b",
+        "NEAR(a b)",
+        "a AND",
+        "OR",
+        "NOT a",
+        "text:x",
+        "-a",
+        "a*",
+        "^a",
+        "{a b}:c",
+        "(",
+        "a\0b",
+        "+",
+        "''",
+    ];
+    for query in odd {
+        store.search(query, None, 5).unwrap();
+        store.search(query, Some("c"), 5).unwrap();
+    }
+    for query in ["\"quoted\"", "x*", "NEAR and", "far: x"] {
+        assert_eq!(store.search(query, Some("c"), 5).unwrap().len(), 1, "{query}");
+    }
+    proptest!(ProptestConfig::with_cases(300), |(query in any::<String>(), limit in 0..3usize)| {
+        store.search(&query, None, limit).unwrap();
+    });
+    store.search(&"word \u{10ffff} ".repeat(5000), None, 5).unwrap();
+}
+
+fn tools(chain: &[Digest]) -> Vec<Node> {
+    let call = json!({ "id": "call_1", "type": "function",
+        "function": { "name": "read", "arguments": "{\"path\":\"a.md\"}" } });
+    vec![
+        node(chain, 0, "user", &json!({ "role": "user", "content": "Fix it" })),
+        node(chain, 1, "assistant", &json!({ "role": "assistant", "content": null, "tool_calls": [call] })),
+        node(
+            chain,
+            2,
+            "tool",
+            &json!({ "role": "tool", "tool_call_id": "call_1", "content": "```rust\nfn a() {}\n```\n" }),
+        ),
+        node(
+            chain,
+            3,
+            "user",
+            &json!({ "role": "user", "content": [
+            { "type": "text", "text": "And this" }, { "type": "image_url", "image_url": { "url": "data:," } }] }),
+        ),
+        node(chain, 4, "assistant", &json!({ "role": "assistant", "content": "Done.  " })),
+    ]
+}
+
+const GOLDEN: &str = "# title of c
+
+Conversation `c`: messages that left the prompt, as the client sent them. Numbers count from 0; leading system \
+messages are not counted.
+
+## 1 · assistant
+
+```json
+{
+  \"id\": \"call_1\",
+  \"name\": \"read\",
+  \"arguments\": {
+    \"path\": \"a.md\"
+  }
+}
+```
+
+## 2 · tool · answers call_1
+
+````
+```rust
+fn a() {}
+```
+````
+
+---
+
+*Folded: messages 1 to 2 now stand as a brief of 5 characters.*
+
+---
+
+## 3 · user
+
+And this
+[image_url, 49 bytes]
+
+## 4 · assistant
+
+Done.
+
+---
+
+*Folded: messages 1 to 4 now stand as a brief of 6 characters; still in full: 3.*
+
+---
+
+";
+
+#[test]
+fn folded_messages_are_in_the_history_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    let runtime = runtime();
+    let chain = chain_of(&["a", "b", "c", "d", "e"]);
+    let mut batch = Batch { conversation: Some(update("c", &chain)), nodes: tools(&chain), ..Batch::default() };
+    batch.view = Some((chain[4], view_of(5, vec![fold(1, 3, "brief")])));
+    runtime.block_on(store.record(batch.clone())).unwrap();
+    // The same fold again, with another edit, adds nothing.
+    batch.view = Some((chain[4], view_of(5, vec![fold(1, 3, "brief"), text_edit(3, "x")])));
+    runtime.block_on(store.record(batch.clone())).unwrap();
+    let second = Edit::Fold { from: 1, to: 5, keep: vec![3], brief: "brief2".into() };
+    batch.view = Some((chain[4], view_of(5, vec![second])));
+    batch.durable = true;
+    runtime.block_on(store.record(batch)).unwrap();
+    assert_eq!(fs::read_to_string(store.history_path("c")).unwrap(), GOLDEN);
+}
+
+#[test]
+fn a_view_is_kept_once_and_the_newest_counts() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    let chain = chain_of(&["a"]);
+    let runtime = runtime();
+    let views = [vec![text_edit(0, "x")], vec![text_edit(0, "x"), text_edit(0, "y")], vec![text_edit(0, "x")]];
+    for edits in views.iter().flat_map(|v| [v, v]) {
+        let mut batch = batch("c", &["a"], 0);
+        batch.view = Some((chain[0], view_of(1, edits.clone())));
+        runtime.block_on(store.record(batch)).unwrap();
+    }
+    let count = |table| {
+        let sql = format!("SELECT count(*) FROM {table}");
+        store.inner.read(|c| c.query_row(&sql, [], |r| r.get::<_, i64>(0))).unwrap()
+    };
+    assert_eq!((count("view"), count("edit")), (3, 2));
+    drop(store);
+    let store = Store::open(dir.path()).unwrap();
+    assert_eq!(store.view(&chain).unwrap().unwrap().1.edits, views[2]);
+}
+
+#[test]
+fn a_reader_sees_what_a_server_writes() {
+    let dir = tempfile::tempdir().unwrap();
+    assert!(matches!(Store::open_readonly(dir.path()), Err(Error::Missing { .. })));
+    let store = Store::open(dir.path()).unwrap();
+    let reader = Store::open_readonly(dir.path()).unwrap();
+    runtime().block_on(store.record(batch("c", &["a"], 0))).unwrap();
+    assert_eq!(reader.conversations(9).unwrap().len(), 1);
+    assert_eq!(reader.locate(&chain_of(&["a"])).unwrap().unwrap().depth, 1);
+    assert!(matches!(reader.record_later(Batch::default()), Err(Error::ReadOnly)));
+    assert!(matches!(runtime().block_on(reader.record(Batch::default())), Err(Error::ReadOnly)));
+    runtime().block_on(reader.flush());
+    drop(store);
+    assert_eq!(reader.messages("c").unwrap().len(), 1, "after the server has stopped");
+    assert_eq!(Store::open_readonly(dir.path()).unwrap().messages("c").unwrap().len(), 1);
+}
+
+#[test]
+fn a_newer_schema_is_refused_and_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(Store::open(dir.path()).unwrap());
+    let path = schema::database(dir.path());
+    let set = |version: i64| {
+        let conn = Connection::open(&path).unwrap();
+        conn.pragma_update(None, "user_version", version).unwrap();
+    };
+    set(7);
+    let want = format!(
+        "record `{}` has schema 7, and this windowsill knows schemas up to 1: use the newer windowsill, or another \
+         `data_dir`",
+        path.display()
+    );
+    for opened in [Store::open(dir.path()), Store::open_readonly(dir.path())] {
+        assert_eq!(opened.err().unwrap().to_string(), want);
+    }
+    set(1);
+    drop(Store::open(dir.path()).unwrap());
+    fs::write(&path, b"this is not a database, it is a text of some length").unwrap();
+    let error = Store::open(dir.path()).err().unwrap().to_string();
+    assert!(error.contains("windowsill.sqlite") && error.contains("not a database"), "{error}");
+}
+
+#[cfg(unix)]
+#[test]
+fn nobody_else_may_read() {
+    use std::os::unix::fs::PermissionsExt;
+    let parent = tempfile::tempdir().unwrap();
+    let dir = parent.path().join("new/data");
+    let store = Store::open(&dir).unwrap();
+    let mut batch = batch("../c", &["a", "b", "c"], 0);
+    batch.originals.push(original("../c", 0, "text"));
+    batch.view = Some((chain_of(&["a", "b", "c"])[2], view_of(3, vec![fold(0, 2, "b")])));
+    runtime().block_on(store.record(batch)).unwrap();
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    let mut seen = 0;
+    for folder in [dir.clone(), dir.join("large_tool_results"), dir.join("conversation_history")] {
+        assert_eq!(mode(&folder), 0o700, "{}", folder.display());
+        for file in fs::read_dir(&folder).unwrap().map(|f| f.unwrap().path()).filter(|p| p.is_file()) {
+            assert_eq!(mode(&file), 0o600, "{}", file.display());
+            seen += 1;
+        }
+    }
+    assert_eq!(seen, 5, "database, wal, shm, a result and a history");
+    assert_eq!(fs::read_dir(parent.path()).unwrap().count(), 1);
+    drop(store);
+    fs::set_permissions(schema::database(&dir), fs::Permissions::from_mode(0o644)).unwrap();
+    drop(Store::open(&dir).unwrap());
+    assert_eq!(mode(&schema::database(&dir)), 0o600);
+}

@@ -1,0 +1,287 @@
+//! What is written to the record and what comes back: plain data.
+//!
+//! Two ways of counting, everywhere in this room: an *index* (`at`) counts from 0 and names one message of the body; a
+//! *depth* counts messages, so the message at index `i` is the last of the prefix of depth `i + 1`.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::conversation::Digest;
+use crate::conversation::edit::View;
+
+/// What can go wrong with the record. Cheap to clone: one failed commit may answer several callers.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum Error {
+    /// SQLite refused; disk full and read-only folders end here.
+    #[error("record `{}`: {source}", path.display())]
+    Sqlite {
+        /// The database file.
+        path: PathBuf,
+        /// What SQLite said.
+        source: Arc<rusqlite::Error>,
+    },
+    /// A file or folder could not be read or written.
+    #[error("record `{}`: {source}", path.display())]
+    File {
+        /// The file or folder.
+        path: PathBuf,
+        /// What the system said.
+        source: Arc<std::io::Error>,
+    },
+    /// The database was written by a newer windowsill.
+    #[error(
+        "record `{}` has schema {found}, and this windowsill knows schemas up to {known}: use the newer windowsill, or \
+         another `data_dir`", path.display()
+    )]
+    NewerSchema {
+        /// The database file.
+        path: PathBuf,
+        /// Schema found in the file.
+        found: i64,
+        /// Newest schema this program knows.
+        known: i64,
+    },
+    /// The database was written by an older windowsill and cannot be upgraded by a reader.
+    #[error(
+        "record `{}` has schema {found}, older than {known}: start `windowsill serve` once to upgrade it", path.display()
+    )]
+    OlderSchema {
+        /// The database file.
+        path: PathBuf,
+        /// Schema found in the file.
+        found: i64,
+        /// Schema needed.
+        known: i64,
+    },
+    /// There is no record in this folder yet.
+    #[error("no record at `{}` yet", path.display())]
+    Missing {
+        /// The database file that is not there.
+        path: PathBuf,
+    },
+    /// Something stored does not read back; the row is named.
+    #[error("record `{}`: {what} does not read back: {why}", path.display())]
+    Corrupt {
+        /// The database file.
+        path: PathBuf,
+        /// The row.
+        what: String,
+        /// What the reader said.
+        why: String,
+    },
+    /// The queue of batches waiting to be written is full: await [`super::Store::record`] instead.
+    #[error("the record's queue is full")]
+    Busy,
+    /// The writer has stopped.
+    #[error("the record's writer has stopped")]
+    Closed,
+    /// The record was opened for reading.
+    #[error("the record was opened for reading only")]
+    ReadOnly,
+    /// The batch contradicts itself or what is recorded.
+    #[error("batch refused: {0}")]
+    Invalid(String),
+    /// A message came without those before it: an earlier batch failed, or was never given. Locate, and record from
+    /// there.
+    #[error("the message before depth {depth} is not recorded")]
+    Gap {
+        /// Depth of the message that could not be recorded.
+        depth: usize,
+    },
+    /// A prefix names more than one conversation.
+    #[error("`{prefix}` names {count} conversations; the newest are {}", examples.join(", "))]
+    Ambiguous {
+        /// What was asked for.
+        prefix: String,
+        /// How many conversations start so.
+        count: usize,
+        /// Some of them, the last active first.
+        examples: Vec<String>,
+    },
+}
+
+/// What is written together: all of it is committed, or none.
+#[derive(Debug, Clone, Default)]
+pub struct Batch {
+    /// The conversation's new head. Needed when there are nodes or a view with a fold.
+    pub conversation: Option<ConversationUpdate>,
+    /// New messages, parents before children. Nodes that are known already are left as they are.
+    pub nodes: Vec<Node>,
+    /// Texts that are about to leave the prompt.
+    pub originals: Vec<Original>,
+    /// A view and the chain digest of the prefix it was made for. The newest one of a digest counts.
+    pub view: Option<(Digest, View)>,
+    /// Entries of the trace.
+    pub events: Vec<Event>,
+    /// Whether it must survive a power cut (fsync) and not only a kill of the process.
+    pub durable: bool,
+}
+
+/// The head of a conversation; each update replaces the last.
+#[derive(Debug, Clone)]
+pub struct ConversationUpdate {
+    /// Id of the conversation.
+    pub id: String,
+    /// Where it forked: the other conversation and the depth they share. Kept from the first update that names it.
+    pub parent: Option<(String, usize)>,
+    /// The session id that the client sent, if any.
+    pub session: Option<String>,
+    /// Model name, as requested.
+    pub model: String,
+    /// Name of the upstream.
+    pub upstream: String,
+    /// Chain digest of the newest prefix.
+    pub tip: Digest,
+    /// Number of messages in that prefix.
+    pub depth: usize,
+    /// Gauge: window, prompt tokens, regions, spend…
+    pub state: serde_json::Value,
+    /// Unix time in milliseconds.
+    pub now_ms: i64,
+    /// First words of the first user message, at most 80 characters.
+    pub title: String,
+}
+
+/// One message of a history, known by the chain digest of the prefix that it ends.
+#[derive(Debug, Clone)]
+pub struct Node {
+    /// Chain digest of the prefix up to and with this message.
+    pub chain: Digest,
+    /// Chain digest of the prefix before it; `None` for the first message.
+    pub parent: Option<Digest>,
+    /// Number of messages in the prefix: its index in the body plus one.
+    pub depth: usize,
+    /// Role as the client wrote it.
+    pub role: &'static str,
+    /// Digest of what the message says.
+    pub digest: Digest,
+    /// The JSON message as it came.
+    pub raw: Bytes,
+    /// Its text, for search only; not stored.
+    pub text: String,
+}
+
+/// A text that left the prompt, exactly as it was.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Original {
+    /// Record id: `r` and at least 12 hexadecimal digits; see [`super::original_id`].
+    pub id: String,
+    /// The conversation it came from.
+    pub conversation: String,
+    /// Index in the body of the message that held it.
+    pub at: usize,
+    /// `tool_result`, `arguments`, `message` or `fold`.
+    pub kind: String,
+    /// Name of the tool, for results and arguments.
+    pub tool: Option<String>,
+    /// The call in one line.
+    pub call: Option<String>,
+    /// The text.
+    pub text: String,
+    /// The whole JSON message, where the text does not say everything (media) and no node holds it.
+    pub raw: Option<Bytes>,
+}
+
+/// One entry of the trace. Holds no message text unless the user asked for it.
+#[derive(Debug, Clone)]
+pub struct Event {
+    /// Unix time in milliseconds.
+    pub now_ms: i64,
+    /// The conversation it belongs to.
+    pub conversation: Option<String>,
+    /// `context_compaction`, `model_usage`, `window_changed`, …
+    pub kind: String,
+    /// The entry's fields.
+    pub data: serde_json::Value,
+}
+
+/// Where a history stands in the record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Located {
+    /// How many messages of the history are known.
+    pub depth: usize,
+    /// The conversation that recorded the last known one first.
+    pub conversation: String,
+    /// The deepest node that this conversation recorded: more than `depth` when the history is a fork of it.
+    pub conversation_depth: usize,
+}
+
+/// A conversation as the record has it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ConversationRow {
+    /// Id of the conversation.
+    pub id: String,
+    /// Where it forked: the other conversation and the depth they share.
+    pub parent: Option<(String, usize)>,
+    /// The session id that the client sent, if any.
+    pub session: Option<String>,
+    /// Model name, as requested.
+    pub model: String,
+    /// Name of the upstream.
+    pub upstream: String,
+    /// Chain digest of the newest prefix.
+    pub tip: Digest,
+    /// Number of messages in that prefix.
+    pub depth: usize,
+    /// Gauge, as last written.
+    pub state: serde_json::Value,
+    /// First words of the first user message.
+    pub title: String,
+    /// Unix time in milliseconds of the first update.
+    pub created_ms: i64,
+    /// Unix time in milliseconds of the last update.
+    pub updated_ms: i64,
+}
+
+/// A recorded message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeRow {
+    /// Index in the body.
+    pub at: usize,
+    /// Chain digest of the prefix that it ends.
+    pub chain: Digest,
+    /// Digest of what it says.
+    pub digest: Digest,
+    /// Role as the client wrote it.
+    pub role: String,
+    /// The conversation that recorded it first.
+    pub conversation: String,
+    /// The JSON message as it came.
+    pub raw: Bytes,
+}
+
+/// One answer of a search.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hit {
+    /// Record id, where an original holds it; a message that never left the prompt has none.
+    pub id: Option<String>,
+    /// The conversation it was recorded in first.
+    pub conversation: String,
+    /// Index in the body.
+    pub at: usize,
+    /// Kind of the original, or role of the message.
+    pub kind: String,
+    /// The call in one line, for originals.
+    pub call: Option<String>,
+    /// The lines around the first match, on one line.
+    pub snippet: String,
+    /// Whether the query stands there as one phrase.
+    pub exact: bool,
+}
+
+/// One entry of the trace.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EventRow {
+    /// Grows with every event.
+    pub id: i64,
+    /// Unix time in milliseconds.
+    pub now_ms: i64,
+    /// The conversation it belongs to.
+    pub conversation: Option<String>,
+    /// Kind of event.
+    pub kind: String,
+    /// The entry's fields.
+    pub data: serde_json::Value,
+}

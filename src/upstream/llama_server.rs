@@ -1,0 +1,218 @@
+//! llama.cpp's llama-server, plain or as a router. The window it reports is that of one slot, everywhere the same.
+
+use bytes::Bytes;
+use http::Method;
+use serde_json::Value;
+
+use super::error::Error;
+use super::link::Link;
+use super::{ASK_LIMIT, COUNT_LIMIT, Loaded, ModelInfo, query_component, tokens};
+
+pub(super) async fn models(link: &Link, router: bool) -> Result<Vec<ModelInfo>, Error> {
+    let listed = list(link, router).await?;
+    Ok(entries(&listed).iter().filter_map(|entry| model_info(entry, router)).collect())
+}
+
+/// The window a request for `model` gets. A router is asked without making it load the model.
+pub(super) async fn loaded(link: &Link, router: bool, model: &str) -> Result<Loaded, Error> {
+    let path =
+        if router { format!("/props?model={}&autoload=false", query_component(model)) } else { "/props".to_owned() };
+    let (props, listed) = tokio::join!(link.get(&path, ASK_LIMIT), list(link, router));
+    let entry = listed.as_ref().ok().and_then(|listed| find(entries(listed), model, router)).unwrap_or(&Value::Null);
+    let props = match props {
+        Ok(props) => props,
+        // A router says 400 for a model that it has not loaded: what is known is in its list.
+        Err(Error::Status { .. }) if router && !entry.is_null() => Value::Null,
+        Err(error) => return Err(error),
+    };
+    let mut loaded = read(&props, entry);
+    if loaded.window.is_none() && !router {
+        let slots = link.get("/slots", ASK_LIMIT).await;
+        loaded.window = slots.ok().and_then(|slots| tokens(&slots[0]["n_ctx"]));
+        loaded.asked_of = "/slots";
+        loaded.provisional = loaded.window.is_none();
+        loaded.identity = identity(&props, entry, loaded.window);
+    }
+    Ok(loaded)
+}
+
+/// Prompt tokens with template, tools and images, as the server would evaluate them. Uses no slot.
+pub(super) async fn count(link: &Link, router: bool, body: &Bytes) -> Result<u32, Error> {
+    let path =
+        if router { "/v1/chat/completions/input_tokens?autoload=false" } else { "/v1/chat/completions/input_tokens" };
+    let answer = link.post(path, body.clone(), COUNT_LIMIT).await?;
+    tokens(&answer["input_tokens"]).ok_or_else(|| link.protocol("the token count has no input_tokens"))
+}
+
+async fn list(link: &Link, router: bool) -> Result<Value, Error> {
+    let answer = link.ask(Method::GET, if router { "/models" } else { "/v1/models" }, None, ASK_LIMIT).await?;
+    answer.json().filter(|list| list["data"].is_array()).ok_or_else(|| link.protocol("the list of models has no data"))
+}
+
+fn entries(listed: &Value) -> &[Value] {
+    listed["data"].as_array().map_or(&[], Vec::as_slice)
+}
+
+/// A plain server answers every name with its one model.
+fn find<'a>(entries: &'a [Value], model: &str, router: bool) -> Option<&'a Value> {
+    let named = |entry: &&Value| {
+        let aliases = entry["aliases"].as_array().map_or(&[][..], Vec::as_slice);
+        entry["id"] == model || aliases.iter().any(|alias| alias == model)
+    };
+    entries.iter().find(named).or_else(|| entries.first().filter(|_| !router))
+}
+
+fn model_info(entry: &Value, router: bool) -> Option<ModelInfo> {
+    let status = entry["status"]["value"].as_str();
+    Some(ModelInfo {
+        id: entry["id"].as_str()?.to_owned(),
+        trained: tokens(&entry["meta"]["n_ctx_train"]),
+        window: tokens(&entry["meta"]["n_ctx"]),
+        // `meta` is null while a plain server loads its model.
+        loaded: if router { status.map(|s| s == "loaded" || s == "sleeping") } else { Some(!entry["meta"].is_null()) },
+    })
+}
+
+/// Pure: `/props` and the model's entry in the list, either of which may be null.
+fn read(props: &Value, entry: &Value) -> Loaded {
+    let asked = tokens(&props["default_generation_settings"]["n_ctx"]).map(|n| (n, "/props", false));
+    let listed = || tokens(&entry["meta"]["n_ctx"]).map(|n| (n, "/v1/models meta.n_ctx", false));
+    let args = Args::read(&entry["status"]["args"]);
+    let planned = || args.window().map(|n| (n, "/models status.args", true));
+    let found = asked.or_else(listed).or_else(planned);
+    let (window, asked_of, provisional) = match found {
+        Some((window, asked_of, provisional)) => (Some(window), asked_of, provisional),
+        None => (None, "/props", true),
+    };
+    let text = |value: &Value| value.as_str().filter(|text| !text.is_empty()).map(str::to_owned);
+    let sees = |modalities: &Value| modalities.as_array().is_some_and(|all| all.iter().any(|m| m == "image"));
+    Loaded {
+        window,
+        asked_of,
+        provisional,
+        trained: tokens(&entry["meta"]["n_ctx_train"]),
+        identity: identity(props, entry, window),
+        slots: tokens(&props["total_slots"]).or(args.parallel),
+        unified: args.unified,
+        chat_template: text(&props["chat_template"]).filter(|template| template.contains('{')),
+        template_caps: props.get("chat_template_caps").filter(|caps| caps.is_object()).cloned(),
+        model_path: text(&props["model_path"]).or_else(|| text(&entry["path"])),
+        vision: props["modalities"]["vision"] == true || sees(&entry["architecture"]["input_modalities"]),
+    }
+}
+
+fn identity(props: &Value, entry: &Value, window: Option<u32>) -> String {
+    let text = |value: &Value| value.as_str().unwrap_or("-").to_owned();
+    let id = if props["model_path"].is_string() { text(&props["model_path"]) } else { text(&entry["id"]) };
+    let size = entry["meta"]["size"].as_u64().unwrap_or(0);
+    format!(
+        "llama-server {} {id} {size} n_ctx={} slots={}",
+        text(&props["build_info"]),
+        window.unwrap_or(0),
+        props["total_slots"]
+    )
+}
+
+/// How a router starts (or started) a model: its command line, in the list of models.
+#[derive(Debug, Default, PartialEq)]
+struct Args {
+    ctx_size: Option<u32>,
+    parallel: Option<u32>,
+    unified: Option<bool>,
+}
+
+impl Args {
+    fn read(args: &Value) -> Args {
+        let words: Vec<&str> = args.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        let mut read = Args::default();
+        for (i, word) in words.iter().enumerate() {
+            let number = || words.get(i + 1).and_then(|n| n.parse::<u32>().ok()).filter(|n| *n > 0);
+            match *word {
+                "-c" | "--ctx-size" => read.ctx_size = number(),
+                "-np" | "--parallel" => read.parallel = number(),
+                "-kvu" | "--kv-unified" => read.unified = Some(true),
+                "-no-kvu" | "--no-kv-unified" => read.unified = Some(false),
+                _ => {}
+            }
+        }
+        // Without --parallel there are four slots on one shared window; with it, each has its share.
+        if read.parallel.is_none() && !words.is_empty() {
+            read.unified = read.unified.or(Some(true));
+        }
+        read
+    }
+
+    /// What one slot will have, as far as the command line tells.
+    fn window(&self) -> Option<u32> {
+        let shares = if self.unified == Some(true) { 1 } else { self.parallel.unwrap_or(1) };
+        self.ctx_size.map(|total| total / shares.max(1)).filter(|n| *n > 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn entry() -> Value {
+        json!({"id": "model.gguf", "aliases": ["alias"], "architecture": {"input_modalities": ["text"]},
+               "meta": {"n_ctx": 512, "n_ctx_train": 8192, "size": 96576768}})
+    }
+
+    #[test]
+    fn props_come_first_and_zero_is_never_a_window() {
+        let props = json!({"default_generation_settings": {"n_ctx": 1024}, "total_slots": 2, "build_info": "b1-a",
+            "model_path": "/m.gguf", "chat_template": "{{ messages }}", "chat_template_caps": {"supports_tools": true},
+            "modalities": {"vision": true}});
+        let loaded = read(&props, &entry());
+        assert_eq!((loaded.window, loaded.asked_of, loaded.provisional), (Some(1024), "/props", false));
+        assert_eq!((loaded.trained, loaded.slots, loaded.vision), (Some(8192), Some(2), true));
+        assert_eq!(loaded.chat_template.as_deref(), Some("{{ messages }}"));
+        assert_eq!(loaded.template_caps, Some(json!({"supports_tools": true})));
+        assert_eq!(loaded.model_path.as_deref(), Some("/m.gguf"));
+
+        let router = json!({"role": "router", "default_generation_settings": {"n_ctx": 0}});
+        let loaded = read(&router, &entry());
+        assert_eq!((loaded.window, loaded.asked_of), (Some(512), "/v1/models meta.n_ctx"));
+        assert_eq!(read(&router, &Value::Null).window, None);
+        assert!(read(&router, &Value::Null).provisional);
+    }
+
+    #[test]
+    fn the_identity_changes_with_build_model_and_window() {
+        let of = |build: &str, path: &str, n_ctx: u32| {
+            let props =
+                json!({"default_generation_settings": {"n_ctx": n_ctx}, "build_info": build, "model_path": path});
+            read(&props, &entry()).identity
+        };
+        let first = of("b1", "/m", 512);
+        assert_eq!(first, of("b1", "/m", 512));
+        for other in [of("b2", "/m", 512), of("b1", "/n", 512), of("b1", "/m", 1024)] {
+            assert_ne!(first, other);
+        }
+    }
+
+    #[test]
+    fn a_router_tells_what_a_model_will_be_started_with() {
+        let cases = [
+            (json!(["--ctx-size", "8192", "-np", "2"]), Some(4096)),
+            (json!(["--ctx-size", "8192", "-np", "2", "--kv-unified"]), Some(8192)),
+            (json!(["-c", "8192"]), Some(8192)),
+            (json!(["-c", "0"]), None),
+            (json!(["-c"]), None),
+            (Value::Null, None),
+        ];
+        for (args, want) in cases {
+            let loaded = read(&Value::Null, &json!({"id": "m", "status": {"value": "unloaded", "args": args}}));
+            assert_eq!((loaded.window, loaded.provisional), (want, true), "{args}");
+        }
+    }
+
+    #[test]
+    fn any_name_means_the_one_model_of_a_plain_server() {
+        let entries = [entry()];
+        assert!(find(&entries, "whatever", false).is_some());
+        assert!(find(&entries, "alias", true).is_some());
+        assert!(find(&entries, "whatever", true).is_none());
+    }
+}

@@ -1,0 +1,196 @@
+//! Pure: what `/api/ps`, `/api/tags` and `/api/show` say of a model.
+
+use serde_json::Value;
+
+use crate::upstream::{Loaded, ModelInfo, tokens};
+
+/// The window Ollama gives any model that sees images, at least (tokens).
+const VISION_FLOOR: u32 = 2048;
+
+/// The models on disk, and those of them that are loaded.
+pub(super) fn models(tags: &Value, ps: &Value) -> Vec<ModelInfo> {
+    let read = |tag: &Value| {
+        let id = tag["name"].as_str().or_else(|| tag["model"].as_str())?;
+        let running = listed(ps, id);
+        Some(ModelInfo {
+            id: id.to_owned(),
+            trained: tokens(&tag["details"]["context_length"]),
+            window: running.and_then(|running| tokens(&running["context_length"])),
+            loaded: (!ps.is_null()).then_some(running.is_some()),
+        })
+    };
+    tags["models"].as_array().into_iter().flatten().filter_map(read).collect()
+}
+
+pub(super) fn is_listed(ps: &Value, model: &str) -> bool {
+    listed(ps, model).is_some()
+}
+
+/// What is loaded; for a model that is not, what its description says it will be loaded with.
+pub(super) fn loaded(ps: &Value, show: &Value, model: &str) -> Loaded {
+    let running = listed(ps, model);
+    let trained = trained(show);
+    let vision = show["capabilities"].as_array().is_some_and(|all| all.iter().any(|c| c == "vision"));
+    let asked = running.and_then(|running| tokens(&running["context_length"]));
+    let planned = || {
+        let num_ctx = parameter(show["parameters"].as_str()?, "num_ctx")?.parse().ok()?;
+        let floored = if vision { VISION_FLOOR.max(num_ctx) } else { num_ctx };
+        Some(trained.map_or(floored, |trained| floored.min(trained))).filter(|n| *n > 0)
+    };
+    // A model of ollama.com: nothing local holds for it.
+    let remote = show["remote_host"].as_str().is_some_and(|host| !host.is_empty());
+    let (window, asked_of, provisional) = match asked {
+        _ if remote => (None, "/api/show remote_host", true),
+        // Ollama 0.13 lists the window it was asked for and loads no more than the trained length.
+        Some(window) if trained.is_some_and(|trained| trained < window) => (trained, "/api/show context_length", false),
+        Some(window) => (Some(window), "/api/ps", false),
+        None => match planned() {
+            Some(window) => (Some(window), "/api/show parameters num_ctx", true),
+            None => (None, "/api/ps", true),
+        },
+    };
+    let template = show["template"].as_str().filter(|template| template.contains("{%"));
+    let digest = running.map_or("not loaded", |running| running["digest"].as_str().unwrap_or("-"));
+    Loaded {
+        window,
+        asked_of,
+        provisional,
+        trained,
+        identity: format!("ollama {} {digest} {}", canonical(model), window.unwrap_or(0)),
+        slots: None,
+        // Each of Ollama's slots has the whole num_ctx.
+        unified: Some(false),
+        chat_template: template.map(str::to_owned),
+        template_caps: None,
+        model_path: show["modelfile"].as_str().and_then(blob_path),
+        vision,
+    }
+}
+
+fn listed<'a>(ps: &'a Value, model: &str) -> Option<&'a Value> {
+    let wanted = canonical(model);
+    let names = |running: &Value| {
+        [&running["name"], &running["model"]].iter().any(|name| name.as_str().is_some_and(|n| canonical(n) == wanted))
+    };
+    ps["models"].as_array()?.iter().find(|running| names(running))
+}
+
+/// The one spelling of a name: lower case, without the default registry and namespace, with a tag.
+fn canonical(name: &str) -> String {
+    let name = name.trim().to_ascii_lowercase();
+    let name = name.strip_prefix("https://").unwrap_or(&name);
+    let name = name.strip_prefix("registry.ollama.ai/").unwrap_or(name);
+    let name = name.strip_prefix("library/").unwrap_or(name);
+    let last = name.rsplit('/').next().unwrap_or(name);
+    if last.contains(':') { name.to_owned() } else { format!("{name}:latest") }
+}
+
+fn trained(show: &Value) -> Option<u32> {
+    let info = &show["model_info"];
+    let by_arch =
+        info["general.architecture"].as_str().and_then(|arch| tokens(&info[format!("{arch}.context_length")]));
+    by_arch.or_else(|| tokens(&show["details"]["context_length"]))
+}
+
+/// One value of `parameters`, which is text: `num_ctx                        8192`, a line each.
+fn parameter<'a>(parameters: &'a str, name: &str) -> Option<&'a str> {
+    parameters.lines().find_map(|line| {
+        let (key, value) = line.trim().split_once(char::is_whitespace)?;
+        (key == name).then_some(value.trim())
+    })
+}
+
+/// The file after the first `FROM` of a Modelfile, if it is a path.
+fn blob_path(modelfile: &str) -> Option<String> {
+    let path = modelfile.lines().find_map(|line| line.strip_prefix("FROM "))?.trim().trim_matches('"');
+    let absolute = path.starts_with('/') || path.get(1..3).is_some_and(|drive| drive == ":\\");
+    absolute.then(|| path.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn show() -> Value {
+        json!({
+            "modelfile": "# Modelfile generated by \"ollama show\"\nFROM /m/blobs/sha256-ab\nPARAMETER num_ctx 8192",
+            "parameters": "stop                           \"<|im_end|>\"\nnum_ctx                        8192",
+            "template": "{%- if tools %}", "capabilities": ["completion"],
+            "model_info": {"general.architecture": "qwen3", "qwen3.context_length": 40960}
+        })
+    }
+
+    #[test]
+    fn a_loaded_model_is_found_by_any_of_its_names() {
+        let ps = json!({"models": [{"name": "qwen3:8b", "digest": "500a", "context_length": 32768},
+                                   {"name": "llama3.2:latest", "digest": "aa", "context_length": 4096}]});
+        let cases = [
+            ("qwen3:8b", Some(32768)),
+            ("QWEN3:8B", Some(32768)),
+            ("registry.ollama.ai/library/qwen3:8b", Some(32768)),
+            ("Llama3.2", Some(4096)),
+            ("library/llama3.2", Some(4096)),
+            ("qwen3", None),
+            ("me/llama3.2", None),
+        ];
+        for (name, window) in cases {
+            assert_eq!(loaded(&ps, &Value::Null, name).window, window, "{name}");
+        }
+        let found = loaded(&ps, &show(), "qwen3:8b");
+        assert_eq!((found.asked_of, found.provisional, found.trained), ("/api/ps", false, Some(40960)));
+        assert_eq!(found.model_path.as_deref(), Some("/m/blobs/sha256-ab"));
+        assert_eq!(found.chat_template.as_deref(), Some("{%- if tools %}"));
+    }
+
+    #[test]
+    fn a_model_not_loaded_is_foretold_and_never_by_its_trained_length() {
+        let ps = json!({"models": []});
+        let found = loaded(&ps, &show(), "qwen3:8b");
+        assert_eq!(
+            (found.window, found.asked_of, found.provisional),
+            (Some(8192), "/api/show parameters num_ctx", true)
+        );
+
+        let with = |change: &dyn Fn(&mut Value)| {
+            let mut show = show();
+            change(&mut show);
+            loaded(&ps, &show, "m")
+        };
+        assert_eq!(with(&|s| s["parameters"] = json!("")).window, None);
+        assert_eq!(with(&|s| s["parameters"] = json!("num_ctx 100000")).window, Some(40960));
+        let small = with(&|s| {
+            s["parameters"] = json!("num_ctx 512");
+            s["capabilities"] = json!(["vision"]);
+        });
+        assert_eq!((small.window, small.vision), (Some(2048), true));
+        assert_eq!(with(&|s| s["remote_host"] = json!("https://ollama.com")).window, None);
+        assert_eq!(with(&|s| s["template"] = json!("{{ if .System }}")).chat_template, None);
+    }
+
+    #[test]
+    fn an_old_server_lists_models_without_their_window() {
+        let ps = json!({"models": [{"name": "m:latest", "digest": "d"}]});
+        let found = loaded(&ps, &show(), "m");
+        assert_eq!((found.window, found.provisional), (Some(8192), true));
+        let loading = loaded(&json!({"models": []}), &show(), "m");
+        assert_ne!(found.identity, loading.identity);
+    }
+
+    #[test]
+    fn no_window_is_larger_than_the_model_was_trained_for() {
+        let ps = json!({"models": [{"name": "m:latest", "digest": "d", "context_length": 100_000}]});
+        let found = loaded(&ps, &show(), "m");
+        assert_eq!((found.window, found.provisional), (Some(40960), false));
+        assert_eq!(loaded(&ps, &Value::Null, "m").window, Some(100_000), "nothing known to the contrary");
+    }
+
+    #[test]
+    fn the_list_says_what_is_loaded() {
+        let tags = json!({"models": [{"name": "a:latest", "details": {}}, {"name": "b:latest"}]});
+        let ps = json!({"models": [{"name": "b:latest", "context_length": 4096}]});
+        let list = models(&tags, &ps);
+        assert_eq!((list[0].loaded, list[1].loaded, list[1].window), (Some(false), Some(true), Some(4096)));
+        assert_eq!(models(&tags, &Value::Null)[0].loaded, None);
+    }
+}

@@ -1,0 +1,153 @@
+//! Ollama, by its native API: the only one that can set the window, and be told not to drop messages in silence.
+
+mod info;
+mod request;
+mod response;
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use futures_util::StreamExt;
+use futures_util::stream::{self, BoxStream};
+use http::header::{self, HeaderValue};
+use http::{HeaderMap, Method, StatusCode};
+use serde_json::{Value, json};
+
+use super::error::Error;
+use super::link::{ERROR_BODY, Link, Reply, strip_hop_by_hop};
+use super::ndjson::{LINE_LIMIT, Lines};
+use super::{ASK_LIMIT, ChatOptions, LOAD_LIMIT, Loaded, ModelInfo};
+
+use response::{Completion, Head};
+
+/// The window Ollama gives a model on a machine with less than 23 GiB of video memory, if nobody asked for another
+/// (tokens): the least to reckon with while a model is not loaded and its Modelfile says nothing.
+pub const SMALLEST_DEFAULT_WINDOW: u32 = 4096;
+
+pub(super) async fn models(link: &Link) -> Result<Vec<ModelInfo>, Error> {
+    let (tags, ps) = tokio::join!(link.get("/api/tags", ASK_LIMIT), link.get("/api/ps", ASK_LIMIT));
+    Ok(info::models(&tags?, &ps.unwrap_or(Value::Null)))
+}
+
+/// What is loaded, or else what will be, as far as it can be foretold. Loads nothing.
+pub(super) async fn loaded(link: &Link, model: &str) -> Result<Loaded, Error> {
+    let ask = json!({ "model": model }).to_string();
+    let (ps, show) = tokio::join!(link.get("/api/ps", ASK_LIMIT), link.post("/api/show", ask, ASK_LIMIT));
+    let ps = ps?;
+    match show {
+        Ok(show) => Ok(info::loaded(&ps, &show, model)),
+        // What is loaded counts even where its description cannot be had.
+        Err(_) if info::is_listed(&ps, model) => Ok(info::loaded(&ps, &Value::Null, model)),
+        Err(error) => Err(error),
+    }
+}
+
+pub(super) async fn load(link: &Link, model: &str, num_ctx: Option<u32>) -> Result<(), Error> {
+    let mut ask = json!({ "model": model, "messages": [], "stream": false });
+    if let Some(num_ctx) = num_ctx {
+        ask["options"] = json!({ "num_ctx": num_ctx });
+    }
+    let answer = link.post("/api/chat", ask.to_string(), LOAD_LIMIT).await?;
+    match answer["error"].as_str() {
+        Some(_) => Err(link.protocol("said 200 to loading a model, and then an error")),
+        None => Ok(()),
+    }
+}
+
+/// An OpenAI chat request, asked in Ollama's words; the reply in OpenAI's.
+pub(super) async fn chat(
+    link: &Link,
+    mut headers: HeaderMap,
+    body: Bytes,
+    options: ChatOptions,
+) -> Result<Reply, Error> {
+    let asked = match request::translate(&body, options.num_ctx) {
+        Ok(asked) => asked,
+        Err(refused) => return Ok(Reply::json(StatusCode::BAD_REQUEST, HeaderMap::new(), refused.body())),
+    };
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    let request = link.request(Method::POST, "/api/chat", headers)?.body(asked.body);
+    let response = link.send(request).await?;
+    let (status, mut said) = (response.status(), response.headers().clone());
+    if status.as_u16() >= 400 {
+        let body = link.read_start(response, ERROR_BODY).await?;
+        return Ok(Reply::json(status, said, response::error(status.as_u16(), &body)));
+    }
+    let head = Head { id: format!("chatcmpl-{}", unique(24)), created: unix_seconds(), call_id: || unique(9) };
+    if !asked.stream {
+        let body = link.read(response, LINE_LIMIT).await?;
+        return Ok(match response::completion(&head, &body) {
+            Ok(Completion::Reply(body)) => Reply::json(StatusCode::OK, said, body),
+            Ok(Completion::Error(body)) => Reply::json(StatusCode::BAD_GATEWAY, said, body),
+            Err(what) => return Err(link.protocol(what)),
+        });
+    }
+    strip_hop_by_hop(&mut said);
+    said.remove(header::CONTENT_LENGTH);
+    said.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    let chunks = response::Chunks::new(head, asked.include_usage);
+    Ok(Reply { status, headers: said, body: events(link.clone(), link.stream(response), chunks) })
+}
+
+/// The NDJSON reply as OpenAI's events, each line as it comes. After the last line the reply is still read to its
+/// end, so that the connection can be used again.
+fn events(
+    link: Link,
+    body: BoxStream<'static, Result<Bytes, Error>>,
+    chunks: response::Chunks,
+) -> BoxStream<'static, Result<Bytes, Error>> {
+    let start = Some((body, Lines::default(), chunks));
+    stream::unfold(start, move |state| {
+        let link = link.clone();
+        async move {
+            let (mut body, mut lines, mut chunks) = state?;
+            loop {
+                let mut out = Vec::new();
+                match body.next().await {
+                    Some(Ok(bytes)) => {
+                        let complete = match lines.push(&bytes) {
+                            Ok(complete) => complete,
+                            Err(error) => return Some((Err(link.protocol(error.to_string())), None)),
+                        };
+                        complete.iter().for_each(|line| chunks.line(line, &mut out));
+                    }
+                    // A connection that breaks after the last line has broken nothing.
+                    Some(Err(_)) if chunks.is_over() => return None,
+                    Some(Err(error)) => return Some((Err(error), None)),
+                    None => {
+                        lines.finish().iter().for_each(|line| chunks.line(line, &mut out));
+                        chunks.end(&mut out);
+                        return (!out.is_empty()).then(|| (Ok(out.into()), None));
+                    }
+                }
+                if !out.is_empty() {
+                    return Some((Ok(out.into()), Some((body, lines, chunks))));
+                }
+            }
+        }
+    })
+    .boxed()
+}
+
+fn unix_seconds() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+/// `length` lower-case letters and digits (at most 48) that no other call of this or another process gets. Ids of
+/// calls have nine: some Mistral templates refuse any other length.
+fn unique(length: usize) -> String {
+    static COUNTER: AtomicU64 = AtomicU64::new(0);
+    const DIGITS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
+    let count = COUNTER.fetch_add(1, Ordering::Relaxed);
+    // RandomState is seeded by the system's randomness once a thread, and differs from call to call.
+    let seed = (count, RandomState::new().hash_one(count), RandomState::new().hash_one(unix_seconds()));
+    let mut hash = blake3::Hasher::new();
+    for part in [seed.0, seed.1, seed.2] {
+        hash.update(&part.to_le_bytes());
+    }
+    let mut random = [0; 48];
+    hash.finalize_xof().fill(&mut random);
+    random.iter().take(length).map(|byte| char::from(DIGITS[usize::from(*byte) % DIGITS.len()])).collect()
+}
