@@ -217,12 +217,17 @@ impl Work<'_> {
     fn fold(&mut self, from: usize, to: usize, keep: &[usize], budget: Tokens) {
         let input = self.input;
         let old = input.old.edits.iter().find_map(|e| match e {
-            Edit::Fold { to, keep, brief, .. } => Some((*to, keep.clone(), brief.clone())),
+            Edit::Fold { from, to, keep, brief } => Some((*from, *to, keep.clone(), brief.clone())),
             _ => None,
         });
-        // What the last brief holds already is not read again.
-        let (done, was_kept) = old.as_ref().map_or((from, &[][..]), |(to, keep, _)| (*to, keep.as_slice()));
-        let fresh = was_kept.iter().copied().chain(done.max(from)..to).filter(|at| !keep.contains(at));
+        // What the last brief holds already is not read again. A fold may begin before the last one: at a large first
+        // message that is history now.
+        let (began, done, was_kept) =
+            old.as_ref().map_or((from, from, &[][..]), |(from, to, keep, _)| (*from, *to, keep.as_slice()));
+        let fresh = (from..began.min(to))
+            .chain(was_kept.iter().copied())
+            .chain(done.max(from)..to)
+            .filter(|at| !keep.contains(at));
         let messages: Vec<&Message> = fresh.map(|at| &input.conversation.body[at]).collect();
         let records: Vec<(String, String)> = input
             .old
@@ -238,7 +243,7 @@ impl Work<'_> {
         let history = input.store.history_path(input.id).display().to_string();
         let material = brief::Material {
             messages: &messages,
-            previous: old.as_ref().map(|(_, _, brief)| brief.as_ref()),
+            previous: old.as_ref().map(|(_, _, _, brief)| brief.as_ref()),
             history_path: &history,
             conversation: input.id,
             records: &records,

@@ -21,13 +21,6 @@ impl Cost {
     }
 }
 
-/// A brief that a model wrote ahead of need.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ready {
-    /// How many messages of the body it covers.
-    pub covers: usize,
-}
-
 /// Everything the planner needs to know about the request at hand.
 #[derive(Debug, Clone, Default)]
 pub struct Facts {
@@ -51,8 +44,6 @@ pub struct Facts {
     pub edit_costs: Vec<Tokens>,
     /// Messages of the body that were forwarded before: the server may hold them in its prompt cache.
     pub forwarded: usize,
-    /// A brief made ahead of need.
-    pub ready: Option<Ready>,
     /// Briefs can be made between requests, so that folding may wait for the wall.
     pub background: bool,
 }

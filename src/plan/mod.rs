@@ -20,7 +20,7 @@ mod truncate;
 use std::fmt;
 
 pub use budget::{Lines, output_reserved};
-pub use facts::{Cost, Facts, Ready, Regions};
+pub use facts::{Cost, Facts, Regions};
 pub use policy::{Policy, Size, Strategy, TemplateFacts};
 
 use crate::conversation::edit::Rule;

@@ -18,7 +18,7 @@ use crate::measure::window::Window;
 use crate::measure::{self, Known, Sureness, tokens};
 use crate::plan::emergency::{self, Refusal};
 use crate::plan::rewrite::{self, Out};
-use crate::plan::{self, Action, Facts, Lines, Plan, Policy, Ready, Regions};
+use crate::plan::{self, Action, Facts, Lines, Plan, Policy, Regions};
 use crate::store::{Batch, ConversationUpdate, Event, Located, Node, Original};
 use crate::upstream::Upstream;
 
@@ -278,11 +278,6 @@ impl App {
             plan::output_reserved(facts.window, draft.request.max_tokens, self.config.window.output_reserved);
         facts.forwarded = forwarded;
         facts.background = policy.background;
-        facts.ready = live
-            .brief
-            .as_ref()
-            .filter(|b| b.covers >= 1 && chain.get(b.covers - 1) == Some(&b.chain))
-            .map(|b| Ready { covers: b.covers });
         let mut sureness = self.measure.sureness(&draft.key);
         if known.is_some() && sureness == Sureness::Estimated {
             sureness = Sureness::Calibrated;
