@@ -137,6 +137,8 @@ struct Draft<'a> {
     can_count: bool,
     id: &'a str,
     warnings: Vec<String>,
+    /// The old view as the server counted it.
+    counted: Option<Tokens>,
 }
 
 /// A view that was drafted, with its bytes and size.
@@ -179,6 +181,7 @@ impl App {
             old,
             id: &id,
             warnings,
+            counted: None,
         };
         let forwarded = located.as_ref().map_or(0, |l| l.depth);
         let (facts, sureness) = self.measured(&mut draft, &chain, &window, forwarded, &policy, attempt).await;
@@ -310,6 +313,7 @@ impl App {
             Ok(exact) => {
                 // The costs follow the count, so that lines are compared with what the server will see.
                 emergency::scale(&mut facts, f64::from(exact) / f64::from(estimate.max(1)));
+                draft.counted = Some(exact);
                 (facts, Sureness::Counted)
             }
             Err(e) => {
@@ -379,7 +383,7 @@ impl App {
             let out = rewrite::rewrite(conversation, &applied.view, &draft.policy.template);
             let body = bytes_of(draft.request, &out);
             let planned = plan.after.prompt();
-            let (tokens, sureness) = match self.recount(draft, &plan, &body, sureness).await {
+            let (tokens, sureness) = match self.recount(draft, &plan, &body).await {
                 Some(exact) => (exact, Sureness::Counted),
                 None => (self.estimated(draft, &facts, &applied.view, conversation, &plan), sureness),
             };
@@ -393,7 +397,11 @@ impl App {
                         plan.lines.limit,
                     ));
                 }
-                let room = facts.window.saturating_sub(tokens);
+                let mut room = facts.window.saturating_sub(tokens);
+                if draft.request.max_tokens.is_some_and(|asked| asked > room) && sureness != Sureness::Counted {
+                    // An estimate changes as more is learnt; the same history must give the same bytes.
+                    room = self.counted_room(draft, &body, facts.window).await.unwrap_or(room);
+                }
                 let body =
                     if facts.window < UNKNOWN_WINDOW { lower_max_tokens(draft.request, body, room) } else { body };
                 return Ok(Drafted {
@@ -411,14 +419,22 @@ impl App {
         }
     }
 
+    /// The room that a prompt leaves, by the server's own count, where it can count.
+    async fn counted_room(&self, draft: &Draft<'_>, body: &Bytes, window: Tokens) -> Option<Tokens> {
+        if !draft.can_count || window >= UNKNOWN_WINDOW {
+            return None;
+        }
+        Some(window.saturating_sub(draft.upstream.count(body).await.ok()?))
+    }
+
     /// The exact size of what would be sent, where it matters and the server can tell.
-    async fn recount(&self, draft: &Draft<'_>, plan: &Plan, body: &Bytes, sureness: Sureness) -> Option<Tokens> {
+    async fn recount(&self, draft: &Draft<'_>, plan: &Plan, body: &Bytes) -> Option<Tokens> {
         if !draft.can_count {
             return None;
         }
         if plan.actions.is_empty() {
             // Counted a moment ago, or far from any line.
-            return (sureness == Sureness::Counted).then(|| plan.after.prompt());
+            return draft.counted;
         }
         draft.upstream.count(body).await.ok()
     }
