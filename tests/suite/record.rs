@@ -111,7 +111,7 @@ fn kill_nine_at_any_point_loses_nothing() {
             break;
         }
         // Killed in the middle of a request: as it comes, while it is worked on, or when the server has it.
-        let before = fake.mains().len();
+        let before = fake.count();
         let mut conn = Conn::open(served.address);
         let body = turns[next].body();
         conn.send("POST", "/v1/chat/completions", &[], &body);
@@ -125,7 +125,7 @@ fn kill_nine_at_any_point_loses_nothing() {
         served.kill();
         kills += 1;
         drop(conn);
-        if fake.mains().len() > before {
+        if fake.count() > before {
             let seen = fake.last();
             assert!(nothing_is_lost(dir.path(), &turns[next], &seen.body) <= 100);
             forwarded.push((next, seen.body));
