@@ -1,7 +1,7 @@
 //! The command line of windowsill. stdout is for data, stderr for logs and errors. Exit codes: 0 fine, 1 it ran and the
 //! answer is bad, 2 the command line or the config is wrong.
 
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, IsTerminal as _, Read as _, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -219,7 +219,8 @@ fn out_json(value: &Value) -> Result<(), Failure> {
 fn serve(config: Config) -> Result<ExitCode, Failure> {
     let filter = tracing_subscriber::EnvFilter::try_new(&config.log.filter)
         .map_err(|e| Failure::Usage(format!("RUST_LOG: {e}")))?;
-    let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
+    let ansi = io::stderr().is_terminal();
+    let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(ansi);
     match config.log.format {
         LogFormat::Json => logs.json().init(),
         LogFormat::Text => logs.init(),
@@ -276,7 +277,7 @@ fn dry_run(config: Config, of: &OfFile) -> Result<Value, Failure> {
         std::fs::read(&of.file).map_err(|e| Failure::Usage(format!("failed to read {}: {e}", of.file.display())))?
     };
     let body = plan_file(Bytes::from(bytes))?;
-    let scratch = std::env::temp_dir().join(format!("windowsill-dry-{}", std::process::id()));
+    let scratch = config::scratch_dir();
     let report = runtime()?.block_on(async {
         let app = Arc::new(App::start_dry(config, &scratch).await?);
         let report = app.dry_run(body, of.model.as_deref()).await;
@@ -352,7 +353,7 @@ fn context(config: &Config, id: Option<&str>, json: bool) -> Result<ExitCode, Fa
     if let Some(rows) = report["conversations"].as_array() {
         page += &format!(
             "{:<18}{:>9}{:>10}{:>9}  {:<20} {}\n",
-            "CONVERSATION", "MESSAGES", "PROMPT", "WINDOW", "MODEL", "TITLE"
+            "CONVERSATION", "MESSAGES", "PROMPT", "PRESSURE", "MODEL", "TITLE"
         );
         for row in rows {
             page += &format!(

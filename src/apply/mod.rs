@@ -14,6 +14,12 @@ use crate::plan::{Action, Plan};
 use crate::store::{Original, Store};
 use preview::{Call, Pointer};
 
+/// A result of fewer bytes than this leaves no findings behind: they would be most of it.
+const WITH_FINDINGS: usize = 900;
+
+/// Findings that stay of a cleared result.
+const FINDINGS: usize = 2;
+
 /// What the plan of one request is applied to.
 pub struct Input<'a> {
     /// The client's history.
@@ -104,7 +110,11 @@ impl Work<'_> {
             Action::Placeholder { at } => {
                 let (record, path) = self.save(*at)?;
                 let (call, pointer) = (call(input.conversation, *at), Pointer { id: &record, path: &path });
-                let text = preview::placeholder(self.text(*at), &call, &pointer);
+                let mut text = preview::placeholder(self.text(*at), &call, &pointer);
+                for line in self.findings(*at) {
+                    text.push('\n');
+                    text.push_str(&line);
+                }
                 self.text_edit(*at, Rule::Clear, text, record);
             }
             Action::Repeat { at, .. } => {
@@ -131,6 +141,16 @@ impl Work<'_> {
             Action::Fold { from, to, keep, budget, .. } => self.fold(*from, *to, keep, *budget),
         }
         Ok(())
+    }
+
+    /// The lines of a cleared result that would be missed most.
+    fn findings(&self, at: usize) -> Vec<String> {
+        let body = &self.input.conversation.body;
+        if body[at].text.len() < WITH_FINDINGS {
+            return Vec::new();
+        }
+        let made = call_of(body, at).map(|(message, call)| &body[message].calls[call]);
+        brief::findings(&body[at], made, FINDINGS)
     }
 
     fn text(&self, at: usize) -> &str {

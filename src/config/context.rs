@@ -1,6 +1,6 @@
 //! The settings a profile may override, as layers: what one place says of them, and what holds when all have spoken.
 //!
-//! A setting is one line in [`settings!`] and one in `config.toml`. No layer is read twice, and none is ever changed.
+//! A setting is one line in `settings!` and one in `config.toml`. No layer is read twice, and none is ever changed.
 
 use crate::conversation::Tokens;
 use crate::plan::{Policy, Size, Strategy, TemplateFacts};

@@ -23,10 +23,10 @@ pub struct Environment {
 }
 
 impl Environment {
-    /// The process's own. Variables that are not UTF-8 are left out.
+    /// The process's own. What is not UTF-8 in a value becomes U+FFFD, which no setting of ours takes.
     pub fn of_process() -> Environment {
         let vars = std::env::vars_os()
-            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.to_string_lossy().into_owned())))
             .collect();
         Environment { vars, cwd: std::env::current_dir().unwrap_or_else(|_| PathBuf::from(".")) }
     }
@@ -61,7 +61,9 @@ impl Environment {
         let mut layer = Layer::default();
         for (variable, rest) in self.vars.keys().filter_map(|name| Some((name, name.strip_prefix(PREFIX)?))) {
             let Some(text) = self.get(variable) else { continue };
-            if let Some((_, dotted)) = known.iter().find(|(known, _)| known == variable) {
+            if text.contains(char::REPLACEMENT_CHARACTER) {
+                problems.push(Problem::new("environment", format!("`{variable}` is not UTF-8")));
+            } else if let Some((_, dotted)) = known.iter().find(|(known, _)| known == variable) {
                 let source = format!("environment {variable}");
                 layer.values.insert(dotted.clone(), Written::word(variable, text, "environment", &source));
             } else if let Some(hint) = slip(rest, sections, &names) {
@@ -118,4 +120,9 @@ pub(crate) fn flags(flags: &Flags) -> Layer {
         layer.repeated.push(("--upstream".to_owned(), BTreeMap::from([("url".to_owned(), written)])));
     }
     layer
+}
+
+/// A folder of this process alone, for what is thrown away at its end. Not made yet.
+pub fn scratch_dir() -> PathBuf {
+    std::env::temp_dir().join(format!("windowsill-dry-{}", std::process::id()))
 }

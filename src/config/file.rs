@@ -9,7 +9,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::problem::{Problem, near, nearest, quoted};
-use super::written::{Value, Written, is_secret};
+use super::written::{Value, Written, is_secret, mask};
 
 /// One table that a file may have, and its keys.
 #[derive(Debug, Clone, Copy)]
@@ -100,9 +100,9 @@ impl SourceText<'_> {
     fn shown(&self, range: std::ops::Range<usize>) -> String {
         /// Characters of a value that a message repeats.
         const MOST: usize = 40;
-        let line = self.text.get(range).unwrap_or_default().lines().next().unwrap_or_default();
+        let line = mask(self.text.get(range).unwrap_or_default().lines().next().unwrap_or_default());
         if line.chars().count() <= MOST {
-            return line.to_owned();
+            return line;
         }
         line.chars().take(MOST).chain(['…']).collect()
     }
@@ -217,25 +217,22 @@ impl Walk<'_> {
 
     /// Reports a name that nothing knows, with the nearest right one.
     fn unknown(&mut self, path: &str, name: &str, keys: &[&str], offset: usize, is_table: bool) {
-        let depth = |path: &str| if path.is_empty() { 0 } else { path.matches('.').count() + 1 };
-        let children: Vec<&str> = self
-            .sections
-            .iter()
-            .filter(|section| !section.path.is_empty() && depth(section.path) == depth(path) + 1)
-            .filter_map(|section| section.path.strip_prefix(path))
-            .map(|rest| rest.trim_start_matches('.'))
-            .collect();
-        let homes: Vec<String> = self
-            .sections
-            .iter()
-            .filter(|section| section.keys.contains(&name) && section.path != path)
-            .map(|section| match (section.path, section.repeated) {
+        let below = if path.is_empty() { String::new() } else { format!("{path}.") };
+        let mut children: Vec<&str> = Vec::new();
+        for section in self.sections.iter().filter(|section| !section.path.is_empty()) {
+            let child = section.path.strip_prefix(&below).and_then(|rest| rest.split('.').next());
+            children.extend(child.filter(|child| !children.contains(child)));
+        }
+        let has_it = |section: &&Section| section.keys.contains(&name) && section.path != path;
+        let near_home = self.sections.iter().filter(|section| section.path.starts_with(&below)).find(has_it);
+        let home = near_home.or_else(|| self.sections.iter().find(has_it)).map(|section| {
+            match (section.path, section.repeated) {
                 ("", _) => "at the top of the file, above the first table".to_owned(),
                 (path, true) => format!("in [[{path}]]"),
                 (path, false) => format!("in [{path}]"),
-            })
-            .collect();
-        let hint = match homes.first() {
+            }
+        });
+        let hint = match home {
             Some(home) if !is_table => format!("`{name}` stands {home}"),
             _ if is_table => match near(name, &children) {
                 Some(child) => format!("did you mean [{}]?", join(path, child)),
@@ -250,6 +247,9 @@ impl Walk<'_> {
         let what = match (is_table, path) {
             (true, _) => format!("unknown table [{}]", join(path, name)),
             (false, "") => format!("unknown key `{name}`"),
+            (false, path) if self.sections.iter().any(|section| section.path == path && section.repeated) => {
+                format!("unknown key `{name}` in [[{path}]]")
+            }
             (false, path) => format!("unknown key `{name}` in [{path}]"),
         };
         self.problems.push(Problem::new(self.source.place(offset), what).hint(hint));

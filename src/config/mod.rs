@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 use crate::plan::Policy;
 
 pub use context::{Context, SummaryModel, Template};
-pub use env::Environment;
+pub use env::{Environment, scratch_dir};
 pub use model::{ModelHints, SizeClass, parameters_in_name};
 pub use problem::{Problem, report};
 pub use profile::{DEFAULT as DEFAULT_PROFILE, Profile};
@@ -123,7 +123,7 @@ pub struct Resolved {
 /// Reads flags, environment, file and profiles.
 ///
 /// # Errors
-/// Every problem found, in the order flags, environment, file, profiles, and what does not go together.
+/// Every problem found, in the order flags, environment, file by line, profiles.
 pub fn load(flags: &Flags) -> Result<Config, Vec<Problem>> {
     load_from(flags, &Environment::of_process())
 }
@@ -138,8 +138,17 @@ pub fn load_from(flags: &Flags, environment: &Environment) -> Result<Config, Vec
     let config = serve::resolve(&layers, flags, environment, &mut problems);
     match config {
         Some(config) if problems.is_empty() => Ok(config),
-        _ => Err(problems),
+        _ => {
+            let file = layers.path.as_ref().map(|path| display(path, &environment.cwd));
+            problem::in_order(&mut problems, file.as_deref().unwrap_or_default());
+            Err(problems)
+        }
     }
+}
+
+/// Every key of `config.toml`: its table (empty for the top) and its name.
+pub fn known_keys() -> Vec<(&'static str, &'static str)> {
+    SECTIONS.iter().flat_map(|section| section.keys.iter().map(|key| (section.path, *key))).collect()
 }
 
 /// Everything that was written, by who wrote it.

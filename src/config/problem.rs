@@ -53,6 +53,34 @@ impl fmt::Display for Problem {
     }
 }
 
+/// Puts problems in the order a person reads: flags, environment, the config file by line, other files.
+pub(crate) fn in_order(problems: &mut [Problem], config_file: &str) {
+    problems.sort_by_cached_key(|problem| {
+        let (file, line, column) = split_place(&problem.place);
+        let rank = match file {
+            _ if file.starts_with("--") || file.starts_with("flag ") => 0,
+            _ if file.starts_with("environment") => 1,
+            _ if file == config_file => 2,
+            _ => 3,
+        };
+        // Whatever is said of a file as a whole comes after what is said of a line.
+        let name = if rank == 3 { file.to_owned() } else { String::new() };
+        (rank, name, line.unwrap_or(usize::MAX), column.unwrap_or(0))
+    });
+}
+
+/// `FILE:LINE:COLUMN`, `FILE:LINE` or `FILE` in its parts.
+fn split_place(place: &str) -> (&str, Option<usize>, Option<usize>) {
+    let number_after = |text: &str| text.rsplit_once(':').and_then(|(rest, n)| Some((rest.len(), n.parse().ok()?)));
+    match number_after(place) {
+        None => (place, None, None),
+        Some((cut, last)) => match number_after(&place[..cut]) {
+            None => (&place[..cut], Some(last), None),
+            Some((file, line)) => (&place[..file], Some(line), Some(last)),
+        },
+    }
+}
+
 /// All problems as a person reads them, with a last line that counts them and says `outcome`
 /// (for example `nothing was started`).
 pub fn report(problems: &[Problem], outcome: &str) -> String {

@@ -100,7 +100,9 @@ impl Profile {
         let stated = ["match.names", "match.template_contains"].iter().any(|key| layer.values.contains_key(*key));
         if !stated {
             let problem = Problem::new(display, "it fits no model: `names` in [match] is missing");
-            found.push(problem.hint("say which models it is for, such as names = [\"qwen3*\"]"));
+            found.push(
+                problem.hint("such as names = [\"qwen3*\"], or names = [] if only x-windowsill-profile is to pick it"),
+            );
         }
         Some(Profile {
             name: name.to_owned(),

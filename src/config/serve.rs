@@ -162,13 +162,15 @@ fn num_ctx(value: &Value) -> Result<NumCtx, String> {
         (_, Some("loaded")) => Ok(NumCtx::Loaded),
         (_, Some("fit")) => {
             Err("must be \"loaded\" or a number of tokens, for fitting the window to the memory is not \
-             built in yet\nuse \"loaded\", or ask `windowsill fit` for the number"
+             built in yet\nuse \"loaded\", or a number of tokens"
                 .to_owned())
         }
         (Value::Text(text), _) if text.trim().parse::<u32>().is_ok() => {
             Err("must be \"loaded\" or a number of tokens\nwrite the number without quotes".to_owned())
         }
-        _ => read::tokens(value).map(NumCtx::Fixed).map_err(|_| "must be \"loaded\" or a number of tokens".to_owned()),
+        _ => read::tokens(value)
+            .map(NumCtx::Fixed)
+            .map_err(|_| "must be \"loaded\" or a whole number of tokens".to_owned()),
     }
 }
 

@@ -154,15 +154,17 @@ fn name(value: &Value) -> Result<String, String> {
 }
 
 fn kind(value: &Value) -> Result<UpstreamKind, String> {
-    match read::choice(value, &["auto", "ollama", "llama-server", "openai", "embedded"])? {
-        "auto" => Ok(UpstreamKind::Auto),
-        "ollama" => Ok(UpstreamKind::Ollama),
-        "llama-server" => Ok(UpstreamKind::LlamaServer),
-        "openai" => Ok(UpstreamKind::OpenAi),
-        _ => Err("names a server, for serving a model inside windowsill is not built in yet\n\
-                  run llama-server or Ollama and use kind = \"auto\""
-            .to_owned()),
+    if value.text() == Some("embedded") {
+        return Err("must be a server, for serving a model inside windowsill is not built in yet\n\
+                    run llama-server or Ollama, and say kind = \"auto\""
+            .to_owned());
     }
+    Ok(match read::choice(value, &["auto", "ollama", "llama-server", "openai"])? {
+        "auto" => UpstreamKind::Auto,
+        "ollama" => UpstreamKind::Ollama,
+        "llama-server" => UpstreamKind::LlamaServer,
+        _ => UpstreamKind::OpenAi,
+    })
 }
 
 /// An `http` or `https` address.

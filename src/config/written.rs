@@ -54,7 +54,7 @@ pub struct Sourced<T> {
 impl Written {
     /// Text from outside a file: a flag or an environment variable.
     pub(crate) fn word(name: &str, text: &str, place: &str, source: &str) -> Written {
-        let shown = if is_secret(name) { String::new() } else { format!("{text:?}") };
+        let shown = if is_secret(name) { String::new() } else { mask(&format!("{text:?}")) };
         Written {
             value: Value::Word(text.to_owned()),
             shown,
@@ -90,6 +90,19 @@ impl Written {
 /// Whether a key, variable or flag of this name holds a secret, so that its value is never shown.
 pub(crate) fn is_secret(name: &str) -> bool {
     name.to_ascii_lowercase().replace('-', "_").ends_with("api_key")
+}
+
+/// Text with the user and password of an address in it blotted out.
+pub(crate) fn mask(text: &str) -> String {
+    let credentials = text.find("://").and_then(|scheme| {
+        let start = scheme + "://".len();
+        let end = start + text[start..].find('/').unwrap_or(text.len() - start);
+        Some((start, start + text[start..end].rfind('@')?))
+    });
+    match credentials {
+        Some((start, end)) => format!("{}…{}", &text[..start], &text[end..]),
+        None => text.to_owned(),
+    }
 }
 
 /// Reads one kind of value; the error completes the sentence "it …", with a hint after a line break.
@@ -152,7 +165,7 @@ pub(crate) fn names(value: &Value) -> Result<Vec<String>, String> {
         Value::Word(text) => {
             Ok(text.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect())
         }
-        _ => Err("must be a list of strings, such as [\"read_file\"]".to_owned()),
+        _ => Err("must be a list of strings, such as [\"a\", \"b\"]".to_owned()),
     }
 }
 

@@ -24,17 +24,23 @@ pub struct Lines {
 }
 
 impl Lines {
+    /// Half way between the folding lines: what comes down to here has room for a while.
+    pub(super) fn half_way(&self) -> Tokens {
+        self.summarize_to.midpoint(self.summarize_at)
+    }
+
     /// The lines for a request. Shares are of the window and count the reserved output, as pressure does; where system
     /// prompt and tools leave so little room that a line would cut into them, the share is taken of the room instead.
     pub fn of(facts: &Facts, policy: &Policy) -> Lines {
         let limit = facts.window.saturating_sub(facts.output_reserved).saturating_sub(facts.slack);
         let room = limit.saturating_sub(facts.head());
-        let line = |share: f64| {
-            let of_window = (f64::from(facts.window) * share - f64::from(facts.output_reserved)).max(0.0) as Tokens;
-            let of_room = facts.head() + (f64::from(room) * share) as Tokens;
-            let tight = of_window < facts.head() + (f64::from(room) * share / 2.0) as Tokens;
-            if tight { of_room.min(limit) } else { of_window.min(limit) }
-        };
+        let of_window =
+            |share: f64| (f64::from(facts.window) * share - f64::from(facts.output_reserved)).max(0.0) as Tokens;
+        let of_room = |share: f64| facts.head() + (f64::from(room) * share) as Tokens;
+        // One measure for all lines, or those that belong together would fall upon each other.
+        let lowest = policy.clear_to.min(policy.summarize_to);
+        let tight = of_window(lowest) < of_room(lowest / 2.0);
+        let line = |share: f64| if tight { of_room(share).min(limit) } else { of_window(share).min(limit) };
         let (clear_at, summarize_at) = (line(policy.clear_at), line(policy.summarize_at));
         Lines {
             limit,

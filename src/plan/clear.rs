@@ -1,32 +1,59 @@
 //! Clear: results older than `keep_recent` become a one-line placeholder, oldest first, in one go down to `clear_to`,
 //! and only when that frees more than it makes the server evaluate again. Never those of tools in `never_clear`.
 
-use super::facts::{PLACEHOLDER, SMALL};
+use std::collections::HashSet;
+
+use super::facts::{SMALL, placeholder};
 use super::sheet::Sheet;
-use super::{Action, economics, evict};
+use super::{Action, Strategy, economics, evict, summarize};
 use crate::conversation::edit::Rule;
+use crate::conversation::{Digest, Tokens};
 
 pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
     if sheet.total() <= sheet.lines.clear_at {
         return None;
     }
-    let at_wall = sheet.total() > sheet.lines.limit;
-    let snapshot = Snapshot::of(sheet);
     let recent = sheet.recent(sheet.policy.keep_recent);
-    let (count, first) = clear_before(sheet, recent, sheet.lines.clear_to);
+    if sheet.total() <= sheet.lines.limit {
+        let lines = sheet.lines;
+        return attempt(sheet, recent, |freed, again, _| {
+            economics::deep_clear(freed, lines.clear_at, lines.clear_to) && economics::worthwhile(freed, again)
+        });
+    }
+    if sheet.policy.strategy == Strategy::Off {
+        return attempt(sheet, recent, |freed, _, _| freed > 0);
+    }
+    // At the wall the choice is between this and folding; a little clearing would only put that off for a turn.
+    let lines = sheet.lines;
+    let instead =
+        |freed, _, total| total <= lines.limit && economics::deep_clear(freed, lines.summarize_at, lines.summarize_to);
+    let done = attempt(sheet, recent, instead);
+    // Where not even folding can keep all that is recent, clearing results among it is the milder way.
+    let fold = summarize::choose(sheet, sheet.policy.keep_recent, lines.summarize_to);
+    let newest = sheet.units.last().map_or(0, |u| u.start);
+    if done.is_none() && fold.is_some_and(|fold| fold.to > recent) { attempt(sheet, newest, instead) } else { done }
+}
+
+/// Clears before message `end`, and takes it back unless it pays: `(freed, evaluated again, total)`.
+fn attempt(sheet: &mut Sheet<'_>, end: usize, pays: impl Fn(Tokens, Tokens, Tokens) -> bool) -> Option<String> {
+    let snapshot = Snapshot::of(sheet);
+    let (count, first) = clear_before(sheet, end, sheet.lines.clear_to);
     let freed = snapshot.total - sheet.total().min(snapshot.total);
     let again = first.map_or(0, |at| sheet.evaluated_again(at));
-    if count > 0 && !at_wall && !economics::worthwhile(freed, again) {
+    if count == 0 || !pays(freed, again, sheet.total()) {
         snapshot.restore(sheet);
         return None;
     }
-    (count > 0).then(|| format!("{count} old results cleared, {freed} tokens freed, {again} to evaluate again"))
+    Some(format!("{count} old results cleared, {freed} tokens freed, {again} to evaluate again"))
 }
 
 /// Clears results and long arguments before message `end`, oldest first, until the prompt is down to `target`. Returns
 /// how many, and the first message that changed.
 pub(super) fn clear_before(sheet: &mut Sheet<'_>, end: usize, target: u32) -> (usize, Option<usize>) {
     let (mut count, mut first) = (0, None);
+    // The text that a recent result only points at is as recent as that.
+    let pointers = (end..sheet.cost.len()).filter(|i| sheet.touched[*i] == Some(Rule::Repeat));
+    let pointed: HashSet<Digest> = pointers.map(|i| sheet.conversation.body[i].digest).collect();
     // Kept as a running sum: the total of the sheet is linear in the history.
     let mut total = sheet.total();
     for at in 0..end.min(sheet.cost.len()) {
@@ -37,11 +64,16 @@ pub(super) fn clear_before(sheet: &mut Sheet<'_>, end: usize, target: u32) -> (u
             continue;
         }
         let before = sheet.cost[at];
-        if sheet.is_output(at) && sheet.cost[at] > SMALL && !sheet.is_protected(at) {
-            sheet.replace(at, Rule::Clear, PLACEHOLDER, Action::Placeholder { at });
+        if sheet.is_output(at)
+            && sheet.cost[at] > SMALL
+            && !sheet.is_protected(at)
+            && !pointed.contains(&sheet.conversation.body[at].digest)
+        {
+            let left = placeholder(sheet.facts.costs[at].text);
+            sheet.replace(at, Rule::Clear, left, Action::Placeholder { at });
         }
-        for call in 0..sheet.facts.costs[at].calls.len() {
-            if sheet.facts.costs[at].calls[call] > 2 * SMALL && !is_elided(sheet, at, call) {
+        for call in 0..sheet.calls[at].len() {
+            if sheet.calls[at][call] > 2 * SMALL && !is_elided(sheet, at, call) {
                 evict::elide(sheet, at, call, SMALL, Rule::Clear);
             }
         }
@@ -66,6 +98,7 @@ pub(super) fn is_elided(sheet: &Sheet<'_>, at: usize, call: usize) -> bool {
 struct Snapshot {
     total: u32,
     cost: Vec<u32>,
+    calls: Vec<Vec<u32>>,
     touched: Vec<Option<Rule>>,
     actions: Vec<Action>,
 }
@@ -75,6 +108,7 @@ impl Snapshot {
         Snapshot {
             total: sheet.total(),
             cost: sheet.cost.clone(),
+            calls: sheet.calls.clone(),
             touched: sheet.touched.clone(),
             actions: sheet.actions.clone(),
         }
@@ -82,6 +116,7 @@ impl Snapshot {
 
     fn restore(self, sheet: &mut Sheet<'_>) {
         sheet.cost = self.cost;
+        sheet.calls = self.calls;
         sheet.touched = self.touched;
         sheet.actions = self.actions;
     }

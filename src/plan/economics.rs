@@ -10,6 +10,17 @@ pub fn worthwhile(freed: Tokens, evaluated_again: Tokens) -> bool {
     freed > 0 && freed >= evaluated_again
 }
 
+/// Whether folding goes as deep as its lines promise: short of the wall anything less would be done again soon.
+pub fn deep_fold(freed: Tokens, at: Tokens, to: Tokens) -> bool {
+    freed > 0 && freed >= at.saturating_sub(to)
+}
+
+/// Whether clearing goes deep enough to be made at all: half of what its lines are apart, since what can be cleared may be
+/// spread thin, and clearing is cheaper than folding.
+pub fn deep_clear(freed: Tokens, at: Tokens, to: Tokens) -> bool {
+    freed > 0 && freed >= at.saturating_sub(to) / 2
+}
+
 /// The least that tokens evaluated over the ideal can be, with these sizes; infinite when the tail leaves no room.
 pub fn bound(head: Tokens, brief: Tokens, tail: Tokens, trigger: Tokens) -> f64 {
     let again = f64::from(brief) + f64::from(tail);

@@ -9,17 +9,19 @@ use crate::conversation::{Role, Tokens};
 /// Share of `evict_over` that the preview of an evicted result may take.
 const PREVIEW_SHARE: Tokens = 4;
 
+/// A preview of less than this many tokens has no room for the lines that matter beside its marker.
+const LEAST_PREVIEW: Tokens = 256;
+
 pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
     let over = sheet.lines.evict_over;
-    let budget = (over / PREVIEW_SHARE).max(super::facts::SMALL);
+    let budget = (over / PREVIEW_SHARE).max(LEAST_PREVIEW.min(over / 2));
     let last_user = sheet.last_user();
     let mut count = 0;
-    for at in sheet.facts.forwarded..sheet.cost.len() {
+    for at in sheet.forwarded..sheet.cost.len() {
         if sheet.touched[at].is_some() || sheet.folded(at) {
             continue;
         }
-        let cost = &sheet.facts.costs[at];
-        let text = cost.text + cost.media;
+        let text = sheet.text(at);
         // Pasted output in an older user message is output too; the last one is the request itself.
         let role = sheet.conversation.body[at].role;
         let pasted = role == Role::User && Some(at) != last_user && text > over.saturating_mul(2);
@@ -27,9 +29,8 @@ pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
             sheet.replace(at, Rule::Evict, budget, Action::Preview { at, budget, rule: Rule::Evict });
             count += 1;
         }
-        for call in 0..sheet.facts.costs[at].calls.len() {
-            let tokens = sheet.facts.costs[at].calls[call];
-            if tokens > over {
+        for call in 0..sheet.calls[at].len() {
+            if sheet.calls[at][call] > over {
                 elide(sheet, at, call, budget, Rule::Evict);
                 count += 1;
             }
@@ -40,13 +41,8 @@ pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
 
 /// Decides that the arguments of a call are replaced by at most `budget` tokens.
 pub(super) fn elide(sheet: &mut Sheet<'_>, at: usize, call: usize, budget: Tokens, rule: Rule) {
-    let tokens = sheet.facts.costs[at].calls[call];
-    let budget = budget.min(tokens);
-    let before = sheet.actions.iter().find_map(|a| match a {
-        Action::Elide { at: m, call: c, budget, .. } if (*m, *c) == (at, call) => Some(*budget),
-        _ => None,
-    });
+    let budget = budget.min(sheet.calls[at][call]);
     sheet.actions.retain(|a| !matches!(a, Action::Elide { at: m, call: c, .. } if (*m, *c) == (at, call)));
-    sheet.cost[at] = sheet.cost[at].saturating_sub(before.unwrap_or(tokens)) + budget;
+    sheet.set_call(at, call, budget);
     sheet.actions.push(Action::Elide { at, call, budget, rule });
 }

@@ -46,7 +46,8 @@ pub struct Facts {
     pub costs: Vec<Cost>,
     /// Edits made already for a prefix of this body.
     pub view: View,
-    /// Tokens that each edit of `view` put in place, in the same order.
+    /// Tokens that each edit of `view` put in place, in the same order: of a text edit, the whole message but for its
+    /// calls; of an arguments edit, that call; of a fold, the brief alone.
     pub edit_costs: Vec<Tokens>,
     /// Messages of the body that were forwarded before: the server may hold them in its prompt cache.
     pub forwarded: usize,
@@ -90,8 +91,11 @@ impl Regions {
 /// A message is the same size or smaller than this many tokens: not worth an edit, since its placeholder costs as much.
 pub(crate) const SMALL: Tokens = 120;
 
-/// What a one-line placeholder costs at most (`apply::preview::placeholder` aims at 40).
-pub(crate) const PLACEHOLDER: Tokens = 60;
+/// What the placeholder of a result of `original` tokens costs at most: its line (`apply::preview::placeholder` aims at
+/// 40), and of a larger result the findings that stay.
+pub(crate) fn placeholder(original: Tokens) -> Tokens {
+    if original < 280 { 60 } else { 90 }
+}
 
 /// Asserts in debug builds that facts belong to a conversation.
 pub(crate) fn belong(facts: &Facts, conversation: &Conversation) -> bool {

@@ -161,13 +161,16 @@ pub fn plan(conversation: &Conversation, facts: &Facts, policy: &Policy) -> Plan
     debug_assert!(facts::belong(facts, conversation), "facts of another conversation");
     let mut sheet = Sheet::new(conversation, facts, policy);
     let before = sheet.regions();
-    type Rule = fn(&mut Sheet<'_>) -> Option<String>;
-    let layers: [(&str, Rule, Tokens); 6] = [
+    type Apply = fn(&mut Sheet<'_>) -> Option<String>;
+    let layers: [(&str, Apply, Tokens); 8] = [
         ("evict", evict::apply, sheet.lines.evict_over),
         ("restore", restore::apply, 0),
         ("repeat", repeat::apply, sheet.lines.clear_at / 2),
         ("clear", clear::apply, sheet.lines.clear_at),
         ("summarize", summarize::apply, sheet.lines.summarize_at),
+        // What stays in front of a new fold or behind it: now is the time, since all behind is evaluated again.
+        ("clear", clear::apply, sheet.lines.clear_at),
+        ("restore", restore::apply_behind_changes, 0),
         ("truncate", truncate::apply, sheet.lines.limit),
     ];
     for (rule, apply, line) in layers {

@@ -24,7 +24,7 @@ pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
         }
         let digest = sheet.conversation.body[at].digest;
         match seen.get(&digest) {
-            Some(of) if at >= sheet.facts.forwarded && !sheet.is_protected(at) => {
+            Some(of) if at >= sheet.forwarded && !sheet.is_protected(at) => {
                 sheet.replace(at, Rule::Repeat, POINTER, Action::Repeat { at, of: *of });
                 count += 1;
             }

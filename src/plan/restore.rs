@@ -1,10 +1,11 @@
 //! Restore: clients answer a repeated read with "unchanged, see the earlier result". When that result has left the view,
-//! such a stub points nowhere; it gets a pointer to the original.
+//! such a stub points nowhere; it gets a pointer to the original: when it arrives, or when the plan that takes the result
+//! out of the view is made.
 
 use super::Action;
 use super::sheet::Sheet;
 use crate::conversation::edit::Rule;
-use crate::conversation::step::call_of;
+use crate::conversation::step::{self, call_of};
 use crate::conversation::{Role, Tokens};
 
 /// A stub is a short text; anything longer says something itself.
@@ -25,14 +26,33 @@ const PHRASES: [&str; 8] = [
     "has not changed since",
 ];
 
+/// Stubs that arrive.
 pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
+    let from = sheet.forwarded;
+    restore(sheet, from, |_| true)
+}
+
+/// Stubs whose original leaves the view in this plan, as long as that crosses no line, so that planning again changes nothing: behind the first change everything
+/// is evaluated again anyway.
+pub(super) fn apply_behind_changes(sheet: &mut Sheet<'_>) -> Option<String> {
+    let from = sheet.first_change();
+    restore(sheet, from, |sheet| {
+        let (now, lines) = (sheet.total(), &sheet.lines);
+        let crosses = now <= lines.clear_at && now + POINTER > lines.clear_at;
+        !crosses && now + POINTER <= lines.summarize_at
+    })
+}
+
+fn restore(sheet: &mut Sheet<'_>, from: usize, may: impl Fn(&Sheet<'_>) -> bool) -> Option<String> {
     let mut count = 0;
-    for at in sheet.facts.forwarded..sheet.cost.len() {
+    for at in from..sheet.cost.len() {
         let message = &sheet.conversation.body[at];
-        if message.role != Role::Tool || sheet.touched[at].is_some() || !is_stub(&message.text) {
+        if message.role != Role::Tool || sheet.touched[at].is_some() || sheet.folded(at) || !is_stub(&message.text) {
             continue;
         }
-        if let Some(of) = earlier(sheet, at).filter(|of| sheet.folded(*of) || sheet.touched[*of].is_some()) {
+        if let Some(of) =
+            earlier(sheet, at).filter(|of| sheet.folded(*of) || sheet.touched[*of].is_some()).filter(|_| may(sheet))
+        {
             let tokens = sheet.cost[at] + POINTER;
             sheet.replace(at, Rule::Restore, tokens, Action::Restore { at, of });
             count += 1;
@@ -58,19 +78,6 @@ fn earlier(sheet: &Sheet<'_>, at: usize) -> Option<usize> {
         let text = &body[*i].text;
         body[*i].role == Role::Tool
             && !is_stub(text)
-            && call(*i).is_some_and(|c| c.name == mine.name && same_target(&c.arguments, &mine.arguments))
+            && call(*i).is_some_and(|c| c.name == mine.name && step::same_target(&c.arguments, &mine.arguments))
     })
-}
-
-/// Whether two calls mean the same thing: equal arguments, or the same file where they name one.
-fn same_target(a: &str, b: &str) -> bool {
-    let read = |s: &str| serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(s).ok();
-    let (Some(a), Some(b)) = (read(a), read(b)) else { return a.trim() == b.trim() };
-    let file = |m: &serde_json::Map<String, serde_json::Value>| {
-        ["file_path", "path", "filename", "file", "absolute_path"].iter().find_map(|k| m.get(*k).cloned())
-    };
-    match (file(&a), file(&b)) {
-        (Some(x), Some(y)) => x == y,
-        _ => a == b,
-    }
 }

@@ -5,13 +5,62 @@ use bytes::Bytes;
 use super::policy::TemplateFacts;
 use crate::conversation::edit::{Edit, View};
 use crate::conversation::wire::openai_chat as wire;
-use crate::conversation::{Conversation, Message, Role};
+use crate::conversation::{Conversation, Message, Role, Tokens};
 
 /// What the assistant says between a brief and a user message, since strict templates want the roles to alternate.
 pub const ACKNOWLEDGED: &str = "Understood. I have the summary of the earlier conversation and continue from here.";
 
 /// What stands where a strict template wants an assistant's turn and the client has none.
 const NOTHING_SAID: &str = "(no reply)";
+
+/// Most tokens of a short message of our own, the template's words included.
+const OURS: Tokens = 12;
+
+/// Most tokens of [`ACKNOWLEDGED`] as a message.
+const ACKNOWLEDGMENT: Tokens = 32;
+
+/// Most tokens of the words that make plain text of a call or a result.
+const AS_TEXT: Tokens = 8;
+
+/// Most tokens that [`rewrite`] adds around a brief; `user_next`: a user message follows it.
+pub(super) fn fold_frame(user_next: bool, template: &TemplateFacts) -> Tokens {
+    // A message of its own, where there is no user message to append to; a filler or two where steps behind it meet a
+    // user message.
+    let fillers = if template.strict_alternation { 2 * OURS } else { 0 };
+    OURS + fillers + if user_next { ACKNOWLEDGMENT } else { 0 }
+}
+
+/// Tokens that [`rewrite`] adds to messages to give them the shape a template wants, as `(message, tokens)`. At most so
+/// many: what it merges is not taken off.
+pub(super) fn extra(body: &[Message], template: &TemplateFacts) -> Vec<(usize, Tokens)> {
+    let mut out = Vec::new();
+    let mut last = None;
+    for (at, message) in body.iter().enumerate() {
+        let (tool, calls) = (message.role == Role::Tool, message.calls.len() as Tokens);
+        if !template.tool_role && (tool || calls > 0) {
+            out.push((at, AS_TEXT * calls.max(1)));
+        }
+        if !template.strict_alternation {
+            continue;
+        }
+        let role = match message.role {
+            Role::Tool if !template.tool_role => Role::User,
+            Role::System if !template.later_system => Role::User,
+            role => role,
+        };
+        let counts = role == Role::User || role == Role::Assistant && (calls == 0 || !template.tool_role);
+        if role == Role::Assistant && counts && message.text.is_empty() {
+            out.push((at, OURS));
+        }
+        if counts && last == Some(role) || last.is_none() && role == Role::Assistant {
+            out.push((at, OURS));
+        }
+        if counts || last.is_none() && role == Role::Assistant {
+            last = Some(if counts { role } else { Role::User });
+        }
+    }
+    out
+}
 
 /// One message of the view.
 #[derive(Debug, Clone)]
@@ -33,7 +82,7 @@ pub fn rewrite(conversation: &Conversation, view: &View, template: &TemplateFact
     let mut out: Vec<Out> = conversation.system.iter().map(|m| keep(m, None)).collect();
     let bodies = edited(&conversation.body, view);
     let fold = view.edits.iter().find_map(|e| match e {
-        Edit::Fold { from, to, keep, brief } if *to <= bodies.len() => Some((*from, *to, keep, brief)),
+        Edit::Fold { from, to, keep, brief } if from <= to && *to <= bodies.len() => Some((*from, *to, keep, brief)),
         _ => None,
     });
     let Some((from, to, kept, brief)) = fold else {
@@ -156,6 +205,15 @@ fn tool_block_as_text(mut m: Out) -> Out {
     m
 }
 
+/// Strict templates refuse an assistant's turn that says nothing, as clients leave behind after an abort.
+fn not_empty(mut m: Out) -> Out {
+    if wire::message(m.bytes.clone()).is_ok_and(|read| read.text.is_empty() && read.media.is_empty()) {
+        m.bytes = wire::with_text(&m.bytes, NOTHING_SAID);
+        m.changed = true;
+    }
+    m
+}
+
 /// User and assistant turns in alternation, tool blocks aside, starting with a user.
 fn alternate(messages: Vec<Out>) -> Vec<Out> {
     let mut out: Vec<Out> = Vec::with_capacity(messages.len());
@@ -171,6 +229,7 @@ fn alternate(messages: Vec<Out>) -> Vec<Out> {
             out.push(m);
             continue;
         }
+        let m = if m.role == Role::Assistant { not_empty(m) } else { m };
         if last == Some(m.role) {
             let same = out.last().is_some_and(|p| p.role == m.role && !p.calls);
             let has_media = wire::message(m.bytes.clone()).is_ok_and(|read| !read.media.is_empty());

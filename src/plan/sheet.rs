@@ -3,6 +3,7 @@
 use super::budget::Lines;
 use super::facts::{Facts, Regions};
 use super::policy::Policy;
+use super::rewrite;
 use super::{Action, Because};
 use crate::conversation::edit::{Edit, Rule};
 use crate::conversation::step::{self, Unit};
@@ -24,8 +25,14 @@ pub(super) struct Sheet<'a> {
     pub policy: &'a Policy,
     pub lines: Lines,
     pub units: Vec<Unit>,
+    /// Messages of the body that were forwarded before.
+    pub forwarded: usize,
     /// Tokens of each message in the view, were it not folded.
     pub cost: Vec<Tokens>,
+    /// Of these, the arguments of each call.
+    pub calls: Vec<Vec<Tokens>>,
+    /// And what [`rewrite`] adds to give it the shape that the template wants.
+    pub extra: Vec<Tokens>,
     /// The rule that last touched the text of a message.
     pub touched: Vec<Option<Rule>>,
     pub fold: Option<Fold>,
@@ -41,29 +48,47 @@ impl<'a> Sheet<'a> {
             policy,
             lines: Lines::of(facts, policy),
             units: step::units(&conversation.body),
+            forwarded: facts.forwarded.min(conversation.body.len()),
             cost: facts.costs.iter().map(super::facts::Cost::total).collect(),
+            calls: facts.costs.iter().map(|c| c.calls.clone()).collect(),
+            extra: vec![0; conversation.body.len()],
             touched: vec![None; conversation.body.len()],
             fold: None,
             actions: Vec::new(),
             because: Vec::new(),
         };
+        for (at, tokens) in rewrite::extra(&conversation.body, &policy.template) {
+            sheet.cost[at] += tokens;
+            sheet.extra[at] += tokens;
+        }
         for (edit, tokens) in facts.view.edits.iter().zip(&facts.edit_costs) {
             match edit {
                 Edit::Text { at, rule, .. } if *at < sheet.cost.len() => {
-                    sheet.cost[*at] = *tokens + facts.costs[*at].calls.iter().sum::<Tokens>();
+                    sheet.set_text(*at, *tokens);
                     sheet.touched[*at] = Some(*rule);
                 }
-                Edit::Arguments { at, call, .. } if *at < sheet.cost.len() => {
-                    let before = facts.costs[*at].calls.get(*call).copied().unwrap_or(0);
-                    sheet.cost[*at] = sheet.cost[*at].saturating_sub(before) + tokens;
+                Edit::Arguments { at, call, .. } if sheet.calls.get(*at).is_some_and(|c| *call < c.len()) => {
+                    sheet.set_call(*at, *call, *tokens);
                 }
-                Edit::Fold { from, to, keep, .. } => {
+                Edit::Fold { from, to, keep, .. } if from <= to && *to <= sheet.cost.len() => {
                     sheet.fold = Some(Fold { from: *from, to: *to, keep: keep.clone(), brief: *tokens });
                 }
                 _ => {}
             }
         }
         sheet
+    }
+
+    /// Tokens of the brief in force and of what [`rewrite`] puts around it.
+    fn brief(&self) -> Tokens {
+        self.fold.as_ref().map_or(0, |f| f.brief + self.fold_frame(f.to, &f.keep))
+    }
+
+    /// Tokens that [`rewrite`] adds to a brief for a fold up to `to`.
+    pub(super) fn fold_frame(&self, to: usize, keep: &[usize]) -> Tokens {
+        let next = keep.first().copied().or((to < self.cost.len()).then_some(to));
+        let user_next = next.is_some_and(|at| self.conversation.body[at].role == Role::User);
+        rewrite::fold_frame(user_next, &self.policy.template)
     }
 
     /// Whether a message is folded away.
@@ -78,7 +103,7 @@ impl<'a> Sheet<'a> {
 
     /// Prompt tokens of the view so far.
     pub(super) fn total(&self) -> Tokens {
-        self.facts.head() + self.span(0..self.cost.len()) + self.fold.as_ref().map_or(0, |f| f.brief)
+        self.facts.head() + self.span(0..self.cost.len()) + self.brief()
     }
 
     /// The view's tokens by region.
@@ -90,7 +115,7 @@ impl<'a> Sheet<'a> {
         Regions {
             system: self.facts.system,
             tools: self.facts.tools,
-            brief: self.fold.as_ref().map_or(0, |f| f.brief),
+            brief: self.brief(),
             history: self.span(0..self.cost.len()).saturating_sub(media),
             media,
             output_reserved: self.facts.output_reserved,
@@ -126,13 +151,41 @@ impl<'a> Sheet<'a> {
     /// Tokens that the server must evaluate again if the view changes from message `at` on: what it may hold in its
     /// cache behind that place, as it will stand in the new view.
     pub(super) fn evaluated_again(&self, at: usize) -> Tokens {
-        self.span(at.min(self.facts.forwarded)..self.facts.forwarded)
+        self.span(at.min(self.forwarded)..self.forwarded)
+    }
+
+    /// Tokens of the text of a message, without its calls.
+    pub(super) fn text(&self, at: usize) -> Tokens {
+        self.cost[at] - self.extra[at] - self.calls[at].iter().sum::<Tokens>()
+    }
+
+    fn set_text(&mut self, at: usize, tokens: Tokens) {
+        self.cost[at] = tokens + self.extra[at] + self.calls[at].iter().sum::<Tokens>();
+    }
+
+    /// Sets what the arguments of a call cost.
+    pub(super) fn set_call(&mut self, at: usize, call: usize, tokens: Tokens) {
+        self.cost[at] = self.cost[at] - self.calls[at][call] + tokens;
+        self.calls[at][call] = tokens;
+    }
+
+    /// The first message that this plan changes so far; the length of the body when it changes none.
+    pub(super) fn first_change(&self) -> usize {
+        let at = |action: &Action| match action {
+            Action::Preview { at, .. }
+            | Action::Placeholder { at }
+            | Action::Repeat { at, .. }
+            | Action::Restore { at, .. }
+            | Action::Elide { at, .. }
+            | Action::Cut { at, .. } => *at,
+            Action::Fold { from, .. } => *from,
+        };
+        self.actions.iter().map(at).min().unwrap_or(self.cost.len())
     }
 
     /// Records that the text of a message is replaced by something of `tokens` tokens.
     pub(super) fn replace(&mut self, at: usize, rule: Rule, tokens: Tokens, action: Action) {
-        let arguments: Tokens = self.facts.costs[at].calls.iter().sum();
-        self.cost[at] = tokens + arguments.min(self.cost[at]);
+        self.set_text(at, tokens);
         self.touched[at] = Some(rule);
         self.actions.retain(|a| !a.replaces_text_of(at));
         self.actions.push(action);

@@ -29,7 +29,10 @@ pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
     let old = sheet.fold.replace(fold.clone());
     let freed = total - sheet.total().min(total);
     let again = sheet.evaluated_again(fold.from) + fold.brief;
-    if !at_wall && !economics::worthwhile(freed, again) {
+    let lines = &sheet.lines;
+    let pays =
+        economics::worthwhile(freed, again) && economics::deep_fold(freed, lines.summarize_at, lines.summarize_to);
+    if freed == 0 || !at_wall && !pays {
         sheet.fold = old;
         return None;
     }
@@ -69,7 +72,12 @@ pub(super) fn choose(sheet: &Sheet<'_>, keep_recent: usize, target: Tokens) -> O
     let head = sheet.facts.head() + (0..from).map(|i| sheet.cost[i]).sum::<Tokens>() + brief;
     let last_user = sheet.last_user();
     let kept = |to: usize| keep(sheet, from, to, last_user);
-    let pinned = |to: usize| kept(to).iter().map(|i| sheet.cost[*i]).sum::<Tokens>();
+    let pinned = |to: usize| {
+        let kept = kept(to);
+        kept.iter().map(|i| sheet.cost[*i]).sum::<Tokens>() + sheet.fold_frame(to, &kept)
+    };
+    // What is recent stays as long as that leaves half of the room between the lines; else the next turns would fold again.
+    let half_way = sheet.lines.half_way();
     // Walk the cuts from the end: the tail grows until it no longer fits.
     let mut tail: Tokens = 0;
     let mut best = None;
@@ -77,7 +85,7 @@ pub(super) fn choose(sheet: &Sheet<'_>, keep_recent: usize, target: Tokens) -> O
     for unit in sheet.units.iter().rev().take_while(|u| u.start >= from) {
         tail += (unit.start..unit.end).map(|i| sheet.cost[i]).sum::<Tokens>();
         let fits = head + pinned(unit.start) + tail <= target;
-        let wanted = unit.start >= recent && head + pinned(unit.start) + tail <= sheet.lines.summarize_at;
+        let wanted = unit.start >= recent && head + pinned(unit.start) + tail <= half_way;
         if unit.start == newest || fits || wanted {
             best = Some((unit.start, tail));
         } else {
@@ -104,11 +112,14 @@ pub(super) fn choose(sheet: &Sheet<'_>, keep_recent: usize, target: Tokens) -> O
 
 /// Where folding starts: behind the first user message, if the session begins with it; else at the very start.
 pub(super) fn start(sheet: &Sheet<'_>) -> usize {
-    if let Some(fold) = &sheet.fold {
-        return fold.from;
-    }
     let body = &sheet.conversation.body;
     let largest = (f64::from(sheet.lines.summarize_to) * LARGEST_ANCHOR) as Tokens;
+    if let Some(fold) = &sheet.fold {
+        // A large first message that was the request itself when folding began is history once there is another.
+        let asked = sheet.last_user().is_some_and(|at| at < fold.from);
+        let large = (0..fold.from).map(|i| sheet.cost[i]).sum::<Tokens>() > largest;
+        return if large && !asked { 0 } else { fold.from };
+    }
     let anchor = body.iter().take(ANCHOR_WITHIN).position(|m| m.role == Role::User);
     match anchor {
         // A step must not be cut off from its results, so what stands before the anchor must end a unit: it does, since a

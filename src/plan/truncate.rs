@@ -1,9 +1,9 @@
 //! Truncate: what is left when the prompt still passes the wall. Harder and harder measures, each only if the one before
-//! was not enough: clear everything old, fold all but the newest unit, cut large messages down to a fair share, shrink
-//! the brief, and at last cut the last user message. System prompt and tools are never touched.
+//! was not enough: fold all but the newest steps, clear everything old, cut large messages down to a fair share, shrink
+//! the brief, fold the newest step as well, and at last cut the last user message. System prompt and tools are never
+//! touched. Without folding (`strategy = "off"`) only tool output is cut, never what somebody said.
 
-use super::facts::SMALL;
-use super::sheet::Sheet;
+use super::sheet::{Fold, Sheet};
 use super::{Action, Strategy, clear, evict, summarize};
 use crate::conversation::edit::Rule;
 use crate::conversation::{Role, Tokens};
@@ -17,68 +17,118 @@ const LEAST_SHARE: Tokens = 48;
 /// The smallest brief.
 const LEAST_BRIEF: Tokens = 96;
 
+/// What is done, and the doing: true when it changed something.
+type Measure<'a> = (&'static str, &'a dyn Fn(&mut Sheet<'_>) -> bool);
+
 pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
     let over = |sheet: &Sheet<'_>| sheet.total() > sheet.lines.limit;
     if !over(sheet) {
         return None;
     }
-    let mut done = Vec::new();
+    let folds = sheet.policy.strategy != Strategy::Off;
     let newest = sheet.units.last().map_or(0, |u| u.start);
-    if sheet.policy.strategy != Strategy::Off {
-        if let Some(fold) = summarize::choose(sheet, 1, sheet.lines.summarize_to) {
+    let fold_to = |sheet: &mut Sheet<'_>, target: Tokens| {
+        let fold = summarize::choose(sheet, 1, target).filter(|_| folds);
+        let (before, old) = (sheet.total(), sheet.fold.clone());
+        let Some(fold) = fold else { return false };
+        // A brief can cost more than the few small messages it stands for.
+        sheet.fold = Some(fold.clone());
+        let helps = sheet.total() < before;
+        sheet.fold = old;
+        if helps {
             summarize::commit(sheet, fold);
-            done.push("all but the newest steps folded");
         }
-    }
-    if over(sheet) {
-        let (count, _) = clear::clear_before(sheet, newest, sheet.lines.limit);
-        if count > 0 {
-            done.push("results before the newest step cleared");
+        helps
+    };
+    let measures: [Measure<'_>; 11] = [
+        ("all but the newest steps folded", &|s| fold_to(s, s.lines.summarize_to)),
+        ("results before the newest step cleared", &|s| clear::clear_before(s, newest, s.lines.limit).0 > 0),
+        ("all but the newest step folded", &|s| fold_to(s, 0)),
+        ("last user message, which alone passes the window, cut", &|s| folds && cut_lonely(s)),
+        ("old messages cut to a fair share", &|s| share_out(s, newest, s.lines.half_way())),
+        ("large messages cut to a fair share", &|s| share_out(s, s.cost.len(), s.lines.limit)),
+        ("brief shortened", &shrink_brief),
+        ("the newest step folded too", &|s| folds && fold_all(s, true)),
+        ("last user message cut", &|s| folds && cut_last_user(s, s.lines.limit)),
+        ("the newest step folded too, last user message cut", &|s| {
+            folds && fold_all(s, false) && cut_last_user(s, s.lines.limit)
+        }),
+        ("nothing folded, all messages cut", &|s| folds && cut_instead(s)),
+    ];
+    let mut done = Vec::new();
+    for (what, measure) in measures {
+        if over(sheet) && measure(sheet) {
+            done.push(what);
         }
-    }
-    if over(sheet) && sheet.policy.strategy != Strategy::Off {
-        if let Some(fold) = summarize::choose(sheet, 1, 0) {
-            summarize::commit(sheet, fold);
-            done.push("all but the newest step folded");
-        }
-    }
-    if over(sheet) && share_out(sheet) {
-        done.push("large messages cut to a fair share");
-    }
-    if over(sheet) && shrink_brief(sheet) {
-        done.push("brief shortened");
-    }
-    if over(sheet) && cut_last_user(sheet) {
-        done.push("last user message cut");
     }
     (!done.is_empty()).then(|| done.join(", "))
 }
 
-/// Cuts the largest messages that may be cut until all fit: everyone gets the same share, small ones keep theirs.
-fn share_out(sheet: &mut Sheet<'_>) -> bool {
-    let last_user = sheet.last_user();
-    let strategy_off = sheet.policy.strategy == Strategy::Off;
-    // Text and arguments apart: both can be the large part.
-    let mut parts: Vec<(usize, Option<usize>, Tokens)> = Vec::new();
-    for at in 0..sheet.cost.len() {
-        if sheet.folded(at) || Some(at) == last_user || (strategy_off && sheet.conversation.body[at].role == Role::User)
-        {
+/// Folds everything but the last user message into the smallest brief: where even the newest step, cut as far as may be,
+/// leaves no room. Keeps the anchor only if that leaves room enough. `must_fit`: or else not at all.
+fn fold_all(sheet: &mut Sheet<'_>, must_fit: bool) -> bool {
+    let (len, last_user) = (sheet.cost.len(), sheet.last_user());
+    let old = sheet.fold.clone();
+    let before = sheet.total();
+    for from in [summarize::start(sheet), 0] {
+        // What is asked stays; where it is the anchor, it stands in front of the brief.
+        let keep: Vec<usize> = last_user.into_iter().filter(|at| *at >= from).collect();
+        if from + keep.len() >= len {
             continue;
         }
-        let arguments: Tokens = sheet.facts.costs[at].calls.iter().sum();
-        parts.push((at, None, sheet.cost[at].saturating_sub(arguments)));
-        for (call, tokens) in sheet.facts.costs[at].calls.iter().enumerate() {
-            if !clear::is_elided(sheet, at, call) {
-                parts.push((at, Some(call), *tokens));
-            }
+        let fold = Fold { from, to: len, keep, brief: LEAST_BRIEF };
+        sheet.fold = Some(fold.clone());
+        let total = sheet.total();
+        if total <= sheet.lines.limit || !must_fit && from == 0 && total < before {
+            summarize::commit(sheet, fold);
+            return true;
         }
+        sheet.fold.clone_from(&old);
+    }
+    false
+}
+
+/// Starts again without a new fold: in a very small window a brief can cost more than what is left of the messages once
+/// they are cut. Only if that fits.
+fn cut_instead(sheet: &mut Sheet<'_>) -> bool {
+    let mut other = Sheet::new(sheet.conversation, sheet.facts, sheet.policy);
+    let (end, limit) = (other.cost.len(), other.lines.limit);
+    share_out(&mut other, end, limit);
+    let fits = |s: &Sheet<'_>| s.total() <= s.lines.limit;
+    if !fits(&other) {
+        cut_last_user(&mut other, limit);
+    }
+    if fits(&other) {
+        other.because = std::mem::take(&mut sheet.because);
+        *sheet = other;
+        return true;
+    }
+    false
+}
+
+/// Cuts the largest messages before `end` that may be cut until all is down to `target`: everyone gets the same share,
+/// small ones keep theirs.
+fn share_out(sheet: &mut Sheet<'_>, end: usize, target: Tokens) -> bool {
+    let last_user = sheet.last_user();
+    let speech_stays = sheet.policy.strategy == Strategy::Off;
+    // Text and arguments apart: both can be the large part.
+    let mut parts: Vec<(usize, Option<usize>, Tokens)> = Vec::new();
+    for at in 0..end {
+        let role = sheet.conversation.body[at].role;
+        if sheet.folded(at) || Some(at) == last_user || role == Role::Other {
+            continue;
+        }
+        if !speech_stays || sheet.is_output(at) {
+            parts.push((at, None, sheet.text(at)));
+        }
+        parts.extend(sheet.calls[at].iter().enumerate().map(|(call, tokens)| (at, Some(call), *tokens)));
     }
     let fixed = sheet.total() - parts.iter().map(|p| p.2).sum::<Tokens>().min(sheet.total());
-    let room = sheet.lines.limit.saturating_sub(fixed);
+    let room = target.saturating_sub(fixed);
     let share = fair_share(parts.iter().map(|p| p.2).collect(), room).max(LEAST_SHARE);
     let mut cut = false;
     for (at, call, tokens) in parts {
-        if tokens <= share.max(SMALL / 2) {
+        if tokens <= share {
             continue;
         }
         cut = true;
@@ -114,14 +164,25 @@ fn shrink_brief(sheet: &mut Sheet<'_>) -> bool {
     if brief >= fold.brief {
         return false;
     }
-    summarize::commit(sheet, super::sheet::Fold { brief, ..fold });
+    summarize::commit(sheet, Fold { brief, ..fold });
     true
 }
 
-fn cut_last_user(sheet: &mut Sheet<'_>) -> bool {
+/// Cuts a last user message that passes the window with nothing else beside it, so that the steps of its turn have room.
+fn cut_lonely(sheet: &mut Sheet<'_>) -> bool {
     let Some(at) = sheet.last_user() else { return false };
-    let over = sheet.total() - sheet.lines.limit;
-    let budget = sheet.cost[at].saturating_sub(over);
+    if sheet.facts.head() + sheet.facts.costs[at].total() <= sheet.lines.limit {
+        return false;
+    }
+    let running = at + 1 < sheet.cost.len();
+    let target = if running { sheet.lines.half_way() } else { sheet.lines.limit };
+    cut_last_user(sheet, target)
+}
+
+fn cut_last_user(sheet: &mut Sheet<'_>, target: Tokens) -> bool {
+    let Some(at) = sheet.last_user() else { return false };
+    let over = sheet.total().saturating_sub(target);
+    let budget = sheet.text(at).saturating_sub(over);
     if budget < LEAST_USER {
         return false;
     }

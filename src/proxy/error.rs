@@ -72,11 +72,11 @@ impl Error {
         );
         let hint = if system + tools > limit {
             format!(
-                "the system prompt and tools alone do not fit; load `{model}` with a larger context (window {source}) or offer fewer tools"
+                "the system prompt and tools alone do not fit; load `{model}` with a larger context (its window was {source}) or offer fewer tools"
             )
         } else {
             format!(
-                "shorten the last message, lower max_tokens, or load `{model}` with a larger context (window {source})"
+                "shorten the last message, lower max_tokens, or load `{model}` with a larger context (its window was {source})"
             )
         };
         Error::Client {

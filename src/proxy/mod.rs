@@ -43,6 +43,8 @@ use prepare::{Attempt, Prepared};
 /// comes.
 const LARGEST_BUFFERED: usize = 64 << 20;
 
+type Policies = HashMap<(String, Option<String>), Arc<Resolved>>;
+
 /// Everything a request needs.
 pub struct App {
     /// The settings.
@@ -55,9 +57,12 @@ pub struct App {
     /// What runs between requests.
     pub tasks: Tasks,
     lives: Arc<Lives>,
+    /// How summarizers did lately, by upstream and model.
+    summarizers: Mutex<HashMap<String, brief::Trial>>,
     /// Which upstream lists which model.
     places: Mutex<HashMap<String, usize>>,
-    policies: Mutex<HashMap<(String, Option<String>), Arc<Resolved>>>,
+    /// Policies by model and profile header.
+    policies: Mutex<Policies>,
 }
 
 impl App {
@@ -71,6 +76,7 @@ impl App {
             metrics: Metrics::default(),
             tasks: Tasks::default(),
             lives: Arc::default(),
+            summarizers: Mutex::default(),
             places: Mutex::default(),
             policies: Mutex::default(),
         }

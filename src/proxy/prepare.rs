@@ -136,6 +136,8 @@ struct Draft<'a> {
     key: String,
     can_count: bool,
     id: &'a str,
+    /// Where the window is known from.
+    source: String,
     warnings: Vec<String>,
     /// The old view as the server counted it.
     counted: Option<Tokens>,
@@ -180,12 +182,14 @@ impl App {
             request: &request,
             old,
             id: &id,
+            source: window.source.clone(),
             warnings,
             counted: None,
         };
         let forwarded = located.as_ref().map_or(0, |l| l.depth);
         let (facts, sureness) = self.measured(&mut draft, &chain, &window, forwarded, &policy, attempt).await;
-        let lines = (draft.policy != policy.policy && attempt == Attempt::First).then(|| Lines::of(&facts, &policy.policy));
+        let lines =
+            (draft.policy != policy.policy && attempt == Attempt::First).then(|| Lines::of(&facts, &policy.policy));
         let drafted = self.draft(&mut draft, facts, sureness, &chain, from_client, attempt).await?;
         let Draft { old, key, warnings, .. } = draft;
         let changed = drafted.view != old;
@@ -342,9 +346,10 @@ impl App {
             round += 1;
             let plan = guarded(conversation, &facts, draft);
             if !plan.fits {
-                let source = "as loaded";
-                let model = &draft.request.model;
-                return Err(Error::cannot_fit(model, facts.window, source, &plan.after, plan.lines.limit));
+                if tighten(&mut facts) {
+                    continue;
+                }
+                return Err(self.cannot_fit(draft, &facts, &plan));
             }
             let asks = plan.actions.iter().any(|a| matches!(a, Action::Fold { ask_model: true, .. }));
             if asks && written.is_none() && attempt == Attempt::First {
@@ -389,13 +394,7 @@ impl App {
             };
             if tokens <= plan.lines.limit || round >= PLANS {
                 if tokens > plan.lines.limit {
-                    return Err(Error::cannot_fit(
-                        &draft.request.model,
-                        facts.window,
-                        "as loaded",
-                        &plan.after,
-                        plan.lines.limit,
-                    ));
+                    return Err(self.cannot_fit(draft, &facts, &plan));
                 }
                 let mut room = facts.window.saturating_sub(tokens);
                 if draft.request.max_tokens.is_some_and(|asked| asked > room) && sureness != Sureness::Counted {
@@ -425,6 +424,10 @@ impl App {
             return None;
         }
         Some(window.saturating_sub(draft.upstream.count(body).await.ok()?))
+    }
+
+    fn cannot_fit(&self, draft: &Draft<'_>, facts: &Facts, plan: &Plan) -> Error {
+        Error::cannot_fit(&draft.request.model, facts.window, &draft.source, &plan.after, plan.lines.limit)
     }
 
     /// The exact size of what would be sent, where it matters and the server can tell.
@@ -597,6 +600,15 @@ fn guarded(conversation: &Conversation, facts: &Facts, draft: &mut Draft<'_>) ->
     })
 }
 
+/// Before a request is refused, less is kept for the reply: a short answer is better than none. False when there is
+/// nothing more to give.
+fn tighten(facts: &mut Facts) -> bool {
+    let least = (facts.window / 32).max(16);
+    let more = facts.output_reserved > least;
+    facts.output_reserved = facts.output_reserved.min(least);
+    more
+}
+
 /// The policy for a history that was forwarded before: the same history gives the same bytes, unless they no longer fit.
 fn short_of_the_wall(policy: &Policy) -> Policy {
     Policy { clear_at: 1.0, summarize_at: 1.0, ..policy.clone() }
@@ -670,7 +682,7 @@ pub(super) fn nodes(chain: &[Digest], body: &[Message], depth: usize) -> Vec<Nod
         .collect()
 }
 
-/// First words of the first user message, at most 80 characters.
+/// The first words of the first user message.
 pub(super) fn title(conversation: &Conversation) -> String {
     let first = conversation.body.iter().find(|m| m.role == Role::User).map_or("", |m| m.text.as_str());
     first.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(80).collect()

@@ -252,12 +252,11 @@ impl Record {
         if let Some(original) = self.store.original(what)? {
             return Ok(Asked::Original(Box::new(original)));
         }
-        if let Some((id, at)) = what.rsplit_once(':').and_then(|(c, at)| Some((c, at.parse::<usize>().ok()?))) {
-            if let Some(row) = self.store.conversation(id)? {
-                if let Some(node) = self.store.messages(&row.id)?.into_iter().nth(at) {
-                    return Ok(Asked::Message(node));
-                }
-            }
+        if let Some((id, at)) = what.rsplit_once(':').and_then(|(c, at)| Some((c, at.parse::<usize>().ok()?)))
+            && let Some(row) = self.store.conversation(id)?
+            && let Some(node) = self.store.messages(&row.id)?.into_iter().nth(at)
+        {
+            return Ok(Asked::Message(node));
         }
         Ok(Asked::Hits(self.store.search(what, conversation, limit)?))
     }
@@ -285,7 +284,7 @@ pub fn grouped(n: Tokens) -> String {
     let digits = n.to_string();
     let mut out = String::new();
     for (i, c) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i) % 3 == 0 {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
             out.push(',');
         }
         out.push(c);

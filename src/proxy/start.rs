@@ -12,7 +12,7 @@ use super::{App, Error};
 const USUAL: [(&str, &str); 2] = [("ollama", "http://127.0.0.1:11434"), ("llama.cpp", "http://127.0.0.1:8080")];
 
 /// What was found behind one upstream, in words for people.
-pub type Found = Vec<String>;
+pub(super) type Found = Vec<String>;
 
 impl App {
     /// Opens the record and finds the upstreams. A named upstream that does not answer yet is kept: it may come.

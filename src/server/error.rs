@@ -17,7 +17,7 @@ pub(super) fn reply(e: &Error) -> Response<Body> {
 /// The body in OpenAI's shape. Details of our own faults stay in the log.
 fn openai(e: &Error) -> Value {
     let with_hint = |message: &str, hint: &Option<String>| match hint {
-        Some(hint) => format!("{message} Hint: {hint}."),
+        Some(hint) => format!("{}. Hint: {hint}.", message.trim_end_matches('.')),
         None => message.to_owned(),
     };
     let (kind, code, param, message) = match e {

@@ -181,8 +181,7 @@ fn one_conversation_may_ask_many_things_at_once() {
         assert!(tokens(&forwarded) < 4096);
         assert_eq!(faults(&json!({"messages": [forwarded["messages"][0]]}), &forwarded), Vec::<String>::new());
     }
-    let all = proxy.get("/windowsill/conversations").ok().json();
-    assert!(all["conversations"].as_array().unwrap().len() >= 4);
+    proxy.eventually("/windowsill/conversations", |all| all["conversations"].as_array().unwrap().len() >= 4);
 }
 
 #[test]
@@ -193,6 +192,7 @@ fn compact_summarizes_now() {
     let answer = proxy.chat(&sent).ok();
     let id = answer.header("x-windowsill-conversation").unwrap().to_owned();
     let path = format!("/windowsill/conversations/{id}/compact");
+    proxy.eventually(&format!("/windowsill/conversations/{id}"), |_| true);
     let done = proxy.post(&path, &[], br#"{"focus": "KEEP-THE-ROSES"}"#).ok().json();
     assert!(done["after"].as_u64().unwrap() < done["before"].as_u64().unwrap(), "{done}");
     assert_eq!(done["written_by_a_model"], true);

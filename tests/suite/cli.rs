@@ -173,6 +173,10 @@ fn compact_asks_the_running_proxy() {
     }
     let answer = request(served.address, "POST", "/v1/chat/completions", &[], &sent.body()).ok();
     let id = answer.header("x-windowsill-conversation").unwrap().to_owned();
+    let until = std::time::Instant::now() + PATIENCE;
+    while request(served.address, "GET", &format!("/windowsill/conversations/{id}"), &[], b"").status != 200 {
+        assert!(std::time::Instant::now() < until, "never recorded");
+    }
     // The command line finds it by its config: the address is the one that was given.
     let config = std::fs::read_to_string(dir.path().join("config.toml")).unwrap();
     std::fs::write(dir.path().join("config.toml"), config.replace("127.0.0.1:0", &served.address.to_string())).unwrap();

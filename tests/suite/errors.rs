@@ -58,7 +58,10 @@ fn the_clients_own_mistakes_are_named_and_nothing_is_sent() {
         (r#"{"model":"m","messages":{"role":"user"}}"#, Some("messages")),
         (r#"{"model":"m","messages":null}"#, Some("messages")),
         (r#"{"model":"m","messages":["hi"]}"#, Some("messages")),
-        (r#"{"model":"m","messages":[{"role":"user","content":"a"},{"role":"tool","tool_call_id":"zz","content":"r"}]}"#, Some("messages[1]")),
+        (
+            r#"{"model":"m","messages":[{"role":"user","content":"a"},{"role":"tool","tool_call_id":"zz","content":"r"}]}"#,
+            Some("messages[1]"),
+        ),
         (huge.as_str(), None),
     ] {
         let answer = proxy.post("/v1/chat/completions", &[], body.as_bytes());
@@ -149,7 +152,11 @@ fn a_reply_that_is_cut_is_no_reply() {
     let fake = Fake::start(Kind::LlamaServer, 4096);
     let proxy = TestProxy::before(&fake);
     let full = whole(200, "application/json", br#"{"choices":[{"message":{"content":"half of it"}}]}"#);
-    for bytes in [full[..full.len() - 10].to_vec(), b"HTTP/1.1 200 OK\r\nContent-Ty".to_vec(), b"\x15\x03\x01garbage\r\n\r\n".to_vec()] {
+    for bytes in [
+        full[..full.len() - 10].to_vec(),
+        b"HTTP/1.1 200 OK\r\nContent-Ty".to_vec(),
+        b"\x15\x03\x01garbage\r\n\r\n".to_vec(),
+    ] {
         fake.script(move |seen| if seen.is_main() { Play::Cut(bytes.clone()) } else { Play::Usual });
         let answer = proxy.chat(&chat().user("hi"));
         assert_eq!(answer.status, 502, "{}", answer.text());
@@ -208,7 +215,9 @@ fn an_unknown_path_of_ours_is_not_sent_on() {
     let fake = Fake::start(Kind::LlamaServer, 4096);
     let proxy = TestProxy::before(&fake);
     let before = fake.all().len();
-    for path in ["/windowsill/nothing", "/windowsill/conversations/cffff", "/windowsill/records/r000000000000", "/windowsill"] {
+    for path in
+        ["/windowsill/nothing", "/windowsill/conversations/cffff", "/windowsill/records/r000000000000", "/windowsill"]
+    {
         assert_eq!(proxy.get(path).status, 404, "{path}");
     }
     assert_eq!(proxy.post("/windowsill/conversations/cffff/compact", &[], b"").status, 404);

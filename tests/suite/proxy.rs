@@ -234,17 +234,20 @@ fn a_refusal_teaches_the_true_window_within_the_same_request() {
     assert!(!answer.action().contains("emergency"), "{}", answer.action());
     assert_eq!(fake.count(), 3);
     sound(&next, &fake.last(), 4096);
-    let events = proxy.get("/windowsill/events").ok().json();
-    let changed = events["events"].as_array().unwrap().iter().find(|e| e["kind"] == "window_changed").unwrap();
+    let is_change = |e: &&Value| e["kind"] == "window_changed";
+    let found = |v: &Value| v["events"].as_array().unwrap().iter().find(is_change).cloned();
+    let changed = found(&proxy.eventually("/windowsill/events", |v| found(v).is_some())).unwrap();
     assert_eq!((&changed["data"]["was"], &changed["data"]["window"]), (&json!(8192), &json!(4096)));
 }
 
 #[test]
 fn a_second_refusal_reaches_the_client_with_numbers() {
     let fake = Fake::start(Kind::LlamaServer, 8192);
-    fake.script(|seen| {
-        if seen.is_main() { Play::Json(400, too_long(tokens(&seen.json()), 4096)) } else { Play::Usual }
-    });
+    fake.script(
+        |seen| {
+            if seen.is_main() { Play::Json(400, too_long(tokens(&seen.json()), 4096)) } else { Play::Usual }
+        },
+    );
     let proxy = TestProxy::with(&[fake.url()], INLINE);
     for sent in [talk(14, 1_300), talk(14, 1_300).stream()] {
         let before = fake.count();
@@ -260,16 +263,44 @@ fn a_second_refusal_reaches_the_client_with_numbers() {
 fn an_unknown_window_is_learnt_from_a_refusal_in_many_words() {
     // (status, body); N and M stand for prompt and window.
     let cases: [(u16, &str, bool); 12] = [
-        (400, r#"{"error":{"message":"This model's maximum context length is M tokens. However, your messages resulted in N tokens. Please reduce the length of the messages.","type":"invalid_request_error","code":"context_length_exceeded"}}"#, true),
-        (400, r#"{"object":"error","message":"This model's maximum context length is M tokens. However, you requested 99999 tokens (N in the messages, 64 in the completion). Please reduce the length of the messages or completion.","type":"BadRequestError","code":400}"#, true),
-        (400, r#"{"error":{"message":"This model's maximum context length is M tokens. However, you requested 64 output tokens and your prompt contains at least N input tokens, for a total of at least 99999 tokens.","param":"input_tokens"}}"#, true),
+        (
+            400,
+            r#"{"error":{"message":"This model's maximum context length is M tokens. However, your messages resulted in N tokens. Please reduce the length of the messages.","type":"invalid_request_error","code":"context_length_exceeded"}}"#,
+            true,
+        ),
+        (
+            400,
+            r#"{"object":"error","message":"This model's maximum context length is M tokens. However, you requested 99999 tokens (N in the messages, 64 in the completion). Please reduce the length of the messages or completion.","type":"BadRequestError","code":400}"#,
+            true,
+        ),
+        (
+            400,
+            r#"{"error":{"message":"This model's maximum context length is M tokens. However, you requested 64 output tokens and your prompt contains at least N input tokens, for a total of at least 99999 tokens.","param":"input_tokens"}}"#,
+            true,
+        ),
         (400, r#"{"error":"Cannot truncate prompt with n_keep (N) >= n_ctx (M)"}"#, true),
-        (400, r#"{"message":"The input (N tokens) is longer than the model's context length (M tokens).","code":"BadRequest"}"#, true),
+        (
+            400,
+            r#"{"message":"The input (N tokens) is longer than the model's context length (M tokens).","code":"BadRequest"}"#,
+            true,
+        ),
         (400, r#"{"detail":"Request length N is greater than max_seq_len M"}"#, true),
-        (422, r#"{"error":"`inputs` tokens + `max_new_tokens` must be <= M. Given: N `inputs` tokens and 64 `max_new_tokens`","error_type":"validation"}"#, true),
+        (
+            422,
+            r#"{"error":"`inputs` tokens + `max_new_tokens` must be <= M. Given: N `inputs` tokens and 64 `max_new_tokens`","error_type":"validation"}"#,
+            true,
+        ),
         (400, r#"{"error":{"message":"Requested tokens (N) exceed context window of M"}}"#, true),
-        (500, r#"{"error":"{\"error\":{\"code\":400,\"message\":\"request (N tokens) exceeds the available context size (M tokens), try increasing it\",\"n_prompt_tokens\":N,\"n_ctx\":M}}"}"#, true),
-        (400, r#"{"type":"error","error":{"type":"invalid_request_error","message":"prompt is too long: N tokens > M maximum"}}"#, true),
+        (
+            500,
+            r#"{"error":"{\"error\":{\"code\":400,\"message\":\"request (N tokens) exceeds the available context size (M tokens), try increasing it\",\"n_prompt_tokens\":N,\"n_ctx\":M}}"}"#,
+            true,
+        ),
+        (
+            400,
+            r#"{"type":"error","error":{"type":"invalid_request_error","message":"prompt is too long: N tokens > M maximum"}}"#,
+            true,
+        ),
         (400, "prompt token count of N exceeds the limit of M", true),
         (400, r#"{"error":{"message":"invalid params, context window exceeds limit"}}"#, false),
     ];
@@ -292,7 +323,12 @@ fn an_unknown_window_is_learnt_from_a_refusal_in_many_words() {
         let sent = talk(16, 1_300);
         let answer = proxy.chat(&sent);
         if !numbers {
-            assert_eq!((answer.status, answer.error().0.as_str()), (400, "context_length_exceeded"), "{}", answer.text());
+            assert_eq!(
+                (answer.status, answer.error().0.as_str()),
+                (400, "context_length_exceeded"),
+                "{}",
+                answer.text()
+            );
             assert!(answer.error().1.contains("context window exceeds limit"), "{}", answer.text());
             continue;
         }
@@ -333,7 +369,8 @@ fn a_profile_may_be_asked_for() {
     assert_eq!(answer.header("x-windowsill-warning"), None);
     let id = answer.header("x-windowsill-conversation").unwrap();
     assert_eq!(proxy.get(&format!("/windowsill/conversations/{id}")).ok().json()["state"]["profile"], "mistral");
-    let answer = proxy.post("/v1/chat/completions", &[("x-windowsill-profile", "nonesuch")], &chat().user("hi").body()).ok();
+    let answer =
+        proxy.post("/v1/chat/completions", &[("x-windowsill-profile", "nonesuch")], &chat().user("hi").body()).ok();
     assert!(answer.header("x-windowsill-warning").unwrap().contains("nonesuch"));
 }
 
@@ -361,7 +398,12 @@ fn a_long_agent_session_never_overflows_and_is_rarely_rewritten() {
             let forwarded = sound(&sent, &fake.last(), 4096);
             let messages = forwarded["messages"].as_array().unwrap().clone();
             if matches!(answer.action(), "none" | "evict") {
-                assert_eq!(messages[..before.len()], before[..], "step {n}, {}: the old prompt is a prefix", answer.action());
+                assert_eq!(
+                    messages[..before.len()],
+                    before[..],
+                    "step {n}, {}: the old prompt is a prefix",
+                    answer.action()
+                );
             } else {
                 rewrites += 1;
             }

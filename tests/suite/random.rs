@@ -147,3 +147,22 @@ fn counted_by_vllm_which_counts_the_reply_too() {
     let (answered, refused) = play(Kind::Vllm, 2048, "", 30..33, 25);
     assert!(answered > 50, "{answered} answered, {refused} refused");
 }
+
+#[test]
+fn explore() {
+    let mut bad = 0;
+    for seed in 100..140u64 {
+        for (kind, window, toml) in [
+            (Kind::LlamaServer, 1024, ""),
+            (Kind::LlamaServer, 2048, "[context]\nstrategy = \"truncate\"\n"),
+            
+            (Kind::Vllm, 1024, "[context]\nbackground = false\nkeep_recent = 1\nevict_over = 0.1\n"),
+            (Kind::OpenAi, 2048, "[window]\nnum_ctx = 2048\n"),
+            (Kind::LlamaServer, 3000, "[context]\nbackground = false\nsummarize_at = 0.5\nsummarize_to = 0.2\nclear_at = 0.3\nclear_to = 0.1\n"),
+        ] {
+            let got = std::panic::catch_unwind(|| play(kind, window, toml, seed..seed + 1, 25));
+            if got.is_err() { bad += 1; eprintln!("BAD {kind:?} {window} {toml:?} {seed}"); }
+        }
+    }
+    assert_eq!(bad, 0);
+}

@@ -158,8 +158,7 @@ fn a_fork_keeps_what_depends_on_the_common_part() {
     assert_eq!((one.action(), two.action()), ("none", "none"));
     let name = |a: &Answer| a.header("x-windowsill-conversation").unwrap().to_owned();
     assert_ne!(name(&one), name(&two));
-    let listed = proxy.get("/windowsill/conversations").ok().json();
-    let fork = listed["conversations"].as_array().unwrap().iter().find(|c| c["id"] == name(&two).as_str()).unwrap();
+    let fork = proxy.eventually(&format!("/windowsill/conversations/{}", name(&two)), |_| true);
     assert_eq!(fork["parent"]["conversation"], name(&one));
     assert_eq!(fork["parent"]["messages"], 4);
     // The trunk goes on under its own name.
@@ -172,7 +171,11 @@ fn rewritten() -> Chat {
     chat()
         .system("s")
         .user("  Look at these three files.")
-        .calls(&[("a", "read_file", r#"{"path":"a.rs","lines":[1,2]}"#), ("b", "read_file", r#"{"path":"b.rs"}"#), ("c", "run", "{}")])
+        .calls(&[
+            ("a", "read_file", r#"{"path":"a.rs","lines":[1,2]}"#),
+            ("b", "read_file", r#"{"path":"b.rs"}"#),
+            ("c", "run", "{}"),
+        ])
         .result("a", &prose(1, 9_000))
         .result("b", &prose(2, 300))
         .result("c", &prose(3, 8_000))
@@ -217,7 +220,9 @@ fn what_clients_change_without_saying_anything_keeps_the_view() {
         ),
         (
             "arguments written anew",
-            change(&|m| m[2]["tool_calls"][0]["function"]["arguments"] = json!("{ \"lines\": [ 1, 2 ], \"path\": \"a.rs\" }")),
+            change(&|m| {
+                m[2]["tool_calls"][0]["function"]["arguments"] = json!("{ \"lines\": [ 1, 2 ], \"path\": \"a.rs\" }")
+            }),
         ),
         ("content empty instead of null", change(&|m| m[2]["content"] = json!(""))),
         ("the date in the system prompt", change(&|m| m[0]["content"] = json!("s; today is Friday"))),
@@ -257,6 +262,8 @@ fn the_record_can_be_looked_at() {
     let answer = proxy.chat(&request).ok();
     let id = answer.header("x-windowsill-conversation").unwrap();
     let seen = fake.last();
+    // What the reply adds does not undo what the request wrote.
+    proxy.eventually("/windowsill/events", |e| e.to_string().contains("model_usage"));
     let one = proxy.get(&format!("/windowsill/conversations/{id}")).ok().json();
     assert_eq!(one["id"], id);
     assert_eq!(one["model"], MODEL);
@@ -289,7 +296,8 @@ fn the_record_can_be_looked_at() {
     let text = metrics.text();
     let names: Vec<_> = text.lines().filter(|l| !l.starts_with('#') && !l.is_empty()).collect();
     assert!(!names.is_empty() && names.iter().all(|l| l.starts_with("windowsill_")), "{text}");
-    let counted = names.iter().any(|l| l.starts_with("windowsill_requests_total") && l.contains("evict") && l.ends_with(" 1"));
+    let counted =
+        names.iter().any(|l| l.starts_with("windowsill_requests_total") && l.contains("evict") && l.ends_with(" 1"));
     assert!(counted, "{text}");
     assert!(!text.contains("Look at"));
     let windows = proxy.get("/windowsill/models").ok().json();

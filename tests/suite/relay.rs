@@ -46,7 +46,8 @@ fn headers_are_kept_and_ours_are_not_forwarded() {
         ("User-Agent", "agent/1 (x)"),
         ("Accept", "*/*"),
     ];
-    let ours = [("x-windowsill-session", "s1"), ("x-windowsill-profile", "qwen3"), ("Connection", "x-hop"), ("x-hop", "1")];
+    let ours =
+        [("x-windowsill-session", "s1"), ("x-windowsill-profile", "qwen3"), ("Connection", "x-hop"), ("x-hop", "1")];
     let all: Vec<_> = sent.iter().chain(&ours).copied().collect();
     let answer = proxy.post("/v1/chat/completions", &all, &chat().user("hi").body()).ok();
     let seen = fake.last();
@@ -105,7 +106,11 @@ fn a_reply_that_is_not_streamed_arrives_byte_for_byte() {
     for status in [200, 201, 404, 418, 429, 500, 503] {
         let sent = reply.clone();
         fake.script(move |seen| {
-            if seen.is_main() { Play::Pieces(vec![whole(status, "application/json; charset=x", &sent)]) } else { Play::Usual }
+            if seen.is_main() {
+                Play::Pieces(vec![whole(status, "application/json; charset=x", &sent)])
+            } else {
+                Play::Usual
+            }
         });
         let answer = proxy.chat(&chat().user("hi"));
         assert_eq!((answer.status, &answer.body), (status, &reply));
@@ -168,7 +173,10 @@ fn max_tokens_is_lowered_to_the_room_and_nothing_else_changes() {
     let proxy = TestProxy::before(&fake);
     let text = prose(3, 2000);
     let body = |n: &str, key: &str| {
-        format!(r#"{{"{key}":{n},"model":"test-model","x":1.50,"messages":[{{ "role":"user","content":"{}"}}]}}"#, text.replace('\n', "\\n"))
+        format!(
+            r#"{{"{key}":{n},"model":"test-model","x":1.50,"messages":[{{ "role":"user","content":"{}"}}]}}"#,
+            text.replace('\n', "\\n")
+        )
     };
     for key in ["max_tokens", "max_completion_tokens"] {
         for n in ["1", "100", "3000", "2e3"] {
@@ -200,7 +208,11 @@ fn a_stream_arrives_as_it_comes() {
             return Play::Usual;
         }
         let first = [sse_head(), chunk(b"data: {\"choices\":[{\"delta\":{\"content\":\"first\"}}]}\n\n")].concat();
-        let rest = [chunk(b"data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n"), b"0\r\n\r\n".to_vec()].concat();
+        let rest = [
+            chunk(b"data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n"),
+            b"0\r\n\r\n".to_vec(),
+        ]
+        .concat();
         Play::Then(first, held.clone(), Box::new(Play::Pieces(vec![rest])))
     });
     let mut conn = proxy.begin(&chat().user("hi").stream());
@@ -263,7 +275,7 @@ fn one_connection_serves_many_requests() {
 }
 
 fn refuses(address: std::net::SocketAddr) {
-    let until = Instant::now() + super::support::http::PATIENCE;
+    let until = Instant::now() + PATIENCE;
     while TcpStream::connect(address).is_ok() {
         assert!(Instant::now() < until, "still accepts connections");
         std::thread::yield_now();
@@ -300,7 +312,7 @@ fn shutdown_does_not_wait_for_ever() {
     conn.head().unwrap();
     conn.until("first");
     served.terminate();
-    let until = Instant::now() + super::support::http::PATIENCE;
+    let until = Instant::now() + PATIENCE;
     let code = loop {
         if let Some(status) = served.child.try_wait().unwrap() {
             break status.code();
@@ -377,7 +389,11 @@ fn ollama_is_asked_in_its_own_words() {
     assert_eq!(seen.json()["truncate"], false, "it may not drop messages in silence");
     assert_eq!(reply["usage"]["prompt_tokens"], tokens(&seen.json()));
     let streamed = proxy.chat(&chat().user("hi").stream()).ok();
-    assert!(streamed.text().ends_with("data: [DONE]\n\n") && streamed.text().contains("what is next"), "{}", streamed.text());
+    assert!(
+        streamed.text().ends_with("data: [DONE]\n\n") && streamed.text().contains("what is next"),
+        "{}",
+        streamed.text()
+    );
     // A refusal inside a refusal is understood, and the window learnt from it.
     fake.set(|s| (s.says, s.window) = (8192, 2048));
     let proxy = TestProxy::before(&fake);

@@ -30,7 +30,8 @@ pub fn facts(material: &Material<'_>) -> Facts {
     let mut new = Facts {
         folded: u32::try_from(material.messages.len()).unwrap_or(u32::MAX),
         history: one_line(material.history_path),
-        conversation: one_line(material.conversation),
+        // Parentheses end the name in the brief's first line.
+        conversation: one_line(material.conversation).replace(['(', ')'], ""),
         ..Facts::default()
     };
     let calls = calls_of(material.messages);
@@ -42,7 +43,8 @@ pub fn facts(material: &Material<'_>) -> Facts {
                 user(message, &mut new);
             }
             Role::Assistant => {
-                let ends_turn = message.calls.is_empty() && material.messages.get(i + 1).is_none_or(|m| m.role == Role::User);
+                let ends_turn =
+                    message.calls.is_empty() && material.messages.get(i + 1).is_none_or(|m| m.role == Role::User);
                 assistant(message, ends_turn, &mut new);
                 if !message.text.trim().is_empty() {
                     last_text = Some(message);
@@ -98,7 +100,8 @@ pub(super) fn one_line(text: &str) -> String {
 
 /// Adds a fact.
 pub(super) fn push(facts: &mut Facts, part: Part, text: &str) {
-    let text = if part == Part::User { text.to_owned() } else { shorten(&one_line(text), FACT_MOST).into_owned() };
+    let text =
+        if part == Part::User { text.to_owned() } else { shorten(&defuse(&one_line(text)), FACT_MOST).into_owned() };
     if !text.trim().is_empty() {
         add(&mut facts.sections[part as usize], part, Item::new(part, text, 1));
     }
@@ -111,6 +114,11 @@ fn user(message: &Message, facts: &mut Facts) {
     let text = match (text.is_empty(), message.media.len()) {
         (true, 0) => return,
         (true, n) => format!("[{n} attachments]"),
+        // The first message is the task, whatever it looks like.
+        (false, _) if !facts.part(Part::User).items.is_empty() && results::is_output(text) => {
+            results::read(message, None, facts);
+            return;
+        }
         (false, _) => condense(text, MESSAGE_MOST),
     };
     push(facts, Part::User, &defuse(&sanitize(&text)));
@@ -136,7 +144,8 @@ pub(super) fn defuse(text: &str) -> String {
     if memchr::memchr(b'[', text.as_bytes()).is_none() {
         return text.to_owned();
     }
-    text.replace("[windowsill brief", "[ windowsill brief").replace("[end of windowsill brief", "[ end of windowsill brief")
+    text.replace("[windowsill brief", "[ windowsill brief")
+        .replace("[end of windowsill brief", "[ end of windowsill brief")
 }
 
 /// Conclusions among an assistant's sentences, files and commands among its calls.
@@ -152,7 +161,7 @@ fn assistant(message: &Message, ends_turn: bool, facts: &mut Facts) {
     best.truncate(if ends_turn { 3 } else { 2 });
     best.sort_by_key(|(_, i)| *i);
     for (_, i) in best {
-        push(facts, Part::Conclusions, &defuse(all[i]));
+        push(facts, Part::Conclusions, all[i].trim_start_matches(['-', '*', '•', '#', '>', ' ']));
     }
     for call in &message.calls {
         files(call, facts);
@@ -168,7 +177,9 @@ fn files(call: &ToolCall, facts: &mut Facts) {
     let Ok(Value::Object(map)) = serde_json::from_str::<Value>(call.arguments.trim()) else { return };
     let action = map.get("command").and_then(Value::as_str).unwrap_or("");
     let name = call.name.to_ascii_lowercase();
-    let changes = ["write", "edit", "create", "replace", "patch", "insert", "delete", "rename", "move", "save", "append", "update"];
+    let changes = [
+        "write", "edit", "create", "replace", "patch", "insert", "delete", "rename", "move", "save", "append", "update",
+    ];
     let looks = matches!(action, "view" | "read" | "open" | "cat" | "list");
     let writes = !looks && changes.iter().any(|w| name.contains(w) || action.starts_with(w));
     let how = if writes { "written" } else { "read" };
@@ -183,8 +194,22 @@ fn files(call: &ToolCall, facts: &mut Facts) {
 /// Strings under keys that name files, also one level down.
 fn named_paths(value: &Value, depth: usize, found: &mut dyn FnMut(&str)) {
     const KEYS: &[&str] = &[
-        "path", "file_path", "filepath", "filename", "file", "absolute_path", "target_file", "notebook_path", "relative_path", "file_name",
-        "paths", "files", "source", "destination", "old_path", "new_path",
+        "path",
+        "file_path",
+        "filepath",
+        "filename",
+        "file",
+        "absolute_path",
+        "target_file",
+        "notebook_path",
+        "relative_path",
+        "file_name",
+        "paths",
+        "files",
+        "source",
+        "destination",
+        "old_path",
+        "new_path",
     ];
     let Value::Object(map) = value else { return };
     for (key, inner) in map.iter().filter(|(k, _)| KEYS.contains(&k.to_ascii_lowercase().as_str())) {
@@ -203,7 +228,10 @@ fn named_paths(value: &Value, depth: usize, found: &mut dyn FnMut(&str)) {
 fn is_file(text: &str) -> bool {
     let name = text.rsplit(['/', '\\']).next().unwrap_or(text);
     let dotted = name.rfind('.').is_some_and(|dot| dot + 1 < name.len() && name.len() - dot <= 12);
-    text.len() < 300 && !text.contains(['\n', ';', '*', '"', '<', '>', '|']) && !text.contains("://") && (dotted || name == "Makefile" || name == "Dockerfile")
+    text.len() < 300
+        && !text.contains(['\n', ';', '*', '"', '<', '>', '|'])
+        && !text.contains("://")
+        && (dotted || name == "Makefile" || name == "Dockerfile")
 }
 
 /// Files that a shell command names: written ones stand after `>` or `tee`, or are edited in place.
@@ -222,7 +250,13 @@ fn shell_files(command: &str) -> Vec<(String, bool)> {
             Some(target) => (target, true),
             None => (bare, false),
         };
-        if !bare.starts_with('-') && bare.contains(['.']) && !bare.contains(['=', '$', '{', ',', ':', '&']) && !bare.starts_with(['.', '$']) | bare.starts_with("./") && is_file(bare) && !bare.ends_with(|c: char| c.is_ascii_digit()) {
+        if !bare.starts_with('-')
+            && bare.contains(['.'])
+            && !bare.contains(['=', '$', '{', ',', ':', '&'])
+            && !bare.starts_with(['.', '$']) | bare.starts_with("./")
+            && is_file(bare)
+            && !bare.ends_with(|c: char| c.is_ascii_digit())
+        {
             out.push((bare.to_owned(), writes || redirected || in_place));
         }
         writes = false;
@@ -234,7 +268,9 @@ fn shell_files(command: &str) -> Vec<(String, bool)> {
 /// The last task list is what is open; older ones are not.
 fn tasks(call: &ToolCall, facts: &mut Facts) {
     let name = call.name.to_ascii_lowercase();
-    if !name.contains("todo") && !name.contains("task_list") && !name.contains("update_plan") || call.arguments.len() > 65_536 {
+    if !name.contains("todo") && !name.contains("task_list") && !name.contains("update_plan")
+        || call.arguments.len() > 65_536
+    {
         return;
     }
     let Ok(value) = serde_json::from_str::<Value>(call.arguments.trim()) else { return };
@@ -249,11 +285,19 @@ fn tasks(call: &ToolCall, facts: &mut Facts) {
 
 fn open_tasks(value: &Value, out: &mut Vec<String>) {
     match value {
-        Value::String(text) => out.extend(text.lines().map(one_line).filter(|l| !l.is_empty() && !l.contains("[x]")).take(12)),
+        Value::String(text) => {
+            out.extend(text.lines().map(one_line).filter(|l| !l.is_empty() && !l.contains("[x]")).take(12))
+        }
         Value::Array(items) => items.iter().take(20).for_each(|item| open_tasks(item, out)),
         Value::Object(map) => {
-            let done = ["status", "state"].iter().filter_map(|k| map.get(*k)).any(|v| matches!(v.as_str(), Some("completed" | "done" | "cancelled")));
-            let text = ["content", "step", "title", "task", "description", "text"].iter().find_map(|k| map.get(*k)).and_then(Value::as_str);
+            let done = ["status", "state"]
+                .iter()
+                .filter_map(|k| map.get(*k))
+                .any(|v| matches!(v.as_str(), Some("completed" | "done" | "cancelled")));
+            let text = ["content", "step", "title", "task", "description", "text"]
+                .iter()
+                .find_map(|k| map.get(*k))
+                .and_then(Value::as_str);
             match text {
                 Some(text) if !done => out.push(one_line(text)),
                 Some(_) => {}

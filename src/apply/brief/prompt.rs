@@ -18,10 +18,10 @@ pub(super) const SECTIONS: [&str; 6] =
 pub fn instruction(focus: Option<&str>, max_tokens: u32, language: Option<&str>) -> String {
     // A token is about three quarters of a word; models overshoot, so less than that is asked for.
     let words = (max_tokens / 2).max(40);
-    let mut out = format!(
+    let mut out = String::from(
         "Stop here and write a handoff summary of this conversation so far, for whoever continues the work and can no longer see the \
          messages above. If they contain an earlier brief, fold it in: your summary replaces it.\n\
-         Use exactly these sections, each as a Markdown heading (## Name), and leave out a section that would be empty:\n"
+         Use exactly these sections, each as a Markdown heading (## Name), and leave out a section that would be empty:\n",
     );
     let about = [
         "what the user wants, with every standing instruction and correction that still holds",

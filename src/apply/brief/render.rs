@@ -22,19 +22,27 @@ const FACTS: &str = "--- kept without a model ---";
 const fn shape(part: Part) -> (&'static str, usize, bool) {
     match part {
         Part::User => ("User, word for word:", 38, false),
-        Part::Conclusions => ("Concluded:", 13, false),
-        Part::Findings => ("Seen in results:", 15, false),
-        Part::Errors => ("Errors:", 11, false),
-        Part::Files => ("Files:", 8, true),
-        Part::Commands => ("Commands:", 6, false),
-        Part::Open => ("Open:", 3, false),
+        Part::Conclusions => ("Concluded:", 10, false),
+        Part::Findings => ("Seen in results:", 18, false),
+        Part::Errors => ("Errors:", 15, false),
+        Part::Files => ("Files:", 7, true),
+        Part::Commands => ("Commands:", 4, false),
+        Part::Open => ("Open:", 2, false),
         Part::Records => ("Originals (windowsill recall ID):", 6, true),
     }
 }
 
 /// Which sections get what others leave over, first to last.
-const LEFTOVER: [Part; 8] =
-    [Part::User, Part::Findings, Part::Errors, Part::Conclusions, Part::Files, Part::Commands, Part::Open, Part::Records];
+const LEFTOVER: [Part; 8] = [
+    Part::User,
+    Part::Findings,
+    Part::Errors,
+    Part::Conclusions,
+    Part::Files,
+    Part::Commands,
+    Part::Open,
+    Part::Records,
+];
 
 /// Worth of a fact by itself.
 pub(super) fn base_worth(part: Part, text: &str) -> i32 {
@@ -51,19 +59,31 @@ pub(super) fn base_worth(part: Part, text: &str) -> i32 {
 
 /// Notes that people left and named constants are rarer, and missed more, than one more item that failed.
 fn finding(text: &str) -> i32 {
-    let note = ["HACK", "FIXME", "XXX", "NOTE", "TODO"].iter().position(|w| text.contains(w)).map_or(0, |i| 14 - i as i32);
+    let note =
+        ["HACK", "FIXME", "XXX", "NOTE", "TODO"].iter().position(|w| text.contains(w)).map_or(0, |i| 14 - i as i32);
     let constant = if text.contains(" = ") || text.starts_with("#define") { 9 } else { 0 };
-    let trouble = if text.contains(" in trouble: ") { 8 } else { 0 };
+    let trouble = text.split_once(" in trouble: ").map_or(0, |(_, list)| if is_odd(list) { 11 } else { 5 });
     // Digits in a row: ports, ids, sizes. 0 and 1 say little.
     let digits = text.bytes().filter(u8::is_ascii_digit).count().min(4) as i32;
     note.max(constant).max(trouble) + digits
+}
+
+/// Whether the first of the items named is unlike the second: `bld-7` among `run-1`, `run-2`.
+fn is_odd(list: &str) -> bool {
+    let shape = |name: &str| name.split(|c: char| c.is_ascii_digit()).next().unwrap_or("").to_owned();
+    let mut names = list.split(", ");
+    match (names.next(), names.next()) {
+        (Some(first), Some(second)) => !second.starts_with('+') && shape(first) != shape(second),
+        _ => false,
+    }
 }
 
 /// Worth of a fact at its place: what is recent counts more, what came first from the user counts most.
 pub(super) fn worth(part: Part, item: &Item, at: usize, total: usize) -> i32 {
     let from_end = (total - 1 - at.min(total - 1)).min(1000) as i32;
     let recent = match part {
-        Part::User => (12 - from_end).max(0) * 2 + if at == 0 { 24 } else { 0 },
+        // `ok` and `go on` say little, however recent.
+        Part::User => (6 - from_end).max(0) * if item.base > 0 { 2 } else { 0 } + if at == 0 { 24 } else { 0 },
         Part::Records | Part::Open => 1000 - from_end,
         _ => (8 - from_end).max(0) / 2,
     };
@@ -75,7 +95,8 @@ pub(super) fn worth(part: Part, item: &Item, at: usize, total: usize) -> i32 {
 /// `model_part` is a summary that passed [`super::judge`]; without one, the last one known stands in. What does not
 /// fit goes out lowest worth first, and is counted. Parsing what was rendered gives the facts that it shows.
 pub fn render(model_part: Option<&str>, facts: &Facts, budget: u32, count: &dyn Fn(&str) -> u32) -> String {
-    let model = model_part.or(facts.summary.as_deref()).map(|m| defuse(&sanitize(m)).replace(FACTS, "")).unwrap_or_default();
+    let model =
+        model_part.or(facts.summary.as_deref()).map(|m| defuse(&sanitize(m)).replace(FACTS, "")).unwrap_or_default();
     let head = header(facts);
     let whole = |allowance: usize| {
         let frame = head.len() + END.len() + 2;
@@ -83,7 +104,9 @@ pub fn render(model_part: Option<&str>, facts: &Facts, budget: u32, count: &dyn 
         let summary = cut_summary(model.trim(), room * 55 / 100);
         let body = sections(facts, room.saturating_sub(summary.len() + FACTS.len() + 2));
         let mut out = head.clone();
-        for part in [summary.as_str(), if body.is_empty() || summary.is_empty() { "" } else { FACTS }, body.as_str(), END] {
+        for part in
+            [summary.as_str(), if body.is_empty() || summary.is_empty() { "" } else { FACTS }, body.as_str(), END]
+        {
             if !part.is_empty() {
                 out.push('\n');
                 out.push_str(part);
@@ -102,7 +125,8 @@ pub fn render(model_part: Option<&str>, facts: &Facts, budget: u32, count: &dyn 
 }
 
 fn header(facts: &Facts) -> String {
-    let of = if facts.conversation.is_empty() { String::new() } else { format!(" (conversation {})", facts.conversation) };
+    let of =
+        if facts.conversation.is_empty() { String::new() } else { format!(" (conversation {})", facts.conversation) };
     let file = if facts.history.is_empty() { String::new() } else { format!(", or {}", facts.history) };
     sanitize(&format!("{START}{}{ORIGINALS}{of}{file}]", facts.folded)).into_owned()
 }
@@ -127,7 +151,8 @@ fn sections(facts: &Facts, room: usize) -> String {
         (true, _) => 8,
         (false, part) => shape(part).1,
     };
-    let mut grants: Vec<usize> = Part::ALL.iter().map(|&part| needs[part as usize].min(room * share(part) / 100)).collect();
+    let mut grants: Vec<usize> =
+        Part::ALL.iter().map(|&part| needs[part as usize].min(room * share(part) / 100)).collect();
     let mut left = room.saturating_sub(grants.iter().sum());
     for part in LEFTOVER {
         let i = part as usize;
@@ -150,7 +175,9 @@ fn need(part: Part, section: &Section) -> usize {
     if section.items.is_empty() && section.dropped == 0 {
         return 0;
     }
-    shape(part).0.len() + 34 + section.items.iter().map(|item| item.text.len() + item.text.matches('\n').count() * 2 + 10).sum::<usize>()
+    shape(part).0.len()
+        + 34
+        + section.items.iter().map(|item| item.text.len() + item.text.matches('\n').count() * 2 + 10).sum::<usize>()
 }
 
 /// One section in `room` bytes, or nothing if not even one fact fits.
@@ -200,7 +227,8 @@ fn bonus(part: Part, section: &Section, i: usize) -> i32 {
 
 /// The items' texts; of the user's words the long ones are condensed first, so that few have to go.
 fn shortened(part: Part, section: &Section, room: usize) -> Vec<String> {
-    let plain = |item: &Item| if item.times > 1 { format!("{} ×{}", item.text, item.times) } else { item.text.clone() };
+    let plain =
+        |item: &Item| if item.times > 1 { format!("{} ×{}", item.text, item.times) } else { item.text.clone() };
     if part != Part::User {
         return section.items.iter().map(plain).collect();
     }
@@ -229,7 +257,8 @@ fn inlined(part: Part, kept: &[&str]) -> Vec<String> {
         return vec![kept.iter().map(|t| t.replace("; ", ", ")).collect::<Vec<_>>().join("; ")];
     }
     let of = |how: &str| {
-        let paths: Vec<String> = kept.iter().filter_map(|t| t.strip_prefix(how)).map(|t| t.trim().replace("; ", ";")).collect();
+        let paths: Vec<String> =
+            kept.iter().filter_map(|t| t.strip_prefix(how)).map(|t| t.trim().replace("; ", ";")).collect();
         (!paths.is_empty()).then(|| format!("{how}: {}", paths.join("; ")))
     };
     ["written", "read"].iter().filter_map(|how| of(how)).collect()
@@ -267,7 +296,7 @@ pub fn parse(brief: &str) -> Option<Facts> {
         rest = after;
     }
     facts.history = rest.strip_prefix(", or ").unwrap_or("").to_owned();
-    let (summary, body) = match body.split_once(FACTS) {
+    let (summary, body) = match fence(body) {
         Some((summary, body)) => (summary.trim(), body),
         None if Part::ALL.iter().any(|&p| body.lines().any(|l| l == shape(p).0)) => ("", body),
         None => (body.trim(), ""),
@@ -275,6 +304,18 @@ pub fn parse(brief: &str) -> Option<Facts> {
     facts.summary = (!summary.is_empty()).then(|| summary.to_owned());
     read_sections(body, &mut facts);
     Some(facts)
+}
+
+/// What stands before and after the line that divides summary and facts. In a fact that line would be indented.
+fn fence(body: &str) -> Option<(&str, &str)> {
+    let mut at = 0;
+    for line in body.split_inclusive('\n') {
+        if line.trim_end() == FACTS {
+            return Some((&body[..at], &body[at + line.len()..]));
+        }
+        at += line.len();
+    }
+    None
 }
 
 fn read_sections(body: &str, facts: &mut Facts) {

@@ -9,7 +9,8 @@ use super::{Facts, Part};
 use crate::apply::preview::clean::{clean, floor, shorten};
 use crate::apply::preview::code::{Definition, definition, unnumbered};
 use crate::apply::preview::json::{object, trouble};
-use crate::apply::preview::signal::{Grade, Graded, grade, place};
+use crate::apply::preview::place::place;
+use crate::apply::preview::signal::{Grade, Graded, grade};
 use crate::apply::preview::{Call, exit_code, plural};
 use crate::conversation::{Message, ToolCall};
 
@@ -18,6 +19,34 @@ const OF_ONE_RESULT: usize = 6;
 
 /// Results are read up to here: bounds the time a fold takes.
 const READ: usize = 1 << 20;
+
+/// Whether a message of the user is really output: text-only agents hand results over in the user's name.
+pub(super) fn is_output(text: &str) -> bool {
+    let lines: Vec<&str> = text.lines().filter(|l| !l.trim().is_empty()).take(200).collect();
+    if text.trim_end().ends_with("bash-$") {
+        return true;
+    }
+    if lines.len() < 8 {
+        return false;
+    }
+    let listed =
+        lines.iter().filter(|l| unnumbered(l).0.is_some() || l.ends_with([';', '{', '}', ')', ':', ','])).count();
+    let trace = lines.iter().any(|l| l.contains("Traceback (most recent call last)"));
+    listed * 10 > lines.len() * 6 || trace && lines.len() < 80
+}
+
+/// What of a result would be missed most: its errors, notes, constants, reports of trouble, at most `most` of them, each
+/// in one short line. What a placeholder keeps beside its pointer.
+pub fn findings(message: &Message, call: Option<&ToolCall>, most: usize) -> Vec<String> {
+    let mut facts = Facts::default();
+    read(message, call, &mut facts);
+    let mut items: Vec<_> = [Part::Errors, Part::Findings].iter().flat_map(|p| facts.part(*p).items.clone()).collect();
+    items.sort_by_key(|item| std::cmp::Reverse(item.base));
+    items.iter().take(most).map(|item| shorten(&one_line(&item.text), FINDING).into_owned()).collect()
+}
+
+/// Bytes of one finding beside a pointer.
+const FINDING: usize = 160;
 
 /// Reads one result.
 pub(super) fn read(message: &Message, call: Option<&ToolCall>, facts: &mut Facts) {
@@ -61,7 +90,9 @@ fn lines(graded: &Graded<'_>, call: &Call<'_>, facts: &mut Facts) -> usize {
         match graded.grades[i] {
             Grade::Error => {
                 errors += 1;
-                if room(Part::Errors) {
+                // A bare `ERROR` says nothing without the lines around it.
+                let says = line.chars().filter(|c| c.is_alphanumeric()).take(14).count() >= 14;
+                if says && !line.contains("Traceback (most recent") && room(Part::Errors) {
                     push(facts, Part::Errors, &located(graded, i));
                 }
             }
@@ -73,7 +104,7 @@ fn lines(graded: &Graded<'_>, call: &Call<'_>, facts: &mut Facts) -> usize {
                 };
                 push(facts, Part::Findings, &note);
             }
-            Grade::Trouble => troubles.push(i),
+            Grade::Trouble if number.is_none() => troubles.push(i),
             _ if definition(code) == Some(Definition::Constant) && code.len() < 200 => {
                 constants.push(format!("{}{}", code.trim(), at(number)));
             }
@@ -83,7 +114,7 @@ fn lines(graded: &Graded<'_>, call: &Call<'_>, facts: &mut Facts) -> usize {
     // A file of hundreds of constants has none that stands out; one or two in a file do.
     let few = if constants.len() > 12 { 2 } else { 4 };
     constants.iter().take(few).for_each(|c| push(facts, Part::Findings, c));
-    if errors == 0 && troubles.len() <= 12 {
+    if errors == 0 && troubles.len() <= 12 && file.is_none() {
         let specific = troubles
             .iter()
             .filter(|&&i| graded.lines[i].bytes().any(|b| b.is_ascii_digit()) && graded.lines[i].len() < 300);

@@ -10,31 +10,156 @@ use crate::apply::preview::clean::floor;
 
 /// Words of rules and corrections: what a user says once and expects to hold.
 const RULES: &[&str] = &[
-    "never", "always", "must", "do not", "don't", "only ", "rule", "correction", "instead", "from now on", "remember", "important",
-    "not allowed", "make sure", "forget", "no longer", "prefer", "require", "wrong", "actually", "for later", "note that", "name is",
-    "called", "不要", "必须", "总是", "永远", "记住", "更正", "改成", "应该", "不能", "重要", "名字", "nunca", "siempre", "debe", "jamais",
-    "toujours", "immer", "niemals", "muss", "никогда", "всегда", "必ず", "절대", "항상",
+    "never",
+    "always",
+    "must",
+    "do not",
+    "don't",
+    "only ",
+    "rule",
+    "correction",
+    "instead",
+    "from now on",
+    "remember",
+    "important",
+    "not allowed",
+    "make sure",
+    "forget",
+    "no longer",
+    "prefer",
+    "require",
+    "wrong",
+    "actually",
+    "for later",
+    "note that",
+    "name is",
+    "named",
+    "is now",
+    "password",
+    "deadline",
+    "version",
+    "port ",
+    "called",
+    "不要",
+    "必须",
+    "总是",
+    "永远",
+    "记住",
+    "更正",
+    "改成",
+    "应该",
+    "不能",
+    "重要",
+    "名字",
+    "nunca",
+    "siempre",
+    "debe",
+    "jamais",
+    "toujours",
+    "immer",
+    "niemals",
+    "muss",
+    "никогда",
+    "всегда",
+    "必ず",
+    "절대",
+    "항상",
 ];
 
 /// Words with which conclusions are told.
 const CONCLUDES: &[&str] = &[
-    "root cause", "caused by", "the cause", "because", "turns out", "found", "fixed", "the fix", "the bug", "the issue", "the problem",
-    "decided", "decision", "conclusion", "confirmed", "verified", "passes", "passing", "works now", "implemented", "created", "added",
-    "changed", "updated", "replaced", "removed", "renamed", "written", "instead of", "failed", "fails", "completed", "successfully",
-    "summary", "result", "means that", "therefore", "根本原因", "原因", "修复", "完成", "结论", "决定", "发现", "已经", "成功", "失败", "因此",
-    "causa", "solución", "cause", "décid", "ursache", "behoben", "gefunden", "причина", "исправ", "原因は", "修正",
+    "root cause",
+    "caused by",
+    "the cause",
+    "because",
+    "turns out",
+    "found",
+    "fixed",
+    "the fix",
+    "the bug",
+    "the issue",
+    "the problem",
+    "decided",
+    "decision",
+    "conclusion",
+    "confirmed",
+    "verified",
+    "passes",
+    "passing",
+    "works now",
+    "implemented",
+    "created",
+    "added",
+    "changed",
+    "updated",
+    "replaced",
+    "removed",
+    "renamed",
+    "written",
+    "instead of",
+    "failed",
+    "fails",
+    "completed",
+    "successfully",
+    "summary",
+    "result",
+    "means that",
+    "therefore",
+    "根本原因",
+    "原因",
+    "修复",
+    "完成",
+    "结论",
+    "决定",
+    "发现",
+    "已经",
+    "成功",
+    "失败",
+    "因此",
+    "causa",
+    "solución",
+    "cause",
+    "décid",
+    "ursache",
+    "behoben",
+    "gefunden",
+    "причина",
+    "исправ",
+    "原因は",
+    "修正",
 ];
 
 /// Beginnings of sentences that announce rather than conclude.
 const ANNOUNCES: &[&str] = &[
-    "let me", "i'll", "i will", "let's", "now i", "next i", "next, i", "i need to", "i'm going to", "checking", "looking at", "first, i",
-    "now let", "now, let", "we need to", "i should", "i want to", "to do this", "让我", "接下来", "我将", "我来",
+    "let me",
+    "i'll",
+    "i will",
+    "let's",
+    "now i",
+    "next i",
+    "next, i",
+    "i need to",
+    "i'm going to",
+    "checking",
+    "looking at",
+    "first, i",
+    "now let",
+    "now, let",
+    "we need to",
+    "i should",
+    "i want to",
+    "to do this",
+    "让我",
+    "接下来",
+    "我将",
+    "我来",
 ];
 
 /// Words that acknowledge and nothing else.
 const NODS: &[&str] = &[
-    "ok", "okay", "yes", "no", "thanks", "thank", "you", "good", "great", "continue", "go", "on", "ahead", "sure", "fine", "hi", "hello",
-    "please", "yeah", "yep", "right", "cool", "nice", "perfect", "hmm", "oh", "well", "so", "uh", "um", "mm", "mm-hmm", "lol",
+    "ok", "okay", "yes", "no", "thanks", "thank", "you", "good", "great", "continue", "go", "on", "ahead", "sure",
+    "fine", "hi", "hello", "please", "yeah", "yep", "right", "cool", "nice", "perfect", "hmm", "oh", "well", "so",
+    "uh", "um", "mm", "mm-hmm", "lol",
 ];
 
 /// Cuts text into sentences and lines, without code blocks. Each comes with its end mark.
@@ -70,7 +195,10 @@ pub(super) fn sentences(text: &str) -> Vec<&str> {
 
 fn push<'t>(out: &mut Vec<&'t str>, sentence: &'t str) {
     let sentence = sentence.trim();
-    if sentence.chars().any(char::is_alphanumeric) {
+    // `1.` and the like are no sentences; one CJK character can be.
+    let said: usize =
+        sentence.chars().filter(|c| c.is_alphanumeric()).take(3).map(|c| if c as u32 > 0x2e00 { 3 } else { 1 }).sum();
+    if said >= 3 {
         out.push(sentence);
     }
 }
@@ -111,8 +239,15 @@ pub(super) fn concludes(sentence: &str) -> i32 {
     let cues = hits(&lower, &CONCLUSION_WORDS, 3);
     let specifics = specifics(sentence).min(4) as i32;
     let announces = if ANNOUNCES.iter().any(|a| plain.starts_with(a)) { 5 } else { 0 };
-    let strong = if ["root cause", "根本原因", "caused by", "turns out", "decided"].iter().any(|c| lower.contains(c)) { 4 } else { 0 };
-    let size = if sentence.len() < 12 { -3 } else { 0 };
+    let strong = if ["root cause", "根本原因", "caused by", "turns out", "decided"].iter().any(|c| lower.contains(c))
+    {
+        4
+    } else {
+        0
+    };
+    // A heading announces what follows it.
+    let size =
+        if sentence.len() < 12 || sentence.starts_with('#') || sentence.ends_with([':', '：']) { -3 } else { 0 };
     cues * 2 + specifics + strong + size - announces
 }
 
@@ -142,9 +277,24 @@ pub(super) fn said(text: &str) -> i32 {
 /// Whether a message corrects what was said before it.
 pub(super) fn corrects(text: &str) -> bool {
     let head = text[..floor(text, 80)].to_lowercase();
-    ["correction", "no,", "no ", "actually", "not ", "wrong", "i meant", "sorry", "wait", "更正", "不对", "不是", "错了", "其实"]
-        .iter()
-        .any(|w| head.starts_with(w))
+    [
+        "correction",
+        "no,",
+        "no ",
+        "actually",
+        "not ",
+        "wrong",
+        "i meant",
+        "sorry",
+        "wait",
+        "更正",
+        "不对",
+        "不是",
+        "错了",
+        "其实",
+    ]
+    .iter()
+    .any(|w| head.starts_with(w))
 }
 
 /// A text in at most about `max` bytes: its beginning, and of the rest the sentences worth most, in order.
@@ -158,7 +308,11 @@ pub(super) fn condense(text: &str, max: usize) -> String {
     }
     let mut order: Vec<usize> = (0..parts.len()).collect();
     // The first and the last sentence frame a message: what it is about, what is wanted.
-    let value = |i: usize| said(parts[i]) * 10 / (10 + parts[i].len() as i32 / 40) + if i == 0 { 7 } else { 0 } + if i + 1 == parts.len() { 2 } else { 0 };
+    let value = |i: usize| {
+        said(parts[i]) * 10 / (10 + parts[i].len() as i32 / 40)
+            + if i == 0 { 7 } else { 0 }
+            + if i + 1 == parts.len() { 2 } else { 0 }
+    };
     order.sort_by_key(|&i| (std::cmp::Reverse(value(i)), i));
     let mut left = max;
     let mut keep = vec![false; parts.len()];

@@ -207,13 +207,40 @@ pub(crate) fn shorten(line: &str, max: usize) -> Cow<'_, str> {
     if packed.len() <= max {
         return packed;
     }
-    let tail = max / 5;
+    // A short line says most at its beginning; only where there is room is its end shown too.
+    if max < 200 {
+        return Cow::Owned(format!("{}…", packed[..floor(&packed, max.saturating_sub(3))].trim_end()));
+    }
+    let tail = max / 6;
     let head = floor(&packed, max - tail);
     let mut rest = packed.len() - tail;
     while !packed.is_char_boundary(rest) {
         rest += 1;
     }
     Cow::Owned(format!("{}[…{} chars…]{}", &packed[..head], rest - head, &packed[rest..]))
+}
+
+/// Lines of more than `most` bytes cut at borders of sentences, members and words into lines of about `width` bytes.
+pub(crate) fn wrapped(text: &str, most: usize, width: usize) -> String {
+    let mut out = String::with_capacity(text.len() + text.len() / width.max(1));
+    for line in text.split('\n') {
+        let mut rest = line;
+        while line.len() > most && rest.len() > width {
+            let head = &rest[..floor(rest, width)];
+            let near = floor(head, width / 2);
+            let border = [". ", "},", "; ", ", ", ",", " "]
+                .iter()
+                .find_map(|mark| head[near..].rfind(mark).map(|at| near + at + mark.len()));
+            // Without any border the run is packed when it is shown; it must not be torn into thousands of lines.
+            let at = border.unwrap_or_else(|| rest.find([' ', ',', ';']).map_or(rest.len(), |at| at + 1)).max(1);
+            out.push_str(&rest[..at]);
+            out.push('\n');
+            rest = &rest[at..];
+        }
+        out.push_str(rest);
+        out.push('\n');
+    }
+    out
 }
 
 /// Replaces runs of 160 and more base64-like characters by their length.
@@ -283,8 +310,8 @@ mod tests {
     #[test]
     fn long_lines_keep_both_ends() {
         let line = format!("src=\"data:image/png;base64,{}\" alt=end", "QUJD".repeat(500));
-        let short = shorten(&line, 120);
-        assert!(short.len() < 140 && short.contains("chars…]") && short.ends_with("alt=end"), "{short}");
+        let short = shorten(&line, 220);
+        assert!(short.len() < 250 && short.contains("chars…]") && short.ends_with("alt=end"), "{short}");
         let wide = "错误".repeat(400);
         assert!(shorten(&wide, 100).len() < 130);
     }

@@ -199,6 +199,7 @@ pub(super) fn source(graded: &Graded<'_>) -> Draft {
             draft.line(i, 38, line);
         }
     }
+    draft.numbered = graded.lines.iter().take(8).filter(|l| unnumbered(l).0.is_some()).count() >= 4;
     draft.summary =
         format!("{items} definitions, {constants} constants, {marks} notes (TODO, HACK, …), {imports} imports");
     let last = graded.lines.len().saturating_sub(1);
@@ -259,10 +260,10 @@ pub(super) fn minified(graded: &Graded<'_>, text: &str) -> Draft {
     }
     draft.summary = format!("minified code; {} names that still mean something", names.len());
     for chunk in names.chunks(16).take(40) {
-        draft.remark(1, 80, chunk.join(", "));
+        draft.top(80, chunk.join(", "));
     }
     for (rank, i) in [(70, 0), (60, graded.lines.len().saturating_sub(1))] {
-        if let Some(line) = graded.lines.get(i) {
+        if let Some(line) = graded.lines.get(i).filter(|_| draft.pieces.iter().all(|p| p.lines == 0 || p.line != i)) {
             draft.line(i, rank, line);
         }
     }

@@ -1,6 +1,9 @@
 //! Fits a text to a token budget with few calls of the (possibly slow) counter. Never returns a text over the budget.
 
+use std::borrow::Cow;
+
 use super::clean::{floor, sanitize, shorten};
+use super::place::place;
 
 /// Bytes of English or code that one token stands for, roughly: only where the search starts.
 const BYTES_PER_TOKEN: usize = 3;
@@ -77,6 +80,10 @@ pub(crate) struct Draft {
     pub(crate) summary: String,
     /// All that could be shown.
     pub(crate) pieces: Vec<Piece>,
+    /// Whether lines show their own numbers already.
+    pub(crate) numbered: bool,
+    /// Whether single lines left out (blank ones, mostly) go without a mark.
+    pub(crate) loose: bool,
     /// How many lines there should be room for; the more, the shorter each is cut.
     pub(crate) wish: usize,
 }
@@ -112,7 +119,13 @@ impl Draft {
         let mut taken: Vec<(usize, String)> = Vec::new();
         let mut misses = 0;
         for &index in order {
-            let text = shorten(&self.pieces[index].text, widest);
+            let piece = &self.pieces[index];
+            // Our own remarks are as short as they can be already.
+            let text = if piece.lines == 0 {
+                shorten(&piece.text, widest.max(480))
+            } else {
+                narrow(&piece.text, widest.max(if piece.rank >= 90 { 200 } else { 0 }))
+            };
             let cost = text.len() + 8;
             if cost > left {
                 misses += 1;
@@ -135,7 +148,7 @@ impl Draft {
                 out.push('\n');
             }
             // A jump is shown by the number of the line jumped to; it serves `recall --range` too.
-            if piece.lines > 0 && piece.line > next {
+            if piece.lines > 0 && !self.numbered && piece.line > next + usize::from(self.loose) {
                 out.push_str(&format!("…L{}: ", piece.line + 1));
             }
             out.push_str(&text);
@@ -146,6 +159,19 @@ impl Draft {
         }
         (out, kept)
     }
+}
+
+/// A line in `width` bytes: of a long path before a message the folders go first, then the end of the line.
+fn narrow(line: &str, width: usize) -> Cow<'_, str> {
+    if line.len() > width
+        && let Some(found) = place(line)
+        && let Some(cut) = found.file.rfind(['/', '\\']).filter(|&cut| cut > 24)
+    {
+        let start = found.file.as_ptr() as usize - line.as_ptr() as usize;
+        let short = format!("{}…{}", &line[..start], &line[start + cut..]);
+        return Cow::Owned(shorten(&short, width).into_owned());
+    }
+    shorten(line, width)
 }
 
 /// The first of `forms` that fits, cleaned; else as much of the last one as fits; else nothing.

@@ -3,9 +3,11 @@
 
 use std::collections::HashMap;
 
+use super::clean::floor;
 use super::fit::Draft;
 use super::paths::grouped;
-use super::signal::{Grade, Graded, gist, place};
+use super::place::{family, gist, place};
+use super::signal::{Grade, Graded};
 
 /// How many places of a repeated message are remembered.
 const PLACES: usize = 60;
@@ -14,7 +16,13 @@ const PLACES: usize = 60;
 const DISTINCT: usize = 3000;
 
 /// So many distinct messages come before everything else.
-const FIRST: usize = 10;
+const FIRST: usize = 8;
+
+/// Of messages that differ only in what they quote so many come first.
+const ALIKE: usize = 3;
+
+/// So many lines at the end are where tools list what went wrong.
+const END: usize = 40;
 
 /// One distinct message and where else it was seen.
 struct Message {
@@ -29,15 +37,15 @@ pub(super) mod rank {
     pub(crate) const ERROR: u16 = 98;
     pub(crate) const FILES: u16 = 90;
     pub(crate) const MORE: u16 = 86;
-    pub(crate) const NAME: u16 = 92;
-    pub(crate) const TROUBLE: u16 = 76;
+    pub(crate) const NAME: u16 = 88;
+    pub(crate) const TROUBLE: u16 = 67;
     pub(crate) const FRAME: u16 = 72;
     pub(crate) const END: u16 = 70;
     pub(crate) const CONTEXT: u16 = 66;
     pub(crate) const START: u16 = 60;
     pub(crate) const MARK: u16 = 58;
     pub(crate) const AGAIN: u16 = 56;
-    pub(crate) const WARNING: u16 = 50;
+    pub(crate) const WARNING: u16 = 62;
     pub(crate) const DETAIL: u16 = 44;
     pub(crate) const ODD: u16 = 36;
 }
@@ -45,7 +53,9 @@ pub(super) mod rank {
 /// Drafts a log.
 pub(super) fn draft(graded: &Graded<'_>) -> Draft {
     let mut draft = Draft::default();
-    let mut collector = Collector { lines: &graded.lines, taken: vec![false; graded.lines.len()], draft: &mut draft };
+    let muted = passes(&graded.lines);
+    let mut collector =
+        Collector { lines: &graded.lines, taken: vec![false; graded.lines.len()], muted, draft: &mut draft };
     collector.traces();
     collector.sections(&graded.grades);
     let (errors, error_files) = collector.messages(&graded.grades, Grade::Error, rank::ERROR);
@@ -74,9 +84,19 @@ pub(super) fn draft(graded: &Graded<'_>) -> Draft {
     draft
 }
 
+/// Where pytest shows the output of tests that passed: from that heading to the last summary.
+fn passes(lines: &[&str]) -> std::ops::Range<usize> {
+    let heading = |l: &&str, name: &str| l.starts_with("===") && l.contains(name);
+    let Some(start) = lines.iter().position(|l| heading(l, " PASSES ")) else { return 0..0 };
+    let end = lines.iter().rposition(|l| heading(l, " short test summary ")).unwrap_or(lines.len());
+    start..end.max(start)
+}
+
 struct Collector<'a, 't> {
     lines: &'a [&'t str],
     taken: Vec<bool>,
+    /// Lines in the output of tests that passed.
+    muted: std::ops::Range<usize>,
     draft: &'a mut Draft,
 }
 
@@ -102,7 +122,7 @@ impl Collector<'_, '_> {
             while end < self.lines.len() && (indent(self.lines[end]) > base || self.lines[end].trim().is_empty()) {
                 end += 1;
             }
-            self.take(i, rank::CONTEXT);
+            self.take(i, rank::FRAME);
             self.take(end, rank::ERROR);
             for frame in end.saturating_sub(4).max(i + 1)..end {
                 self.take(frame, rank::FRAME);
@@ -121,20 +141,28 @@ impl Collector<'_, '_> {
     /// `____ test_name ____`, `==== FAIL ====`, `● suite › test`, pytest's `E   ` and `>   ` lines.
     fn sections(&mut self, grades: &[Grade]) {
         let is_rule = |c: char| matches!(c, '_' | '=' | '!');
-        for i in 0..self.lines.len() {
-            let line = self.lines[i];
+        for (i, &line) in self.lines.iter().enumerate() {
             let Some(first) = line.chars().next() else { continue };
             if is_rule(first) && line.len() > 12 && line.ends_with(first) {
                 let name = line.trim_matches(|c| c == first || c == ' ');
                 if !name.is_empty() && name.len() < 200 {
                     self.taken[i] = true;
-                    self.draft.line(i, if first == '=' { rank::CONTEXT } else { rank::NAME }, &format!("__ {name} __"));
+                    let rank = if self.muted.contains(&i) {
+                        rank::ODD
+                    } else if first == '=' {
+                        rank::CONTEXT
+                    } else {
+                        rank::NAME
+                    };
+                    self.draft.line(i, rank, &format!("__ {name} __"));
                 }
             } else if line.starts_with("E   ") && grades[i] < Grade::Error {
                 self.take(i, rank::FRAME + 8);
             } else if line.starts_with(">   ") {
                 self.take(i, rank::CONTEXT);
-            } else if matches!(first, '●' | '✕' | '✗' | '✖' | '×') || line.trim_start().starts_with(['✕', '✗', '✖', '×']) {
+            } else if matches!(first, '●' | '✕' | '✗' | '✖' | '×')
+                || line.trim_start().starts_with(['✕', '✗', '✖', '×'])
+            {
                 self.take(i, rank::NAME);
             }
         }
@@ -154,7 +182,8 @@ impl Collector<'_, '_> {
             if let Some(near) = &near {
                 *files.entry(near.file.to_owned()).or_default() += 1;
             }
-            let key = gist(line);
+            // Words of trouble come in families: `Missing entry: a`, `Missing entry: b`.
+            let key = gist(if grade == Grade::Trouble { &line[..floor(line, 44)] } else { line });
             match seen.get(&key) {
                 Some(&at) => {
                     let message = &mut all[at];
@@ -175,10 +204,26 @@ impl Collector<'_, '_> {
         let distinct = all.len();
         // Many different messages: each still counts, but the context of each does not.
         let roomy = distinct <= 12;
-        for (n, message) in all.iter().enumerate() {
-            // After the first ones, and those that came often, the names of the files say more than one more message.
-            let first = n < FIRST || message.times > 2 && n < 4 * FIRST;
-            self.message(message, if first { rank } else { rank.min(rank::MORE) });
+        let mut families: HashMap<u64, usize> = HashMap::new();
+        let (mut first, mut late) = (0, 0);
+        for message in &all {
+            // After the first ones, and three of a kind, the names of the files say more than one more message; but
+            // what stands at the end is the tool's own list of what went wrong.
+            let alike = families.entry(family(self.lines[message.line])).or_default();
+            *alike += 1;
+            let early = *alike <= ALIKE && first < FIRST;
+            first += usize::from(early);
+            let at_end = message.line + END > self.lines.len() && late < FIRST;
+            late += usize::from(at_end && !early);
+            // Code in a diff speaks of trouble without having any.
+            let quoted = grade != Grade::Error && self.lines[message.line].starts_with(['-', '+']);
+            let later = if grade == Grade::Error { rank::MORE } else { rank - 20 };
+            let rank = match (self.muted.contains(&message.line) || quoted, early || at_end) {
+                (true, _) => rank::ODD,
+                (false, true) => rank,
+                (false, false) => later,
+            };
+            self.message(message, rank);
         }
         for message in all.iter().filter(|_| matches!(grade, Grade::Error | Grade::Warning)) {
             self.context(message.line, grades, rank, roomy);
@@ -212,7 +257,13 @@ impl Collector<'_, '_> {
                 break;
             }
             let located = line.starts_with("--> ") || line.starts_with("at ") && d < 2;
-            let worth = if located && d < 3 { near } else if d < 2 { far } else { rank::DETAIL };
+            let worth = if located && d < 3 {
+                near
+            } else if d < 2 {
+                far
+            } else {
+                rank::DETAIL
+            };
             if roomy || located {
                 self.take(context, worth.saturating_sub(u16::from(!located) * d as u16));
             }
@@ -223,8 +274,9 @@ impl Collector<'_, '_> {
     fn totals(&mut self, grades: &[Grade]) {
         let found: Vec<usize> = (0..grades.len()).filter(|&i| grades[i] == Grade::Summary).collect();
         let last = found.len().saturating_sub(6);
+        // Of a run within a run (tests of a test tool) the totals are not the run's own.
         for (n, &i) in found.iter().enumerate() {
-            self.take(i, if n >= last { rank::TOTALS } else { rank::DETAIL });
+            self.take(i, if n >= last && !self.muted.contains(&i) { rank::TOTALS } else { rank::DETAIL });
         }
     }
 

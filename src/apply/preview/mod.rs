@@ -1,8 +1,8 @@
 //! What is left in the prompt of a result that was too large: a preview that keeps what matters by kind of output, a
 //! one-line placeholder, elided arguments, a message cut in the middle. Pure: it never reads, stores or asks anything.
 //!
-//! A text is cleaned ([`clean`]), its lines are graded ([`signal`]), its kind is found ([`sniff`]), and that kind's
-//! file drafts what could be shown, each piece with a rank; [`fit`] takes the best pieces that fit the budget.
+//! A text is cleaned (`clean`), its lines are graded (`signal`), its kind is found (`sniff`), and that kind's file drafts
+//! what could be shown, each piece with a rank; `fit` takes the best pieces that fit the budget.
 
 pub(crate) mod clean;
 pub(crate) mod code;
@@ -13,6 +13,7 @@ pub(crate) mod json;
 mod log;
 mod opaque;
 mod paths;
+pub(crate) mod place;
 mod short;
 pub(crate) mod signal;
 mod sniff;
@@ -20,7 +21,7 @@ mod table;
 
 use serde_json::Value;
 
-use self::clean::{clean, sanitize, shorten};
+use self::clean::{clean, floor, sanitize, shorten, wrapped};
 use self::fit::{Draft, first_that_fits, largest};
 use self::signal::{Graded, grade};
 
@@ -57,8 +58,30 @@ pub struct Preview {
 
 /// Argument names that say best what a call was about, the most telling first.
 const TELLING: &[&str] = &[
-    "command", "cmd", "script", "path", "file_path", "filePath", "filepath", "absolute_path", "target_file", "filename", "file",
-    "notebook_path", "uri", "url", "pattern", "query", "regex", "glob", "args", "directory", "dir", "code", "name", "id",
+    "command",
+    "cmd",
+    "script",
+    "path",
+    "file_path",
+    "filePath",
+    "filepath",
+    "absolute_path",
+    "target_file",
+    "filename",
+    "file",
+    "notebook_path",
+    "uri",
+    "url",
+    "pattern",
+    "query",
+    "regex",
+    "glob",
+    "args",
+    "directory",
+    "dir",
+    "code",
+    "name",
+    "id",
 ];
 
 /// Arguments longer than this are not parsed for a label.
@@ -87,30 +110,43 @@ impl Call<'_> {
         let tool: String = self.tool.chars().filter(|c| !c.is_control()).take(40).collect();
         let tool = if tool.is_empty() { "tool" } else { &tool };
         let command = self.command();
-        if command.is_empty() { tool.to_owned() } else { format!("{tool} {}", shorten(&command, max)) }
+        // Where a command runs says less than what it runs.
+        let command =
+            command.strip_prefix("cd ").and_then(|c| c.split_once(" && ")).map_or(command.as_str(), |(_, rest)| rest);
+        if command.is_empty() { tool.to_owned() } else { format!("{tool} {}", shorten(command, max)) }
     }
 
     /// The file that the call reads, if it names one.
     pub(crate) fn path(&self) -> Option<String> {
         let command = self.command();
-        let file = command.contains('.') && !command.contains([' ', '*', '<', '>', '|', '"']) && !command.contains("://");
+        let file =
+            command.contains('.') && !command.contains([' ', '*', '<', '>', '|', '"']) && !command.contains("://");
         (file && command.len() < 200).then_some(command)
     }
 
     /// Whether the call ran something (rather than read or looked up).
     pub(crate) fn runs(&self) -> bool {
         let tool = self.tool.to_ascii_lowercase();
-        let words = ["bash", "shell", "exec", "run", "command", "terminal", "build", "test", "python", "sql", "deploy", "lint", "cmd"];
+        let words = [
+            "bash", "shell", "exec", "run", "command", "terminal", "build", "test", "python", "sql", "deploy", "lint",
+            "cmd",
+        ];
         words.iter().any(|w| tool.contains(w))
     }
 
     /// Whether the call names a file of source code.
     fn names_code(&self) -> bool {
         const CODE: &[&str] = &[
-            "rs", "py", "ts", "tsx", "js", "jsx", "go", "java", "c", "h", "cpp", "hpp", "cc", "cs", "rb", "php", "swift", "kt", "scala",
-            "sh", "lua", "ex", "hs", "ml", "sql", "zig", "dart", "vue", "pony", "m", "jl", "pl", "r",
+            "rs", "py", "ts", "tsx", "js", "jsx", "go", "java", "c", "h", "cpp", "hpp", "cc", "cs", "rb", "php",
+            "swift", "kt", "scala", "sh", "lua", "ex", "hs", "ml", "sql", "zig", "dart", "vue", "pony", "m", "jl",
+            "pl", "r",
         ];
-        self.command().split([' ', '"', '\'']).any(|word| word.rsplit_once('.').is_some_and(|(_, ext)| CODE.contains(&ext)))
+        let command = self.command();
+        let shows = ["cat ", "sed -n", "head ", "tail ", "nl ", "bat ", "less "].iter().any(|w| command.contains(w));
+        if self.runs() && !shows {
+            return false;
+        }
+        command.split([' ', '"', '\'']).any(|word| word.rsplit_once('.').is_some_and(|(_, ext)| CODE.contains(&ext)))
     }
 }
 
@@ -119,7 +155,7 @@ pub(crate) fn grouped_digits(n: usize) -> String {
     let digits = n.to_string();
     let mut out = String::with_capacity(digits.len() + digits.len() / 3);
     for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i) % 3 == 0 {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
             out.push(',');
         }
         out.push(digit);
@@ -140,7 +176,13 @@ pub(crate) fn size(bytes: usize) -> String {
 /// A preview of `text` in at most `budget` tokens by `count`, with a marker that says what is missing and where it is.
 ///
 /// Deterministic. With a budget too small for the marker, its shortest form that fits; in the end the empty text.
-pub fn preview(text: &str, call: &Call<'_>, pointer: &Pointer<'_>, budget: u32, count: &dyn Fn(&str) -> u32) -> Preview {
+pub fn preview(
+    text: &str,
+    call: &Call<'_>,
+    pointer: &Pointer<'_>,
+    budget: u32,
+    count: &dyn Fn(&str) -> u32,
+) -> Preview {
     let (kind, draft) = draft(text, call, 0);
     let order = draft.order();
     let total = signal::lines(text).len();
@@ -169,7 +211,12 @@ pub fn preview(text: &str, call: &Call<'_>, pointer: &Pointer<'_>, budget: u32, 
 fn markers(text: &str, lines: usize, what: &str, pointer: &Pointer<'_>) -> Vec<String> {
     let size = size(text.len());
     vec![
-        format!("[{what}: {}, {size} cut; full text: windowsill recall {} or {}]", plural(lines, "line"), pointer.id, pointer.path),
+        format!(
+            "[{what}: {}, {size} cut; full text: windowsill recall {} or {}]",
+            plural(lines, "line"),
+            pointer.id,
+            pointer.path
+        ),
         format!("[{}, {size} cut: windowsill recall {} or {}]", plural(lines, "line"), pointer.id, pointer.path),
         format!("[{}, {size} cut: windowsill recall {}]", plural(lines, "line"), pointer.id),
         format!("[{size} cut: windowsill recall {}]", pointer.id),
@@ -177,6 +224,12 @@ fn markers(text: &str, lines: usize, what: &str, pointer: &Pointer<'_>) -> Vec<S
         "[cut]".to_owned(),
     ]
 }
+
+/// In lines longer than this errors are looked for piece by piece.
+const LONG_LINE: usize = 4000;
+
+/// Of texts with such lines so many bytes are looked at.
+const WRAP_MOST: usize = 2 << 20;
 
 /// How deep envelopes (a tool's output as a string in JSON) are opened.
 const ENVELOPES: usize = 2;
@@ -190,11 +243,16 @@ fn draft(text: &str, call: &Call<'_>, depth: usize) -> (Kind, Draft) {
             // Line numbers are those of the string inside.
             draft.pieces.iter_mut().for_each(|piece| piece.lines = 0);
             let around = json_around(&value, &key);
-            draft.summary = [around, draft.summary].iter().filter(|s| !s.is_empty()).cloned().collect::<Vec<_>>().join("; ");
+            draft.summary =
+                [around, draft.summary].iter().filter(|s| !s.is_empty()).cloned().collect::<Vec<_>>().join("; ");
             return (kind, draft);
         }
         if value.is_object() || value.is_array() {
-            return (Kind::Json, json::document(&value));
+            let mut draft = json::document(&value);
+            if !text.trim_end().ends_with(['}', ']']) {
+                draft.summary.push_str(" (cut off at its end)");
+            }
+            return (Kind::Json, draft);
         }
     }
     if sniff::is_json_lines(text)
@@ -222,12 +280,24 @@ fn draft(text: &str, call: &Call<'_>, depth: usize) -> (Kind, Draft) {
         Kind::Source => code::source(&graded),
         Kind::Disassembly => code::disassembly(&graded),
         Kind::Minified => code::minified(&graded, &cleaned),
-        Kind::Table => table::delimiter(&graded.lines).map_or_else(|| log::draft(&graded), |mark| table::draft(&graded, mark)),
+        Kind::Table => {
+            table::delimiter(&graded.lines).map_or_else(|| log::draft(&graded), |mark| table::draft(&graded, mark))
+        }
+        Kind::Log | Kind::Text
+            if (kind == Kind::Text || graded.lines.len() < 3) && graded.lines.iter().any(|l| l.len() > LONG_LINE) =>
+        {
+            let narrow = wrapped(&cleaned[..floor(&cleaned, WRAP_MOST)], LONG_LINE, 240);
+            let mut draft = running_text(&grade(&narrow));
+            // Lines of ours, not of the text: their numbers would mislead.
+            draft.pieces.iter_mut().for_each(|piece| piece.lines = 0);
+            draft
+        }
         Kind::Log => log::draft(&graded),
         Kind::Text => running_text(&graded),
         Kind::Json | Kind::JsonLines => Draft::default(),
     };
-    if matches!(kind, Kind::Log | Kind::Source | Kind::Search | Kind::Text) {
+    let numbered = draft.pieces.iter().any(|piece| piece.lines > 0);
+    if numbered && matches!(kind, Kind::Log | Kind::Source | Kind::Search | Kind::Text) {
         fill(&mut draft, &graded);
     }
     (kind, draft)
@@ -250,18 +320,23 @@ fn json_around(value: &Value, but: &str) -> String {
 /// Text of no known structure: beginning and end, and the lines that matter between them.
 fn running_text(graded: &Graded<'_>) -> Draft {
     let mut draft = log::draft(graded);
+    draft.loose = true;
     let full: Vec<usize> = (0..graded.lines.len()).filter(|&i| !graded.lines[i].trim().is_empty()).collect();
     // Words of trouble are common in prose; the beginning says more there.
     for piece in draft.pieces.iter_mut().filter(|p| p.rank == log::rank::TROUBLE) {
         piece.rank = log::rank::CONTEXT;
     }
-    let ends = full.iter().take(120).enumerate().chain(full.iter().rev().take(60).map(|i| (i, i)).enumerate().map(|(n, (i, _))| (n * 2, i)));
+    let ends = full
+        .iter()
+        .take(120)
+        .enumerate()
+        .chain(full.iter().rev().take(60).map(|i| (i, i)).enumerate().map(|(n, (i, _))| (n * 2, i)));
     // A line like one before it (a listing, data in markup) says less.
     let mut seen = std::collections::HashSet::new();
     let mut best: std::collections::HashMap<usize, u16> = std::collections::HashMap::new();
     for (n, &i) in ends {
         let rank = if n < 8 { 97 - n as u16 } else { 80u16.saturating_sub(n as u16 / 2) };
-        let rank = if best.contains_key(&i) || seen.insert(signal::gist(graded.lines[i])) { rank } else { rank / 4 };
+        let rank = if best.contains_key(&i) || seen.insert(place::gist(graded.lines[i])) { rank } else { rank / 4 };
         let known = best.entry(i).or_default();
         *known = (*known).max(rank);
     }
@@ -277,7 +352,11 @@ fn running_text(graded: &Graded<'_>) -> Draft {
     }
     // Headings carry the outline.
     for &i in &full {
-        if graded.lines[i].starts_with('#') && graded.lines[i].len() < 120 && draft.pieces.len() < 4000 && !draft.pieces.iter().any(|p| p.line == i && p.lines == 1) {
+        if graded.lines[i].starts_with('#')
+            && graded.lines[i].len() < 120
+            && draft.pieces.len() < 4000
+            && !draft.pieces.iter().any(|p| p.line == i && p.lines == 1)
+        {
             draft.line(i, 68, graded.lines[i]);
         }
     }
@@ -292,8 +371,10 @@ fn fill(draft: &mut Draft, graded: &Graded<'_>) {
             *seen = true;
         }
     }
-    let free = (0..graded.lines.len()).filter(|&i| !taken[i] && !graded.lines[i].trim().is_empty()).take(400);
-    for i in free.collect::<Vec<_>>() {
+    // `test a::b1 ... ok` a hundred times says nothing that once does not.
+    let mut seen = std::collections::HashSet::new();
+    let free = (0..graded.lines.len()).filter(|&i| !graded.lines[i].trim().is_empty()).take(2000);
+    for i in free.filter(|&i| seen.insert(place::gist(graded.lines[i])) && !taken[i]).take(400).collect::<Vec<_>>() {
         draft.line(i, 5, graded.lines[i]);
     }
 }

@@ -5,28 +5,42 @@ use std::collections::{BTreeMap, HashMap};
 use super::fit::Draft;
 use super::signal::{Grade, Graded};
 
-/// Names of one folder in one piece at most; more become a second piece, so that one large folder does not go out whole.
-const NAMES: usize = 10;
+/// Bytes of one piece; more names become a second piece, so that one large folder does not go out whole.
+const PIECE: usize = 110;
 
 /// Files with counts, one string a folder: `src/net/{pool.rs 3, retry.rs}`. A count of 0 is not shown.
 pub(super) fn grouped(files: &[(String, usize)]) -> Vec<String> {
     let mut folders: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for (path, times) in files {
-        let cut = path.rfind(['/', '\\']).map_or(0, |i| i + 1);
+        // A folder among the entries (`a/b/`) is a name like the others.
+        let cut = path.trim_end_matches('/').rfind(['/', '\\']).map_or(0, |i| i + 1);
         let (folder, name) = path.split_at(cut);
         let shown = if *times > 0 { format!("{name} {times}") } else { name.to_owned() };
         folders.entry(folder).or_default().push(shown);
     }
     let mut out = Vec::new();
     for (folder, names) in folders {
-        for chunk in names.chunks(NAMES) {
-            match chunk {
-                [one] => out.push(format!("{folder}{one}")),
-                many => out.push(format!("{folder}{{{}}}", many.join(", "))),
+        let mut chunk: Vec<String> = Vec::new();
+        let mut bytes = folder.len();
+        for name in names {
+            if !chunk.is_empty() && bytes + name.len() > PIECE {
+                out.push(braced(folder, &chunk));
+                chunk.clear();
+                bytes = folder.len();
             }
+            bytes += name.len() + 2;
+            chunk.push(name);
         }
+        out.push(braced(folder, &chunk));
     }
     out
+}
+
+fn braced(folder: &str, names: &[String]) -> String {
+    match names {
+        [one] => format!("{folder}{one}"),
+        many => format!("{folder}{{{}}}", many.join(", ")),
+    }
 }
 
 /// One line of a search result: the file, and what follows its line number.
@@ -84,15 +98,12 @@ pub(super) fn grep(graded: &Graded<'_>) -> Draft {
             firsts.push((i, files[at].1));
         }
     }
+    draft.numbered = true;
     draft.summary = format!("{matches} matches in {} files", files.len());
     let mut sorted = files.clone();
     sorted.sort();
     if files.len() > 60 {
-        let mut folders: BTreeMap<String, usize> = BTreeMap::new();
-        for (path, times) in &sorted {
-            *folders.entry(path[..path.rfind('/').unwrap_or(0)].to_owned()).or_default() += times;
-        }
-        let folders: Vec<(String, usize)> = folders.into_iter().collect();
+        let folders: Vec<(String, usize)> = by_folder(&sorted).into_iter().collect();
         draft.top(95, format!("matches by folder: {}", grouped(&folders).join(", ")));
     }
     for group in grouped(&sorted) {
@@ -102,6 +113,15 @@ pub(super) fn grep(graded: &Graded<'_>) -> Draft {
         draft.line(i, [0, 70, 44, 40][nth], graded.lines[i]);
     }
     draft
+}
+
+/// Sums by the folder that a path stands in.
+fn by_folder(files: &[(String, usize)]) -> BTreeMap<String, usize> {
+    let mut folders: BTreeMap<String, usize> = BTreeMap::new();
+    for (path, times) in files {
+        *folders.entry(path[..path.trim_end_matches('/').rfind('/').unwrap_or(0)].to_owned()).or_default() += times;
+    }
+    folders
 }
 
 /// Drafts a directory listing (`ls -l`, `ls -R`, `find`, `tree`, plain names): folders with their entries, counts.
@@ -149,7 +169,13 @@ pub(super) fn listing(graded: &Graded<'_>) -> Draft {
     types.sort_by_key(|(ext, n)| (std::cmp::Reverse(*n), ext.clone()));
     let types: Vec<String> =
         types.iter().take(8).map(|(e, n)| format!("{} {n}", if e.is_empty() { "(no extension)" } else { e })).collect();
-    draft.summary = format!("{} entries in {} folders: {}", entries.len(), folders.max(1), types.join(", "));
+    let ones: Vec<(String, usize)> = entries.iter().map(|(path, _)| (path.clone(), 1)).collect();
+    let counts: Vec<(String, usize)> = by_folder(&ones).into_iter().filter(|(folder, _)| !folder.is_empty()).collect();
+    let folders = folders.max(counts.len()).max(1);
+    draft.summary = format!("{} entries in {folders} folders: {}", entries.len(), types.join(", "));
+    if entries.len() > 60 {
+        draft.top(91, format!("entries by folder: {}", grouped(&counts).join(", ")));
+    }
     // Shallow entries first: they say how the tree is laid out.
     for group in grouped(&entries) {
         let depth = group.matches('/').count().min(12);
@@ -176,7 +202,8 @@ pub(super) fn ls_entry(line: &str) -> Option<(bool, &str)> {
     };
     let name_word = words.get(5 + date_words)?;
     let start = name_word.as_ptr() as usize - line.as_ptr() as usize;
-    Some((mode.starts_with('d'), &line[start..]))
+    let name = &line[start..];
+    Some((mode.starts_with('d'), name.split(" -> ").next().unwrap_or(name)))
 }
 
 #[cfg(test)]

@@ -73,7 +73,38 @@ pub(super) fn parse_json(text: &str) -> Option<Value> {
     if body.len() > JSON_MOST || !body.starts_with(['{', '[', '"']) {
         return None;
     }
-    serde_json::from_str(body).ok().filter(|v: &Value| !v.is_string() || body.len() > 200)
+    match serde_json::from_str(body) {
+        Ok(value) => Some(value).filter(|v: &Value| !v.is_string() || body.len() > 200),
+        // Tools cut long output; what stands before the cut is a document all the same.
+        Err(error) if error.is_eof() && body.len() > 2000 => serde_json::from_str(&closed(body)?).ok(),
+        Err(_) => None,
+    }
+}
+
+/// A document that was cut off, ended after its last whole member: with the brackets closed that were open there.
+fn closed(body: &str) -> Option<String> {
+    let mut open: Vec<u8> = Vec::new();
+    let mut last: Option<(usize, Vec<u8>)> = None;
+    let (mut quoted, mut escaped) = (false, false);
+    for (i, b) in body.bytes().enumerate() {
+        match b {
+            _ if escaped => escaped = false,
+            b'\\' if quoted => escaped = true,
+            b'"' => quoted = !quoted,
+            _ if quoted => {}
+            b'{' => open.push(b'}'),
+            b'[' => open.push(b']'),
+            b'}' | b']' => {
+                open.pop()?;
+            }
+            b',' if open.len() <= 3 => last = Some((i, open.clone())),
+            _ => {}
+        }
+    }
+    let (end, open) = last?;
+    let mut out = body[..end].to_owned();
+    out.extend(open.iter().rev().map(|&b| char::from(b)));
+    Some(out)
 }
 
 /// Whether the first lines are JSON objects of their own.
@@ -82,7 +113,8 @@ pub(super) fn is_json_lines(text: &str) -> bool {
     let mut objects = 0;
     for line in text.lines().map(str::trim).filter(|l| !l.is_empty()).take(6) {
         tried += 1;
-        objects += usize::from(line.starts_with('{') && line.ends_with('}') && serde_json::from_str::<Value>(line).is_ok());
+        objects +=
+            usize::from(line.starts_with('{') && line.ends_with('}') && serde_json::from_str::<Value>(line).is_ok());
     }
     tried >= 2 && objects * 3 >= tried * 2
 }
@@ -107,12 +139,18 @@ pub(super) fn by_lines(text: &str, graded: &Graded<'_>, call: &Call<'_>) -> Kind
     let head: Vec<&str> = graded.lines.iter().take(400).copied().collect();
     let diff_head = head.iter().any(|l| l.starts_with("diff --git "));
     let file_heads = head.windows(2).any(|w| w[0].starts_with("--- ") && w[1].starts_with("+++ "));
-    let mostly_diff = head.first().is_some_and(|l| l.starts_with("diff ") || l.starts_with("--- ") || l.starts_with("index "));
-    if mostly_diff && (diff_head || file_heads) || diff_head && head.len() < 400 && !head.iter().any(|l| l.starts_with("+ ")) {
+    let mostly_diff =
+        head.first().is_some_and(|l| l.starts_with("diff ") || l.starts_with("--- ") || l.starts_with("index "));
+    if mostly_diff && (diff_head || file_heads)
+        || diff_head && head.len() < 400 && !head.iter().any(|l| l.starts_with("+ "))
+    {
         return Kind::Diff;
     }
     let commits = head.iter().filter(|l| l.strip_prefix("commit ").is_some_and(super::diff::is_hash)).count();
-    if commits >= 1 && head.iter().any(|l| l.starts_with("Author:")) && head.iter().take(3).any(|l| l.starts_with("commit ")) {
+    if commits >= 1
+        && head.iter().any(|l| l.starts_with("Author:"))
+        && head.iter().take(3).any(|l| l.starts_with("commit "))
+    {
         return Kind::History;
     }
     if head.iter().any(|l| l.starts_with("Disassembly of section")) {
@@ -148,9 +186,14 @@ fn by_sample(sample: &[(usize, &str)], graded: &Graded<'_>, call: &Call<'_>) -> 
     }
     let listed = count(&|_, l| {
         let l = l.trim();
-        paths::ls_entry(l).is_some() || l.starts_with("total ") || l.contains("── ") || l.contains('/') && !l.contains([' ', '(', ';', '"', '=']) && !l.starts_with("//")
+        paths::ls_entry(l).is_some()
+            || l.starts_with("total ")
+            || l.contains("── ")
+            || l.contains('/') && !l.contains([' ', '(', ';', '"', '=']) && !l.starts_with("//")
     });
-    let names = count(&|_, l| !l.trim().contains([' ', '(', ';', '"', '=', '{', '}']) && l.trim().contains('.') && l.len() < 80);
+    let names = count(&|_, l| {
+        !l.trim().contains([' ', '(', ';', '"', '=', '{', '}']) && l.trim().contains('.') && l.len() < 80
+    });
     if total >= 3 && (share(listed, 70) || share(names, 85) && says(&["list", "ls", "find", "glob", "tree", "dir"])) {
         return Kind::Listing;
     }
@@ -160,8 +203,11 @@ fn by_sample(sample: &[(usize, &str)], graded: &Graded<'_>, call: &Call<'_>) -> 
     let code = count(&|_, l| is_code(unnumbered(l).1));
     let defined = count(&|_, l| definition(unnumbered(l).1).is_some());
     // Tools quote code with their messages; a message at the left edge says which of the two it is.
-    let compiled = !call.names_code() && graded.lines.iter().zip(&graded.grades).any(|(l, g)| *g == Grade::Error && !l.starts_with([' ', '\t']));
-    if numbered && (defined > 0 || share(code, 25)) || !compiled && share(code, 45) && (defined >= 2 || call.names_code()) {
+    let compiled = !call.names_code()
+        && graded.lines.iter().zip(&graded.grades).any(|(l, g)| *g == Grade::Error && !l.starts_with([' ', '\t']));
+    if numbered && (defined > 0 || share(code, 25))
+        || !compiled && share(code, 45) && (defined >= 2 || call.names_code())
+    {
         return Kind::Source;
     }
     let lines: Vec<&str> = graded.lines.iter().take(60).copied().collect();
@@ -171,7 +217,10 @@ fn by_sample(sample: &[(usize, &str)], graded: &Graded<'_>, call: &Call<'_>) -> 
     {
         return Kind::Table;
     }
-    let ran = says(&["build", "test", "make", "cargo", "npm", "mvn", "gradle", "pytest", "tsc", "docker", "install", "log", "bash", "shell", "exec", "run"]);
+    let ran = says(&[
+        "build", "test", "make", "cargo", "npm", "mvn", "gradle", "pytest", "tsc", "docker", "install", "log", "bash",
+        "shell", "exec", "run",
+    ]);
     let machine = count(&|_, l| is_log_line(l));
     if share(machine, 25) || compiled || troubled > 0 && (ran || share(troubled, 4)) {
         return Kind::Log;
@@ -196,11 +245,39 @@ fn is_code(line: &str) -> bool {
 fn is_log_line(line: &str) -> bool {
     let body = line.trim_start();
     let tagged = body.starts_with('[') && body.find(']').is_some_and(|end| (3..40).contains(&end));
-    let timed = body.len() > 8 && body.as_bytes()[..8].iter().filter(|b| b.is_ascii_digit()).count() >= 4 && body[..super::clean::floor(body, 24)].contains([':', '-']);
+    let timed = body.len() > 8
+        && body.starts_with(|c: char| c.is_ascii_digit() || c == '[')
+        && body.as_bytes()[..8].iter().filter(|b| b.is_ascii_digit()).count() >= 4
+        && body[..super::clean::floor(body, 24)].contains([':', '-']);
     let result = [" ok", "PASSED", "FAILED", "... done", "done.", "%]"].iter().any(|e| body.trim_end().ends_with(e));
-    let verb = ["Compiling ", "Checking ", "Downloading ", "Downloaded ", "make[", "gcc ", "cc ", "g++ ", "CC ", "Building ", "Installing ", "Collecting ", "+ ", "=== RUN", "--- ", "INFO", "WARN", "DEBUG", "ERROR", "npm ", "remote: ", "File \"", "E   ", "at "]
-        .iter()
-        .any(|v| body.starts_with(v));
+    let verb = [
+        "Compiling ",
+        "Checking ",
+        "Downloading ",
+        "Downloaded ",
+        "make[",
+        "gcc ",
+        "cc ",
+        "g++ ",
+        "CC ",
+        "Building ",
+        "Installing ",
+        "Collecting ",
+        "+ ",
+        "=== RUN",
+        "--- ",
+        "INFO",
+        "WARN",
+        "DEBUG",
+        "ERROR",
+        "npm ",
+        "remote: ",
+        "File \"",
+        "E   ",
+        "at ",
+    ]
+    .iter()
+    .any(|v| body.starts_with(v));
     let percent = body.contains("%|") || body.contains("% (");
     tagged || timed || result || verb || percent
 }
@@ -221,7 +298,11 @@ mod tests {
             (gcc.as_str(), "bash", Kind::Log),
             ("total 4\n-rw-r--r-- 1 r r 9 Jan 1 10:00 a\n-rw-r--r-- 1 r r 9 Jan 1 10:00 b\n", "bash", Kind::Listing),
             ("a.rs\nb.rs\nc.rs\nmod.rs", "list_dir", Kind::Listing),
-            ("commit 3fce3b5bb0236da2df6d99672afb8a719642eca7\nAuthor: A <a@b>\nDate: x\n\n    y\n", "bash", Kind::History),
+            (
+                "commit 3fce3b5bb0236da2df6d99672afb8a719642eca7\nAuthor: A <a@b>\nDate: x\n\n    y\n",
+                "bash",
+                Kind::History,
+            ),
             ("diff --git a/x b/x\n--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b\n", "bash", Kind::Diff),
             ("<!DOCTYPE html><html><p>x</p></html>", "fetch", Kind::Markup),
             ("a,b,c\n1,2,3\n4,5,6\n7,8,9\n", "read", Kind::Table),
@@ -229,6 +310,9 @@ mod tests {
         ] {
             assert_eq!(by_lines(text, &grade(text), &Call { tool, arguments: "" }), want, "{text}");
         }
+        let cut = format!("{{\"items\": [{}", "{\"id\": \"a,]\\\"\", \"n\": 3}, ".repeat(200));
+        let whole = parse_json(&cut[..cut.len() - 9]).expect("closed where it was cut");
+        assert!(whole["items"].as_array().is_some_and(|items| items.len() >= 198), "{whole}");
         assert!(is_json_lines("{\"a\":1}\n{\"a\":2}\n") && !is_json_lines("{\n\"a\":1\n}"));
     }
 }

@@ -382,6 +382,16 @@ pub fn new_result(call_id: &str, text: &str) -> Bytes {
     Bytes::from(format!("{{\"role\":\"tool\",\"tool_call_id\":{id},\"content\":{text}}}"))
 }
 
+/// A new result for a call that has no id, in the shape of its caller: legacy `function_call` wants a `function` message.
+pub fn new_result_without_id(caller: &Message, text: &str) -> Bytes {
+    let legacy = Fields::read(&String::from_utf8_lossy(caller.bytes())).is_ok_and(|f| f.get("function_call").is_some());
+    let name = caller.calls.first().map(|c| json::quote(&c.name)).filter(|_| legacy);
+    Bytes::from(match name {
+        Some(name) => format!("{{\"role\":\"function\",\"name\":{name},\"content\":{}}}", json::quote(text)),
+        None => format!("{{\"role\":\"tool\",\"content\":{}}}", json::quote(text)),
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -118,9 +118,9 @@ impl Dice {
 }
 
 const WORDS: [&str; 32] = [
-    "lease", "cursor", "flush", "fence", "shard", "ledger", "quorum", "replay", "segment", "offset", "writer", "reader",
-    "the", "a", "of", "to", "and", "is", "was", "not", "server", "window", "token", "history", "value", "index", "table",
-    "stream", "error", "build", "module", "test",
+    "lease", "cursor", "flush", "fence", "shard", "ledger", "quorum", "replay", "segment", "offset", "writer",
+    "reader", "the", "a", "of", "to", "and", "is", "was", "not", "server", "window", "token", "history", "value",
+    "index", "table", "stream", "error", "build", "module", "test",
 ];
 
 /// About `bytes` bytes of words in lines, different for each seed.
@@ -143,9 +143,7 @@ pub(crate) fn prose(seed: u64, bytes: usize) -> String {
 pub(crate) fn text(message: &Value) -> String {
     match &message["content"] {
         Value::String(text) => text.clone(),
-        Value::Array(parts) => {
-            parts.iter().filter_map(|p| p["text"].as_str()).collect::<Vec<_>>().join("\n")
-        }
+        Value::Array(parts) => parts.iter().filter_map(|p| p["text"].as_str()).collect::<Vec<_>>().join("\n"),
         _ => String::new(),
     }
 }

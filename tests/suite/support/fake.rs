@@ -54,7 +54,6 @@ impl Seen {
         self.json()["messages"].as_array().cloned().unwrap_or_default()
     }
 
-
     /// A summary that the proxy asks for on its own.
     pub(crate) fn is_summary(&self) -> bool {
         self.role == Role::Summary
@@ -308,7 +307,9 @@ fn perform(play: Play, number: usize, seen: &Seen, shared: &Shared, to: &mut Tcp
             let settings = shared.settings.lock().unwrap().clone();
             to.write_all(&usual(shared.kind, &settings, seen)).is_ok()
         }
-        Play::Json(status, value) => to.write_all(&whole(status, "application/json", value.to_string().as_bytes())).is_ok(),
+        Play::Json(status, value) => {
+            to.write_all(&whole(status, "application/json", value.to_string().as_bytes())).is_ok()
+        }
         Play::Pieces(pieces) => pieces.iter().all(|p| to.write_all(p).and_then(|()| to.flush()).is_ok()),
         Play::Cut(bytes) => {
             let _ = to.write_all(&bytes);
@@ -360,7 +361,10 @@ fn read_request(connection: usize, reader: &mut BufReader<TcpStream>) -> Option<
 
 /// An HTTP reply with its length.
 pub(crate) fn whole(status: u16, kind: &str, body: &[u8]) -> Vec<u8> {
-    let head = format!("HTTP/1.1 {status} X\r\nContent-Type: {kind}\r\nServer: fake\r\nContent-Length: {}\r\n\r\n", body.len());
+    let head = format!(
+        "HTTP/1.1 {status} X\r\nContent-Type: {kind}\r\nServer: fake\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    );
     [head.as_bytes(), body].concat()
 }
 
@@ -437,8 +441,10 @@ fn openai_chat(kind: Kind, s: &Settings, seen: &Seen, body: &Value) -> Vec<u8> {
     if prompt >= s.window || kind == Kind::Vllm && prompt + asked > s.window {
         let refusal = match kind {
             Kind::LlamaServer => too_long(prompt, s.window),
-            _ => json!({"error": {"message": format!("This model's maximum context length is {} tokens. However, your messages resulted in {prompt} tokens. Please reduce the length of the messages.", s.window),
-                "type": "BadRequestError", "param": null, "code": 400}}),
+            _ => {
+                json!({"error": {"message": format!("This model's maximum context length is {} tokens. However, your messages resulted in {prompt} tokens. Please reduce the length of the messages.", s.window),
+                "type": "BadRequestError", "param": null, "code": 400}})
+            }
         };
         return whole(400, "application/json", refusal.to_string().as_bytes());
     }
@@ -465,7 +471,11 @@ fn openai_chat(kind: Kind, s: &Settings, seen: &Seen, body: &Value) -> Vec<u8> {
         last["timings"] = timings;
     }
     let mut out = sse_head();
-    for data in [event(json!({"role": "assistant", "content": ""}), Value::Null), event(json!({"content": words}), Value::Null), last] {
+    for data in [
+        event(json!({"role": "assistant", "content": ""}), Value::Null),
+        event(json!({"content": words}), Value::Null),
+        last,
+    ] {
         out.extend(chunk(format!("data: {data}\n\n").as_bytes()));
     }
     out.extend(chunk(b"data: [DONE]\n\n"));

@@ -1,3 +1,4 @@
+//! Tests of the Ollama request translation, field by field.
 use super::*;
 use serde_json::Value;
 

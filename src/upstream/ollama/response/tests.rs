@@ -1,3 +1,4 @@
+//! Tests of the Ollama response translation, field by field.
 use super::*;
 use crate::upstream::sse;
 

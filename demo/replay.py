@@ -1,0 +1,292 @@
+#!/usr/bin/env python3
+"""Replays a recorded agent session turn by turn, as the agent's client sent it, and tabulates what became of it.
+
+    replay.py count  SESSION --server URL --out COUNTS            tokens of every turn's whole history
+    replay.py run    SESSION --url URL --server URL --counts COUNTS --label NAME --out RESULT
+    replay.py table  RESULT RESULT… --window N
+
+Every turn sends the recorded history up to the next assistant message, whatever was answered before, and asks for a
+few tokens; a turn that fails counts as failed and the session goes on, as an agent's would. `--url` is what the client
+speaks to (a proxy, or the server itself), `--server` the llama.cpp server behind it, asked only for figures.
+Standard library only.
+"""
+
+import argparse
+import http.client
+import json
+import statistics
+import sys
+import time
+from urllib.parse import urlsplit
+
+TIMEOUT_SECONDS = 300  # one reply; a full window takes about 20 s on one old core
+
+
+class Stop(Exception):
+    """What ends the replay, in words for the person who started it."""
+
+
+# --- HTTP ------------------------------------------------------------------------------------------------------------
+
+
+def call(url: str, path: str, body: object = None) -> http.client.HTTPResponse:
+    parts = urlsplit(url)
+    connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=TIMEOUT_SECONDS)
+    payload = None if body is None else json.dumps(body).encode()
+    headers = {"content-type": "application/json"} if payload else {}
+    try:
+        connection.request("POST" if payload else "GET", parts.path.rstrip("/") + path, payload, headers)
+        return connection.getresponse()
+    except OSError as error:
+        raise Stop(f"{url}{path}: {error}") from error
+
+
+def call_json(url: str, path: str, body: object = None) -> dict:
+    reply = call(url, path, body)
+    text = reply.read()
+    if reply.status != 200:
+        raise Stop(f"{url}{path} answered {reply.status}: {text[:300].decode(errors='replace')}")
+    return json.loads(text)
+
+
+def evaluated_so_far(server: str) -> int:
+    """Prompt tokens the server has evaluated since it started, whoever asked: summaries count too."""
+    for line in call(server, "/metrics").read().decode().splitlines():
+        name, _, value = line.partition(" ")
+        if name == "llamacpp:prompt_tokens_total":
+            return int(float(value))
+    raise Stop(f"{server}/metrics has no llamacpp:prompt_tokens_total; start the server with --metrics")
+
+
+def events(reply: http.client.HTTPResponse):
+    """The JSON of each server-sent event, up to [DONE]."""
+    for line in reply:
+        if line.startswith(b"data:"):
+            data = line[5:].strip()
+            if data == b"[DONE]":
+                return
+            yield json.loads(data)
+
+
+# --- one turn --------------------------------------------------------------------------------------------------------
+
+
+def turns_of(session: dict, limit: int | None) -> list[int]:
+    """Where the agent's model was asked: the index of every assistant message that follows some history."""
+    turns = [i for i, message in enumerate(session["messages"]) if message["role"] == "assistant" and i > 0]
+    return turns[:limit]
+
+
+def take_turn(url: str, session: dict, end: int, max_tokens: int) -> dict:
+    body = {
+        "model": "smollm2",
+        "messages": session["messages"][:end],
+        "tools": session["tools"],
+        "max_tokens": max_tokens,
+        "temperature": 0,
+        "seed": 1,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    started = time.monotonic()
+    reply = call(url, "/v1/chat/completions", body)
+    mine = {name.lower()[13:]: value for name, value in reply.getheaders() if name.lower().startswith("x-windowsill-")}
+    turn = {"status": reply.status, "headers": mine, "answered": False, "first_s": None}
+    if reply.status == 200:
+        read_answer(reply, turn, started)
+    else:
+        turn["error"] = error_text(reply.read())
+    turn["seconds"] = time.monotonic() - started
+    reply.close()
+    return turn
+
+
+def read_answer(reply: http.client.HTTPResponse, turn: dict, started: float) -> None:
+    try:
+        for event in events(reply):
+            if "error" in event:
+                turn["error"] = str(event["error"].get("message", event["error"]))
+                return
+            for choice in event.get("choices", []):
+                delta = choice.get("delta", {})
+                if turn["first_s"] is None and (delta.get("content") or delta.get("tool_calls")):
+                    turn["first_s"] = time.monotonic() - started
+                turn["answered"] = turn["answered"] or choice.get("finish_reason") is not None
+            if event.get("usage"):
+                turn["prompt_tokens"] = event["usage"]["prompt_tokens"]
+            if event.get("timings"):
+                turn["evaluated"], turn["cached"] = event["timings"]["prompt_n"], event["timings"].get("cache_n", 0)
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        turn["answered"], turn["error"] = False, f"the reply broke off: {error}"
+
+
+def error_text(body: bytes) -> str:
+    try:
+        return str(json.loads(body)["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        return body[:200].decode(errors="replace")
+
+
+# --- the progress bar ------------------------------------------------------------------------------------------------
+
+
+class Bar:
+    """One line that is redrawn on a terminal; elsewhere, a line every tenth turn."""
+
+    WIDTH = 30
+
+    def __init__(self, label: str, total: int):
+        self.label, self.total, self.live = label, total, sys.stderr.isatty()
+
+    def show(self, done: int, note: str) -> None:
+        if not self.live and done % 10 and done != self.total:
+            return
+        filled = self.WIDTH * done // max(self.total, 1)
+        line = f"{self.label:<12} {'█' * filled}{'░' * (self.WIDTH - filled)} {done:>3}/{self.total}  {note}"
+        print(f"\r\x1b[2K{line[:118]}" if self.live else line, end="" if self.live else "\n", file=sys.stderr, flush=True)
+
+    def end(self) -> None:
+        if self.live:
+            print(file=sys.stderr)
+
+
+# --- the three commands ----------------------------------------------------------------------------------------------
+
+
+def count(args: argparse.Namespace) -> None:
+    session = load(args.session)
+    turns, counts = turns_of(session, args.turns), []
+    bar = Bar("counting", len(turns))
+    for done, end in enumerate(turns, 1):
+        body = {"messages": session["messages"][:end], "tools": session["tools"]}
+        counts.append(call_json(args.server, "/v1/chat/completions/input_tokens", body)["input_tokens"])
+        bar.show(done, f"{counts[-1]:,} tokens")
+    bar.end()
+    save(args.out, counts)
+
+
+def run(args: argparse.Namespace) -> None:
+    session, counts = load(args.session), load(args.counts)
+    turns = turns_of(session, args.turns)[: len(counts)]
+    bar, before, results = Bar(args.label, len(turns)), evaluated_so_far(args.server), []
+    started = time.monotonic()
+    bar.show(0, "")
+    for done, (end, sent) in enumerate(zip(turns, counts), 1):
+        turn = take_turn(args.url, session, end, args.max_tokens)
+        turn["sent"] = sent
+        results.append(turn)
+        bar.show(done, note_of(turn))
+    bar.end()
+    seconds = time.monotonic() - started
+    save(args.out, {"label": args.label, "turns": results, "seconds": seconds, "evaluated": evaluated_so_far(args.server) - before})
+
+
+def note_of(turn: dict) -> str:
+    if not turn["answered"]:
+        return f"{turn['sent']:,} tokens sent, not answered: {turn.get('error', turn['status'])}"
+    action = turn["headers"].get("action", "none")
+    return f"{turn['sent']:,} tokens sent, {forwarded(turn):,} forwarded" + (f" ({action})" if action != "none" else "")
+
+
+def forwarded(turn: dict) -> int:
+    """Tokens of the prompt that reached the server: what the server says, else what the proxy says."""
+    return turn.get("prompt_tokens") or int(turn["headers"].get("prompt-tokens", 0))
+
+
+def table(args: argparse.Namespace) -> None:
+    results = [load(path) for path in args.results]
+    rows = [["", *(result["label"] for result in results)]]
+    columns = [figures(result, args.window) for result in results]
+    rows += [[name, *(column[name] for column in columns)] for name in columns[0]]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    for index, row in enumerate(rows):
+        print("  " + row[0].ljust(widths[0]) + "".join("   " + cell.rjust(width) for cell, width in zip(row[1:], widths[1:])))
+        if index == 0:
+            print("  " + "─" * (sum(widths) + 3 * (len(widths) - 1)))
+    for result in results:
+        failure = next((turn for turn in result["turns"] if not turn["answered"]), None)
+        if failure:
+            position = result["turns"].index(failure) + 1
+            print(f"\n  {result['label']}: the first turn without an answer was {position}: {failure.get('error', failure['status'])}")
+
+
+def figures(result: dict, window: int) -> dict[str, str]:
+    turns = result["turns"]
+    answered = [turn for turn in turns if turn["answered"]]
+    largest = max((forwarded(turn) if turn["answered"] else refused(turn) for turn in turns), default=0)
+    waits = [turn["first_s"] for turn in answered if turn["first_s"] is not None]
+    return {
+        "turns answered": f"{len(answered)} of {len(turns)}",
+        "turns rewritten": rewritten(turns),
+        "tokens the client sent": f"{sum(turn['sent'] for turn in turns):,}",
+        "tokens forwarded and accepted": f"{sum(forwarded(turn) for turn in answered):,}",
+        "tokens evaluated, summaries included": f"{result['evaluated']:,}",
+        "tokens evaluated per answered turn": f"{result['evaluated'] / len(answered):,.0f}" if answered else "-",
+        "largest prompt, of the window": f"{largest:,} of {window:,}{' ✗' if largest >= window else ''}",
+        "first word after (median)": f"{statistics.median(waits):.1f} s" if waits else "-",
+        "time in all": f"{result['seconds']:.0f} s",
+    }
+
+
+def refused(turn: dict) -> int:
+    """Size of the prompt in a turn that was not answered: the proxy's word for it, else all that the client sent."""
+    return int(turn["headers"].get("prompt-tokens", 0)) or turn["sent"]
+
+
+def rewritten(turns: list[dict]) -> str:
+    kinds: dict[str, int] = {}
+    touched = 0
+    for turn in turns:
+        actions = [action.strip() for action in turn["headers"].get("action", "none").split(",")]
+        actions = [action for action in actions if action not in ("", "none")]
+        touched += bool(actions)
+        for action in actions:
+            kinds[action] = kinds.get(action, 0) + 1
+    if not touched:
+        return "none"
+    return f"{touched} ({', '.join(f'{kind} {number}' for kind, number in kinds.items())})"
+
+
+def load(path: str):
+    try:
+        with open(path, encoding="utf-8") as file:
+            return json.load(file)
+    except (OSError, ValueError) as error:
+        raise Stop(f"{path}: {error}") from error
+
+
+def save(path: str, value: object) -> None:
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(value, file)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(required=True)
+    for name, function in (("count", count), ("run", run)):
+        command = commands.add_parser(name)
+        command.set_defaults(function=function)
+        command.add_argument("session")
+        command.add_argument("--server", required=True, help="the llama.cpp server")
+        command.add_argument("--turns", type=int, help="only the first N")
+        command.add_argument("--out", required=True)
+        if name == "run":
+            command.add_argument("--url", required=True, help="what the client speaks to")
+            command.add_argument("--counts", required=True)
+            command.add_argument("--label", required=True)
+            command.add_argument("--max-tokens", type=int, default=24)
+    command = commands.add_parser("table")
+    command.set_defaults(function=table)
+    command.add_argument("results", nargs="+")
+    command.add_argument("--window", type=int, required=True)
+    args = parser.parse_args()
+    try:
+        args.function(args)
+    except Stop as stop:
+        sys.exit(f"\nreplay.py: {stop}")
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

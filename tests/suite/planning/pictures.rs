@@ -1,0 +1,281 @@
+//! Single cases: every rule, its line, and its exceptions.
+
+use super::{harness, picture};
+
+/// Plans a picture, says the plan, and checks on the way all that must hold for any plan.
+fn check(picture: &str, expect: &str) -> Result<(), String> {
+    let case = picture::read(picture);
+    let pass =
+        harness::check(&case.conversation, &case.facts, &case.policy).map_err(|e| format!("{picture}\n  {e}"))?;
+    let got = picture::say(&pass.plan);
+    if got == expect { Ok(()) } else { Err(format!("{picture}\n  expected {expect}\n  got      {got}")) }
+}
+
+fn check_all(cases: &[(&str, &str)]) {
+    let wrong: Vec<String> = cases.iter().filter_map(|(p, e)| check(p, e).err()).collect();
+    assert!(wrong.is_empty(), "{} of {} cases:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
+}
+
+#[test]
+fn nothing_to_do() {
+    check_all(&[
+        ("window 1000 reserve 100 |", "nothing (0 -> 0)"),
+        ("window 1000 reserve 100 | sys:100 user:50 asst:20 user:30", "nothing (200 -> 200)"),
+        // Just at the clearing line: 0.6 * 1000 - 100 = 500.
+        ("window 1000 reserve 100 keep 2 | sys:100 user:50 call:20 result:300 asst:10 user:20", "nothing (500 -> 500)"),
+        // One past it.
+        ("window 1000 reserve 100 keep 2 | sys:100 user:50 call:20 result:300 asst:10 user:21", "clear 2 (501 -> 291)"),
+    ]);
+}
+
+#[test]
+fn evict() {
+    check_all(&[
+        // On arrival: the newest result too, since nothing before it changes.
+        ("window 4000 reserve 100 evict 1000 | sys:100 user:50 call:20 result:1001", "evict 2 to 256 (1171 -> 426)"),
+        ("window 4000 reserve 100 evict 1000 | sys:100 user:50 call:20 result:1000", "nothing (1170 -> 1170)"),
+        // Not later: what was forwarded whole stays whole until clearing.
+        (
+            "window 4000 reserve 100 evict 1000 forwarded 3 | sys:100 user:50 call:20 result:1001",
+            "nothing (1171 -> 1171)",
+        ),
+        // Arguments as well, each call for itself.
+        (
+            "window 4000 reserve 100 evict 1000 | sys:100 user:50 call:1200+20 result:50 result:60",
+            "elide 1.0 to 256 (1480 -> 540)",
+        ),
+        // Tools that must not be touched.
+        ("window 4000 reserve 100 evict 1000 never note | user:50 call:20@notes result:1500", "nothing (1570 -> 1570)"),
+        // A system message further down is tool output.
+        ("window 4000 reserve 100 evict 1000 | sys:100 user:50 asst:10 sys:1500", "evict 2 to 256 (1660 -> 416)"),
+        // Pasted output in an older user message, from twice the size.
+        (
+            "window 8000 reserve 100 evict 1000 | user:50 asst:10 user:2500 asst:10 user:5",
+            "evict 2 to 256 (2575 -> 331)",
+        ),
+        ("window 8000 reserve 100 evict 1000 | user:50 asst:10 user:1500 asst:10 user:5", "nothing (1575 -> 1575)"),
+        // The last user message is the request itself.
+        ("window 8000 reserve 100 evict 1000 | user:50 asst:10 user:2500", "nothing (2560 -> 2560)"),
+        // A share that would cost as much as the preview does not count.
+        ("window 8000 reserve 100 evict 10 | user:50 call:20 result:150", "nothing (220 -> 220)"),
+    ]);
+}
+
+#[test]
+fn clear() {
+    check_all(&[
+        // Oldest first, down to 0.4 * 1000 - 100 = 300, nothing newer than keep_recent.
+        (
+            "window 1000 reserve 100 keep 2 | sys:100 user:20 call:20 result:150 call:20 result:150 call:20 result:150",
+            "clear 2; clear 4 (630 -> 450)",
+        ),
+        // A step is never taken apart: keep 1 keeps the call too.
+        (
+            "window 1000 reserve 100 keep 1 | sys:100 user:20 call:20 result:200 call:20 result:300",
+            "clear 2 (660 -> 520)",
+        ),
+        // Parallel results of the newest step are kept together.
+        (
+            "window 1000 reserve 100 keep 1 | sys:100 user:20 call:20+20+20 result:150 result:150 result:150",
+            "nothing (630 -> 630)",
+        ),
+        // It must free more than it makes the server evaluate again.
+        (
+            "window 1000 reserve 100 keep 2 forwarded 8 | user:20 call:20 result:150 asst:200 user:100 asst:20 user:20",
+            "nothing (530 -> 530)",
+        ),
+        (
+            "window 1000 reserve 100 keep 2 forwarded 3 | user:20 call:20 result:350 asst:50 user:100 asst:20 user:20",
+            "clear 2 (580 -> 320)",
+        ),
+        // Protected tools.
+        (
+            "window 1000 reserve 100 keep 2 never note | user:20 call:20@notes result:300 call:20 result:200 asst:20 user:20",
+            "clear 4 (600 -> 460)",
+        ),
+        // Small results are not worth it; arguments are, when long.
+        (
+            "window 1000 reserve 100 keep 2 | user:20 call:300 result:100 call:20 result:100 asst:20 user:20",
+            "elide 1.0 to 120 (580 -> 404)",
+        ),
+        // What was cleared earlier stays, and is not cleared again.
+        (
+            "window 1000 reserve 100 keep 2 | user:20 call:20 result:300~clear=30 call:20 result:430 asst:20 user:20",
+            "clear 4 (560 -> 220)",
+        ),
+        // A preview may be cleared later on.
+        (
+            "window 1000 reserve 100 keep 2 | user:20 call:20 result:900~evict=200 call:20 result:230 asst:20 user:20",
+            "clear 2; clear 4 (530 -> 250)",
+        ),
+    ]);
+}
+
+#[test]
+fn repeat_and_restore() {
+    check_all(&[
+        // Fifty-one times the same result: fifty pointers.
+        (
+            "window 9000 reserve 100 | user:20 51*(call:20 result:130@same)",
+            "repeat 4 of 2 … 102 of 2 (50 of them) (7670 -> 3170)",
+        ),
+        // Not while the window is nearly empty.
+        ("window 90000 reserve 100 | user:20 3*(call:20 result:130@same)", "nothing (470 -> 470)"),
+        // Only what arrives: an old repetition stays as it was sent.
+        (
+            "window 2000 reserve 100 forwarded 5 | user:20 call:20 result:230@same call:20 result:230@same asst:20 call:20 result:230@same",
+            "repeat 7 of 2 (790 -> 600)",
+        ),
+        // The first one was cleared: there is nothing to point at.
+        (
+            "window 2000 reserve 100 | user:20 call:20 result:500@same~clear=30 asst:500 call:20 result:230@same",
+            "nothing (820 -> 820)",
+        ),
+        // A client's stub about a result that was cleared gets a pointer; about one that stands, none.
+        (
+            "window 2000 reserve 100 | user:20 call:20@a result:500~clear=30 asst:20 call:20@a stub:20",
+            "restore 5 of 2 (130 -> 190)",
+        ),
+        ("window 2000 reserve 100 | user:20 call:20@a result:500 asst:20 call:20@a stub:20", "nothing (600 -> 600)"),
+        // About one that was folded away.
+        (
+            "window 2000 reserve 100 | fold:1..4=90 user:20 call:20@a result:500 asst:20 call:20@a stub:20",
+            "restore 5 of 2 (162 -> 222)",
+        ),
+        // About another file.
+        (
+            "window 2000 reserve 100 | user:20 call:20@a result:500~clear=30 asst:20 call:20@b stub:20",
+            "nothing (130 -> 130)",
+        ),
+        // About one that leaves the view right now: what follows is evaluated again anyway.
+        (
+            "window 1000 reserve 100 keep 3 forwarded 1 | user:20 call:20@a result:500 call:20@a stub:20 asst:20 user:20",
+            "clear 2; restore 4 of 2 (620 -> 270)",
+        ),
+    ]);
+}
+
+#[test]
+fn summarize() {
+    check_all(&[
+        // At 0.85 * 1000 - 100 = 750, down to 0.45 * 1000 - 100 = 350.
+        ("window 1000 reserve 100 keep 2 | sys:100 user:50 asst:250 user:250 asst:50 user:50", "nothing (750 -> 750)"),
+        ("window 1000 reserve 100 keep 2 | sys:100 user:50 asst:250 user:250 asst:50 user:51", "nothing (751 -> 751)"),
+        ("window 4000 reserve 100 | sys:100 user:50 19*(asst:83 user:83)", "fold 1..28 into 500 (3304 -> 1607)"),
+        // Where briefs can be made between requests, folding waits for the wall.
+        (
+            "window 1000 reserve 100 keep 2 background | sys:100 user:50 asst:250 user:250 asst:50 user:51",
+            "nothing (751 -> 751)",
+        ),
+        (
+            "window 1000 reserve 100 keep 2 background | sys:100 user:50 asst:250 user:150 asst:150 user:201",
+            "fold 1..4 into 125 (901 -> 520)",
+        ),
+        // What is recent stays; when folding cannot go deep because of it, it waits for the wall.
+        (
+            "window 1000 reserve 100 keep 2 | sys:100 user:50 asst:150 user:150 asst:150 user:151",
+            "nothing (751 -> 751)",
+        ),
+        (
+            "window 1000 reserve 100 keep 2 | sys:100 user:50 asst:150 user:150 asst:250 user:201",
+            "fold 1..4 into 125 (901 -> 520)",
+        ),
+        // Without a model.
+        (
+            "window 1000 reserve 100 keep 2 strategy truncate background | sys:100 user:50 asst:250 user:250 asst:50 user:51",
+            "nothing (751 -> 751)",
+        ),
+        // Never, even when that means to refuse.
+        (
+            "window 1000 reserve 100 keep 2 strategy off | sys:100 user:50 asst:350 user:150 asst:250 user:151",
+            "refused; nothing (1051 -> 1051)",
+        ),
+        // One user turn of two hundred steps: the user message is the anchor and stays.
+        ("window 4000 reserve 100 | sys:100 user:50 200*(call:20 result:60)", "fold 1..377 into 500 (16150 -> 1622)"),
+        // Two turns, the second one long: its user message is kept inside the fold.
+        (
+            "window 4000 reserve 100 | sys:100 user:50 asst:20 user:70 150*(call:20 result:60)",
+            "fold 1..281 keep 2 into 500 (12240 -> 1644)",
+        ),
+        // A new fold folds the old one on.
+        (
+            "window 1000 reserve 100 keep 2 | fold:1..4=100 sys:100 user:50 asst:150 user:150 asst:150 user:100 asst:150 user:150 asst:150 user:100",
+            "fold 1..7 into 125 (944 -> 537)",
+        ),
+        // A huge first user message is folded with the rest once it is not the last.
+        (
+            "window 1000 reserve 100 keep 2 | sys:50 user:400 asst:100 user:150 asst:100 user:50",
+            "fold 0..3 into 125 (850 -> 337)",
+        ),
+        // It is the last: it stays.
+        ("window 1000 reserve 100 keep 2 | sys:50 user:400 5*(call:20 result:60)", "nothing (850 -> 850)"),
+        // No user message at all; an assistant first.
+        ("window 1000 reserve 100 keep 2 | sys:50 12*(asst:80)", "fold 0..10 into 125 (1010 -> 347)"),
+        (
+            "window 1000 reserve 100 keep 2 | sys:50 asst:100 user:100 asst:200 user:200 asst:200 user:20",
+            "fold 0..4 into 125 (870 -> 407)",
+        ),
+        // Thousands of messages of one role.
+        ("window 4000 reserve 100 | sys:50 1000*(user:30)", "fold 1..965 into 500 (30050 -> 1674)"),
+        // A turn's border is a better place than the middle of a step.
+        (
+            "window 2000 reserve 100 keep 2 | user:50 12*(call:20 result:100) asst:20 user:50 call:20 result:100 call:20 result:100",
+            "fold 1..26 into 250 (1800 -> 634)",
+        ),
+    ]);
+}
+
+#[test]
+fn at_the_wall() {
+    check_all(&[
+        // The newest result alone passes the window.
+        ("window 1000 reserve 100 | sys:50 user:50 call:20 result:3000", "evict 2 to 256 (3120 -> 376)"),
+        // Many parallel results together do.
+        (
+            "window 1000 reserve 100 | sys:50 user:50 call:20+20+20 result:500 result:500 result:20",
+            "shorten 2 to 360; shorten 3 to 360 (1180 -> 900)",
+        ),
+        // So many that not even a word of each fits.
+        (
+            "window 1000 reserve 100 | sys:50 user:50 call:15+15+15+15+15+15+15+15+15+15+15+15+15+15+15+15+15+15+15+15 20*(result:50)",
+            "fold 1..22 into 96 (1400 -> 208)",
+        ),
+        // The last user message alone.
+        ("window 1000 reserve 100 | sys:50 user:3000", "cut 0 to 850 (3050 -> 900)"),
+        ("window 1000 reserve 100 | sys:50 user:100 asst:50 user:3000", "cut 2 to 700 (3200 -> 900)"),
+        ("window 1000 reserve 100 | sys:50 user:3000 call:20 result:50", "cut 0 to 430 (3120 -> 550)"),
+        // Only one message, and it is not the user's.
+        ("window 1000 reserve 100 | asst:3000", "shorten 0 to 900 (3000 -> 900)"),
+        ("window 1000 reserve 100 | sys:3000", "refused; nothing (3000 -> 3000)"),
+        // System prompt and tools leave nothing.
+        ("window 1000 reserve 100 | sys:500 tools:500 user:50", "refused; nothing (1050 -> 1050)"),
+        (
+            "window 1000 reserve 100 | sys:400 tools:480 user:200 asst:100 user:100",
+            "refused; shorten 0 to 48; shorten 1 to 48 (1280 -> 1076)",
+        ),
+        // Arguments of the newest call.
+        ("window 1000 reserve 100 | sys:50 user:50 call:2000 result:50", "elide 1.0 to 256 (2150 -> 410)"),
+        // Media that cannot be kept, and media of the last user message.
+        (
+            "window 1000 reserve 100 | sys:50 user:50 asst:20 image:350 asst:20 image:350 asst:20 image:350",
+            "fold 1..6 into 125 (1210 -> 619)",
+        ),
+        // Strategy off cuts results, never the user's words.
+        ("window 1000 reserve 100 strategy off | sys:50 user:50 call:20 result:3000", "evict 2 to 256 (3120 -> 376)"),
+        ("window 1000 reserve 100 strategy off | sys:50 user:500 asst:500 user:300", "refused; nothing (1350 -> 1350)"),
+        // A protected result is cut only when nothing else is left.
+        (
+            "window 1000 reserve 100 never note | sys:50 user:50 call:20@notes result:500 call:20 result:500",
+            "fold 1..3 into 125 (1140 -> 757)",
+        ),
+        (
+            "window 1000 reserve 100 never note | sys:50 user:50 call:20@notes result:3000",
+            "shorten 2 to 780 (3120 -> 900)",
+        ),
+        // Many small messages behind the last user message, none of which can be cut.
+        (
+            "window 500 reserve 100 strict | user:20 40*(call:15 result:12) user:20 asst:10 user:20",
+            "fold 1..83 into 96 (1162 -> 204)",
+        ),
+    ]);
+}

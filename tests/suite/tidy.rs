@@ -1,0 +1,406 @@
+//! The house rules as tests: who may import whom, one door a library, what the pure rooms never touch, and that every
+//! setting is documented. Each message says what to do instead.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use windowsill::config;
+
+use crate::config::root;
+
+/// The import table of architecture.md: a room, and the rooms it may import.
+const ROOMS: &[(&str, &[&str])] = &[
+    ("conversation", &[]),
+    ("plan", &["conversation"]),
+    ("config", &["plan", "conversation"]),
+    ("engine", &["conversation"]),
+    // `engine` only in embedded.rs, see EXCEPTIONS.
+    ("upstream", &["conversation", "config"]),
+    ("store", &["conversation"]),
+    ("measure", &["plan", "conversation", "engine", "upstream", "store", "config"]),
+    ("apply", &["plan", "conversation", "upstream", "store"]),
+    ("usage", &["plan", "conversation", "store"]),
+    ("proxy", &["conversation", "plan", "config", "engine", "upstream", "store", "measure", "apply", "usage"]),
+    ("server", &["proxy", "config"]),
+    ("main", &["config", "proxy", "server", "measure"]),
+];
+
+/// Single files that may import one room more.
+const EXCEPTIONS: &[(&str, &str)] = &[("src/upstream/embedded.rs", "engine")];
+
+/// A library, or a part of one, and the files or folders that may use it.
+const DOORS: &[(&[&str], &[&str])] = &[
+    (&["hyper"], &["src/server/", "src/proxy/relay.rs"]),
+    (&["hyper_util"], &["src/server/"]),
+    (&["reqwest"], &["src/upstream/"]),
+    (&["minijinja"], &["src/conversation/template.rs"]),
+    (&["minijinja_contrib"], &["src/conversation/template.rs"]),
+    (&["rusqlite"], &["src/store/"]),
+    (&["toml"], &["src/config/"]),
+    (&["toml_edit"], &["src/config/"]),
+    (&["std", "env"], &["src/config/"]),
+    (&["llama_cpp_2"], &["src/engine/"]),
+    (&["sysinfo"], &["src/measure/hardware.rs", "src/measure/hardware/"]),
+    (&["nvml_wrapper"], &["src/measure/hardware.rs", "src/measure/hardware/"]),
+];
+
+/// What a pure room never touches, and what it does instead.
+const PURE: &[(&str, &[&[&str]], &str)] = &[
+    (
+        "conversation",
+        &[&["tokio"], &["tracing"], &["std", "time"], &["std", "fs"], &["std", "net"], &["std", "process"]],
+        "take it as an argument, and return what was found",
+    ),
+    (
+        "plan",
+        &[
+            &["tokio"],
+            &["tracing"],
+            &["serde"],
+            &["serde_json"],
+            &["rand"],
+            &["std", "time"],
+            &["std", "fs"],
+            &["std", "net"],
+            &["std", "process"],
+        ],
+        "take it in `Facts` or `Policy`, and return reasons instead of logging",
+    ),
+];
+
+/// A path such as `crate::plan::Policy` in a file, with its line.
+#[derive(Debug, PartialEq)]
+struct Use {
+    line: usize,
+    path: Vec<String>,
+}
+
+#[test]
+fn rooms_import_only_what_the_table_allows() {
+    let files = sources();
+    assert!(files.len() >= 20, "only {} files were read", files.len());
+    let wrong: Vec<String> = files.iter().flat_map(|(file, text)| imports(file, text)).collect();
+    assert!(wrong.is_empty(), "\n{}\n", wrong.join("\n"));
+}
+
+#[test]
+fn every_library_has_one_door() {
+    let wrong: Vec<String> = sources().iter().flat_map(|(file, text)| doors(file, text)).collect();
+    assert!(wrong.is_empty(), "\n{}\n", wrong.join("\n"));
+}
+
+#[test]
+fn pure_rooms_stay_pure() {
+    let wrong: Vec<String> = sources().iter().flat_map(|(file, text)| purity(file, text)).collect();
+    assert!(wrong.is_empty(), "\n{}\n", wrong.join("\n"));
+}
+
+#[test]
+fn every_file_says_what_it_is() {
+    let silent: Vec<String> = sources()
+        .into_iter()
+        .filter(|(_, text)| !text.starts_with("//! "))
+        .map(|(file, _)| format!("{file}: open it with `//!`: what it is, and what it never does"))
+        .collect();
+    assert!(silent.is_empty(), "\n{}\n", silent.join("\n"));
+}
+
+#[test]
+fn the_map_names_each_room() {
+    let lib = std::fs::read_to_string(root().join("src/lib.rs")).unwrap();
+    let code = without_tests(&blanked(&lib));
+    let named: BTreeSet<String> = code
+        .lines()
+        .filter_map(|line| line.trim().trim_start_matches("pub ").strip_prefix("mod ")?.strip_suffix(';'))
+        .map(str::to_owned)
+        .collect();
+    let entries = std::fs::read_dir(root().join("src")).unwrap();
+    let there: BTreeSet<String> = entries
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.is_dir() || path.extension().is_some_and(|extension| extension == "rs"))
+        .map(|path| path.file_stem().unwrap().to_string_lossy().into_owned())
+        .filter(|name| !matches!(name.as_str(), "lib" | "main" | "bin"))
+        .collect();
+    assert_eq!(named, there, "lib.rs names one set of rooms, src/ holds another");
+    let tabled: BTreeSet<String> = ROOMS.iter().map(|(room, _)| (*room).to_owned()).collect();
+    let missing: Vec<&String> = named.difference(&tabled).collect();
+    assert!(missing.is_empty(), "no row in the import table (architecture.md and tidy.rs) for {missing:?}");
+}
+
+#[test]
+fn every_setting_is_documented_and_every_documented_setting_exists() {
+    let text = config::DEFAULT_FILE;
+    let (mut table, mut found) = (String::new(), BTreeSet::new());
+    let mut above = "";
+    for line in text.lines() {
+        let bare = line.trim_start_matches("# ");
+        if let Some(heading) = bare.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+            table = heading.trim_matches(['[', ']']).to_owned();
+        } else if let Some(key) = setting(bare) {
+            let explained = above.starts_with('#') && setting(above.trim_start_matches("# ")).is_none();
+            assert!(explained, "config.toml: say above `{key}` what it does, its unit and its default");
+            assert!(found.insert((table.clone(), key.to_owned())), "config.toml: `{key}` stands twice in [{table}]");
+        }
+        above = line;
+    }
+    let known: BTreeSet<(String, String)> =
+        config::known_keys().into_iter().map(|(table, key)| (table.to_owned(), key.to_owned())).collect();
+    let missing: Vec<_> = known.difference(&found).collect();
+    assert!(missing.is_empty(), "config.toml lacks {missing:?}: add each with a comment above it");
+    let unknown: Vec<_> = found.difference(&known).collect();
+    assert!(unknown.is_empty(), "config.toml has {unknown:?}, which no code reads: take them out");
+    assert!(known.len() >= 26, "{}", known.len());
+}
+
+/// The key of a line `key = value`.
+fn setting(line: &str) -> Option<&str> {
+    let (key, _) = line.split_once(" = ")?;
+    let key = key.trim_end();
+    (!key.is_empty() && key.chars().all(|c| c.is_ascii_lowercase() || c == '_')).then_some(key)
+}
+
+/// All of `src/`: the path from the crate's folder, with `/`, and the text.
+fn sources() -> Vec<(String, String)> {
+    fn walk(folder: &Path, into: &mut Vec<PathBuf>) {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                walk(&path, into);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                into.push(path);
+            }
+        }
+    }
+    let mut paths = Vec::new();
+    walk(&root().join("src"), &mut paths);
+    paths.sort();
+    let name = |path: &Path| path.strip_prefix(root()).unwrap().to_string_lossy().replace('\\', "/");
+    paths.iter().map(|path| (name(path), std::fs::read_to_string(path).unwrap())).collect()
+}
+
+/// The room a file belongs to; `None` for lib.rs.
+fn room(file: &str) -> Option<&str> {
+    let inside = file.strip_prefix("src/")?;
+    let name = inside.split('/').next()?.trim_end_matches(".rs");
+    (name != "lib").then_some(name)
+}
+
+/// A file of tests may use what it likes.
+fn is_test(file: &str) -> bool {
+    file.ends_with("/tests.rs") || file.contains("/tests/")
+}
+
+/// How many `super`s lead from the module of a file to the crate.
+fn depth(file: &str) -> usize {
+    let inside = file.trim_start_matches("src/").trim_end_matches(".rs").trim_end_matches("/mod");
+    inside.split('/').count()
+}
+
+fn imports(file: &str, text: &str) -> Vec<String> {
+    let Some(room) = room(file).filter(|_| !is_test(file)) else { return Vec::new() };
+    let Some((_, allowed)) = ROOMS.iter().find(|(name, _)| *name == room) else {
+        return vec![format!("{file}: room `{room}` has no row in the import table (architecture.md and tidy.rs)")];
+    };
+    let excepted = |other: &str| EXCEPTIONS.iter().any(|(path, extra)| *path == file && *extra == other);
+    let mut wrong = Vec::new();
+    for found in uses(text) {
+        let Some(other) = imported(file, &found.path).filter(|other| *other != room) else { continue };
+        let is_room = ROOMS.iter().any(|(name, _)| *name == other);
+        if is_room && !allowed.contains(&other) && !excepted(other) {
+            let line = found.line;
+            wrong.push(format!(
+                "{file}:{line}: `{room}` may not import `{other}`, only {allowed:?}: pass what it needs as an argument"
+            ));
+        }
+    }
+    wrong
+}
+
+/// The room that a path leads to, if it leaves its own through the crate's root.
+fn imported<'a>(file: &str, path: &'a [String]) -> Option<&'a str> {
+    let supers = path.iter().take_while(|part| *part == "super").count();
+    match path.first()?.as_str() {
+        "crate" | "windowsill" => path.get(1).map(String::as_str),
+        "super" if supers >= depth(file) => path.get(supers).map(String::as_str),
+        _ => None,
+    }
+}
+
+fn doors(file: &str, text: &str) -> Vec<String> {
+    let mut wrong = Vec::new();
+    for found in uses(text).into_iter().filter(|_| !is_test(file)) {
+        for (library, homes) in DOORS.iter().filter(|(library, _)| starts_with(&found.path, library)) {
+            if !homes.iter().any(|home| file.starts_with(home)) {
+                let (line, library) = (found.line, library.join("::"));
+                wrong.push(format!("{file}:{line}: `{library}` is used only in {homes:?}: go through that room"));
+            }
+        }
+    }
+    wrong
+}
+
+fn purity(file: &str, text: &str) -> Vec<String> {
+    let pure = PURE.iter().find(|(name, ..)| Some(*name) == room(file) && !is_test(file));
+    let Some((_, banned, instead)) = pure else {
+        return Vec::new();
+    };
+    let touches = |found: &Use| banned.iter().find(|library| starts_with(&found.path, library)).copied();
+    let found = uses(text);
+    let wrong = found.iter().filter_map(|found| Some((found.line, touches(found)?)));
+    wrong
+        .map(|(line, library)| format!("{file}:{line}: a pure room never touches `{}`: {instead}", library.join("::")))
+        .collect()
+}
+
+fn starts_with(path: &[String], prefix: &[&str]) -> bool {
+    path.len() >= prefix.len() && path.iter().zip(prefix).all(|(a, b)| a == b)
+}
+
+/// Every path of two parts or more outside comments, strings and `#[cfg(test)]` modules, groups taken apart, and every
+/// `use` of a single name.
+fn uses(text: &str) -> Vec<Use> {
+    let code = without_tests(&blanked(text));
+    let tokens = tokens(&code);
+    let mut found = Vec::new();
+    let mut at = 0;
+    while at < tokens.len() {
+        let continues = at > 0 && tokens[at - 1].1 == "::" && at > 1 && is_name(&tokens[at - 2].1);
+        if is_name(&tokens[at].1) && !continues {
+            let single = at > 0 && tokens[at - 1].1 == "use";
+            let mut paths = Vec::new();
+            let next = path(&tokens, at, &[], &mut paths);
+            found.extend(paths.into_iter().filter(|found| single || found.path.len() > 1));
+            at = next.max(at + 1);
+        } else {
+            at += 1;
+        }
+    }
+    found
+}
+
+/// Reads the path that starts at a token, taking groups apart; returns where it ends.
+fn path(tokens: &[(usize, String)], mut at: usize, before: &[String], found: &mut Vec<Use>) -> usize {
+    let mut parts = before.to_vec();
+    let line = tokens[at].0;
+    while let Some((_, token)) = tokens.get(at) {
+        if token == "{" {
+            at += 1;
+            while tokens.get(at).is_some_and(|(_, token)| token != "}") {
+                at = if is_name(&tokens[at].1) { path(tokens, at, &parts, found) } else { at + 1 };
+            }
+            return at + 1;
+        }
+        if !is_name(token) && token != "*" {
+            break;
+        }
+        parts.push(token.clone());
+        at += 1;
+        if tokens.get(at).is_none_or(|(_, token)| token != "::") {
+            break;
+        }
+        at += 1;
+    }
+    found.push(Use { line, path: parts });
+    at
+}
+
+fn is_name(token: &str) -> bool {
+    token.starts_with(|c: char| c.is_alphabetic() || c == '_')
+}
+
+/// Names, `::` and single other characters, each with its line.
+fn tokens(code: &str) -> Vec<(usize, String)> {
+    let mut found = Vec::new();
+    for (index, line) in code.lines().enumerate() {
+        let mut rest = line.trim_start();
+        while let Some(first) = rest.chars().next() {
+            let name = rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len());
+            let length = if name > 0 {
+                name
+            } else if rest.starts_with("::") {
+                2
+            } else {
+                first.len_utf8()
+            };
+            found.push((index + 1, rest[..length].to_owned()));
+            rest = rest[length..].trim_start();
+        }
+    }
+    found
+}
+
+/// The text with comments and the insides of strings and characters replaced by spaces, line breaks kept.
+fn blanked(text: &str) -> String {
+    let literal = regex::Regex::new(
+        r##"(?sx)
+        //[^\n]* | /\*.*?\*/
+        | r\#\#"(?:.*?)"\#\# | r\#"(?:.*?)"\# | \br"[^"]*"
+        | "(?:\\.|[^"\\])*"
+        | '(?:\\[^\n]{1,9}?|[^'\\\n])'
+        "##,
+    )
+    .unwrap();
+    let spaces =
+        |found: &regex::Captures| found[0].chars().map(|c| if c == '\n' { '\n' } else { ' ' }).collect::<String>();
+    literal.replace_all(text, spaces).into_owned()
+}
+
+/// Blanked code without its `#[cfg(test)]` modules, line breaks kept.
+fn without_tests(code: &str) -> String {
+    let mut kept = String::new();
+    let mut rest = code;
+    while let Some(start) = rest.find("#[cfg(test)]") {
+        kept.push_str(&rest[..start]);
+        let tail = &rest[start..];
+        let open = tail.find(['{', ';']).unwrap_or(tail.len());
+        let mut nesting = 0;
+        let end = tail[open..]
+            .char_indices()
+            .find(|(_, c)| {
+                nesting += i32::from(*c == '{') - i32::from(*c == '}');
+                nesting == 0
+            })
+            .map_or(tail.len(), |(at, c)| open + at + c.len_utf8());
+        kept.extend(tail[..end].chars().filter(|c| *c == '\n'));
+        rest = &tail[end..];
+    }
+    kept + rest
+}
+
+#[test]
+fn the_rules_see_what_they_forbid() {
+    let cases = [
+        ("src/plan/clear.rs", "use crate::store::Store;", 1),
+        ("src/plan/clear.rs", "use crate::{conversation::Tokens, store};", 1),
+        ("src/plan/clear.rs", "fn f() { crate::upstream::send() }", 1),
+        ("src/plan/clear.rs", "use super::super::store::Store;", 1),
+        ("src/plan/mod.rs", "use super::{apply, conversation};", 1),
+        ("src/usage.rs", "use super::upstream::X;", 1),
+        ("src/plan/clear.rs", "use super::store;", 0),
+        ("src/plan/clear.rs", "use crate::conversation::{Message, Role};\nuse crate::plan::Policy;", 0),
+        ("src/plan/clear.rs", "// crate::store\nlet x = \"crate::store::x\";", 0),
+        ("src/plan/clear.rs", "#[cfg(test)]\nmod tests { use crate::store::X; fn f() {} }", 0),
+        ("src/plan/clear.rs", "#[cfg(test)]\nmod tests { fn f() {} }\nuse crate::store::X;", 1),
+        ("src/upstream/embedded.rs", "use crate::engine::Engine;", 0),
+        ("src/upstream/ollama.rs", "use crate::engine::Engine;", 1),
+        ("src/main.rs", "use windowsill::store::X;", 1),
+        ("src/proxy/relay.rs", "use hyper::body::Body;", 0),
+        ("src/proxy/mod.rs", "use hyper::body::Body;", 1),
+        ("src/measure/mod.rs", "let x = std::env::var(\"X\");", 1),
+        ("src/measure/mod.rs", "use std::{env, fs};", 1),
+        ("src/measure/mod.rs", "use toml;", 1),
+        ("src/measure/mod.rs", "let toml = 1; let c = '\"'; let x = env!(\"X\"); // \"", 0),
+        ("src/conversation/step.rs", "use tokio::sync::Mutex;", 1),
+        ("src/conversation/step.rs", "fn f(x: &'static str, y: std::time::Instant) {}", 1),
+        ("src/plan/evict.rs", "use serde::{Serialize};", 1),
+        ("src/plan/tests.rs", "use crate::store::X; use std::fs;", 0),
+        ("src/nowhere/mod.rs", "", 1),
+    ];
+    for (file, text, count) in cases {
+        let found: Vec<String> =
+            [imports(file, text), doors(file, text), purity(file, text)].into_iter().flatten().collect();
+        assert_eq!(found.len(), count, "{file}: {text}\n{found:?}");
+    }
+    let found = imports("src/plan/x.rs", "//! a\n\n/* b\n */ use crate::store;");
+    assert!(found[0].starts_with("src/plan/x.rs:4: `plan` may not import `store`"), "{found:?}");
+}
