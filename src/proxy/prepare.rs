@@ -28,6 +28,10 @@ const UNKNOWN_WINDOW: Tokens = 1 << 30;
 /// How often a plan is made anew because a count was higher than estimated.
 const PLANS: usize = 4;
 
+/// How often costs are scaled to an exact count: each is rounded up, which adds up over a long history and would put a
+/// prompt over a line that it is under.
+const SCALINGS: usize = 4;
+
 /// Share of the first line from which a prompt is counted instead of estimated.
 const COUNT_FROM: f64 = 0.9;
 
@@ -316,7 +320,14 @@ impl App {
         match draft.upstream.count(&bytes_of(draft.request, &out)).await {
             Ok(exact) => {
                 // The costs follow the count, so that lines are compared with what the server will see.
-                emergency::scale(&mut facts, f64::from(exact) / f64::from(estimate.max(1)));
+                let mut total = estimate;
+                for _ in 0..SCALINGS {
+                    emergency::scale(&mut facts, f64::from(exact) / f64::from(total.max(1)));
+                    total = plan::plan(conversation, &facts, &draft.policy).before.prompt();
+                    if total <= exact {
+                        break;
+                    }
+                }
                 draft.counted = Some(exact);
                 (facts, Sureness::Counted)
             }

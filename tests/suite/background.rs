@@ -54,9 +54,11 @@ fn a_request_that_comes_meanwhile_goes_first() {
     let fake = Fake::start(Kind::LlamaServer, 4096);
     let gate = Gate::default();
     let held = gate.clone();
-    fake.script(move |seen| {
-        if seen.is_summary() { Play::Wait(held.clone(), Box::new(Play::Usual)) } else { Play::Usual }
-    });
+    fake.script(
+        move |seen| {
+            if seen.is_summary() { Play::Wait(held.clone(), Box::new(Play::Usual)) } else { Play::Usual }
+        },
+    );
     let proxy = TestProxy::before(&fake);
     let sent = pressed();
     proxy.chat(&sent).ok();
@@ -75,9 +77,11 @@ fn a_request_at_the_wall_waits_for_the_brief_in_the_making() {
     let fake = Fake::start(Kind::LlamaServer, 4096);
     let gate = Gate::default();
     let held = gate.clone();
-    fake.script(move |seen| {
-        if seen.is_summary() { Play::Wait(held.clone(), Box::new(Play::Usual)) } else { Play::Usual }
-    });
+    fake.script(
+        move |seen| {
+            if seen.is_summary() { Play::Wait(held.clone(), Box::new(Play::Usual)) } else { Play::Usual }
+        },
+    );
     let proxy = TestProxy::before(&fake);
     let sent = pressed();
     proxy.chat(&sent).ok();
@@ -97,9 +101,11 @@ fn a_request_at_the_wall_waits_for_the_brief_in_the_making() {
 #[test]
 fn a_client_that_gives_up_stops_the_summary_it_waits_for() {
     let fake = Fake::start(Kind::LlamaServer, 4096);
-    fake.script(|seen| {
-        if seen.is_summary() { Play::Wait(Gate::default(), Box::new(Play::Usual)) } else { Play::Usual }
-    });
+    fake.script(
+        |seen| {
+            if seen.is_summary() { Play::Wait(Gate::default(), Box::new(Play::Usual)) } else { Play::Usual }
+        },
+    );
     let proxy = TestProxy::with(&[fake.url()], "[context]\nbackground = false\n");
     let conn = proxy.begin(&past_the_wall(pressed()));
     fake.wait("a summary", |seen| seen.iter().any(Seen::is_summary));
@@ -121,7 +127,11 @@ fn others(proxy: &TestProxy) {
 #[test]
 fn nothing_is_made_ahead_where_it_is_not_wanted() {
     let fake = Fake::start(Kind::LlamaServer, 4096);
-    for toml in ["[context]\nbackground = false\nsummarize_at = 0.99\n", "[context]\nstrategy = \"truncate\"\nsummarize_at = 0.99\n", "[context]\nstrategy = \"off\"\n"] {
+    for toml in [
+        "[context]\nbackground = false\nsummarize_at = 0.99\n",
+        "[context]\nstrategy = \"truncate\"\nsummarize_at = 0.99\n",
+        "[context]\nstrategy = \"off\"\n",
+    ] {
         let proxy = TestProxy::with(&[fake.url()], toml);
         assert_eq!(proxy.chat(&pressed()).ok().action(), "none", "{toml}");
         others(&proxy);
@@ -169,7 +179,8 @@ fn one_conversation_may_ask_many_things_at_once() {
                     sent = sent.stream();
                 }
                 for k in 0..4 {
-                    sent = sent.assistant("Done.").user(&format!("Question {k} of {}: {}", n / 2, prose(k + n / 2, 900)));
+                    sent =
+                        sent.assistant("Done.").user(&format!("Question {k} of {}: {}", n / 2, prose(k + n / 2, 900)));
                     let answer = proxy.chat(&sent).ok();
                     assert!(answer.whole);
                 }

@@ -70,7 +70,10 @@ fn plan_and_count_say_what_the_proxy_would_do_and_send_nothing() {
     std::fs::write(&file, serde_json::to_vec(&sent.messages).unwrap()).unwrap();
     document(&proxy.cli(&["plan", name, "--json", "--model", "qwen3:8b", "--num-ctx", "2048"]));
     let lonely = tempfile::tempdir().unwrap();
-    let out = cli(lonely.path(), &["plan", name, "--json", "--upstream", &format!("http://{}", Fake::absent()), "--num-ctx", "2048"]);
+    let out = cli(
+        lonely.path(),
+        &["plan", name, "--json", "--upstream", &format!("http://{}", Fake::absent()), "--num-ctx", "2048"],
+    );
     assert_eq!(document(&out)["window"], 2048, "a configured window needs no server");
 }
 
@@ -141,7 +144,10 @@ fn context_and_recall_read_the_record_while_it_is_written() {
     assert_eq!(proxy.cli(&["recall", &record]).stdout, original.as_bytes());
     let part = proxy.cli(&["recall", &record, "--range", "2..5"]);
     assert_eq!(stdout(&part), original.split_inclusive('\n').skip(1).take(4).collect::<String>());
-    assert_eq!(stdout(&proxy.cli(&["recall", &record, "--range", "3.."])), original.split_inclusive('\n').skip(2).collect::<String>());
+    assert_eq!(
+        stdout(&proxy.cli(&["recall", &record, "--range", "3.."])),
+        original.split_inclusive('\n').skip(2).collect::<String>()
+    );
     code(&proxy.cli(&["recall", &record, "--range", "5..2"]), 2);
     code(&proxy.cli(&["recall", &record, "--range", "x"]), 2);
     let whole = document(&proxy.cli(&["recall", &record, "--json"]));
@@ -190,7 +196,11 @@ fn compact_asks_the_running_proxy() {
     served.kill();
     let out = cli(dir.path(), &["compact", &id]);
     code(&out, 1);
-    assert!(String::from_utf8_lossy(&out.stderr).contains("windowsill serve"), "{}", String::from_utf8_lossy(&out.stderr));
+    assert!(
+        String::from_utf8_lossy(&out.stderr).contains("windowsill serve"),
+        "{}",
+        String::from_utf8_lossy(&out.stderr)
+    );
 }
 
 #[test]

@@ -117,10 +117,13 @@ fn old_turns_are_folded_into_a_brief_that_a_model_writes() {
     assert!(count >= 4, "{count}");
 }
 
+/// How a summarizer behaves.
+type Answering = Box<dyn Fn(&Seen) -> Play + Send + Sync>;
+
 #[test]
 fn a_request_is_never_lost_to_a_summarizer() {
     let refused = "I'm sorry, but I can't help with that request.";
-    let cases: Vec<(&str, Box<dyn Fn(&Seen) -> Play + Send + Sync>)> = vec![
+    let cases: Vec<(&str, Answering)> = vec![
         ("nothing", Box::new(|_| said(""))),
         ("white space", Box::new(|_| said("  \n\n "))),
         ("a refusal", Box::new(move |_| said(refused))),

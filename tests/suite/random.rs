@@ -77,6 +77,17 @@ fn beginning(dice: &mut Dice) -> Chat {
     out
 }
 
+/// What must be the same when a history comes again. Where the server cannot count, the room that `max_tokens` is lowered to
+/// is an estimate, which gets better with each reply.
+fn same(kind: Kind, seen: &Seen) -> String {
+    let mut body = seen.json();
+    if let (Kind::OpenAi, Some(map)) = (kind, body.as_object_mut()) {
+        map.remove("max_tokens");
+        return body.to_string();
+    }
+    String::from_utf8_lossy(&seen.body).into_owned()
+}
+
 /// Plays conversations turn by turn; returns how many requests were answered and how many refused.
 fn play(kind: Kind, window: u32, toml: &str, seeds: std::ops::Range<u64>, turns: usize) -> (usize, usize) {
     let fake = Fake::start(kind, window);
@@ -95,11 +106,12 @@ fn play(kind: Kind, window: u32, toml: &str, seeds: std::ops::Range<u64>, turns:
             let mains = fake.since(before);
             for seen in &mains {
                 let forwarded = seen.json();
-                // The last user message may be cut when it alone is too long.
-                let faults: Vec<_> = faults(&sent.value(), &forwarded)
-                    .into_iter()
-                    .filter(|f| f != "last user message lost" || tokens(&json!({"messages": [sent.messages.iter().rev().find(|m| m["role"] == "user")]})) < window / 3)
-                    .collect();
+                // The last user message may be cut, but only when it does not fit beside what must stay.
+                let last = sent.messages.iter().rev().find(|m| m["role"] == "user");
+                let alone = json!({"messages": [sent.messages[0], last], "tools": sent.fields.get("tools")});
+                let large = tokens(&alone) + 250 > window / 4 * 3;
+                let mut faults = faults(&sent.value(), &forwarded);
+                faults.retain(|f| f != "last user message lost" || !large);
                 assert!(faults.is_empty(), "{context}: {faults:?} ({})", answer.action());
                 assert!(seen.json()["messages"].as_array().is_some_and(|m| !m.is_empty()), "{context}");
                 assert!(tokens(&forwarded) < window, "{context}: {} tokens", tokens(&forwarded));
@@ -118,10 +130,9 @@ fn play(kind: Kind, window: u32, toml: &str, seeds: std::ops::Range<u64>, turns:
                 other => panic!("{context}: status {other}: {}", answer.text()),
             }
             if answer.status == 200 && dice.chance(15) {
-                let first = fake.last().body;
+                let first = fake.last();
                 proxy.chat(&sent).ok();
-                let again = fake.last().body;
-                assert_eq!(String::from_utf8_lossy(&again), String::from_utf8_lossy(&first), "{context}: the same again");
+                assert_eq!(same(kind, &fake.last()), same(kind, &first), "{context}: the same again");
             }
         }
     }
@@ -138,7 +149,8 @@ fn counted_by_the_server() {
 
 #[test]
 fn without_background_and_by_a_strict_profile() {
-    let (answered, refused) = play(Kind::LlamaServer, 2048, "[context]\nbackground = false\nkeep_recent = 2\n", 20..23, 25);
+    let (answered, refused) =
+        play(Kind::LlamaServer, 2048, "[context]\nbackground = false\nkeep_recent = 2\n", 20..23, 25);
     assert!(answered > 50, "{answered} answered, {refused} refused");
 }
 
@@ -149,20 +161,7 @@ fn counted_by_vllm_which_counts_the_reply_too() {
 }
 
 #[test]
-fn explore() {
-    let mut bad = 0;
-    for seed in 100..140u64 {
-        for (kind, window, toml) in [
-            (Kind::LlamaServer, 1024, ""),
-            (Kind::LlamaServer, 2048, "[context]\nstrategy = \"truncate\"\n"),
-            
-            (Kind::Vllm, 1024, "[context]\nbackground = false\nkeep_recent = 1\nevict_over = 0.1\n"),
-            (Kind::OpenAi, 2048, "[window]\nnum_ctx = 2048\n"),
-            (Kind::LlamaServer, 3000, "[context]\nbackground = false\nsummarize_at = 0.5\nsummarize_to = 0.2\nclear_at = 0.3\nclear_to = 0.1\n"),
-        ] {
-            let got = std::panic::catch_unwind(|| play(kind, window, toml, seed..seed + 1, 25));
-            if got.is_err() { bad += 1; eprintln!("BAD {kind:?} {window} {toml:?} {seed}"); }
-        }
-    }
-    assert_eq!(bad, 0);
+fn estimated() {
+    let (answered, refused) = play(Kind::OpenAi, 2048, "[window]\nnum_ctx = 2048\n", 40..43, 25);
+    assert!(answered > 50, "{answered} answered, {refused} refused");
 }
