@@ -328,3 +328,27 @@ fn max_tokens_as_large_as_the_window() {
         assert_eq!(fake.count(), 12, "{kind:?}: never refused");
     }
 }
+
+#[test]
+fn reasoning_in_a_running_turn() {
+    let (fake, proxy) = start(4096);
+    let step = |sent: Chat, n: u64, bytes: usize| {
+        let id = format!("call_{n}");
+        let call = json!([{"id": id, "type": "function", "function": {"name": "run", "arguments": "{}"}}]);
+        sent.push(json!({"role": "assistant", "content": "", "reasoning_content": prose(n, bytes), "tool_calls": call}))
+            .result(&id, &prose(n + 100, 300))
+    };
+    let mut sent = chat().system("s").user("Go.").tools();
+    for n in 0..20 {
+        sent = step(sent, n, 2_000);
+        proxy.chat(&sent).ok();
+        sound(&sent, &fake.last(), 4096);
+    }
+    // The newest step's reasoning alone passes the window.
+    let sent = step(sent, 50, 40_000);
+    proxy.chat(&sent).ok();
+    sound(&sent, &fake.last(), 4096);
+    let first = fake.last().body;
+    proxy.chat(&sent).ok();
+    assert_eq!(fake.last().body, first);
+}
