@@ -166,8 +166,8 @@ impl Work<'_> {
     fn save(&mut self, at: usize) -> Result<(String, String), crate::store::Error> {
         let message = &self.input.conversation.body[at];
         let kind = if message.role == Role::Tool { "tool_result" } else { "message" };
-        // Media leave with the text: only the whole message brings them back.
-        let text = match message.media.is_empty() {
+        // Media and reasoning leave with the text: only the whole message brings them back.
+        let text = match message.media.is_empty() && message.reasoning.is_empty() {
             true => message.text.clone(),
             false => String::from_utf8_lossy(&message.raw).into_owned(),
         };

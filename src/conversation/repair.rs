@@ -90,6 +90,9 @@ fn place_result(
     let (caller, _) = open.remove(i);
     let place = caller + 1 + out.body[caller + 1..].iter().take_while(|m| m.role == Role::Tool).count();
     out.notes.push(format!("message {at}: late result moved behind its call"));
+    // In another place it is not what the client sent, though its bytes are.
+    let mut message = message;
+    message.repaired = Some(message.bytes().clone());
     out.body.insert(place, message);
     for (index, _) in open.iter_mut().chain(current.iter_mut()) {
         if *index >= place {

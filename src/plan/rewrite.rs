@@ -127,6 +127,10 @@ fn edited(body: &[Message], view: &View) -> Vec<Out> {
             Edit::Text { at, digest, text, .. } => {
                 if let Some(at) = find(body, *at, digest) {
                     out[at].bytes = wire::with_text(&out[at].bytes, text);
+                    if !body[at].reasoning.is_empty() {
+                        // It was counted with the text, and leaves with it.
+                        out[at].bytes = wire::without_reasoning(&out[at].bytes);
+                    }
                     out[at].changed = true;
                 }
             }

@@ -28,6 +28,10 @@ const UNKNOWN_WINDOW: Tokens = 1 << 30;
 /// How often a plan is made anew because a count was higher than estimated.
 const PLANS: usize = 4;
 
+/// How often costs are scaled to an exact count: each is rounded up, which adds up over a long history and would put a
+/// prompt over a line that it is under.
+const SCALINGS: usize = 4;
+
 /// Share of the first line from which a prompt is counted instead of estimated.
 const COUNT_FROM: f64 = 0.9;
 
@@ -139,6 +143,8 @@ struct Draft<'a> {
     /// Where the window is known from.
     source: String,
     warnings: Vec<String>,
+    /// The old view as the server counted it.
+    counted: Option<Tokens>,
 }
 
 /// A view that was drafted, with its bytes and size.
@@ -182,6 +188,7 @@ impl App {
             id: &id,
             source: window.source.clone(),
             warnings,
+            counted: None,
         };
         let forwarded = located.as_ref().map_or(0, |l| l.depth);
         let (facts, sureness) = self.measured(&mut draft, &chain, &window, forwarded, &policy, attempt).await;
@@ -308,7 +315,15 @@ impl App {
         match draft.upstream.count(&bytes_of(draft.request, &out)).await {
             Ok(exact) => {
                 // The costs follow the count, so that lines are compared with what the server will see.
-                emergency::scale(&mut facts, f64::from(exact) / f64::from(estimate.max(1)));
+                let mut total = estimate;
+                for _ in 0..SCALINGS {
+                    emergency::scale(&mut facts, f64::from(exact) / f64::from(total.max(1)));
+                    total = plan::plan(conversation, &facts, &draft.policy).before.prompt();
+                    if total <= exact {
+                        break;
+                    }
+                }
+                draft.counted = Some(exact);
                 (facts, Sureness::Counted)
             }
             Err(e) => {
@@ -379,7 +394,7 @@ impl App {
             let out = rewrite::rewrite(conversation, &applied.view, &draft.policy.template);
             let body = bytes_of(draft.request, &out);
             let planned = plan.after.prompt();
-            let (tokens, sureness) = match self.recount(draft, &plan, &body, sureness).await {
+            let (tokens, sureness) = match self.recount(draft, &plan, &body).await {
                 Some(exact) => (exact, Sureness::Counted),
                 None => (self.estimated(draft, &facts, &applied.view, conversation, &plan), sureness),
             };
@@ -387,7 +402,11 @@ impl App {
                 if tokens > plan.lines.limit {
                     return Err(self.cannot_fit(draft, &facts, &plan));
                 }
-                let room = facts.window.saturating_sub(tokens);
+                let mut room = facts.window.saturating_sub(tokens);
+                if draft.request.max_tokens.is_some_and(|asked| asked > room) && sureness != Sureness::Counted {
+                    // An estimate changes as more is learnt; the same history must give the same bytes.
+                    room = self.counted_room(draft, &body, facts.window).await.unwrap_or(room);
+                }
                 let body =
                     if facts.window < UNKNOWN_WINDOW { lower_max_tokens(draft.request, body, room) } else { body };
                 return Ok(Drafted {
@@ -405,18 +424,26 @@ impl App {
         }
     }
 
+    /// The room that a prompt leaves, by the server's own count, where it can count.
+    async fn counted_room(&self, draft: &Draft<'_>, body: &Bytes, window: Tokens) -> Option<Tokens> {
+        if !draft.can_count || window >= UNKNOWN_WINDOW {
+            return None;
+        }
+        Some(window.saturating_sub(draft.upstream.count(body).await.ok()?))
+    }
+
     fn cannot_fit(&self, draft: &Draft<'_>, facts: &Facts, plan: &Plan) -> Error {
         Error::cannot_fit(&draft.request.model, facts.window, &draft.source, &plan.after, plan.lines.limit)
     }
 
     /// The exact size of what would be sent, where it matters and the server can tell.
-    async fn recount(&self, draft: &Draft<'_>, plan: &Plan, body: &Bytes, sureness: Sureness) -> Option<Tokens> {
+    async fn recount(&self, draft: &Draft<'_>, plan: &Plan, body: &Bytes) -> Option<Tokens> {
         if !draft.can_count {
             return None;
         }
         if plan.actions.is_empty() {
             // Counted a moment ago, or far from any line.
-            return (sureness == Sureness::Counted).then(|| plan.after.prompt());
+            return draft.counted;
         }
         draft.upstream.count(body).await.ok()
     }

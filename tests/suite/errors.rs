@@ -25,7 +25,7 @@ fn a_server_that_comes_back_is_found_again() {
     let fake = Fake::on(std::net::TcpListener::bind(address).unwrap(), Kind::LlamaServer, 4096);
     let answer = proxy.chat(&chat().user("hi")).ok();
     assert_eq!(answer.header("x-windowsill-window"), Some("4096"));
-    assert_eq!(fake.mains().len(), 1);
+    assert_eq!(fake.count(), 1);
     assert_eq!(proxy.get("/readyz").status, 200);
 }
 
@@ -144,7 +144,7 @@ fn a_stream_that_breaks_off_ends_with_an_error_event() {
         assert!(event["error"]["message"].as_str().unwrap().len() > 10, "{n}: {text}");
         assert!(answer.whole, "{n}: the client can read the error");
     }
-    assert_eq!(fake.mains().len(), 4, "what has begun is not sent again");
+    assert_eq!(fake.count(), 4, "what has begun is not sent again");
 }
 
 #[test]
@@ -175,10 +175,10 @@ fn the_servers_own_errors_are_passed_on() {
         let said = body.clone();
         fake.script(move |seen| if seen.is_main() { Play::Json(status, said.clone()) } else { Play::Usual });
         for request in [chat().user("hi"), chat().user("hi").stream()] {
-            let before = fake.mains().len();
+            let before = fake.count();
             let answer = proxy.chat(&request);
             assert_eq!((answer.status, answer.json()), (status, body.clone()));
-            assert_eq!(fake.mains().len(), before + 1, "{status} is not tried again");
+            assert_eq!(fake.count(), before + 1, "{status} is not tried again");
         }
     }
 }

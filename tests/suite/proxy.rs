@@ -117,10 +117,13 @@ fn old_turns_are_folded_into_a_brief_that_a_model_writes() {
     assert!(count >= 4, "{count}");
 }
 
+/// How a summarizer behaves.
+type Answering = Box<dyn Fn(&Seen) -> Play + Send + Sync>;
+
 #[test]
 fn a_request_is_never_lost_to_a_summarizer() {
     let refused = "I'm sorry, but I can't help with that request.";
-    let cases: Vec<(&str, Box<dyn Fn(&Seen) -> Play + Send + Sync>)> = vec![
+    let cases: Vec<(&str, Answering)> = vec![
         ("nothing", Box::new(|_| said(""))),
         ("white space", Box::new(|_| said("  \n\n "))),
         ("a refusal", Box::new(move |_| said(refused))),
@@ -208,7 +211,7 @@ fn truncate_asks_no_model_and_off_folds_nothing() {
         assert_eq!(messages.len(), sent.messages.len(), "nothing was folded");
     } else {
         assert_eq!(answer.error().0, "context_length_exceeded");
-        assert_eq!(fake.mains().len(), 1, "nothing was sent");
+        assert_eq!(fake.count(), 1, "nothing was sent");
     }
     // Results may still be evicted and cleared.
     let results = chat().system("s").user("Go.").step(1, &prose(1, 20_000));
@@ -225,17 +228,18 @@ fn a_refusal_teaches_the_true_window_within_the_same_request() {
     assert!(answer.action().contains("emergency"), "{}", answer.action());
     assert_eq!(answer.header("x-windowsill-window"), Some("4096"));
     assert_eq!(answer.header("x-windowsill-window-source"), Some("learnt from a refusal"));
-    assert_eq!(fake.mains().len(), 2, "one retry");
+    assert_eq!(fake.count(), 2, "one retry");
     assert_eq!(fake.mains()[0].body, sent.body());
     sound(&sent, &fake.last(), 4096);
     // It is remembered.
     let next = sent.assistant("Good.").user("And now?");
     let answer = proxy.chat(&next).ok();
     assert!(!answer.action().contains("emergency"), "{}", answer.action());
-    assert_eq!(fake.mains().len(), 3);
+    assert_eq!(fake.count(), 3);
     sound(&next, &fake.last(), 4096);
-    let events = proxy.get("/windowsill/events").ok().json();
-    let changed = events["events"].as_array().unwrap().iter().find(|e| e["kind"] == "window_changed").unwrap();
+    let is_change = |e: &&Value| e["kind"] == "window_changed";
+    let found = |v: &Value| v["events"].as_array().unwrap().iter().find(is_change).cloned();
+    let changed = found(&proxy.eventually("/windowsill/events", |v| found(v).is_some())).unwrap();
     assert_eq!((&changed["data"]["was"], &changed["data"]["window"]), (&json!(8192), &json!(4096)));
 }
 
@@ -249,12 +253,12 @@ fn a_second_refusal_reaches_the_client_with_numbers() {
     );
     let proxy = TestProxy::with(&[fake.url()], INLINE);
     for sent in [talk(14, 1_300), talk(14, 1_300).stream()] {
-        let before = fake.mains().len();
+        let before = fake.count();
         let answer = proxy.chat(&sent);
         let (code, message) = answer.error();
         assert_eq!((answer.status, code.as_str()), (400, "context_length_exceeded"), "{message}");
         assert!(message.contains("maximum context length is 4096 tokens"), "{message}");
-        assert_eq!(fake.mains().len(), before + 2, "one retry, no more");
+        assert_eq!(fake.count(), before + 2, "one retry, no more");
     }
 }
 
@@ -335,10 +339,10 @@ fn an_unknown_window_is_learnt_from_a_refusal_in_many_words() {
         assert!(answer.action().contains("emergency"), "{said}");
         assert_eq!(answer.header("x-windowsill-window"), Some("4096"), "{said}");
         sound(&sent, &fake.last(), 4096);
-        let count = fake.mains().len();
+        let count = fake.count();
         let next = sent.assistant("Good.").user("And now?");
         proxy.chat(&next).ok();
-        assert_eq!(fake.mains().len(), count + 1, "learnt for good: {said}");
+        assert_eq!(fake.count(), count + 1, "learnt for good: {said}");
         sound(&next, &fake.last(), 4096);
     }
 }
@@ -411,7 +415,7 @@ fn a_long_agent_session_never_overflows_and_is_rarely_rewritten() {
             fresh += tokens(&json!({"messages": messages[messages.len() - 2..]}));
             before = messages;
         }
-        let overflows = fake.mains().len() - steps;
+        let overflows = fake.count() - steps;
         assert_eq!(overflows, 0, "{kind:?}: no request was sent twice");
         assert!((3..=40).contains(&rewrites), "{kind:?}: {rewrites} rewrites in {steps} steps");
         let ratio = f64::from(evaluated) / f64::from(fresh);

@@ -111,7 +111,7 @@ fn kill_nine_at_any_point_loses_nothing() {
             break;
         }
         // Killed in the middle of a request: as it comes, while it is worked on, or when the server has it.
-        let before = fake.mains().len();
+        let before = fake.count();
         let mut conn = Conn::open(served.address);
         let body = turns[next].body();
         conn.send("POST", "/v1/chat/completions", &[], &body);
@@ -125,7 +125,7 @@ fn kill_nine_at_any_point_loses_nothing() {
         served.kill();
         kills += 1;
         drop(conn);
-        if fake.mains().len() > before {
+        if fake.count() > before {
             let seen = fake.last();
             assert!(nothing_is_lost(dir.path(), &turns[next], &seen.body) <= 100);
             forwarded.push((next, seen.body));
@@ -158,8 +158,7 @@ fn a_fork_keeps_what_depends_on_the_common_part() {
     assert_eq!((one.action(), two.action()), ("none", "none"));
     let name = |a: &Answer| a.header("x-windowsill-conversation").unwrap().to_owned();
     assert_ne!(name(&one), name(&two));
-    let listed = proxy.get("/windowsill/conversations").ok().json();
-    let fork = listed["conversations"].as_array().unwrap().iter().find(|c| c["id"] == name(&two).as_str()).unwrap();
+    let fork = proxy.eventually(&format!("/windowsill/conversations/{}", name(&two)), |_| true);
     assert_eq!(fork["parent"]["conversation"], name(&one));
     assert_eq!(fork["parent"]["messages"], 4);
     // The trunk goes on under its own name.
@@ -263,6 +262,8 @@ fn the_record_can_be_looked_at() {
     let answer = proxy.chat(&request).ok();
     let id = answer.header("x-windowsill-conversation").unwrap();
     let seen = fake.last();
+    // What the reply adds does not undo what the request wrote.
+    proxy.eventually("/windowsill/events", |e| e.to_string().contains("model_usage"));
     let one = proxy.get(&format!("/windowsill/conversations/{id}")).ok().json();
     assert_eq!(one["id"], id);
     assert_eq!(one["model"], MODEL);

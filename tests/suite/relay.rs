@@ -30,7 +30,7 @@ fn a_small_request_arrives_byte_for_byte() {
                 assert!(answer.whole);
             }
         }
-        assert_eq!(fake.mains().len(), ODD.len() * 2, "{kind:?}: each request is sent once");
+        assert_eq!(fake.count(), ODD.len() * 2, "{kind:?}: each request is sent once");
         assert!(fake.summaries().is_empty());
     }
 }
@@ -162,7 +162,7 @@ fn off_means_off() {
     assert_eq!(answer.error().0, "");
     assert_eq!(answer.json()["error"]["type"], "exceed_context_size_error");
     assert_eq!(fake.last().body, body);
-    assert_eq!(fake.mains().len(), 1);
+    assert_eq!(fake.count(), 1);
     assert_eq!(answer.header("x-windowsill-action"), None);
     assert_eq!(fake.last().header("x-windowsill"), None);
 }
@@ -275,7 +275,7 @@ fn one_connection_serves_many_requests() {
 }
 
 fn refuses(address: std::net::SocketAddr) {
-    let until = Instant::now() + super::support::http::PATIENCE;
+    let until = Instant::now() + PATIENCE;
     while TcpStream::connect(address).is_ok() {
         assert!(Instant::now() < until, "still accepts connections");
         std::thread::yield_now();
@@ -312,7 +312,7 @@ fn shutdown_does_not_wait_for_ever() {
     conn.head().unwrap();
     conn.until("first");
     served.terminate();
-    let until = Instant::now() + super::support::http::PATIENCE;
+    let until = Instant::now() + PATIENCE;
     let code = loop {
         if let Some(status) = served.child.try_wait().unwrap() {
             break status.code();
@@ -332,11 +332,11 @@ fn two_servers_are_told_apart_by_their_models() {
     // With a llama-server among them any name would do; with two others it would not.
     let proxy = TestProxy::with(&[a.url(), b.url()], "");
     for (model, here, there) in [("model-a", &a, &b), ("model-b", &b, &a), ("model-a", &a, &b)] {
-        let before = there.mains().len();
+        let before = there.count();
         let body = chat().user("hi").with("model", json!(model)).body();
         proxy.post("/v1/chat/completions", &[], &body).ok();
         assert_eq!(here.last().json()["model"], model);
-        assert_eq!(there.mains().len(), before);
+        assert_eq!(there.count(), before);
     }
     let listed = proxy.get("/v1/models").ok().json();
     let ids: Vec<_> = listed["data"].as_array().unwrap().iter().map(|m| m["id"].as_str().unwrap()).collect();
@@ -374,7 +374,7 @@ fn a_dead_pooled_connection_is_tried_once_more() {
     fake.clear();
     let answer = proxy.chat(&chat().user("three"));
     assert_eq!((answer.status, answer.error().0.as_str()), (502, "upstream_unreachable"));
-    assert!(fake.mains().len() <= 2);
+    assert!(fake.count() <= 2);
 }
 
 #[test]

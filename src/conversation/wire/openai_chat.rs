@@ -88,6 +88,15 @@ pub fn write(request: &Request, messages: &[Bytes], changes: &[(&str, Option<&st
     json::with_fields(&text, &all).expect("the body was read as an object before")
 }
 
+/// Where servers and clients put what a model thought.
+const REASONING: [&str; 3] = ["reasoning_content", "reasoning", "thinking"];
+
+/// The message without what the model thought.
+pub fn without_reasoning(message: &Bytes) -> Bytes {
+    let changes: Vec<(&str, Option<&str>)> = REASONING.iter().map(|k| (*k, None)).collect();
+    json::with_fields(&String::from_utf8_lossy(message), &changes).unwrap_or_else(|_| message.clone())
+}
+
 /// Reads one message object. The error is the path below the message, and what is wrong there.
 pub fn message(raw: Bytes) -> Result<Message, (String, &'static str)> {
     let text = std::str::from_utf8(&raw).map_err(|_| (String::new(), "is not UTF-8"))?;
@@ -108,10 +117,7 @@ pub fn message(raw: Bytes) -> Result<Message, (String, &'static str)> {
         role,
         text: content.text,
         parts: content.parts,
-        reasoning: ["reasoning_content", "reasoning", "thinking"]
-            .iter()
-            .find_map(|k| fields.string(k))
-            .unwrap_or_default(),
+        reasoning: REASONING.iter().find_map(|k| fields.string(k)).unwrap_or_default(),
         calls: calls(&fields)?,
         call_id: fields.string("tool_call_id"),
         name: fields.string("name"),

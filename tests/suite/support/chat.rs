@@ -152,8 +152,15 @@ pub(crate) fn text(message: &Value) -> String {
 pub(crate) fn tokens(body: &Value) -> u32 {
     let quarter = |bytes: usize| bytes.div_ceil(4);
     let mut total = 0;
-    for message in body["messages"].as_array().into_iter().flatten() {
+    let none = Vec::new();
+    let messages = body["messages"].as_array().unwrap_or(&none);
+    let last_user = messages.iter().rposition(|m| m["role"] == "user").unwrap_or(0);
+    for (at, message) in messages.iter().enumerate() {
         let mut bytes = text(message).len() + message["role"].as_str().map_or(0, str::len);
+        if at > last_user {
+            // Templates keep the reasoning of the running turn only.
+            bytes += message["reasoning_content"].as_str().map_or(0, str::len);
+        }
         for call in message["tool_calls"].as_array().into_iter().flatten() {
             let function = &call["function"];
             let arguments = match &function["arguments"] {

@@ -34,6 +34,7 @@ pub(crate) struct Seen {
     pub(crate) target: String,
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) body: Vec<u8>,
+    role: Role,
 }
 
 impl Seen {
@@ -53,22 +54,36 @@ impl Seen {
         self.json()["messages"].as_array().cloned().unwrap_or_default()
     }
 
-    /// A chat request, of the client's or a summary.
-    pub(crate) fn is_chat(&self) -> bool {
-        self.method == "POST"
-            && matches!(self.path(), "/v1/chat/completions" | "/chat/completions" | "/api/chat")
-            && !self.messages().is_empty()
-    }
-
     /// A summary that the proxy asks for on its own.
     pub(crate) fn is_summary(&self) -> bool {
-        self.is_chat() && self.messages().last().is_some_and(|m| text(m).contains("write a handoff summary"))
+        self.role == Role::Summary
     }
 
     /// A chat request of the client's.
     pub(crate) fn is_main(&self) -> bool {
-        self.is_chat() && !self.is_summary()
+        self.role == Role::Main
     }
+
+    fn role_of(&self) -> Role {
+        let path = matches!(self.path(), "/v1/chat/completions" | "/chat/completions" | "/api/chat");
+        if self.method != "POST" || !path {
+            return Role::Other;
+        }
+        match self.messages().last() {
+            // Ollama loads a model by a chat without messages.
+            None if self.path() == "/api/chat" => Role::Other,
+            Some(m) if text(m).contains("write a handoff summary") => Role::Summary,
+            _ => Role::Main,
+        }
+    }
+}
+
+/// What a request is for; looked at once, when it comes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Role {
+    Main,
+    Summary,
+    Other,
 }
 
 /// What a server does with a request.
@@ -203,7 +218,17 @@ impl Fake {
     }
 
     pub(crate) fn last(&self) -> Seen {
-        self.mains().pop().expect("a request was forwarded")
+        self.log().iter().rev().find(|s| s.is_main()).cloned().expect("a request was forwarded")
+    }
+
+    /// Those after the first `n`.
+    pub(crate) fn since(&self, n: usize) -> Vec<Seen> {
+        self.log().iter().filter(|s| s.is_main()).skip(n).cloned().collect()
+    }
+
+    /// How many of those there were.
+    pub(crate) fn count(&self) -> usize {
+        self.log().iter().filter(|s| s.is_main()).count()
     }
 
     pub(crate) fn summaries(&self) -> Vec<Seen> {
@@ -329,7 +354,9 @@ fn read_request(connection: usize, reader: &mut BufReader<TcpStream>) -> Option<
     let length = headers.iter().find(|(n, _)| n.eq_ignore_ascii_case("content-length"));
     let mut body = vec![0; length.map_or(0, |(_, v)| v.parse().unwrap())];
     reader.read_exact(&mut body).ok()?;
-    Some(Seen { connection, method, target, headers, body })
+    let mut seen = Seen { connection, method, target, headers, body, role: Role::Other };
+    seen.role = seen.role_of();
+    Some(seen)
 }
 
 /// An HTTP reply with its length.

@@ -5,7 +5,9 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
+use std::time::Instant;
 
+use serde_json::Value;
 use tempfile::TempDir;
 use tokio::sync::oneshot;
 use windowsill::config::{Config, Environment, Flags, load_from};
@@ -14,7 +16,7 @@ use windowsill::server;
 
 use super::chat::Chat;
 use super::fake::Fake;
-use super::http::{Answer, Conn, request};
+use super::http::{Answer, Conn, PATIENCE, request};
 
 /// The whole proxy in this process, on a port of its own.
 pub(crate) struct TestProxy {
@@ -85,6 +87,20 @@ impl TestProxy {
     #[track_caller]
     pub(crate) fn get(&self, path: &str) -> Answer {
         request(self.address, "GET", path, &[], b"")
+    }
+
+    /// Asks until the answer is as it will be: what need not be durable at once is written behind the reply.
+    #[track_caller]
+    pub(crate) fn eventually(&self, path: &str, enough: impl Fn(&Value) -> bool) -> Value {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let answer = self.get(path);
+            if answer.status == 200 && enough(&answer.json()) {
+                return answer.json();
+            }
+            assert!(Instant::now() < until, "{path} stays {}", answer.text());
+            std::thread::yield_now();
+        }
     }
 
     #[track_caller]
