@@ -86,7 +86,12 @@ fn clear() {
         ),
         (
             "window 1000 reserve 100 keep 2 forwarded 3 | user:20 call:20 result:350 asst:50 user:100 asst:20 user:20",
-            "clear 2 (580 -> 320)",
+            "nothing (580 -> 580)",
+        ),
+        // Near the clear line an edit must free several times what it costs; nearer the wall, as much is enough.
+        (
+            "window 1000 reserve 100 keep 2 forwarded 3 | user:20 call:20 result:550 asst:50 user:100 asst:20 user:20",
+            "clear 2 (780 -> 320)",
         ),
         // Protected tools.
         (
