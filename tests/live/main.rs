@@ -9,4 +9,7 @@
 //! fault: what is tested is what reaches it, and what comes back.
 
 mod llama;
+mod ollama;
+mod restart;
+mod summary;
 mod support;

@@ -223,7 +223,11 @@ impl Windowsill {
         child.stdout.take().expect("piped").read_to_end(&mut out).unwrap();
         child.stderr.take().expect("piped").read_to_string(&mut err).unwrap();
         let status = child.wait().unwrap();
-        if status.success() { Ok(String::from_utf8(out).unwrap()) } else { Err(format!("{arguments:?}: {status}: {err}")) }
+        if status.success() {
+            Ok(String::from_utf8(out).unwrap())
+        } else {
+            Err(format!("{arguments:?}: {status}: {err}"))
+        }
     }
 
     /// `windowsill recall WHAT`, which must know it.

@@ -77,6 +77,8 @@ pub(crate) struct Turn {
     pub(crate) forwarded: String,
     /// Whether it is another than the client's.
     pub(crate) rewritten: bool,
+    /// What a model was asked for a brief while this turn waited.
+    pub(crate) summaries: Vec<String>,
 }
 
 /// windowsill between a relay and a client.
@@ -99,7 +101,7 @@ impl Bench {
     pub(crate) fn turn(&self, session: &Session, end: usize) -> Turn {
         let name = format!("{}, turn at message {end}", session.name);
         let sent = session.request(end, 8, true);
-        self.relay.all();
+        self.relay.take();
         let started = Instant::now();
         let reply = http::post(&self.windowsill.chat_url(), &sent);
         let header = |what: &str| reply.ours(what).to_owned();
@@ -111,7 +113,8 @@ impl Bench {
 
         let number = |pointer: &str| events.iter().find_map(|e| e.pointer(pointer).and_then(Value::as_u64));
         let prompt = number("/usage/prompt_tokens").expect("usage") as u32;
-        let (cached, evaluated) = (number("/timings/cache_n").unwrap_or(0), number("/timings/prompt_n").expect("timings"));
+        let (cached, evaluated) =
+            (number("/timings/cache_n").unwrap_or(0), number("/timings/prompt_n").expect("timings"));
         let told: u32 = header("prompt-tokens").parse().unwrap();
         if header("prompt-tokens-source") == "counted by the server" {
             assert_eq!(told, prompt, "{name}: what was counted is what was evaluated");
@@ -119,7 +122,10 @@ impl Bench {
             assert!(f64::from(told) >= f64::from(prompt) * 0.99, "{name}: {told} estimated, {prompt} evaluated");
         }
         let window: u32 = header("window").parse().unwrap();
-        let forwarded = self.relay.conversations().pop().expect("one was forwarded");
+        // Conversations stream here and summaries do not.
+        let is_chat = |body: &String| body.contains("\"stream\":true");
+        let (mut chats, summaries): (Vec<String>, Vec<String>) = self.relay.take().into_iter().partition(is_chat);
+        let forwarded = chats.pop().expect("one was forwarded");
         let what: Value = serde_json::from_str(&forwarded).unwrap();
         let reserve = what["max_tokens"].as_u64().expect("the client named it") as u32;
         assert!(prompt + reserve <= window, "{name}: {prompt} + {reserve} of {window}");
@@ -142,6 +148,7 @@ impl Bench {
             evaluated: evaluated as u32,
             forwarded,
             rewritten,
+            summaries,
         };
         say(&format!(
             "{} {end:>3}: {prompt:>5} of {window} tokens, {evaluated:>5} evaluated, {:<20} {:.1} s {}",
