@@ -134,6 +134,8 @@ struct Draft<'a> {
     old: View,
     key: String,
     can_count: bool,
+    /// What the server counted before anything was planned.
+    counted: Option<Tokens>,
     id: &'a str,
     /// Where the window is known from.
     source: String,
@@ -176,6 +178,7 @@ impl App {
             policy: policy.policy.clone(),
             key: format!("{}/{}", upstream.name(), request.model),
             can_count: upstream.can_count(),
+            counted: None,
             request: &request,
             old,
             id: &id,
@@ -301,6 +304,7 @@ impl App {
         let out = rewrite::rewrite(conversation, &draft.old, &draft.policy.template);
         match draft.upstream.count(&bytes_of(draft.request, &out)).await {
             Ok(exact) => {
+                draft.counted = Some(exact);
                 // The costs follow the count, so that lines are compared with what the server will see.
                 emergency::scale(&mut facts, f64::from(exact) / f64::from(estimate.max(1)));
                 (facts, Sureness::Counted)
@@ -409,8 +413,8 @@ impl App {
             return None;
         }
         if plan.actions.is_empty() {
-            // Counted a moment ago, or far from any line.
-            return (sureness == Sureness::Counted).then(|| plan.after.prompt());
+            // Counted a moment ago, or far from any line. The plan's own sum is that of figures rounded up one by one.
+            return draft.counted.filter(|_| sureness == Sureness::Counted);
         }
         draft.upstream.count(body).await.ok()
     }
