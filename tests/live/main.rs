@@ -8,6 +8,8 @@
 //! Nothing here judges by time: the machine may be slow. The model (135M parameters) writes nonsense, and that is no
 //! fault: what is tested is what reaches it, and what comes back.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests: a panic is how they fail")]
+
 mod llama;
 mod ollama;
 mod restart;

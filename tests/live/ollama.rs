@@ -59,8 +59,8 @@ fn a_long_session_through_ollama_at_2048() {
             reply.ours("action"),
             reply.ours("prompt-tokens-source")
         ));
-        // Estimates err high; far below them, messages would be missing.
-        assert!(prompt as f64 <= planned as f64 * 1.01, "{name}: {planned} planned, {prompt} reported");
+        // An estimate may be as much too low as is left unused beside it; far below it, messages would be missing.
+        assert!(prompt <= planned + 2048 / 25, "{name}: {planned} planned, {prompt} reported");
         assert!(prompt as f64 >= planned as f64 * 0.6, "{name}: {planned} planned, {prompt} reported");
     }
     assert_eq!(loaded_window(&ollama), 2048);
@@ -97,6 +97,7 @@ fn a_refusal_is_answered_within_the_request() {
     let relay = Relay::before(&ollama.url());
     // Nothing is rewritten before the wall, and each length meets an estimate that nothing was reported for yet.
     let late = [
+        ("WINDOW_OUTPUT_RESERVED", "256"),
         ("CONTEXT_STRATEGY", "truncate"),
         ("CONTEXT_CLEAR_AT", "0.98"),
         ("CONTEXT_SUMMARIZE_AT", "0.99"),

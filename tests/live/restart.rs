@@ -60,7 +60,7 @@ fn killed_while_asked(bench: &mut Bench, session: &Session, end: usize, moment: 
     let url = bench.windowsill.chat_url();
     if moment == Moment::Sent {
         std::thread::scope(|scope| {
-            scope.spawn(|| http::try_open(&url, &[], &request).map(|mut live| live.to_end()));
+            scope.spawn(|| http::try_open(&url, &[], &request).map(|mut live| live.finish()));
             bench.relay.wait();
             bench.windowsill.kill();
         });
@@ -68,7 +68,7 @@ fn killed_while_asked(bench: &mut Bench, session: &Session, end: usize, moment: 
         let mut live = http::open(&url, &[], &request);
         live.until("\"delta\"");
         bench.windowsill.kill();
-        live.to_end();
+        live.finish();
         assert!(!live.text.contains("[DONE]"), "it was not over yet: {}", live.text);
     }
     bench.windowsill.start_again();
@@ -91,7 +91,7 @@ fn a_server_that_dies_in_the_middle_of_a_reply() {
     assert_eq!(live.status, 200);
     live.until("\"content\":\"");
     llama.kill();
-    live.to_end();
+    live.finish();
     assert!(!live.text.contains("[DONE]") && !live.text.contains("\"finish_reason\":\"stop\""), "{}", live.text);
     let last = live.text.trim_end().lines().last().expect("events");
     let event: Value = serde_json::from_str(last.strip_prefix("data: ").expect("an event")).unwrap();

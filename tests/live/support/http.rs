@@ -61,7 +61,7 @@ pub(crate) fn post(url: &str, body: impl ToString) -> Reply {
 /// As [`post`], with headers.
 pub(crate) fn post_with(url: &str, headers: &[(&str, &str)], body: impl ToString) -> Reply {
     let mut live = open(url, headers, body);
-    live.to_end();
+    live.finish();
     Reply { status: live.status, headers: live.headers.clone(), text: live.text }
 }
 
@@ -120,7 +120,7 @@ impl Live {
     }
 
     /// Reads all that comes.
-    pub(crate) fn to_end(&mut self) {
+    pub(crate) fn finish(&mut self) {
         // Collected first: the text is made once, not once a piece.
         while let Ok(Some(chunk)) = runtime().block_on(self.response.chunk()) {
             self.bytes.extend_from_slice(&chunk);

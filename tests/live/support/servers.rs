@@ -8,6 +8,8 @@ use std::time::Instant;
 
 use tempfile::TempDir;
 
+use super::say;
+
 /// What `scripts/test` says of where things are.
 fn place(variable: &str) -> String {
     match std::env::var_os(variable) {
@@ -63,8 +65,8 @@ impl Drop for Server {
         if std::thread::panicking() {
             let log = read_to_string(&self.log).unwrap_or_default();
             let tail: Vec<&str> = log.lines().rev().take(30).collect();
-            eprintln!("--- end of the log of {}:", self.name);
-            tail.iter().rev().for_each(|line| eprintln!("{line}"));
+            say(&format!("--- end of the log of {}:", self.name));
+            tail.iter().rev().for_each(|line| say(line));
         }
         // llama.cpp keeps nothing, and windowsill must bear it; Ollama's script has children to end.
         if self.name == "ollama" {
@@ -197,7 +199,7 @@ impl Windowsill {
     pub(crate) fn start_again(&mut self) {
         let started = Instant::now();
         self.start();
-        super::say(&format!("windowsill was back after {:.1} s", started.elapsed().as_secs_f64()));
+        say(&format!("windowsill was back after {:.1} s", started.elapsed().as_secs_f64()));
     }
 
     pub(crate) fn url(&self) -> String {
