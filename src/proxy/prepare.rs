@@ -139,12 +139,12 @@ struct Draft<'a> {
     old: View,
     key: String,
     can_count: bool,
+    /// What the server counted before anything was planned.
+    counted: Option<Tokens>,
     id: &'a str,
     /// Where the window is known from.
     source: String,
     warnings: Vec<String>,
-    /// The old view as the server counted it.
-    counted: Option<Tokens>,
 }
 
 /// A view that was drafted, with its bytes and size.
@@ -183,12 +183,12 @@ impl App {
             policy: policy.policy.clone(),
             key: format!("{}/{}", upstream.name(), request.model),
             can_count: upstream.can_count(),
+            counted: None,
             request: &request,
             old,
             id: &id,
             source: window.source.clone(),
             warnings,
-            counted: None,
         };
         let forwarded = located.as_ref().map_or(0, |l| l.depth);
         let (facts, sureness) = self.measured(&mut draft, &chain, &window, forwarded, &policy, attempt).await;
@@ -442,7 +442,7 @@ impl App {
             return None;
         }
         if plan.actions.is_empty() {
-            // Counted a moment ago, or far from any line.
+            // Counted a moment ago, or far from any line. The plan's own sum is that of figures rounded up one by one.
             return draft.counted;
         }
         draft.upstream.count(body).await.ok()

@@ -1,2 +1,17 @@
 //! Tests against real servers: a real llama.cpp server and a real Ollama with a real small model, started by the tests.
 //! `scripts/test` installs them and says where they are; without them these tests fail, they are never skipped.
+//!
+//! ```sh
+//! eval "$(scripts/servers/install --env)" && cargo test --features live --test live -- --test-threads 1
+//! ```
+//!
+//! Nothing here judges by time: the machine may be slow. The model (135M parameters) writes nonsense, and that is no
+//! fault: what is tested is what reaches it, and what comes back.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests: a panic is how they fail")]
+
+mod llama;
+mod ollama;
+mod restart;
+mod summary;
+mod support;

@@ -1,0 +1,83 @@
+//! Briefs with a real model's part. The model here writes nonsense: the request is answered all the same, and the brief
+//! holds what is made without a model.
+
+use serde_json::Value;
+
+use crate::support::session::{Bench, Session};
+use crate::support::{check, http, say};
+
+/// A fact of the recorded session that stands in any brief of its beginning: what the person asked for.
+const FACT: &str = "resolve_lookup_value";
+
+/// The text behind the first user message, where something was folded.
+fn brief_in(forwarded: &str) -> Option<String> {
+    let request: Value = serde_json::from_str(forwarded).unwrap();
+    let messages = request["messages"].as_array().expect("messages");
+    let texts = messages.iter().filter_map(|m| m["content"].as_str());
+    let briefs: Vec<&str> = texts.filter_map(|t| t.find("[windowsill brief of ").map(|at| &t[at..])).collect();
+    assert!(briefs.len() <= 1, "there is never more than one brief");
+    briefs.first().map(|b| (*b).to_owned())
+}
+
+/// What each summary came to, as the record has it.
+fn summaries(bench: &Bench) -> Vec<String> {
+    let events = http::get(&format!("{}/windowsill/events?since=0", bench.windowsill.url())).json();
+    let all = events["events"].as_array().expect("events").iter();
+    let told = all.filter(|e| e["data"]["role"] == "summary").map(|e| {
+        let d = &e["data"];
+        format!("{}, used {}, {} tokens in, {} out", d["how"], d["used"], d["prompt_tokens"], d["completion_tokens"])
+    });
+    told.collect()
+}
+
+#[test]
+fn a_brief_while_the_request_waits() {
+    let session = Session::demo();
+    let bench = Bench::start(2048, &[("CONTEXT_BACKGROUND", "false"), ("CONTEXT_SUMMARY_MAX_TOKENS", "64")]);
+    let mut folded = 0;
+    for end in session.turns() {
+        let turn = bench.turn(&session, end);
+        if turn.action.contains("summarize") {
+            folded += 1;
+            assert!(!turn.summaries.is_empty(), "a model was asked");
+            let brief = brief_in(&turn.forwarded).expect("a brief is there");
+            assert!(brief.contains("windowsill recall") && brief.contains("[end of windowsill brief]"), "{brief}");
+        }
+        if folded == 2 {
+            break;
+        }
+    }
+    assert_eq!(folded, 2, "the session passes the line twice");
+    summaries(&bench).iter().for_each(|s| say(s));
+    assert!(!summaries(&bench).is_empty());
+}
+
+#[test]
+fn a_brief_on_demand() {
+    let session = Session::demo();
+    let bench = Bench::start(4096, &[("CONTEXT_BACKGROUND", "false"), ("CONTEXT_SUMMARY_MAX_TOKENS", "64")]);
+    let before = [1, 9, 17].map(|end| bench.turn(&session, end)).into_iter().next_back().expect("three");
+    let id = before.conversation.clone();
+    let said = bench.windowsill.cli(&["compact", &id, "--json"]).unwrap();
+    let answer: Value = serde_json::from_str(&said).unwrap();
+    let (was, is) = (answer["before"].as_u64().expect("tokens"), answer["after"].as_u64().expect("tokens"));
+    let brief = answer["brief"].as_str().expect("a brief");
+    say(&format!("compact: {was} -> {is} tokens, written by a model: {}", answer["written_by_a_model"]));
+    summaries(&bench).iter().for_each(|s| say(s));
+    assert!(is < was, "{said}");
+    assert!(brief.contains("[windowsill brief of ") && brief.contains("[end of windowsill brief]"), "{brief}");
+
+    let after = bench.turn(&session, 19);
+    assert_eq!(brief_in(&after.forwarded).as_deref(), Some(brief.trim_start()), "the next request carries it");
+    assert!(after.forwarded.contains(FACT), "the task is still there");
+    let shown = bench.windowsill.cli(&["context", &id, "--json"]).unwrap();
+    assert!(shown.contains("\"asked_by\": \"user\""), "{shown}");
+    check::originals(&session, &[before, after], &bench.windowsill);
+
+    // Once more, and there is nothing to do, or one brief again.
+    match bench.windowsill.cli(&["compact", &id, "--json", "--focus", "the failing test"]) {
+        Ok(said) => assert_eq!(said.matches("[windowsill brief of ").count(), 1, "{said}"),
+        Err(why) => assert!(why.contains("nothing to fold"), "{why}"),
+    }
+    assert!(bench.windowsill.cli(&["compact", "c0000"]).is_err_and(|e| e.contains("no conversation")));
+}

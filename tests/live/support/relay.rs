@@ -1,0 +1,126 @@
+//! A relay between windowsill and a server that passes every byte and keeps the body of each chat request.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+
+/// One request, one connection: `Connection: close` goes both ways, so that no framing needs to be understood.
+pub(crate) struct Relay {
+    address: SocketAddr,
+    chats: Arc<Chats>,
+    over: Arc<AtomicBool>,
+}
+
+#[derive(Default)]
+struct Chats {
+    bodies: Mutex<Vec<String>>,
+    came: Condvar,
+}
+
+impl Relay {
+    /// Listens on a port of its own and passes on to `server`, such as `http://127.0.0.1:8080`.
+    pub(crate) fn before(server: &str) -> Relay {
+        let server: SocketAddr = server.trim_start_matches("http://").parse().unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let (chats, over) = (Arc::<Chats>::default(), Arc::<AtomicBool>::default());
+        let (kept, stop) = (Arc::clone(&chats), Arc::clone(&over));
+        thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                if stop.load(Ordering::Relaxed) {
+                    return;
+                }
+                let kept = Arc::clone(&kept);
+                // A connection that breaks is what some tests are about.
+                thread::spawn(move || pass(client, server, &kept).unwrap_or_default());
+            }
+        });
+        Relay { address, chats, over }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// The bodies since the last call.
+    pub(crate) fn take(&self) -> Vec<String> {
+        std::mem::take(&mut *self.chats.bodies.lock())
+    }
+
+    /// Waits until there is one. Panics when none comes.
+    pub(crate) fn wait(&self) {
+        let mut bodies = self.chats.bodies.lock();
+        while bodies.is_empty() {
+            let late = self.chats.came.wait_for(&mut bodies, Duration::from_secs(100)).timed_out();
+            assert!(!late, "no chat request came");
+        }
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Relaxed);
+        // Wakes the listener.
+        drop(TcpStream::connect(self.address));
+    }
+}
+
+/// One request with its body.
+struct Request {
+    head: String,
+    body: Vec<u8>,
+    is_chat: bool,
+}
+
+fn read(client: &TcpStream) -> std::io::Result<Option<Request>> {
+    let mut reader = BufReader::new(client.try_clone()?);
+    let (mut head, mut length, mut is_chat) = (String::new(), 0, false);
+    loop {
+        let mut line = String::new();
+        if reader.read_line(&mut line)? == 0 {
+            return Ok(None);
+        }
+        if head.is_empty() {
+            is_chat = ["/v1/chat/completions", "/api/chat"].iter().any(|p| line.starts_with(&format!("POST {p} ")));
+        }
+        if line.trim().is_empty() {
+            break;
+        }
+        let lower = line.to_ascii_lowercase();
+        if let Some(value) = lower.strip_prefix("content-length:") {
+            length = value.trim().parse().expect("a length");
+        }
+        assert!(!lower.starts_with("transfer-encoding:"), "bodies have a length");
+        if !lower.starts_with("connection:") {
+            head.push_str(&line);
+        }
+    }
+    head.push_str("Connection: close\r\n\r\n");
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body)?;
+    Ok(Some(Request { head, body, is_chat }))
+}
+
+fn pass(mut client: TcpStream, server: SocketAddr, chats: &Chats) -> std::io::Result<()> {
+    let Some(request) = read(&client)? else { return Ok(()) };
+    if request.is_chat {
+        chats.bodies.lock().push(String::from_utf8(request.body.clone()).expect("chat bodies are UTF-8"));
+        chats.came.notify_all();
+    }
+    let mut server = TcpStream::connect(server)?;
+    server.write_all(request.head.as_bytes())?;
+    server.write_all(&request.body)?;
+    // A client that goes away takes its request with it: the server must see that at once.
+    let (mut gone, upstream) = (client.try_clone()?, server.try_clone()?);
+    thread::spawn(move || {
+        let _ = gone.read(&mut [0]);
+        upstream.shutdown(Shutdown::Both)
+    });
+    std::io::copy(&mut server, &mut client)?;
+    client.shutdown(Shutdown::Both)
+}
