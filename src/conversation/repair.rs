@@ -242,7 +242,7 @@ mod tests {
             (vec![USER, CALL, RESULT_B, RESULT_A, USER], "- - b a -"),
             (vec![USER, CALL, RESULT_A, USER], "- - a b* -"),
             (vec![USER, CALL], "- - a* b*"),
-            (vec![USER, CALL, RESULT_A, USER, RESULT_B], "- - a b -"),
+            (vec![USER, CALL, RESULT_A, USER, RESULT_B], "- - a b* -"),
             (vec![USER, CALL, RESULT_A, RESULT_B, CALL, RESULT_A, RESULT_B], "- - a b - a b"),
             (vec![CALL, RESULT_A, RESULT_A, RESULT_B], "- a a b"),
             // Without ids, in order.
