@@ -293,6 +293,8 @@ impl App {
     /// # Errors
     /// When the conversation is unknown, or there is nothing to fold.
     pub async fn compact(self: &Arc<Self>, id: &str, focus: Option<&str>) -> Result<serde_json::Value, super::Error> {
+        // The last reply's figures may still be queued, and with them the conversation.
+        self.store.flush().await;
         let row = self.store.conversation(id)?.ok_or_else(|| {
             super::Error::client(
                 404,
