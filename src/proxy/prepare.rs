@@ -330,6 +330,11 @@ impl App {
                 warn!(upstream = draft.upstream.name(), error = %e, "the server could not count the prompt; estimating");
                 draft.warnings.push("the prompt could not be counted, only estimated".into());
                 facts.slack = measure::slack(facts.window, sureness);
+                if matches!(e, crate::upstream::Error::Status { .. }) {
+                    // It will not take the request as it is: pictures for a model that cannot see. What media cost is then
+                    // only a guess, and nothing is cut for a guess; the server's own words on it reach the client.
+                    facts.costs.iter_mut().for_each(|cost| cost.media = 0);
+                }
                 (facts, sureness)
             }
         }

@@ -1,6 +1,8 @@
 //! Briefs with a real model's part. The model here writes nonsense: the request is answered all the same, and the brief
 //! holds what is made without a model.
 
+use std::time::{Duration, Instant};
+
 use serde_json::Value;
 
 use crate::support::session::{Bench, Session};
@@ -50,6 +52,33 @@ fn a_brief_while_the_request_waits() {
     assert_eq!(folded, 2, "the session passes the line twice");
     summaries(&bench).iter().for_each(|s| say(s));
     assert!(!summaries(&bench).is_empty());
+}
+
+/// Behind a reply, while nobody waits, a brief is made; the request that needs it does not wait for one.
+#[test]
+fn a_brief_ahead_of_need() {
+    let session = Session::demo();
+    let bench = Bench::start(2048, &[("CONTEXT_SUMMARY_MAX_TOKENS", "64")]);
+    let turns: Vec<usize> = session.turns();
+    let mut next = turns.iter();
+    // Past the line at which a brief is begun.
+    while bench.turn(&session, *next.next().expect("turns")).prompt < 1420 {}
+    let started = Instant::now();
+    while summaries(&bench).is_empty() {
+        assert!(started.elapsed() < Duration::from_secs(240), "no brief was made behind the reply");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    let told = summaries(&bench);
+    told.iter().for_each(|s| say(s));
+    let made = told.iter().any(|s| s.contains("used true"));
+    let asked = bench.relay.take();
+    assert!(asked.iter().any(|b| b.contains("\"stream\":false")), "a model was asked");
+    let folded = next.map(|end| bench.turn(&session, *end)).find(|t| t.action.contains("summarize"));
+    let folded = folded.expect("the session passes the line");
+    assert!(brief_in(&folded.forwarded).is_some());
+    if made {
+        assert!(folded.summaries.is_empty(), "it had been made: {:?}", folded.summaries);
+    }
 }
 
 #[test]
