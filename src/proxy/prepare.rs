@@ -510,7 +510,11 @@ impl App {
         };
         if needs_waiting {
             self.lives.with(&prepared.id, |l| l.spend.rewrites += 1);
-            return Ok(self.store.record(batch).await?);
+            self.store.record(batch).await?;
+            if let Some(shared) = for_forks(prepared) {
+                self.store.record(Batch { view: Some(shared), ..Batch::default() }).await?;
+            }
+            return Ok(());
         }
         if let Err(e) = self.store.record_later(batch.clone()) {
             debug!(error = %e, "the record's queue is full; waiting for it");
@@ -545,6 +549,24 @@ impl App {
             title: title(&prepared.request.conversation),
         }
     }
+}
+
+/// The part of a new view that still holds when the client edits its last message: the edits before it, under the chain
+/// hash of what stands before it.
+fn for_forks(prepared: &Prepared) -> Option<(Digest, View)> {
+    let body = &prepared.request.conversation.body;
+    let before = crate::conversation::step::last_user(body)?;
+    if prepared.located.as_ref().is_some_and(|l| l.depth >= before) {
+        // That part was forwarded on its own, in a view of its own, which stays as it is.
+        return None;
+    }
+    let chain = *prepared.chain.get(before.checked_sub(1)?)?;
+    let holds = |edit: &&Edit| match edit {
+        Edit::Text { at, .. } | Edit::Arguments { at, .. } => *at < before,
+        Edit::Fold { to, .. } => *to <= before,
+    };
+    let edits: Vec<Edit> = prepared.view.edits.iter().filter(holds).cloned().collect();
+    (!edits.is_empty()).then_some((chain, View { messages: before, edits }))
 }
 
 /// The gauge of a conversation, as it is kept and shown.

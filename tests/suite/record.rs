@@ -166,6 +166,23 @@ fn a_fork_keeps_what_depends_on_the_common_part() {
     assert_eq!(name(&on), name(&one));
 }
 
+/// A history that comes whole in its first request is edited at its end: the common part has no request of its own, and
+/// still keeps its edits.
+#[test]
+fn an_edited_last_message_keeps_the_edits_of_a_first_request() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let proxy = TestProxy::before(&fake);
+    let trunk =
+        chat().system("s").user("Look at this.").tools().step(1, &prose(1, 12_000)).assistant("I have read it.");
+    assert_eq!(proxy.chat(&trunk.clone().user("Do the first thing.")).ok().action(), "evict");
+    let first = fake.last().messages();
+    let two = proxy.chat(&trunk.clone().user("Do the second thing instead.")).ok();
+    let second = fake.last().messages();
+    let common = trunk.messages.len();
+    assert_eq!(first[..common], second[..common], "the preview is the same in both");
+    assert_eq!(two.action(), "none");
+}
+
 /// A history with an evicted result in a parallel step, and a fold far behind it.
 fn rewritten() -> Chat {
     chat()
