@@ -24,6 +24,15 @@ pub fn worth_it_now(freed: Tokens, evaluated_again: Tokens, total: Tokens, at: T
     freed > 0 && f64::from(freed) >= f64::from(evaluated_again) * factor
 }
 
+/// Tokens of the instruction that asks for a summary, about.
+const INSTRUCTION: Tokens = 300;
+
+/// Whether what is folded anew is worth asking a model about: a summary costs its instruction and its own length, and of
+/// a few messages the part made without a model says enough.
+pub fn worth_a_summary(fresh: Tokens, brief: Tokens) -> bool {
+    fresh >= 2 * (brief + INSTRUCTION)
+}
+
 /// Whether folding goes as deep as its lines promise: short of the wall anything less would be done again soon.
 pub fn deep_fold(freed: Tokens, at: Tokens, to: Tokens) -> bool {
     freed > 0 && freed >= at.saturating_sub(to)
@@ -54,6 +63,7 @@ mod tests {
         assert!(worth_it_now(25, 10, 70, 60, 80) && !worth_it_now(24, 10, 70, 60, 80));
         assert!(worth_it_now(10, 10, 90, 60, 80) && !worth_it_now(9, 10, 90, 60, 80));
         assert!(worth_it_now(10, 10, 60, 60, 60) && !worth_it_now(0, 0, 60, 60, 60));
+        assert!(worth_a_summary(2600, 1000) && !worth_a_summary(2599, 1000));
         assert!(worthwhile(10, 10) && !worthwhile(9, 10) && !worthwhile(0, 0));
     }
 }

@@ -3,6 +3,7 @@
 
 use super::sheet::{Fold, Sheet};
 use super::{Action, Strategy, economics};
+use crate::conversation::edit::Edit;
 use crate::conversation::{Role, Tokens};
 
 /// Where the first user message may stand to be the anchor of the brief: further down it is not how the session began.
@@ -55,7 +56,12 @@ pub(super) fn commit(sheet: &mut Sheet<'_>, fold: Fold) -> String {
         | Action::Cut { at, .. } => !gone(at),
         Action::Fold { .. } => false,
     });
-    let ask_model = sheet.policy.strategy == Strategy::Summarize;
+    let folded_before = sheet.facts.view.edits.iter().find_map(|e| match e {
+        Edit::Fold { to, .. } => Some(*to),
+        _ => None,
+    });
+    let fresh: Tokens = (folded_before.unwrap_or(from).min(to)..to).map(|i| sheet.cost[i]).sum();
+    let ask_model = sheet.policy.strategy == Strategy::Summarize && economics::worth_a_summary(fresh, brief);
     let what = format!("messages {from}..{to} folded into a brief of at most {brief} tokens");
     sheet.actions.push(Action::Fold { from, to, keep, budget: brief, ask_model });
     what

@@ -20,7 +20,7 @@ use crate::conversation::wire::openai_chat::{self, Request};
 use crate::conversation::{Digest, Message, Role, Tokens};
 use crate::measure::Sureness;
 use crate::plan::rewrite::{self, Out};
-use crate::plan::{Action, Plan, Strategy, budget};
+use crate::plan::{Action, Plan, Strategy, budget, economics};
 use crate::store::{Batch, ConversationUpdate, Event};
 use crate::upstream::{ChatOptions, Upstream};
 use crate::usage::Reported;
@@ -214,6 +214,10 @@ impl App {
             && *end == relay::End::Complete
             && prepared.sureness != Sureness::Estimated
             && used > prepared.lines.summarize_at
+            && economics::worth_a_summary(
+                prepared.after.history,
+                budget::brief_budget(window, prepared.policy.policy.summary_max_tokens),
+            )
             && !prepared.chain.is_empty();
         let busy = self.lives.with(&prepared.id, |l| {
             let covered =

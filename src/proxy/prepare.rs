@@ -362,6 +362,12 @@ impl App {
                 }
                 return Err(self.cannot_fit(draft, &facts, &plan));
             }
+            // A shorter reply is the smaller loss, before the user's own message is cut.
+            let least = facts.window / 8;
+            if facts.output_reserved > least && plan.actions.iter().any(|a| matches!(a, Action::Cut { .. })) {
+                facts.output_reserved = least;
+                continue;
+            }
             let asks = plan.actions.iter().any(|a| matches!(a, Action::Fold { ask_model: true, .. }));
             if asks && written.is_none() && attempt == Attempt::First {
                 written = Some(

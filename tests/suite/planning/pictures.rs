@@ -174,7 +174,7 @@ fn summarize() {
         ),
         (
             "window 1000 reserve 100 keep 2 background | sys:100 user:50 asst:250 user:150 asst:150 user:201",
-            "fold 1..4 into 125 (901 -> 520)",
+            "fold 1..4 into 125 without a model (901 -> 520)",
         ),
         // What is recent stays; when folding cannot go deep because of it, it waits for the wall.
         (
@@ -183,7 +183,7 @@ fn summarize() {
         ),
         (
             "window 1000 reserve 100 keep 2 | sys:100 user:50 asst:150 user:150 asst:250 user:201",
-            "fold 1..4 into 125 (901 -> 520)",
+            "fold 1..4 into 125 without a model (901 -> 520)",
         ),
         // Without a model.
         (
@@ -205,20 +205,20 @@ fn summarize() {
         // A new fold folds the old one on.
         (
             "window 1000 reserve 100 keep 2 | fold:1..4=100 sys:100 user:50 asst:150 user:150 asst:150 user:100 asst:150 user:150 asst:150 user:100",
-            "fold 1..7 into 125 (944 -> 537)",
+            "fold 1..7 into 125 without a model (944 -> 537)",
         ),
         // A huge first user message is folded with the rest once it is not the last.
         (
             "window 1000 reserve 100 keep 2 | sys:50 user:400 asst:100 user:150 asst:100 user:50",
-            "fold 0..3 into 125 (850 -> 337)",
+            "fold 0..3 into 125 without a model (850 -> 337)",
         ),
         // It is the last: it stays.
         ("window 1000 reserve 100 keep 2 | sys:50 user:400 5*(call:20 result:60)", "nothing (850 -> 850)"),
         // No user message at all; an assistant first.
-        ("window 1000 reserve 100 keep 2 | sys:50 12*(asst:80)", "fold 0..10 into 125 (1010 -> 347)"),
+        ("window 1000 reserve 100 keep 2 | sys:50 12*(asst:80)", "fold 0..10 into 125 without a model (1010 -> 347)"),
         (
             "window 1000 reserve 100 keep 2 | sys:50 asst:100 user:100 asst:200 user:200 asst:200 user:20",
-            "fold 0..4 into 125 (870 -> 407)",
+            "fold 0..4 into 125 without a model (870 -> 407)",
         ),
         // Thousands of messages of one role.
         ("window 4000 reserve 100 | sys:50 1000*(user:30)", "fold 1..965 into 500 (30050 -> 1674)"),
@@ -263,7 +263,7 @@ fn at_the_wall() {
         // Media that cannot be kept, and media of the last user message.
         (
             "window 1000 reserve 100 | sys:50 user:50 asst:20 image:350 asst:20 image:350 asst:20 image:350",
-            "fold 1..6 into 125 (1210 -> 619)",
+            "fold 1..6 into 125 without a model (1210 -> 619)",
         ),
         // Strategy off cuts results, never the user's words.
         ("window 1000 reserve 100 strategy off | sys:50 user:50 call:20 result:3000", "evict 2 to 256 (3120 -> 376)"),
@@ -271,7 +271,7 @@ fn at_the_wall() {
         // A protected result is cut only when nothing else is left.
         (
             "window 1000 reserve 100 never note | sys:50 user:50 call:20@notes result:500 call:20 result:500",
-            "fold 1..3 into 125 (1140 -> 757)",
+            "fold 1..3 into 125 without a model (1140 -> 757)",
         ),
         (
             "window 1000 reserve 100 never note | sys:50 user:50 call:20@notes result:3000",
