@@ -83,7 +83,8 @@ impl Measure {
                 let exact = f64::from(known.tokens) / f64::from(raw.max(1));
                 let mut new = facts.clone();
                 emergency::scale(&mut facts, exact);
-                emergency::scale(&mut new, factor.max(exact));
+                // How near the estimate was to a whole prompt says little of a few messages: a short call is mostly template.
+                emergency::scale(&mut new, factor.max(exact).max(tokens::UNKNOWN));
                 facts.costs[known.messages..].clone_from_slice(&new.costs[known.messages..]);
             }
         }
