@@ -14,6 +14,12 @@ use crate::plan::{Action, Plan};
 use crate::store::{Original, Store};
 use preview::{Call, Pointer};
 
+/// A result of fewer bytes than this leaves no findings behind: they would be most of it.
+const WITH_FINDINGS: usize = 900;
+
+/// Findings that stay of a cleared result.
+const FINDINGS: usize = 2;
+
 /// What the plan of one request is applied to.
 pub struct Input<'a> {
     /// The client's history.
@@ -104,7 +110,11 @@ impl Work<'_> {
             Action::Placeholder { at } => {
                 let (record, path) = self.save(*at)?;
                 let (call, pointer) = (call(input.conversation, *at), Pointer { id: &record, path: &path });
-                let text = preview::placeholder(self.text(*at), &call, &pointer);
+                let mut text = preview::placeholder(self.text(*at), &call, &pointer);
+                for line in self.findings(*at) {
+                    text.push('\n');
+                    text.push_str(&line);
+                }
                 self.text_edit(*at, Rule::Clear, text, record);
             }
             Action::Repeat { at, .. } => {
@@ -133,6 +143,16 @@ impl Work<'_> {
         Ok(())
     }
 
+    /// The lines of a cleared result that would be missed most.
+    fn findings(&self, at: usize) -> Vec<String> {
+        let body = &self.input.conversation.body;
+        if body[at].text.len() < WITH_FINDINGS {
+            return Vec::new();
+        }
+        let made = call_of(body, at).map(|(message, call)| &body[message].calls[call]);
+        brief::findings(&body[at], made, FINDINGS)
+    }
+
     fn text(&self, at: usize) -> &str {
         &self.input.conversation.body[at].text
     }
@@ -146,8 +166,8 @@ impl Work<'_> {
     fn save(&mut self, at: usize) -> Result<(String, String), crate::store::Error> {
         let message = &self.input.conversation.body[at];
         let kind = if message.role == Role::Tool { "tool_result" } else { "message" };
-        // Media leave with the text: only the whole message brings them back.
-        let text = match message.media.is_empty() {
+        // Media and reasoning leave with the text: only the whole message brings them back.
+        let text = match message.media.is_empty() && message.reasoning.is_empty() {
             true => message.text.clone(),
             false => String::from_utf8_lossy(&message.raw).into_owned(),
         };
@@ -197,12 +217,17 @@ impl Work<'_> {
     fn fold(&mut self, from: usize, to: usize, keep: &[usize], budget: Tokens) {
         let input = self.input;
         let old = input.old.edits.iter().find_map(|e| match e {
-            Edit::Fold { to, keep, brief, .. } => Some((*to, keep.clone(), brief.clone())),
+            Edit::Fold { from, to, keep, brief } => Some((*from, *to, keep.clone(), brief.clone())),
             _ => None,
         });
-        // What the last brief holds already is not read again.
-        let (done, was_kept) = old.as_ref().map_or((from, &[][..]), |(to, keep, _)| (*to, keep.as_slice()));
-        let fresh = was_kept.iter().copied().chain(done.max(from)..to).filter(|at| !keep.contains(at));
+        // What the last brief holds already is not read again. A fold may begin before the last one: at a large first
+        // message that is history now.
+        let (began, done, was_kept) =
+            old.as_ref().map_or((from, from, &[][..]), |(from, to, keep, _)| (*from, *to, keep.as_slice()));
+        let fresh = (from..began.min(to))
+            .chain(was_kept.iter().copied())
+            .chain(done.max(from)..to)
+            .filter(|at| !keep.contains(at));
         let messages: Vec<&Message> = fresh.map(|at| &input.conversation.body[at]).collect();
         let records: Vec<(String, String)> = input
             .old
@@ -218,7 +243,7 @@ impl Work<'_> {
         let history = input.store.history_path(input.id).display().to_string();
         let material = brief::Material {
             messages: &messages,
-            previous: old.as_ref().map(|(_, _, brief)| brief.as_ref()),
+            previous: old.as_ref().map(|(_, _, _, brief)| brief.as_ref()),
             history_path: &history,
             conversation: input.id,
             records: &records,

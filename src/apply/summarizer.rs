@@ -14,9 +14,6 @@ use crate::upstream::{ChatOptions, Upstream};
 
 use super::brief;
 
-/// The longest a summary may take. A local model writes a thousand tokens within this even at five a second.
-const LIMIT: Duration = Duration::from_secs(240);
-
 /// The largest reply that is read.
 const LARGEST_REPLY: usize = 4 << 20;
 
@@ -53,8 +50,6 @@ pub struct Job<'a> {
     pub other_model: Option<&'a str>,
     /// The view whose first messages the server holds.
     pub view: &'a [Out],
-    /// Tokens of that view.
-    pub view_tokens: Tokens,
     /// The messages a flat transcript is made of.
     pub messages: &'a [&'a Message],
     /// The last brief.
@@ -67,6 +62,10 @@ pub struct Job<'a> {
     pub focus: Option<&'a str>,
     /// Tokens of a text, erring high.
     pub count: &'a (dyn Fn(&str) -> Tokens + Send + Sync),
+    /// The longest it may take.
+    pub limit: Duration,
+    /// Whether a useless answer is worth another try, as a flat transcript: not while somebody waits.
+    pub retry: bool,
 }
 
 /// What came of it.
@@ -83,11 +82,10 @@ pub struct Answer {
 /// Asks for a brief; once more, as a flat transcript, when the first answer is of no use.
 pub async fn ask(job: &Job<'_>) -> Answer {
     let instruction = brief::instruction(job.focus, job.max_tokens, None);
-    let needed = job.view_tokens + (job.count)(&instruction) + job.max_tokens + 32;
     let mut last = None;
-    if job.other_model.is_none() && needed <= job.window && !job.view.is_empty() {
-        let answer = send(job, &continued(job, &instruction), &instruction, "continued the prompt").await;
-        if answer.text.is_some() {
+    if let Some(body) = continuation(job, &instruction).await {
+        let answer = send(job, &body, &instruction, "continued the prompt").await;
+        if answer.text.is_some() || !job.retry {
             return answer;
         }
         last = Some(answer);
@@ -109,11 +107,48 @@ fn changes(job: &Job<'_>) -> Vec<(&'static str, Option<String>)> {
     out
 }
 
+/// The request that continues the prompt, if it fits the window; without the newest steps, if it must.
+async fn continuation(job: &Job<'_>, instruction: &str) -> Option<Bytes> {
+    if job.other_model.is_some() {
+        return None;
+    }
+    let room = job.window.saturating_sub(job.max_tokens + 32);
+    let mut view = job.view;
+    for _ in 0..3 {
+        if view.is_empty() {
+            return None;
+        }
+        let body = continued(job, view, instruction);
+        let needed = match job.upstream.can_count() {
+            true => job.upstream.count(&body).await.ok(),
+            false => None,
+        };
+        let needed = needed.unwrap_or_else(|| (job.count)(&String::from_utf8_lossy(&body)));
+        if needed <= room {
+            return Some(body);
+        }
+        view = shorter(job, view, needed - room);
+    }
+    None
+}
+
+/// The view without newest messages of at least `tokens` tokens; cut where a step begins.
+fn shorter<'a>(job: &Job<'_>, view: &'a [Out], tokens: Tokens) -> &'a [Out] {
+    let mut dropped: Tokens = 0;
+    for at in (1..view.len()).rev() {
+        dropped += (job.count)(&String::from_utf8_lossy(&view[at].bytes));
+        if dropped >= tokens && view[at].role != Role::Tool {
+            return &view[..at];
+        }
+    }
+    &[]
+}
+
 /// The same prompt with the instruction behind it. In a user message of its own, or, where the last message is the
 /// user's, at its end, since roles must alternate on strict templates.
-fn continued(job: &Job<'_>, instruction: &str) -> Bytes {
-    let mut messages: Vec<Bytes> = job.view.iter().map(|m| m.bytes.clone()).collect();
-    match (job.view.last(), messages.last_mut()) {
+fn continued(job: &Job<'_>, view: &[Out], instruction: &str) -> Bytes {
+    let mut messages: Vec<Bytes> = view.iter().map(|m| m.bytes.clone()).collect();
+    match (view.last(), messages.last_mut()) {
         (Some(out), Some(last)) if out.role == Role::User => {
             *last = openai_chat::with_text_appended(last, &format!("\n\n{instruction}"));
         }
@@ -139,9 +174,9 @@ fn write(job: &Job<'_>, messages: &[Bytes], more: &[(&'static str, Option<String
 
 async fn send(job: &Job<'_>, body: &Bytes, instruction: &str, how: &str) -> Answer {
     let nothing = |reply: Bytes, why: String| Answer { text: None, reply, how: format!("{how}: {why}") };
-    let asked = tokio::time::timeout(LIMIT, exchange(job, body)).await;
+    let asked = tokio::time::timeout(job.limit, exchange(job, body)).await;
     let reply = match asked {
-        Err(_) => return nothing(Bytes::new(), format!("no answer within {} s", LIMIT.as_secs())),
+        Err(_) => return nothing(Bytes::new(), format!("no answer within {} s", job.limit.as_secs())),
         Ok(Err(why)) => return nothing(Bytes::new(), why),
         Ok(Ok(reply)) => reply,
     };

@@ -8,7 +8,7 @@
 use bytes::Bytes;
 
 use super::wire::{json, openai_chat};
-use super::{Message, Role};
+use super::{Message, Role, step};
 
 /// What stands in for the result of a call that was never answered.
 pub const NO_RESULT: &str = "[no result was recorded for this call]";
@@ -56,6 +56,7 @@ pub fn repair(body: Vec<Message>, call_id_length: Option<usize>) -> Result<Repai
     open.append(&mut current);
     answer_open_calls(&mut out, &open);
     if let Some(length) = call_id_length {
+        name_calls(&mut out.body);
         out.body.iter_mut().for_each(|m| fix_ids(m, length));
     }
     Ok(out)
@@ -70,7 +71,9 @@ fn place_result(
     message: Message,
 ) -> Result<(), Orphan> {
     let id = message.call_id.clone().unwrap_or_default();
-    if let Some(i) = current.iter().position(|(_, c)| *c == id || id.is_empty() || c.is_empty()) {
+    // By id; in order where one of both has none.
+    let by_id = current.iter().position(|(_, c)| *c == id);
+    if let Some(i) = by_id.or_else(|| current.iter().position(|(_, c)| id.is_empty() || c.is_empty())) {
         current.remove(i);
         out.body.push(message);
         return Ok(());
@@ -87,6 +90,9 @@ fn place_result(
     let (caller, _) = open.remove(i);
     let place = caller + 1 + out.body[caller + 1..].iter().take_while(|m| m.role == Role::Tool).count();
     out.notes.push(format!("message {at}: late result moved behind its call"));
+    // In another place it is not what the client sent, though its bytes are.
+    let mut message = message;
+    message.repaired = Some(message.bytes().clone());
     out.body.insert(place, message);
     for (index, _) in open.iter_mut().chain(current.iter_mut()) {
         if *index >= place {
@@ -97,13 +103,16 @@ fn place_result(
 }
 
 fn answer_open_calls(out: &mut Repaired, open: &[(usize, String)]) {
-    let mut open: Vec<_> = open.iter().filter(|(_, id)| !id.is_empty()).collect();
+    let mut open: Vec<_> = open.iter().collect();
     open.sort_by_key(|(caller, _)| *caller);
     // From the back, so that indices in front stay true; behind the recorded results, which have bytes of their own.
     for (caller, id) in open.into_iter().rev() {
         let recorded = |m: &&Message| m.role == Role::Tool && !m.raw.is_empty();
         let results = out.body[caller + 1..].iter().take_while(recorded).count();
-        let raw = openai_chat::new_result(id, NO_RESULT);
+        let raw = match id.as_str() {
+            "" => openai_chat::new_result_without_id(&out.body[*caller], NO_RESULT),
+            id => openai_chat::new_result(id, NO_RESULT),
+        };
         let Ok(mut message) = openai_chat::message(raw.clone()) else { continue };
         message.raw = Bytes::new();
         message.repaired = Some(raw);
@@ -142,6 +151,20 @@ fn valid_arguments(arguments: &str) -> Option<String> {
         return Some(inner);
     }
     Some(format!("{{{}:{}}}", json::quote(INVALID_ARGUMENTS), json::quote(arguments)))
+}
+
+/// Gives an id to calls that have none (Ollama's clients send none), and the same one to their results: it says which call
+/// of which message it is, so it is the same next turn.
+fn name_calls(body: &mut [Message]) {
+    for at in 0..body.len() {
+        let result = step::call_of(body, at).filter(|_| body[at].call_id.as_deref().unwrap_or("").is_empty());
+        if let Some((caller, call)) = result {
+            body[at].call_id = Some(body[caller].calls[call].id.clone());
+        }
+        for (i, call) in body[at].calls.iter_mut().enumerate().filter(|(_, call)| call.id.is_empty()) {
+            call.id = format!("call {at}.{i}");
+        }
+    }
 }
 
 fn fix_ids(message: &mut Message, length: usize) {
@@ -194,6 +217,8 @@ mod tests {
     const CALL: &str = r#"{"role":"assistant","content":"","tool_calls":[{"id":"a","type":"function","function":{"name":"f","arguments":"{}"}},{"id":"b","type":"function","function":{"name":"g","arguments":"{}"}}]}"#;
     const RESULT_A: &str = r#"{"role":"tool","tool_call_id":"a","content":"ra"}"#;
     const RESULT_B: &str = r#"{"role":"tool","tool_call_id":"b","content":"rb"}"#;
+    const NAMELESS: &str = r#"{"role":"assistant","content":"","tool_calls":[{"function":{"name":"f","arguments":{}}},{"function":{"name":"g","arguments":{}}}]}"#;
+    const LEGACY: &str = r#"{"role":"assistant","content":"","function_call":{"name":"f","arguments":"{}"}}"#;
     const USER: &str = r#"{"role":"user","content":"u"}"#;
 
     fn shape(raws: &[&str]) -> String {
@@ -217,9 +242,13 @@ mod tests {
             (vec![USER, CALL, RESULT_B, RESULT_A, USER], "- - b a -"),
             (vec![USER, CALL, RESULT_A, USER], "- - a b* -"),
             (vec![USER, CALL], "- - a* b*"),
-            (vec![USER, CALL, RESULT_A, USER, RESULT_B], "- - a b -"),
+            (vec![USER, CALL, RESULT_A, USER, RESULT_B], "- - a b* -"),
             (vec![USER, CALL, RESULT_A, RESULT_B, CALL, RESULT_A, RESULT_B], "- - a b - a b"),
             (vec![CALL, RESULT_A, RESULT_A, RESULT_B], "- a a b"),
+            // Without ids, in order.
+            (vec![USER, NAMELESS, "{\"role\":\"tool\",\"content\":\"r\"}"], "- - - -*"),
+            (vec![USER, NAMELESS, USER], "- - -* -* -"),
+            (vec![USER, LEGACY, USER], "- - -* -"),
             (vec![USER, RESULT_A], "orphan at 1"),
             (vec![RESULT_A], "orphan at 0"),
             (vec![CALL, RESULT_A, RESULT_B, USER, RESULT_A], "orphan at 4"),
@@ -249,6 +278,14 @@ mod tests {
         assert!(ids.iter().all(|i| i.len() == 9));
         assert_eq!(fixed[2].call_id.as_ref(), ids.first());
         assert_eq!(fixed[3].call_id.as_ref(), ids.last());
+        // Calls without ids get one, and their results the same.
+        let result = r#"{"role":"tool","content":"r"}"#;
+        let named = repair(body(&[USER, NAMELESS, result, result]), Some(9)).unwrap().body;
+        for i in 0..2 {
+            let result = openai_chat::message(named[2 + i].bytes().clone()).unwrap();
+            assert_eq!(result.call_id.as_ref(), Some(&named[1].calls[i].id));
+            assert_eq!(named[1].calls[i].id.len(), 9);
+        }
         let read = openai_chat::message(fixed[1].bytes().clone()).unwrap();
         assert_eq!(read.calls[1].id, ids[1]);
         assert_eq!(read.digest, fixed[1].digest);

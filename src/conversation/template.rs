@@ -115,10 +115,11 @@ impl Template {
 
     fn render_as_is(&self, messages: &[Value], tools: Option<&Value>, o: &Options) -> Result<String, TemplateError> {
         let mut context: Map<String, Value> = Map::new();
-        for (key, value) in &o.kwargs {
-            context.insert(key.clone(), value.clone());
-        }
         let tools = tools.filter(|t| t.as_array().is_none_or(|a| !a.is_empty()));
+        // What llama.cpp gives Firefunction's template.
+        context.insert("datetime".into(), Value::String(strftime(o.now, "%b %d %Y %H:%M:%S GMT")));
+        context.insert("functions".into(), Value::String(tools.map(spell).unwrap_or_default()));
+        context.extend(o.kwargs.clone());
         context.insert("messages".into(), Value::Array(messages.to_vec()));
         context.insert("tools".into(), tools.cloned().unwrap_or(Value::Null));
         context.insert("documents".into(), Value::Null);
@@ -244,6 +245,13 @@ fn environment() -> Environment<'static> {
     env.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
     env.set_formatter(python_words);
     env.add_filter("tojson", tojson);
+    // Nothing is not iterable in Python.
+    env.add_test("iterable", |value: &Jinja| {
+        matches!(
+            value.kind(),
+            ValueKind::String | ValueKind::Seq | ValueKind::Map | ValueKind::Iterable | ValueKind::Undefined
+        )
+    });
     env.add_filter("from_json", |text: &str| {
         let read = serde_json::from_str::<Value>(text);
         read.map(Jinja::from_serialize).map_err(|e| Error::new(ErrorKind::InvalidOperation, e.to_string()))

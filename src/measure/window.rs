@@ -64,13 +64,13 @@ impl Windows {
                 entries.insert(key, entry);
                 out
             }
-            Err(why) => known.map(|(w, _)| w).unwrap_or_else(|| Window {
-                tokens: None,
-                source: format!("unknown: {why}"),
-                set: fixed(num_ctx, upstream),
-                trained: None,
-                template: None,
-                identity: String::new(),
+            Err(why) => known.map(|(w, _)| w).unwrap_or_else(|| {
+                let (tokens, source) = match num_ctx {
+                    NumCtx::Fixed(n) => (Some(*n), "configured".to_owned()),
+                    _ => (None, format!("unknown: {why}")),
+                };
+                let set = fixed(num_ctx, upstream);
+                Window { tokens, source, set, trained: None, template: None, identity: String::new() }
             }),
         }
     }

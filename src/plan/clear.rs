@@ -1,9 +1,9 @@
 //! Clear: results older than `keep_recent` become a one-line placeholder, oldest first, in one go down to `clear_to`,
-//! and only when that frees more than it makes the server evaluate again. Never those of tools in `never_clear`.
+//! and only when that frees enough more than it makes the server evaluate again. Never those of tools in `never_clear`.
 
 use std::collections::HashSet;
 
-use super::facts::{PLACEHOLDER, SMALL};
+use super::facts::{SMALL, placeholder};
 use super::sheet::Sheet;
 use super::{Action, Strategy, economics, evict, summarize};
 use crate::conversation::edit::Rule;
@@ -15,9 +15,10 @@ pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
     }
     let recent = sheet.recent(sheet.policy.keep_recent);
     if sheet.total() <= sheet.lines.limit {
-        let lines = sheet.lines;
+        let (lines, total) = (sheet.lines, sheet.total());
         return attempt(sheet, recent, |freed, again, _| {
-            economics::deep_clear(freed, lines.clear_at, lines.clear_to) && economics::worthwhile(freed, again)
+            economics::deep_clear(freed, lines.clear_at, lines.clear_to)
+                && economics::worth_it_now(freed, again, total, lines.clear_at, lines.summarize_at)
         });
     }
     if sheet.policy.strategy == Strategy::Off {
@@ -69,7 +70,8 @@ pub(super) fn clear_before(sheet: &mut Sheet<'_>, end: usize, target: u32) -> (u
             && !sheet.is_protected(at)
             && !pointed.contains(&sheet.conversation.body[at].digest)
         {
-            sheet.replace(at, Rule::Clear, PLACEHOLDER, Action::Placeholder { at });
+            let left = placeholder(sheet.facts.costs[at].text);
+            sheet.replace(at, Rule::Clear, left, Action::Placeholder { at });
         }
         for call in 0..sheet.calls[at].len() {
             if sheet.calls[at][call] > 2 * SMALL && !is_elided(sheet, at, call) {

@@ -21,13 +21,6 @@ impl Cost {
     }
 }
 
-/// A brief that a model wrote ahead of need.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ready {
-    /// How many messages of the body it covers.
-    pub covers: usize,
-}
-
 /// Everything the planner needs to know about the request at hand.
 #[derive(Debug, Clone, Default)]
 pub struct Facts {
@@ -51,8 +44,6 @@ pub struct Facts {
     pub edit_costs: Vec<Tokens>,
     /// Messages of the body that were forwarded before: the server may hold them in its prompt cache.
     pub forwarded: usize,
-    /// A brief made ahead of need.
-    pub ready: Option<Ready>,
     /// Briefs can be made between requests, so that folding may wait for the wall.
     pub background: bool,
 }
@@ -91,8 +82,11 @@ impl Regions {
 /// A message is the same size or smaller than this many tokens: not worth an edit, since its placeholder costs as much.
 pub(crate) const SMALL: Tokens = 120;
 
-/// What a one-line placeholder costs at most (`apply::preview::placeholder` aims at 40).
-pub(crate) const PLACEHOLDER: Tokens = 60;
+/// What the placeholder of a result of `original` tokens costs at most: its line (`apply::preview::placeholder` aims at
+/// 40), and of a larger result the findings that stay.
+pub(crate) fn placeholder(original: Tokens) -> Tokens {
+    if original < 280 { 60 } else { 90 }
+}
 
 /// Asserts in debug builds that facts belong to a conversation.
 pub(crate) fn belong(facts: &Facts, conversation: &Conversation) -> bool {

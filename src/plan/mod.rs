@@ -20,7 +20,7 @@ mod truncate;
 use std::fmt;
 
 pub use budget::{Lines, output_reserved};
-pub use facts::{Cost, Facts, Ready, Regions};
+pub use facts::{Cost, Facts, Regions};
 pub use policy::{Policy, Size, Strategy, TemplateFacts};
 
 use crate::conversation::edit::Rule;
@@ -162,12 +162,14 @@ pub fn plan(conversation: &Conversation, facts: &Facts, policy: &Policy) -> Plan
     let mut sheet = Sheet::new(conversation, facts, policy);
     let before = sheet.regions();
     type Apply = fn(&mut Sheet<'_>) -> Option<String>;
-    let layers: [(&str, Apply, Tokens); 7] = [
+    let layers: [(&str, Apply, Tokens); 8] = [
         ("evict", evict::apply, sheet.lines.evict_over),
         ("restore", restore::apply, 0),
         ("repeat", repeat::apply, sheet.lines.clear_at / 2),
         ("clear", clear::apply, sheet.lines.clear_at),
         ("summarize", summarize::apply, sheet.lines.summarize_at),
+        // What stays in front of a new fold or behind it: now is the time, since all behind is evaluated again.
+        ("clear", clear::apply, sheet.lines.clear_at),
         ("restore", restore::apply_behind_changes, 0),
         ("truncate", truncate::apply, sheet.lines.limit),
     ];

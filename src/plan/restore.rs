@@ -32,14 +32,14 @@ pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
     restore(sheet, from, |_| true)
 }
 
-/// Stubs whose original leaves the view in this plan, as long as that crosses no line: behind the first change everything
+/// Stubs whose original leaves the view in this plan, as long as that crosses no line, so that planning again changes nothing: behind the first change everything
 /// is evaluated again anyway.
 pub(super) fn apply_behind_changes(sheet: &mut Sheet<'_>) -> Option<String> {
     let from = sheet.first_change();
     restore(sheet, from, |sheet| {
         let (now, lines) = (sheet.total(), &sheet.lines);
-        let crossed = |line: Tokens| now <= line && now + POINTER > line;
-        ![lines.clear_at, lines.summarize_at, lines.limit].into_iter().any(crossed)
+        let crosses = now <= lines.clear_at && now + POINTER > lines.clear_at;
+        !crosses && now + POINTER <= lines.summarize_at
     })
 }
 

@@ -49,6 +49,9 @@ pub(super) fn extra(body: &[Message], template: &TemplateFacts) -> Vec<(usize, T
             role => role,
         };
         let counts = role == Role::User || role == Role::Assistant && (calls == 0 || !template.tool_role);
+        if role == Role::Assistant && counts && message.text.is_empty() {
+            out.push((at, OURS));
+        }
         if counts && last == Some(role) || last.is_none() && role == Role::Assistant {
             out.push((at, OURS));
         }
@@ -124,6 +127,10 @@ fn edited(body: &[Message], view: &View) -> Vec<Out> {
             Edit::Text { at, digest, text, .. } => {
                 if let Some(at) = find(body, *at, digest) {
                     out[at].bytes = wire::with_text(&out[at].bytes, text);
+                    if !body[at].reasoning.is_empty() {
+                        // It was counted with the text, and leaves with it.
+                        out[at].bytes = wire::without_reasoning(&out[at].bytes);
+                    }
                     out[at].changed = true;
                 }
             }
@@ -202,6 +209,15 @@ fn tool_block_as_text(mut m: Out) -> Out {
     m
 }
 
+/// Strict templates refuse an assistant's turn that says nothing, as clients leave behind after an abort.
+fn not_empty(mut m: Out) -> Out {
+    if wire::message(m.bytes.clone()).is_ok_and(|read| read.text.is_empty() && read.media.is_empty()) {
+        m.bytes = wire::with_text(&m.bytes, NOTHING_SAID);
+        m.changed = true;
+    }
+    m
+}
+
 /// User and assistant turns in alternation, tool blocks aside, starting with a user.
 fn alternate(messages: Vec<Out>) -> Vec<Out> {
     let mut out: Vec<Out> = Vec::with_capacity(messages.len());
@@ -217,6 +233,7 @@ fn alternate(messages: Vec<Out>) -> Vec<Out> {
             out.push(m);
             continue;
         }
+        let m = if m.role == Role::Assistant { not_empty(m) } else { m };
         if last == Some(m.role) {
             let same = out.last().is_some_and(|p| p.role == m.role && !p.calls);
             let has_media = wire::message(m.bytes.clone()).is_ok_and(|read| !read.media.is_empty());

@@ -59,7 +59,7 @@ impl<'a> Sheet<'a> {
         };
         for (at, tokens) in rewrite::extra(&conversation.body, &policy.template) {
             sheet.cost[at] += tokens;
-            sheet.extra[at] = tokens;
+            sheet.extra[at] += tokens;
         }
         for (edit, tokens) in facts.view.edits.iter().zip(&facts.edit_costs) {
             match edit {
@@ -142,9 +142,10 @@ impl<'a> Sheet<'a> {
         body[at].role == Role::Tool && (called.is_some_and(listed) || named.is_some_and(listed))
     }
 
-    /// First message of the newest `messages` messages, moved back to the border of a unit.
+    /// First message of the newest `messages` messages, moved back to the border of a unit; at least the newest unit, for
+    /// what nobody has seen yet is no history.
     pub(super) fn recent(&self, messages: usize) -> usize {
-        let from = self.cost.len().saturating_sub(messages);
+        let from = self.cost.len().saturating_sub(messages.max(1));
         self.units.iter().find(|u| u.end > from).map_or(0, |u| u.start)
     }
 

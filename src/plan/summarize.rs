@@ -106,8 +106,11 @@ pub(super) fn choose(sheet: &Sheet<'_>, keep_recent: usize, target: Tokens) -> O
             break;
         }
     }
+    // What is folded stays folded; new may also be a message that was kept for being the last of the user's.
+    to = to.max(done);
     let keep = kept(to);
-    (to > done && to > from + keep.len()).then_some(Fold { from, to, keep, brief })
+    let goes = (from..to).any(|at| !sheet.folded(at) && !keep.contains(&at));
+    goes.then_some(Fold { from, to, keep, brief })
 }
 
 /// Where folding starts: behind the first user message, if the session begins with it; else at the very start.

@@ -17,6 +17,9 @@ const LEAST_SHARE: Tokens = 48;
 /// The smallest brief.
 const LEAST_BRIEF: Tokens = 96;
 
+/// What is done, and the doing: true when it changed something.
+type Measure<'a> = (&'static str, &'a dyn Fn(&mut Sheet<'_>) -> bool);
+
 pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
     let over = |sheet: &Sheet<'_>| sheet.total() > sheet.lines.limit;
     if !over(sheet) {
@@ -37,8 +40,7 @@ pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
         }
         helps
     };
-    type Measure<'a> = &'a dyn Fn(&mut Sheet<'_>) -> bool;
-    let measures: [(&str, Measure<'_>); 11] = [
+    let measures: [Measure<'_>; 11] = [
         ("all but the newest steps folded", &|s| fold_to(s, s.lines.summarize_to)),
         ("results before the newest step cleared", &|s| clear::clear_before(s, newest, s.lines.limit).0 > 0),
         ("all but the newest step folded", &|s| fold_to(s, 0)),

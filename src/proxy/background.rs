@@ -24,12 +24,7 @@ impl Tasks {
         });
     }
 
-    /// Starts a task that is waited for at shutdown.
-    pub fn spawn_to_end(&self, task: impl Future<Output = ()> + Send + 'static) {
-        self.tracker.spawn(task);
-    }
-
-    /// Stops what may be stopped and waits for the rest.
+    /// Stops what still runs and waits until it has ended.
     pub async fn close(&self) {
         self.stop.cancel();
         self.tracker.close();

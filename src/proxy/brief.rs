@@ -8,7 +8,7 @@ use http::HeaderMap;
 use serde_json::json;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use tracing::info;
+use tracing::{debug, info};
 
 use super::live::{Brief, Making};
 use super::prepare::{Prepared, now_ms};
@@ -31,6 +31,34 @@ const AFTER_TOOL_CALLS: Duration = Duration::from_millis(750);
 /// How long a request waits for a brief that is being made, rather than begin one of its own.
 const WAIT: Duration = Duration::from_secs(180);
 
+/// How long a summary may take that a request waits for.
+const WAITED_FOR: Duration = Duration::from_secs(90);
+
+/// How long a summary may take that nobody waits for. A local model writes a thousand tokens within this even at five a
+/// second.
+const UNSEEN: Duration = Duration::from_secs(240);
+
+/// How a summarizer did lately. One that writes nothing of use (the smallest models do) is left out for a while, and
+/// longer each time, since asking costs the user minutes.
+#[derive(Debug, Default)]
+pub(super) struct Trial {
+    failures: u32,
+    skip: u32,
+}
+
+impl Trial {
+    fn may_try(&mut self) -> bool {
+        let may = self.skip == 0;
+        self.skip = self.skip.saturating_sub(1);
+        may
+    }
+
+    fn note(&mut self, useful: bool) {
+        self.failures = if useful { 0 } else { (self.failures + 1).min(6) };
+        self.skip = if useful { 0 } else { (1 << self.failures) - 1 };
+    }
+}
+
 /// What is asked of whom.
 struct Ask<'a> {
     upstream: &'a Arc<Upstream>,
@@ -40,7 +68,10 @@ struct Ask<'a> {
     summary_model: &'a SummaryModel,
     id: &'a str,
     view: &'a [Out],
+    /// Tokens of the view, for the figures.
     view_tokens: Tokens,
+    /// A request waits for the answer.
+    waited_for: bool,
     messages: &'a [&'a Message],
     previous: Option<&'a str>,
     window: Tokens,
@@ -83,10 +114,6 @@ impl App {
             .into_iter()
             .take_while(|m| m.at.is_none_or(|at| at < to))
             .collect();
-        let key = self.key(upstream, request);
-        let count = |bytes: &[u8]| self.measure.count(&key, &String::from_utf8_lossy(bytes));
-        let view_tokens: Tokens = view.iter().map(|m| count(&m.bytes)).sum();
-        let tools = request.conversation.tools.as_ref().map_or(0, |t| count(t));
         let ask = Ask {
             upstream,
             headers: &self.outgoing(headers),
@@ -95,7 +122,8 @@ impl App {
             summary_model: &policy.summary_model,
             id,
             view: &view,
-            view_tokens: view_tokens + tools,
+            view_tokens: plan.before.prompt(),
+            waited_for: true,
             messages: &messages,
             previous: previous.as_deref(),
             window,
@@ -130,15 +158,22 @@ impl App {
             request: ask.request,
             other_model: model,
             view: ask.view,
-            view_tokens: ask.view_tokens,
             messages: ask.messages,
             previous: ask.previous,
             window,
             max_tokens: ask.max_tokens,
             focus: ask.focus,
             count: &count,
+            limit: if ask.waited_for { WAITED_FOR } else { UNSEEN },
+            retry: !ask.waited_for,
         };
+        let who = format!("{}/{}", upstream.name(), model.unwrap_or(&ask.request.model));
+        if !self.summarizers.lock().entry(who.clone()).or_default().may_try() {
+            debug!(conversation = ask.id, who, "the summarizer wrote nothing of use lately; left out this time");
+            return None;
+        }
         let answer = summarizer::ask(&job).await;
+        self.summarizers.lock().entry(who).or_default().note(answer.text.is_some());
         let mut reported = Reported::default();
         reported.read(&String::from_utf8_lossy(&answer.reply));
         self.metrics.spend("summary", &reported);
@@ -240,6 +275,7 @@ impl App {
             id: &prepared.id,
             view: &view,
             view_tokens: used,
+            waited_for: false,
             messages: &messages,
             previous: previous.as_deref(),
             window,
@@ -257,6 +293,8 @@ impl App {
     /// # Errors
     /// When the conversation is unknown, or there is nothing to fold.
     pub async fn compact(self: &Arc<Self>, id: &str, focus: Option<&str>) -> Result<serde_json::Value, super::Error> {
+        // The last reply's figures may still be queued, and with them the conversation.
+        self.store.flush().await;
         let row = self.store.conversation(id)?.ok_or_else(|| {
             super::Error::client(
                 404,
@@ -322,6 +360,7 @@ impl App {
             id: &row.id,
             view: &[],
             view_tokens: 0,
+            waited_for: false,
             messages: &messages,
             previous: previous.as_deref(),
             window: facts.window,

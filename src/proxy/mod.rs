@@ -57,6 +57,8 @@ pub struct App {
     /// What runs between requests.
     pub tasks: Tasks,
     lives: Arc<Lives>,
+    /// How summarizers did lately, by upstream and model.
+    summarizers: Mutex<HashMap<String, brief::Trial>>,
     /// Which upstream lists which model.
     places: Mutex<HashMap<String, usize>>,
     /// Policies by model and profile header.
@@ -74,6 +76,7 @@ impl App {
             metrics: Metrics::default(),
             tasks: Tasks::default(),
             lives: Arc::default(),
+            summarizers: Mutex::default(),
             places: Mutex::default(),
             policies: Mutex::default(),
         }
@@ -97,14 +100,14 @@ impl App {
         let upstream = self.upstream_of(&request.model).await?;
         let mut prepared = self.prepare(&upstream, request, &parts.headers, Attempt::First).await?;
         prepared.flight = Some(self.lives.fly(&prepared.id));
-        self.save(&prepared).await?;
+        self.save(&upstream, &prepared).await?;
         let overhead = started.elapsed();
         let mut reply = self.send(&upstream, parts, &prepared).await?;
         if let Some((refusal, body)) = refused(&mut reply).await {
             let mut harder = self.emergency(&upstream, &prepared, refusal, &body, &parts.headers).await?;
             harder.actions.push("emergency");
             harder.flight = prepared.flight.take();
-            self.save(&harder).await?;
+            self.save(&upstream, &harder).await?;
             prepared = harder;
             reply = self.send(&upstream, parts, &prepared).await?;
             if let Some((refusal, _)) = refused(&mut reply).await {

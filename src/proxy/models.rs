@@ -9,6 +9,9 @@ use super::{App, Error};
 use crate::conversation::wire::json::Fields;
 use crate::upstream::{Kind, Upstream};
 
+/// Of a long list of models, so many are asked about one by one where the list leaves out their windows.
+const ASKED_ONE_BY_ONE: usize = 32;
+
 /// The `model` a request body names, if it is a JSON object that names one.
 pub(super) fn model_in(body: &Bytes) -> String {
     let text = std::str::from_utf8(body).ok().filter(|t| t.trim_start().starts_with('{'));
@@ -100,7 +103,15 @@ impl App {
             _ => Vec::new(),
         };
         let mut out = Vec::new();
-        for model in listed {
+        for (nth, mut model) in listed.into_iter().enumerate() {
+            // Lists often leave out what the server says of a single model.
+            if nth < ASKED_ONE_BY_ONE
+                && (model.trained.is_none() || model.window.is_none())
+                && let Ok(loaded) = upstream.loaded(&model.id).await
+            {
+                model.trained = model.trained.or(loaded.trained);
+                model.window = model.window.or(loaded.window.filter(|_| !loaded.provisional));
+            }
             let mut entry = own
                 .iter()
                 .find(|v| v.get("id").and_then(Value::as_str) == Some(&model.id))

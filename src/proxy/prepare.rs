@@ -18,7 +18,7 @@ use crate::measure::window::Window;
 use crate::measure::{self, Known, Sureness, tokens};
 use crate::plan::emergency::{self, Refusal};
 use crate::plan::rewrite::{self, Out};
-use crate::plan::{self, Action, Facts, Lines, Plan, Policy, Ready, Regions};
+use crate::plan::{self, Action, Facts, Lines, Plan, Policy, Regions};
 use crate::store::{Batch, ConversationUpdate, Event, Located, Node, Original};
 use crate::upstream::Upstream;
 
@@ -28,8 +28,15 @@ const UNKNOWN_WINDOW: Tokens = 1 << 30;
 /// How often a plan is made anew because a count was higher than estimated.
 const PLANS: usize = 4;
 
+/// How often costs are scaled to an exact count: each is rounded up, which adds up over a long history and would put a
+/// prompt over a line that it is under.
+const SCALINGS: usize = 4;
+
 /// Share of the first line from which a prompt is counted instead of estimated.
 const COUNT_FROM: f64 = 0.9;
+
+/// Takes the estimate of a history that was sent before just under the limit, whatever is rounded up.
+const SENT_BEFORE: f64 = 0.97;
 
 /// Bytes of a message that are searched by `recall`.
 const SEARCHED: usize = 64 * 1024;
@@ -60,8 +67,6 @@ pub(super) struct Prepared {
     pub located: Option<Located>,
     /// Name of the conversation.
     pub id: String,
-    /// Name of the upstream.
-    pub upstream: String,
     /// Name of the session that the client gave.
     pub session: Option<String>,
     /// The window, and where it is known from.
@@ -187,6 +192,8 @@ impl App {
         };
         let forwarded = located.as_ref().map_or(0, |l| l.depth);
         let (facts, sureness) = self.measured(&mut draft, &chain, &window, forwarded, &policy, attempt).await;
+        let lines =
+            (draft.policy != policy.policy && attempt == Attempt::First).then(|| Lines::of(&facts, &policy.policy));
         let drafted = self.draft(&mut draft, facts, sureness, &chain, from_client, attempt).await?;
         let Draft { old, key, warnings, .. } = draft;
         let changed = drafted.view != old;
@@ -219,12 +226,11 @@ impl App {
             raw_estimate,
             before: drafted.plan.before,
             after: drafted.plan.after,
-            lines: drafted.plan.lines,
+            lines: lines.unwrap_or(drafted.plan.lines),
             actions,
             because,
             warnings,
             flight: None,
-            upstream: upstream.name().to_owned(),
             id,
             request,
         })
@@ -279,11 +285,6 @@ impl App {
             plan::output_reserved(facts.window, draft.request.max_tokens, self.config.window.output_reserved);
         facts.forwarded = forwarded;
         facts.background = policy.background;
-        facts.ready = live
-            .brief
-            .as_ref()
-            .filter(|b| b.covers >= 1 && chain.get(b.covers - 1) == Some(&b.chain))
-            .map(|b| Ready { covers: b.covers });
         let mut sureness = self.measure.sureness(&draft.key);
         if known.is_some() && sureness == Sureness::Estimated {
             sureness = Sureness::Calibrated;
@@ -293,20 +294,36 @@ impl App {
             draft.policy = emergency::policy(&draft.policy);
             return (emergency::facts(&facts, counted, refusal), sureness);
         }
+        let again = attempt == Attempt::First && forwarded >= conversation.body.len();
+        if again {
+            draft.policy = short_of_the_wall(&draft.policy);
+        }
         let lines = Lines::of(&facts, &draft.policy);
         // Where not even one token a byte comes near a line, nothing needs counting.
         let bound = tokens::upper_bound(draft.request.body.len(), conversation);
         let near = |t: Tokens| f64::from(t) > f64::from(lines.clear_at) * COUNT_FROM;
         let estimate = plan::plan(conversation, &facts, &draft.policy).before.prompt();
         if !draft.can_count || bound.is_some_and(|b| !near(b)) || !near(estimate) {
+            if again && !draft.can_count && estimate > lines.limit && estimate / 2 <= lines.limit {
+                // It was sent before, as it is, and estimates only change as more is learnt. Should the window be another
+                // now, the server will say so.
+                emergency::scale(&mut facts, f64::from(lines.limit) / f64::from(estimate) * SENT_BEFORE);
+            }
             return (facts, sureness);
         }
         let out = rewrite::rewrite(conversation, &draft.old, &draft.policy.template);
         match draft.upstream.count(&bytes_of(draft.request, &out)).await {
             Ok(exact) => {
-                draft.counted = Some(exact);
                 // The costs follow the count, so that lines are compared with what the server will see.
-                emergency::scale(&mut facts, f64::from(exact) / f64::from(estimate.max(1)));
+                let mut total = estimate;
+                for _ in 0..SCALINGS {
+                    emergency::scale(&mut facts, f64::from(exact) / f64::from(total.max(1)));
+                    total = plan::plan(conversation, &facts, &draft.policy).before.prompt();
+                    if total <= exact {
+                        break;
+                    }
+                }
+                draft.counted = Some(exact);
                 (facts, Sureness::Counted)
             }
             Err(e) => {
@@ -382,7 +399,7 @@ impl App {
             let out = rewrite::rewrite(conversation, &applied.view, &draft.policy.template);
             let body = bytes_of(draft.request, &out);
             let planned = plan.after.prompt();
-            let (tokens, sureness) = match self.recount(draft, &plan, &body, sureness).await {
+            let (tokens, sureness) = match self.recount(draft, &plan, &body).await {
                 Some(exact) => (exact, Sureness::Counted),
                 None => (self.estimated(draft, &facts, &applied.view, conversation, &plan), sureness),
             };
@@ -390,7 +407,11 @@ impl App {
                 if tokens > plan.lines.limit {
                     return Err(self.cannot_fit(draft, &facts, &plan));
                 }
-                let room = facts.window.saturating_sub(tokens);
+                let mut room = facts.window.saturating_sub(tokens);
+                if draft.request.max_tokens.is_some_and(|asked| asked > room) && sureness != Sureness::Counted {
+                    // An estimate changes as more is learnt; the same history must give the same bytes.
+                    room = self.counted_room(draft, &body, facts.window).await.unwrap_or(room);
+                }
                 let body =
                     if facts.window < UNKNOWN_WINDOW { lower_max_tokens(draft.request, body, room) } else { body };
                 return Ok(Drafted {
@@ -408,18 +429,26 @@ impl App {
         }
     }
 
+    /// The room that a prompt leaves, by the server's own count, where it can count.
+    async fn counted_room(&self, draft: &Draft<'_>, body: &Bytes, window: Tokens) -> Option<Tokens> {
+        if !draft.can_count || window >= UNKNOWN_WINDOW {
+            return None;
+        }
+        Some(window.saturating_sub(draft.upstream.count(body).await.ok()?))
+    }
+
     fn cannot_fit(&self, draft: &Draft<'_>, facts: &Facts, plan: &Plan) -> Error {
         Error::cannot_fit(&draft.request.model, facts.window, &draft.source, &plan.after, plan.lines.limit)
     }
 
     /// The exact size of what would be sent, where it matters and the server can tell.
-    async fn recount(&self, draft: &Draft<'_>, plan: &Plan, body: &Bytes, sureness: Sureness) -> Option<Tokens> {
+    async fn recount(&self, draft: &Draft<'_>, plan: &Plan, body: &Bytes) -> Option<Tokens> {
         if !draft.can_count {
             return None;
         }
         if plan.actions.is_empty() {
             // Counted a moment ago, or far from any line. The plan's own sum is that of figures rounded up one by one.
-            return draft.counted.filter(|_| sureness == Sureness::Counted);
+            return draft.counted;
         }
         draft.upstream.count(body).await.ok()
     }
@@ -452,7 +481,7 @@ impl App {
 
     /// Makes originals, messages and the view durable, before a view without them is sent. What needs no waiting is
     /// queued.
-    pub(super) async fn save(&self, prepared: &Prepared) -> Result<(), Error> {
+    pub(super) async fn save(&self, upstream: &Upstream, prepared: &Prepared) -> Result<(), Error> {
         let Some(tip) = prepared.chain.last().copied() else { return Ok(()) };
         let depth = prepared.located.as_ref().map_or(0, |l| l.depth);
         let now_ms = now_ms();
@@ -472,7 +501,7 @@ impl App {
         }
         let needs_waiting = prepared.view_changed;
         let batch = Batch {
-            conversation: Some(self.update(prepared, tip, now_ms)),
+            conversation: Some(self.update(upstream, prepared, tip, now_ms)),
             nodes: nodes(&prepared.chain, &prepared.request.conversation.body, depth),
             originals: prepared.originals.clone(),
             view: prepared.view_changed.then(|| (tip, prepared.view.clone())),
@@ -481,7 +510,11 @@ impl App {
         };
         if needs_waiting {
             self.lives.with(&prepared.id, |l| l.spend.rewrites += 1);
-            return Ok(self.store.record(batch).await?);
+            self.store.record(batch).await?;
+            if let Some(shared) = for_forks(prepared) {
+                self.store.record(Batch { view: Some(shared), ..Batch::default() }).await?;
+            }
+            return Ok(());
         }
         if let Err(e) = self.store.record_later(batch.clone()) {
             debug!(error = %e, "the record's queue is full; waiting for it");
@@ -493,7 +526,7 @@ impl App {
         Ok(())
     }
 
-    fn update(&self, prepared: &Prepared, tip: Digest, now_ms: i64) -> ConversationUpdate {
+    fn update(&self, upstream: &Upstream, prepared: &Prepared, tip: Digest, now_ms: i64) -> ConversationUpdate {
         let forked = prepared.located.as_ref().filter(|l| l.conversation != prepared.id);
         if !self.lives.knows(&prepared.id) {
             let row = self.store.conversation(&prepared.id).ok().flatten();
@@ -508,7 +541,7 @@ impl App {
             parent: forked.map(|l| (l.conversation.clone(), l.depth)),
             session: prepared.session.clone(),
             model: prepared.request.model.clone(),
-            upstream: prepared.upstream.clone(),
+            upstream: upstream.name().to_owned(),
             tip,
             depth: prepared.chain.len(),
             state: state(prepared, &spend.json()),
@@ -516,6 +549,24 @@ impl App {
             title: title(&prepared.request.conversation),
         }
     }
+}
+
+/// The part of a new view that still holds when the client edits its last message: the edits before it, under the chain
+/// hash of what stands before it.
+fn for_forks(prepared: &Prepared) -> Option<(Digest, View)> {
+    let body = &prepared.request.conversation.body;
+    let before = crate::conversation::step::last_user(body)?;
+    if prepared.located.as_ref().is_some_and(|l| l.depth >= before) {
+        // That part was forwarded on its own, in a view of its own, which stays as it is.
+        return None;
+    }
+    let chain = *prepared.chain.get(before.checked_sub(1)?)?;
+    let holds = |edit: &&Edit| match edit {
+        Edit::Text { at, .. } | Edit::Arguments { at, .. } => *at < before,
+        Edit::Fold { to, .. } => *to <= before,
+    };
+    let edits: Vec<Edit> = prepared.view.edits.iter().filter(holds).cloned().collect();
+    (!edits.is_empty()).then_some((chain, View { messages: before, edits }))
 }
 
 /// The gauge of a conversation, as it is kept and shown.
@@ -589,6 +640,11 @@ fn tighten(facts: &mut Facts) -> bool {
     let more = facts.output_reserved > least;
     facts.output_reserved = facts.output_reserved.min(least);
     more
+}
+
+/// The policy for a history that was forwarded before: the same history gives the same bytes, unless they no longer fit.
+fn short_of_the_wall(policy: &Policy) -> Policy {
+    Policy { clear_at: 1.0, summarize_at: 1.0, ..policy.clone() }
 }
 
 /// What tells one view from another.

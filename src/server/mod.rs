@@ -64,7 +64,8 @@ pub async fn run(listener: TcpListener, app: Arc<App>, shutdown: impl Future<Out
             })
         };
         let connection = graceful.watch(http.serve_connection(TokioIo::new(stream), service));
-        app.tasks.spawn_to_end(async move {
+        // Ended by force only when the tasks are closed, after the drain below.
+        app.tasks.spawn(async move {
             if let Err(e) = connection.await {
                 debug!(%peer, error = %e, "connection ended");
             }

@@ -1,10 +1,19 @@
 //! The test suite: one binary, so that it links once; one module a subject.
 
-#![allow(clippy::print_stderr, reason = "a test that skips says so")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop where it stands, helpers included")]
+#![allow(clippy::print_stderr, reason = "a test that skips says so")]
 
+mod background;
+mod cli;
 mod config;
+mod errors;
 mod planning;
 mod profiles;
+mod proxy;
+mod random;
+mod real_input;
+mod record;
+mod relay;
+mod support;
 mod templates;
 mod tidy;

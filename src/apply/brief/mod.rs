@@ -18,6 +18,7 @@ pub use self::collect::facts;
 pub use self::judge::{Fault, judge};
 pub use self::prompt::{instruction, transcript};
 pub use self::render::{parse, render};
+pub use self::results::findings;
 
 /// What a brief is made from.
 #[derive(Debug, Clone, Copy)]

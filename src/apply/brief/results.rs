@@ -35,6 +35,19 @@ pub(super) fn is_output(text: &str) -> bool {
     listed * 10 > lines.len() * 6 || trace && lines.len() < 80
 }
 
+/// What of a result would be missed most: its errors, notes, constants, reports of trouble, at most `most` of them, each
+/// in one short line. What a placeholder keeps beside its pointer.
+pub fn findings(message: &Message, call: Option<&ToolCall>, most: usize) -> Vec<String> {
+    let mut facts = Facts::default();
+    read(message, call, &mut facts);
+    let mut items: Vec<_> = [Part::Errors, Part::Findings].iter().flat_map(|p| facts.part(*p).items.clone()).collect();
+    items.sort_by_key(|item| std::cmp::Reverse(item.base));
+    items.iter().take(most).map(|item| shorten(&one_line(&item.text), FINDING).into_owned()).collect()
+}
+
+/// Bytes of one finding beside a pointer.
+const FINDING: usize = 160;
+
 /// Reads one result.
 pub(super) fn read(message: &Message, call: Option<&ToolCall>, facts: &mut Facts) {
     let text = &message.text[..floor(&message.text, READ)];

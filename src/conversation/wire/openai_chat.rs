@@ -88,6 +88,15 @@ pub fn write(request: &Request, messages: &[Bytes], changes: &[(&str, Option<&st
     json::with_fields(&text, &all).expect("the body was read as an object before")
 }
 
+/// Where servers and clients put what a model thought.
+const REASONING: [&str; 3] = ["reasoning_content", "reasoning", "thinking"];
+
+/// The message without what the model thought.
+pub fn without_reasoning(message: &Bytes) -> Bytes {
+    let changes: Vec<(&str, Option<&str>)> = REASONING.iter().map(|k| (*k, None)).collect();
+    json::with_fields(&String::from_utf8_lossy(message), &changes).unwrap_or_else(|_| message.clone())
+}
+
 /// Reads one message object. The error is the path below the message, and what is wrong there.
 pub fn message(raw: Bytes) -> Result<Message, (String, &'static str)> {
     let text = std::str::from_utf8(&raw).map_err(|_| (String::new(), "is not UTF-8"))?;
@@ -108,10 +117,7 @@ pub fn message(raw: Bytes) -> Result<Message, (String, &'static str)> {
         role,
         text: content.text,
         parts: content.parts,
-        reasoning: ["reasoning_content", "reasoning", "thinking"]
-            .iter()
-            .find_map(|k| fields.string(k))
-            .unwrap_or_default(),
+        reasoning: REASONING.iter().find_map(|k| fields.string(k)).unwrap_or_default(),
         calls: calls(&fields)?,
         call_id: fields.string("tool_call_id"),
         name: fields.string("name"),
@@ -380,6 +386,16 @@ pub fn new_message(role: &str, text: &str) -> Bytes {
 pub fn new_result(call_id: &str, text: &str) -> Bytes {
     let (id, text) = (json::quote(call_id), json::quote(text));
     Bytes::from(format!("{{\"role\":\"tool\",\"tool_call_id\":{id},\"content\":{text}}}"))
+}
+
+/// A new result for a call that has no id, in the shape of its caller: legacy `function_call` wants a `function` message.
+pub fn new_result_without_id(caller: &Message, text: &str) -> Bytes {
+    let legacy = Fields::read(&String::from_utf8_lossy(caller.bytes())).is_ok_and(|f| f.get("function_call").is_some());
+    let name = caller.calls.first().map(|c| json::quote(&c.name)).filter(|_| legacy);
+    Bytes::from(match name {
+        Some(name) => format!("{{\"role\":\"function\",\"name\":{name},\"content\":{}}}", json::quote(text)),
+        None => format!("{{\"role\":\"tool\",\"content\":{}}}", json::quote(text)),
+    })
 }
 
 #[cfg(test)]

@@ -16,6 +16,9 @@ pub(crate) const FRAME: Tokens = 4;
 /// Tokens of one picture.
 pub(crate) const PICTURE: Tokens = 200;
 
+/// Tokens of a placeholder: what the planner counts with at the least (`plan::facts::placeholder`).
+const PLACEHOLDER: Tokens = 60;
+
 /// Stands in every brief, so that a test can find it.
 pub(crate) const BRIEF_MARK: &str = "[BRIEF]";
 
@@ -138,7 +141,7 @@ fn edit(conversation: &Conversation, action: &Action) -> Edit {
     };
     match action {
         Action::Preview { at, budget, rule } => text(*at, *rule, filler(EDIT_MARK, budget.saturating_sub(FRAME))),
-        Action::Placeholder { at } => text(*at, Rule::Clear, filler(EDIT_MARK, 60 - FRAME)),
+        Action::Placeholder { at } => text(*at, Rule::Clear, filler(EDIT_MARK, PLACEHOLDER - FRAME)),
         Action::Repeat { at, .. } => text(*at, Rule::Repeat, filler(EDIT_MARK, 40 - FRAME)),
         Action::Restore { at, .. } => {
             let old = &conversation.body[*at].text;

@@ -8,4 +8,4 @@ mod oracle;
 mod picture;
 mod pictures;
 mod properties;
-mod sessions;
+pub(crate) mod sessions;

@@ -62,6 +62,6 @@ pub(crate) fn best(conversation: &Conversation, facts: &Facts) -> Best {
 pub(crate) fn lower_bound(conversation: &Conversation, facts: &Facts) -> Tokens {
     let user = step::last_user(&conversation.body).map_or(0, |at| facts.costs[at].total().min(LEAST_USER));
     // What a planner may add to keep strict templates content.
-    let fillers = 24;
+    let fillers = 36;
     facts.head() + LEAST_BRIEF + fillers + user
 }

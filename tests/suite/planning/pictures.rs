@@ -24,7 +24,7 @@ fn nothing_to_do() {
         // Just at the clearing line: 0.6 * 1000 - 100 = 500.
         ("window 1000 reserve 100 keep 2 | sys:100 user:50 call:20 result:300 asst:10 user:20", "nothing (500 -> 500)"),
         // One past it.
-        ("window 1000 reserve 100 keep 2 | sys:100 user:50 call:20 result:300 asst:10 user:21", "clear 2 (501 -> 261)"),
+        ("window 1000 reserve 100 keep 2 | sys:100 user:50 call:20 result:300 asst:10 user:21", "clear 2 (501 -> 291)"),
     ]);
 }
 
@@ -32,7 +32,7 @@ fn nothing_to_do() {
 fn evict() {
     check_all(&[
         // On arrival: the newest result too, since nothing before it changes.
-        ("window 4000 reserve 100 evict 1000 | sys:100 user:50 call:20 result:1001", "evict 2 to 250 (1171 -> 420)"),
+        ("window 4000 reserve 100 evict 1000 | sys:100 user:50 call:20 result:1001", "evict 2 to 256 (1171 -> 426)"),
         ("window 4000 reserve 100 evict 1000 | sys:100 user:50 call:20 result:1000", "nothing (1170 -> 1170)"),
         // Not later: what was forwarded whole stays whole until clearing.
         (
@@ -42,16 +42,16 @@ fn evict() {
         // Arguments as well, each call for itself.
         (
             "window 4000 reserve 100 evict 1000 | sys:100 user:50 call:1200+20 result:50 result:60",
-            "elide 1.0 to 250 (1480 -> 534)",
+            "elide 1.0 to 256 (1480 -> 540)",
         ),
         // Tools that must not be touched.
         ("window 4000 reserve 100 evict 1000 never note | user:50 call:20@notes result:1500", "nothing (1570 -> 1570)"),
         // A system message further down is tool output.
-        ("window 4000 reserve 100 evict 1000 | sys:100 user:50 asst:10 sys:1500", "evict 2 to 250 (1660 -> 410)"),
+        ("window 4000 reserve 100 evict 1000 | sys:100 user:50 asst:10 sys:1500", "evict 2 to 256 (1660 -> 416)"),
         // Pasted output in an older user message, from twice the size.
         (
             "window 8000 reserve 100 evict 1000 | user:50 asst:10 user:2500 asst:10 user:5",
-            "evict 2 to 250 (2575 -> 325)",
+            "evict 2 to 256 (2575 -> 331)",
         ),
         ("window 8000 reserve 100 evict 1000 | user:50 asst:10 user:1500 asst:10 user:5", "nothing (1575 -> 1575)"),
         // The last user message is the request itself.
@@ -86,7 +86,12 @@ fn clear() {
         ),
         (
             "window 1000 reserve 100 keep 2 forwarded 3 | user:20 call:20 result:350 asst:50 user:100 asst:20 user:20",
-            "clear 2 (580 -> 290)",
+            "nothing (580 -> 580)",
+        ),
+        // Near the clear line an edit must free several times what it costs; nearer the wall, as much is enough.
+        (
+            "window 1000 reserve 100 keep 2 forwarded 3 | user:20 call:20 result:550 asst:50 user:100 asst:20 user:20",
+            "clear 2 (780 -> 320)",
         ),
         // Protected tools.
         (
@@ -101,12 +106,12 @@ fn clear() {
         // What was cleared earlier stays, and is not cleared again.
         (
             "window 1000 reserve 100 keep 2 | user:20 call:20 result:300~clear=30 call:20 result:430 asst:20 user:20",
-            "clear 4 (560 -> 190)",
+            "clear 4 (560 -> 220)",
         ),
         // A preview may be cleared later on.
         (
             "window 1000 reserve 100 keep 2 | user:20 call:20 result:900~evict=200 call:20 result:230 asst:20 user:20",
-            "clear 2; clear 4 (530 -> 220)",
+            "clear 2; clear 4 (530 -> 250)",
         ),
     ]);
 }
@@ -150,7 +155,7 @@ fn repeat_and_restore() {
         // About one that leaves the view right now: what follows is evaluated again anyway.
         (
             "window 1000 reserve 100 keep 3 forwarded 1 | user:20 call:20@a result:500 call:20@a stub:20 asst:20 user:20",
-            "clear 2; restore 4 of 2 (620 -> 240)",
+            "clear 2; restore 4 of 2 (620 -> 270)",
         ),
     ]);
 }
@@ -161,6 +166,7 @@ fn summarize() {
         // At 0.85 * 1000 - 100 = 750, down to 0.45 * 1000 - 100 = 350.
         ("window 1000 reserve 100 keep 2 | sys:100 user:50 asst:250 user:250 asst:50 user:50", "nothing (750 -> 750)"),
         ("window 1000 reserve 100 keep 2 | sys:100 user:50 asst:250 user:250 asst:50 user:51", "nothing (751 -> 751)"),
+        ("window 4000 reserve 100 | sys:100 user:50 19*(asst:83 user:83)", "fold 1..28 into 500 (3304 -> 1607)"),
         // Where briefs can be made between requests, folding waits for the wall.
         (
             "window 1000 reserve 100 keep 2 background | sys:100 user:50 asst:250 user:250 asst:50 user:51",
@@ -228,7 +234,7 @@ fn summarize() {
 fn at_the_wall() {
     check_all(&[
         // The newest result alone passes the window.
-        ("window 1000 reserve 100 | sys:50 user:50 call:20 result:3000", "evict 2 to 250 (3120 -> 370)"),
+        ("window 1000 reserve 100 | sys:50 user:50 call:20 result:3000", "evict 2 to 256 (3120 -> 376)"),
         // Many parallel results together do.
         (
             "window 1000 reserve 100 | sys:50 user:50 call:20+20+20 result:500 result:500 result:20",
@@ -253,14 +259,14 @@ fn at_the_wall() {
             "refused; shorten 0 to 48; shorten 1 to 48 (1280 -> 1076)",
         ),
         // Arguments of the newest call.
-        ("window 1000 reserve 100 | sys:50 user:50 call:2000 result:50", "elide 1.0 to 250 (2150 -> 404)"),
+        ("window 1000 reserve 100 | sys:50 user:50 call:2000 result:50", "elide 1.0 to 256 (2150 -> 410)"),
         // Media that cannot be kept, and media of the last user message.
         (
             "window 1000 reserve 100 | sys:50 user:50 asst:20 image:350 asst:20 image:350 asst:20 image:350",
             "fold 1..6 into 125 (1210 -> 619)",
         ),
         // Strategy off cuts results, never the user's words.
-        ("window 1000 reserve 100 strategy off | sys:50 user:50 call:20 result:3000", "evict 2 to 250 (3120 -> 370)"),
+        ("window 1000 reserve 100 strategy off | sys:50 user:50 call:20 result:3000", "evict 2 to 256 (3120 -> 376)"),
         ("window 1000 reserve 100 strategy off | sys:50 user:500 asst:500 user:300", "refused; nothing (1350 -> 1350)"),
         // A protected result is cut only when nothing else is left.
         (

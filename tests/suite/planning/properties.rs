@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use proptest::prelude::*;
+use proptest::test_runner::RngSeed;
 use serde_json::json;
 use windowsill::conversation::edit::View;
 use windowsill::conversation::wire::openai_chat as wire;
@@ -138,7 +139,8 @@ fn facts(conversation: &Conversation, view: &View, n: &Numbers) -> Facts {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+    // The same cases every time; other ones with more cases and another seed.
+    #![proptest_config(ProptestConfig { cases: 400, rng_seed: RngSeed::Fixed(20), failure_persistence: None, ..ProptestConfig::default() })]
 
     /// One request: all that [`harness::check`] asks; and no request is refused that could have been made to fit.
     #[test]

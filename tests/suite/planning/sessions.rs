@@ -14,9 +14,10 @@ use windowsill::plan::{Action, Facts, Policy};
 use super::harness;
 
 /// Longest part of a session that is replayed: enough to fold many times.
-const LONGEST: usize = 600;
+const LONGEST: usize = 300;
 
 /// The shared data, where this checkout has it.
+#[expect(clippy::print_stderr, reason = "a test that is skipped says so")]
 pub(crate) fn shared(what: &str) -> Option<PathBuf> {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     let found = ["../shared/data", "../../shared/data"].iter().map(|d| root.join(d).join(what)).find(|p| p.exists());
@@ -55,7 +56,7 @@ pub(crate) fn read(messages: &[Value], tools: &Value, id_length: Option<usize>) 
 }
 
 /// Whether a client asks for a reply after the message at `at`.
-fn asks(messages: &[Value], at: usize) -> bool {
+pub(crate) fn asks(messages: &[Value], at: usize) -> bool {
     let role = |i: usize| messages.get(i).and_then(|m| m["role"].as_str());
     match role(at) {
         Some("user") => true,
@@ -153,7 +154,7 @@ impl Tally {
 fn recorded_sessions_fit_and_are_rarely_rewritten() {
     let mut failures = Vec::new();
     for (window, background, most_folds) in
-        [(2048, false, 0.13), (4096, false, 0.06), (4096, true, 0.05), (8192, false, 0.03), (8192, true, 0.025)]
+        [(2048, false, 0.16), (4096, false, 0.065), (4096, true, 0.06), (8192, false, 0.03), (8192, true, 0.022)]
     {
         eprintln!("\nwindow {window}, background {background}");
         eprintln!(
@@ -197,7 +198,8 @@ fn recorded_sessions_fit_and_are_rarely_rewritten() {
             sum.wasted_clears,
             sum.evaluated as f64 / sum.ideal.max(1) as f64
         );
-        // Measured when this was written: 0.11, 0.05, 0.04, 0.02, 0.02 folds a turn, evaluated over ideal at most 1.31.
+        // Measured when this was written: 0.14, 0.055, 0.049, 0.023, 0.017 folds a turn; 1.12 to 1.30 times the ideal. Briefs
+        // are as long as they may be here, and half of the sessions have steps of a fifth of the window and more.
         let (folds, again) =
             (sum.folds as f64 / sum.turns.max(1) as f64, sum.evaluated as f64 / sum.ideal.max(1) as f64);
         assert!(folds <= most_folds, "window {window}: {folds} folds a turn");

@@ -1,0 +1,218 @@
+//! Briefs made between requests: ahead of need, never in anybody's way, used once they are there.
+
+use serde_json::json;
+
+use super::proxy::sound;
+use super::support::*;
+
+/// Talk whose prompt is past `summarize_at` (2,457 of 4,096 tokens) and short of the wall (3,056).
+fn pressed() -> Chat {
+    let mut out = chat().system("You are a helpful assistant.").user("Let us plan the garden.");
+    for n in 0..8 {
+        out = out.assistant(&prose(n, 1_300)).user(&format!("And what about item {n}?"));
+    }
+    let size = tokens(&out.value());
+    assert!((2_500..2_950).contains(&size), "{size}");
+    out
+}
+
+/// The next turn of it, past the wall.
+fn past_the_wall(chat: Chat) -> Chat {
+    chat.assistant("Done; what is next?").user(&format!("This: {}", prose(99, 2_500)))
+}
+
+fn summary_is_in(forwarded: &serde_json::Value) -> bool {
+    text(&forwarded["messages"][1]).contains("MARKER-SUMMARY")
+}
+
+#[test]
+fn a_brief_is_made_behind_a_reply_and_used_at_the_fold() {
+    for streamed in [false, true] {
+        let fake = Fake::start(Kind::LlamaServer, 4096);
+        let proxy = TestProxy::before(&fake);
+        let mut sent = pressed();
+        if streamed {
+            sent = sent.stream();
+        }
+        assert_eq!(proxy.chat(&sent).ok().action(), "none", "nobody waits for a brief short of the wall");
+        assert_eq!(fake.last().body, sent.body());
+        fake.wait("a summary", |seen| seen.iter().any(Seen::is_summary));
+        // It continues the very prompt that the server holds, reply included.
+        let asked = fake.summaries()[0].messages();
+        assert_eq!(asked[..sent.messages.len()], sent.messages[..]);
+        assert_eq!(text(&asked[sent.messages.len()]), "Done; what is next?");
+        let next = past_the_wall(sent);
+        assert_eq!(proxy.chat(&next).ok().action(), "summarize");
+        let forwarded = sound(&next, &fake.last(), 4096);
+        assert!(summary_is_in(&forwarded));
+        assert_eq!(fake.summaries().len(), 1, "no second summary was asked for");
+    }
+}
+
+#[test]
+fn a_request_that_comes_meanwhile_goes_first() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let gate = Gate::default();
+    let held = gate.clone();
+    fake.script(
+        move |seen| {
+            if seen.is_summary() { Play::Wait(held.clone(), Box::new(Play::Usual)) } else { Play::Usual }
+        },
+    );
+    let proxy = TestProxy::before(&fake);
+    let sent = pressed();
+    proxy.chat(&sent).ok();
+    fake.wait("a summary", |seen| seen.iter().any(Seen::is_summary));
+    let next = sent.assistant("Done; what is next?").user("Wait, first this.");
+    let answer = proxy.chat(&next).ok();
+    assert_eq!(answer.action(), "none");
+    fake.wait_hung_up(1);
+    assert_eq!(fake.last().body, next.body());
+    // It is begun again behind that reply.
+    fake.wait("another summary", |seen| seen.iter().filter(|s| s.is_summary()).count() == 2);
+}
+
+#[test]
+fn a_request_at_the_wall_waits_for_the_brief_in_the_making() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let gate = Gate::default();
+    let held = gate.clone();
+    fake.script(
+        move |seen| {
+            if seen.is_summary() { Play::Wait(held.clone(), Box::new(Play::Usual)) } else { Play::Usual }
+        },
+    );
+    let proxy = TestProxy::before(&fake);
+    let sent = pressed();
+    proxy.chat(&sent).ok();
+    fake.wait("a summary", |seen| seen.iter().any(Seen::is_summary));
+    let next = past_the_wall(sent);
+    let counted = |seen: &[Seen]| seen.iter().filter(|s| s.path().ends_with("/input_tokens")).count();
+    let before = counted(&fake.all());
+    let mut conn = proxy.begin(&next);
+    fake.wait("the next request to be looked at", |seen| counted(seen) > before);
+    gate.open();
+    let answer = conn.answer().ok();
+    assert_eq!(answer.action(), "summarize");
+    assert!(summary_is_in(&sound(&next, &fake.last(), 4096)));
+    assert_eq!(fake.summaries().len(), 1);
+}
+
+#[test]
+fn a_client_that_gives_up_stops_the_summary_it_waits_for() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    fake.script(
+        |seen| {
+            if seen.is_summary() { Play::Wait(Gate::default(), Box::new(Play::Usual)) } else { Play::Usual }
+        },
+    );
+    let proxy = TestProxy::with(&[fake.url()], "[context]\nbackground = false\n");
+    let conn = proxy.begin(&past_the_wall(pressed()));
+    fake.wait("a summary", |seen| seen.iter().any(Seen::is_summary));
+    drop(conn);
+    fake.wait_hung_up(1);
+    assert!(fake.mains().is_empty());
+    // The next one is not held up by what was left behind.
+    fake.script(|_| Play::Usual);
+    assert_eq!(proxy.chat(&past_the_wall(pressed())).ok().action(), "summarize");
+}
+
+/// Requests of other conversations: more than enough time for a summary that was begun to be seen.
+fn others(proxy: &TestProxy) {
+    for n in 0..8 {
+        proxy.chat(&chat().user(&format!("other {n}"))).ok();
+    }
+}
+
+#[test]
+fn nothing_is_made_ahead_where_it_is_not_wanted() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    for toml in [
+        "[context]\nbackground = false\nsummarize_at = 0.99\n",
+        "[context]\nstrategy = \"truncate\"\nsummarize_at = 0.99\n",
+        "[context]\nstrategy = \"off\"\n",
+    ] {
+        let proxy = TestProxy::with(&[fake.url()], toml);
+        assert_eq!(proxy.chat(&pressed()).ok().action(), "none", "{toml}");
+        others(&proxy);
+        assert!(fake.summaries().is_empty(), "{toml}");
+    }
+    // Nor after a reply that broke off.
+    fake.script(|seen| {
+        let event = b"data: {\"choices\":[{\"delta\":{\"content\":\"x\"}}],\"usage\":{\"prompt_tokens\":2800}}\n\n";
+        if seen.is_main() { Play::Cut([sse_head(), chunk(event)].concat()) } else { Play::Usual }
+    });
+    let proxy = TestProxy::before(&fake);
+    proxy.chat(&pressed().stream()).ok();
+    fake.script(|_| Play::Usual);
+    others(&proxy);
+    assert!(fake.summaries().is_empty());
+}
+
+#[test]
+fn a_brief_of_no_use_is_not_kept() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    fake.set(|s| s.summary = "I'm sorry, but I can't help with that request.".into());
+    let proxy = TestProxy::before(&fake);
+    let sent = pressed();
+    proxy.chat(&sent).ok();
+    // Continued, then as a transcript.
+    fake.wait("both tries", |seen| seen.iter().filter(|s| s.is_summary()).count() == 2);
+    fake.set(|s| s.summary = SUMMARY.into());
+    let next = past_the_wall(sent);
+    assert_eq!(proxy.chat(&next).ok().action(), "summarize");
+    let forwarded = sound(&next, &fake.last(), 4096);
+    assert!(!forwarded.to_string().contains("can't help"));
+}
+
+#[test]
+fn one_conversation_may_ask_many_things_at_once() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let proxy = TestProxy::before(&fake);
+    let trunk = pressed();
+    std::thread::scope(|scope| {
+        for n in 0..8 {
+            let (proxy, trunk) = (&proxy, trunk.clone());
+            scope.spawn(move || {
+                let mut sent = trunk;
+                if n % 2 == 0 {
+                    sent = sent.stream();
+                }
+                for k in 0..4 {
+                    sent =
+                        sent.assistant("Done.").user(&format!("Question {k} of {}: {}", n / 2, prose(k + n / 2, 900)));
+                    let answer = proxy.chat(&sent).ok();
+                    assert!(answer.whole);
+                }
+            });
+        }
+    });
+    for seen in fake.mains() {
+        let forwarded = seen.json();
+        assert!(tokens(&forwarded) < 4096);
+        assert_eq!(faults(&json!({"messages": [forwarded["messages"][0]]}), &forwarded), Vec::<String>::new());
+    }
+    proxy.eventually("/windowsill/conversations", |all| all["conversations"].as_array().unwrap().len() >= 4);
+}
+
+#[test]
+fn compact_summarizes_now() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let proxy = TestProxy::with(&[fake.url()], "[context]\nbackground = false\nsummarize_at = 0.99\n");
+    let sent = pressed();
+    let answer = proxy.chat(&sent).ok();
+    let id = answer.header("x-windowsill-conversation").unwrap().to_owned();
+    let path = format!("/windowsill/conversations/{id}/compact");
+    proxy.eventually(&format!("/windowsill/conversations/{id}"), |_| true);
+    let done = proxy.post(&path, &[], br#"{"focus": "KEEP-THE-ROSES"}"#).ok().json();
+    assert!(done["after"].as_u64().unwrap() < done["before"].as_u64().unwrap(), "{done}");
+    assert_eq!(done["written_by_a_model"], true);
+    let asked = fake.summaries();
+    assert!(text(asked[0].messages().last().unwrap()).contains("KEEP-THE-ROSES"));
+    // The next request goes by it.
+    let next = sent.assistant("Done; what is next?").user("Go on.");
+    let answer = proxy.chat(&next).ok();
+    let forwarded = sound(&next, &fake.last(), 4096);
+    assert!(summary_is_in(&forwarded), "{}", answer.action());
+    assert_eq!(proxy.post(&path, &[], b"not json").status, 400);
+}

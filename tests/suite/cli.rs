@@ -1,0 +1,223 @@
+//! The command line, by the real binary: what it prints where, and how it exits.
+
+use std::process::Output;
+
+use serde_json::Value;
+
+use super::record::ids;
+use super::support::*;
+
+fn stdout(out: &Output) -> String {
+    String::from_utf8_lossy(&out.stdout).into_owned()
+}
+
+#[track_caller]
+fn code(out: &Output, expected: i32) {
+    assert_eq!(out.status.code(), Some(expected), "{}\n{}", stdout(out), String::from_utf8_lossy(&out.stderr));
+}
+
+/// Exactly one JSON document and nothing else on stdout.
+#[track_caller]
+fn document(out: &Output) -> Value {
+    code(out, 0);
+    serde_json::from_slice(&out.stdout).unwrap_or_else(|e| panic!("{e}: {}", stdout(out)))
+}
+
+fn long() -> Chat {
+    let mut out = chat().system("You are a helpful assistant.").user("Let us plan the garden.").tools();
+    out = out.step(1, &prose(1, 9_000));
+    for n in 0..3 {
+        out = out.assistant(&prose(n, 1_000)).user(&format!("And what about item {n}?"));
+    }
+    out
+}
+
+#[test]
+fn plan_and_count_say_what_the_proxy_would_do_and_send_nothing() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let proxy = TestProxy::before(&fake);
+    let file = proxy.dir.path().join("chat.json");
+    let sent = long();
+    std::fs::write(&file, sent.body()).unwrap();
+    let name = file.to_str().unwrap();
+
+    let plan = document(&proxy.cli(&["plan", name, "--json"]));
+    assert_eq!((plan["window"].as_u64(), plan["action"].as_str()), (Some(4096), Some("evict")), "{plan}");
+    assert_eq!(plan["window_source"], "asked of /props");
+    assert!(plan["after"]["prompt"].as_u64().unwrap() < plan["before"]["prompt"].as_u64().unwrap());
+    assert_eq!(plan["because"].as_array().unwrap().len(), 1);
+    assert!(fake.mains().is_empty() && fake.summaries().is_empty());
+    let page = proxy.cli(&["plan", name]);
+    code(&page, 0);
+    assert!(stdout(&page).contains("evict") && stdout(&page).contains("4,096"), "{}", stdout(&page));
+    // As announced.
+    assert_eq!(proxy.chat(&sent).ok().action(), "evict");
+    // But for the path of the original, which is that of the folder.
+    assert!(u64::from(tokens(&fake.last().json())).abs_diff(plan["prompt_tokens"].as_u64().unwrap()) < 20);
+
+    let count = document(&proxy.cli(&["count", name, "--json"]));
+    assert_eq!(count["source"], "counted by the server");
+    let regions = count["regions"].as_object().unwrap();
+    let mut names: Vec<_> = regions.keys().map(String::as_str).collect();
+    names.sort_unstable();
+    assert_eq!(names, ["brief", "history", "media", "system", "tools"]);
+    let total = count["total"].as_u64().unwrap();
+    assert_eq!(regions.values().map(|v| v.as_u64().unwrap()).sum::<u64>(), total);
+    let real = u64::from(tokens(&sent.value()));
+    assert!(total.abs_diff(real) <= real / 50, "{total} against {real}");
+
+    // A bare array, and another model, and no window to be had.
+    std::fs::write(&file, serde_json::to_vec(&sent.messages).unwrap()).unwrap();
+    document(&proxy.cli(&["plan", name, "--json", "--model", "qwen3:8b", "--num-ctx", "2048"]));
+    let lonely = tempfile::tempdir().unwrap();
+    let out = cli(
+        lonely.path(),
+        &["plan", name, "--json", "--upstream", &format!("http://{}", Fake::absent()), "--num-ctx", "2048"],
+    );
+    assert_eq!(document(&out)["window"], 2048, "a configured window needs no server");
+}
+
+#[test]
+fn bad_input_is_told_from_a_bad_command_line() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let proxy = TestProxy::before(&fake);
+    let dir = proxy.dir.path();
+    let file = dir.join("x.json");
+    let name = file.to_str().unwrap();
+    std::fs::write(&file, "not json").unwrap();
+    code(&proxy.cli(&["plan", name]), 1);
+    std::fs::write(&file, chat().system(&prose(1, 40_000)).user("hi").body()).unwrap();
+    let out = proxy.cli(&["plan", name, "--json"]);
+    code(&out, 1);
+    assert!(out.stdout.is_empty() && String::from_utf8_lossy(&out.stderr).contains("maximum context length"));
+    code(&proxy.cli(&["plan", "/nonexistent/file.json"]), 2);
+    code(&proxy.cli(&["plan"]), 2);
+    code(&proxy.cli(&["no-such-command"]), 2);
+    code(&proxy.cli(&["count", name, "--num-ctx", "many"]), 2);
+    code(&proxy.cli(&["--help"]), 0);
+    code(&proxy.cli(&["--version"]), 0);
+    std::fs::write(dir.join("config.toml"), "[context]\nclear_att = 0.5\n").unwrap();
+    let out = proxy.cli(&["context"]);
+    code(&out, 2);
+    let said = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert!(said.contains("config.toml:2") && said.contains("clear_att") && said.contains("clear_at"), "{said}");
+    assert!(out.stdout.is_empty());
+    let out = proxy.cli(&["serve"]);
+    code(&out, 2);
+}
+
+#[test]
+fn serve_says_where_it_listens_and_why_it_cannot() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let dir = tempfile::tempdir().unwrap();
+    let served = Served::start(dir.path(), &[fake.url()], "");
+    assert_eq!(request(served.address, "GET", "/readyz", &[], b"").status, 200);
+    let other = tempfile::tempdir().unwrap();
+    let out = cli(other.path(), &["serve", "--listen", &served.address.to_string(), "--upstream", &fake.url()]);
+    code(&out, 1);
+    assert!(String::from_utf8_lossy(&out.stderr).contains("hint"), "{}", String::from_utf8_lossy(&out.stderr));
+    assert!(out.stdout.is_empty());
+}
+
+#[test]
+fn context_and_recall_read_the_record_while_it_is_written() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let proxy = TestProxy::before(&fake);
+    let empty = tempfile::tempdir().unwrap();
+    let out = cli(empty.path(), &["context"]);
+    code(&out, 1);
+    assert!(String::from_utf8_lossy(&out.stderr).contains("no record"));
+
+    let sent = long();
+    let answer = proxy.chat(&sent).ok();
+    let id = answer.header("x-windowsill-conversation").unwrap().to_owned();
+    let listed = document(&proxy.cli(&["context", "--json"]));
+    assert_eq!(listed["conversations"][0]["id"], id.as_str());
+    let one = document(&proxy.cli(&["context", &id[..8], "--json"]));
+    assert_eq!((one["id"].as_str(), one["state"]["window"].as_u64()), (Some(id.as_str()), Some(4096)));
+    assert!(stdout(&proxy.cli(&["context"])).contains(&id));
+    assert!(stdout(&proxy.cli(&["context", &id])).contains("evict"));
+    code(&proxy.cli(&["context", "nonesuch"]), 1);
+
+    let record = ids(&fake.last().body).into_iter().next().unwrap();
+    let original = text(&sent.messages[3]);
+    assert_eq!(proxy.cli(&["recall", &record]).stdout, original.as_bytes());
+    let part = proxy.cli(&["recall", &record, "--range", "2..5"]);
+    assert_eq!(stdout(&part), original.split_inclusive('\n').skip(1).take(4).collect::<String>());
+    assert_eq!(
+        stdout(&proxy.cli(&["recall", &record, "--range", "3.."])),
+        original.split_inclusive('\n').skip(2).collect::<String>()
+    );
+    code(&proxy.cli(&["recall", &record, "--range", "5..2"]), 2);
+    code(&proxy.cli(&["recall", &record, "--range", "x"]), 2);
+    let whole = document(&proxy.cli(&["recall", &record, "--json"]));
+    assert_eq!((whole["text"].as_str(), whole["id"].as_str()), (Some(original.as_str()), Some(record.as_str())));
+    assert_eq!(whole["conversation"], id.as_str());
+    // A term finds it, and the messages that never left the prompt.
+    let term = original.split_whitespace().find(|w| w.contains('_')).unwrap().to_owned();
+    let hits = document(&proxy.cli(&["recall", &term, "--json"]));
+    assert!(hits["hits"].as_array().unwrap().iter().any(|h| h["id"] == record.as_str()), "{term}: {hits}");
+    let hits = document(&proxy.cli(&["recall", "garden", "--json"]));
+    assert_eq!(hits["hits"][0]["conversation"], id.as_str());
+    let at = format!("{id}:0");
+    assert_eq!(serde_json::from_slice::<Value>(&proxy.cli(&["recall", &at]).stdout).unwrap(), sent.messages[1]);
+    let out = proxy.cli(&["recall", "zzz-nowhere-zzz"]);
+    code(&out, 1);
+    let json = proxy.cli(&["recall", "zzz-nowhere-zzz", "--json"]);
+    code(&json, 1);
+    assert_eq!(serde_json::from_slice::<Value>(&json.stdout).unwrap()["hits"], serde_json::json!([]));
+}
+
+#[test]
+fn compact_asks_the_running_proxy() {
+    let fake = Fake::start(Kind::LlamaServer, 8192);
+    let dir = tempfile::tempdir().unwrap();
+    let served = Served::start(dir.path(), &[fake.url()], "");
+    let mut sent = chat().system("s").user("Let us plan the garden.");
+    for n in 0..9 {
+        sent = sent.assistant(&prose(n, 1_000)).user(&format!("And item {n}?"));
+    }
+    let answer = request(served.address, "POST", "/v1/chat/completions", &[], &sent.body()).ok();
+    let id = answer.header("x-windowsill-conversation").unwrap().to_owned();
+    let until = std::time::Instant::now() + PATIENCE;
+    while request(served.address, "GET", &format!("/windowsill/conversations/{id}"), &[], b"").status != 200 {
+        assert!(std::time::Instant::now() < until, "never recorded");
+    }
+    // The command line finds it by its config: the address is the one that was given.
+    let config = std::fs::read_to_string(dir.path().join("config.toml")).unwrap();
+    std::fs::write(dir.path().join("config.toml"), config.replace("127.0.0.1:0", &served.address.to_string())).unwrap();
+    let done = document(&cli(dir.path(), &["compact", &id, "--focus", "KEEP-ROSES", "--json"]));
+    assert_eq!(done["conversation"], id.as_str());
+    assert!(done["after"].as_u64() < done["before"].as_u64());
+    assert!(text(fake.summaries()[0].messages().last().unwrap()).contains("KEEP-ROSES"));
+    let out = cli(dir.path(), &["compact", "nonesuch"]);
+    code(&out, 1);
+    assert!(String::from_utf8_lossy(&out.stderr).contains("nonesuch"));
+    served.kill();
+    let out = cli(dir.path(), &["compact", &id]);
+    code(&out, 1);
+    assert!(
+        String::from_utf8_lossy(&out.stderr).contains("windowsill serve"),
+        "{}",
+        String::from_utf8_lossy(&out.stderr)
+    );
+}
+
+#[test]
+fn profiles_are_shown_and_checked() {
+    let dir = tempfile::tempdir().unwrap();
+    let listed = document(&cli(dir.path(), &["profile", "list", "--json"]));
+    assert!(listed.to_string().contains("qwen3"));
+    code(&cli(dir.path(), &["profile", "list"]), 0);
+    let shown = document(&cli(dir.path(), &["profile", "show", "qwen3:8b", "--json"]));
+    assert!(shown.to_string().contains("\"qwen3\""), "{shown}");
+    let page = cli(dir.path(), &["profile", "show", "mistral-7b"]);
+    assert!(stdout(&page).contains("strict_alternation"), "{}", stdout(&page));
+    document(&cli(dir.path(), &["profile", "check", "--json"]));
+    let bad = dir.path().join("bad.toml");
+    std::fs::write(&bad, "[match]\nnames = [\"x\"]\n[context]\nclear_at = 7\n").unwrap();
+    let out = cli(dir.path(), &["profile", "check", bad.to_str().unwrap(), "--json"]);
+    code(&out, 2);
+    let said: Value = serde_json::from_slice(&out.stdout).unwrap();
+    assert!(said.to_string().contains("clear_at"), "{said}");
+}

@@ -1,0 +1,339 @@
+//! What is remembered: the same history gives the same bytes, whatever happened in between, and no original is lost.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::support::*;
+
+/// A session of steps whose results are large enough to be rewritten at a window of 4,096.
+fn session(steps: usize) -> Chat {
+    let mut out = chat().system("You are a coding agent.").user("Repair the ingest service.").tools();
+    for n in 0..steps {
+        let bytes = if n % 5 == 3 { 9_000 } else { 1_200 };
+        out = out.step(n, &prose(n as u64, bytes));
+    }
+    out
+}
+
+/// The first `n` messages of a request.
+fn cut(chat: &Chat, n: usize) -> Chat {
+    Chat { messages: chat.messages[..n].to_vec(), fields: chat.fields.clone() }
+}
+
+/// Where turns end: behind each result.
+fn turns(chat: &Chat) -> Vec<Chat> {
+    (1..=chat.messages.len()).filter(|n| chat.messages[n - 1]["role"] == "tool").map(|n| cut(chat, n)).collect()
+}
+
+/// Ids of originals that a forwarded request points at.
+pub(crate) fn ids(body: &[u8]) -> BTreeSet<String> {
+    let text = String::from_utf8_lossy(body);
+    let found = text.match_indices("recall r").map(|(at, _)| {
+        let rest = &text[at + "recall ".len()..];
+        rest.chars().take_while(char::is_ascii_alphanumeric).collect::<String>()
+    });
+    found.filter(|id| id.len() >= 13).collect()
+}
+
+/// Every original that the request points at is on disk, in the record, and was in the history word for word.
+#[track_caller]
+pub(crate) fn nothing_is_lost(dir: &std::path::Path, history: &Chat, body: &[u8]) -> usize {
+    let texts: BTreeSet<String> = history.messages.iter().map(text).collect();
+    let found = ids(body);
+    for id in &found {
+        let file = std::fs::read_to_string(dir.join(format!("data/large_tool_results/{id}.txt"))).unwrap();
+        let printed = cli(dir, &["recall", id]);
+        assert!(printed.status.success(), "{id}: {}", String::from_utf8_lossy(&printed.stderr));
+        assert!(texts.contains(&file), "{id} is not what the client sent");
+        assert_eq!(printed.stdout, file.as_bytes(), "{id}");
+    }
+    found.len()
+}
+
+#[test]
+fn the_same_history_gives_the_same_bytes_before_and_after_a_restart() {
+    for kind in [Kind::LlamaServer, Kind::OpenAi] {
+        let fake = Fake::start(kind, 4096);
+        let toml = "[window]\nnum_ctx = 4096\n[context]\nbackground = false\n";
+        let mut proxy = TestProxy::with(&[fake.url()], toml);
+        let all = session(24);
+        let mut sent = Vec::new();
+        for turn in turns(&all) {
+            proxy.chat(&turn).ok();
+            let first = fake.last().body;
+            proxy.chat(&turn).ok();
+            assert_eq!(fake.last().body, first, "sent again, {kind:?}");
+            sent.push((turn, first));
+        }
+        assert!(sent.iter().filter(|(turn, body)| *body != turn.body()).count() > 5, "much was rewritten");
+        let dir = proxy.stop();
+        proxy = TestProxy::at(Arc::clone(&dir), &[fake.url()], toml);
+        // In any order: an older prefix too keeps the view it had.
+        for (turn, before) in sent.iter().rev().step_by(3).chain(&sent) {
+            let answer = proxy.chat(turn).ok();
+            assert_eq!(String::from_utf8_lossy(&fake.last().body), String::from_utf8_lossy(before), "{kind:?}");
+            assert_eq!(answer.action(), "none");
+        }
+        let (last, body) = sent.last().unwrap();
+        assert!(nothing_is_lost(dir.path(), last, body) >= 1);
+    }
+}
+
+#[test]
+fn kill_nine_at_any_point_loses_nothing() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let dir = tempfile::tempdir().unwrap();
+    let mut dice = Dice(20_261_121);
+    let all = session(20);
+    let turns = turns(&all);
+    let mut forwarded: Vec<(usize, Vec<u8>)> = Vec::new();
+    let mut next = 0;
+    let mut kills = 0;
+    while next < turns.len() {
+        let served = Served::start(dir.path(), &[fake.url()], "");
+        // What was sent before is sent again as it was.
+        let again: Vec<_> = forwarded.iter().rev().take(2).chain(forwarded.first()).cloned().collect();
+        for (n, body) in again {
+            request(served.address, "POST", "/v1/chat/completions", &[], &turns[n].body()).ok();
+            assert_eq!(String::from_utf8_lossy(&fake.last().body), String::from_utf8_lossy(&body), "turn {n}");
+        }
+        let goes_on = 1 + dice.below(4);
+        for _ in 0..goes_on {
+            if next < turns.len() {
+                request(served.address, "POST", "/v1/chat/completions", &[], &turns[next].body()).ok();
+                forwarded.push((next, fake.last().body));
+                next += 1;
+            }
+        }
+        if next >= turns.len() {
+            break;
+        }
+        // Killed in the middle of a request: as it comes, while it is worked on, or when the server has it.
+        let before = fake.count();
+        let mut conn = Conn::open(served.address);
+        let body = turns[next].body();
+        conn.send("POST", "/v1/chat/completions", &[], &body);
+        match dice.below(3) {
+            0 => {}
+            1 => (0..dice.below(3_000_000)).for_each(|n| {
+                std::hint::black_box(n);
+            }),
+            _ => fake.wait("the request", |seen| seen.iter().filter(|s| s.is_main()).count() > before),
+        }
+        served.kill();
+        kills += 1;
+        drop(conn);
+        if fake.count() > before {
+            let seen = fake.last();
+            assert!(nothing_is_lost(dir.path(), &turns[next], &seen.body) <= 100);
+            forwarded.push((next, seen.body));
+            next += 1;
+        }
+    }
+    assert!(kills >= 4, "{kills}");
+    let (n, body) = forwarded.last().unwrap();
+    assert!(nothing_is_lost(dir.path(), &turns[*n], body) >= 1);
+    for seen in fake.mains() {
+        assert!(tokens(&seen.json()) < 4096);
+    }
+}
+
+#[test]
+fn a_fork_keeps_what_depends_on_the_common_part() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let proxy = TestProxy::before(&fake);
+    let mut trunk = chat().system("s").user("Look at this.").tools();
+    trunk = trunk.step(1, &prose(1, 12_000));
+    assert_eq!(proxy.chat(&trunk).ok().action(), "evict");
+    trunk = trunk.assistant("I have read it.");
+    let one = proxy.chat(&trunk.clone().user("Then do the first thing.")).ok();
+    let first = fake.last().messages();
+    let two = proxy.chat(&trunk.clone().user("Then do the second thing instead.")).ok();
+    let second = fake.last().messages();
+    let common = trunk.messages.len();
+    assert_eq!(first[..common], second[..common], "the preview is the same in both");
+    assert_eq!(text(second.last().unwrap()), "Then do the second thing instead.");
+    assert_eq!((one.action(), two.action()), ("none", "none"));
+    let name = |a: &Answer| a.header("x-windowsill-conversation").unwrap().to_owned();
+    assert_ne!(name(&one), name(&two));
+    let fork = proxy.eventually(&format!("/windowsill/conversations/{}", name(&two)), |_| true);
+    assert_eq!(fork["parent"]["conversation"], name(&one));
+    assert_eq!(fork["parent"]["messages"], 4);
+    // The trunk goes on under its own name.
+    let on = proxy.chat(&trunk.user("Then do the first thing.").assistant("Done.").user("Thanks.")).ok();
+    assert_eq!(name(&on), name(&one));
+}
+
+/// A history that comes whole in its first request is edited at its end: the common part has no request of its own, and
+/// still keeps its edits.
+#[test]
+fn an_edited_last_message_keeps_the_edits_of_a_first_request() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let proxy = TestProxy::before(&fake);
+    let trunk =
+        chat().system("s").user("Look at this.").tools().step(1, &prose(1, 12_000)).assistant("I have read it.");
+    assert_eq!(proxy.chat(&trunk.clone().user("Do the first thing.")).ok().action(), "evict");
+    let first = fake.last().messages();
+    let two = proxy.chat(&trunk.clone().user("Do the second thing instead.")).ok();
+    let second = fake.last().messages();
+    let common = trunk.messages.len();
+    assert_eq!(first[..common], second[..common], "the preview is the same in both");
+    assert_eq!(two.action(), "none");
+}
+
+/// A history with an evicted result in a parallel step, and a fold far behind it.
+fn rewritten() -> Chat {
+    chat()
+        .system("s")
+        .user("  Look at these three files.")
+        .calls(&[
+            ("a", "read_file", r#"{"path":"a.rs","lines":[1,2]}"#),
+            ("b", "read_file", r#"{"path":"b.rs"}"#),
+            ("c", "run", "{}"),
+        ])
+        .result("a", &prose(1, 9_000))
+        .result("b", &prose(2, 300))
+        .result("c", &prose(3, 8_000))
+        .assistant("I have read them.\n")
+        .user("Go on.")
+        .tools()
+}
+
+#[test]
+fn what_clients_change_without_saying_anything_keeps_the_view() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let proxy = TestProxy::before(&fake);
+    let plain = rewritten();
+    let first = proxy.chat(&plain).ok();
+    assert_eq!(first.action(), "evict");
+    let conversation = first.header("x-windowsill-conversation").unwrap().to_owned();
+    let reference = fake.last();
+    let shown = |seen: &Seen, id: &str| {
+        let all = seen.messages();
+        text(all.iter().find(|m| m["tool_call_id"] == id).unwrap())
+    };
+    let change = |act: &dyn Fn(&mut Vec<Value>)| {
+        let mut changed = plain.clone();
+        act(&mut changed.messages);
+        changed
+    };
+    let cases: [(&str, Chat); 6] = [
+        ("parallel results in another order", change(&|m| m.swap(3, 5))),
+        (
+            "a cache marker moved",
+            change(&|m| {
+                let said = text(&m[7]);
+                m[7] = json!({"role": "user", "content": [{"type": "text", "text": said, "cache_control": {"type": "ephemeral"}}]});
+            }),
+        ),
+        (
+            "text trimmed",
+            change(&|m| {
+                m[1]["content"] = json!("Look at these three files.");
+                m[6]["content"] = json!("I have read them.");
+            }),
+        ),
+        (
+            "arguments written anew",
+            change(&|m| {
+                m[2]["tool_calls"][0]["function"]["arguments"] = json!("{ \"lines\": [ 1, 2 ], \"path\": \"a.rs\" }")
+            }),
+        ),
+        ("content empty instead of null", change(&|m| m[2]["content"] = json!(""))),
+        ("the date in the system prompt", change(&|m| m[0]["content"] = json!("s; today is Friday"))),
+    ];
+    for (what, changed) in cases {
+        let answer = proxy.chat(&changed).ok();
+        let seen = fake.last();
+        assert_eq!(answer.action(), "none", "{what}");
+        assert_eq!(answer.header("x-windowsill-conversation"), Some(conversation.as_str()), "{what}");
+        for id in ["a", "b", "c"] {
+            assert_eq!(shown(&seen, id), shown(&reference, id), "{what}: {id}");
+        }
+        assert_eq!(faults(&changed.value(), &seen.json()), Vec::<String>::new(), "{what}");
+    }
+}
+
+#[test]
+fn a_session_named_by_the_client_stands_apart() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let proxy = TestProxy::before(&fake);
+    let body = rewritten().body();
+    let one = proxy.post("/v1/chat/completions", &[("x-windowsill-session", "alpha")], &body).ok();
+    let two = proxy.post("/v1/chat/completions", &[("x-windowsill-session", "beta")], &body).ok();
+    let again = proxy.post("/v1/chat/completions", &[("x-windowsill-session", "alpha")], &body).ok();
+    let name = |a: &Answer| a.header("x-windowsill-conversation").unwrap().to_owned();
+    assert_eq!((name(&one).as_str(), name(&two).as_str(), name(&again).as_str()), ("alpha", "beta", "alpha"));
+    assert_eq!((one.action(), two.action(), again.action()), ("evict", "evict", "none"));
+    let listed = proxy.get("/windowsill/conversations").ok().json();
+    assert_eq!(listed["conversations"].as_array().unwrap().len(), 2);
+}
+
+#[test]
+fn the_record_can_be_looked_at() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let proxy = TestProxy::before(&fake);
+    let request = rewritten();
+    let answer = proxy.chat(&request).ok();
+    let id = answer.header("x-windowsill-conversation").unwrap();
+    let seen = fake.last();
+    // What the reply adds does not undo what the request wrote.
+    proxy.eventually("/windowsill/events", |e| e.to_string().contains("model_usage"));
+    let one = proxy.get(&format!("/windowsill/conversations/{id}")).ok().json();
+    assert_eq!(one["id"], id);
+    assert_eq!(one["model"], MODEL);
+    assert_eq!(one["title"], "Look at these three files.");
+    assert_eq!((&one["state"]["window"], &one["messages"]), (&json!(4096), &json!(7)));
+    assert_eq!(one["state"]["window_source"], "asked of /props");
+    let regions = &one["state"]["regions"];
+    let sum: u64 = ["system", "tools", "brief", "history", "media"].iter().map(|r| regions[r].as_u64().unwrap()).sum();
+    assert_eq!(regions["prompt"], sum);
+    assert_eq!(one["compactions"][0]["data"]["action"], "evict");
+    // The view is what was forwarded, system messages aside.
+    let view = proxy.get(&format!("/windowsill/conversations/{id}/view")).ok().json();
+    assert_eq!(view["messages"].as_array().unwrap()[..], seen.messages()[1..]);
+    let record = ids(&seen.body).into_iter().next().unwrap();
+    let whole = proxy.get(&format!("/windowsill/records/{record}")).ok().text();
+    assert!(request.messages.iter().any(|m| text(m) == whole));
+    let part = proxy.get(&format!("/windowsill/records/{record}?range=2..4")).ok().text();
+    assert_eq!(part, whole.split_inclusive('\n').skip(1).take(3).collect::<String>());
+    assert_eq!(proxy.get(&format!("/windowsill/records/{record}?range=b..a")).status, 400);
+    let events = proxy.get("/windowsill/events").ok().json();
+    let kinds: Vec<_> = events["events"].as_array().unwrap().iter().map(|e| e["kind"].as_str().unwrap()).collect();
+    assert!(kinds.contains(&"context_compaction"), "{kinds:?}");
+    let next = events["next"].as_i64().unwrap();
+    // No message text in events (invariant 7).
+    assert!(!events.to_string().contains("Look at these") && !events.to_string().contains("Part 1:"));
+    let later = proxy.get(&format!("/windowsill/events?since={next}")).ok().json();
+    assert!(later["events"].as_array().unwrap().iter().all(|e| e["id"].as_i64().unwrap() > next));
+    let metrics = proxy.get("/metrics").ok();
+    assert!(metrics.header("content-type").unwrap().starts_with("text/plain"));
+    let text = metrics.text();
+    let names: Vec<_> = text.lines().filter(|l| !l.starts_with('#') && !l.is_empty()).collect();
+    assert!(!names.is_empty() && names.iter().all(|l| l.starts_with("windowsill_")), "{text}");
+    let counted =
+        names.iter().any(|l| l.starts_with("windowsill_requests_total") && l.contains("evict") && l.ends_with(" 1"));
+    assert!(counted, "{text}");
+    assert!(!text.contains("Look at"));
+    let windows = proxy.get("/windowsill/models").ok().json();
+    assert_eq!((&windows["models"][0]["window"], &windows["models"][0]["source"]), (&json!(4096), &json!("/props")));
+}
+
+#[cfg(unix)]
+#[test]
+fn only_the_owner_may_read_the_record() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let proxy = TestProxy::before(&fake);
+    proxy.chat(&rewritten()).ok();
+    let mode = |path: std::path::PathBuf| std::fs::metadata(&path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(proxy.data()), 0o700);
+    assert_eq!(mode(proxy.data().join("windowsill.sqlite")), 0o600);
+    let results = proxy.data().join("large_tool_results");
+    assert_eq!(mode(results.clone()), 0o700);
+    for file in std::fs::read_dir(results).unwrap() {
+        assert_eq!(mode(file.unwrap().path()), 0o600);
+    }
+}

@@ -1,0 +1,11 @@
+//! What the tests of the edges are made of: fake servers, a client that sees every byte, the proxy under test.
+
+pub(crate) mod chat;
+pub(crate) mod fake;
+pub(crate) mod http;
+pub(crate) mod proxy;
+
+pub(crate) use chat::{Chat, Dice, MODEL, chat, faults, prose, text, tokens, tool};
+pub(crate) use fake::{Fake, Gate, Kind, Play, SUMMARY, Seen, chunk, sse_head, too_long, whole};
+pub(crate) use http::{Answer, Conn, PATIENCE, request};
+pub(crate) use proxy::{Served, TestProxy, cli};

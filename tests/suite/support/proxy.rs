@@ -1,0 +1,212 @@
+//! The proxy under test: in this process, or as the real binary.
+
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::Arc;
+use std::time::Instant;
+
+use serde_json::Value;
+use tempfile::TempDir;
+use tokio::sync::oneshot;
+use windowsill::config::{Config, Environment, Flags, load_from};
+use windowsill::proxy::App;
+use windowsill::server;
+
+use super::chat::Chat;
+use super::fake::Fake;
+use super::http::{Answer, Conn, PATIENCE, request};
+
+/// The whole proxy in this process, on a port of its own.
+pub(crate) struct TestProxy {
+    pub(crate) address: SocketAddr,
+    pub(crate) dir: Arc<TempDir>,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+/// `config.toml`: keys at the top, upstreams, tables.
+fn config_text(urls: &[String], toml: &str) -> String {
+    let tables = toml.find('[').unwrap_or(toml.len());
+    let mut text = format!("listen = \"127.0.0.1:0\"\n{}\n", &toml[..tables]);
+    for (n, url) in urls.iter().enumerate() {
+        text += &format!("[[upstream]]\nname = \"up{n}\"\nurl = \"{url}\"\n");
+    }
+    text + &toml[tables..]
+}
+
+fn write_config(dir: &Path, urls: &[String], toml: &str) -> PathBuf {
+    let file = dir.join("config.toml");
+    std::fs::write(&file, config_text(urls, toml)).unwrap();
+    file
+}
+
+impl TestProxy {
+    /// Before one server, with a fresh record.
+    pub(crate) fn before(fake: &Fake) -> TestProxy {
+        TestProxy::with(&[fake.url()], "")
+    }
+
+    /// With settings of `config.toml` beside the upstreams.
+    pub(crate) fn with(urls: &[String], toml: &str) -> TestProxy {
+        TestProxy::at(Arc::new(tempfile::tempdir().unwrap()), urls, toml)
+    }
+
+    /// On a record that may be there already.
+    pub(crate) fn at(dir: Arc<TempDir>, urls: &[String], toml: &str) -> TestProxy {
+        let file = write_config(dir.path(), urls, toml);
+        let flags = Flags { config: Some(file), data_dir: Some(dir.path().join("data")), ..Flags::default() };
+        let environment = Environment { cwd: dir.path().to_owned(), ..Environment::default() };
+        let config = load_from(&flags, &environment).unwrap_or_else(|p| panic!("{p:?}"));
+        TestProxy::run(dir, config)
+    }
+
+    fn run(dir: Arc<TempDir>, config: Config) -> TestProxy {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
+        let address = listener.local_addr().unwrap();
+        let app = Arc::new(runtime.block_on(App::start(config)).unwrap().0);
+        let thread = std::thread::spawn(move || {
+            runtime.block_on(async move {
+                let shutdown = async {
+                    let _ = stopped.await;
+                };
+                server::run(listener, Arc::clone(&app), shutdown).await.unwrap();
+                app.close().await;
+            });
+        });
+        TestProxy { address, dir, stop: Some(stop), thread: Some(thread) }
+    }
+
+    pub(crate) fn data(&self) -> PathBuf {
+        self.dir.path().join("data")
+    }
+
+    #[track_caller]
+    pub(crate) fn get(&self, path: &str) -> Answer {
+        request(self.address, "GET", path, &[], b"")
+    }
+
+    /// Asks until the answer is as it will be: what need not be durable at once is written behind the reply.
+    #[track_caller]
+    pub(crate) fn eventually(&self, path: &str, enough: impl Fn(&Value) -> bool) -> Value {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let answer = self.get(path);
+            if answer.status == 200 && enough(&answer.json()) {
+                return answer.json();
+            }
+            assert!(Instant::now() < until, "{path} stays {}", answer.text());
+            std::thread::yield_now();
+        }
+    }
+
+    #[track_caller]
+    pub(crate) fn post(&self, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Answer {
+        let mut all = vec![("Content-Type", "application/json")];
+        all.extend_from_slice(headers);
+        request(self.address, "POST", path, &all, body)
+    }
+
+    /// Sends a chat request.
+    #[track_caller]
+    pub(crate) fn chat(&self, chat: &Chat) -> Answer {
+        self.post("/v1/chat/completions", &[], &chat.body())
+    }
+
+    /// Begins a chat request; its reply is read by the test.
+    pub(crate) fn begin(&self, chat: &Chat) -> Conn {
+        let mut conn = Conn::open(self.address);
+        conn.send("POST", "/v1/chat/completions", &[("Content-Type", "application/json")], &chat.body());
+        conn
+    }
+
+    /// Tells it to stop; it may still be draining.
+    pub(crate) fn tell_to_stop(&mut self) {
+        if let Some(stop) = self.stop.take() {
+            let _ = stop.send(());
+        }
+    }
+
+    /// Stops it properly and leaves its folder.
+    pub(crate) fn stop(mut self) -> Arc<TempDir> {
+        self.tell_to_stop();
+        if let Some(thread) = self.thread.take() {
+            thread.join().unwrap();
+        }
+        Arc::clone(&self.dir)
+    }
+
+    /// What `windowsill ARGS` prints on this proxy's record.
+    pub(crate) fn cli(&self, args: &[&str]) -> Output {
+        cli(self.dir.path(), args)
+    }
+}
+
+impl Drop for TestProxy {
+    fn drop(&mut self) {
+        self.tell_to_stop();
+        if let Some(thread) = self.thread.take().filter(|_| !std::thread::panicking()) {
+            thread.join().unwrap();
+        }
+    }
+}
+
+/// Runs the real command line on the record and config of a folder.
+pub(crate) fn cli(dir: &Path, args: &[&str]) -> Output {
+    command(dir).args(args).output().unwrap()
+}
+
+fn command(dir: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_windowsill"));
+    let ours = std::env::vars_os().filter(|(k, _)| k.to_string_lossy().starts_with("WINDOWSILL_"));
+    ours.for_each(|(k, _)| {
+        command.env_remove(k);
+    });
+    command.current_dir(dir).arg("--data-dir").arg(dir.join("data"));
+    if dir.join("config.toml").is_file() {
+        command.arg("--config").arg(dir.join("config.toml"));
+    }
+    command
+}
+
+/// The real binary, serving.
+pub(crate) struct Served {
+    pub(crate) address: SocketAddr,
+    pub(crate) child: Child,
+}
+
+impl Served {
+    pub(crate) fn start(dir: &Path, urls: &[String], toml: &str) -> Served {
+        write_config(dir, urls, toml);
+        let mut child = command(dir).arg("serve").stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut line = String::new();
+        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        stdout.read_line(&mut line).unwrap();
+        let address = line.trim().strip_prefix("listening on http://").expect(&line).parse().unwrap();
+        // The pipe must not break.
+        std::thread::spawn(move || stdout.read_to_end(&mut Vec::new()));
+        Served { address, child }
+    }
+
+    /// `kill -9`.
+    pub(crate) fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// SIGTERM.
+    pub(crate) fn terminate(&self) {
+        let done = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status().unwrap();
+        assert!(done.success());
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
