@@ -119,7 +119,8 @@ impl Bench {
         if header("prompt-tokens-source") == "counted by the server" {
             assert_eq!(told, prompt, "{name}: what was counted is what was evaluated");
         } else {
-            assert!(f64::from(told) >= f64::from(prompt) * 0.99, "{name}: {told} estimated, {prompt} evaluated");
+            // 16 tokens are left unused beside an exact count, too; in a short prompt they are more than one in a hundred.
+            assert!(told + told / 100 + 16 >= prompt, "{name}: {told} estimated, {prompt} evaluated");
         }
         let window: u32 = header("window").parse().unwrap();
         // Conversations stream here and summaries do not.
