@@ -83,8 +83,7 @@ impl Measure {
                 let exact = f64::from(known.tokens) / f64::from(raw.max(1));
                 let mut new = facts.clone();
                 emergency::scale(&mut facts, exact);
-                // How near the estimate was to a whole prompt says little of a few messages: a short call is mostly template.
-                emergency::scale(&mut new, factor.max(exact).max(tokens::UNKNOWN));
+                emergency::scale(&mut new, factor.max(exact));
                 facts.costs[known.messages..].clone_from_slice(&new.costs[known.messages..]);
             }
         }

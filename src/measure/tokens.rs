@@ -30,8 +30,8 @@ const IMAGE: Tokens = 768;
 /// Messages whose figures are kept.
 const REMEMBERED: usize = 1 << 16;
 
-/// Estimates of an unknown tokenizer start this much too high, and so do those of messages that no count has held yet.
-pub(super) const UNKNOWN: f64 = 1.2;
+/// Estimates of an unknown tokenizer start this much too high.
+const UNKNOWN: f64 = 1.2;
 
 /// Replies whose figures correct the estimate.
 const REPLIES: usize = 8;
