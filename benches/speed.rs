@@ -173,6 +173,9 @@ fn latency(upstream: SocketAddr) -> io::Result<()> {
         again.bars = (bytes == 2_000_000).then_some((15.0, f64::INFINITY));
         again.print();
     }
+    if let Some(resident) = proxy.resident() {
+        println!("resident memory after these: {resident:.1} MB");
+    }
     Ok(())
 }
 

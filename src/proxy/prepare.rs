@@ -522,12 +522,9 @@ impl App {
             }
             return Ok(());
         }
-        if let Err(e) = self.store.record_later(batch.clone()) {
-            debug!(error = %e, "the record's queue is full; waiting for it");
-            if let Err(e) = self.store.record(batch).await {
-                // Nothing left the prompt: the conversation can go on without its record.
-                warn!(conversation = %prepared.id, error = %e, "the record cannot be written");
-            }
+        if let Err(e) = self.store.record_soon(batch).await {
+            // Nothing left the prompt: the conversation can go on without its record.
+            warn!(conversation = %prepared.id, error = %e, "the record cannot be written");
         }
         Ok(())
     }
@@ -714,7 +711,8 @@ pub(super) fn nodes(chain: &[Digest], body: &[Message], depth: usize) -> Vec<Nod
                     Role::Other => "other",
                 },
                 digest: message.digest,
-                raw: if message.raw.is_empty() { message.bytes().clone() } else { message.raw.clone() },
+                // A copy: a slice would keep the whole request in memory until the new part of it is written.
+                raw: Bytes::copy_from_slice(if message.raw.is_empty() { message.bytes() } else { &message.raw }),
                 text,
             }
         })

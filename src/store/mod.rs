@@ -41,8 +41,9 @@ pub use types::{
 };
 use writer::{Job, Writer};
 
-/// Bytes of batches that may wait to be written. Past it the upstream is slowed rather than RAM filled.
-const QUEUE_BYTES: usize = 64 << 20;
+/// Bytes of batches that may wait to be written: a few long sessions whole, or some thousand turns. Past it the client is
+/// slowed rather than RAM filled, which the allocator gives back late.
+const QUEUE_BYTES: usize = 8 << 20;
 
 /// How many messages from the end [`Store::locate`] looks for a known tip before it searches: a turn adds a few.
 const FAST_STEPS: usize = 8;
@@ -143,6 +144,16 @@ impl Store {
     pub fn record_later(&self, batch: Batch) -> Result<(), Error> {
         let (work, bytes) = self.prepare(batch)?;
         let permit = self.inner.space.clone().try_acquire_many_owned(permits(bytes)).map_err(|_| Error::Busy)?;
+        self.enqueue(Some(work), bytes, Some(permit), None)
+    }
+
+    /// As [`Store::record_later`], but waits for room while the queue is full.
+    ///
+    /// # Errors
+    /// When the batch is not valid, or the record is read-only or closed.
+    pub async fn record_soon(&self, batch: Batch) -> Result<(), Error> {
+        let (work, bytes) = self.prepare(batch)?;
+        let permit = self.inner.space.clone().acquire_many_owned(permits(bytes)).await.map_err(|_| Error::Closed)?;
         self.enqueue(Some(work), bytes, Some(permit), None)
     }
 

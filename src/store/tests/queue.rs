@@ -84,7 +84,7 @@ fn a_full_queue_is_busy_and_record_waits_for_room() {
     let lock = Lock::take(&store);
     let large = |i: usize| {
         let mut batch = Batch::default();
-        let text = format!("{i}{}", " ".repeat(30 << 20));
+        let text = format!("{i}{}", " ".repeat(QUEUE_BYTES / 2 - (1 << 16)));
         batch.originals.push(original("c", i, &text));
         batch
     };
@@ -92,18 +92,20 @@ fn a_full_queue_is_busy_and_record_waits_for_room() {
     store.record_later(large(2)).unwrap();
     assert!(matches!(store.record_later(large(3)), Err(Error::Busy)));
     runtime().block_on(async {
-        let waiting = store.record(large(3));
-        tokio::pin!(waiting);
+        let (waiting, soon) = (store.record(large(3)), store.record_soon(large(7)));
+        tokio::pin!(waiting, soon);
         assert!(futures_util::poll!(&mut waiting).is_pending());
+        assert!(futures_util::poll!(&mut soon).is_pending());
         drop(lock);
         waiting.await.unwrap();
+        soon.await.unwrap();
         // Larger than the whole queue: it waits for an empty one, and is written.
         let mut whole = large(4);
         whole.originals.extend([large(5), large(6)].into_iter().flat_map(|b| b.originals));
         store.record(whole).await.unwrap();
     });
     assert_eq!(store.inner.space.available_permits(), QUEUE_BYTES);
-    assert_eq!(fs::read_dir(dir.path().join("large_tool_results")).unwrap().count(), 6);
+    assert_eq!(fs::read_dir(dir.path().join("large_tool_results")).unwrap().count(), 7);
 }
 
 #[test]
