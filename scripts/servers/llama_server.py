@@ -96,6 +96,8 @@ def wait_until_healthy(url: str) -> None:
 
 def main() -> None:
     args = arguments()
+    # Read when llama.cpp's library is loaded: waiting threads sleep, else they slow everything on a busy machine by half.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
         import xllamacpp
     except ImportError as error:
