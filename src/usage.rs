@@ -37,7 +37,7 @@ pub struct Reported {
     pub failed: bool,
     /// `data: [DONE]` was seen.
     pub done: bool,
-    /// The reply's text, for a brief that continues it; cut at [`KEPT_TEXT`] bytes.
+    /// The reply's text, for a brief that continues it; cut at `KEPT_TEXT` bytes.
     pub text: String,
 }
 

@@ -108,7 +108,7 @@ impl Measure {
         }
     }
 
-    /// Learns from a view that the server counted. `estimated` is what [`raw_total`] took it for.
+    /// Learns from a view that the server counted. `estimated` is what [`Self::raw_total`] took it for.
     pub fn learn(&self, model: &str, estimated: Tokens, reported: Tokens) {
         self.calibrations.lock().entry(model.to_owned()).or_default().learn(estimated, reported);
     }

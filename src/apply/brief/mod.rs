@@ -2,7 +2,7 @@
 //! worth keeping, and facts taken from the messages without a model: the user's own words, conclusions, findings,
 //! errors, files, commands, ids of the originals.
 //!
-//! Pure. It never asks a model ([`instruction`] and [`transcript`] are what to ask with, [`judge`] says whether the
+//! Pure. It never asks a model ([`instruction`] and [`transcript`] are what to ask with, [`judge()`] says whether the
 //! answer is any good), and it never paraphrases: facts are copied.
 
 mod collect;

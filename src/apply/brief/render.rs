@@ -92,7 +92,7 @@ pub(super) fn worth(part: Part, item: &Item, at: usize, total: usize) -> i32 {
 
 /// The brief's text: never over `budget` tokens by `count`.
 ///
-/// `model_part` is a summary that passed [`super::judge`]; without one, the last one known stands in. What does not
+/// `model_part` is a summary that passed [`super::judge()`]; without one, the last one known stands in. What does not
 /// fit goes out lowest worth first, and is counted. Parsing what was rendered gives the facts that it shows.
 pub fn render(model_part: Option<&str>, facts: &Facts, budget: u32, count: &dyn Fn(&str) -> u32) -> String {
     let model =
