@@ -7,7 +7,8 @@ use http::HeaderMap;
 use serde_json::json;
 use tracing::{debug, warn};
 
-use super::prepare::{Prepared, fingerprint, now_ms, state, title};
+use super::prepare::{Prepared, fingerprint};
+use super::save::{now_ms, state, title};
 use super::{App, Error, relay};
 use crate::conversation::Tokens;
 use crate::measure::Known;

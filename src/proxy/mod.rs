@@ -4,6 +4,7 @@
 mod account;
 pub mod background;
 mod brief;
+mod compact;
 mod error;
 mod headers;
 mod live;
@@ -11,6 +12,7 @@ mod models;
 mod prepare;
 pub mod relay;
 mod report;
+mod save;
 mod start;
 
 use std::collections::HashMap;
