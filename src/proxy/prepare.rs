@@ -287,7 +287,7 @@ impl App {
         }
         facts.slack = measure::slack(facts.window, if draft.can_count { Sureness::Counted } else { sureness });
         if let Attempt::Emergency { refusal, counted } = attempt {
-            draft.policy = emergency::policy(&draft.policy);
+            draft.policy = emergency::policy(&draft.policy, refusal);
             return (emergency::facts(&facts, counted, refusal), sureness);
         }
         let again = attempt == Attempt::First && forwarded >= conversation.body.len();
