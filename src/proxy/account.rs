@@ -33,6 +33,9 @@ impl App {
     ) {
         prepared.flight = None;
         self.metrics.spend("main", &reported);
+        if let Some(prefix) = prepared.prefix {
+            self.metrics.prefix(prefix.tokens, prefix.because.map(|b| (b.as_str(), prefix.lost)));
+        }
         let key = format!("{}/{}", upstream.name(), prepared.request.model);
         let mut events = vec![Event {
             now_ms: now_ms(),
@@ -42,6 +45,7 @@ impl App {
                 let mut data = reported.event("main", prepared.tokens, started.elapsed().as_millis() as u64);
                 data["window"] = json!(prepared.window.tokens);
                 data["action"] = json!(prepared.action());
+                data["prefix"] = json!(prepared.prefix.map(|p| p.json()));
                 data["end"] = json!(match &end {
                     relay::End::Complete => "complete",
                     relay::End::Failed(_) => "failed",

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use super::prefix::Sent;
 use crate::conversation::Digest;
 use crate::measure::Known;
 use crate::usage::Reported;
@@ -106,6 +107,8 @@ impl Spend {
 pub(super) struct Live {
     /// The last prompt that the server counted, with the chain hash of its last message and the view's fingerprint.
     pub(super) known: Option<(Digest, Digest, Known)>,
+    /// The last prompt that was forwarded.
+    pub(super) sent: Option<Sent>,
     /// A brief made ahead.
     pub(super) brief: Option<Brief>,
     /// A brief in the making.

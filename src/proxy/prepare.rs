@@ -7,6 +7,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue};
 use tracing::{debug, warn};
 
+use super::prefix::{Prefix, client_marks};
 use super::{App, Error, headers};
 use crate::apply;
 use crate::config::{ModelHints, Resolved};
@@ -97,6 +98,10 @@ pub(super) struct Prepared {
     pub because: Vec<String>,
     /// Trouble that was downgraded.
     pub warnings: Vec<String>,
+    /// What tells the messages as the client sent them from others.
+    pub client_marks: Vec<u64>,
+    /// What it has in common with the last prompt of the conversation, once that is known.
+    pub prefix: Option<Prefix>,
     /// Counts this request as under way.
     pub flight: Option<super::live::Flight>,
 }
@@ -174,6 +179,15 @@ impl App {
         let located = self.store.locate(&chain)?;
         let id = name(located.as_ref(), &chain, session.as_deref());
         let old = self.store.view(&chain)?.map(|(_, view)| View::clone(&view)).unwrap_or_default();
+        let conversation = &mut request.conversation;
+        let client_marks = client_marks(conversation.tools.as_deref(), &conversation.system, &conversation.body);
+        if let Some(located) = &located {
+            let length = policy.policy.template.tool_call_id_length;
+            let place = (located, id.as_str(), seed.as_str());
+            if let Some(body) = self.settled(&conversation.body, &chain, &client_marks, place, length).await {
+                conversation.body = body;
+            }
+        }
         let mut draft = Draft {
             upstream,
             policy: policy.policy.clone(),
@@ -226,6 +240,8 @@ impl App {
             actions,
             because,
             warnings,
+            client_marks,
+            prefix: None,
             flight: None,
             id,
             request,

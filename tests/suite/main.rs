@@ -8,6 +8,7 @@ mod cli;
 mod config;
 mod errors;
 mod planning;
+mod prefix;
 mod profiles;
 mod proxy;
 mod random;
