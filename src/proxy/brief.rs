@@ -2,6 +2,7 @@
 //! made, asked for where nothing else is left. Made between requests where that is possible.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use http::HeaderMap;
@@ -19,7 +20,6 @@ use crate::config::SummaryModel;
 use crate::conversation::edit::{Edit, View};
 use crate::conversation::wire::openai_chat::{self, Request};
 use crate::conversation::{Digest, Message, Role, Tokens};
-use crate::measure::Sureness;
 use crate::plan::rewrite::{self, Out};
 use crate::plan::{Action, Plan, Strategy, budget, economics};
 use crate::store::{Batch, Event};
@@ -29,8 +29,12 @@ use crate::usage::Reported;
 /// After a reply that calls tools the client is back at once; a brief is only begun when it is not.
 const AFTER_TOOL_CALLS: Duration = Duration::from_millis(750);
 
+/// How often that pause is doubled when the client keeps coming back before a brief is done: what is begun in vain costs
+/// the server's time, and the user's.
+const DOUBLED: u32 = 6;
+
 /// How long a request waits for a brief that is being made, rather than begin one of its own.
-const WAIT: Duration = Duration::from_secs(180);
+const WAIT: Duration = Duration::from_secs(90);
 
 /// How long a summary may take that a request waits for.
 const WAITED_FOR: Duration = Duration::from_secs(90);
@@ -73,6 +77,8 @@ pub(super) struct Ask<'a> {
     pub(super) view_tokens: Tokens,
     /// A request waits for the answer.
     pub(super) waited_for: bool,
+    /// Another prompt may be sent without taking the conversation's own out of the server's cache.
+    pub(super) spare_slot: bool,
     pub(super) messages: &'a [&'a Message],
     pub(super) previous: Option<&'a str>,
     pub(super) window: Tokens,
@@ -125,6 +131,7 @@ impl App {
             view: &view,
             view_tokens: plan.before.prompt(),
             waited_for: true,
+            spare_slot: false,
             messages: &messages,
             previous: previous.as_deref(),
             window,
@@ -166,7 +173,7 @@ impl App {
             focus: ask.focus,
             count: &count,
             limit: if ask.waited_for { WAITED_FOR } else { UNSEEN },
-            retry: !ask.waited_for,
+            retry: !ask.waited_for && (ask.spare_slot || model.is_some()),
         };
         let who = format!("{}/{}", upstream.name(), model.unwrap_or(&ask.request.model));
         if !self.summarizers.lock().entry(who.clone()).or_default().may_try() {
@@ -194,7 +201,15 @@ impl App {
 
     /// Stops a brief in the making, for a request of the same conversation that does not need it.
     pub(super) fn stop_making(&self, id: &str) {
-        if let Some(making) = self.lives.with(id, |l| l.making.take()) {
+        let making = self.lives.with(id, |l| {
+            let making = l.making.take();
+            // One that had not begun to ask cost nothing.
+            if making.as_ref().is_some_and(|m| m.asking.load(Ordering::Relaxed)) {
+                l.stopped = (l.stopped + 1).min(DOUBLED);
+            }
+            making
+        });
+        if let Some(making) = making {
             making.cancel.cancel();
         }
     }
@@ -209,11 +224,11 @@ impl App {
         end: &relay::End,
     ) {
         let Some(window) = prepared.window.tokens else { return };
-        let used = reported.prompt.unwrap_or(0) + reported.completion.unwrap_or(0);
+        // As the server counted it: never on a mere estimate.
+        let used = reported.prompt.map_or(0, |prompt| prompt + reported.completion.unwrap_or(0));
         let wanted = prepared.policy.background
             && prepared.policy.policy.strategy == Strategy::Summarize
             && *end == relay::End::Complete
-            && prepared.sureness != Sureness::Estimated
             && used > prepared.lines.summarize_at
             && economics::worth_a_summary(
                 prepared.after.history,
@@ -230,12 +245,21 @@ impl App {
         }
         let cancel = CancellationToken::new();
         let (done, over) = watch::channel(false);
-        self.lives.with(&prepared.id, |l| l.making = Some(Making { cancel: cancel.clone(), over }));
+        let asking = Arc::new(AtomicBool::new(false));
+        let making = Making { cancel: cancel.clone(), over, asking: Arc::clone(&asking) };
+        let stopped = self.lives.with(&prepared.id, |l| {
+            l.making = Some(making);
+            l.stopped
+        });
         let app = Arc::clone(self);
         self.tasks.spawn(async move {
-            let wait = if reported.called_tools { AFTER_TOOL_CALLS } else { Duration::ZERO };
+            let wait = match (reported.called_tools, stopped) {
+                (false, 0) => Duration::ZERO,
+                (_, stopped) => AFTER_TOOL_CALLS * 2u32.pow(stopped),
+            };
             let work = async {
                 tokio::time::sleep(wait).await;
+                asking.store(true, Ordering::Relaxed);
                 app.make(&upstream, &headers, &prepared, &reported, window, used).await;
             };
             tokio::select! {
@@ -250,6 +274,11 @@ impl App {
             });
             let _ = done.send(true);
         });
+    }
+
+    /// Whether the server works on several prompts, so that one of another kind need not take this conversation's place.
+    async fn has_spare_slot(&self, upstream: &Upstream, model: &str) -> bool {
+        upstream.loaded(model).await.is_ok_and(|loaded| loaded.slots.is_some_and(|n| n > 1))
     }
 
     async fn make(
@@ -281,6 +310,7 @@ impl App {
             view: &view,
             view_tokens: used,
             waited_for: false,
+            spare_slot: self.has_spare_slot(upstream, &prepared.request.model).await,
             messages: &messages,
             previous: previous.as_deref(),
             window,
@@ -290,7 +320,10 @@ impl App {
         let Some(text) = self.ask(&ask).await else { return };
         let Some(chain) = prepared.chain.last().copied() else { return };
         let brief = Brief { covers: prepared.chain.len(), chain, text };
-        self.lives.with(&prepared.id, |l| l.brief = Some(brief));
+        self.lives.with(&prepared.id, |l| {
+            l.brief = Some(brief);
+            l.stopped = 0;
+        });
     }
 }
 
