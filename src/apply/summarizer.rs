@@ -98,6 +98,14 @@ pub async fn ask(job: &Job<'_>) -> Answer {
     }
 }
 
+/// A request that only has the server evaluate a prompt: the client's own, with these messages and a reply of one token.
+pub fn prefill(request: &openai_chat::Request, view: &[Out]) -> Bytes {
+    let messages: Vec<Bytes> = view.iter().map(|m| m.bytes.clone()).collect();
+    let mut changes: Vec<(&str, Option<&str>)> = DROPPED.iter().map(|k| (*k, None)).collect();
+    changes.extend([("stream", Some("false")), ("max_tokens", Some("1"))]);
+    openai_chat::write(request, &messages, &changes)
+}
+
 fn changes(job: &Job<'_>) -> Vec<(&'static str, Option<String>)> {
     let mut out: Vec<(&'static str, Option<String>)> = DROPPED.iter().map(|k| (*k, None)).collect();
     out.push(("stream", Some("false".into())));

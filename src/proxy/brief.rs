@@ -1,37 +1,25 @@
 //! The part of a brief that a model writes: taken ready where it was made ahead of need, waited for where it is being
-//! made, asked for where nothing else is left. Made between requests where that is possible.
+//! made, asked for where nothing else is left. How it is made between requests: [`super::ahead`].
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use http::HeaderMap;
 use serde_json::json;
-use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
-use super::live::{Brief, Making};
-use super::prepare::Prepared;
+use super::App;
 use super::save::now_ms;
-use super::{App, relay};
 use crate::apply::summarizer::{self, Job};
 use crate::config::SummaryModel;
 use crate::conversation::edit::{Edit, View};
-use crate::conversation::wire::openai_chat::{self, Request};
-use crate::conversation::{Digest, Message, Role, Tokens};
+use crate::conversation::wire::openai_chat::Request;
+use crate::conversation::{Digest, Message, Tokens};
 use crate::plan::rewrite::{self, Out};
-use crate::plan::{Action, Plan, Strategy, budget, economics};
+use crate::plan::{Action, Plan};
 use crate::store::{Batch, Event};
 use crate::upstream::{ChatOptions, Upstream};
 use crate::usage::Reported;
-
-/// After a reply that calls tools the client is back at once; a brief is only begun when it is not.
-const AFTER_TOOL_CALLS: Duration = Duration::from_millis(750);
-
-/// How often that pause is doubled when the client keeps coming back before a brief is done: what is begun in vain costs
-/// the server's time, and the user's.
-const DOUBLED: u32 = 6;
 
 /// How long a request waits for a brief that is being made, rather than begin one of its own.
 const WAIT: Duration = Duration::from_secs(90);
@@ -197,133 +185,6 @@ impl App {
             tracing::debug!(error = %e, "an event was not recorded");
         }
         answer.text.map(Arc::from)
-    }
-
-    /// Stops a brief in the making, for a request of the same conversation that does not need it.
-    pub(super) fn stop_making(&self, id: &str) {
-        let making = self.lives.with(id, |l| {
-            let making = l.making.take();
-            // One that had not begun to ask cost nothing.
-            if making.as_ref().is_some_and(|m| m.asking.load(Ordering::Relaxed)) {
-                l.stopped = (l.stopped + 1).min(DOUBLED);
-            }
-            making
-        });
-        if let Some(making) = making {
-            making.cancel.cancel();
-        }
-    }
-
-    /// Begins a brief behind a reply, if one will be needed soon and nobody is waiting.
-    pub(super) fn make_ahead(
-        self: &Arc<Self>,
-        upstream: Arc<Upstream>,
-        headers: HeaderMap,
-        prepared: Prepared,
-        reported: Reported,
-        end: &relay::End,
-    ) {
-        let Some(window) = prepared.window.tokens else { return };
-        // As the server counted it: never on a mere estimate.
-        let used = reported.prompt.map_or(0, |prompt| prompt + reported.completion.unwrap_or(0));
-        let wanted = prepared.policy.background
-            && prepared.policy.policy.strategy == Strategy::Summarize
-            && *end == relay::End::Complete
-            && used > prepared.lines.summarize_at
-            && economics::worth_a_summary(
-                prepared.after.history,
-                budget::brief_budget(window, prepared.policy.policy.summary_max_tokens),
-            )
-            && !prepared.chain.is_empty();
-        let busy = self.lives.with(&prepared.id, |l| {
-            let covered =
-                l.brief.as_ref().is_some_and(|b| prepared.chain.get(b.covers.wrapping_sub(1)) == Some(&b.chain));
-            l.in_flight > 0 || l.making.is_some() || covered
-        });
-        if !wanted || busy {
-            return;
-        }
-        let cancel = CancellationToken::new();
-        let (done, over) = watch::channel(false);
-        let asking = Arc::new(AtomicBool::new(false));
-        let making = Making { cancel: cancel.clone(), over, asking: Arc::clone(&asking) };
-        let stopped = self.lives.with(&prepared.id, |l| {
-            l.making = Some(making);
-            l.stopped
-        });
-        let app = Arc::clone(self);
-        self.tasks.spawn(async move {
-            let wait = match (reported.called_tools, stopped) {
-                (false, 0) => Duration::ZERO,
-                (_, stopped) => AFTER_TOOL_CALLS * 2u32.pow(stopped),
-            };
-            let work = async {
-                tokio::time::sleep(wait).await;
-                asking.store(true, Ordering::Relaxed);
-                app.make(&upstream, &headers, &prepared, &reported, window, used).await;
-            };
-            tokio::select! {
-                () = cancel.cancelled() => {}
-                () = work => {}
-            }
-            app.lives.with(&prepared.id, |l| {
-                // Another one may have been begun since this one was stopped.
-                if l.making.as_ref().is_some_and(|m| m.cancel.is_cancelled() || !cancel.is_cancelled()) {
-                    l.making = None;
-                }
-            });
-            let _ = done.send(true);
-        });
-    }
-
-    /// Whether the server works on several prompts, so that one of another kind need not take this conversation's place.
-    async fn has_spare_slot(&self, upstream: &Upstream, model: &str) -> bool {
-        upstream.loaded(model).await.is_ok_and(|loaded| loaded.slots.is_some_and(|n| n > 1))
-    }
-
-    async fn make(
-        self: &Arc<Self>,
-        upstream: &Arc<Upstream>,
-        headers: &HeaderMap,
-        prepared: &Prepared,
-        reported: &Reported,
-        window: Tokens,
-        used: Tokens,
-    ) {
-        let body = &prepared.request.conversation.body;
-        let mut view = prepared.out.clone();
-        // The reply stands in the server's cache behind the prompt; a client that echoes it lets the next prompt begin
-        // with both.
-        if !reported.called_tools && !reported.text.is_empty() {
-            let bytes = openai_chat::new_message("assistant", &reported.text);
-            view.push(Out { bytes, role: Role::Assistant, at: None, calls: false, changed: true });
-        }
-        let (messages, previous) = folded(&prepared.request, &prepared.view, body.len());
-        let budget = budget::brief_budget(window, prepared.policy.policy.summary_max_tokens);
-        let ask = Ask {
-            upstream,
-            headers,
-            options: ChatOptions { num_ctx: prepared.window.set },
-            request: &prepared.request,
-            summary_model: &prepared.policy.summary_model,
-            id: &prepared.id,
-            view: &view,
-            view_tokens: used,
-            waited_for: false,
-            spare_slot: self.has_spare_slot(upstream, &prepared.request.model).await,
-            messages: &messages,
-            previous: previous.as_deref(),
-            window,
-            max_tokens: (budget / 4 * 3).min(prepared.policy.policy.summary_max_tokens),
-            focus: None,
-        };
-        let Some(text) = self.ask(&ask).await else { return };
-        let Some(chain) = prepared.chain.last().copied() else { return };
-        let brief = Brief { covers: prepared.chain.len(), chain, text };
-        self.lives.with(&prepared.id, |l| {
-            l.brief = Some(brief);
-            l.stopped = 0;
-        });
     }
 }
 

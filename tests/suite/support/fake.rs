@@ -64,6 +64,11 @@ impl Seen {
         self.role == Role::Main
     }
 
+    fn asks_for_one_token(&self) -> bool {
+        let body = self.json();
+        body["stream"] == false && (body["max_tokens"] == 1 || body["options"]["num_predict"] == 1)
+    }
+
     fn role_of(&self) -> Role {
         let path = matches!(self.path(), "/v1/chat/completions" | "/chat/completions" | "/api/chat");
         if self.method != "POST" || !path {
@@ -73,6 +78,8 @@ impl Seen {
             // Ollama loads a model by a chat without messages.
             None if self.path() == "/api/chat" => Role::Other,
             Some(m) if text(m).contains("write a handoff summary") => Role::Summary,
+            // A prompt sent ahead, to be evaluated.
+            Some(_) if self.asks_for_one_token() => Role::Other,
             _ => Role::Main,
         }
     }
