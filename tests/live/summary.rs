@@ -32,6 +32,13 @@ fn summaries(bench: &Bench) -> Vec<String> {
     told.collect()
 }
 
+/// Tokens evaluated ahead of need, once any were.
+fn prefilled(bench: &Bench) -> Option<u64> {
+    let events = http::get(&format!("{}/windowsill/events?since=0", bench.windowsill.url())).json();
+    let all = events["events"].as_array().expect("events").iter();
+    all.filter(|e| e["data"]["role"] == "prefill").find_map(|e| e["data"]["evaluated_tokens"].as_u64())
+}
+
 #[test]
 fn a_brief_while_the_request_waits() {
     let session = Session::demo();
@@ -76,9 +83,33 @@ fn a_brief_ahead_of_need() {
     let made = told.iter().any(|s| s.contains("used true"));
     let asked = bench.relay.take();
     assert!(asked.iter().any(|b| b.contains("\"stream\":false")), "a model was asked");
-    let folded = next.map(|end| bench.turn(&session, *end)).find(|t| t.action.contains("summarize"));
+    // The fold is made and evaluated ahead of need too, if there is time: then the turn that needs it waits for its own
+    // new tokens alone, and a little for the brief's end of the prompt.
+    let mut before = None;
+    let folded = next
+        .map(|end| {
+            let turn = bench.turn(&session, *end);
+            if turn.prompt > 3300 {
+                let started = Instant::now();
+                while prefilled(&bench).is_none() && started.elapsed() < Duration::from_secs(20) {
+                    std::thread::sleep(Duration::from_millis(200));
+                }
+            }
+            turn
+        })
+        .find(|turn| {
+            let found = turn.action.contains("summarize");
+            if !found {
+                before = Some(turn.evaluated);
+            }
+            found
+        });
     let folded = folded.expect("the session passes the line");
     assert!(brief_in(&folded.forwarded).is_some());
+    let (before, ahead) =
+        (before.expect("a turn before"), prefilled(&bench).expect("the new prompt was evaluated ahead"));
+    say(&format!("evaluated ahead: {ahead}, then {} after {before} in the turn before", folded.evaluated));
+    assert!(f64::from(folded.evaluated) <= f64::from(before) * 1.5, "{} after {before}", folded.evaluated);
     if made {
         assert!(folded.summaries.is_empty(), "it had been made: {:?}", folded.summaries);
     }
