@@ -28,7 +28,7 @@ pub use model::{ModelHints, SizeClass, parameters_in_name};
 pub use problem::{Problem, report};
 pub use profile::{DEFAULT as DEFAULT_PROFILE, Profile};
 pub use secret::Secret;
-pub use serve::{Limits, LogConfig, LogFormat, NumCtx, WindowConfig};
+pub use serve::{Limits, LogConfig, LogFormat, MachineConfig, NumCtx, WindowConfig};
 pub use upstream::{UpstreamConfig, UpstreamKind};
 pub use written::Sourced;
 
@@ -87,6 +87,8 @@ pub struct Config {
     pub limits: Limits,
     /// How to log.
     pub log: LogConfig,
+    /// Where to look at this machine.
+    pub machine: MachineConfig,
     /// All profiles, by name.
     pub profiles: Vec<Profile>,
     /// The file that was read, if there was one.

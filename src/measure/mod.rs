@@ -1,5 +1,8 @@
 //! What do we have? Fills [`crate::plan::Facts`]; each number with where it came from.
 
+pub mod hardware;
+pub mod model_file;
+pub mod process;
 pub mod tokens;
 pub mod window;
 
