@@ -46,6 +46,12 @@ pub struct MachineConfig {
     pub ollama: BTreeMap<String, String>,
 }
 
+impl Default for MachineConfig {
+    fn default() -> MachineConfig {
+        MachineConfig { root: PathBuf::from("/"), home: None, ollama: BTreeMap::new() }
+    }
+}
+
 impl MachineConfig {
     fn of(environment: &Environment) -> MachineConfig {
         let ours = environment.vars.iter().filter(|(name, _)| name.starts_with("OLLAMA_"));

@@ -98,6 +98,7 @@ fn read(props: &Value, entry: &Value) -> Loaded {
         template_caps: props.get("chat_template_caps").filter(|caps| caps.is_object()).cloned(),
         model_path: text(&props["model_path"]).or_else(|| text(&entry["path"])),
         vision: props["modalities"]["vision"] == true || sees(&entry["architecture"]["input_modalities"]),
+        held: None,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::upstream::{Loaded, ModelInfo, tokens};
+use crate::upstream::{Held, Loaded, ModelInfo, tokens};
 
 /// The window Ollama gives any model that sees images, at least (tokens).
 const VISION_FLOOR: u32 = 2048;
@@ -50,13 +50,12 @@ pub(super) fn loaded(ps: &Value, show: &Value, model: &str) -> Loaded {
         },
     };
     let template = show["template"].as_str().filter(|template| template.contains("{%"));
-    let digest = running.map_or("not loaded", |running| running["digest"].as_str().unwrap_or("-"));
     Loaded {
         window,
         asked_of,
         provisional,
         trained,
-        identity: format!("ollama {} {digest} {}", canonical(model), window.unwrap_or(0)),
+        identity: identity(ps, model),
         slots: None,
         // Each of Ollama's slots has the whole num_ctx.
         unified: Some(false),
@@ -64,7 +63,21 @@ pub(super) fn loaded(ps: &Value, show: &Value, model: &str) -> Loaded {
         template_caps: None,
         model_path: show["modelfile"].as_str().and_then(blob_path),
         vision,
+        held: running.and_then(held),
     }
+}
+
+/// Changes when another model, or the same with another window, is loaded under the name, and when it is unloaded.
+pub(super) fn identity(ps: &Value, model: &str) -> String {
+    let running = listed(ps, model);
+    let digest = running.map_or("not loaded", |running| running["digest"].as_str().unwrap_or("-"));
+    let window = running.and_then(|running| tokens(&running["context_length"])).unwrap_or(0);
+    format!("ollama {} {digest} {window}", canonical(model))
+}
+
+fn held(running: &Value) -> Option<Held> {
+    let total = running["size"].as_u64().filter(|size| *size > 0)?;
+    Some(Held { total, device: running["size_vram"].as_u64().unwrap_or(0).min(total) })
 }
 
 fn listed<'a>(ps: &'a Value, model: &str) -> Option<&'a Value> {
@@ -189,6 +202,9 @@ mod tests {
     fn the_list_says_what_is_loaded() {
         let tags = json!({"models": [{"name": "a:latest", "details": {}}, {"name": "b:latest"}]});
         let ps = json!({"models": [{"name": "b:latest", "context_length": 4096}]});
+        let sizes = json!({"models": [{"name": "b", "size": 300, "size_vram": 200}]});
+        assert_eq!(loaded(&sizes, &Value::Null, "b").held, Some(Held { total: 300, device: 200 }));
+        assert_eq!(loaded(&ps, &Value::Null, "b").held, None);
         let list = models(&tags, &ps);
         assert_eq!((list[0].loaded, list[1].loaded, list[1].window), (Some(false), Some(true), Some(4096)));
         assert_eq!(models(&tags, &Value::Null)[0].loaded, None);

@@ -44,6 +44,11 @@ pub(super) async fn loaded(link: &Link, model: &str) -> Result<Loaded, Error> {
     }
 }
 
+/// What is loaded under a name, told by the list of loaded models alone.
+pub(super) async fn identity(link: &Link, model: &str) -> Result<String, Error> {
+    Ok(info::identity(&link.get("/api/ps", ASK_LIMIT).await?, model))
+}
+
 pub(super) async fn load(link: &Link, model: &str, num_ctx: Option<u32>) -> Result<(), Error> {
     let mut ask = json!({ "model": model, "messages": [], "stream": false });
     if let Some(num_ctx) = num_ctx {

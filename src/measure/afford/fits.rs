@@ -1,0 +1,195 @@
+//! PURE: the largest window of a model that a room carries, on the GPU alone and with RAM, and why it is no larger.
+
+use crate::conversation::Tokens;
+use crate::measure::hardware::room::{Room, size};
+use crate::measure::memory::{self, Budget, Cost, GpuLayers, Model, Settings};
+
+use super::setup::Setup;
+
+/// A window worth leaving the GPU for (tokens): what a model needs in RAM to get here is slow, and still better than a
+/// window that holds nothing.
+const WORTH_RAM: u64 = 8192;
+
+/// Steps in which windows are set up, as llama.cpp rounds them (tokens).
+const STEP: u64 = 256;
+
+/// The largest windows that fit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fits {
+    /// With everything on the GPU; `None` where there is no GPU, or not even the smallest fits.
+    pub gpu: Option<Tokens>,
+    /// With RAM too, whatever does not fit the GPU there; `None` when not even the smallest fits.
+    pub gpu_and_ram: Option<Tokens>,
+    /// The one to use, where a window is to be fitted.
+    pub best: Option<Tokens>,
+    /// Why it is this one, and no larger.
+    pub because: String,
+}
+
+/// Where a context goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Where {
+    /// The GPU.
+    Gpu,
+    /// The GPU, and RAM for the rest.
+    Both,
+    /// RAM.
+    Ram,
+    /// Nowhere: it does not fit.
+    Nowhere,
+}
+
+impl Where {
+    /// In words.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Where::Gpu => "GPU",
+            Where::Both => "GPU + RAM",
+            Where::Ram => "RAM",
+            Where::Nowhere => "does not fit",
+        }
+    }
+}
+
+/// A model, how it would be set up, and what there is.
+pub struct Case<'a> {
+    /// The model.
+    pub model: &'a Model,
+    /// How the server sets it up.
+    pub setup: &'a Setup,
+    /// What it may take.
+    pub room: &'a Room,
+}
+
+impl Case<'_> {
+    fn device(&self) -> u64 {
+        self.room.device_bytes().saturating_sub(self.setup.gpu_overhead)
+    }
+
+    /// What a window costs with so many layers on the GPU.
+    ///
+    /// # Errors
+    /// Why llama.cpp would refuse such settings.
+    pub fn cost(&self, window: u64, layers: GpuLayers) -> Result<Cost, String> {
+        let settings = Settings { gpu_layers: layers, ..self.setup.at(window) };
+        memory::cost(self.model, &settings).map_err(|refused| refused.to_string())
+    }
+
+    /// The layers to begin with: what was asked for, else all of them where there is a GPU.
+    pub fn layers(&self) -> GpuLayers {
+        if self.room.devices.is_empty() { GpuLayers::None } else { self.setup.settings.gpu_layers }
+    }
+
+    /// Whether a cost fits as it is placed.
+    fn carries(&self, cost: &Cost) -> bool {
+        self.lacks(cost).is_none()
+    }
+
+    /// What is short, in words.
+    fn lacks(&self, cost: &Cost) -> Option<String> {
+        let over = |what: &str, needs: u64, has: u64| {
+            (needs > has).then(|| format!("{} of {what} where {} may be used", size(needs), size(has)))
+        };
+        let device = over("GPU memory", cost.device(), self.device());
+        if self.room.unified {
+            return device.or_else(|| over("memory", cost.total(), self.room.total()));
+        }
+        device.or_else(|| over("RAM", cost.host(), self.room.host))
+    }
+
+    /// The largest window with these layers on the GPU, whichever side is counted.
+    fn largest(&self, layers: GpuLayers, device: bool, host: bool) -> Result<u64, String> {
+        let settings = Settings { gpu_layers: layers, ..self.setup.at(0) };
+        let most = self.setup.at(self.model.trained.max(STEP)).n_ctx;
+        let of = |budget: Budget| {
+            let answer = memory::largest(self.model, &settings, &budget, most).map_err(|refused| refused.to_string())?;
+            Ok::<u64, String>(self.setup.window(answer.n_ctx))
+        };
+        let side = |counts: bool, bytes: u64| if counts { bytes } else { u64::MAX };
+        let (d, h) = (side(device, self.device()), side(host, self.room.host));
+        if self.room.unified {
+            let whole = side(host, self.device().saturating_add(self.room.host));
+            let all = of(Budget { device: 0, host: whole, unified: true })?;
+            return Ok(all.min(of(Budget { device: d, host: u64::MAX, unified: false })?));
+        }
+        of(Budget { device: d, host: h, unified: false })
+    }
+
+    /// The largest window with whatever share of the layers on the GPU is best for that.
+    fn spilled(&self) -> Result<u64, String> {
+        let both = |layers: u64| self.largest(GpuLayers::Last(layers), true, true);
+        let (mut low, mut high) = (0, self.model.blocks.saturating_add(1));
+        // Fewer layers on the GPU: it has more room, and RAM less. The best is where neither is better off.
+        while high - low > 1 {
+            let middle = low + (high - low) / 2;
+            let by_device = self.largest(GpuLayers::Last(middle), true, false)?;
+            let by_host = self.largest(GpuLayers::Last(middle), false, true)?;
+            if by_device < by_host { high = middle } else { low = middle }
+        }
+        Ok(both(low)?.max(both(high)?))
+    }
+
+    /// Where a window would go, with its cost placed as it was asked for.
+    ///
+    /// # Errors
+    /// Why llama.cpp would refuse such settings.
+    pub fn place(&self, window: u64) -> Result<(Cost, Where), String> {
+        let layers = self.layers();
+        let cost = self.cost(window, layers)?;
+        if layers == GpuLayers::None {
+            let place = if self.carries(&cost) { Where::Ram } else { Where::Nowhere };
+            return Ok((cost, place));
+        }
+        if self.carries(&cost) {
+            let partly = matches!(layers, GpuLayers::Last(n) if n <= self.model.blocks);
+            return Ok((cost, if partly { Where::Both } else { Where::Gpu }));
+        }
+        // A number of layers that somebody asked for is not second-guessed.
+        let asked = layers != GpuLayers::All;
+        let place = if !asked && self.spilled()? >= window { Where::Both } else { Where::Nowhere };
+        Ok((cost, place))
+    }
+
+    /// The largest windows, and the one to use.
+    ///
+    /// # Errors
+    /// Why llama.cpp would refuse such settings.
+    pub fn fits(&self) -> Result<Fits, String> {
+        let some = |window: u64| u32::try_from(window).ok().filter(|n| *n > 0);
+        let layers = self.layers();
+        if layers == GpuLayers::None {
+            let all = self.largest(layers, true, true)?;
+            return Ok(Fits { gpu: None, gpu_and_ram: some(all), best: some(all), because: self.why(all, layers, "RAM")? });
+        }
+        let gpu = self.largest(layers, true, true)?;
+        let all = if layers == GpuLayers::All { self.spilled()?.max(gpu) } else { gpu };
+        let enough = self.model.trained.min(WORTH_RAM);
+        let best = if gpu >= enough { gpu } else { all.min(enough).max(gpu) };
+        let because = if best == gpu && best > 0 {
+            self.why(gpu, layers, "the GPU")?
+        } else if best > 0 {
+            format!(
+                "the GPU alone carries {gpu} tokens ({}); with RAM it is {all}, of which {best} are worth the slowness",
+                self.why(gpu, layers, "the GPU")?
+            )
+        } else {
+            self.why(0, layers, "the GPU")?
+        };
+        Ok(Fits { gpu: some(gpu), gpu_and_ram: some(all), best: some(best), because })
+    }
+
+    /// Why a window is the largest that fits.
+    fn why(&self, window: u64, layers: GpuLayers, side: &str) -> Result<String, String> {
+        let trained = self.model.trained;
+        if window > 0 && window.saturating_add(STEP) > trained {
+            let needs = size(self.cost(window, layers)?.total());
+            return Ok(format!("all {trained} tokens it was trained for fit {side}: {needs} of {}", size(self.room.total())));
+        }
+        let next = self.cost(window.saturating_add(STEP), layers)?;
+        let lack = self.lacks(&next).unwrap_or_else(|| "more than there is".to_owned());
+        Ok(match window {
+            0 => format!("not even {STEP} tokens fit: they would need {lack}"),
+            _ => format!("{STEP} tokens more would need {lack}"),
+        })
+    }
+}
