@@ -1,5 +1,6 @@
 //! What do we have? Fills [`crate::plan::Facts`]; each number with where it came from.
 
+pub mod memory;
 pub mod tokens;
 pub mod window;
 
