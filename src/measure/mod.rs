@@ -2,6 +2,7 @@
 
 pub mod afford;
 pub mod hardware;
+pub mod memory;
 pub mod model_file;
 pub mod process;
 pub mod tokens;

@@ -85,7 +85,8 @@ fn manifest_path(name: &str) -> Option<PathBuf> {
 
 /// The digest of the layer that holds the weights.
 fn weights(manifest: &Value) -> Option<String> {
-    let layer = manifest["layers"].as_array()?.iter().find(|l| l["mediaType"] == "application/vnd.ollama.image.model")?;
+    let layer =
+        manifest["layers"].as_array()?.iter().find(|l| l["mediaType"] == "application/vnd.ollama.image.model")?;
     let digest = layer["digest"].as_str()?;
     let hex = digest.strip_prefix("sha256:")?;
     (hex.len() == 64 && hex.bytes().all(|b| b.is_ascii_hexdigit())).then(|| digest.to_owned())
@@ -129,7 +130,9 @@ mod tests {
             ("registry.ollama.ai/library/gone/latest", &manifest(&format!("sha256:{}", HEX.replace('a', "b")))),
         ]);
         let folders = [PathBuf::from("/nonexistent"), dir.path().to_owned()];
-        for name in ["qwen3:8b", "library/qwen3:8b", "registry.ollama.ai/library/qwen3:8b", "me/mine", "hf.co/org/repo:Q4_K_M"] {
+        for name in
+            ["qwen3:8b", "library/qwen3:8b", "registry.ollama.ai/library/qwen3:8b", "me/mine", "hf.co/org/repo:Q4_K_M"]
+        {
             let file = of_ollama(name, &folders).expect(name).expect(name);
             assert!(file.path.ends_with(format!("blobs/sha256-{HEX}")), "{name}: {file:?}");
         }

@@ -49,7 +49,8 @@ pub fn listening(root: &Path, program: &str, port: u16) -> Option<Process> {
 
 /// The environment of the `ollama serve` that listens on this port, as far as it may be read.
 pub fn ollama_environment(root: &Path, port: u16) -> Option<(u32, BTreeMap<String, String>)> {
-    let serving = |process: &Process| is(process, "ollama") && process.arguments.get(1).is_some_and(|word| word == "serve");
+    let serving =
+        |process: &Process| is(process, "ollama") && process.arguments.get(1).is_some_and(|word| word == "serve");
     all(root).into_iter().filter(serving).find_map(|process| {
         let environment = environment(root, process.id)?;
         (port_of(environment.get("OLLAMA_HOST").map(String::as_str)) == port).then_some((process.id, environment))

@@ -11,18 +11,19 @@ use crate::config::root;
 /// The import table of architecture.md: a room, and the rooms it may import.
 const ROOMS: &[(&str, &[&str])] = &[
     ("conversation", &[]),
+    ("gguf", &[]),
     ("plan", &["conversation"]),
     ("config", &["plan", "conversation"]),
     ("engine", &["conversation"]),
     // `engine` only in embedded.rs, see EXCEPTIONS.
     ("upstream", &["conversation", "config"]),
     ("store", &["conversation"]),
-    ("measure", &["plan", "conversation", "engine", "upstream", "store", "config"]),
+    ("measure", &["plan", "conversation", "gguf", "engine", "upstream", "store", "config"]),
     ("apply", &["plan", "conversation", "upstream", "store"]),
     ("usage", &["plan", "conversation", "store"]),
     ("proxy", &["conversation", "plan", "config", "engine", "upstream", "store", "measure", "apply", "usage"]),
     ("server", &["proxy", "config"]),
-    ("main", &["config", "proxy", "server", "measure"]),
+    ("main", &["config", "gguf", "proxy", "server", "measure"]),
 ];
 
 /// Single files that may import one room more.

@@ -102,7 +102,8 @@ impl Case<'_> {
         let settings = Settings { gpu_layers: layers, ..self.setup.at(0) };
         let most = self.setup.at(self.model.trained.max(STEP)).n_ctx;
         let of = |budget: Budget| {
-            let answer = memory::largest(self.model, &settings, &budget, most).map_err(|refused| refused.to_string())?;
+            let answer =
+                memory::largest(self.model, &settings, &budget, most).map_err(|refused| refused.to_string())?;
             Ok::<u64, String>(self.setup.window(answer.n_ctx))
         };
         let side = |counts: bool, bytes: u64| if counts { bytes } else { u64::MAX };
@@ -159,7 +160,12 @@ impl Case<'_> {
         let layers = self.layers();
         if layers == GpuLayers::None {
             let all = self.largest(layers, true, true)?;
-            return Ok(Fits { gpu: None, gpu_and_ram: some(all), best: some(all), because: self.why(all, layers, "RAM")? });
+            return Ok(Fits {
+                gpu: None,
+                gpu_and_ram: some(all),
+                best: some(all),
+                because: self.why(all, layers, "RAM")?,
+            });
         }
         let gpu = self.largest(layers, true, true)?;
         let all = if layers == GpuLayers::All { self.spilled()?.max(gpu) } else { gpu };
@@ -183,7 +189,10 @@ impl Case<'_> {
         let trained = self.model.trained;
         if window > 0 && window.saturating_add(STEP) > trained {
             let needs = size(self.cost(window, layers)?.total());
-            return Ok(format!("all {trained} tokens it was trained for fit {side}: {needs} of {}", size(self.room.total())));
+            return Ok(format!(
+                "all {trained} tokens it was trained for fit {side}: {needs} of {}",
+                size(self.room.total())
+            ));
         }
         let next = self.cost(window.saturating_add(STEP), layers)?;
         let lack = self.lacks(&next).unwrap_or_else(|| "more than there is".to_owned());

@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
+use super::Subject;
 use super::fits::{Case, Fits, Where};
 use super::setup::Setup;
-use super::Subject;
 use crate::gguf::Kind;
 use crate::measure::hardware::room::{DeviceRoom, Room, size};
 use crate::measure::memory::{Cost, GpuLayers, Source};
@@ -135,7 +135,8 @@ impl Subject {
     /// Why llama.cpp would refuse such settings.
     pub fn report(&self, name: &str, wish: &Wish) -> Result<Report, String> {
         let case = self.case();
-        let rows: Result<Vec<Row>, String> = windows(self.model.trained, &wish.ctx).into_iter().map(|n| row(&case, n)).collect();
+        let rows: Result<Vec<Row>, String> =
+            windows(self.model.trained, &wish.ctx).into_iter().map(|n| row(&case, n)).collect();
         let rows = rows?;
         Ok(Report {
             name: name.to_owned(),
@@ -204,7 +205,11 @@ fn notes(setup: &Setup, rows: &[Row], room: &Room) -> Vec<String> {
     if setup.cache_ram > 0 {
         let least = rows.iter().map(|row| row.cost.host()).min().unwrap_or(0);
         let there = room.host.saturating_sub(least);
-        let most = if setup.cache_ram == u64::MAX { "without limit".to_owned() } else { format!("up to {}", size(setup.cache_ram)) };
+        let most = if setup.cache_ram == u64::MAX {
+            "without limit".to_owned()
+        } else {
+            format!("up to {}", size(setup.cache_ram))
+        };
         let mut note = format!("beside this, the server keeps earlier prompts in RAM, {most} (--cache-ram)");
         if there < setup.cache_ram {
             note += &format!("; {} are there for it: start it with --cache-ram {}", size(there), there >> 20);
@@ -232,7 +237,14 @@ impl Report {
         let gpu = !self.room.devices.is_empty();
         page += &format!(
             "{:>9} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10}  {}{}\n",
-            "NUM_CTX", "WEIGHTS", "KV", "STATE", "COMPUTE", "OUTPUT", "TOTAL", "FITS",
+            "NUM_CTX",
+            "WEIGHTS",
+            "KV",
+            "STATE",
+            "COMPUTE",
+            "OUTPUT",
+            "TOTAL",
+            "FITS",
             if gpu { "          SPILLS" } else { "" }
         );
         for row in &self.rows {
@@ -264,7 +276,14 @@ impl Row {
 
     fn text(&self, gpu: bool) -> String {
         let cost = &self.cost;
-        let parts = [cost.weights.total(), cost.kv.total(), cost.state.total(), cost.compute.total(), cost.output, cost.total()];
+        let parts = [
+            cost.weights.total(),
+            cost.kv.total(),
+            cost.state.total(),
+            cost.compute.total(),
+            cost.output,
+            cost.total(),
+        ];
         let mut line = format!("{:>9}", self.n_ctx);
         for part in parts {
             line += &format!(" {:>10}", if part == 0 { "-".to_owned() } else { size(part) });

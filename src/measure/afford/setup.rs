@@ -58,7 +58,9 @@ impl Setup {
         let slots = self.settings.parallel;
         match (slots, self.whole_each, self.settings.unified) {
             (0 | 1, ..) => None,
-            (_, true, _) => Some(format!("{slots} slots, each with a window of its own: the memory of {slots} windows")),
+            (_, true, _) => {
+                Some(format!("{slots} slots, each with a window of its own: the memory of {slots} windows"))
+            }
             (_, _, true) => Some(format!("{slots} slots share one window: requests at once have it together")),
             _ => Some(format!("{slots} slots divide the window: each request has 1/{slots} of it")),
         }
@@ -66,7 +68,8 @@ impl Setup {
 
     /// Ollama's, by the environment of `ollama serve`.
     pub fn ollama(environment: &BTreeMap<String, String>, from: &str, model: &Model, has_gpu: bool) -> Setup {
-        let get = |name: &str| environment.get(name).map(|v| v.trim().trim_matches(['"', '\''])).filter(|v| !v.is_empty());
+        let get =
+            |name: &str| environment.get(name).map(|v| v.trim().trim_matches(['"', '\''])).filter(|v| !v.is_empty());
         let mut notes = Vec::new();
         let asked = get("OLLAMA_NUM_PARALLEL").and_then(|n| n.parse::<u64>().ok()).filter(|n| *n > 0);
         let one = ONE_AT_A_TIME.iter().any(|arch| model.arch.starts_with(arch));
@@ -79,7 +82,10 @@ impl Setup {
             if setup.settings.flash_attn || !kind.quantized() {
                 (setup.settings.type_k, setup.settings.type_v) = (kind, kind);
             } else {
-                notes.push(format!("OLLAMA_KV_CACHE_TYPE={} needs flash attention, which is off: f16 is reckoned with", kind.name));
+                notes.push(format!(
+                    "OLLAMA_KV_CACHE_TYPE={} needs flash attention, which is off: f16 is reckoned with",
+                    kind.name
+                ));
             }
         }
         setup.gpu_overhead = get("OLLAMA_GPU_OVERHEAD").and_then(|n| n.parse().ok()).unwrap_or(0);
@@ -101,7 +107,9 @@ impl Setup {
         let option = |names: &[&str]| process.and_then(|process| process.option(names));
         let flag = |names: &[&str]| process.is_some_and(|process| process.has(names));
         let number = |names: &[&str]| option(names).and_then(|n| n.parse::<u64>().ok());
-        let told = number(&["-np", "--parallel"]).filter(|n| *n > 0).or_else(|| loaded.slots.map(u64::from).filter(|n| *n != 4));
+        let told = number(&["-np", "--parallel"])
+            .filter(|n| *n > 0)
+            .or_else(|| loaded.slots.map(u64::from).filter(|n| *n != 4));
         let unified = flag(&["-kvu", "--kv-unified"]) || loaded.unified == Some(true);
         let mut settings = match told {
             Some(slots) => Settings { unified, ..Settings::llama_server_parallel(0, slots) },
@@ -115,7 +123,8 @@ impl Setup {
         settings.flash_attn = !matches!(option(&["-fa", "--flash-attn"]), Some("off" | "0" | "false"));
         settings.swa_full = flag(&["--swa-full"]);
         settings.kv_offload = !flag(&["-nkvo", "--no-kv-offload"]);
-        settings.cpu_moe = if flag(&["-cmoe", "--cpu-moe"]) { u64::MAX } else { number(&["-ncmoe", "--n-cpu-moe"]).unwrap_or(0) };
+        settings.cpu_moe =
+            if flag(&["-cmoe", "--cpu-moe"]) { u64::MAX } else { number(&["-ncmoe", "--n-cpu-moe"]).unwrap_or(0) };
         settings.gpu_layers = match option(&["-ngl", "--gpu-layers", "--n-gpu-layers"]) {
             _ if !has_gpu => GpuLayers::None,
             Some(n) => n.parse().map_or(GpuLayers::All, GpuLayers::Last),

@@ -52,11 +52,12 @@ fn read(device: &Path, hardware: &mut Hardware) -> GpuMemory {
     };
     let (apu, why) = is_apu(device, &vram, gtt.as_ref());
     match gtt {
-        Some(gtt) if apu && gtt.total > vram.total => GpuMemory::Unified {
-            source: format!("an APU ({why}): it computes in RAM, by GTT"),
-            part: Some(gtt),
-        },
-        _ if apu => GpuMemory::Own(Memory { source: format!("{}, set aside of RAM for an APU ({why})", vram.source), ..vram }),
+        Some(gtt) if apu && gtt.total > vram.total => {
+            GpuMemory::Unified { source: format!("an APU ({why}): it computes in RAM, by GTT"), part: Some(gtt) }
+        }
+        _ if apu => {
+            GpuMemory::Own(Memory { source: format!("{}, set aside of RAM for an APU ({why})", vram.source), ..vram })
+        }
         _ => GpuMemory::Own(Memory { source: format!("{} ({why})", vram.source), ..vram }),
     }
 }

@@ -79,9 +79,8 @@ fn parts(device: &Device<'_>) -> Vec<NvmlDevice> {
         return vec![of_device(device, None)];
     }
     let most = device.mig_device_count().unwrap_or(0);
-    let all: Vec<_> = (0..most)
-        .filter_map(|at| device.mig_device_by_index(at).ok().map(|part| of_device(&part, Some(at))))
-        .collect();
+    let all: Vec<_> =
+        (0..most).filter_map(|at| device.mig_device_by_index(at).ok().map(|part| of_device(&part, Some(at)))).collect();
     if all.is_empty() { vec![of_device(device, None)] } else { all }
 }
 
@@ -123,10 +122,9 @@ pub(super) fn add(root: &Path, nvml: &Nvml, hardware: &mut Hardware) {
     };
     for device in devices {
         let memory = match &device.memory {
-            NvmlMemory::Known { total: 0, .. } | NvmlMemory::NotSupported => GpuMemory::Unified {
-                part: None,
-                source: "NVML says that this GPU has no memory of its own".into(),
-            },
+            NvmlMemory::Known { total: 0, .. } | NvmlMemory::NotSupported => {
+                GpuMemory::Unified { part: None, source: "NVML says that this GPU has no memory of its own".into() }
+            }
             NvmlMemory::Error(why) => GpuMemory::Unknown(format!("NVML: {why}")),
             NvmlMemory::Known { total, free } => {
                 let mut memory = Memory { total: *total, free: (*free).min(*total), source: "NVML".into() };

@@ -80,7 +80,8 @@ pub fn room(hardware: &Hardware, taken: Taken, headroom: f64) -> Room {
                 let bytes = bytes.min(out.host);
                 out.unified = true;
                 out.host -= bytes;
-                let part = part.as_ref().map_or_else(String::new, |p| format!(", at most {} ({})", size(p.total), p.source));
+                let part =
+                    part.as_ref().map_or_else(String::new, |p| format!(", at most {} ({})", size(p.total), p.source));
                 out.because.push(format!(
                     "{}: {} of the same memory as RAM, one budget{part} ({source})",
                     gpu.name,
@@ -110,7 +111,16 @@ fn host(hardware: &Hardware, taken: Taken, headroom: f64) -> (u64, String) {
         return (machine, line_of("RAM", ram, back, headroom, machine));
     }
     let as_memory = Memory { total: limit.max, free: limit.room, source: limit.source.clone() };
-    (inside, line_of("RAM within the limit on the server", &as_memory, mine.min(limit.max - limit.room.min(limit.max)), headroom, inside))
+    (
+        inside,
+        line_of(
+            "RAM within the limit on the server",
+            &as_memory,
+            mine.min(limit.max - limit.room.min(limit.max)),
+            headroom,
+            inside,
+        ),
+    )
 }
 
 /// What is left of `free` when `headroom` of `total` stays free.

@@ -175,7 +175,10 @@ fn limits_of_cgroups_count_file_cache_as_free() {
         ("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712"),
         ("sys/fs/cgroup/memory/lxc/box/memory.limit_in_bytes", "4294967296"),
         ("sys/fs/cgroup/memory/lxc/box/memory.usage_in_bytes", "3221225472"),
-        ("sys/fs/cgroup/memory/lxc/box/memory.stat", "inactive_file 1\ntotal_inactive_file 1073741824\ntotal_active_file 0\n"),
+        (
+            "sys/fs/cgroup/memory/lxc/box/memory.stat",
+            "inactive_file 1\ntotal_inactive_file 1073741824\ntotal_active_file 0\n",
+        ),
         ("sys/fs/cgroup/memory/other/memory.limit_in_bytes", "1073741824"),
         ("sys/fs/cgroup/memory/other/memory.usage_in_bytes", "0"),
     ]);
@@ -187,7 +190,10 @@ fn limits_of_cgroups_count_file_cache_as_free() {
 
     let room = room(&v1.plain(), Taken { device: 0, host: GIB / 2 }, 0.25);
     assert_eq!(room.host, 2 * GIB + GIB / 2 - GIB);
-    assert!(room.because[0].starts_with("RAM within the limit on the server: 1.5 GiB = 2.0 GiB free of 4.0 GiB"), "{room:?}");
+    assert!(
+        room.because[0].starts_with("RAM within the limit on the server: 1.5 GiB = 2.0 GiB free of 4.0 GiB"),
+        "{room:?}"
+    );
 }
 
 #[test]

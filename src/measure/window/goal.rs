@@ -132,7 +132,8 @@ impl Goal {
             (TAKEN_OVER_FROM..=1.0 / STANDS_FROM).contains(&ratio)
         };
         if let Some(num_ctx) = there.filter(over) {
-            let because = format!("loaded already with {num_ctx}, near enough to the {fits} that fit; {}", afforded.fits.because);
+            let because =
+                format!("loaded already with {num_ctx}, near enough to the {fits} that fit; {}", afforded.fits.because);
             return Ok(Decision { num_ctx, because, file });
         }
         Ok(Decision { num_ctx: fits, because: afforded.fits.because.clone(), file })

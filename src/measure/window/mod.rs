@@ -89,7 +89,14 @@ impl Windows {
         let key = (upstream.name().to_owned(), model.to_owned());
         let known = {
             let entries = self.entries.lock();
-            let seen = |e: &Entry| (window(e, num_ctx), e.loaded.identity.clone(), e.at.is_some_and(|at| at.elapsed() < FRESH), e.goal.clone());
+            let seen = |e: &Entry| {
+                (
+                    window(e, num_ctx),
+                    e.loaded.identity.clone(),
+                    e.at.is_some_and(|at| at.elapsed() < FRESH),
+                    e.goal.clone(),
+                )
+            };
             entries.get(&key).map(seen)
         };
         if let Some((window, identity, true, _)) = &known
@@ -210,9 +217,10 @@ fn window(entry: &Entry, num_ctx: &NumCtx) -> Window {
     let (tokens, source) = match (&entry.learnt, num_ctx, asked) {
         (Some((n, _)), _, _) => (Some(*n), "learnt from a refusal".to_owned()),
         // A load by us shows in the server's answer too, clamped to what it could do.
-        (None, _, Some(asked)) if set.is_some() && !loaded.provisional => {
-            (Some(asked.min(set.unwrap_or(asked))), format!("{}, confirmed by {}", entry.goal.because(), loaded.asked_of))
-        }
+        (None, _, Some(asked)) if set.is_some() && !loaded.provisional => (
+            Some(asked.min(set.unwrap_or(asked))),
+            format!("{}, confirmed by {}", entry.goal.because(), loaded.asked_of),
+        ),
         (None, NumCtx::Fixed(n), Some(asked)) if *n < asked => {
             (Some(*n), "configured, below the loaded window".to_owned())
         }

@@ -1,0 +1,1 @@
+//! Decisions about windows, without a server.
