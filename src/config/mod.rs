@@ -148,6 +148,16 @@ pub fn load_from(flags: &Flags, environment: &Environment) -> Result<Config, Vec
     }
 }
 
+/// The settings that hold where nobody wrote any: for looking at the rest when what was written cannot be used. `None`
+/// only where not even those can be had (no home folder).
+pub fn defaults() -> Option<Config> {
+    let mut problems = Vec::new();
+    let base = file::parse(DEFAULT_FILE, "built-in config.toml", &Label::Default, SECTIONS, &mut problems).ok()?;
+    let none = Layer::default;
+    let layers = Layers { flags: none(), env: none(), file: none(), base, path: None, readable: true };
+    serve::resolve(&layers, &Flags::default(), &Environment::of_process(), &mut problems)
+}
+
 /// Every key of `config.toml`: its table (empty for the top) and its name.
 pub fn known_keys() -> Vec<(&'static str, &'static str)> {
     SECTIONS.iter().flat_map(|section| section.keys.iter().map(|key| (section.path, *key))).collect()

@@ -18,7 +18,7 @@ pub struct Process {
 impl Process {
     /// The value after any of these options, or behind its `=`.
     pub fn option(&self, names: &[&str]) -> Option<&str> {
-        let behind = |word: &'_ str| names.iter().any(|name| *name == word);
+        let behind = |word: &str| names.contains(&word);
         self.arguments.iter().enumerate().find_map(|(at, word)| match word.split_once('=') {
             Some((name, value)) if behind(name) => Some(value),
             _ if behind(word) => self.arguments.get(at + 1).map(String::as_str),

@@ -4,6 +4,7 @@
 mod account;
 pub mod background;
 mod brief;
+mod doctor;
 mod error;
 mod headers;
 mod live;
@@ -25,6 +26,7 @@ use http::{HeaderMap, Response, StatusCode};
 use parking_lot::Mutex;
 use tracing::{info, warn};
 
+pub use doctor::{Diagnosis, doctor};
 pub use error::Error;
 pub use machine::fit;
 pub use relay::Body;

@@ -95,6 +95,10 @@ pub struct Afforded {
     pub room: Room,
     /// The identity of its file.
     pub file: String,
+    /// How its server's slots share the window, where there are several.
+    pub sharing: Option<String>,
+    /// They divide it: one request has only a part.
+    pub divided: bool,
     /// What was found, assumed, and is in no figure.
     pub notes: Vec<String>,
 }
@@ -171,7 +175,16 @@ impl Subject {
         let fits = self.case().fits()?;
         let trained = u32::try_from(self.model.trained).unwrap_or(u32::MAX);
         let notes = [&self.setup.notes[..], &self.model.notes[..], &self.room.because[..]].concat();
-        Ok(Afforded { fits, trained, room: self.room.clone(), file: self.file.identity.clone(), notes })
+        let (sharing, divided) = (self.setup.sharing(), self.setup.share(1 << 20) < 1 << 20);
+        Ok(Afforded {
+            fits,
+            trained,
+            room: self.room.clone(),
+            file: self.file.identity.clone(),
+            sharing,
+            divided,
+            notes,
+        })
     }
 }
 
