@@ -299,6 +299,11 @@ impl Upstream {
         }
     }
 
+    /// The one spelling of a model's name: Ollama takes several for the same model.
+    pub fn canonical(&self, model: &str) -> String {
+        if self.kind() == Some(Kind::Ollama) { ollama::canonical(model) } else { model.to_owned() }
+    }
+
     /// The server's version, in its own words; `None` where it does not say.
     pub async fn version(&self) -> Option<String> {
         let (path, key) = match self.known().await.ok()? {

@@ -19,7 +19,7 @@ const STANDS_TO: f64 = 1.25;
 const TAKEN_OVER_FROM: f64 = 0.75;
 /// How often within [`PEACE`] a model is loaded back that another program loads with a window of its own.
 const INSISTS: usize = 1;
-/// Another program's change that is as old as this is forgotten.
+/// Another program's change that is as old as this is forgotten, and what it was let have taken back.
 const PEACE: Duration = Duration::from_secs(600);
 
 /// The window decided for a model, and why.
@@ -48,8 +48,8 @@ pub(super) struct Goal {
     settled: Option<String>,
     /// When other programs loaded it otherwise.
     disturbed: Vec<Instant>,
-    /// The identity that it was given up on.
-    yielded: Option<String>,
+    /// The identity that it was given up on, and when.
+    yielded: Option<(String, Instant)>,
     /// The server could not load what was decided.
     gave_up: bool,
 }
@@ -84,14 +84,24 @@ impl Goal {
         self.set = match num_ctx {
             NumCtx::Loaded => None,
             NumCtx::Fixed(n) => Some(*n),
-            NumCtx::Fit if ours && self.decision.is_some() => self.set,
+            NumCtx::Fit if ours && self.decision.is_some() => self.standing(),
             NumCtx::Fit => self.fit(upstream, model, loaded, machine).await,
         };
         self.set
     }
 
+    /// What was decided, for a model that is as it was left. What another program was let have ends after a while.
+    fn standing(&mut self) -> Option<Tokens> {
+        let over = self.yielded.as_ref().is_some_and(|(_, since)| since.elapsed() >= PEACE);
+        if !over {
+            return self.set;
+        }
+        (self.yielded, self.excuse, self.settled) = (None, None, None);
+        self.decision.as_ref().map(|decision| decision.num_ctx)
+    }
+
     async fn fit(&mut self, upstream: &Upstream, model: &str, loaded: &Loaded, machine: &Machine) -> Option<Tokens> {
-        if self.yielded.as_deref() == Some(loaded.identity.as_str()) {
+        if self.yielded.as_ref().is_some_and(|(identity, _)| *identity == loaded.identity) {
             return self.set;
         }
         self.gave_up = false;
@@ -116,7 +126,7 @@ impl Goal {
     }
 
     /// The decision for what fits now, in the light of the last one and of what is loaded.
-    fn settle_on(&self, afforded: &Afforded, loaded: &Loaded) -> Result<Decision, String> {
+    pub(super) fn settle_on(&self, afforded: &Afforded, loaded: &Loaded) -> Result<Decision, String> {
         let fits = afforded.fits.best.ok_or_else(|| afforded.fits.because.clone())?;
         let near = |n: Tokens| {
             let ratio = f64::from(fits) / f64::from(n.max(1));
@@ -140,14 +150,14 @@ impl Goal {
     }
 
     /// Another program loaded it otherwise: once it is loaded back, then the other has its way until it is unloaded.
-    fn insist(&mut self, loaded: &Loaded) -> Option<Tokens> {
+    pub(super) fn insist(&mut self, loaded: &Loaded) -> Option<Tokens> {
         self.disturbed.retain(|at| at.elapsed() < PEACE);
         self.disturbed.push(Instant::now());
         let decided = self.decision.as_ref().map(|decision| decision.num_ctx);
         if self.disturbed.len() <= INSISTS {
             return decided;
         }
-        self.yielded = Some(loaded.identity.clone());
+        self.yielded = Some((loaded.identity.clone(), Instant::now()));
         self.excuse = Some("another program keeps loading the model with its own window, so it stays as that".into());
         // The same number as is loaded: Ollama loads nothing anew for it.
         loaded.window.or(decided)
@@ -167,7 +177,7 @@ impl Goal {
     pub(super) fn settle(&mut self, loaded: &Loaded) {
         self.settled = Some(loaded.identity.clone());
         if self.gave_up {
-            self.yielded = self.settled.clone();
+            self.yielded = self.settled.clone().map(|identity| (identity, Instant::now()));
         }
     }
 

@@ -86,7 +86,7 @@ impl Windows {
 
     /// The window of a model now. A server that does not answer leaves the last known one, or none.
     pub async fn of(&self, upstream: &Upstream, model: &str, num_ctx: &NumCtx) -> Window {
-        let key = (upstream.name().to_owned(), model.to_owned());
+        let key = key(upstream, model);
         let known = {
             let entries = self.entries.lock();
             let seen = |e: &Entry| {
@@ -171,7 +171,7 @@ impl Windows {
     /// Remembers a window that a refusal taught. Returns whether it is news.
     pub fn learn(&self, upstream: &Upstream, model: &str, tokens: Tokens) -> bool {
         let mut entries = self.entries.lock();
-        let key = (upstream.name().to_owned(), model.to_owned());
+        let key = key(upstream, model);
         let entry = entries.entry(key).or_insert_with(|| Entry {
             loaded: Loaded::default(),
             at: None,
@@ -185,7 +185,7 @@ impl Windows {
 
     /// What was decided for a model with `num_ctx = "fit"`, if anything was.
     pub fn decision(&self, upstream: &Upstream, model: &str) -> Option<Decision> {
-        let key = (upstream.name().to_owned(), model.to_owned());
+        let key = key(upstream, model);
         self.entries.lock().get(&key).and_then(|entry| entry.goal.decision.clone())
     }
 
@@ -198,6 +198,10 @@ impl Windows {
             }
         }
     }
+}
+
+fn key(upstream: &Upstream, model: &str) -> (String, String) {
+    (upstream.name().to_owned(), upstream.canonical(model))
 }
 
 /// The window where the server does not answer and never did.

@@ -89,7 +89,7 @@ fn listed<'a>(ps: &'a Value, model: &str) -> Option<&'a Value> {
 }
 
 /// The one spelling of a name: lower case, without the default registry and namespace, with a tag.
-fn canonical(name: &str) -> String {
+pub(in crate::upstream) fn canonical(name: &str) -> String {
     let name = name.trim().to_ascii_lowercase();
     let name = name.strip_prefix("https://").unwrap_or(&name);
     let name = name.strip_prefix("registry.ollama.ai/").unwrap_or(name);

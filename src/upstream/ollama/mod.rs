@@ -20,6 +20,7 @@ use super::link::{ERROR_BODY, Link, Reply, strip_hop_by_hop};
 use super::ndjson::{LINE_LIMIT, Lines};
 use super::{ASK_LIMIT, ChatOptions, LOAD_LIMIT, Loaded, ModelInfo};
 
+pub(super) use info::canonical;
 use response::{Completion, Head};
 
 /// The window Ollama gives a model on a machine with less than 23 GiB of video memory, if nobody asked for another
