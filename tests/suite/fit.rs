@@ -92,10 +92,13 @@ fn sent(fake: &Fake) -> Vec<u64> {
     fake.mains().iter().map(|s| s.json()["options"]["num_ctx"].as_u64().unwrap_or(0)).collect()
 }
 
-fn changes(proxy: &TestProxy) -> Vec<Value> {
-    let events = proxy.get("/windowsill/events?since=0").json();
-    let all = events["events"].as_array().cloned().unwrap_or_default();
-    all.into_iter().filter(|e| e["kind"] == "window_changed").map(|e| e["data"].clone()).collect()
+/// The events of changed windows, once there are as many: they are written behind the reply.
+fn changes(proxy: &TestProxy, count: usize) -> Vec<Value> {
+    let of = |events: &Value| -> Vec<Value> {
+        let all = events["events"].as_array().cloned().unwrap_or_default();
+        all.into_iter().filter(|e| e["kind"] == "window_changed").map(|e| e["data"].clone()).collect()
+    };
+    of(&proxy.eventually("/windowsill/events?since=0", |events| of(events).len() >= count))
 }
 
 #[test]
@@ -114,7 +117,7 @@ fn fit_sends_one_window_while_memory_comes_and_goes() {
     }
     assert!(sent(&fake).iter().all(|n| *n == window), "{:?}", sent(&fake));
     assert_eq!(loads.lock().unwrap().history, [Some(window as u32)], "loaded once");
-    assert_eq!(changes(&proxy), Vec::<Value>::new());
+    assert_eq!(changes(&proxy, 0), Vec::<Value>::new());
 
     // Unloaded, memory as it was: the same again, though a little less is free.
     loads.lock().unwrap().window = None;
@@ -128,7 +131,7 @@ fn fit_sends_one_window_while_memory_comes_and_goes() {
     let less: u64 = less.header("x-windowsill-window").unwrap().parse().unwrap();
     assert!(less < window / 2 && less % 256 == 0, "{less} after {window}");
     assert_eq!(*sent(&fake).last().unwrap(), less);
-    let told = changes(&proxy);
+    let told = changes(&proxy, 1);
     assert_eq!((told.len(), &told[0]["was"], &told[0]["window"]), (1, &json!(window), &json!(less)), "{told:?}");
 }
 
@@ -143,7 +146,7 @@ fn another_programs_window_is_noticed_before_the_next_request() {
     let reply = proxy.chat(&hello().user("Again?")).ok();
     assert_eq!(reply.header("x-windowsill-window").unwrap(), window);
     assert_eq!(loads.lock().unwrap().window, Some(ours));
-    let told = changes(&proxy);
+    let told = changes(&proxy, 1);
     assert_eq!(told.len(), 1, "{told:?}");
     assert_eq!((&told[0]["was"], &told[0]["found"], &told[0]["window"]), (&json!(ours), &json!(2048), &json!(ours)));
     assert!(told[0]["why"].as_str().unwrap().contains("another program"), "{told:?}");
@@ -157,7 +160,7 @@ fn another_programs_window_is_noticed_before_the_next_request() {
     }
     assert_eq!(loads.lock().unwrap().history.len(), before);
     assert_eq!(*sent(&fake).last().unwrap(), 2048);
-    assert_eq!(changes(&proxy).len(), 2);
+    assert_eq!(changes(&proxy, 2).len(), 2);
 
     let models = proxy.get("/windowsill/models").json();
     let model = &models["models"][0];
@@ -180,7 +183,7 @@ fn a_server_that_can_do_less_than_asked_is_believed() {
         assert_eq!(reply.header("x-windowsill-window").unwrap(), "16384");
     }
     assert_eq!(loads.lock().unwrap().history.len(), 1);
-    let told = changes(&proxy);
+    let told = changes(&proxy, 1);
     assert_eq!((told.len(), &told[0]["window"]), (1, &json!(16_384)), "{told:?}");
     assert!(told[0]["why"].as_str().unwrap().contains("smaller window than was asked for"), "{told:?}");
 }

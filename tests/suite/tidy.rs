@@ -24,6 +24,8 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("proxy", &["conversation", "plan", "config", "engine", "upstream", "store", "measure", "apply", "usage"]),
     ("server", &["proxy", "config"]),
     ("main", &["config", "gguf", "proxy", "server", "measure"]),
+    // `main.rs` in more files.
+    ("cli", &["config", "gguf", "proxy", "server", "measure"]),
 ];
 
 /// Single files that may import one room more.
