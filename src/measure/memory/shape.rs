@@ -52,6 +52,10 @@ pub struct Model {
     pub(crate) tensors: HashMap<String, [u64; 4]>,
     /// Numbers of the metadata without the architecture's prefix, for the graph.
     pub(crate) numbers: HashMap<String, u64>,
+    /// Floats likewise.
+    pub(crate) floats: HashMap<String, f64>,
+    /// Experts used a token, by block.
+    pub(crate) experts_used: Vec<u64>,
 }
 
 /// A block.
@@ -177,6 +181,11 @@ impl Model {
         self.numbers.get(key).copied().unwrap_or(0)
     }
 
+    /// Whether a setting of the metadata is there and not zero.
+    pub(crate) fn has_number(&self, key: &str) -> bool {
+        self.number(key) != 0 || self.floats.get(key).is_some_and(|float| *float != 0.0)
+    }
+
     /// The dimensions of a block's tensor, such as `attn_q.weight`.
     pub(crate) fn tensor(&self, block: usize, name: &str) -> Option<[u64; 4]> {
         self.tensors.get(&format!("blk.{block}.{name}")).copied()
@@ -199,6 +208,13 @@ impl Keys<'_> {
         match self.gguf.get(&self.key(key))? {
             Value::Array(array) => array.items.as_ref()?.iter().filter_map(Value::number).max(),
             value => value.number(),
+        }
+    }
+
+    fn float(&self, key: &str) -> Option<f64> {
+        match self.gguf.get(&self.key(key))? {
+            Value::Float(float) => Some(*float),
+            _ => None,
         }
     }
 
@@ -230,7 +246,7 @@ impl Keys<'_> {
             trunk = blocks;
         }
         let prefix = format!("{}.", self.arch);
-        let numbers = self.gguf.metadata.keys().filter_map(|key| key.strip_prefix(&prefix));
+        let keys = || self.gguf.metadata.keys().filter_map(|key| key.strip_prefix(&prefix));
         Ok(Model {
             arch: self.arch.to_owned(),
             name: self.gguf.text("general.name").map(str::to_owned),
@@ -250,7 +266,9 @@ impl Keys<'_> {
             source: Source::Formula,
             notes,
             tensors: HashMap::new(),
-            numbers: numbers.filter_map(|key| Some((key.to_owned(), self.number(key)?))).collect(),
+            numbers: keys().filter_map(|key| Some((key.to_owned(), self.number(key)?))).collect(),
+            floats: keys().filter_map(|key| Some((key.to_owned(), self.float(key)?))).collect(),
+            experts_used: self.per_layer("expert_used_count", blocks as usize).unwrap_or_default(),
         })
     }
 
