@@ -1,5 +1,7 @@
 //! PURE: the largest window of a model that a room carries, on the GPU alone and with RAM, and why it is no larger.
 
+use std::cell::OnceCell;
+
 use crate::conversation::Tokens;
 use crate::measure::hardware::room::{Room, size};
 use crate::measure::memory::{self, Budget, Cost, GpuLayers, Model, Settings};
@@ -59,9 +61,16 @@ pub struct Case<'a> {
     pub setup: &'a Setup,
     /// What it may take.
     pub room: &'a Room,
+    /// The largest window with RAM for what does not fit the GPU, once it was worked out.
+    spilled: OnceCell<Result<u64, String>>,
 }
 
-impl Case<'_> {
+impl<'a> Case<'a> {
+    /// A case.
+    pub fn new(model: &'a Model, setup: &'a Setup, room: &'a Room) -> Case<'a> {
+        Case { model, setup, room, spilled: OnceCell::new() }
+    }
+
     fn device(&self) -> u64 {
         self.room.device_bytes().saturating_sub(self.setup.gpu_overhead)
     }
@@ -87,9 +96,7 @@ impl Case<'_> {
 
     /// What is short, in words.
     fn lacks(&self, cost: &Cost) -> Option<String> {
-        let over = |what: &str, needs: u64, has: u64| {
-            (needs > has).then(|| format!("{} of {what} where {} may be used", size(needs), size(has)))
-        };
+        let over = |what: &str, needs: u64, has: u64| (needs > has).then(|| more(what, needs, has));
         let device = over("GPU memory", cost.device(), self.device());
         if self.room.unified {
             return device.or_else(|| over("memory", cost.total(), self.room.total()));
@@ -118,6 +125,10 @@ impl Case<'_> {
 
     /// The largest window with whatever share of the layers on the GPU is best for that.
     fn spilled(&self) -> Result<u64, String> {
+        self.spilled.get_or_init(|| self.search_layers()).clone()
+    }
+
+    fn search_layers(&self) -> Result<u64, String> {
         let both = |layers: u64| self.largest(GpuLayers::Last(layers), true, true);
         let (mut low, mut high) = (0, self.model.blocks.saturating_add(1));
         // Fewer layers on the GPU: it has more room, and RAM less. The best is where neither is better off.
@@ -188,17 +199,124 @@ impl Case<'_> {
     fn why(&self, window: u64, layers: GpuLayers, side: &str) -> Result<String, String> {
         let trained = self.model.trained;
         if window > 0 && window.saturating_add(STEP) > trained {
-            let needs = size(self.cost(window, layers)?.total());
-            return Ok(format!(
-                "all {trained} tokens it was trained for fit {side}: {needs} of {}",
-                size(self.room.total())
-            ));
+            let cost = self.cost(window, layers)?;
+            let (needs, has) = match layers {
+                GpuLayers::None => (cost.host(), self.room.total()),
+                _ => (cost.device(), self.device()),
+            };
+            return Ok(format!("all {trained} tokens it was trained for fit {side}: {} of {}", size(needs), size(has)));
         }
         let next = self.cost(window.saturating_add(STEP), layers)?;
+        if window == 0 && next.total() > self.room.total() {
+            let lack = more("memory", next.total(), self.room.total());
+            return Ok(format!("not even {STEP} tokens fit: they would need {lack}"));
+        }
         let lack = self.lacks(&next).unwrap_or_else(|| "more than there is".to_owned());
         Ok(match window {
             0 => format!("not even {STEP} tokens fit: they would need {lack}"),
             _ => format!("{STEP} tokens more would need {lack}"),
         })
+    }
+}
+
+/// What is short, in words.
+fn more(what: &str, needs: u64, has: u64) -> String {
+    format!("{} more {what} than the {} that may be used", size(needs.saturating_sub(has)), size(has))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gguf::Gguf;
+    use crate::measure::hardware::room::DeviceRoom;
+
+    const GIB: u64 = 1 << 30;
+
+    /// 32 layers, 4.6 GiB of weights, 128 KiB of KV cache a token, trained for 131,072.
+    fn llama() -> Model {
+        let bytes: &[u8] = include_bytes!("../../../tests/data/llama-3.1-8b.gguf");
+        Model::of(&Gguf::read(std::io::Cursor::new(bytes)).unwrap()).unwrap()
+    }
+
+    fn room(gpus: &[u64], host: u64, unified: bool) -> Room {
+        let devices = gpus.iter().map(|gib| DeviceRoom { name: "GPU".into(), bytes: gib * GIB }).collect();
+        Room { devices, host: host * GIB, unified, because: Vec::new() }
+    }
+
+    /// The largest window by trying every one.
+    fn tried(case: &Case<'_>, layers: GpuLayers) -> u32 {
+        let most = case.model.trained / STEP;
+        let fits = (1..=most).take_while(|n| case.carries(&case.cost(n * STEP, layers).unwrap()));
+        u32::try_from(fits.last().unwrap_or(0) * STEP).unwrap()
+    }
+
+    #[test]
+    fn the_largest_window_fits_and_the_next_does_not() {
+        let (model, setup) = (llama(), Setup::plain());
+        for (gpus, host, unified) in [
+            (&[8][..], 64, false),
+            (&[16], 64, false),
+            (&[6, 6], 64, false),
+            (&[12], 0, true),
+            (&[8], 8, true),
+            (&[24], 1, false),
+        ] {
+            let room = room(gpus, host, unified);
+            let case = Case::new(&model, &setup, &room);
+            let fits = case.fits().unwrap();
+            let want = tried(&case, GpuLayers::All);
+            assert_eq!(fits.gpu.unwrap_or(0), want, "{gpus:?} {host} {unified}: {}", fits.because);
+            assert!(fits.gpu_and_ram >= fits.gpu, "{fits:?}");
+        }
+        for host in [5, 6, 12, 100] {
+            let room = room(&[], host, false);
+            let case = Case::new(&model, &setup, &room);
+            let fits = case.fits().unwrap();
+            assert_eq!((fits.gpu, fits.gpu_and_ram.unwrap_or(0)), (None, tried(&case, GpuLayers::None)), "{host}");
+        }
+    }
+
+    #[test]
+    fn ram_takes_what_the_gpu_cannot_and_only_as_far_as_it_is_worth_it() {
+        let (model, setup) = (llama(), Setup::plain());
+        // Weights alone are more than the GPU has.
+        let room_4 = room(&[4], 32, false);
+        let case = Case::new(&model, &setup, &room_4);
+        let fits = case.fits().unwrap();
+        assert_eq!((fits.gpu, fits.best), (None, Some(8192)), "{}", fits.because);
+        // By hand: the best of every number of layers.
+        let best = (0..=33).map(|n| case.largest(GpuLayers::Last(n), true, true).unwrap()).max();
+        assert_eq!(fits.gpu_and_ram.map(u64::from), best);
+        assert_eq!(case.place(8192).unwrap().1, Where::Both);
+        assert!(fits.because.contains("RAM"), "{}", fits.because);
+
+        // The GPU carries a little: not worth leaving it for more than 8,192.
+        let room_5 = room(&[5], 32, false);
+        let fits = Case::new(&model, &setup, &room_5).fits().unwrap();
+        assert!((256..8192).contains(&fits.gpu.unwrap()) && fits.best == Some(8192), "{fits:?}");
+        // Nothing at all.
+        let none = room(&[1], 1, false);
+        let case = Case::new(&model, &setup, &none);
+        let fits = case.fits().unwrap();
+        assert_eq!((fits.gpu, fits.gpu_and_ram, fits.best), (None, None, None));
+        assert!(fits.because.contains("not even 256 tokens fit"), "{}", fits.because);
+        assert_eq!(case.place(256).unwrap().1, Where::Nowhere);
+    }
+
+    #[test]
+    fn slots_cost_windows_or_divide_one() {
+        let (model, room) = (llama(), room(&[16], 64, false));
+        let best = |setup: &Setup| Case::new(&model, setup, &room).fits().unwrap().gpu.unwrap();
+        let one = best(&Setup::plain());
+        let environment = [("OLLAMA_NUM_PARALLEL".to_owned(), "2".to_owned())].into();
+        let two = Setup::ollama(&environment, "a test", &model, true);
+        let each = best(&two);
+        // The mask of the graph is a little smaller for two.
+        assert!((each * 2).abs_diff(one) < one / 50, "{each} each, {one} alone");
+        let mut divided = Setup::plain();
+        divided.settings.parallel = 2;
+        let all = best(&divided);
+        assert!(all.abs_diff(one) < one / 50 && all % 512 == 0, "{all} for both, {one} alone");
+        assert_eq!(divided.share(u64::from(all)), u64::from(all) / 2);
     }
 }

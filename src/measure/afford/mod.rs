@@ -167,7 +167,7 @@ impl Machine {
 impl Subject {
     /// The case to reckon with.
     pub fn case(&self) -> Case<'_> {
-        Case { model: &self.model, setup: &self.setup, room: &self.room }
+        Case::new(&self.model, &self.setup, &self.room)
     }
 
     /// The largest windows, and where they come from.

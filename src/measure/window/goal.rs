@@ -30,7 +30,7 @@ pub struct Decision {
     /// Why, in a line.
     pub because: String,
     /// Which file it was decided for.
-    file: String,
+    pub(super) file: String,
 }
 
 /// How it is going with the window a model is to have.
@@ -43,15 +43,15 @@ pub(super) struct Goal {
     /// The window another program had the model loaded with, seen at the last look.
     pub(super) found: Option<Tokens>,
     /// Why there is no decision, or it is not insisted on.
-    excuse: Option<String>,
+    pub(super) excuse: Option<String>,
     /// The identity of what our own load brought about.
-    settled: Option<String>,
+    pub(super) settled: Option<String>,
     /// When other programs loaded it otherwise.
-    disturbed: Vec<Instant>,
+    pub(super) disturbed: Vec<Instant>,
     /// The identity that it was given up on, and when.
-    yielded: Option<(String, Instant)>,
+    pub(super) yielded: Option<(String, Instant)>,
     /// The server could not load what was decided.
-    gave_up: bool,
+    pub(super) gave_up: bool,
 }
 
 impl Goal {
