@@ -119,20 +119,20 @@ mod tests {
         let put = |id: u32, name: &str, text: &str| {
             let folder = dir.path().join(format!("proc/{id}"));
             std::fs::create_dir_all(&folder).unwrap();
-            std::fs::write(folder.join(name), text).unwrap();
+            std::fs::write(folder.join(name), text.replace('|', "\0")).unwrap();
         };
-        put(1, "cmdline", "/sbin/init\0");
+        put(1, "cmdline", "/sbin/init|");
         put(2, "cmdline", "");
-        put(10, "cmdline", "/usr/bin/ollama\0serve\0");
-        put(10, "environ", "HOME=/home/a\0OLLAMA_HOST=127.0.0.1:9000\0");
-        put(11, "cmdline", "/usr/bin/ollama\0serve\0");
-        put(11, "environ", "OLLAMA_KV_CACHE_TYPE=q8_0\0broken\0OLLAMA_MODELS=/m\0");
-        put(12, "cmdline", "/usr/bin/ollama\0runner\0--model\0/m/blobs/sha256-a\0--port\07\0");
+        put(10, "cmdline", "/usr/bin/ollama|serve|");
+        put(10, "environ", "HOME=/home/a|OLLAMA_HOST=127.0.0.1:9000|");
+        put(11, "cmdline", "/usr/bin/ollama|serve|");
+        put(11, "environ", "OLLAMA_KV_CACHE_TYPE=q8_0|broken|OLLAMA_MODELS=/m|");
+        put(12, "cmdline", "/usr/bin/ollama|runner|--model|/m/blobs/sha256-a|--port|7|");
         put(12, "status", "Name:\tollama\nRssAnon:\t  2048 kB\nRssFile:\t 9 kB\n");
-        put(13, "cmdline", "bash\0-c\0llama-server\0/m/x.gguf\0");
-        put(14, "cmdline", "/opt/llama-server\0-m\0/m/x.gguf\0--port=8080\0-np\02\0--no-kv-offload\0");
+        put(13, "cmdline", "bash|-c|llama-server|/m/x.gguf|");
+        put(14, "cmdline", "/opt/llama-server|-m|/m/x.gguf|--port=8080|-np|2|--no-kv-offload|");
         put(14, "status", "RssAnon: 1024 kB\n");
-        put(15, "cmdline", "/opt/llama-server\0--port\08081\0");
+        put(15, "cmdline", "/opt/llama-server|--port|8081|");
         std::fs::create_dir_all(dir.path().join("proc/sys")).unwrap();
         dir
     }

@@ -195,6 +195,48 @@ impl<'a> Case<'a> {
         Ok(Fits { gpu: some(gpu), gpu_and_ram: some(all), best: some(best), because })
     }
 
+    /// What else the server may keep in RAM, in words: it is in no figure, for it grows with use and has its own limit.
+    pub fn beside(&self, window: u64) -> Vec<String> {
+        let mut notes = Vec::new();
+        let Ok(cost) = self.cost(window, self.layers()) else { return notes };
+        let there = self.room.total().saturating_sub(cost.total()).min(self.room.host);
+        let cache = self.setup.cache_ram;
+        if cache > 0 {
+            let most = if cache == u64::MAX { "without limit".to_owned() } else { format!("up to {}", size(cache)) };
+            let mut note =
+                format!("the server keeps earlier prompts in RAM, {most} (--cache-ram), which is in no figure");
+            if there < cache {
+                note += &format!(
+                    "; {} are left for it at {window}: --cache-ram {} keeps within that",
+                    size(there),
+                    there >> 20
+                );
+            }
+            notes.push(note);
+        }
+        let (count, each) = (self.setup.checkpoints, self.checkpoint(&cost));
+        if count > 0 && each > 0 {
+            let slots = self.setup.settings.parallel.max(1);
+            notes.push(format!(
+                "the server keeps up to {count} checkpoints a slot in RAM (--ctx-checkpoints), {} each, {} in all, which are in no figure",
+                size(each),
+                size(each.saturating_mul(count).saturating_mul(slots))
+            ));
+        }
+        notes
+    }
+
+    /// The bytes of what a slot cannot rewind: its recurrent state, and what its sliding windows hold.
+    fn checkpoint(&self, cost: &Cost) -> u64 {
+        /// More than any sliding window and its batch: beyond, only full attention grows.
+        const BEYOND: u64 = 1 << 20;
+        let slots = self.setup.settings.parallel.max(1);
+        let kv = |window: u64| self.cost(window, self.layers()).map_or(0, |cost| cost.kv.total());
+        // Linear there: twice as long, less once more, leaves what does not grow.
+        let sliding = if self.model.window.is_some() { (2 * kv(BEYOND)).saturating_sub(kv(2 * BEYOND)) } else { 0 };
+        cost.state.total().saturating_add(sliding) / slots
+    }
+
     /// Why a window is the largest that fits.
     fn why(&self, window: u64, layers: GpuLayers, side: &str) -> Result<String, String> {
         let trained = self.model.trained;
@@ -318,5 +360,18 @@ mod tests {
         let all = best(&divided);
         assert!(all.abs_diff(one) < one / 50 && all % 512 == 0, "{all} for both, {one} alone");
         assert_eq!(divided.share(u64::from(all)), u64::from(all) / 2);
+    }
+
+    #[test]
+    fn the_servers_own_caches_are_told() {
+        let model = llama();
+        let small = room(&[8], 2, false);
+        let setup = Setup::llama_server(None, &crate::upstream::Loaded::default(), true);
+        let notes = Case::new(&model, &setup, &small).beside(4096);
+        assert_eq!(notes.len(), 1, "this model needs no checkpoints: {notes:?}");
+        assert!(notes[0].contains("up to 8.0 GiB") && notes[0].contains("--cache-ram 2048"), "{notes:?}");
+        let large = room(&[8], 64, false);
+        assert!(!Case::new(&model, &setup, &large).beside(4096)[0].contains("keeps within"));
+        assert!(Case::new(&model, &Setup::plain(), &large).beside(4096).is_empty());
     }
 }

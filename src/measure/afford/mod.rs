@@ -172,9 +172,11 @@ impl Subject {
 
     /// The largest windows, and where they come from.
     fn afforded(&self) -> Result<Afforded, String> {
-        let fits = self.case().fits()?;
+        let case = self.case();
+        let fits = case.fits()?;
+        let beside = case.beside(fits.best.map_or(self.model.trained, u64::from));
         let trained = u32::try_from(self.model.trained).unwrap_or(u32::MAX);
-        let notes = [&self.setup.notes[..], &self.model.notes[..], &self.room.because[..]].concat();
+        let notes = [&self.setup.notes[..], &self.model.notes[..], &beside[..]].concat();
         let (sharing, divided) = (self.setup.sharing(), self.setup.share(1 << 20) < 1 << 20);
         Ok(Afforded {
             fits,

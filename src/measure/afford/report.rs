@@ -4,7 +4,6 @@ use serde_json::{Value, json};
 
 use super::Subject;
 use super::fits::{Case, Fits, Where};
-use super::setup::Setup;
 use crate::gguf::Kind;
 use crate::measure::hardware::room::{DeviceRoom, Room, size};
 use crate::measure::memory::{Cost, GpuLayers, Source};
@@ -137,13 +136,13 @@ impl Subject {
         let case = self.case();
         let rows: Result<Vec<Row>, String> =
             windows(self.model.trained, &wish.ctx).into_iter().map(|n| row(&case, n)).collect();
-        let rows = rows?;
+        let (rows, fits) = (rows?, case.fits()?);
         Ok(Report {
             name: name.to_owned(),
             arch: self.model.arch.clone(),
             trained: self.model.trained,
-            notes: notes(&self.setup, &rows, &self.room),
-            fits: case.fits()?,
+            notes: notes(&case, &rows, &fits),
+            fits,
             room: self.room.clone(),
             rows,
         })
@@ -193,28 +192,16 @@ fn row(case: &Case<'_>, n_ctx: u64) -> Result<Row, String> {
 }
 
 /// What stands beside the table.
-fn notes(setup: &Setup, rows: &[Row], room: &Room) -> Vec<String> {
-    let mut notes = setup.notes.clone();
-    notes.extend(setup.sharing());
+fn notes(case: &Case<'_>, rows: &[Row], fits: &Fits) -> Vec<String> {
+    let mut notes = case.setup.notes.clone();
+    notes.extend(case.setup.sharing());
+    let window = fits.best.map_or(case.model.trained, u64::from);
+    notes.extend(case.beside(window));
     for row in rows {
         if let Source::Assumed(what) = &row.cost.source {
             notes.push(format!("not exact: {what}"));
         }
         notes.extend(row.cost.notes.iter().cloned());
-    }
-    if setup.cache_ram > 0 {
-        let least = rows.iter().map(|row| row.cost.host()).min().unwrap_or(0);
-        let there = room.host.saturating_sub(least);
-        let most = if setup.cache_ram == u64::MAX {
-            "without limit".to_owned()
-        } else {
-            format!("up to {}", size(setup.cache_ram))
-        };
-        let mut note = format!("beside this, the server keeps earlier prompts in RAM, {most} (--cache-ram)");
-        if there < setup.cache_ram {
-            note += &format!("; {} are there for it: start it with --cache-ram {}", size(there), there >> 20);
-        }
-        notes.push(note);
     }
     let mut seen = std::collections::HashSet::new();
     notes.retain(|note| seen.insert(note.clone()));

@@ -11,6 +11,9 @@ use crate::upstream::Loaded;
 /// llama-server's prompt cache in RAM where nobody set another (`--cache-ram`, bytes).
 const CACHE_RAM: u64 = 8192 << 20;
 
+/// llama-server's context checkpoints a slot where nobody set another number (`--ctx-checkpoints`).
+const CHECKPOINTS: u64 = 32;
+
 /// Architectures that Ollama works on one request at a time with, whatever was asked (ollama/ollama server/sched.go).
 const ONE_AT_A_TIME: [&str; 6] = ["mllama", "qwen3vl", "qwen35", "qwen3next", "lfm2", "nemotron_h"];
 
@@ -23,6 +26,8 @@ pub struct Setup {
     pub whole_each: bool,
     /// The most that the server keeps of earlier prompts in RAM (bytes); 0 for none.
     pub cache_ram: u64,
+    /// How many copies of what a slot cannot rewind (recurrent state, sliding windows) the server keeps in RAM.
+    pub checkpoints: u64,
     /// Memory of a GPU that the server leaves alone (bytes).
     pub gpu_overhead: u64,
     /// What was found or assumed, and what is in no figure.
@@ -33,7 +38,7 @@ impl Setup {
     /// A model by itself: one slot, no server's caches.
     pub fn plain() -> Setup {
         let settings = Settings::llama_server_parallel(0, 1);
-        Setup { settings, whole_each: false, cache_ram: 0, gpu_overhead: 0, notes: Vec::new() }
+        Setup { settings, whole_each: false, cache_ram: 0, checkpoints: 0, gpu_overhead: 0, notes: Vec::new() }
     }
 
     /// The settings for a window: that of one request, except where slots divide it.
@@ -148,7 +153,8 @@ impl Setup {
             Some(Ok(mib)) => u64::try_from(mib).map_or(u64::MAX, |mib| mib << 20),
             _ => CACHE_RAM,
         };
-        Setup { settings, whole_each: false, cache_ram, gpu_overhead: 0, notes }
+        let checkpoints = number(&["-ctxcp", "--ctx-checkpoints", "--swa-checkpoints"]).unwrap_or(CHECKPOINTS);
+        Setup { settings, whole_each: false, cache_ram, checkpoints, gpu_overhead: 0, notes }
     }
 }
 

@@ -106,17 +106,17 @@ fn a_change_is_told_with_its_reason() {
         goal: Goal { set, found, ..Goal::default() },
     };
     let told = |before: Option<u32>, now: u32, set, found| {
-        change(before.map(window).as_ref(), &window(now), &entry(set, found)).map(|c| (c.was, c.found, c.now, c.why))
+        change(before.map(window).as_ref(), &window(now), &entry(set, found))
     };
     assert_eq!(told(None, 4096, None, None), None, "there was none before");
     assert_eq!(told(Some(4096), 4096, Some(4096), None), None);
     assert_eq!(told(None, 4096, Some(4096), None), None);
-    let why = |said: Option<(Option<u32>, Option<u32>, Option<u32>, String)>| said.expect("told").3;
+    let why = |said: Option<Change>| said.expect("told").why;
     assert!(why(told(None, 4096, Some(6000), None)).contains("smaller window than was asked for"));
     assert!(why(told(None, 8192, Some(99_999), None)).contains("trained for no more"));
-    let (was, found, now, because) = told(Some(8192), 8192, Some(8192), Some(2048)).expect("told");
-    assert_eq!((was, found, now), (Some(8192), Some(2048), Some(8192)));
-    assert!(because.contains("2048 tokens, and it was loaded again"), "{because}");
+    let change = told(Some(8192), 8192, Some(8192), Some(2048)).expect("told");
+    assert_eq!((change.was, change.found, change.now), (Some(8192), Some(2048), Some(8192)));
+    assert!(change.why.contains("2048 tokens, and it was loaded again"), "{change:?}");
     assert!(why(told(Some(8192), 2048, Some(2048), Some(2048))).contains("left so"));
     assert!(why(told(Some(8192), 4096, None, None)).contains("anew"));
 }
