@@ -79,6 +79,17 @@ impl Settings {
     }
 }
 
+/// Frequencies stand once in the file; they load with the first block, and once more on the device if only later blocks
+/// are there.
+fn shared_again(model: &Model, settings: &Settings) -> u64 {
+    let last = usize::try_from(model.trunk).unwrap_or(usize::MAX).saturating_sub(1);
+    if settings.layer_on_device(model, 0) || !settings.layer_on_device(model, last) {
+        return 0;
+    }
+    let shared = model.weights.iter().filter(|weight| weight.name.starts_with("rope_f"));
+    shared.fold(0, |sum, weight| sum.saturating_add(weight.bytes))
+}
+
 /// Adds the tensors up, side by side.
 pub(super) fn place(model: &Model, settings: &Settings, notes: &mut Vec<String>) -> Split {
     let mut split = Split::default();
@@ -93,10 +104,15 @@ pub(super) fn place(model: &Model, settings: &Settings, notes: &mut Vec<String>)
         };
         split.add(on_device, weight.bytes);
     }
-    // Without a head of its own the embedding is loaded a second time where the output runs (TENSOR_DUPLICATED).
-    if let (Some(bytes), true) = (model.tied, settings.output_on_device()) {
-        split.device = split.device.saturating_add(bytes);
+    // Without a head of its own the embedding is loaded a second time where the output runs (TENSOR_DUPLICATED), unless
+    // that is where it is; two architectures ask for the copy before the embedding and get it always.
+    if let Some(bytes) = model.tied {
+        let on_device = settings.output_on_device();
+        if on_device || matches!(model.arch.as_str(), "gemma3n" | "gemma4") {
+            split.add(on_device, bytes);
+        }
     }
+    split.device = split.device.saturating_add(shared_again(model, settings));
     if settings.gpu_layers == GpuLayers::None && model.repackable {
         notes.push(
             "without a GPU, weights of some types are repacked: up to as much again in private memory, unless \

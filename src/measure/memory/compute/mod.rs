@@ -18,10 +18,24 @@ pub(super) fn reserve(
     model: &Model,
     settings: &Settings,
     window: &Window,
-    _notes: &mut Vec<String>,
+    notes: &mut Vec<String>,
 ) -> (Split, Option<String>) {
-    let (mut graph, assumed) = build::build(model, settings, window);
-    let plan = schedule::schedule(&mut graph, settings.gpu_layers != GpuLayers::None);
-    let (device, host) = allocate::peaks(&graph, &plan);
-    (Split { device, host }, assumed)
+    let has_device = settings.gpu_layers != GpuLayers::None;
+    let peaks = |pinned: bool| {
+        let (mut graph, assumed) = build::build(model, settings, window, pinned);
+        let plan = schedule::schedule(&mut graph, has_device);
+        let (device, host) = allocate::peaks(&graph, &plan);
+        (Split { device, host }, assumed)
+    };
+    let (split, assumed) = peaks(false);
+    if has_device && !settings.kv_offload && !settings.flash_attn {
+        // A dry run of llama.cpp forgets where scores are pinned; its real load keeps them in RAM.
+        let real = peaks(true).0;
+        notes.push(format!(
+            "without KV offload and flash attention a real load puts the scores in RAM: {} bytes of compute buffers on \
+             the GPU and {} in RAM, where llama.cpp's own dry run says what stands here",
+            real.device, real.host
+        ));
+    }
+    (split, assumed)
 }

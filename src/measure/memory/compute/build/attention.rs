@@ -274,7 +274,7 @@ impl Builder<'_> {
         let turned = self.g.permute(kqv, [0, 2, 1, 3]);
         let ne = self.g.ne(turned);
         let cur = self.g.fresh([ne[0].saturating_mul(ne[1]), ne[2].saturating_mul(ne[3]), 1, 1], &[turned]);
-        if !self.settings.kv_offload {
+        if self.pinned && !self.settings.kv_offload {
             self.g.force(cur, Side::Host);
         }
         cur

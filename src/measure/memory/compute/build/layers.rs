@@ -41,7 +41,7 @@ impl Builder<'_> {
             return input;
         }
         let normed = self.norm(input, layer, "attn_norm");
-        if self.model.layers[layer].state.is_some() || self.model.arch.starts_with("qwen3") {
+        if matches!(self.model.arch.as_str(), "qwen3next" | "qwen35" | "qwen35moe") {
             self.g.expand(normed);
         }
         normed

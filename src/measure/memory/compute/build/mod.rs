@@ -25,6 +25,9 @@ pub(super) struct Builder<'a> {
     tokens: u64,
     seqs: u64,
     outputs: u64,
+    /// Whether what llama.cpp pins to a side is pinned. Its dry run forgets that (`ggml_backend_sched_reserve_size`
+    /// resets it), a real load does not.
+    pinned: bool,
     /// Everything is on the device: then norms are pinned to their layer's side.
     full_offload: bool,
     inputs: Inputs,
@@ -52,7 +55,7 @@ struct AttentionInputs {
 }
 
 /// Builds the graph, and says what had to be assumed.
-pub(super) fn build(model: &Model, settings: &Settings, window: &Window) -> (Graph, Option<String>) {
+pub(super) fn build(model: &Model, settings: &Settings, window: &Window, pinned: bool) -> (Graph, Option<String>) {
     let seqs = settings.sequences();
     // src/llama-context.cpp:626-735 and 2531-2534: rounded up to a multiple of the sequences.
     let tokens = window.ubatch.min(window.n_ctx).next_multiple_of(seqs).max(seqs);
@@ -74,7 +77,8 @@ pub(super) fn build(model: &Model, settings: &Settings, window: &Window) -> (Gra
         tokens,
         seqs,
         outputs: window.ubatch.min(window.n_ctx).min(asked).max(1),
-        full_offload,
+        pinned,
+        full_offload: full_offload && pinned,
         inputs: Inputs::default(),
         caches: vec![None; model.layers.len()],
     };

@@ -36,7 +36,8 @@ impl Builder<'_> {
     fn gather(&mut self, states: Id, scan: impl FnOnce(&mut Self, Id, Id) -> Option<Id>) -> Id {
         let width = self.g.ne(states)[0];
         let Some((copy, main, tail)) = self.inputs.state_copy else { return states };
-        let flat = self.g.view(states, self.g.ne(states));
+        let shape = self.g.ne(states);
+        let flat = self.g.reshape(states, shape);
         let first = self.g.view(flat, [width, 1, 1, 1]);
         let cleared = self.g.write(first, &[]);
         self.g.expand(cleared);
@@ -130,11 +131,11 @@ impl Builder<'_> {
         let total = inner.saturating_mul(self.tokens).saturating_add(size.saturating_mul(inner).saturating_mul(seqs));
         let scanned = self.gather(state, |builder, states, ids| {
             let rows = builder.g.ne(states)[1];
-            let states = builder.g.view(states, [size, 1, inner, rows]);
+            let states = builder.g.reshape(states, [size, 1, inner, rows]);
             Some(builder.g.fresh([total, 1, 1, 1], &[states, x4, dt, a, b, c, ids]))
         });
         self.keep_state(state, scanned, size.saturating_mul(inner));
-        let y = self.g.view(scanned, [inner, per_seq, seqs, 1]);
+        let y = self.g.reshape(scanned, [inner, per_seq, seqs, 1]);
         let d = self.weight(layer, "ssm_d").unwrap_or(x);
         let skip = self.g.each(&[x, d]);
         let y = self.g.each(&[y, skip]);
@@ -196,11 +197,11 @@ impl Builder<'_> {
         let total = inner.saturating_mul(self.tokens).saturating_add(size.saturating_mul(inner).saturating_mul(seqs));
         let scanned = self.gather(state, |builder, states, ids| {
             let rows = builder.g.ne(states)[1];
-            let states = builder.g.view(states, [size, head, heads, rows]);
+            let states = builder.g.reshape(states, [size, head, heads, rows]);
             Some(builder.g.fresh([total, 1, 1, 1], &[states, x, dt, a, b, c, ids]))
         });
         self.keep_state(state, scanned, size.saturating_mul(inner));
-        let y = self.g.view(scanned, [head, heads, per_seq, seqs]);
+        let y = self.g.reshape(scanned, [head, heads, per_seq, seqs]);
         let d = self.weight(layer, "ssm_d").unwrap_or(dt);
         let skip = self.g.each(&[x, d]);
         let y = self.g.each(&[y, skip]);
@@ -254,7 +255,7 @@ impl Builder<'_> {
         }
         let rows = tokens.saturating_add(v_head.saturating_mul(seqs));
         let out = self.g.fresh([v_head.saturating_mul(v_heads), rows, 1, 1], &[q, k, v, gate, beta, states]);
-        let output = self.g.view(out, [v_head, v_heads, per_seq, seqs]);
+        let output = self.g.reshape(out, [v_head, v_heads, per_seq, seqs]);
         self.keep_state(state, out, v_head.saturating_mul(v_head).saturating_mul(v_heads));
         let z = self.g.reshape(z, [v_head, v_heads, per_seq, seqs]);
         let normed = self.norm(output, layer, "ssm_norm");
@@ -276,8 +277,8 @@ impl Builder<'_> {
         let shape = [1, heads, per_seq, seqs];
         let (beta, alpha) = if let Some(weight) = self.weight(layer, "ssm_ba.weight") {
             let joint = self.g.matmul(weight, cur);
-            let b = self.g.view(joint, [heads, per_seq, seqs, 1]);
-            let a = self.g.view(joint, [heads, per_seq, seqs, 1]);
+            let b = self.g.reshape(joint, [heads, per_seq, seqs, 1]);
+            let a = self.g.reshape(joint, [heads, per_seq, seqs, 1]);
             (self.g.same(&[b]), self.g.same(&[a]))
         } else {
             let [b, a] = ["ssm_beta.weight", "ssm_alpha.weight"].map(|name| {
