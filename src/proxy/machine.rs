@@ -191,7 +191,7 @@ async fn served(
         Ok(loaded) => loaded,
         Err(e) => return Some(Err(e.to_string())),
     };
-    let served = Served::by(upstream, &model.id, &loaded);
+    let served = Served::by(upstream, &model.id, &loaded).await;
     let machine = machine.clone();
     let looked = tokio::task::spawn_blocking(move || machine.served(&served)).await;
     Some(looked.unwrap_or_else(|e| Err(e.to_string())))

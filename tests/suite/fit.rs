@@ -108,7 +108,7 @@ fn fit_sends_one_window_while_memory_comes_and_goes() {
     let first = proxy.chat(&hello()).ok();
     let window: u64 = first.header("x-windowsill-window").unwrap().parse().unwrap();
     // 20 GiB less 8 % of 64, less weights: a multiple of 256 that fits, and no multiple more.
-    assert!(window % 256 == 0 && (40_000..90_000).contains(&window), "{window}");
+    assert!(window.is_multiple_of(256) && (40_000..90_000).contains(&window), "{window}");
     let source = first.header("x-windowsill-window-source").unwrap();
     assert!(source.contains("fit: 256 tokens more would need") && source.contains("confirmed by /api/ps"), "{source}");
     for (turn, free) in [18, 30, 12, 9, 60, 20].into_iter().enumerate() {
@@ -129,7 +129,7 @@ fn fit_sends_one_window_while_memory_comes_and_goes() {
     memory(proxy.dir.path(), 14 * GIB);
     let less = proxy.chat(&hello().user("And now?")).ok();
     let less: u64 = less.header("x-windowsill-window").unwrap().parse().unwrap();
-    assert!(less < window / 2 && less % 256 == 0, "{less} after {window}");
+    assert!(less < window / 2 && less.is_multiple_of(256), "{less} after {window}");
     assert_eq!(*sent(&fake).last().unwrap(), less);
     let told = changes(&proxy, 1);
     assert_eq!((told.len(), &told[0]["was"], &told[0]["window"]), (1, &json!(window), &json!(less)), "{told:?}");
@@ -257,7 +257,7 @@ fn fit_answers_for_a_header_alone() {
     assert_eq!(row["total_bytes"], json!(sum));
     assert_eq!(answer["num_ctx"]["gpu"], Value::Null);
     let best = answer["num_ctx"]["gpu_and_ram"].as_u64().unwrap();
-    assert!(best % 256 == 0 && (40_000..90_000).contains(&best), "{best}");
+    assert!(best.is_multiple_of(256) && (40_000..90_000).contains(&best), "{best}");
 
     // The answer is the edge: it fits, and the next step does not.
     let edge = document(&run(&["--json", "--ctx", &best.to_string(), "--ctx", &(best + 256).to_string()]));

@@ -351,7 +351,7 @@ mod tests {
         let best = |setup: &Setup| Case::new(&model, setup, &room).fits().unwrap().gpu.unwrap();
         let one = best(&Setup::plain());
         let environment = [("OLLAMA_NUM_PARALLEL".to_owned(), "2".to_owned())].into();
-        let two = Setup::ollama(&environment, "a test", &model, true);
+        let two = Setup::ollama(&environment, "a test", &model, super::super::setup::Runs::LlamaServer, true);
         let each = best(&two);
         // The mask of the graph is a little smaller for two.
         assert!((each * 2).abs_diff(one) < one / 50, "{each} each, {one} alone");

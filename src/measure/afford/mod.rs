@@ -21,7 +21,7 @@ use crate::conversation::Tokens;
 use crate::gguf::Gguf;
 use crate::upstream::{Held, Kind, Loaded, Upstream};
 use fits::{Case, Fits};
-use setup::Setup;
+use setup::{Runs, Setup};
 
 /// Where Ollama's service on Linux keeps models.
 const SERVICE_MODELS: &str = "usr/share/ollama/.ollama/models";
@@ -54,14 +54,17 @@ pub struct Served {
     pub port: u16,
     /// Whether it runs on this machine.
     pub local: bool,
+    /// Its version.
+    pub version: Option<String>,
     /// What it says of the model.
     pub loaded: Loaded,
 }
 
 impl Served {
     /// A model of an upstream.
-    pub fn by(upstream: &Upstream, name: &str, loaded: &Loaded) -> Served {
+    pub async fn by(upstream: &Upstream, name: &str, loaded: &Loaded) -> Served {
         Served {
+            version: upstream.version().await,
             name: name.to_owned(),
             kind: upstream.kind(),
             port: upstream.authority().1,
@@ -125,7 +128,7 @@ impl Machine {
     /// # Errors
     /// Why that cannot be said, in words: its server is elsewhere, its file cannot be read, its header is not understood.
     pub async fn afford(&self, upstream: &Upstream, name: &str, loaded: &Loaded) -> Result<Afforded, String> {
-        let served = Served::by(upstream, name, loaded);
+        let served = Served::by(upstream, name, loaded).await;
         let inner = Arc::clone(&self.inner);
         let looked = tokio::task::spawn_blocking(move || inner.subject(&served)?.afforded()).await;
         looked.map_err(|e| format!("looking at the machine failed: {e}"))?
@@ -157,7 +160,7 @@ impl Machine {
         Some(file.and_then(|file| {
             let model = self.inner.model(&file)?;
             let hardware = self.hardware();
-            let setup = Setup::ollama(&environment, &from, &model, has_gpu(&hardware));
+            let setup = Setup::ollama(&environment, &from, &model, Runs::of(None, None), has_gpu(&hardware));
             let room = room(&hardware, Taken::default(), self.inner.headroom);
             Ok(Subject { model, file, setup, room })
         }))
@@ -204,7 +207,8 @@ impl Inner {
         let place = Place { root: self.config.root.clone(), process: process.as_ref().map(|process| process.id) };
         let hardware = hardware::read(&place);
         let setup = if ollama {
-            Setup::ollama(&environment, &from, &model, has_gpu(&hardware))
+            let runs = Runs::of(process.as_ref(), served.version.as_deref());
+            Setup::ollama(&environment, &from, &model, runs, has_gpu(&hardware))
         } else {
             Setup::llama_server(process.as_ref(), &served.loaded, has_gpu(&hardware))
         };

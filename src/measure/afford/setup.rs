@@ -34,6 +34,34 @@ pub struct Setup {
     pub notes: Vec<String>,
 }
 
+/// What an Ollama runs models with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Runs {
+    /// Its own runner, around llama.cpp's library.
+    Runner,
+    /// llama-server, as its child.
+    LlamaServer,
+}
+
+impl Runs {
+    /// The last minor version 0.N known to have the runner.
+    const LAST_RUNNER: u32 = 13;
+
+    /// By the process that serves a model, else by the server's version, else as the newest.
+    pub fn of(process: Option<&Process>, version: Option<&str>) -> Runs {
+        let program =
+            |process: &Process| process.arguments.first().is_some_and(|program| program.contains("llama-server"));
+        match process {
+            Some(process) if process.arguments.get(1).is_some_and(|word| word == "runner") => return Runs::Runner,
+            Some(process) if program(process) => return Runs::LlamaServer,
+            // Somebody else who has the file open.
+            _ => {}
+        }
+        let minor = version.and_then(|v| v.strip_prefix("0.")?.split('.').next()?.parse::<u32>().ok());
+        if minor.is_some_and(|minor| minor <= Runs::LAST_RUNNER) { Runs::Runner } else { Runs::LlamaServer }
+    }
+}
+
 impl Setup {
     /// A model by itself: one slot, no server's caches.
     pub fn plain() -> Setup {
@@ -71,21 +99,32 @@ impl Setup {
         }
     }
 
-    /// Ollama's, by the environment of `ollama serve`.
-    pub fn ollama(environment: &BTreeMap<String, String>, from: &str, model: &Model, has_gpu: bool) -> Setup {
+    /// Ollama's, by the environment of `ollama serve` and what it runs models with.
+    pub fn ollama(
+        environment: &BTreeMap<String, String>,
+        from: &str,
+        model: &Model,
+        runs: Runs,
+        has_gpu: bool,
+    ) -> Setup {
         let get =
             |name: &str| environment.get(name).map(|v| v.trim().trim_matches(['"', '\''])).filter(|v| !v.is_empty());
-        let mut notes = Vec::new();
         let asked = get("OLLAMA_NUM_PARALLEL").and_then(|n| n.parse::<u64>().ok()).filter(|n| *n > 0);
         let one = ONE_AT_A_TIME.iter().any(|arch| model.arch.starts_with(arch));
         let parallel = if one { 1 } else { asked.unwrap_or(1) };
-        let mut setup = Setup { settings: Settings::ollama(0, parallel), whole_each: true, ..Setup::plain() };
-        // Unset, it is on where the GPUs can; without one it stays off.
-        let flash = get("OLLAMA_FLASH_ATTENTION");
-        setup.settings.flash_attn = flash.map_or(has_gpu, |v| matches!(v, "1" | "true" | "TRUE" | "on"));
+        let mut settings = Settings::ollama(0, parallel);
+        if runs == Runs::Runner {
+            // Read in the log of Ollama 0.13.5: batches of 512, logits for each of their tokens.
+            settings = Settings { n_batch: 512, n_ubatch: 512, outputs: 0, ..settings };
+        }
+        // Unset, the runner has llama.cpp decide, which can anywhere; with llama-server it is on where GPUs can.
+        let unset = runs == Runs::Runner || has_gpu;
+        settings.flash_attn =
+            get("OLLAMA_FLASH_ATTENTION").map_or(unset, |v| matches!(v, "1" | "true" | "TRUE" | "on"));
+        let mut notes = Vec::new();
         if let Some(kind) = get("OLLAMA_KV_CACHE_TYPE").and_then(Kind::named) {
-            if setup.settings.flash_attn || !kind.quantized() {
-                (setup.settings.type_k, setup.settings.type_v) = (kind, kind);
+            if settings.flash_attn || !kind.quantized() {
+                (settings.type_k, settings.type_v) = (kind, kind);
             } else {
                 notes.push(format!(
                     "OLLAMA_KV_CACHE_TYPE={} needs flash attention, which is off: f16 is reckoned with",
@@ -93,18 +132,14 @@ impl Setup {
                 ));
             }
         }
-        setup.gpu_overhead = get("OLLAMA_GPU_OVERHEAD").and_then(|n| n.parse().ok()).unwrap_or(0);
-        let settings = &setup.settings;
-        notes.insert(
-            0,
-            format!(
-                "{parallel} at once (OLLAMA_NUM_PARALLEL), KV cache {} (OLLAMA_KV_CACHE_TYPE), flash attention {}, by {from}",
-                settings.type_k.name,
-                if settings.flash_attn { "on" } else { "off" }
-            ),
+        let found = format!(
+            "{parallel} at once (OLLAMA_NUM_PARALLEL), KV cache {} (OLLAMA_KV_CACHE_TYPE), flash attention {}, by {from}",
+            settings.type_k.name,
+            if settings.flash_attn { "on" } else { "off" }
         );
-        setup.notes = notes;
-        setup
+        notes.insert(0, found);
+        let gpu_overhead = get("OLLAMA_GPU_OVERHEAD").and_then(|n| n.parse().ok()).unwrap_or(0);
+        Setup { settings, whole_each: true, gpu_overhead, notes, ..Setup::plain() }
     }
 
     /// llama-server's, by its command line, where its process was found, and by what it says.
@@ -164,6 +199,16 @@ mod tests {
 
     fn process(line: &str) -> Process {
         Process { id: 7, arguments: line.split(' ').map(str::to_owned).collect(), anonymous: 0 }
+    }
+
+    #[test]
+    fn an_ollama_is_told_by_its_process_and_its_version() {
+        let version = |v: &str| Runs::of(None, Some(v));
+        assert_eq!([version("0.13.5"), version("0.9.0-rc1")], [Runs::Runner; 2]);
+        assert_eq!([version("0.14.0"), version("1.2.3"), version(""), Runs::of(None, None)], [Runs::LlamaServer; 4]);
+        assert_eq!(Runs::of(Some(&process("ollama runner --model x")), Some("9")), Runs::Runner);
+        assert_eq!(Runs::of(Some(&process("llama-server -m x")), Some("0.13.5")), Runs::LlamaServer);
+        assert_eq!(Runs::of(Some(&process("sha256sum x")), Some("0.13.5")), Runs::Runner);
     }
 
     #[test]
