@@ -143,6 +143,8 @@ pub struct Loaded {
     pub vision: bool,
     /// What it takes of the machine's memory now, where the server says; `None` also while it is not loaded.
     pub held: Option<Held>,
+    /// What the other models that the server has loaded take, where it says.
+    pub others: Held,
 }
 
 /// What a loaded model takes of the server's machine, by the server's own word (bytes).

@@ -32,6 +32,10 @@ struct Loads {
     history: Vec<Option<u32>>,
     /// It loads no window larger than this.
     most: Option<u32>,
+    /// It fails to load one that is asked for.
+    fails: bool,
+    /// What another model holds (bytes).
+    other: u64,
 }
 
 impl Loads {
@@ -63,11 +67,17 @@ fn ollama() -> (Fake, Arc<Mutex<Loads>>) {
                     let size = 5 * GIB + u64::from(n) * (128 << 10);
                     json!({"name": MODEL, "model": MODEL, "digest": "d", "context_length": n, "size": size, "size_vram": 0})
                 };
-                Play::Json(200, json!({"models": loads.window.map(entry).into_iter().collect::<Vec<_>>()}))
+                let other = json!({"name": "other:latest", "digest": "o", "context_length": 4096, "size": loads.other, "size_vram": 0});
+                let mut models: Vec<Value> = loads.window.map(entry).into_iter().collect();
+                models.extend((loads.other > 0).then_some(other));
+                Play::Json(200, json!({"models": models}))
             }
             "/api/show" => Play::Json(200, show.clone()),
             "/api/chat" => {
                 let num_ctx = seen.json()["options"]["num_ctx"].as_u64().map(|n| n as u32);
+                if loads.fails && num_ctx.is_some() {
+                    return Play::Json(500, json!({"error": "model requires more system memory than is available"}));
+                }
                 loads.ask(num_ctx);
                 Play::Usual
             }
@@ -186,6 +196,67 @@ fn a_server_that_can_do_less_than_asked_is_believed() {
     let told = changes(&proxy, 1);
     assert_eq!((told.len(), &told[0]["window"]), (1, &json!(16_384)), "{told:?}");
     assert!(told[0]["why"].as_str().unwrap().contains("smaller window than was asked for"), "{told:?}");
+}
+
+#[test]
+fn requests_at_once_decide_once() {
+    let (fake, loads) = ollama();
+    let proxy = proxy(&fake, 20 * GIB);
+    std::thread::scope(|scope| {
+        for n in 0..8 {
+            let proxy = &proxy;
+            scope.spawn(move || {
+                memory(proxy.dir.path(), (20 - n % 3) * GIB);
+                proxy.chat(&hello().user(&format!("{n}"))).ok();
+            });
+        }
+    });
+    assert_eq!(loads.lock().unwrap().history.len(), 1, "{:?}", loads.lock().unwrap().history);
+    assert!(sent(&fake).windows(2).all(|two| two[0] == two[1]), "{:?}", sent(&fake));
+}
+
+#[test]
+fn a_load_that_fails_falls_back_to_what_the_server_does_by_itself() {
+    let (fake, loads) = ollama();
+    loads.lock().unwrap().fails = true;
+    let proxy = proxy(&fake, 20 * GIB);
+    for n in 0..3 {
+        let reply = proxy.chat(&hello().user(&format!("{n}"))).ok();
+        assert_eq!(reply.header("x-windowsill-window").unwrap(), "4096");
+        let source = reply.header("x-windowsill-window-source").unwrap();
+        assert!(source.contains("not fitted: the server could not load it"), "{source}");
+    }
+    assert_eq!(loads.lock().unwrap().history, [None], "and it is not tried again and again");
+    assert_eq!(sent(&fake), [0, 0, 0]);
+}
+
+#[test]
+fn what_ollamas_other_models_hold_is_counted_only_where_it_must_be() {
+    let (fake, loads) = ollama();
+    loads.lock().unwrap().other = 10 * GIB;
+    // Beside the other model this one does not fit; without it, it does.
+    let proxy = proxy(&fake, 8 * GIB);
+    let reply = proxy.chat(&hello()).ok();
+    let window: u64 = reply.header("x-windowsill-window").unwrap().parse().unwrap();
+    assert!(window > 8192, "{window}");
+    let models = proxy.get("/windowsill/models").json();
+    let because = models["models"][0]["num_ctx"]["because"].as_str().unwrap();
+    assert!(because.contains("what other models hold counts as free"), "{models}");
+    // With room enough beside it, it is left alone.
+    let (fake, loads) = ollama();
+    loads.lock().unwrap().other = 10 * GIB;
+    let roomy = TestProxy::on_machine(
+        {
+            let dir = Arc::new(tempfile::tempdir().unwrap());
+            memory(dir.path(), 20 * GIB);
+            dir
+        },
+        &[fake.url()],
+        "[window]\nnum_ctx = 'fit'\n",
+    );
+    roomy.chat(&hello()).ok();
+    let models = roomy.get("/windowsill/models").json();
+    assert!(!models.to_string().contains("what other models hold counts as free"), "{models}");
 }
 
 #[test]

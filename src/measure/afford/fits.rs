@@ -10,7 +10,7 @@ use super::setup::Setup;
 
 /// A window worth leaving the GPU for (tokens): what a model needs in RAM to get here is slow, and still better than a
 /// window that holds nothing.
-const WORTH_RAM: u64 = 8192;
+pub const WORTH_RAM: Tokens = 8192;
 
 /// Steps in which windows are set up, as llama.cpp rounds them (tokens).
 const STEP: u64 = 256;
@@ -180,7 +180,7 @@ impl<'a> Case<'a> {
         }
         let gpu = self.largest(layers, true, true)?;
         let all = if layers == GpuLayers::All { self.spilled()?.max(gpu) } else { gpu };
-        let enough = self.model.trained.min(WORTH_RAM);
+        let enough = self.model.trained.min(u64::from(WORTH_RAM));
         let best = if gpu >= enough { gpu } else { all.min(enough).max(gpu) };
         let because = if best == gpu && best > 0 {
             self.why(gpu, layers, "the GPU")?

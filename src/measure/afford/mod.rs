@@ -85,6 +85,8 @@ pub struct Subject {
     pub setup: Setup,
     /// What it may take of the machine.
     pub room: Room,
+    /// The same, were the server's other models unloaded; `None` where there are none, or the server keeps them.
+    pub alone: Option<Room>,
 }
 
 /// What a model may have.
@@ -150,7 +152,7 @@ impl Machine {
         let file = model_file::at(path, "named")?;
         let model = self.inner.model(&file)?;
         let room = room(&self.hardware(), Taken::default(), self.inner.headroom);
-        Ok(Subject { model, file, setup: Setup::plain(), room })
+        Ok(Subject { model, file, setup: Setup::plain(), room, alone: None })
     }
 
     /// A model by its name in Ollama's folders, whether Ollama runs or not; `None` if no folder has it.
@@ -162,7 +164,7 @@ impl Machine {
             let hardware = self.hardware();
             let setup = Setup::ollama(&environment, &from, &model, Runs::of(None, None), has_gpu(&hardware));
             let room = room(&hardware, Taken::default(), self.inner.headroom);
-            Ok(Subject { model, file, setup, room })
+            Ok(Subject { model, file, setup, room, alone: None })
         }))
     }
 }
@@ -173,21 +175,32 @@ impl Subject {
         Case::new(&self.model, &self.setup, &self.room)
     }
 
-    /// The largest windows, and where they come from.
+    /// The largest windows of one request, and where they come from.
     fn afforded(&self) -> Result<Afforded, String> {
-        let case = self.case();
-        let fits = case.fits()?;
-        let beside = case.beside(fits.best.map_or(self.model.trained, u64::from));
-        let trained = u32::try_from(self.model.trained).unwrap_or(u32::MAX);
-        let notes = [&self.setup.notes[..], &self.model.notes[..], &beside[..]].concat();
-        let (sharing, divided) = (self.setup.sharing(), self.setup.share(1 << 20) < 1 << 20);
+        let mut subject = std::borrow::Cow::Borrowed(self);
+        let mut fits = self.case().fits()?;
+        let enough = u32::try_from(self.model.trained).unwrap_or(u32::MAX).min(fits::WORTH_RAM);
+        if let Some(alone) = self.alone.clone().filter(|_| fits.best.is_none_or(|best| best < enough)) {
+            let without = Subject { room: alone, alone: None, ..self.clone() };
+            let more = without.case().fits()?;
+            if more.best > fits.best {
+                let others = "what other models hold counts as free, for Ollama unloads them for this one";
+                fits = Fits { because: format!("{}; {others}", more.because), ..more };
+                subject = std::borrow::Cow::Owned(without);
+            }
+        }
+        let case = subject.case();
+        let mut notes = [&self.setup.notes[..], &self.model.notes[..]].concat();
+        notes.extend(case.beside(fits.best.map_or(self.model.trained, u64::from)));
+        let share = |n: Option<Tokens>| n.and_then(|n| u32::try_from(self.setup.share(u64::from(n))).ok());
+        let fits = Fits { gpu: share(fits.gpu), gpu_and_ram: share(fits.gpu_and_ram), best: share(fits.best), ..fits };
         Ok(Afforded {
             fits,
-            trained,
-            room: self.room.clone(),
+            trained: u32::try_from(self.model.trained).unwrap_or(u32::MAX),
+            room: subject.room.clone(),
             file: self.file.identity.clone(),
-            sharing,
-            divided,
+            sharing: self.setup.sharing(),
+            divided: self.setup.share(1 << 20) < 1 << 20,
             notes,
         })
     }
@@ -213,8 +226,15 @@ impl Inner {
             Setup::llama_server(process.as_ref(), &served.loaded, has_gpu(&hardware))
         };
         let taken = taken(&hardware, process.as_ref(), served.loaded.held, &model);
+        let others = served.loaded.others;
+        let without_others = Taken {
+            device: taken.device.saturating_add(others.device),
+            host: taken.host.saturating_add(others.total.saturating_sub(others.device)),
+        };
+        // Ollama unloads other models for one that does not fit beside them.
+        let alone = (ollama && others.total > 0).then(|| room(&hardware, without_others, self.headroom));
         let room = room(&hardware, taken, self.headroom);
-        Ok(Subject { model, file, setup, room })
+        Ok(Subject { model, file, setup, room, alone })
     }
 
     /// The environment of `ollama serve` on a port, else what ours says of Ollama; and which it is.

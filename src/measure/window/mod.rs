@@ -36,6 +36,8 @@ pub struct Window {
     pub trained: Option<Tokens>,
     /// The chat template, where the server shows it.
     pub template: Option<Arc<str>>,
+    /// Where the model's file lies on the server's machine, where it says so.
+    pub model_path: Option<Arc<str>>,
     /// Changes when the server loaded the model anew.
     pub identity: String,
     /// What happened to the window since it was last looked at; told once.
@@ -70,13 +72,19 @@ struct Entry {
 #[derive(Default)]
 pub struct Windows {
     machine: Machine,
-    entries: Mutex<HashMap<(String, String), Entry>>,
+    entries: Mutex<HashMap<Key, Entry>>,
+    /// One at a time asks about a model, and those who wait use what it found: two that decide at once might decide
+    /// differently.
+    turns: Mutex<HashMap<Key, Arc<tokio::sync::Mutex<()>>>>,
 }
+
+/// The names of an upstream and of a model.
+type Key = (String, String);
 
 impl Windows {
     /// No window is known yet. `machine` is where models are fitted.
     pub fn on(machine: Machine) -> Windows {
-        Windows { machine, entries: Mutex::default() }
+        Windows { machine, ..Windows::default() }
     }
 
     /// The machine that models are fitted to.
@@ -86,7 +94,13 @@ impl Windows {
 
     /// The window of a model now. A server that does not answer leaves the last known one, or none.
     pub async fn of(&self, upstream: &Upstream, model: &str, num_ctx: &NumCtx) -> Window {
+        if upstream.kind().is_none() {
+            // What it is decides what names mean; whether it answers shows again below.
+            let _ = upstream.probe().await;
+        }
         let key = key(upstream, model);
+        let turn = self.turn(&key);
+        let _turn = turn.lock().await;
         let known = {
             let entries = self.entries.lock();
             let seen = |e: &Entry| {
@@ -122,6 +136,16 @@ impl Windows {
         }
     }
 
+    fn turn(&self, key: &Key) -> Arc<tokio::sync::Mutex<()>> {
+        /// Names come from clients: they may not fill the memory.
+        const MOST: usize = 512;
+        let mut turns = self.turns.lock();
+        if turns.len() >= MOST {
+            turns.retain(|_, turn| Arc::strong_count(turn) > 1);
+        }
+        Arc::clone(turns.entry(key.clone()).or_default())
+    }
+
     /// Whether what was seen a moment ago still holds. Ollama loads models anew whenever any program asks for it, so
     /// there it is asked each time; another server would have to be started anew.
     async fn still(&self, upstream: &Upstream, model: &str, identity: &str) -> bool {
@@ -140,9 +164,6 @@ impl Windows {
         num_ctx: &NumCtx,
         mut goal: Goal,
     ) -> Result<(Loaded, Goal), Error> {
-        if upstream.kind().is_none() {
-            upstream.probe().await?;
-        }
         let loaded = upstream.loaded(model).await?;
         goal.found = None;
         if upstream.kind() != Some(Kind::Ollama) || model.is_empty() {
@@ -200,7 +221,7 @@ impl Windows {
     }
 }
 
-fn key(upstream: &Upstream, model: &str) -> (String, String) {
+fn key(upstream: &Upstream, model: &str) -> Key {
     (upstream.name().to_owned(), upstream.canonical(model))
 }
 
@@ -211,7 +232,16 @@ fn unknown(num_ctx: &NumCtx, upstream: &Upstream, why: &Error) -> Window {
         _ => (None, format!("unknown: {why}")),
     };
     let set = tokens.filter(|_| upstream.kind() == Some(Kind::Ollama));
-    Window { tokens, source, set, trained: None, template: None, identity: String::new(), changed: None }
+    Window {
+        tokens,
+        source,
+        set,
+        trained: None,
+        template: None,
+        model_path: None,
+        identity: String::new(),
+        changed: None,
+    }
 }
 
 fn window(entry: &Entry, num_ctx: &NumCtx) -> Window {
@@ -241,6 +271,7 @@ fn window(entry: &Entry, num_ctx: &NumCtx) -> Window {
         set,
         trained: loaded.trained,
         template: loaded.chat_template.as_deref().map(Arc::from),
+        model_path: loaded.model_path.as_deref().map(Arc::from),
         identity: loaded.identity.clone(),
         changed: None,
     }

@@ -96,6 +96,7 @@ fn a_change_is_told_with_its_reason() {
         set: None,
         trained: Some(8192),
         template: None,
+        model_path: None,
         identity: String::new(),
         changed: None,
     };

@@ -64,7 +64,18 @@ pub(super) fn loaded(ps: &Value, show: &Value, model: &str) -> Loaded {
         model_path: show["modelfile"].as_str().and_then(blob_path),
         vision,
         held: running.and_then(held),
+        others: others(ps, model),
     }
+}
+
+/// What the other models take.
+fn others(ps: &Value, model: &str) -> Held {
+    let mine = listed(ps, model);
+    let all = ps["models"].as_array().into_iter().flatten();
+    all.filter(|running| mine.is_none_or(|mine| !std::ptr::eq(mine, *running))).filter_map(held).fold(
+        Held::default(),
+        |sum, one| Held { total: sum.total.saturating_add(one.total), device: sum.device.saturating_add(one.device) },
+    )
 }
 
 /// Changes when another model, or the same with another window, is loaded under the name, and when it is unloaded.
@@ -204,6 +215,8 @@ mod tests {
         let ps = json!({"models": [{"name": "b:latest", "context_length": 4096}]});
         let sizes = json!({"models": [{"name": "b", "size": 300, "size_vram": 200}]});
         assert_eq!(loaded(&sizes, &Value::Null, "b").held, Some(Held { total: 300, device: 200 }));
+        assert_eq!(loaded(&sizes, &Value::Null, "b").others, Held::default());
+        assert_eq!(loaded(&sizes, &Value::Null, "c").others, Held { total: 300, device: 200 });
         assert_eq!(loaded(&ps, &Value::Null, "b").held, None);
         let list = models(&tags, &ps);
         assert_eq!((list[0].loaded, list[1].loaded, list[1].window), (Some(false), Some(true), Some(4096)));
