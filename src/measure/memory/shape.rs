@@ -510,7 +510,9 @@ impl Keys<'_> {
             let Some(bytes) = tensor.bytes else {
                 return Err(Error::UnknownType { tensor: tensor.name.clone(), id: tensor.id });
             };
-            let place = Place::of(&tensor.name);
+            // Every tensor of a buffer starts at a multiple of 32 (ggml/src/ggml-alloc.c, `ggml_tallocr_alloc`).
+            let bytes = bytes.checked_next_multiple_of(32).unwrap_or(u64::MAX);
+            let place = Place::of(&tensor.name, self.arch);
             // Draft heads are loaded only for speculation (src/llama-model.cpp:2943, `load_mtp`).
             if matches!(place, Place::Block(block) if block >= trunk && block < model.blocks)
                 && self.arch != "graniteswitch"

@@ -28,25 +28,27 @@ pub struct Weight {
 }
 
 impl Place {
-    /// The place of a tensor (src/llama-arch.cpp, `LLM_TENSOR_INFOS`).
-    pub(super) fn of(name: &str) -> Place {
-        if let Some(number) = name.strip_prefix("blk.").and_then(|rest| rest.split('.').next()?.parse().ok()) {
-            return Place::Block(number);
-        }
-        let input = ["token_embd", "token_types", "position_embd", "per_layer_token_embd", "enc.blk", "dec.blk"];
-        if input.iter().take(4).any(|prefix| name.starts_with(prefix)) && !name.contains("norm.") {
-            return Place::Input;
-        }
-        for prefix in ["enc.blk.", "dec.blk."] {
+    /// The place of a tensor (src/llama-arch.cpp:745-1046, `LLM_TENSOR_INFOS`): what belongs to no block, neither to the
+    /// input nor to the output, loads with the first block.
+    pub(super) fn of(name: &str, arch: &str) -> Place {
+        for prefix in ["blk.", "enc.blk.", "dec.blk."] {
             if let Some(number) = name.strip_prefix(prefix).and_then(|rest| rest.split('.').next()?.parse().ok()) {
                 return Place::Block(number);
             }
         }
-        // The frequencies stand once in the file and are used by every block; they load with the first.
-        if name.starts_with("rope_freqs") || name.starts_with("rope_factors") {
-            return Place::Block(0);
+        let stem = name.rsplit_once('.').map_or(name, |(stem, _)| stem);
+        match stem {
+            "token_embd" | "position_embd" | "token_types" | "per_layer_token_embd" => Place::Input,
+            "token_embd_norm" if arch.starts_with("lfm2") => Place::Output,
+            "altup_proj" | "altup_unembd_proj" | "dense_2" | "dense_3" | "fc" | "d2t" | "nextn_proj_post" => Place::Output,
+            stem if ["output", "cls", "dec.output", "enc.output", "hc_head", "decision", "dspark", "dflash"]
+                .iter()
+                .any(|prefix| stem.starts_with(prefix)) =>
+            {
+                Place::Output
+            }
+            _ => Place::Block(0),
         }
-        Place::Output
     }
 
     /// Whether `--cpu-moe` keeps a tensor of this name in RAM.

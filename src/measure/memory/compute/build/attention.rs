@@ -3,6 +3,7 @@
 use super::super::super::shape::Attention;
 use super::super::graph::{Id, Side};
 use super::Builder;
+use super::style::Rope;
 
 impl Builder<'_> {
     /// Queries, keys and values as `[head, heads, tokens]` (`build_qkv`).
@@ -51,9 +52,20 @@ impl Builder<'_> {
         if self.has(layer, &format!("{name}.weight")) { self.norm(cur, layer, name) } else { cur }
     }
 
+    /// Whether a block turns queries and keys by position.
+    pub(super) fn turns(&self, layer: usize) -> bool {
+        let sliding = |layer: usize| self.model.layers[layer].attention.is_some_and(|at| at.sliding);
+        match self.style.rope {
+            Rope::All => true,
+            Rope::None => false,
+            Rope::Sliding => sliding(layer) || self.model.window.is_none(),
+            Rope::AllBut(step) => !(layer as u64 + 1).is_multiple_of(step),
+        }
+    }
+
     pub(super) fn rope(&mut self, layer: usize, cur: Id) -> Id {
         match self.inputs.positions {
-            Some(positions) if self.style.rope => {
+            Some(positions) if self.turns(layer) => {
                 let factors = self.style.rope_factors.clone().and_then(|name| self.global(&name, self.side(layer)));
                 let all: Vec<Id> = [Some(cur), Some(positions), factors].into_iter().flatten().collect();
                 self.g.rope(&all)

@@ -19,6 +19,12 @@ impl Builder<'_> {
             _ => None,
         };
         let Some(mut mixed) = mixed else {
+            if !self.has(layer, "attn_norm.weight") && self.has(layer, "ffn_norm.weight") {
+                // Attention is left out (src/models/deci.cpp).
+                let normed = self.norm(input, layer, "ffn_norm");
+                let high = self.feed_forward(layer, normed).unwrap_or(normed);
+                return self.g.each(&[high, input]);
+            }
             // Neither: the block is a feed-forward part alone.
             let high = self.feed_forward(layer, normed).unwrap_or(normed);
             return self.g.each(&[high, input]);
@@ -58,7 +64,7 @@ impl Builder<'_> {
         if !self.has_feed_forward(layer) {
             return self.g.each(&[mixed, input]);
         }
-        let residual = self.g.each(&[mixed, input]);
+        let residual = self.added(mixed, input, self.style.residual_first.0);
         let mut cur = if has_ffn_norm {
             self.norm(residual, layer, "ffn_norm")
         } else if post_is_pre && self.has(layer, "post_attention_norm.weight") {
@@ -74,8 +80,24 @@ impl Builder<'_> {
             let weight = self.weight(layer, "post_ffw_norm.weight");
             cur = self.norm_by(cur, weight, None, None);
         }
-        cur = self.g.each(&[cur, residual]);
-        self.per_layer(layer, cur, extra, last)
+        cur = self.added(cur, residual, self.style.residual_first.1);
+        cur = self.per_layer(layer, cur, extra, last);
+        self.deep_stacked(layer, cur)
+    }
+
+    /// A result and the residual, in the order of the source.
+    fn added(&mut self, cur: Id, residual: Id, residual_first: bool) -> Id {
+        let cur = if self.style.residual_scale { self.g.each(&[cur]) } else { cur };
+        if residual_first { self.g.each(&[residual, cur]) } else { self.g.each(&[cur, residual]) }
+    }
+
+    /// The first blocks of some models with eyes add a part of the input (src/models/qwen3vl.cpp).
+    fn deep_stacked(&mut self, layer: usize, cur: Id) -> Id {
+        if layer as u64 >= self.style.deepstack {
+            return cur;
+        }
+        let part = self.g.view(self.looked_up, [self.model.embd, self.tokens, 1, 1]);
+        self.g.each(&[cur, part])
     }
 
     fn has_feed_forward(&self, layer: usize) -> bool {
@@ -106,6 +128,9 @@ impl Builder<'_> {
         if self.model.mla.is_some() || self.has(layer, "attn_kv_a_mqa.weight") {
             return self.latent_attention(layer, normed, at);
         }
+        if at.kv_heads == 0 {
+            return self.projected_out(layer, normed);
+        }
         if self.gated(layer, at) {
             return self.gated_attention(layer, normed, at);
         }
@@ -121,12 +146,37 @@ impl Builder<'_> {
         let q = self.head_norm(layer, "attn_q_norm", q);
         let mut q = self.rope(layer, q);
         let k = self.head_norm(layer, "attn_k_norm", k);
-        let k = self.rope(layer, k);
+        let mut k = self.rope(layer, k);
+        if self.style.llama4 {
+            (q, k) = self.llama4_heads(layer, q, k);
+        }
         let v = if self.model.arch == "gemma4" { self.g.each(&[v]) } else { v };
         if self.style.scaled_queries {
             q = self.g.each(&[q]);
         }
-        self.attend(layer, q, Some((k, v)), at, true)
+        let Some(gate) = self.weight(layer, "attn_gate.weight") else {
+            return self.attend(layer, q, Some((k, v)), at, true);
+        };
+        // A gate beside the projections (src/models/afmoe.cpp, src/models/step35.cpp).
+        let cur = self.attend(layer, q, Some((k, v)), at, false);
+        let gate = self.g.matmul(gate, normed);
+        let gate = self.g.each(&[gate]);
+        let cur = self.g.each(&[cur, gate]);
+        self.projected_out(layer, cur)
+    }
+
+    /// src/models/llama4.cpp: blocks without rotation scale queries, the others may normalize heads.
+    fn llama4_heads(&mut self, layer: usize, q: Id, k: Id) -> (Id, Id) {
+        if self.turns(layer) {
+            let normed = self.model.number("expert_count") != 128;
+            return if normed { (self.g.each(&[q]), self.g.each(&[k])) } else { (q, k) };
+        }
+        let scale = match self.inputs.attention_scale {
+            Some(scale) => scale,
+            None => self.g.input([1, 1, self.tokens, 1], 4),
+        };
+        self.inputs.attention_scale = Some(scale);
+        (self.g.each(&[q, scale]), k)
     }
 
     /// Whether the projection of queries holds a gate too (qwen3next, qwen35).

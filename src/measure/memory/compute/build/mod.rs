@@ -31,6 +31,8 @@ pub(super) struct Builder<'a> {
     /// Everything is on the device: then norms are pinned to their layer's side.
     full_offload: bool,
     inputs: Inputs,
+    /// The embeddings as they came in, all parts.
+    looked_up: Id,
     /// The caches of the layers that own one: keys, values.
     caches: Vec<Option<(Id, Option<Id>)>>,
 }
@@ -43,6 +45,7 @@ struct Inputs {
     /// Of full attention, of sliding attention.
     attention: [Option<AttentionInputs>; 2],
     state_copy: Option<(Id, Id, Id)>,
+    attention_scale: Option<Id>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -80,6 +83,7 @@ pub(super) fn build(model: &Model, settings: &Settings, window: &Window, pinned:
         pinned,
         full_offload: full_offload && pinned,
         inputs: Inputs::default(),
+        looked_up: 0,
         caches: vec![None; model.layers.len()],
     };
     (builder.run(), assumed)
@@ -149,6 +153,7 @@ impl Builder<'_> {
         for id in all {
             self.g.expand(id);
         }
+        self.looked_up = looked_up;
         if wide != embd {
             looked_up = self.g.view(looked_up, [embd, tokens, 1, 1]);
         }
@@ -163,6 +168,11 @@ impl Builder<'_> {
             looked_up = self.g.each(&[looked_up, scale]);
         }
         self.g.expand(looked_up);
+        if let Some(table) = self.global("position_embd.weight", Side::Host) {
+            let ids = self.g.input([tokens, 1, 1, 1], F32);
+            let places = self.g.get_rows(table, ids);
+            looked_up = self.g.each(&[looked_up, places]);
+        }
         if self.style.embedding_norm {
             looked_up = self.norm_with(looked_up, "token_embd_norm");
         }
@@ -284,7 +294,8 @@ impl Builder<'_> {
             self.g.set_output(cur);
             cur = self.wanted_rows(cur);
         }
-        cur = self.norm_with(cur, "output_norm");
+        let lfm2 = self.model.tensors.contains_key("token_embd_norm.weight") && !self.style.embedding_norm;
+        cur = self.norm_with(cur, if lfm2 { "token_embd_norm" } else { "output_norm" });
         if late && self.style.hidden_out == style::Hidden::AfterNorm {
             self.g.set_output(cur);
             cur = self.wanted_rows(cur);

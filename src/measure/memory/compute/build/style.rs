@@ -10,12 +10,23 @@ pub(super) enum Hidden {
     AfterNorm,
 }
 
+/// Which blocks turn queries and keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Rope {
+    All,
+    None,
+    /// Those with a sliding window; all, if none has one.
+    Sliding,
+    /// All but every n-th.
+    AllBut(u64),
+}
+
 /// An architecture's habits.
 #[derive(Debug, Clone)]
 pub(super) struct Style {
     /// Norms are RMS norms, which may run in place; plain ones may not.
     pub(super) rms: bool,
-    pub(super) rope: bool,
+    pub(super) rope: Rope,
     pub(super) rope_factors: Option<String>,
     /// Integers a position has.
     pub(super) positions: u64,
@@ -43,6 +54,13 @@ pub(super) struct Style {
     pub(super) beside: bool,
     /// Attention and feed-forward part read the same input.
     pub(super) parallel: bool,
+    /// The residual stands first where attention's, and where the feed-forward part's result is added: that decides
+    /// whose memory is taken over.
+    pub(super) residual_first: (bool, bool),
+    /// Results are scaled before they are added.
+    pub(super) residual_scale: bool,
+    /// Blocks without rotation scale queries by position, those with it normalize heads.
+    pub(super) llama4: bool,
     /// Queries are scaled before attention.
     pub(super) scaled_queries: bool,
     /// Only wanted rows pass the last block.
@@ -69,7 +87,15 @@ impl Style {
                 "bloom", "codeshell", "cohere2", "command-r", "dbrx", "falcon", "gpt2", "gptneox", "jais", "jais2",
                 "mpt", "nemotron", "olmo", "orion", "phi2", "stablelm", "starcoder", "starcoder2", "gptj", "cohere2moe",
             ]),
-            rope: !is(&["jamba", "nemotron_h", "nemotron_h_moe", "bloom", "mpt", "gpt2", "starcoder", "jais", "kimi-linear"]),
+            rope: match arch {
+                "jamba" | "nemotron_h" | "nemotron_h_moe" | "bloom" | "mpt" | "gpt2" | "starcoder" | "jais"
+                | "kimi-linear" => Rope::None,
+                "granitehybrid" if model.number("rope.scaling.finetuned") == 0 => Rope::None,
+                "cohere2" | "cohere2moe" | "exaone4" | "exaone-moe" => Rope::Sliding,
+                "llama4" if model.window.is_some() => Rope::AllBut(4),
+                "smollm3" | "afmoe" => Rope::AllBut(4),
+                _ => Rope::All,
+            },
             rope_factors: ["rope_freqs.weight", "rope_factors_short.weight"]
                 .iter()
                 .find(|name| model.tensors.contains_key(**name))
@@ -94,6 +120,13 @@ impl Style {
             scaled_weights: model.has_number("expert_weights_scale") && model.floats.get("expert_weights_scale") != Some(&1.0),
             beside: is(&["arctic", "grok"]),
             parallel: is(&["falcon", "gptneox", "gptj", "phi2", "command-r", "cohere2", "cohere2moe", "plamo", "codeshell-none"]),
+            residual_first: match arch {
+                "lfm2" | "lfm2moe" | "jamba" => (true, true),
+                "phi3" | "phimoe" => (false, true),
+                _ => (false, false),
+            },
+            residual_scale: model.has_number("residual_scale"),
+            llama4: arch == "llama4",
             scaled_queries: is(&["gemma", "gemma2", "gemma3", "phi2", "phi3"]),
             early_rows: hidden_out == Hidden::No,
             hidden_out,
