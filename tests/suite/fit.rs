@@ -453,6 +453,6 @@ fn doctor_knows_slots_that_divide_a_window() {
     let report = document(&cli_on_machine(dir.path(), &["doctor", "--json", "--upstream", &fake.url()]));
     let text = report["problems"].to_string();
     assert!(text.contains("2 slots divide the window") && text.contains("-np 1"), "{text}");
-    assert!(text.contains("larger -c"), "{text}");
+    assert!(text.contains("start the server with -c "), "{text}");
     assert_eq!(report["servers"][0]["version"], "b11434-x");
 }

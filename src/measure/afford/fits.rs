@@ -61,6 +61,8 @@ pub struct Case<'a> {
     pub setup: &'a Setup,
     /// What it may take.
     pub room: &'a Room,
+    /// No window is larger than this (tokens, as asked for): the trained length.
+    upto: u64,
     /// The largest window with RAM for what does not fit the GPU, once it was worked out.
     spilled: OnceCell<Result<u64, String>>,
 }
@@ -68,7 +70,14 @@ pub struct Case<'a> {
 impl<'a> Case<'a> {
     /// A case.
     pub fn new(model: &'a Model, setup: &'a Setup, room: &'a Room) -> Case<'a> {
-        Case { model, setup, room, spilled: OnceCell::new() }
+        Case { model, setup, room, upto: model.trained.max(STEP), spilled: OnceCell::new() }
+    }
+
+    /// The same for a server whose slots divide the window: each may have what the model was trained for.
+    pub fn by_slot(self) -> Case<'a> {
+        // What all of them have together for that: the inverse of a share.
+        let slots = (self.upto / self.setup.share(self.upto).max(1)).max(1);
+        Case { upto: self.upto.saturating_mul(slots), ..self }
     }
 
     fn device(&self) -> u64 {
@@ -97,7 +106,7 @@ impl<'a> Case<'a> {
     /// What is short, in words.
     fn lacks(&self, cost: &Cost) -> Option<String> {
         let over = |what: &str, needs: u64, has: u64| (needs > has).then(|| more(what, needs, has));
-        let device = over("GPU memory", cost.device(), self.device());
+        let device = over("GPU memory", cost.device().saturating_add(self.copies(cost)), self.device());
         if self.room.unified {
             return device.or_else(|| over("memory", cost.total(), self.room.total()));
         }
@@ -107,11 +116,15 @@ impl<'a> Case<'a> {
     /// The largest window with these layers on the GPU, whichever side is counted.
     fn largest(&self, layers: GpuLayers, device: bool, host: bool) -> Result<u64, String> {
         let settings = Settings { gpu_layers: layers, ..self.setup.at(0) };
-        let most = self.setup.at(self.model.trained.max(STEP)).n_ctx;
+        let most = self.setup.at(self.upto).n_ctx;
         let of = |budget: Budget| {
             let answer =
                 memory::largest(self.model, &settings, &budget, most).map_err(|refused| refused.to_string())?;
-            Ok::<u64, String>(self.setup.window(answer.n_ctx))
+            let window = self.setup.window(answer.n_ctx);
+            if budget.unified || budget.device == u64::MAX {
+                return Ok::<u64, String>(window);
+            }
+            self.with_copies(window, layers, budget.device)
         };
         let side = |counts: bool, bytes: u64| if counts { bytes } else { u64::MAX };
         let (d, h) = (side(device, self.device()), side(host, self.room.host));
@@ -121,6 +134,38 @@ impl<'a> Case<'a> {
             return Ok(all.min(of(Budget { device: d, host: u64::MAX, unified: false })?));
         }
         of(Budget { device: d, host: h, unified: false })
+    }
+
+    /// What CUDA's flash attention adds on the GPU for a cache that is not f16: f16 copies of one layer's keys and values,
+    /// all cells of it (ggml/src/ggml-cuda/fattn.cu). Other backends do with less.
+    fn copies(&self, cost: &Cost) -> u64 {
+        let settings = &self.setup.settings;
+        let plain = |kind: crate::gguf::Kind| kind.name == "f16";
+        if !settings.flash_attn || cost.kv.device == 0 || plain(settings.type_k) && plain(settings.type_v) {
+            return 0;
+        }
+        let rows = self.model.layers.iter().flat_map(|layer| &layer.rows);
+        let widest = rows.map(|row| row.key.saturating_add(row.value)).max().unwrap_or(0);
+        widest.saturating_mul(2).saturating_mul(cost.n_ctx)
+    }
+
+    /// The largest window up to one that fits without those copies, for which they fit too.
+    fn with_copies(&self, window: u64, layers: GpuLayers, device: u64) -> Result<u64, String> {
+        let fits = |window: u64| {
+            let cost = self.cost(window, layers)?;
+            Ok::<bool, String>(cost.device().saturating_add(self.copies(&cost)) <= device)
+        };
+        if window == 0 || fits(window)? {
+            return Ok(window);
+        }
+        let step =
+            STEP.saturating_mul(if self.setup.share(1 << 20) < 1 << 20 { self.setup.settings.parallel } else { 1 });
+        let (mut low, mut high) = (0, window / step);
+        while low < high {
+            let middle = low + (high - low).div_ceil(2);
+            if fits(middle * step)? { low = middle } else { high = middle - 1 }
+        }
+        Ok(low * step)
     }
 
     /// The largest window with whatever share of the layers on the GPU is best for that.
@@ -214,6 +259,13 @@ impl<'a> Case<'a> {
             }
             notes.push(note);
         }
+        let copies = self.copies(&cost);
+        if copies > 0 {
+            notes.push(format!(
+                "with CUDA, flash attention copies one layer of this cache as f16: {} at {window}, reckoned with on the GPU and in no figure",
+                size(copies)
+            ));
+        }
         let (count, each) = (self.setup.checkpoints, self.checkpoint(&cost));
         if count > 0 && each > 0 {
             let slots = self.setup.settings.parallel.max(1);
@@ -240,7 +292,7 @@ impl<'a> Case<'a> {
     /// Why a window is the largest that fits.
     fn why(&self, window: u64, layers: GpuLayers, side: &str) -> Result<String, String> {
         let trained = self.model.trained;
-        if window > 0 && window.saturating_add(STEP) > trained {
+        if window > 0 && window.saturating_add(STEP) > self.upto {
             let cost = self.cost(window, layers)?;
             let (needs, has) = match layers {
                 GpuLayers::None => (cost.host(), self.room.total()),
@@ -360,6 +412,30 @@ mod tests {
         let all = best(&divided);
         assert!(all.abs_diff(one) < one / 50 && all % 512 == 0, "{all} for both, {one} alone");
         assert_eq!(divided.share(u64::from(all)), u64::from(all) / 2);
+    }
+
+    #[test]
+    fn a_quantized_cache_leaves_room_for_its_copies() {
+        let (model, room) = (llama(), room(&[12], 64, false));
+        let mut setup = Setup::plain();
+        let q8 = crate::gguf::Kind::named("q8_0").unwrap();
+        (setup.settings.type_k, setup.settings.type_v) = (q8, q8);
+        let case = Case::new(&model, &setup, &room);
+        // 512 MiB at the full window: memory.md's own figure for this model.
+        assert_eq!(case.copies(&case.cost(131_072, GpuLayers::All).unwrap()), 512 << 20);
+        let fits = case.fits().unwrap();
+        assert_eq!(fits.gpu.unwrap(), tried(&case, GpuLayers::All), "{}", fits.because);
+        assert!(fits.gpu.unwrap() < 131_072 && case.beside(4096)[0].contains("f16"), "{fits:?}");
+    }
+
+    #[test]
+    fn slots_that_divide_a_window_may_each_have_what_was_trained() {
+        let (model, room) = (llama(), room(&[], 200, false));
+        let mut setup = Setup::plain();
+        setup.settings.parallel = 2;
+        let fits = Case::new(&model, &setup, &room).by_slot().fits().unwrap();
+        assert_eq!(fits.gpu_and_ram.map(|n| setup.share(u64::from(n))), Some(131_072));
+        assert_eq!(Case::new(&model, &Setup::plain(), &room).by_slot().fits().unwrap().best, Some(131_072));
     }
 
     #[test]

@@ -8,11 +8,12 @@ pub mod setup;
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
 use super::hardware::room::{Room, Taken, room};
-use super::hardware::{self, GpuMemory, Hardware, Place};
+use super::hardware::{self, GpuMemory, Hardware, Nvml, Place};
 use super::memory::{GpuLayers, Model};
 use super::model_file::{self, ModelFile};
 use super::process;
@@ -25,6 +26,9 @@ use setup::{Runs, Setup};
 
 /// Where Ollama's service on Linux keeps models.
 const SERVICE_MODELS: &str = "usr/share/ollama/.ollama/models";
+
+/// How long what NVML said is taken as it is: far less than a load takes.
+const NVML_HOLDS: Duration = Duration::from_secs(1);
 
 /// Models whose headers are kept.
 const KEPT: usize = 16;
@@ -41,6 +45,8 @@ struct Inner {
     headroom: f64,
     /// Headers by the identity of their file.
     models: Mutex<HashMap<String, Arc<Model>>>,
+    /// What NVML said, and when: a list of models asks many times at once.
+    nvml: Mutex<Option<(Instant, Nvml)>>,
 }
 
 /// A model of a server, and who serves it.
@@ -104,6 +110,8 @@ pub struct Afforded {
     pub sharing: Option<String>,
     /// They divide it: one request has only a part.
     pub divided: bool,
+    /// What the server as a whole is to be given for the best window of one request (`-c`, tokens).
+    pub whole: Option<Tokens>,
     /// What was found, assumed, and is in no figure.
     pub notes: Vec<String>,
 }
@@ -112,12 +120,12 @@ impl Machine {
     /// The machine of a config.
     pub fn of(config: &Config) -> Machine {
         let headroom = config.window.memory_headroom;
-        Machine { inner: Arc::new(Inner { config: config.machine.clone(), headroom, models: Mutex::default() }) }
+        Machine { inner: Arc::new(Inner { config: config.machine.clone(), headroom, ..Inner::default() }) }
     }
 
     /// What this machine has now.
     pub fn hardware(&self) -> Hardware {
-        hardware::read(&Place { root: self.inner.config.root.clone(), process: None })
+        self.inner.hardware(None)
     }
 
     /// The share of each device to leave free.
@@ -178,11 +186,11 @@ impl Subject {
     /// The largest windows of one request, and where they come from.
     fn afforded(&self) -> Result<Afforded, String> {
         let mut subject = std::borrow::Cow::Borrowed(self);
-        let mut fits = self.case().fits()?;
+        let mut fits = self.case().by_slot().fits()?;
         let enough = u32::try_from(self.model.trained).unwrap_or(u32::MAX).min(fits::WORTH_RAM);
         if let Some(alone) = self.alone.clone().filter(|_| fits.best.is_none_or(|best| best < enough)) {
             let without = Subject { room: alone, alone: None, ..self.clone() };
-            let more = without.case().fits()?;
+            let more = without.case().by_slot().fits()?;
             if more.best > fits.best {
                 let others = "what other models hold counts as free, for Ollama unloads them for this one";
                 fits = Fits { because: format!("{}; {others}", more.because), ..more };
@@ -192,6 +200,7 @@ impl Subject {
         let case = subject.case();
         let mut notes = [&self.setup.notes[..], &self.model.notes[..]].concat();
         notes.extend(case.beside(fits.best.map_or(self.model.trained, u64::from)));
+        let whole = fits.best;
         let share = |n: Option<Tokens>| n.and_then(|n| u32::try_from(self.setup.share(u64::from(n))).ok());
         let fits = Fits { gpu: share(fits.gpu), gpu_and_ram: share(fits.gpu_and_ram), best: share(fits.best), ..fits };
         Ok(Afforded {
@@ -200,6 +209,7 @@ impl Subject {
             room: subject.room.clone(),
             file: self.file.identity.clone(),
             sharing: self.setup.sharing(),
+            whole,
             divided: self.setup.share(1 << 20) < 1 << 20,
             notes,
         })
@@ -217,8 +227,7 @@ impl Inner {
         let file = model_file::of_served(served.loaded.model_path.as_deref(), &served.name, &folders)?;
         let model = self.model(&file)?;
         let process = process::serving(&self.config.root, &file.path);
-        let place = Place { root: self.config.root.clone(), process: process.as_ref().map(|process| process.id) };
-        let hardware = hardware::read(&place);
+        let hardware = self.hardware(process.as_ref().map(|process| process.id));
         let setup = if ollama {
             let runs = Runs::of(process.as_ref(), served.version.as_deref());
             Setup::ollama(&environment, &from, &model, runs, has_gpu(&hardware))
@@ -235,6 +244,19 @@ impl Inner {
         let alone = (ollama && others.total > 0).then(|| room(&hardware, without_others, self.headroom));
         let room = room(&hardware, taken, self.headroom);
         Ok(Subject { model, file, setup, room, alone })
+    }
+
+    /// What this machine has, within the limits on a process.
+    fn hardware(&self, process: Option<u32>) -> Hardware {
+        let place = Place { root: self.config.root.clone(), process };
+        let mut known = self.nvml.lock();
+        let nvml = match known.take().filter(|(at, _)| at.elapsed() < NVML_HOLDS) {
+            Some(fresh) => fresh,
+            None => (Instant::now(), hardware::ask_nvml(&place)),
+        };
+        let hardware = hardware::read_with(&place, &nvml.1);
+        *known = Some(nvml);
+        hardware
     }
 
     /// The environment of `ollama serve` on a port, else what ours says of Ollama; and which it is.

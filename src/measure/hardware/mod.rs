@@ -87,10 +87,14 @@ impl Place {
     }
 }
 
-/// Reads what this machine has. Takes some milliseconds; the first time longer, where a GPU driver wakes.
+/// Reads what this machine has.
 pub fn read(place: &Place) -> Hardware {
-    let nvml = if place.is_this_machine() { nvidia::ask() } else { Nvml::Absent("not asked".into()) };
-    read_with(place, &nvml)
+    read_with(place, &ask_nvml(place))
+}
+
+/// What NVML says now. Takes a while where a GPU's driver has to wake; says that it is absent on any machine but this one.
+pub fn ask_nvml(place: &Place) -> Nvml {
+    if place.is_this_machine() { nvidia::ask() } else { Nvml::Absent("not asked".into()) }
 }
 
 /// As [`read`], with what NVML said.

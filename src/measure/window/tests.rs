@@ -15,6 +15,7 @@ fn afforded(best: u32, file: &str) -> Afforded {
         file: file.to_owned(),
         sharing: None,
         divided: false,
+        whole: Some(best),
         notes: Vec::new(),
     }
 }

@@ -94,12 +94,10 @@ pub(super) fn model(config: &Config, upstream: &Upstream, model: &ModelInfo, see
         add(Severity::Warning, message, "a smaller model, or one of fewer bits a weight".into());
         return;
     };
-    let larger = |than: u32| {
-        if ollama {
-            format!("num_ctx = \"fit\" in [window], or --num-ctx fit: {} fit", grouped(best))
-        } else {
-            format!("start the server with a larger -c: {} fit, it has {}", grouped(best), grouped(than))
-        }
+    let larger = if ollama {
+        format!("num_ctx = \"fit\" in [window], or --num-ctx fit: {} fit", grouped(best))
+    } else {
+        format!("start the server with -c {}: a request then has {}", afforded.whole.unwrap_or(best), grouped(best))
     };
     // What nobody set, Ollama takes from the size of the GPU alone.
     let foretold = ollama && window.is_none() && loaded.is_some_and(|loaded| loaded.window.is_none());
@@ -108,7 +106,7 @@ pub(super) fn model(config: &Config, upstream: &Upstream, model: &ModelInfo, see
     let how = if foretold { "would be loaded with as little as" } else { "is loaded with" };
     if u64::from(has) * 2 <= u64::from(best) {
         let message = format!("{id} {how} {} tokens, and {} fit this machine", grouped(has), grouped(best));
-        add(Severity::Warning, message, larger(has));
+        add(Severity::Warning, message, larger);
     } else if has < ROOM_FOR_AGENTS && trained.is_none_or(|trained| trained > has) {
         let message = format!(
             "{id} {how} {} tokens: system prompt and tools of an agent alone take 3,000 to 20,000",
