@@ -164,8 +164,16 @@ pub struct Metrics {
     requests: Family<Outcome, Counter>,
     tokens: Family<Part, Counter>,
     compactions: Family<Layer, Counter>,
+    prefix: Counter,
+    prefix_lost: Family<Loss, Counter>,
     overhead: Histogram,
     pressure: Gauge<f64, AtomicU64>,
+}
+
+/// Labels of the counter of tokens that the last prompt ended with and this one does not begin with.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Loss {
+    because: &'static str,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -180,6 +188,8 @@ impl Default for Metrics {
             requests: Family::default(),
             tokens: Family::default(),
             compactions: Family::default(),
+            prefix: Counter::default(),
+            prefix_lost: Family::default(),
             overhead: Histogram::new(exponential_buckets(0.000_05, 4.0, 10)),
             pressure: Gauge::default(),
             registry: Mutex::default(),
@@ -187,6 +197,10 @@ impl Default for Metrics {
         registry.register("requests", "Managed requests by what was done to them", metrics.requests.clone());
         registry.register("tokens", "Tokens by role (main, summary) and kind", metrics.tokens.clone());
         registry.register("compactions", "Rewrites by layer", metrics.compactions.clone());
+        let help = "Tokens that a prompt began with as the last one of its conversation did";
+        registry.register("prefix_tokens", help, metrics.prefix.clone());
+        let help = "Tokens of the last prompt that the next one did not begin with, by whose doing (client, rewrite)";
+        registry.register("prefix_lost_tokens", help, metrics.prefix_lost.clone());
         let help = "Time between reading a request and sending it on";
         registry.register_with_unit("overhead", help, Unit::Seconds, metrics.overhead.clone());
         registry.register("pressure_ratio", "Pressure of the last managed request", metrics.pressure.clone());
@@ -217,6 +231,14 @@ impl Metrics {
             if let Some(tokens) = tokens {
                 self.tokens.get_or_create(&Part { role, kind }).inc_by(u64::from(tokens));
             }
+        }
+    }
+
+    /// Counts what a prompt has in common with the last one of its conversation, and what was lost of that, and why.
+    pub fn prefix(&self, kept: Tokens, lost: Option<(&'static str, Tokens)>) {
+        self.prefix.inc_by(u64::from(kept));
+        if let Some((because, tokens)) = lost {
+            self.prefix_lost.get_or_create(&Loss { because }).inc_by(u64::from(tokens));
         }
     }
 

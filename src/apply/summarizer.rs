@@ -64,7 +64,8 @@ pub struct Job<'a> {
     pub count: &'a (dyn Fn(&str) -> Tokens + Send + Sync),
     /// The longest it may take.
     pub limit: Duration,
-    /// Whether a useless answer is worth another try, as a flat transcript: not while somebody waits.
+    /// Whether a useless answer is worth another try, as a flat transcript: not while somebody waits, nor where that would
+    /// take the conversation's prompt out of the server's cache.
     pub retry: bool,
 }
 

@@ -100,6 +100,11 @@ impl Measure {
         facts
     }
 
+    /// The estimated cost of each message of the body.
+    pub fn costs(&self, conversation: &Conversation) -> Vec<crate::plan::Cost> {
+        self.estimates.body(conversation)
+    }
+
     /// Tokens of a text, erring high.
     pub fn count(&self, model: &str, text: &str) -> Tokens {
         (f64::from(tokens::estimate(text)) * self.factor(model)).ceil() as Tokens

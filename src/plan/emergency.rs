@@ -14,22 +14,34 @@ pub struct Refusal {
     pub window: Option<Tokens>,
 }
 
+/// Margin on a count that is known to have been too low, but not by how much.
+const LOW_BY_MORE: f64 = 1.15;
+
 /// The facts for the second try. `counted` is what we took the refused prompt for.
 pub fn facts(facts: &Facts, counted: Tokens, refusal: Refusal) -> Facts {
     let mut new = facts.clone();
-    if let Some(window) = refusal.window.filter(|w| *w > 0) {
-        new.window = window;
+    let counted = counted.max(1);
+    let told = refusal.window.filter(|w| *w > 0);
+    if told.is_some() || is_plausible(facts, counted) {
+        new.window = told.unwrap_or(facts.window);
+        // A refused prompt did not fit: where the server does not say how long it was, it filled the window at least.
+        let at_least = f64::from(new.window.saturating_sub(new.output_reserved).max(counted)) * LOW_BY_MORE;
+        let real = refusal.prompt.map_or(at_least, f64::from);
+        scale(&mut new, (real / f64::from(counted)).max(1.0));
     } else {
-        // No number was given: what was refused is the best bound there is.
-        new.window = new.window.min(counted.saturating_add(new.output_reserved)) / 4 * 3;
+        // Nobody knows the window: what was refused is the best bound there is.
+        let refused = refusal.prompt.unwrap_or(counted);
+        new.window = new.window.min(refused.saturating_add(new.output_reserved)) / 4 * 3;
     }
     new.output_reserved = new.output_reserved.min(new.window / 4);
     new.slack = new.slack.max(new.window / 50);
     new.background = false;
-    if let Some(prompt) = refusal.prompt.filter(|p| *p > counted && counted > 0) {
-        scale(&mut new, f64::from(prompt) / f64::from(counted));
-    }
     new
+}
+
+/// Whether the window we know can be what refused the prompt: a count that was low by half explains it.
+fn is_plausible(facts: &Facts, counted: Tokens) -> bool {
+    facts.window / 2 <= counted.saturating_add(facts.output_reserved)
 }
 
 /// Makes every count larger by a factor.
@@ -45,14 +57,48 @@ pub fn scale(facts: &mut Facts, factor: f64) {
     facts.edit_costs.iter_mut().for_each(more);
 }
 
-/// The policy for the second try: half as much is kept, and nothing waits for a line or for a model.
-pub fn policy(policy: &Policy) -> Policy {
+/// The policy for the second try: less is kept, and nothing waits for a line or for a model. Where the refusal named
+/// neither window nor prompt there is nothing to aim at but "much less": half of it.
+pub fn policy(policy: &Policy, refusal: Refusal) -> Policy {
+    let share = if refusal.window.is_some() || refusal.prompt.is_some() { 1.0 } else { 0.5 };
     Policy {
         keep_recent: policy.keep_recent / 2,
         clear_at: policy.clear_at / 2.0,
-        clear_to: policy.clear_to / 2.0,
+        clear_to: policy.clear_to.min(policy.clear_at / 2.0) * share,
         summarize_at: policy.summarize_at / 2.0,
-        summarize_to: policy.summarize_to / 2.0,
+        summarize_to: policy.summarize_to.min(policy.summarize_at / 2.0) * share,
         ..policy.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Cost;
+
+    fn of(window: Tokens, text: Tokens) -> Facts {
+        let costs = vec![Cost { text, ..Cost::default() }];
+        Facts { window, output_reserved: 256, costs, ..Facts::default() }
+    }
+
+    #[test]
+    fn what_a_refusal_teaches() {
+        let told = |prompt, window| Refusal { prompt, window };
+        // (window and prompt as we took them, the refusal, window and least cost in the second try)
+        for (window, text, refusal, then, least) in [
+            // Both numbers: taken as they are.
+            (4096, 3000, told(Some(4500), Some(4096)), 4096, 4500),
+            (8192, 3000, told(Some(3000), Some(2048)), 2048, 3000),
+            // The window alone: the prompt was longer than it.
+            (8192, 3000, told(None, Some(4096)), 4096, 4096 - 256),
+            // No numbers, and a window that a low estimate explains.
+            (1024, 845, told(None, None), 1024, 845),
+            // No numbers, and a window that nobody knows.
+            (1 << 30, 3000, told(None, None), 3256 / 4 * 3, 3000),
+        ] {
+            let new = facts(&of(window, text), text, refusal);
+            assert_eq!(new.window, then, "{window} {text} {refusal:?}");
+            assert!(new.costs[0].text >= least && new.costs[0].text <= least.max(text) * 3 / 2, "{:?}", new.costs);
+        }
     }
 }

@@ -7,7 +7,8 @@ use http::HeaderMap;
 use serde_json::json;
 use tracing::{debug, warn};
 
-use super::prepare::{Prepared, fingerprint, now_ms, state, title};
+use super::prepare::{Prepared, fingerprint};
+use super::save::{now_ms, state, title};
 use super::{App, Error, relay};
 use crate::conversation::Tokens;
 use crate::measure::Known;
@@ -32,6 +33,9 @@ impl App {
     ) {
         prepared.flight = None;
         self.metrics.spend("main", &reported);
+        if let Some(prefix) = prepared.prefix {
+            self.metrics.prefix(prefix.tokens, prefix.because.map(|b| (b.as_str(), prefix.lost)));
+        }
         let key = format!("{}/{}", upstream.name(), prepared.request.model);
         let mut events = vec![Event {
             now_ms: now_ms(),
@@ -41,6 +45,7 @@ impl App {
                 let mut data = reported.event("main", prepared.tokens, started.elapsed().as_millis() as u64);
                 data["window"] = json!(prepared.window.tokens);
                 data["action"] = json!(prepared.action());
+                data["prefix"] = json!(prepared.prefix.map(|p| p.json()));
                 data["end"] = json!(match &end {
                     relay::End::Complete => "complete",
                     relay::End::Failed(_) => "failed",

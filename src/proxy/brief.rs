@@ -2,6 +2,7 @@
 //! made, asked for where nothing else is left. Made between requests where that is possible.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use http::HeaderMap;
@@ -11,25 +12,29 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
 use super::live::{Brief, Making};
-use super::prepare::{Prepared, now_ms};
+use super::prepare::Prepared;
+use super::save::now_ms;
 use super::{App, relay};
 use crate::apply::summarizer::{self, Job};
 use crate::config::SummaryModel;
 use crate::conversation::edit::{Edit, View};
 use crate::conversation::wire::openai_chat::{self, Request};
 use crate::conversation::{Digest, Message, Role, Tokens};
-use crate::measure::Sureness;
 use crate::plan::rewrite::{self, Out};
 use crate::plan::{Action, Plan, Strategy, budget, economics};
-use crate::store::{Batch, ConversationUpdate, Event};
+use crate::store::{Batch, Event};
 use crate::upstream::{ChatOptions, Upstream};
 use crate::usage::Reported;
 
 /// After a reply that calls tools the client is back at once; a brief is only begun when it is not.
 const AFTER_TOOL_CALLS: Duration = Duration::from_millis(750);
 
+/// How often that pause is doubled when the client keeps coming back before a brief is done: what is begun in vain costs
+/// the server's time, and the user's.
+const DOUBLED: u32 = 6;
+
 /// How long a request waits for a brief that is being made, rather than begin one of its own.
-const WAIT: Duration = Duration::from_secs(180);
+const WAIT: Duration = Duration::from_secs(90);
 
 /// How long a summary may take that a request waits for.
 const WAITED_FOR: Duration = Duration::from_secs(90);
@@ -60,23 +65,25 @@ impl Trial {
 }
 
 /// What is asked of whom.
-struct Ask<'a> {
-    upstream: &'a Arc<Upstream>,
-    headers: &'a HeaderMap,
-    options: ChatOptions,
-    request: &'a Request,
-    summary_model: &'a SummaryModel,
-    id: &'a str,
-    view: &'a [Out],
+pub(super) struct Ask<'a> {
+    pub(super) upstream: &'a Arc<Upstream>,
+    pub(super) headers: &'a HeaderMap,
+    pub(super) options: ChatOptions,
+    pub(super) request: &'a Request,
+    pub(super) summary_model: &'a SummaryModel,
+    pub(super) id: &'a str,
+    pub(super) view: &'a [Out],
     /// Tokens of the view, for the figures.
-    view_tokens: Tokens,
+    pub(super) view_tokens: Tokens,
     /// A request waits for the answer.
-    waited_for: bool,
-    messages: &'a [&'a Message],
-    previous: Option<&'a str>,
-    window: Tokens,
-    max_tokens: Tokens,
-    focus: Option<&'a str>,
+    pub(super) waited_for: bool,
+    /// Another prompt may be sent without taking the conversation's own out of the server's cache.
+    pub(super) spare_slot: bool,
+    pub(super) messages: &'a [&'a Message],
+    pub(super) previous: Option<&'a str>,
+    pub(super) window: Tokens,
+    pub(super) max_tokens: Tokens,
+    pub(super) focus: Option<&'a str>,
 }
 
 impl App {
@@ -124,6 +131,7 @@ impl App {
             view: &view,
             view_tokens: plan.before.prompt(),
             waited_for: true,
+            spare_slot: false,
             messages: &messages,
             previous: previous.as_deref(),
             window,
@@ -133,12 +141,12 @@ impl App {
         self.ask(&ask).await
     }
 
-    fn key(&self, upstream: &Upstream, request: &Request) -> String {
+    pub(super) fn key(&self, upstream: &Upstream, request: &Request) -> String {
         format!("{}/{}", upstream.name(), request.model)
     }
 
     /// Asks, and accounts for it.
-    async fn ask(&self, ask: &Ask<'_>) -> Option<Arc<str>> {
+    pub(super) async fn ask(&self, ask: &Ask<'_>) -> Option<Arc<str>> {
         let started = std::time::Instant::now();
         let key = self.key(ask.upstream, ask.request);
         let count = move |text: &str| self.measure.count(&key, text);
@@ -165,7 +173,7 @@ impl App {
             focus: ask.focus,
             count: &count,
             limit: if ask.waited_for { WAITED_FOR } else { UNSEEN },
-            retry: !ask.waited_for,
+            retry: !ask.waited_for && (ask.spare_slot || model.is_some()),
         };
         let who = format!("{}/{}", upstream.name(), model.unwrap_or(&ask.request.model));
         if !self.summarizers.lock().entry(who.clone()).or_default().may_try() {
@@ -193,7 +201,15 @@ impl App {
 
     /// Stops a brief in the making, for a request of the same conversation that does not need it.
     pub(super) fn stop_making(&self, id: &str) {
-        if let Some(making) = self.lives.with(id, |l| l.making.take()) {
+        let making = self.lives.with(id, |l| {
+            let making = l.making.take();
+            // One that had not begun to ask cost nothing.
+            if making.as_ref().is_some_and(|m| m.asking.load(Ordering::Relaxed)) {
+                l.stopped = (l.stopped + 1).min(DOUBLED);
+            }
+            making
+        });
+        if let Some(making) = making {
             making.cancel.cancel();
         }
     }
@@ -208,11 +224,11 @@ impl App {
         end: &relay::End,
     ) {
         let Some(window) = prepared.window.tokens else { return };
-        let used = reported.prompt.unwrap_or(0) + reported.completion.unwrap_or(0);
+        // As the server counted it: never on a mere estimate.
+        let used = reported.prompt.map_or(0, |prompt| prompt + reported.completion.unwrap_or(0));
         let wanted = prepared.policy.background
             && prepared.policy.policy.strategy == Strategy::Summarize
             && *end == relay::End::Complete
-            && prepared.sureness != Sureness::Estimated
             && used > prepared.lines.summarize_at
             && economics::worth_a_summary(
                 prepared.after.history,
@@ -229,12 +245,21 @@ impl App {
         }
         let cancel = CancellationToken::new();
         let (done, over) = watch::channel(false);
-        self.lives.with(&prepared.id, |l| l.making = Some(Making { cancel: cancel.clone(), over }));
+        let asking = Arc::new(AtomicBool::new(false));
+        let making = Making { cancel: cancel.clone(), over, asking: Arc::clone(&asking) };
+        let stopped = self.lives.with(&prepared.id, |l| {
+            l.making = Some(making);
+            l.stopped
+        });
         let app = Arc::clone(self);
         self.tasks.spawn(async move {
-            let wait = if reported.called_tools { AFTER_TOOL_CALLS } else { Duration::ZERO };
+            let wait = match (reported.called_tools, stopped) {
+                (false, 0) => Duration::ZERO,
+                (_, stopped) => AFTER_TOOL_CALLS * 2u32.pow(stopped),
+            };
             let work = async {
                 tokio::time::sleep(wait).await;
+                asking.store(true, Ordering::Relaxed);
                 app.make(&upstream, &headers, &prepared, &reported, window, used).await;
             };
             tokio::select! {
@@ -249,6 +274,11 @@ impl App {
             });
             let _ = done.send(true);
         });
+    }
+
+    /// Whether the server works on several prompts, so that one of another kind need not take this conversation's place.
+    async fn has_spare_slot(&self, upstream: &Upstream, model: &str) -> bool {
+        upstream.loaded(model).await.is_ok_and(|loaded| loaded.slots.is_some_and(|n| n > 1))
     }
 
     async fn make(
@@ -280,6 +310,7 @@ impl App {
             view: &view,
             view_tokens: used,
             waited_for: false,
+            spare_slot: self.has_spare_slot(upstream, &prepared.request.model).await,
             messages: &messages,
             previous: previous.as_deref(),
             window,
@@ -289,142 +320,15 @@ impl App {
         let Some(text) = self.ask(&ask).await else { return };
         let Some(chain) = prepared.chain.last().copied() else { return };
         let brief = Brief { covers: prepared.chain.len(), chain, text };
-        self.lives.with(&prepared.id, |l| l.brief = Some(brief));
-    }
-
-    /// Summarizes a conversation of the record now, asked for by a person. Returns what was done.
-    ///
-    /// # Errors
-    /// When the conversation is unknown, or there is nothing to fold.
-    pub async fn compact(self: &Arc<Self>, id: &str, focus: Option<&str>) -> Result<serde_json::Value, super::Error> {
-        // The last reply's figures may still be queued, and with them the conversation.
-        self.store.flush().await;
-        let row = self.store.conversation(id)?.ok_or_else(|| {
-            super::Error::client(
-                404,
-                "not_found",
-                format!("no conversation `{id}` in the record"),
-                "`windowsill context` lists them",
-            )
-        })?;
-        let rows = self.store.messages(&row.id)?;
-        let chain: Vec<Digest> = rows.iter().map(|r| r.chain).collect();
-        let mut request = request_of(&row.model, rows.iter().map(|r| r.raw.clone()).collect());
-        let upstream = self.upstream_of(&row.model).await?;
-        let window = self.window_of(&upstream, &row.model).await;
-        let resolved = self.policy(&row.model, &window, None);
-        let body = std::mem::take(&mut request.conversation.body);
-        request.conversation.body =
-            crate::conversation::repair::repair(body, resolved.policy.template.tool_call_id_length)
-                .map_err(|o| super::Error::orphan(&o, 0))?
-                .body;
-        if request.conversation.body.len() != chain.len() {
-            return Err(super::Error::client(
-                409,
-                "not_foldable",
-                "the recorded history ends in open tool calls",
-                "send the next request first",
-            ));
-        }
-        let old = self.store.view(&chain)?.map(|(_, v)| View::clone(&v)).unwrap_or_default();
-        let key = self.key(&upstream, &request);
-        let mut facts = self.measure.facts(&key, &request.conversation, &old, None);
-        let stored = |path: &str| row.state.pointer(path).and_then(serde_json::Value::as_u64).unwrap_or(0) as Tokens;
-        facts.system = stored("/regions/system");
-        facts.tools = stored("/regions/tools");
-        facts.window = window.tokens.unwrap_or(8192);
-        facts.output_reserved = stored("/regions/output_reserved");
-        facts.forwarded = 0;
-        let mut policy = resolved.policy.clone();
-        // Now, whatever the pressure.
-        (policy.summarize_at, policy.clear_at, policy.clear_to) = (0.000_1, 1.0, 0.99);
-        (policy.summarize_to, policy.evict_over) = (0.000_05, crate::plan::Size::Tokens(Tokens::MAX));
-        if policy.strategy == Strategy::Off {
-            policy.strategy = Strategy::Summarize;
-        }
-        let plan = crate::plan::plan(&request.conversation, &facts, &policy);
-        let Some((to, budget)) = plan.actions.iter().find_map(|a| match a {
-            Action::Fold { to, budget, .. } => Some((*to, *budget)),
-            _ => None,
-        }) else {
-            return Err(super::Error::client(
-                409,
-                "nothing_to_fold",
-                "there is nothing to fold: the conversation is short or was just folded",
-                "",
-            ));
-        };
-        let (messages, previous) = folded(&request, &old, to);
-        let ask = Ask {
-            upstream: &upstream,
-            headers: &HeaderMap::new(),
-            options: ChatOptions { num_ctx: window.set },
-            request: &request,
-            summary_model: &resolved.summary_model,
-            id: &row.id,
-            view: &[],
-            view_tokens: 0,
-            waited_for: false,
-            messages: &messages,
-            previous: previous.as_deref(),
-            window: facts.window,
-            max_tokens: (budget / 4 * 3).min(policy.summary_max_tokens),
-            focus,
-        };
-        let written = self.ask(&ask).await;
-        let count = |text: &str| self.measure.count(&key, text);
-        let applied = crate::apply::apply(&crate::apply::Input {
-            conversation: &request.conversation,
-            id: &row.id,
-            plan: &plan,
-            old: &old,
-            store: &self.store,
-            count: &count,
-            written: written.as_deref(),
-        })?;
-        let Some(tip) = chain.last().copied() else { return Ok(json!({})) };
-        let because: Vec<String> = plan.because.iter().map(ToString::to_string).collect();
-        let brief = applied.view.edits.iter().find_map(|e| match e {
-            Edit::Fold { brief, .. } => Some(brief.to_string()),
-            _ => None,
+        self.lives.with(&prepared.id, |l| {
+            l.brief = Some(brief);
+            l.stopped = 0;
         });
-        let data = json!({
-            "action": "summarize", "asked_by": "user", "because": because,
-            "before": super::prepare::regions(&plan.before), "after": super::prepare::regions(&plan.after),
-        });
-        let event =
-            Event { now_ms: now_ms(), conversation: Some(row.id.clone()), kind: "context_compaction".into(), data };
-        let update = ConversationUpdate {
-            id: row.id.clone(),
-            parent: None,
-            session: row.session.clone(),
-            model: row.model.clone(),
-            upstream: row.upstream.clone(),
-            tip,
-            depth: chain.len(),
-            state: row.state.clone(),
-            now_ms: now_ms(),
-            title: row.title.clone(),
-        };
-        self.store
-            .record(Batch {
-                conversation: Some(update),
-                originals: applied.originals,
-                view: Some((tip, applied.view)),
-                events: vec![event],
-                durable: true,
-                ..Batch::default()
-            })
-            .await?;
-        Ok(json!({
-            "conversation": row.id, "before": plan.before.prompt(), "after": plan.after.prompt(),
-            "written_by_a_model": written.is_some(), "because": because, "brief": brief,
-        }))
     }
 }
 
 /// The messages that a fold up to `to` takes in anew, and the brief before it.
-fn folded<'a>(request: &'a Request, old: &View, to: usize) -> (Vec<&'a Message>, Option<String>) {
+pub(super) fn folded<'a>(request: &'a Request, old: &View, to: usize) -> (Vec<&'a Message>, Option<String>) {
     let body = &request.conversation.body;
     let fold = old.edits.iter().find_map(|e| match e {
         Edit::Fold { to, brief, .. } => Some((*to, brief.to_string())),
@@ -432,18 +336,4 @@ fn folded<'a>(request: &'a Request, old: &View, to: usize) -> (Vec<&'a Message>,
     });
     let from = fold.as_ref().map_or(0, |(to, _)| *to).min(to);
     (body[from..to.min(body.len())].iter().collect(), fold.map(|(_, brief)| brief))
-}
-
-/// A request made of recorded messages.
-fn request_of(model: &str, raws: Vec<bytes::Bytes>) -> Request {
-    let body = raws.iter().filter_map(|raw| openai_chat::message(raw.clone()).ok()).collect();
-    Request {
-        body: bytes::Bytes::from(json!({"model": model, "messages": []}).to_string()),
-        conversation: crate::conversation::Conversation { body, ..Default::default() },
-        model: model.to_owned(),
-        stream: false,
-        include_usage: false,
-        max_tokens: None,
-        choices: 1,
-    }
 }

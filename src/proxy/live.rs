@@ -3,6 +3,7 @@
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use lru::LruCache;
 use parking_lot::Mutex;
@@ -10,6 +11,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use super::prefix::Sent;
 use crate::conversation::Digest;
 use crate::measure::Known;
 use crate::usage::Reported;
@@ -35,6 +37,8 @@ pub(super) struct Making {
     pub(super) cancel: CancellationToken,
     /// Turns true when it is over, whatever came of it.
     pub(super) over: watch::Receiver<bool>,
+    /// Whether a model was asked already, or it still waits whether the client comes back at once.
+    pub(super) asking: Arc<AtomicBool>,
 }
 
 /// Tokens spent on a conversation.
@@ -106,10 +110,14 @@ impl Spend {
 pub(super) struct Live {
     /// The last prompt that the server counted, with the chain hash of its last message and the view's fingerprint.
     pub(super) known: Option<(Digest, Digest, Known)>,
+    /// The last prompt that was forwarded.
+    pub(super) sent: Option<Sent>,
     /// A brief made ahead.
     pub(super) brief: Option<Brief>,
     /// A brief in the making.
     pub(super) making: Option<Making>,
+    /// Briefs in a row that were stopped in the making, since the next request came first.
+    pub(super) stopped: u32,
     /// Requests under way.
     pub(super) in_flight: usize,
     /// Spend since the record began.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use tracing::{debug, warn};
 
-use super::prepare::now_ms;
+use super::save::now_ms;
 use super::{App, Error, start};
 use crate::config::{Config, NumCtx};
 use crate::measure::afford::report::{Report, Wish};

@@ -4,15 +4,18 @@
 mod account;
 pub mod background;
 mod brief;
+mod compact;
 mod doctor;
 mod error;
 mod headers;
 mod live;
 mod machine;
 mod models;
+mod prefix;
 mod prepare;
 pub mod relay;
 mod report;
+mod save;
 mod start;
 
 use std::collections::HashMap;
@@ -107,13 +110,17 @@ impl App {
         let mut prepared = self.prepare(&upstream, request, &parts.headers, Attempt::First).await?;
         prepared.flight = Some(self.lives.fly(&prepared.id));
         self.save(&upstream, &prepared).await?;
+        prepared.prefix = self.note_sent(&prepared);
         let overhead = started.elapsed();
         let mut reply = self.send(&upstream, parts, &prepared).await?;
         if let Some((refusal, body)) = refused(&mut reply).await {
             let mut harder = self.emergency(&upstream, &prepared, refusal, &body, &parts.headers).await?;
             harder.actions.push("emergency");
             harder.flight = prepared.flight.take();
+            // The client's own bytes are those of the first try.
+            harder.client_marks = std::mem::take(&mut prepared.client_marks);
             self.save(&upstream, &harder).await?;
+            harder.prefix = self.note_sent(&harder);
             prepared = harder;
             reply = self.send(&upstream, parts, &prepared).await?;
             if let Some((refusal, _)) = refused(&mut reply).await {

@@ -5,21 +5,21 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue};
-use serde_json::json;
 use tracing::{debug, warn};
 
+use super::prefix::{Prefix, client_marks};
 use super::{App, Error, headers};
 use crate::apply;
 use crate::config::{ModelHints, Resolved};
-use crate::conversation::edit::{Edit, View};
+use crate::conversation::edit::View;
 use crate::conversation::wire::openai_chat::{self, Request};
-use crate::conversation::{Conversation, Digest, Message, Role, Tokens, chain, repair};
+use crate::conversation::{Conversation, Digest, Tokens, chain, repair};
 use crate::measure::window::Window;
 use crate::measure::{self, Known, Sureness, tokens};
 use crate::plan::emergency::{self, Refusal};
 use crate::plan::rewrite::{self, Out};
 use crate::plan::{self, Action, Facts, Lines, Plan, Policy, Regions};
-use crate::store::{Batch, ConversationUpdate, Event, Located, Node, Original};
+use crate::store::{Located, Original};
 use crate::upstream::Upstream;
 
 /// The window that is assumed where nobody knows it: so large that nothing is ever rewritten for it.
@@ -37,9 +37,6 @@ const COUNT_FROM: f64 = 0.9;
 
 /// Takes the estimate of a history that was sent before just under the limit, whatever is rounded up.
 const SENT_BEFORE: f64 = 0.97;
-
-/// Bytes of a message that are searched by `recall`.
-const SEARCHED: usize = 64 * 1024;
 
 /// Why a request is prepared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -101,6 +98,10 @@ pub(super) struct Prepared {
     pub because: Vec<String>,
     /// Trouble that was downgraded.
     pub warnings: Vec<String>,
+    /// What tells the messages as the client sent them from others.
+    pub client_marks: Vec<u64>,
+    /// What it has in common with the last prompt of the conversation, once that is known.
+    pub prefix: Option<Prefix>,
     /// Counts this request as under way.
     pub flight: Option<super::live::Flight>,
 }
@@ -178,6 +179,15 @@ impl App {
         let located = self.store.locate(&chain)?;
         let id = name(located.as_ref(), &chain, session.as_deref());
         let old = self.store.view(&chain)?.map(|(_, view)| View::clone(&view)).unwrap_or_default();
+        let conversation = &mut request.conversation;
+        let client_marks = client_marks(conversation.tools.as_deref(), &conversation.system, &conversation.body);
+        if let Some(located) = &located {
+            let length = policy.policy.template.tool_call_id_length;
+            let place = (located, id.as_str(), seed.as_str());
+            if let Some(body) = self.settled(&conversation.body, &chain, &client_marks, place, length).await {
+                conversation.body = body;
+            }
+        }
         let mut draft = Draft {
             upstream,
             policy: policy.policy.clone(),
@@ -230,6 +240,8 @@ impl App {
             actions,
             because,
             warnings,
+            client_marks,
+            prefix: None,
             flight: None,
             id,
             request,
@@ -291,7 +303,7 @@ impl App {
         }
         facts.slack = measure::slack(facts.window, if draft.can_count { Sureness::Counted } else { sureness });
         if let Attempt::Emergency { refusal, counted } = attempt {
-            draft.policy = emergency::policy(&draft.policy);
+            draft.policy = emergency::policy(&draft.policy, refusal);
             return (emergency::facts(&facts, counted, refusal), sureness);
         }
         let again = attempt == Attempt::First && forwarded >= conversation.body.len();
@@ -484,131 +496,6 @@ impl App {
         };
         plan::plan(conversation, &made, &still).before.prompt()
     }
-
-    /// Makes originals, messages and the view durable, before a view without them is sent. What needs no waiting is
-    /// queued.
-    pub(super) async fn save(&self, upstream: &Upstream, prepared: &Prepared) -> Result<(), Error> {
-        let Some(tip) = prepared.chain.last().copied() else { return Ok(()) };
-        let depth = prepared.located.as_ref().map_or(0, |l| l.depth);
-        let now_ms = now_ms();
-        let mut events = Vec::new();
-        if !prepared.actions.is_empty() {
-            events.push(Event {
-                now_ms,
-                conversation: Some(prepared.id.clone()),
-                kind: "context_compaction".into(),
-                data: json!({
-                    "action": prepared.action(), "because": prepared.because, "window": prepared.window.tokens,
-                    "window_source": prepared.window.source, "before": regions(&prepared.before),
-                    "after": regions(&prepared.after), "prompt_tokens": prepared.tokens,
-                    "prompt_tokens_source": prepared.sureness.as_str(), "model": prepared.request.model,
-                }),
-            });
-        }
-        let needs_waiting = prepared.view_changed;
-        let batch = Batch {
-            conversation: Some(self.update(upstream, prepared, tip, now_ms)),
-            nodes: nodes(&prepared.chain, &prepared.request.conversation.body, depth),
-            originals: prepared.originals.clone(),
-            view: prepared.view_changed.then(|| (tip, prepared.view.clone())),
-            events,
-            durable: needs_waiting,
-        };
-        if needs_waiting {
-            self.lives.with(&prepared.id, |l| l.spend.rewrites += 1);
-            self.store.record(batch).await?;
-            if let Some(shared) = for_forks(prepared) {
-                self.store.record(Batch { view: Some(shared), ..Batch::default() }).await?;
-            }
-            return Ok(());
-        }
-        if let Err(e) = self.store.record_soon(batch).await {
-            // Nothing left the prompt: the conversation can go on without its record.
-            warn!(conversation = %prepared.id, error = %e, "the record cannot be written");
-        }
-        Ok(())
-    }
-
-    fn update(&self, upstream: &Upstream, prepared: &Prepared, tip: Digest, now_ms: i64) -> ConversationUpdate {
-        let forked = prepared.located.as_ref().filter(|l| l.conversation != prepared.id);
-        if !self.lives.knows(&prepared.id) {
-            let row = self.store.conversation(&prepared.id).ok().flatten();
-            if let Some(row) = row.filter(|r| r.id == prepared.id) {
-                let spend = row.state.get("spend").map(super::live::Spend::from_json).unwrap_or_default();
-                self.lives.with(&prepared.id, |l| l.spend = spend);
-            }
-        }
-        let spend = self.lives.with(&prepared.id, |l| l.spend);
-        ConversationUpdate {
-            id: prepared.id.clone(),
-            parent: forked.map(|l| (l.conversation.clone(), l.depth)),
-            session: prepared.session.clone(),
-            model: prepared.request.model.clone(),
-            upstream: upstream.name().to_owned(),
-            tip,
-            depth: prepared.chain.len(),
-            state: state(prepared, &spend.json()),
-            now_ms,
-            title: title(&prepared.request.conversation),
-        }
-    }
-}
-
-/// The part of a new view that still holds when the client edits its last message: the edits before it, under the chain
-/// hash of what stands before it.
-fn for_forks(prepared: &Prepared) -> Option<(Digest, View)> {
-    let body = &prepared.request.conversation.body;
-    let before = crate::conversation::step::last_user(body)?;
-    if prepared.located.as_ref().is_some_and(|l| l.depth >= before) {
-        // That part was forwarded on its own, in a view of its own, which stays as it is.
-        return None;
-    }
-    let chain = *prepared.chain.get(before.checked_sub(1)?)?;
-    let holds = |edit: &&Edit| match edit {
-        Edit::Text { at, .. } | Edit::Arguments { at, .. } => *at < before,
-        Edit::Fold { to, .. } => *to <= before,
-    };
-    let edits: Vec<Edit> = prepared.view.edits.iter().filter(holds).cloned().collect();
-    (!edits.is_empty()).then_some((chain, View { messages: before, edits }))
-}
-
-/// The gauge of a conversation, as it is kept and shown.
-pub(super) fn state(prepared: &Prepared, spend: &serde_json::Value) -> serde_json::Value {
-    json!({
-        "window": prepared.window.tokens,
-        "window_source": prepared.window.source,
-        "prompt_tokens": prepared.tokens,
-        "prompt_tokens_source": prepared.sureness.as_str(),
-        "pressure": (prepared.pressure() * 10_000.0).round() / 10_000.0,
-        "regions": regions(&prepared.after),
-        "lines": {
-            "limit": prepared.lines.limit, "clear_at": prepared.lines.clear_at, "clear_to": prepared.lines.clear_to,
-            "summarize_at": prepared.lines.summarize_at, "summarize_to": prepared.lines.summarize_to,
-            "evict_over": prepared.lines.evict_over,
-        },
-        "profile": prepared.policy.profile,
-        "action": prepared.action(),
-        "edits": prepared.view.edits.iter().fold(serde_json::Map::new(), |mut map, e| {
-            let key = match e {
-                Edit::Text { rule, .. } | Edit::Arguments { rule, .. } => format!("{rule:?}").to_lowercase(),
-                Edit::Fold { to, from, .. } => { map.insert("folded_messages".into(), json!(to - from)); "fold".into() }
-            };
-            let n = map.get(&key).and_then(serde_json::Value::as_u64).unwrap_or(0);
-            map.insert(key, json!(n + 1));
-            map
-        }),
-        "messages": prepared.request.conversation.body.len(),
-        "system_messages": prepared.request.conversation.system.len(),
-        "spend": spend,
-    })
-}
-
-/// Regions as JSON.
-pub(super) fn regions(r: &Regions) -> serde_json::Value {
-    json!({
-        "system": r.system, "tools": r.tools, "brief": r.brief, "history": r.history, "media": r.media,
-        "output_reserved": r.output_reserved, "prompt": r.prompt(),
-    })
 }
 
 /// The name of the conversation: the one that this history continues, else a new one.
@@ -684,49 +571,4 @@ fn lower_max_tokens(request: &Request, body: Bytes, room: Tokens) -> Bytes {
         .map(|k| (k, Some(lowered.as_str())))
         .collect();
     crate::conversation::wire::json::with_fields(&text, &changes).unwrap_or_else(|_| body.clone())
-}
-
-/// The messages behind `depth` as nodes of the record.
-pub(super) fn nodes(chain: &[Digest], body: &[Message], depth: usize) -> Vec<Node> {
-    (depth..chain.len())
-        .map(|at| {
-            let message = &body[at];
-            let mut text = message.text.clone();
-            for call in &message.calls {
-                text.push_str(&format!("\n{} {}", call.name, call.arguments));
-            }
-            if text.len() > SEARCHED {
-                let end = (0..=SEARCHED).rev().find(|i| text.is_char_boundary(*i)).unwrap_or(0);
-                text.truncate(end);
-            }
-            Node {
-                chain: chain[at],
-                parent: at.checked_sub(1).map(|p| chain[p]),
-                depth: at + 1,
-                role: match message.role {
-                    Role::System => "system",
-                    Role::User => "user",
-                    Role::Assistant => "assistant",
-                    Role::Tool => "tool",
-                    Role::Other => "other",
-                },
-                digest: message.digest,
-                // A copy: a slice would keep the whole request in memory until the new part of it is written.
-                raw: Bytes::copy_from_slice(if message.raw.is_empty() { message.bytes() } else { &message.raw }),
-                text,
-            }
-        })
-        .collect()
-}
-
-/// The first words of the first user message.
-pub(super) fn title(conversation: &Conversation) -> String {
-    let first = conversation.body.iter().find(|m| m.role == Role::User).map_or("", |m| m.text.as_str());
-    first.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(80).collect()
-}
-
-/// Milliseconds since 1970.
-pub(super) fn now_ms() -> i64 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
 }

@@ -6,7 +6,8 @@ use bytes::Bytes;
 use http::HeaderMap;
 use serde_json::{Value, json};
 
-use super::prepare::{Attempt, regions};
+use super::prepare::Attempt;
+use super::save::regions;
 use super::{App, Error};
 use crate::conversation::Tokens;
 use crate::conversation::edit::{Edit, View};

@@ -35,22 +35,21 @@ fn summaries(bench: &Bench) -> Vec<String> {
 #[test]
 fn a_brief_while_the_request_waits() {
     let session = Session::demo();
-    let bench = Bench::start(2048, &[("CONTEXT_BACKGROUND", "false"), ("CONTEXT_SUMMARY_MAX_TOKENS", "64")]);
+    let bench = Bench::start(4096, &[("CONTEXT_BACKGROUND", "false"), ("CONTEXT_SUMMARY_MAX_TOKENS", "64")]);
     let mut folded = 0;
     for end in session.turns() {
         let turn = bench.turn(&session, end);
         if turn.action.contains("summarize") {
             folded += 1;
-            // One that wrote nothing of use is left out for a while.
-            assert!(folded > 1 || !turn.summaries.is_empty(), "a model was asked");
             let brief = brief_in(&turn.forwarded).expect("a brief is there");
             assert!(brief.contains("windowsill recall") && brief.contains("[end of windowsill brief]"), "{brief}");
         }
-        if folded == 2 {
+        // A fold of a few messages asks nobody, and a model that wrote nothing of use is left out for a while.
+        if folded >= 2 && !summaries(&bench).is_empty() {
             break;
         }
     }
-    assert_eq!(folded, 2, "the session passes the line twice");
+    assert!(folded >= 2, "the session passes the line twice");
     summaries(&bench).iter().for_each(|s| say(s));
     assert!(!summaries(&bench).is_empty());
 }
@@ -59,15 +58,18 @@ fn a_brief_while_the_request_waits() {
 #[test]
 fn a_brief_ahead_of_need() {
     let session = Session::demo();
-    let bench = Bench::start(2048, &[("CONTEXT_SUMMARY_MAX_TOKENS", "64")]);
+    let bench = Bench::start(4096, &[("CONTEXT_SUMMARY_MAX_TOKENS", "64")]);
     let turns: Vec<usize> = session.turns();
     let mut next = turns.iter();
-    // Past the line at which a brief is begun.
-    while bench.turn(&session, *next.next().expect("turns")).prompt < 1420 {}
-    let started = Instant::now();
+    // On past the line at which a brief is begun, each time with a pause as a person makes.
     while summaries(&bench).is_empty() {
-        assert!(started.elapsed() < Duration::from_secs(240), "no brief was made behind the reply");
-        std::thread::sleep(Duration::from_millis(200));
+        let turn = bench.turn(&session, *next.next().expect("a brief is made before the session ends"));
+        assert!(turn.summaries.is_empty(), "no request waits for a brief");
+        let pause = Duration::from_secs(if turn.prompt < 1500 { 0 } else { 45 });
+        let started = Instant::now();
+        while summaries(&bench).is_empty() && started.elapsed() < pause {
+            std::thread::sleep(Duration::from_millis(200));
+        }
     }
     let told = summaries(&bench);
     told.iter().for_each(|s| say(s));

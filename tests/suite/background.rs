@@ -151,18 +151,53 @@ fn nothing_is_made_ahead_where_it_is_not_wanted() {
 
 #[test]
 fn a_brief_of_no_use_is_not_kept() {
-    let fake = Fake::start(Kind::LlamaServer, 4096);
-    fake.set(|s| s.summary = "I'm sorry, but I can't help with that request.".into());
-    let proxy = TestProxy::before(&fake);
-    let sent = pressed();
+    // Continued, then as a transcript: but not where that would take the only slot from the conversation.
+    for (slots, tries) in [(4, 2), (1, 1)] {
+        let fake = Fake::start(Kind::LlamaServer, 4096);
+        fake.set(|s| {
+            s.slots = slots;
+            s.summary = "I'm sorry, but I can't help with that request.".into();
+        });
+        let proxy = TestProxy::before(&fake);
+        let sent = pressed();
+        proxy.chat(&sent).ok();
+        fake.wait("all tries", |seen| seen.iter().filter(|s| s.is_summary()).count() == tries);
+        proxy.eventually("/windowsill/events", |events| events.to_string().contains("\"summary\""));
+        assert_eq!(fake.summaries().len(), tries);
+        fake.set(|s| s.summary = SUMMARY.into());
+        let next = past_the_wall(sent);
+        assert_eq!(proxy.chat(&next).ok().action(), "summarize");
+        let forwarded = sound(&next, &fake.last(), 4096);
+        assert!(!forwarded.to_string().contains("can't help"));
+    }
+}
+
+/// A client that always comes back before a brief is done is left more and more time, since what is begun in vain costs
+/// the server's.
+#[test]
+fn a_client_that_never_waits_is_left_in_peace() {
+    let fake = Fake::start(Kind::LlamaServer, 16_384);
+    let gate = Gate::default();
+    let held = gate.clone();
+    fake.script(
+        move |seen| {
+            if seen.is_summary() { Play::Wait(held.clone(), Box::new(Play::Usual)) } else { Play::Usual }
+        },
+    );
+    let proxy = TestProxy::with(
+        &[fake.url()],
+        "[context]\nsummarize_at = 0.2\nclear_at = 0.9\nsummarize_to = 0.15\nsummary_max_tokens = 128\n",
+    );
+    let mut sent = pressed();
     proxy.chat(&sent).ok();
-    // Continued, then as a transcript.
-    fake.wait("both tries", |seen| seen.iter().filter(|s| s.is_summary()).count() == 2);
-    fake.set(|s| s.summary = SUMMARY.into());
-    let next = past_the_wall(sent);
-    assert_eq!(proxy.chat(&next).ok().action(), "summarize");
-    let forwarded = sound(&next, &fake.last(), 4096);
-    assert!(!forwarded.to_string().contains("can't help"));
+    fake.wait("a summary", |seen| seen.iter().any(Seen::is_summary));
+    for n in 0..3 {
+        sent = sent.assistant("Done; what is next?").user(&format!("Then part {n}."));
+        proxy.chat(&sent).ok();
+    }
+    assert_eq!(fake.summaries().len(), 1, "begun once, and then not within the pause");
+    gate.open();
+    fake.wait("another one, once there is time", |seen| seen.iter().filter(|s| s.is_summary()).count() == 2);
 }
 
 #[test]

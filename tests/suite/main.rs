@@ -9,6 +9,7 @@ mod config;
 mod errors;
 mod fit;
 mod planning;
+mod prefix;
 mod profiles;
 mod proxy;
 mod random;

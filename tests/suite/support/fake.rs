@@ -124,6 +124,8 @@ type Hook = Arc<dyn Fn(&Seen) -> Play + Send + Sync>;
 pub(crate) struct Settings {
     /// The window it really has.
     pub(crate) window: u32,
+    /// How many requests it says it works on at once.
+    pub(crate) slots: u32,
     /// The window it says that it has.
     pub(crate) says: u32,
     pub(crate) model: String,
@@ -163,6 +165,7 @@ impl Fake {
         let address = listener.local_addr().unwrap();
         let settings = Settings {
             window,
+            slots: 1,
             says: window,
             model: MODEL.into(),
             summary: SUMMARY.into(),
@@ -390,7 +393,7 @@ fn usual(kind: Kind, s: &Settings, seen: &Seen) -> Vec<u8> {
     match (kind, seen.method.as_str(), seen.path()) {
         (Kind::LlamaServer, "GET", "/props") => json(
             200,
-            json!({"default_generation_settings": {"n_ctx": s.says}, "total_slots": 1, "build_info": "b1-fake",
+            json!({"default_generation_settings": {"n_ctx": s.says}, "total_slots": s.slots, "build_info": "b1-fake",
                 "model_path": "/models/fake.gguf", "chat_template": "", "modalities": {"vision": true, "audio": false}}),
         ),
         (Kind::LlamaServer, "GET", "/slots") => json(200, json!([{"id": 0, "n_ctx": s.says}])),

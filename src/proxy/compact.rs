@@ -1,0 +1,192 @@
+//! `windowsill compact`: a conversation of the record is folded now, asked for by a person.
+
+use std::sync::Arc;
+
+use http::HeaderMap;
+use serde_json::{Value, json};
+
+use super::brief::{Ask, folded};
+use super::save::{now_ms, regions};
+use super::{App, Error};
+use crate::apply;
+use crate::conversation::edit::{Edit, View};
+use crate::conversation::wire::openai_chat::{self, Request};
+use crate::conversation::{Digest, Tokens, repair};
+use crate::plan::{self, Action, Facts, Plan, Policy, Size, Strategy};
+use crate::store::{Batch, ConversationRow, ConversationUpdate, Event};
+use crate::upstream::ChatOptions;
+
+/// The window where nobody says one.
+const ASSUMED_WINDOW: Tokens = 8192;
+
+/// A recorded conversation, ready to be folded.
+struct Recorded {
+    row: ConversationRow,
+    chain: Vec<Digest>,
+    request: Request,
+    /// The view it was last forwarded with.
+    old: View,
+}
+
+impl App {
+    /// Summarizes a conversation of the record now, asked for by a person. Returns what was done.
+    ///
+    /// # Errors
+    /// When the conversation is unknown, or there is nothing to fold.
+    pub async fn compact(self: &Arc<Self>, id: &str, focus: Option<&str>) -> Result<Value, Error> {
+        // The last reply's figures may still be queued, and with them the conversation.
+        self.store.flush().await;
+        let row = self.store.conversation(id)?.ok_or_else(|| {
+            let hint = "`windowsill context` lists them";
+            Error::client(404, "not_found", format!("no conversation `{id}` in the record"), hint)
+        })?;
+        let upstream = self.upstream_of(&row.model).await?;
+        let window = self.window_of(&upstream, &row.model).await;
+        let resolved = self.policy(&row.model, &window, None);
+        let recorded = self.recorded(row, &resolved.policy)?;
+        let Recorded { row, request, old, .. } = &recorded;
+        let key = self.key(&upstream, request);
+        let facts = Facts { window: window.tokens.unwrap_or(ASSUMED_WINDOW), ..self.facts_of(&key, &recorded) };
+        let policy = at_any_pressure(&resolved.policy);
+        let plan = plan::plan(&request.conversation, &facts, &policy);
+        let Some((to, budget)) = plan.actions.iter().find_map(|a| match a {
+            Action::Fold { to, budget, .. } => Some((*to, *budget)),
+            _ => None,
+        }) else {
+            let message = "there is nothing to fold: the conversation is short or was just folded";
+            return Err(Error::client(409, "nothing_to_fold", message, ""));
+        };
+        let (messages, previous) = folded(request, old, to);
+        let ask = Ask {
+            upstream: &upstream,
+            headers: &HeaderMap::new(),
+            options: ChatOptions { num_ctx: window.set },
+            request,
+            summary_model: &resolved.summary_model,
+            id: &row.id,
+            view: &[],
+            view_tokens: 0,
+            waited_for: false,
+            spare_slot: true,
+            messages: &messages,
+            previous: previous.as_deref(),
+            window: facts.window,
+            max_tokens: (budget / 4 * 3).min(policy.summary_max_tokens),
+            focus,
+        };
+        let written = self.ask(&ask).await;
+        let count = |text: &str| self.measure.count(&key, text);
+        let applied = apply::apply(&apply::Input {
+            conversation: &request.conversation,
+            id: &row.id,
+            plan: &plan,
+            old,
+            store: &self.store,
+            count: &count,
+            written: written.as_deref(),
+        })?;
+        let because: Vec<String> = plan.because.iter().map(ToString::to_string).collect();
+        let brief = applied.view.edits.iter().find_map(|e| match e {
+            Edit::Fold { brief, .. } => Some(brief.to_string()),
+            _ => None,
+        });
+        let done = json!({
+            "conversation": row.id, "before": plan.before.prompt(), "after": plan.after.prompt(),
+            "written_by_a_model": written.is_some(), "because": because, "brief": brief,
+        });
+        self.record_fold(&recorded, &plan, applied).await?;
+        Ok(done)
+    }
+
+    /// A conversation of the record as a request.
+    fn recorded(&self, row: ConversationRow, policy: &Policy) -> Result<Recorded, Error> {
+        let rows = self.store.messages(&row.id)?;
+        let chain: Vec<Digest> = rows.iter().map(|r| r.chain).collect();
+        let mut request = request_of(&row.model, rows.iter().map(|r| r.raw.clone()).collect());
+        let body = std::mem::take(&mut request.conversation.body);
+        let repaired =
+            repair::repair(body, policy.template.tool_call_id_length).map_err(|o| Error::orphan(&o, 0))?.body;
+        if repaired.len() != chain.len() {
+            let message = "the recorded history ends in open tool calls";
+            return Err(Error::client(409, "not_foldable", message, "send the next request first"));
+        }
+        request.conversation.body = repaired;
+        let old = self.store.view(&chain)?.map(|(_, v)| View::clone(&v)).unwrap_or_default();
+        Ok(Recorded { row, chain, request, old })
+    }
+
+    /// The facts of a recorded conversation but for its window. System messages and tools are outside the record: what
+    /// they cost last time stands.
+    fn facts_of(&self, key: &str, recorded: &Recorded) -> Facts {
+        let stored = |path: &str| {
+            let number = recorded.row.state.pointer(path).and_then(Value::as_u64).unwrap_or(0);
+            Tokens::try_from(number).unwrap_or(Tokens::MAX)
+        };
+        Facts {
+            system: stored("/regions/system"),
+            tools: stored("/regions/tools"),
+            output_reserved: stored("/regions/output_reserved"),
+            forwarded: 0,
+            ..self.measure.facts(key, &recorded.request.conversation, &recorded.old, None)
+        }
+    }
+
+    async fn record_fold(&self, recorded: &Recorded, plan: &Plan, applied: apply::Applied) -> Result<(), Error> {
+        let Recorded { row, chain, .. } = recorded;
+        let Some(tip) = chain.last().copied() else { return Ok(()) };
+        let data = json!({
+            "action": "summarize", "asked_by": "user", "because": plan.because.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            "before": regions(&plan.before), "after": regions(&plan.after),
+        });
+        let now_ms = now_ms();
+        let event = Event { now_ms, conversation: Some(row.id.clone()), kind: "context_compaction".into(), data };
+        let update = ConversationUpdate {
+            id: row.id.clone(),
+            parent: None,
+            session: row.session.clone(),
+            model: row.model.clone(),
+            upstream: row.upstream.clone(),
+            tip,
+            depth: chain.len(),
+            state: row.state.clone(),
+            now_ms,
+            title: row.title.clone(),
+        };
+        let batch = Batch {
+            conversation: Some(update),
+            originals: applied.originals,
+            view: Some((tip, applied.view)),
+            events: vec![event],
+            durable: true,
+            ..Batch::default()
+        };
+        Ok(self.store.record(batch).await?)
+    }
+}
+
+/// The policy of a fold that a person asked for: now, whatever the pressure, and nothing but the fold.
+fn at_any_pressure(policy: &Policy) -> Policy {
+    Policy {
+        summarize_at: 0.000_1,
+        summarize_to: 0.000_05,
+        clear_at: 1.0,
+        clear_to: 0.99,
+        evict_over: Size::Tokens(Tokens::MAX),
+        strategy: if policy.strategy == Strategy::Off { Strategy::Summarize } else { policy.strategy },
+        ..policy.clone()
+    }
+}
+
+/// A request made of recorded messages.
+fn request_of(model: &str, raws: Vec<bytes::Bytes>) -> Request {
+    let body = raws.iter().filter_map(|raw| openai_chat::message(raw.clone()).ok()).collect();
+    Request {
+        body: bytes::Bytes::from(json!({"model": model, "messages": []}).to_string()),
+        conversation: crate::conversation::Conversation { body, ..Default::default() },
+        model: model.to_owned(),
+        stream: false,
+        include_usage: false,
+        max_tokens: None,
+        choices: 1,
+    }
+}

@@ -1,0 +1,104 @@
+//! The prompt cache: each prompt begins with the last one, and where it does not the record says whose doing that was.
+
+use serde_json::{Value, json};
+
+use super::support::*;
+
+/// A step with two calls at once, as the client first sends it.
+fn pair(sent: Chat, n: usize, bytes: usize) -> Chat {
+    let (a, b) = (format!("a{n}"), format!("b{n}"));
+    let arguments = format!(r#"{{"path":"src/{n}.rs","lines":[1,{n}]}}"#);
+    let mut sent = sent.calls(&[(&a, "read_file", &arguments), (&b, "run", &arguments)]);
+    let last = sent.messages.last_mut().unwrap();
+    last["reasoning_content"] = json!(format!("I should look at part {n}."));
+    sent.result(&a, &prose(n as u64, bytes)).result(&b, &prose(1000 + n as u64, bytes))
+}
+
+/// The same history as real clients send it a turn later: `cache_control` moved to the newest message, reasoning stripped,
+/// arguments spelled otherwise, results of parallel calls in another order.
+fn wandering(sent: &Chat, turn: usize) -> Chat {
+    let mut out = sent.clone();
+    let count = out.messages.len();
+    for at in 0..count {
+        let message = &mut out.messages[at];
+        if message["tool_calls"].is_array() && at + 3 < count {
+            message.as_object_mut().unwrap().remove("reasoning_content");
+            let n = message["tool_calls"][0]["id"].as_str().unwrap()[1..].to_owned();
+            let other = format!(r#"{{ "lines": [1, {n}],  "path": "src/{n}.rs" }}"#);
+            for call in message["tool_calls"].as_array_mut().unwrap() {
+                call["function"]["arguments"] = json!(other);
+            }
+            if (at + turn).is_multiple_of(2) {
+                out.messages.swap(at + 1, at + 2);
+            }
+        }
+    }
+    let last = out.messages.last_mut().unwrap();
+    let text = text(last);
+    last["content"] = json!([{"type": "text", "text": text, "cache_control": {"type": "ephemeral"}}]);
+    out
+}
+
+/// What the replies' events say of the prompts' common beginnings, oldest first.
+fn prefixes(proxy: &TestProxy, replies: usize) -> Vec<Value> {
+    let read = |events: &Value| -> Vec<Value> {
+        let all = events["events"].as_array().unwrap().iter();
+        all.filter(|e| e["data"]["role"] == "main").map(|e| e["data"]["prefix"].clone()).collect()
+    };
+    read(&proxy.eventually("/windowsill/events", |events| read(events).len() >= replies))
+}
+
+#[test]
+fn a_client_that_respells_its_history_does_not_break_the_prefix() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let proxy = TestProxy::with(&[fake.url()], "[context]\nbackground = false\n");
+    let mut sent = chat().system("s").user("Work through all parts.").tools();
+    let (mut before, mut rewritten) = (Value::Null, Vec::new());
+    for turn in 0..16 {
+        sent = pair(sent, turn, 700);
+        let answer = proxy.chat(&wandering(&sent, turn)).ok();
+        let forwarded = fake.last().json();
+        rewritten.push(answer.action() != "none");
+        if turn > 0 && !rewritten[turn] && rewritten.contains(&true) {
+            let (last, now) = (before["messages"].as_array().unwrap(), forwarded["messages"].as_array().unwrap());
+            assert_eq!(now[..last.len()], last[..], "turn {turn}");
+        }
+        before = forwarded;
+    }
+    let rewrites = rewritten.iter().filter(|r| **r).count();
+    assert!((1..=6).contains(&rewrites), "{rewritten:?}");
+    let said = prefixes(&proxy, 16);
+    let first = rewritten.iter().position(|r| *r).unwrap();
+    for (turn, prefix) in said.iter().enumerate().skip(1) {
+        match (rewritten[turn], turn >= first) {
+            (true, true) => assert_eq!(prefix["because"], "rewrite", "turn {turn}: {prefix}"),
+            (false, true) => {
+                assert_eq!((&prefix["lost"], &prefix["because"]), (&json!(0), &Value::Null), "turn {turn}")
+            }
+            // As long as nothing was rewritten all goes on byte for byte, and what breaks is the client's doing.
+            (_, false) => assert_ne!(prefix["because"], "rewrite", "turn {turn}: {prefix}"),
+        }
+    }
+    let metrics = String::from_utf8(proxy.get("/metrics").ok().body).unwrap();
+    let line = |name: &str| metrics.lines().find(|l| l.starts_with(name)).map(str::to_owned);
+    assert!(line("windowsill_prefix_tokens_total ").is_some_and(|l| !l.ends_with(" 0")), "{metrics}");
+    assert!(line("windowsill_prefix_lost_tokens_total{because=\"rewrite\"}").is_some(), "{metrics}");
+}
+
+#[test]
+fn what_the_client_changed_is_counted_as_its_own_doing() {
+    let fake = Fake::start(Kind::LlamaServer, 8192);
+    let proxy = TestProxy::before(&fake);
+    let first = chat().system("It is Monday.").user("Hello.").assistant("Hi.").user("And now?");
+    proxy.chat(&first).ok();
+    let longer = first.clone().assistant("Go on.").user("Really?");
+    proxy.chat(&longer).ok();
+    let mut dated = longer.clone().assistant("Yes.").user("Good.");
+    dated.messages[0]["content"] = json!("It is Tuesday.");
+    proxy.chat(&dated).ok();
+    let said = prefixes(&proxy, 3);
+    assert_eq!((&said[0], &said[1]["lost"], &said[1]["because"]), (&Value::Null, &json!(0), &Value::Null));
+    assert!(said[1]["tokens"].as_u64().unwrap() > 10, "{}", said[1]);
+    assert_eq!(said[2]["because"], "client");
+    assert!(said[2]["lost"].as_u64().unwrap() > 10, "{}", said[2]);
+}
