@@ -54,6 +54,9 @@ pub fn largest_corrected(
     search(model, settings, budget, upto, &|settings| correction.cost(model, settings))
 }
 
+/// How many windows are tried before the search by halves.
+const PARTS: u64 = 16;
+
 type Costing<'a> = dyn Fn(&Settings) -> Result<Cost, Refused> + 'a;
 
 fn search(model: &Model, settings: &Settings, budget: &Budget, upto: u64, of: &Costing<'_>) -> Result<Answer, Refused> {
@@ -65,9 +68,24 @@ fn search(model: &Model, settings: &Settings, budget: &Budget, upto: u64, of: &C
     if let Some(lack) = budget.lacks(&first) {
         return Ok(Answer { n_ctx: 0, because: format!("not even {step} tokens fit: {lack}"), cost: first });
     }
-    // What fits at `low` is known; above `high` nothing is wanted.
-    let (mut low, mut high) = (1, (wanted / step).max(1));
-    let (mut best, mut lack) = (first, None);
+    // Scratch buffers are laid out by best fit: now and then a larger window takes a little less of them. So before
+    // halving, the range is cut where the last of some windows spread over it fits.
+    let top = (wanted / step).max(1);
+    let (mut low, mut high, mut best, mut lack) = (1, top, first, None);
+    for part in (1..=PARTS).rev() {
+        let steps = (u128::from(top) * u128::from(part) / u128::from(PARTS)) as u64;
+        if steps <= 1 || steps >= high && lack.is_some() {
+            continue;
+        }
+        let cost = at(steps)?;
+        match budget.lacks(&cost) {
+            None => {
+                (low, best) = (steps, cost);
+                break;
+            }
+            Some(why) => (high, lack) = (steps - 1, Some(why)),
+        }
+    }
     while low < high {
         let middle = low + (high - low).div_ceil(2);
         let cost = at(middle)?;

@@ -40,7 +40,9 @@ impl Place {
         match stem {
             "token_embd" | "position_embd" | "token_types" | "per_layer_token_embd" => Place::Input,
             "token_embd_norm" if arch.starts_with("lfm2") => Place::Output,
-            "altup_proj" | "altup_unembd_proj" | "dense_2" | "dense_3" | "fc" | "d2t" | "nextn_proj_post" => Place::Output,
+            "altup_proj" | "altup_unembd_proj" | "dense_2" | "dense_3" | "fc" | "d2t" | "nextn_proj_post" => {
+                Place::Output
+            }
             stem if ["output", "cls", "dec.output", "enc.output", "hc_head", "decision", "dspark", "dflash"]
                 .iter()
                 .any(|prefix| stem.starts_with(prefix)) =>

@@ -22,7 +22,8 @@ impl Chunk {
     fn take(&mut self, size: u64) -> u64 {
         let last = self.free.len() - 1;
         let fits = self.free[..last].iter().enumerate().filter(|(_, block)| block.1 >= size);
-        let best = fits.min_by_key(|(index, block)| (block.1, std::cmp::Reverse(*index))).map_or(last, |(index, _)| index);
+        let best =
+            fits.min_by_key(|(index, block)| (block.1, std::cmp::Reverse(*index))).map_or(last, |(index, _)| index);
         let block = &mut self.free[best];
         let offset = block.0;
         block.0 = block.0.saturating_add(size);
@@ -68,11 +69,8 @@ struct Entry {
 
 /// The peak of the device's and of the host's memory, in bytes.
 pub(super) fn peaks(graph: &Graph, schedule: &Schedule) -> (u64, u64) {
-    let mut run = Run {
-        graph,
-        entries: vec![Entry::default(); graph.tensors.len()],
-        chunks: [Chunk::new(), Chunk::new()],
-    };
+    let mut run =
+        Run { graph, entries: vec![Entry::default(); graph.tensors.len()], chunks: [Chunk::new(), Chunk::new()] };
     for (leaf, side) in &schedule.leafs {
         run.allocate(*leaf, *side);
     }

@@ -154,6 +154,16 @@ impl Graph {
         self.like(src, Op::InPlace)
     }
 
+    /// The same in another width of element.
+    pub(super) fn each_of(&mut self, element: u64, src: &[Id]) -> Id {
+        self.push(self.ne(src[0]), element, Op::InPlace, src.to_vec())
+    }
+
+    /// A leaf that lives with the graph.
+    pub(super) fn constant(&mut self, ne: [u64; 4]) -> Id {
+        self.push(ne, F32, Op::None, Vec::new())
+    }
+
     /// A result of the shape of `src[0]` with memory of its own.
     pub(super) fn same(&mut self, src: &[Id]) -> Id {
         self.like(src, Op::Fresh)
@@ -198,8 +208,17 @@ impl Graph {
         let span = (0..4).map(|dim| ne[dim].saturating_sub(1).saturating_mul(nb[dim]));
         let bytes = span.fold(nb[0], u64::saturating_add);
         let source = self.at(of);
-        let tensor =
-            Tensor { ne, nb, bytes, op: Op::View, src: vec![of], view_of: Some(root), input: false, output: false, ..source.clone() };
+        let tensor = Tensor {
+            ne,
+            nb,
+            bytes,
+            op: Op::View,
+            src: vec![of],
+            view_of: Some(root),
+            input: false,
+            output: false,
+            ..source.clone()
+        };
         self.add(Tensor { lives: None, weight: false, forced: None, ..tensor })
     }
 

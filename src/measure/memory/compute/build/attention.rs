@@ -95,7 +95,7 @@ impl Builder<'_> {
             self.cached(layer, at)
         };
         let sinks = self.weight(layer, "attn_sinks.weight");
-        let mut cur = self.attention(layer, q, (k, v), sinks, None, at.sliding);
+        let mut cur = self.attention(q, (k, v), inputs.mask, sinks, None);
         cur = rotate(self, cur, inputs.v_rot);
         if out { self.projected_out(layer, cur) } else { cur }
     }
@@ -139,7 +139,9 @@ impl Builder<'_> {
         let sliding = self.model.layers[owner].attention.is_some_and(|at| at.sliding);
         let (cells, streams) = (if sliding { self.window.sliding } else { self.window.full }, self.window.streams);
         let value = if self.settings.flash_attn { value } else { self.model.widest_value };
-        let width = |kind: crate::gguf::Kind, elements: u64| kind.row(elements.next_multiple_of(kind.block)).unwrap_or(u64::MAX);
+        let width = |kind: crate::gguf::Kind, elements: u64| {
+            kind.row(elements.next_multiple_of(kind.block)).unwrap_or(u64::MAX)
+        };
         let (k_bytes, v_bytes) = (width(self.settings.type_k, key), width(self.settings.type_v, value));
         let k = self.g.cache([key, cells, streams, 1], k_bytes, side);
         let v = self.model.mla.is_none().then(|| self.g.cache([value, cells, streams, 1], v_bytes, side));
@@ -217,16 +219,7 @@ impl Builder<'_> {
     }
 
     /// `build_attn_mha`. `unpack` is MLA's matrix from compressed to plain values.
-    pub(super) fn attention(
-        &mut self,
-        _layer: usize,
-        q: Id,
-        (k, v): (Id, Id),
-        sinks: Option<Id>,
-        unpack: Option<Id>,
-        sliding: bool,
-    ) -> Id {
-        let Some(inputs) = self.inputs.attention[usize::from(sliding)] else { return q };
+    pub(super) fn attention(&mut self, q: Id, (k, v): (Id, Id), mask: Id, sinks: Option<Id>, unpack: Option<Id>) -> Id {
         let streams = self.g.ne(k)[3].max(1);
         let transposed = self.g.at(v).nb[1] > self.g.at(v).nb[2];
         let (ne, nb) = (self.g.ne(q), self.g.at(q).nb);
@@ -235,9 +228,9 @@ impl Builder<'_> {
         let q = self.g.view_strided(q, [ne[0], ne[1], per_stream, streams], strides);
         let [q, k, v] = [q, k, v].map(|id| self.g.permute(id, [0, 2, 1, 3]));
         let cur = if self.settings.flash_attn {
-            self.flash(q, k, v, inputs.mask, sinks, unpack)
+            self.flash(q, k, v, mask, sinks, unpack)
         } else {
-            self.plain(q, k, v, inputs.mask, sinks, unpack, transposed)
+            self.plain(q, k, v, mask, sinks, unpack, transposed)
         };
         self.g.expand(cur);
         cur

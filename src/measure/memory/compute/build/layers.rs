@@ -36,6 +36,10 @@ impl Builder<'_> {
         if self.style.parallel && !self.has(layer, "ffn_norm.weight") {
             let source = if last && self.style.early_rows { self.wanted_rows(normed) } else { normed };
             let high = self.feed_forward(layer, source).unwrap_or(source);
+            if self.model.arch == "phi2" {
+                let sum = self.g.each(&[mixed, high]);
+                return self.g.each(&[sum, input]);
+            }
             let sum = self.g.each(&[high, input]);
             return self.g.each(&[sum, mixed]);
         }
@@ -228,17 +232,17 @@ impl Builder<'_> {
         let width = self.model.number("embedding_length_per_layer_input");
         let table = self.global("per_layer_token_embd.weight", super::Side::Host)?;
         let (tokens, layers) = (self.tokens, self.model.trunk);
-        let shape = [width, layers, tokens, 1];
+        let (shape, side) = ([width, layers, tokens, 1], self.side(0));
         let ids = self.g.input([tokens, 1, 1, 1], 4);
         let looked_up = self.g.get_rows(table, ids);
         let looked_up = self.g.reshape(looked_up, shape);
         let scaled = self.g.each(&[looked_up]);
         self.g.expand(scaled);
-        let projection = self.global("per_layer_model_proj.weight", super::Side::Host)?;
+        let projection = self.global("per_layer_model_proj.weight", side)?;
         let projected = self.g.matmul(projection, embeddings);
         let projected = self.g.each(&[projected]);
         let projected = self.g.reshape(projected, shape);
-        let weight = self.global("per_layer_proj_norm.weight", super::Side::Host);
+        let weight = self.global("per_layer_proj_norm.weight", side);
         let projected = self.norm_by(projected, weight, None, None);
         let sum = self.g.each(&[projected, scaled]);
         let sum = self.g.each(&[sum]);

@@ -14,7 +14,8 @@ impl Builder<'_> {
         let mla = self.model.mla;
         let (key, value) = mla.map_or((at.key, at.value), |mla| (mla.key, mla.value));
         let plain = key.saturating_sub(turning);
-        let q = self.latent_queries(layer, normed);
+        let (low, q) = self.latent_queries(layer, normed);
+        let chosen = self.chosen_cells(layer, normed, low);
         let q = self.g.reshape(q, [key, at.heads, tokens, 1]);
         let Some(weight) = self.weight(layer, "attn_kv_a_mqa.weight") else { return normed };
         let compressed = self.g.matmul(weight, normed);
@@ -40,24 +41,26 @@ impl Builder<'_> {
         let q = self.g.fresh([joint, at.heads, tokens, 1], &[absorbed, q_turning]);
         let latent = self.g.reshape(latent, [rank, 1, tokens, 1]);
         let k = self.g.fresh([joint, 1, tokens, 1], &[latent, k_turning]);
-        self.attend_latent(layer, q, k, latent, rank, at)
+        self.attend_latent(layer, (q, k, latent), rank, chosen, at)
     }
 
-    fn latent_queries(&mut self, layer: usize, normed: Id) -> Id {
+    /// The compressed queries, if there are any, and the queries.
+    fn latent_queries(&mut self, layer: usize, normed: Id) -> (Id, Id) {
         if let Some(weight) = self.weight(layer, "attn_q.weight") {
-            return self.g.matmul(weight, normed);
+            return (normed, self.g.matmul(weight, normed));
         }
-        let Some(first) = self.weight(layer, "attn_q_a.weight") else { return normed };
+        let Some(first) = self.weight(layer, "attn_q_a.weight") else { return (normed, normed) };
         let low = self.g.matmul(first, normed);
         let low = self.norm(low, layer, "attn_q_a_norm");
         match self.weight(layer, "attn_q_b.weight") {
-            Some(second) => self.g.matmul(second, low),
-            None => low,
+            Some(second) => (low, self.g.matmul(second, low)),
+            None => (low, low),
         }
     }
 
     /// `build_attn` with the cache of keys alone.
-    fn attend_latent(&mut self, layer: usize, q: Id, k: Id, v: Id, rank: u64, at: Attention) -> Id {
+    fn attend_latent(&mut self, layer: usize, qkv: (Id, Id, Id), rank: u64, chosen: Option<Id>, at: Attention) -> Id {
+        let (q, k, v) = qkv;
         let Some(inputs) = self.inputs.attention[usize::from(at.sliding)] else { return q };
         for id in [q, v, k] {
             self.g.expand(id);
@@ -68,13 +71,22 @@ impl Builder<'_> {
         let keys = self.cached_keys(cache, joint, 1);
         let (ne, nb) = (self.g.ne(keys), self.g.at(keys).nb);
         let values = self.g.view_strided(keys, [rank, ne[1], ne[2], ne[3]], nb);
+        let mask = chosen.map_or(inputs.mask, |chosen| self.sparse_mask(inputs.mask, chosen));
         let unpack = self.weight(layer, "attn_v_b.weight");
-        let cur = self.attention(layer, q, (keys, values), None, unpack, at.sliding);
+        let cur = self.attention(q, (keys, values), mask, None, unpack);
         self.projected_out(layer, cur)
     }
 
     /// Old files: keys and values of every head are unpacked, then cached.
-    fn unpacked(&mut self, layer: usize, q: Id, latent: Id, k_turning: Id, sizes: (u64, u64, u64), at: Attention) -> Id {
+    fn unpacked(
+        &mut self,
+        layer: usize,
+        q: Id,
+        latent: Id,
+        k_turning: Id,
+        sizes: (u64, u64, u64),
+        at: Attention,
+    ) -> Id {
         let (plain, turning, value) = sizes;
         let tokens = self.tokens;
         let Some(weight) = self.weight(layer, "attn_kv_b.weight") else { return q };

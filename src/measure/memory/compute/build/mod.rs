@@ -6,6 +6,7 @@ mod feed_forward;
 mod layers;
 mod mla;
 mod recurrent;
+mod sparse;
 mod style;
 
 use super::super::settings::Window;
@@ -31,6 +32,8 @@ pub(super) struct Builder<'a> {
     /// Everything is on the device: then norms are pinned to their layer's side.
     full_offload: bool,
     inputs: Inputs,
+    /// The cells that the last indexer chose.
+    chosen: Option<Id>,
     /// The embeddings as they came in, all parts.
     looked_up: Id,
     /// The caches of the layers that own one: keys, values.
@@ -46,6 +49,7 @@ struct Inputs {
     attention: [Option<AttentionInputs>; 2],
     state_copy: Option<(Id, Id, Id)>,
     attention_scale: Option<Id>,
+    indexer: Option<sparse::IndexerInputs>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -83,6 +87,7 @@ pub(super) fn build(model: &Model, settings: &Settings, window: &Window, pinned:
         pinned,
         full_offload: full_offload && pinned,
         inputs: Inputs::default(),
+        chosen: None,
         looked_up: 0,
         caches: vec![None; model.layers.len()],
     };
@@ -174,7 +179,10 @@ impl Builder<'_> {
             looked_up = self.g.each(&[looked_up, places]);
         }
         if self.style.embedding_norm {
-            looked_up = self.norm_with(looked_up, "token_embd_norm");
+            let side = self.side(0);
+            let weight = self.global("token_embd_norm.weight", side);
+            let bias = self.global("token_embd_norm.bias", side);
+            looked_up = self.norm_by(looked_up, weight, bias, Some(side));
         }
         looked_up
     }
@@ -185,8 +193,7 @@ impl Builder<'_> {
     }
 
     fn make_inputs(&mut self) {
-        self.inputs.positions =
-            Some(self.g.input([self.tokens.saturating_mul(self.style.positions), 1, 1, 1], F32));
+        self.inputs.positions = Some(self.g.input([self.tokens.saturating_mul(self.style.positions), 1, 1, 1], F32));
         let layers = &self.model.layers;
         let wants = |sliding: bool| {
             layers.iter().any(|layer| layer.attention.is_some_and(|attention| attention.sliding == sliding))
@@ -232,7 +239,8 @@ impl Builder<'_> {
         if self.model.mla.is_some() {
             return (None, None);
         }
-        let owners = || self.model.layers.iter().filter(|layer| !layer.rows.is_empty()).filter_map(|layer| layer.attention);
+        let owners =
+            || self.model.layers.iter().filter(|layer| !layer.rows.is_empty()).filter_map(|layer| layer.attention);
         let mine: Vec<_> = owners().filter(|attention| attention.sliding == sliding).collect();
         let Some(first) = mine.first().copied() else { return (None, None) };
         let Some(zero) = self.model.layers.first().and_then(|layer| layer.attention).or(Some(first)) else {
@@ -305,6 +313,9 @@ impl Builder<'_> {
         let head = self.global("output.weight", side);
         let head = head.unwrap_or_else(|| self.g.weight([self.model.embd, self.model.vocab, 1, 1], side));
         cur = self.g.matmul(head, cur);
+        if let Some(bias) = self.global("output.bias", side) {
+            cur = self.g.each(&[cur, bias]);
+        }
         for _ in 0..self.style.logit_steps {
             cur = self.g.each(&[cur]);
         }

@@ -25,7 +25,8 @@ impl Builder<'_> {
 
     /// The caches of a recurrent layer: rows of the convolution and of the state.
     fn states(&mut self, layer: usize) -> (Id, Id) {
-        let state = self.model.layers[layer].state.unwrap_or(super::super::super::shape::State { conv: 0, recurrent: 0 });
+        let state =
+            self.model.layers[layer].state.unwrap_or(super::super::super::shape::State { conv: 0, recurrent: 0 });
         let rows = self.settings.sequences().saturating_mul(self.settings.rollback.saturating_add(1));
         let side = self.cache_side(layer);
         let mut cache = |width: u64| self.g.cache([width, rows, 1, 1], width.saturating_mul(4), side);
@@ -212,7 +213,11 @@ impl Builder<'_> {
             y = self.norm(y, layer, "ssm_norm");
         }
         let y = self.g.reshape(y, [inner, self.tokens, 1, 1]);
-        self.out_projection(layer, y)
+        // No reshape behind it: its memory can be taken over.
+        match self.weight(layer, "ssm_out.weight") {
+            Some(weight) => self.g.matmul(weight, y),
+            None => y,
+        }
     }
 
     /// src/models/qwen3next.cpp, `build_layer_attn_linear`, and the same of qwen35.
@@ -324,7 +329,8 @@ impl Builder<'_> {
     /// A recurrence that is not known here: room for its widest projections at once, erring high.
     fn some_recurrence(&mut self, layer: usize, cur: Id) -> Id {
         let prefix = format!("blk.{layer}.");
-        let widths = self.model.tensors.iter().filter(|(name, ne)| name.starts_with(&prefix) && ne[0] == self.model.embd);
+        let widths =
+            self.model.tensors.iter().filter(|(name, ne)| name.starts_with(&prefix) && ne[0] == self.model.embd);
         let total = widths.fold(self.model.embd, |sum: u64, (_, ne)| sum.saturating_add(ne[1]));
         let total = total.min(self.model.embd.saturating_mul(24));
         let (conv, state) = self.states(layer);

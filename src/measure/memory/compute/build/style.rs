@@ -78,14 +78,32 @@ impl Style {
         let hidden_out = match arch {
             "gpt-oss" => Hidden::BeforeNorm,
             "step35" => Hidden::BeforeNorm,
-            "bailingmoe3" | "cohere2moe" | "gemma4" | "hy_v3" | "nemotron_h" | "nemotron_h_moe" | "qwen35" | "qwen35moe"
-            | "qwen3next" => Hidden::AfterNorm,
+            "bailingmoe3" | "cohere2moe" | "gemma4" | "hy_v3" | "nemotron_h" | "nemotron_h_moe" | "qwen35"
+            | "qwen35moe" | "qwen3next" => Hidden::AfterNorm,
             _ => Hidden::No,
         };
         Style {
             rms: !is(&[
-                "bloom", "codeshell", "cohere2", "command-r", "dbrx", "falcon", "gpt2", "gptneox", "jais", "jais2",
-                "mpt", "nemotron", "olmo", "orion", "phi2", "stablelm", "starcoder", "starcoder2", "gptj", "cohere2moe",
+                "bloom",
+                "codeshell",
+                "cohere2",
+                "command-r",
+                "dbrx",
+                "falcon",
+                "gpt2",
+                "gptneox",
+                "jais",
+                "jais2",
+                "mpt",
+                "nemotron",
+                "olmo",
+                "orion",
+                "phi2",
+                "stablelm",
+                "starcoder",
+                "starcoder2",
+                "gptj",
+                "cohere2moe",
             ]),
             rope: match arch {
                 "jamba" | "nemotron_h" | "nemotron_h_moe" | "bloom" | "mpt" | "gpt2" | "starcoder" | "jais"
@@ -100,7 +118,22 @@ impl Style {
                 .iter()
                 .find(|name| model.tensors.contains_key(**name))
                 .map(|name| (*name).to_owned()),
-            positions: if is(&["qwen2vl", "qwen3vl", "qwen3vlmoe", "qwen35", "qwen35moe", "qwen4exp", "glm4", "paddleocr", "hunyuan_vl"]) || (arch == "glm4moe" && model.has_number("rope.dimension_sections")) { 4 } else { 1 },
+            positions: if is(&[
+                "qwen2vl",
+                "qwen3vl",
+                "qwen3vlmoe",
+                "qwen35",
+                "qwen35moe",
+                "qwen4exp",
+                "glm4",
+                "paddleocr",
+                "hunyuan_vl",
+            ]) || (arch == "glm4moe" && model.has_number("rope.dimension_sections"))
+            {
+                4
+            } else {
+                1
+            },
             mixed: !is(&["cogvlm", "deepseek4", "graniteswitch", "eagle3", "dflash", "gemma4-assistant"]),
             deepstack: model.number("n_deepstack_layers"),
             embedding_factor: model.has_number("embedding_scale") || is(&["grok", "minicpm"]),
@@ -117,11 +150,23 @@ impl Style {
             weighted_first: arch == "llama4",
             late_softmax: arch == "gpt-oss" || model.number("expert_gating_func") == 3,
             normed_weights: !is(&["jamba", "gpt-oss", "llama4", "deepseek", "qwen2moe"]),
-            scaled_weights: model.has_number("expert_weights_scale") && model.floats.get("expert_weights_scale") != Some(&1.0),
+            scaled_weights: model.has_number("expert_weights_scale")
+                && model.floats.get("expert_weights_scale") != Some(&1.0),
             beside: is(&["arctic", "grok"]),
-            parallel: is(&["falcon", "gptneox", "gptj", "phi2", "command-r", "cohere2", "cohere2moe", "plamo", "codeshell-none"]),
+            parallel: is(&[
+                "falcon",
+                "gptneox",
+                "gptj",
+                "phi2",
+                "command-r",
+                "cohere2",
+                "cohere2moe",
+                "plamo",
+                "codeshell-none",
+            ]),
             residual_first: match arch {
                 "lfm2" | "lfm2moe" | "jamba" => (true, true),
+                "openelm" => (true, false),
                 "phi3" | "phimoe" => (false, true),
                 _ => (false, false),
             },
