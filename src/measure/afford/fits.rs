@@ -438,6 +438,41 @@ mod tests {
         assert_eq!(Case::new(&model, &Setup::plain(), &room).by_slot().fits().unwrap().best, Some(131_072));
     }
 
+    /// Every kind of attention and state: the answer fits, the next step does not, and checkpoints are told of models that
+    /// cannot rewind.
+    #[test]
+    fn any_kind_of_model_has_an_edge() {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/memory/kinds");
+        let files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+        assert!(files.len() > 20, "{}", files.len());
+        let setup = Setup::llama_server(None, &crate::upstream::Loaded::default(), true);
+        for path in files {
+            let model = Model::of(&Gguf::open(&path).unwrap()).unwrap();
+            let name = path.display();
+            // Weights and half the trained window.
+            let plenty = room(&[1 << 20], 1 << 20, false);
+            let all = Case::new(&model, &setup, &plenty);
+            let Ok(half) = all.cost(model.trained / 2, GpuLayers::All) else { continue };
+            let tight = Room {
+                devices: vec![DeviceRoom { name: "GPU".into(), bytes: half.device() }],
+                host: half.host() + half.total(),
+                ..Room::default()
+            };
+            let case = Case::new(&model, &setup, &tight);
+            let fits = case.fits().unwrap_or_else(|why| panic!("{name}: {why}"));
+            let gpu = u64::from(fits.gpu.unwrap_or(0));
+            assert!(fits.gpu_and_ram >= fits.gpu && fits.best <= fits.gpu_and_ram, "{name}: {fits:?}");
+            if gpu > 0 && gpu + STEP <= model.trained {
+                assert!(case.carries(&case.cost(gpu, GpuLayers::All).unwrap()), "{name}: {fits:?}");
+                assert!(!case.carries(&case.cost(gpu + STEP, GpuLayers::All).unwrap()), "{name}: {fits:?}");
+            }
+            let stays = model.window.is_some() || half.state.total() > 0;
+            let told = all.beside(4096).iter().any(|note| note.contains("checkpoints"));
+            assert!(!told || stays, "{name}: {:?}", all.beside(4096));
+            assert!(told || half.state.total() == 0, "{name}");
+        }
+    }
+
     #[test]
     fn the_servers_own_caches_are_told() {
         let model = llama();
