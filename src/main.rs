@@ -1,6 +1,8 @@
 //! The command line of windowsill. stdout is for data, stderr for logs and errors. Exit codes: 0 fine, 1 it ran and the
 //! answer is bad, 2 the command line or the config is wrong.
 
+mod cli;
+
 use std::io::{self, IsTerminal as _, Read as _, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -37,7 +39,7 @@ struct Common {
     /// Inference server (may be given several times); the config's are left out then.
     #[arg(long, global = true, value_name = "URL")]
     upstream: Vec<String>,
-    /// The window: what is loaded, or a number of tokens.
+    /// The window: what is loaded, the largest that fits the memory, or a number of tokens.
     #[arg(long, global = true, value_name = "N|fit|loaded")]
     num_ctx: Option<String>,
     /// How to log: text or json.
@@ -53,6 +55,14 @@ enum Command {
         #[arg(long, value_name = "ADDR")]
         listen: Option<String>,
     },
+    /// What is installed and running: servers, models and their windows, memory, problems and how to fix them.
+    Doctor {
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// The memory a model needs at each window, and the largest window that fits.
+    Fit(cli::fit::Fit),
     /// Dry run: what would be rewritten of a request, why, and the tokens before and after. Sends nothing.
     Plan(OfFile),
     /// Prompt tokens of a request, by region.
@@ -186,9 +196,16 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         data_dir: cli.common.data_dir,
         log: cli.common.log,
     };
-    let config = config::load(&flags).map_err(|p| Failure::Usage(config::report(&p, "nothing was started")))?;
+    let loaded = config::load(&flags);
+    if let Command::Doctor { json } = cli.command {
+        return cli::doctor::run(loaded, json);
+    }
+    let config = loaded.map_err(|p| Failure::Usage(config::report(&p, "nothing was started")))?;
     match cli.command {
         Command::Serve { .. } => serve(config),
+        // Looked at above, whatever becomes of the config.
+        Command::Doctor { json } => cli::doctor::run(Ok(config), json),
+        Command::Fit(of) => cli::fit::run(&config, &of),
         Command::Plan(of) => plan(config, &of),
         Command::Count(of) => count(config, &of),
         Command::Context { id, json } => context(&config, id.as_deref(), json),

@@ -28,7 +28,7 @@ pub use model::{ModelHints, SizeClass, parameters_in_name};
 pub use problem::{Problem, report};
 pub use profile::{DEFAULT as DEFAULT_PROFILE, Profile};
 pub use secret::Secret;
-pub use serve::{Limits, LogConfig, LogFormat, NumCtx, WindowConfig};
+pub use serve::{Limits, LogConfig, LogFormat, MachineConfig, NumCtx, WindowConfig};
 pub use upstream::{UpstreamConfig, UpstreamKind};
 pub use written::Sourced;
 
@@ -87,6 +87,8 @@ pub struct Config {
     pub limits: Limits,
     /// How to log.
     pub log: LogConfig,
+    /// Where to look at this machine.
+    pub machine: MachineConfig,
     /// All profiles, by name.
     pub profiles: Vec<Profile>,
     /// The file that was read, if there was one.
@@ -144,6 +146,16 @@ pub fn load_from(flags: &Flags, environment: &Environment) -> Result<Config, Vec
             Err(problems)
         }
     }
+}
+
+/// The settings that hold where nobody wrote any: for looking at the rest when what was written cannot be used. `None`
+/// only where not even those can be had (no home folder).
+pub fn defaults() -> Option<Config> {
+    let mut problems = Vec::new();
+    let base = file::parse(DEFAULT_FILE, "built-in config.toml", &Label::Default, SECTIONS, &mut problems).ok()?;
+    let none = Layer::default;
+    let layers = Layers { flags: none(), env: none(), file: none(), base, path: None, readable: true };
+    serve::resolve(&layers, &Flags::default(), &Environment::of_process(), &mut problems)
 }
 
 /// Every key of `config.toml`: its table (empty for the top) and its name.

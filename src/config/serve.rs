@@ -1,6 +1,7 @@
 //! The settings outside `[context]`: the front door, the data folder, the window, limits and logs; and the checks of
 //! what must go together.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
@@ -16,7 +17,7 @@ use super::{Config, Environment, Flags, Layers, Profile, Secret, profile, upstre
 pub enum NumCtx {
     /// Take what the server has loaded.
     Loaded,
-    /// The largest that fits the machine. Not built yet: no config resolves to it.
+    /// The largest that fits the machine, where the server lets a client set it.
     Fit,
     /// This many tokens.
     Fixed(Tokens),
@@ -31,6 +32,35 @@ pub struct WindowConfig {
     pub output_reserved: Tokens,
     /// Share of each device's memory left free by `fit`.
     pub memory_headroom: f64,
+}
+
+/// Where to look at this machine, and what its environment says of Ollama.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MachineConfig {
+    /// The folder that holds `proc` and `sys`: `/`, or `WINDOWSILL_MACHINE_ROOT` for tests and for containers that mount
+    /// the host's elsewhere.
+    pub root: PathBuf,
+    /// The home folder.
+    pub home: Option<PathBuf>,
+    /// The variables `OLLAMA_…` of our own environment: the server's may be others.
+    pub ollama: BTreeMap<String, String>,
+}
+
+impl Default for MachineConfig {
+    fn default() -> MachineConfig {
+        MachineConfig { root: PathBuf::from("/"), home: None, ollama: BTreeMap::new() }
+    }
+}
+
+impl MachineConfig {
+    fn of(environment: &Environment) -> MachineConfig {
+        let ours = environment.vars.iter().filter(|(name, _)| name.starts_with("OLLAMA_"));
+        MachineConfig {
+            root: environment.get("WINDOWSILL_MACHINE_ROOT").map_or_else(|| PathBuf::from("/"), PathBuf::from),
+            home: environment.home(),
+            ollama: ours.map(|(name, value)| (name.clone(), value.clone())).collect(),
+        }
+    }
 }
 
 /// Bounds on what the front door accepts.
@@ -107,6 +137,7 @@ pub(crate) fn resolve(
         context,
         limits: limits?,
         log,
+        machine: MachineConfig::of(environment),
         profiles,
         file: layers.path.clone(),
         sources,
@@ -131,10 +162,12 @@ fn window(layers: &Layers, sources: &mut Sources, problems: &mut Vec<Problem>) -
     note("window.output_reserved", output_reserved.as_ref(), Tokens::to_string, sources);
     note("window.num_ctx", num_ctx.as_ref(), show_num_ctx, sources);
     let (num_ctx, output_reserved) = (num_ctx?, output_reserved?);
+    // The default gives way: never more than a quarter of the window is kept. What somebody wrote should be meant.
     if let NumCtx::Fixed(window) = num_ctx.value
         && output_reserved.value >= window
+        && output_reserved.source != "default"
     {
-        let place = if num_ctx.source == "default" { &output_reserved.source } else { &num_ctx.source };
+        let place = &num_ctx.source;
         let message = format!(
             "`output_reserved` ({}, {}) leaves nothing of `num_ctx` ({window}, {}) for the prompt",
             output_reserved.value, output_reserved.source, num_ctx.source
@@ -160,17 +193,13 @@ fn show_num_ctx(num_ctx: &NumCtx) -> String {
 fn num_ctx(value: &Value) -> Result<NumCtx, String> {
     match (value, value.text().map(str::trim)) {
         (_, Some("loaded")) => Ok(NumCtx::Loaded),
-        (_, Some("fit")) => {
-            Err("must be \"loaded\" or a number of tokens, for fitting the window to the memory is not \
-             built in yet\nuse \"loaded\", or a number of tokens"
-                .to_owned())
-        }
+        (_, Some("fit")) => Ok(NumCtx::Fit),
         (Value::Text(text), _) if text.trim().parse::<u32>().is_ok() => {
-            Err("must be \"loaded\" or a number of tokens\nwrite the number without quotes".to_owned())
+            Err("must be \"loaded\", \"fit\" or a number of tokens\nwrite the number without quotes".to_owned())
         }
         _ => read::tokens(value)
             .map(NumCtx::Fixed)
-            .map_err(|_| "must be \"loaded\" or a whole number of tokens".to_owned()),
+            .map_err(|_| "must be \"loaded\", \"fit\" or a whole number of tokens".to_owned()),
     }
 }
 

@@ -1,5 +1,10 @@
 //! What do we have? Fills [`crate::plan::Facts`]; each number with where it came from.
 
+pub mod afford;
+pub mod hardware;
+pub mod memory;
+pub mod model_file;
+pub mod process;
 pub mod tokens;
 pub mod window;
 
@@ -60,6 +65,11 @@ pub struct Measure {
 }
 
 impl Measure {
+    /// Nothing is known yet; `machine` is where models are fitted.
+    pub fn on(machine: afford::Machine) -> Measure {
+        Measure { windows: window::Windows::on(machine), ..Measure::default() }
+    }
+
     /// The facts of a request with estimated costs: everything but window and reserve.
     ///
     /// `model` names the calibration (upstream and model). `known` is a prompt of this very conversation and view whose

@@ -100,7 +100,7 @@ impl App {
             Action::Fold { to, budget, .. } => Some((*to, *budget)),
             _ => None,
         })?;
-        let known = self.measure.windows.of(upstream, &request.model, &self.config.window.num_ctx).await;
+        let known = self.window_of(upstream, &request.model).await;
         let policy = self.policy(&request.model, &known, None);
         let (messages, previous) = folded(request, old, to);
         // The prefix up to the cut is a prefix of what the server holds, and the tail is not needed for a summary of the
@@ -142,7 +142,7 @@ impl App {
             SummaryModel::Own => (Arc::clone(ask.upstream), None, ask.window, ask.options),
             SummaryModel::Other { upstream, model } => {
                 let other = self.upstreams.iter().find(|u| u.name() == upstream)?;
-                let window = self.measure.windows.of(other, model, &self.config.window.num_ctx).await;
+                let window = self.window_of(other, model).await;
                 let options = ChatOptions { num_ctx: window.set };
                 (Arc::clone(other), Some(model.as_str()), window.tokens.unwrap_or(ask.window), options)
             }

@@ -41,7 +41,7 @@ impl App {
             Error::client(404, "not_found", format!("no conversation `{id}` in the record"), hint)
         })?;
         let upstream = self.upstream_of(&row.model).await?;
-        let window = self.measure.windows.of(&upstream, &row.model, &self.config.window.num_ctx).await;
+        let window = self.window_of(&upstream, &row.model).await;
         let resolved = self.policy(&row.model, &window, None);
         let recorded = self.recorded(row, &resolved.policy)?;
         let Recorded { row, request, old, .. } = &recorded;

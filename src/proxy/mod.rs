@@ -6,9 +6,11 @@ mod ahead;
 pub mod background;
 mod brief;
 mod compact;
+mod doctor;
 mod error;
 mod headers;
 mod live;
+mod machine;
 mod models;
 mod prefix;
 mod prepare;
@@ -28,13 +30,16 @@ use http::{HeaderMap, Response, StatusCode};
 use parking_lot::Mutex;
 use tracing::{info, warn};
 
+pub use doctor::{Diagnosis, doctor};
 pub use error::Error;
+pub use machine::fit;
 pub use relay::Body;
 pub use report::{Asked, Record, ask_running, grouped, plan_file};
 
 use crate::config::{Config, Resolved};
 use crate::conversation::wire::openai_chat;
 use crate::measure::Measure;
+use crate::measure::afford::Machine;
 use crate::plan::emergency::Refusal;
 use crate::store::Store;
 use crate::upstream::{ChatOptions, Reply, Upstream, overflow};
@@ -72,11 +77,12 @@ pub struct App {
 impl App {
     /// Puts the parts together. Nothing is sent yet.
     pub fn new(config: Config, store: Store, upstreams: Vec<Arc<Upstream>>) -> App {
+        let measure = Measure::on(Machine::of(&config));
         App {
             config,
             store,
             upstreams,
-            measure: Measure::default(),
+            measure,
             metrics: Metrics::default(),
             tasks: Tasks::default(),
             lives: Arc::default(),

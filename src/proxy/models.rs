@@ -128,7 +128,7 @@ impl App {
 }
 
 /// Whether two names mean the same model: Ollama's ignore case, and `:latest` may be left out.
-fn same_model(listed: &str, asked: &str) -> bool {
+pub(super) fn same_model(listed: &str, asked: &str) -> bool {
     let bare = |s: &str| s.strip_suffix(":latest").unwrap_or(s).to_lowercase();
     listed == asked || bare(listed) == bare(asked)
 }

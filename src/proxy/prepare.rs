@@ -170,7 +170,7 @@ impl App {
         attempt: Attempt,
     ) -> Result<Prepared, Error> {
         let mut warnings = Vec::new();
-        let window = self.measure.windows.of(upstream, &request.model, &self.config.window.num_ctx).await;
+        let window = self.window_of(upstream, &request.model).await;
         let policy = self.policy(&request.model, &window, headers::text(from_client, &headers::PROFILE));
         warnings.extend(policy.warning.clone());
         let repaired = self.repair(&mut request, &policy.policy)?;

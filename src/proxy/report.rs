@@ -96,34 +96,6 @@ impl App {
         }
     }
 
-    /// `GET /windowsill/models`: every model's window and where it is known from.
-    ///
-    /// # Errors
-    /// When no upstream is configured.
-    pub async fn windows(&self) -> Result<Value, Error> {
-        let mut out = Vec::new();
-        for upstream in &self.upstreams {
-            let models = match upstream.models().await {
-                Ok(models) => models,
-                Err(e) => {
-                    out.push(json!({"upstream": upstream.name(), "url": upstream.url(), "error": e.to_string()}));
-                    continue;
-                }
-            };
-            for model in models {
-                let loaded = upstream.loaded(&model.id).await.ok();
-                let window = loaded.as_ref().and_then(|l| l.window).or(model.window);
-                let policy = loaded.map(|l| (l.asked_of, l.provisional));
-                out.push(json!({
-                    "upstream": upstream.name(), "kind": upstream.kind().map(|k| k.as_str()), "model": model.id,
-                    "trained": model.trained, "window": window, "loaded": model.loaded,
-                    "source": policy.map(|p| p.0), "provisional": policy.map(|p| p.1),
-                }));
-            }
-        }
-        Ok(json!({"models": out}))
-    }
-
     /// Whether an upstream answers.
     pub async fn ready(&self) -> bool {
         for upstream in &self.upstreams {

@@ -34,36 +34,42 @@ impl App {
     }
 
     async fn with_store(config: Config, store: Store) -> Result<(App, Found), Error> {
-        let client = upstream::client()?;
-        let mut upstreams = Vec::new();
-        let mut found = Vec::new();
-        for named in &config.upstreams {
-            let hint = match named.kind {
-                UpstreamKind::Auto => KindHint::Auto,
-                UpstreamKind::Ollama => KindHint::Ollama,
-                UpstreamKind::LlamaServer => KindHint::LlamaServer,
-                UpstreamKind::OpenAi => KindHint::OpenAi,
-            };
-            let key = named.api_key.as_ref().map(|k| k.expose().to_owned());
-            let upstream = Upstream::new(client.clone(), named.name.clone(), &named.url, hint)?.with_api_key(key)?;
-            found.push(match upstream.probe().await {
-                Ok(kind) => format!("{} at {}: {}", upstream.name(), upstream.url(), kind.as_str()),
-                Err(e) => format!("{} at {}: no answer yet ({e})", upstream.name(), upstream.url()),
-            });
-            upstreams.push(Arc::new(upstream));
-        }
-        if config.upstreams.is_empty() {
-            for (name, url) in USUAL {
-                let upstream = Upstream::new(client.clone(), name.to_owned(), url, KindHint::Auto)?;
-                match upstream.probe().await {
-                    Ok(kind) => {
-                        found.push(format!("{name} at {url}: {}", kind.as_str()));
-                        upstreams.push(Arc::new(upstream));
-                    }
-                    Err(_) => found.push(format!("{name} at {url}: not there")),
-                }
-            }
-        }
+        let (upstreams, found) = find(&config).await?;
         Ok((App::new(config, store, upstreams), found))
     }
+}
+
+/// The upstreams of a config, and what was found behind each.
+pub(super) async fn find(config: &Config) -> Result<(Vec<Arc<Upstream>>, Found), Error> {
+    let client = upstream::client()?;
+    let mut upstreams = Vec::new();
+    let mut found = Vec::new();
+    for named in &config.upstreams {
+        let hint = match named.kind {
+            UpstreamKind::Auto => KindHint::Auto,
+            UpstreamKind::Ollama => KindHint::Ollama,
+            UpstreamKind::LlamaServer => KindHint::LlamaServer,
+            UpstreamKind::OpenAi => KindHint::OpenAi,
+        };
+        let key = named.api_key.as_ref().map(|k| k.expose().to_owned());
+        let upstream = Upstream::new(client.clone(), named.name.clone(), &named.url, hint)?.with_api_key(key)?;
+        found.push(match upstream.probe().await {
+            Ok(kind) => format!("{} at {}: {}", upstream.name(), upstream.url(), kind.as_str()),
+            Err(e) => format!("{} at {}: no answer yet ({e})", upstream.name(), upstream.url()),
+        });
+        upstreams.push(Arc::new(upstream));
+    }
+    if config.upstreams.is_empty() {
+        for (name, url) in USUAL {
+            let upstream = Upstream::new(client.clone(), name.to_owned(), url, KindHint::Auto)?;
+            match upstream.probe().await {
+                Ok(kind) => {
+                    found.push(format!("{name} at {url}: {}", kind.as_str()));
+                    upstreams.push(Arc::new(upstream));
+                }
+                Err(_) => found.push(format!("{name} at {url}: not there")),
+            }
+        }
+    }
+    Ok((upstreams, found))
 }

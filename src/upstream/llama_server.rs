@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::error::Error;
 use super::link::Link;
-use super::{ASK_LIMIT, COUNT_LIMIT, Loaded, ModelInfo, query_component, tokens};
+use super::{ASK_LIMIT, COUNT_LIMIT, Held, Loaded, ModelInfo, query_component, tokens};
 
 pub(super) async fn models(link: &Link, router: bool) -> Result<Vec<ModelInfo>, Error> {
     let listed = list(link, router).await?;
@@ -98,6 +98,8 @@ fn read(props: &Value, entry: &Value) -> Loaded {
         template_caps: props.get("chat_template_caps").filter(|caps| caps.is_object()).cloned(),
         model_path: text(&props["model_path"]).or_else(|| text(&entry["path"])),
         vision: props["modalities"]["vision"] == true || sees(&entry["architecture"]["input_modalities"]),
+        held: None,
+        others: Held::default(),
     }
 }
 

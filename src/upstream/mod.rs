@@ -141,6 +141,19 @@ pub struct Loaded {
     pub model_path: Option<String>,
     /// It takes images.
     pub vision: bool,
+    /// What it takes of the machine's memory now, where the server says; `None` also while it is not loaded.
+    pub held: Option<Held>,
+    /// What the other models that the server has loaded take, where it says.
+    pub others: Held,
+}
+
+/// What a loaded model takes of the server's machine, by the server's own word (bytes).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Held {
+    /// On GPUs and in RAM together.
+    pub total: u64,
+    /// On GPUs.
+    pub device: u64,
 }
 
 /// What a chat request asks of the server beyond its body.
@@ -277,6 +290,47 @@ impl Upstream {
             _ => Ok(()),
         };
         self.noting(result)
+    }
+
+    /// The identity of what is loaded under this name now, as [`Loaded::identity`] has it, by one cheap question; `None`
+    /// where only [`Upstream::loaded`] can tell.
+    pub async fn identity(&self, model: &str) -> Option<String> {
+        match self.known().await.ok()? {
+            Kind::Ollama => self.noting(ollama::identity(&self.link, model).await).ok(),
+            _ => None,
+        }
+    }
+
+    /// The one spelling of a model's name: Ollama takes several for the same model.
+    pub fn canonical(&self, model: &str) -> String {
+        if self.kind() == Some(Kind::Ollama) { ollama::canonical(model) } else { model.to_owned() }
+    }
+
+    /// The server's version, in its own words; `None` where it does not say.
+    pub async fn version(&self) -> Option<String> {
+        let (path, key) = match self.known().await.ok()? {
+            Kind::Ollama => ("/api/version", "version"),
+            Kind::LlamaServer { .. } => ("/props", "build_info"),
+            Kind::OpenAi(Flavor::Vllm) => ("/version", "version"),
+            Kind::OpenAi(_) => return None,
+        };
+        let answer = self.link.get(path, PROBE_LIMIT).await.ok()?;
+        answer[key].as_str().map(str::to_owned)
+    }
+
+    /// The host and port of its address.
+    pub fn authority(&self) -> (String, u16) {
+        let uri: Option<http::Uri> = self.url().parse().ok();
+        let usual = if self.url().starts_with("https") { 443 } else { 80 };
+        let host = uri.as_ref().and_then(http::Uri::host).unwrap_or_default();
+        (host.to_owned(), uri.as_ref().and_then(http::Uri::port_u16).unwrap_or(usual))
+    }
+
+    /// Whether it runs on this machine, as far as its address tells.
+    pub fn is_local(&self) -> bool {
+        let (host, _) = self.authority();
+        let address = host.trim_start_matches('[').trim_end_matches(']').parse::<std::net::IpAddr>();
+        host == "localhost" || address.is_ok_and(|ip| ip.to_canonical().is_loopback() || ip.is_unspecified())
     }
 
     /// Whether [`Upstream::count`] is worth a try: the server can count the tokens of a chat request.

@@ -135,3 +135,35 @@ fn a_refusal_is_answered_within_the_request() {
     });
     assert!(refused, "it was refused at least once");
 }
+
+/// `num_ctx = "fit"`: loaded once with what the memory allows, and not again while nothing changes; another program's
+/// window is noticed before the next request.
+#[test]
+fn the_window_is_fitted_to_the_memory() {
+    let ollama = Ollama::start();
+    let windowsill = Windowsill::with(&ollama.url(), &[], &["--num-ctx", "fit"]);
+    let ask = |text: &str| {
+        let body = json!({"model": "smollm2", "messages": [{"role": "user", "content": text}], "max_tokens": 4});
+        let reply = http::post(&windowsill.chat_url(), body);
+        assert_eq!(reply.status, 200, "{}", reply.text);
+        reply
+    };
+    let first = ask("Hello!");
+    // A model this small fits whole: 8,192 tokens are all it was trained for.
+    assert_eq!(first.ours("window"), "8192", "{}", first.ours("window-source"));
+    assert!(first.ours("window-source").starts_with("fit: "), "{}", first.ours("window-source"));
+    assert_eq!(loaded_window(&ollama), 8192);
+    ask("And again.");
+    assert_eq!(loaded_window(&ollama), 8192);
+
+    let elsewhere = json!({"model": "smollm2", "messages": [], "options": {"num_ctx": 2048}});
+    http::post(&format!("{}/api/chat", ollama.url()), elsewhere);
+    assert_eq!(loaded_window(&ollama), 2048);
+    assert_eq!(ask("Still there?").ours("window"), "8192");
+    assert_eq!(loaded_window(&ollama), 8192);
+    let models = http::get(&format!("{}/windowsill/models", windowsill.url())).json();
+    let model = &models["models"][0];
+    assert_eq!((&model["window"], &model["num_ctx"]["decided"]), (&json!(8192), &json!(8192)), "{model}");
+    assert!(model["memory"]["ram_bytes"].as_u64().is_some_and(|bytes| bytes > 0), "{model}");
+    say(&format!("ollama, fitted: {}", first.ours("window-source")));
+}

@@ -108,7 +108,7 @@ fn every_bad_config_is_answered_in_full() {
         );
         expect_file(input, &text);
     }
-    assert_eq!(inputs.len(), 38);
+    assert_eq!(inputs.len(), 37);
     assert_eq!(files(&folder, "txt").len(), inputs.len(), "an expected message without its input");
 }
 
@@ -319,6 +319,21 @@ url = 'HTTPS://Example.org/v1'
 }
 
 #[test]
+fn the_window_may_be_fitted_and_the_default_reserve_gives_way() {
+    let window = |toml: &str| Case::new(toml).load().window;
+    assert_eq!(window("[window]\nnum_ctx = 'fit'").num_ctx, NumCtx::Fit);
+    for tokens in [1, 64, 1024] {
+        let window = window(&format!("[window]\nnum_ctx = {tokens}"));
+        assert_eq!((window.num_ctx, window.output_reserved), (NumCtx::Fixed(tokens), 1024));
+    }
+    let flags = Flags { num_ctx: Some("fit".to_owned()), ..Flags::default() };
+    assert_eq!(Case::new("[window]\nnum_ctx = 4096").flags(flags).load().window.num_ctx, NumCtx::Fit);
+    let case = Case::new("").var("OLLAMA_MODELS", "/m").var("HOME", "/home/a").var("OTHER", "x");
+    let machine = case.load().machine;
+    assert_eq!((machine.root, machine.ollama.len()), ("/".into(), 1));
+}
+
+#[test]
 fn keys_are_never_shown() {
     let case = Case::new("api_key = 'sk-front'\n[[upstream]]\nurl = 'http://127.0.0.1:1'\napi_key = 'sk-back'");
     let text = format!("{:?}", case.load());
@@ -331,7 +346,7 @@ fn keys_are_never_shown() {
 fn problems_of_flags_and_environment() {
     let flags = Flags {
         listen: Some("8484".to_owned()),
-        num_ctx: Some("fit".to_owned()),
+        num_ctx: Some("most".to_owned()),
         upstream: vec!["localhost:11434".to_owned()],
         log: Some("jsn".to_owned()),
         ..Flags::default()

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::upstream::{Loaded, ModelInfo, tokens};
+use crate::upstream::{Held, Loaded, ModelInfo, tokens};
 
 /// The window Ollama gives any model that sees images, at least (tokens).
 const VISION_FLOOR: u32 = 2048;
@@ -50,13 +50,12 @@ pub(super) fn loaded(ps: &Value, show: &Value, model: &str) -> Loaded {
         },
     };
     let template = show["template"].as_str().filter(|template| template.contains("{%"));
-    let digest = running.map_or("not loaded", |running| running["digest"].as_str().unwrap_or("-"));
     Loaded {
         window,
         asked_of,
         provisional,
         trained,
-        identity: format!("ollama {} {digest} {}", canonical(model), window.unwrap_or(0)),
+        identity: identity(ps, model),
         slots: None,
         // Each of Ollama's slots has the whole num_ctx.
         unified: Some(false),
@@ -64,7 +63,32 @@ pub(super) fn loaded(ps: &Value, show: &Value, model: &str) -> Loaded {
         template_caps: None,
         model_path: show["modelfile"].as_str().and_then(blob_path),
         vision,
+        held: running.and_then(held),
+        others: others(ps, model),
     }
+}
+
+/// What the other models take.
+fn others(ps: &Value, model: &str) -> Held {
+    let mine = listed(ps, model);
+    let all = ps["models"].as_array().into_iter().flatten();
+    all.filter(|running| mine.is_none_or(|mine| !std::ptr::eq(mine, *running))).filter_map(held).fold(
+        Held::default(),
+        |sum, one| Held { total: sum.total.saturating_add(one.total), device: sum.device.saturating_add(one.device) },
+    )
+}
+
+/// Changes when another model, or the same with another window, is loaded under the name, and when it is unloaded.
+pub(super) fn identity(ps: &Value, model: &str) -> String {
+    let running = listed(ps, model);
+    let digest = running.map_or("not loaded", |running| running["digest"].as_str().unwrap_or("-"));
+    let window = running.and_then(|running| tokens(&running["context_length"])).unwrap_or(0);
+    format!("ollama {} {digest} {window}", canonical(model))
+}
+
+fn held(running: &Value) -> Option<Held> {
+    let total = running["size"].as_u64().filter(|size| *size > 0)?;
+    Some(Held { total, device: running["size_vram"].as_u64().unwrap_or(0).min(total) })
 }
 
 fn listed<'a>(ps: &'a Value, model: &str) -> Option<&'a Value> {
@@ -76,7 +100,7 @@ fn listed<'a>(ps: &'a Value, model: &str) -> Option<&'a Value> {
 }
 
 /// The one spelling of a name: lower case, without the default registry and namespace, with a tag.
-fn canonical(name: &str) -> String {
+pub(in crate::upstream) fn canonical(name: &str) -> String {
     let name = name.trim().to_ascii_lowercase();
     let name = name.strip_prefix("https://").unwrap_or(&name);
     let name = name.strip_prefix("registry.ollama.ai/").unwrap_or(name);
@@ -189,6 +213,11 @@ mod tests {
     fn the_list_says_what_is_loaded() {
         let tags = json!({"models": [{"name": "a:latest", "details": {}}, {"name": "b:latest"}]});
         let ps = json!({"models": [{"name": "b:latest", "context_length": 4096}]});
+        let sizes = json!({"models": [{"name": "b", "size": 300, "size_vram": 200}]});
+        assert_eq!(loaded(&sizes, &Value::Null, "b").held, Some(Held { total: 300, device: 200 }));
+        assert_eq!(loaded(&sizes, &Value::Null, "b").others, Held::default());
+        assert_eq!(loaded(&sizes, &Value::Null, "c").others, Held { total: 300, device: 200 });
+        assert_eq!(loaded(&ps, &Value::Null, "b").held, None);
         let list = models(&tags, &ps);
         assert_eq!((list[0].loaded, list[1].loaded, list[1].window), (Some(false), Some(true), Some(4096)));
         assert_eq!(models(&tags, &Value::Null)[0].loaded, None);

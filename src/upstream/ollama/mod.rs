@@ -20,6 +20,7 @@ use super::link::{ERROR_BODY, Link, Reply, strip_hop_by_hop};
 use super::ndjson::{LINE_LIMIT, Lines};
 use super::{ASK_LIMIT, ChatOptions, LOAD_LIMIT, Loaded, ModelInfo};
 
+pub(super) use info::canonical;
 use response::{Completion, Head};
 
 /// The window Ollama gives a model on a machine with less than 23 GiB of video memory, if nobody asked for another
@@ -42,6 +43,11 @@ pub(super) async fn loaded(link: &Link, model: &str) -> Result<Loaded, Error> {
         Err(_) if info::is_listed(&ps, model) => Ok(info::loaded(&ps, &Value::Null, model)),
         Err(error) => Err(error),
     }
+}
+
+/// What is loaded under a name, told by the list of loaded models alone.
+pub(super) async fn identity(link: &Link, model: &str) -> Result<String, Error> {
+    Ok(info::identity(&link.get("/api/ps", ASK_LIMIT).await?, model))
 }
 
 pub(super) async fn load(link: &Link, model: &str, num_ctx: Option<u32>) -> Result<(), Error> {

@@ -62,6 +62,16 @@ impl TestProxy {
         TestProxy::run(dir, config)
     }
 
+    /// On a machine that is a folder: `machine` in the record's.
+    pub(crate) fn on_machine(dir: Arc<TempDir>, urls: &[String], toml: &str) -> TestProxy {
+        let file = write_config(dir.path(), urls, toml);
+        let flags = Flags { config: Some(file), data_dir: Some(dir.path().join("data")), ..Flags::default() };
+        let environment = Environment { cwd: dir.path().to_owned(), ..Environment::default() };
+        let mut config = load_from(&flags, &environment).unwrap_or_else(|p| panic!("{p:?}"));
+        config.machine.root = dir.path().join("machine");
+        TestProxy::run(dir, config)
+    }
+
     fn run(dir: Arc<TempDir>, config: Config) -> TestProxy {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let (stop, stopped) = oneshot::channel::<()>();
@@ -157,6 +167,11 @@ impl Drop for TestProxy {
 /// Runs the real command line on the record and config of a folder.
 pub(crate) fn cli(dir: &Path, args: &[&str]) -> Output {
     command(dir).args(args).output().unwrap()
+}
+
+/// [`cli`] on a machine that is a folder: `machine` in this one.
+pub(crate) fn cli_on_machine(dir: &Path, args: &[&str]) -> Output {
+    command(dir).env("WINDOWSILL_MACHINE_ROOT", dir.join("machine")).args(args).output().unwrap()
 }
 
 fn command(dir: &Path) -> Command {

@@ -1,0 +1,4 @@
+//! Commands too long for `main.rs`, one file each. They print and exit; what they show is worked out elsewhere.
+
+pub(crate) mod doctor;
+pub(crate) mod fit;

@@ -1,0 +1,331 @@
+//! What a model may have on this machine: its file, how its server would set it up and what memory there is, put together.
+//! It decides nothing and loads nothing: [`super::window`] does.
+
+pub mod fits;
+pub mod report;
+pub mod setup;
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use super::hardware::room::{Room, Taken, room};
+use super::hardware::{self, GpuMemory, Hardware, Nvml, Place};
+use super::memory::{GpuLayers, Model};
+use super::model_file::{self, ModelFile};
+use super::process;
+use crate::config::{Config, MachineConfig};
+use crate::conversation::Tokens;
+use crate::gguf::Gguf;
+use crate::upstream::{Held, Kind, Loaded, Upstream};
+use fits::{Case, Fits};
+use setup::{Runs, Setup};
+
+/// Where Ollama's service on Linux keeps models.
+const SERVICE_MODELS: &str = "usr/share/ollama/.ollama/models";
+
+/// How long what NVML said is taken as it is: far less than a load takes.
+const NVML_HOLDS: Duration = Duration::from_secs(1);
+
+/// Models whose headers are kept.
+const KEPT: usize = 16;
+
+/// This machine, as far as models are fitted to it.
+#[derive(Clone, Default)]
+pub struct Machine {
+    inner: Arc<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    config: MachineConfig,
+    headroom: f64,
+    /// Headers by the identity of their file.
+    models: Mutex<HashMap<String, Arc<Model>>>,
+    /// What NVML said, and when: a list of models asks many times at once.
+    nvml: Mutex<Option<(Instant, Nvml)>>,
+}
+
+/// A model of a server, and who serves it.
+#[derive(Debug, Clone)]
+pub struct Served {
+    /// Its name there.
+    pub name: String,
+    /// The kind of the server.
+    pub kind: Option<Kind>,
+    /// The port it listens on.
+    pub port: u16,
+    /// Whether it runs on this machine.
+    pub local: bool,
+    /// Its version.
+    pub version: Option<String>,
+    /// What it says of the model.
+    pub loaded: Loaded,
+}
+
+impl Served {
+    /// A model of an upstream.
+    pub async fn by(upstream: &Upstream, name: &str, loaded: &Loaded) -> Served {
+        Served {
+            version: upstream.version().await,
+            name: name.to_owned(),
+            kind: upstream.kind(),
+            port: upstream.authority().1,
+            local: upstream.is_local(),
+            loaded: loaded.clone(),
+        }
+    }
+}
+
+/// A model, how it is set up, and what it may take.
+#[derive(Debug, Clone)]
+pub struct Subject {
+    /// The model.
+    pub model: Arc<Model>,
+    /// Its file.
+    pub file: ModelFile,
+    /// How the server sets it up.
+    pub setup: Setup,
+    /// What it may take of the machine.
+    pub room: Room,
+    /// The same, were the server's other models unloaded; `None` where there are none, or the server keeps them.
+    pub alone: Option<Room>,
+}
+
+/// What a model may have.
+#[derive(Debug, Clone)]
+pub struct Afforded {
+    /// The largest windows, of one request.
+    pub fits: Fits,
+    /// What it was trained for (tokens).
+    pub trained: Tokens,
+    /// What it may take of the machine.
+    pub room: Room,
+    /// The identity of its file.
+    pub file: String,
+    /// How its server's slots share the window, where there are several.
+    pub sharing: Option<String>,
+    /// They divide it: one request has only a part.
+    pub divided: bool,
+    /// What the server as a whole is to be given for the best window of one request (`-c`, tokens).
+    pub whole: Option<Tokens>,
+    /// What was found, assumed, and is in no figure.
+    pub notes: Vec<String>,
+}
+
+impl Machine {
+    /// The machine of a config.
+    pub fn of(config: &Config) -> Machine {
+        let headroom = config.window.memory_headroom;
+        Machine { inner: Arc::new(Inner { config: config.machine.clone(), headroom, ..Inner::default() }) }
+    }
+
+    /// What this machine has now.
+    pub fn hardware(&self) -> Hardware {
+        self.inner.hardware(None)
+    }
+
+    /// The share of each device to leave free.
+    pub fn headroom(&self) -> f64 {
+        self.inner.headroom
+    }
+
+    /// What a served model may have here.
+    ///
+    /// # Errors
+    /// Why that cannot be said, in words: its server is elsewhere, its file cannot be read, its header is not understood.
+    pub async fn afford(&self, upstream: &Upstream, name: &str, loaded: &Loaded) -> Result<Afforded, String> {
+        let served = Served::by(upstream, name, loaded).await;
+        let inner = Arc::clone(&self.inner);
+        let looked = tokio::task::spawn_blocking(move || inner.subject(&served)?.afforded()).await;
+        looked.map_err(|e| format!("looking at the machine failed: {e}"))?
+    }
+
+    /// A served model as it is and would be set up. Reads files: call it where that may take a while.
+    ///
+    /// # Errors
+    /// As [`Machine::afford`].
+    pub fn served(&self, served: &Served) -> Result<Subject, String> {
+        self.inner.subject(served)
+    }
+
+    /// A GGUF file by itself.
+    ///
+    /// # Errors
+    /// Why it cannot be read or is not understood, in words.
+    pub fn file(&self, path: &Path) -> Result<Subject, String> {
+        let file = model_file::at(path, "named")?;
+        let model = self.inner.model(&file)?;
+        let room = room(&self.hardware(), Taken::default(), self.inner.headroom);
+        Ok(Subject { model, file, setup: Setup::plain(), room, alone: None })
+    }
+
+    /// A model by its name in Ollama's folders, whether Ollama runs or not; `None` if no folder has it.
+    pub fn in_ollama_folders(&self, name: &str) -> Option<Result<Subject, String>> {
+        let (environment, from) = self.inner.environment(11434);
+        let file = model_file::of_ollama(name, &self.inner.folders(&environment))?;
+        Some(file.and_then(|file| {
+            let model = self.inner.model(&file)?;
+            let hardware = self.hardware();
+            let setup = Setup::ollama(&environment, &from, &model, Runs::of(None, None), has_gpu(&hardware));
+            let room = room(&hardware, Taken::default(), self.inner.headroom);
+            Ok(Subject { model, file, setup, room, alone: None })
+        }))
+    }
+}
+
+impl Subject {
+    /// The case to reckon with.
+    pub fn case(&self) -> Case<'_> {
+        Case::new(&self.model, &self.setup, &self.room)
+    }
+
+    /// The largest windows of one request, and where they come from.
+    fn afforded(&self) -> Result<Afforded, String> {
+        let mut subject = std::borrow::Cow::Borrowed(self);
+        let mut fits = self.case().by_slot().fits()?;
+        let enough = u32::try_from(self.model.trained).unwrap_or(u32::MAX).min(fits::WORTH_RAM);
+        if let Some(alone) = self.alone.clone().filter(|_| fits.best.is_none_or(|best| best < enough)) {
+            let without = Subject { room: alone, alone: None, ..self.clone() };
+            let more = without.case().by_slot().fits()?;
+            if more.best > fits.best {
+                let others = "what other models hold counts as free, for Ollama unloads them for this one";
+                fits = Fits { because: format!("{}; {others}", more.because), ..more };
+                subject = std::borrow::Cow::Owned(without);
+            }
+        }
+        let case = subject.case();
+        let mut notes = [&self.setup.notes[..], &self.model.notes[..]].concat();
+        notes.extend(case.beside(fits.best.map_or(self.model.trained, u64::from)));
+        let whole = fits.best;
+        let share = |n: Option<Tokens>| n.and_then(|n| u32::try_from(self.setup.share(u64::from(n))).ok());
+        let fits = Fits { gpu: share(fits.gpu), gpu_and_ram: share(fits.gpu_and_ram), best: share(fits.best), ..fits };
+        Ok(Afforded {
+            fits,
+            trained: u32::try_from(self.model.trained).unwrap_or(u32::MAX),
+            room: subject.room.clone(),
+            file: self.file.identity.clone(),
+            sharing: self.setup.sharing(),
+            whole,
+            divided: self.setup.share(1 << 20) < 1 << 20,
+            notes,
+        })
+    }
+}
+
+impl Inner {
+    fn subject(&self, served: &Served) -> Result<Subject, String> {
+        if !served.local {
+            return Err("the server runs on another machine, whose memory cannot be seen from here".into());
+        }
+        let ollama = served.kind == Some(Kind::Ollama);
+        let (environment, from) = if ollama { self.environment(served.port) } else { Default::default() };
+        let folders = if ollama { self.folders(&environment) } else { Vec::new() };
+        let file = model_file::of_served(served.loaded.model_path.as_deref(), &served.name, &folders)?;
+        let model = self.model(&file)?;
+        let process = process::serving(&self.config.root, &file.path);
+        let hardware = self.hardware(process.as_ref().map(|process| process.id));
+        let setup = if ollama {
+            let runs = Runs::of(process.as_ref(), served.version.as_deref());
+            Setup::ollama(&environment, &from, &model, runs, has_gpu(&hardware))
+        } else {
+            Setup::llama_server(process.as_ref(), &served.loaded, has_gpu(&hardware))
+        };
+        let taken = taken(&hardware, process.as_ref(), served.loaded.held, &model);
+        let others = served.loaded.others;
+        let without_others = Taken {
+            device: taken.device.saturating_add(others.device),
+            host: taken.host.saturating_add(others.total.saturating_sub(others.device)),
+        };
+        // Ollama unloads other models for one that does not fit beside them.
+        let alone = (ollama && others.total > 0).then(|| room(&hardware, without_others, self.headroom));
+        let room = room(&hardware, taken, self.headroom);
+        Ok(Subject { model, file, setup, room, alone })
+    }
+
+    /// What this machine has, within the limits on a process.
+    fn hardware(&self, process: Option<u32>) -> Hardware {
+        let place = Place { root: self.config.root.clone(), process };
+        let mut known = self.nvml.lock();
+        let nvml = match known.take().filter(|(at, _)| at.elapsed() < NVML_HOLDS) {
+            Some(fresh) => fresh,
+            None => (Instant::now(), hardware::ask_nvml(&place)),
+        };
+        let hardware = hardware::read_with(&place, &nvml.1);
+        *known = Some(nvml);
+        hardware
+    }
+
+    /// The environment of `ollama serve` on a port, else what ours says of Ollama; and which it is.
+    fn environment(&self, port: u16) -> (BTreeMap<String, String>, String) {
+        match process::ollama_environment(&self.config.root, port) {
+            Some((id, environment)) => (environment, format!("the environment of `ollama serve` (process {id})")),
+            None => (self.config.ollama.clone(), "our own environment and Ollama's defaults".into()),
+        }
+    }
+
+    /// Where Ollama may keep its models, likeliest first.
+    fn folders(&self, environment: &BTreeMap<String, String>) -> Vec<PathBuf> {
+        let home = |home: &Path| home.join(".ollama/models");
+        let named = environment.get("OLLAMA_MODELS").or_else(|| self.config.ollama.get("OLLAMA_MODELS"));
+        let mut all: Vec<PathBuf> = named.filter(|path| !path.is_empty()).map(PathBuf::from).into_iter().collect();
+        all.extend(environment.get("HOME").map(|path| home(Path::new(path))));
+        all.extend(self.config.home.as_deref().map(home));
+        all.push(self.config.root.join(SERVICE_MODELS));
+        all
+    }
+
+    /// The header of a file, read once.
+    fn model(&self, file: &ModelFile) -> Result<Arc<Model>, String> {
+        if let Some(known) = self.models.lock().get(&file.identity) {
+            return Ok(Arc::clone(known));
+        }
+        let gguf = Gguf::open(&file.path).map_err(|e| format!("{}: {e}", file.path.display()))?;
+        let model = Arc::new(Model::of(&gguf).map_err(|e| format!("{}: {e}", file.path.display()))?);
+        let mut models = self.models.lock();
+        if models.len() >= KEPT {
+            models.clear();
+        }
+        models.insert(file.identity.clone(), Arc::clone(&model));
+        Ok(model)
+    }
+}
+
+/// Whether there is a GPU to reckon with.
+fn has_gpu(hardware: &Hardware) -> bool {
+    hardware.gpus.iter().any(|gpu| !matches!(gpu.memory, GpuMemory::Unknown(_)))
+}
+
+/// What the model takes now: by the server's word, by the driver's, by the kernel's. What is mapped from its file is page
+/// cache, and counts as free already.
+fn taken(hardware: &Hardware, process: Option<&process::Process>, held: Option<Held>, model: &Model) -> Taken {
+    let by_driver = |id: u32| {
+        let used = hardware.gpus.iter().flat_map(|gpu| &gpu.processes).filter(|(process, _)| *process == id);
+        used.map(|(_, bytes)| bytes).fold(0u64, |sum, bytes| sum.saturating_add(*bytes))
+    };
+    let device = held.map(|held| held.device).unwrap_or_else(|| process.map_or(0, |process| by_driver(process.id)));
+    let host = match (process, held) {
+        (Some(process), _) => process.anonymous,
+        (None, Some(held)) => {
+            let weights = model.weights.iter().map(|weight| weight.bytes).fold(0u64, u64::saturating_add);
+            held.total.saturating_sub(held.device).saturating_sub(weights)
+        }
+        (None, None) => 0,
+    };
+    Taken { device, host }
+}
+
+/// How many layers go to the GPU, as people write it: `all`, or a number.
+///
+/// # Errors
+/// What was expected.
+pub fn gpu_layers(text: &str) -> Result<GpuLayers, String> {
+    match text.trim() {
+        "all" | "-1" => Ok(GpuLayers::All),
+        "0" => Ok(GpuLayers::None),
+        n => n.parse().map(GpuLayers::Last).map_err(|_| format!("`{n}` is neither \"all\" nor a number of layers")),
+    }
+}

@@ -1,0 +1,139 @@
+//! GPUs and RAM of this machine: total, free, and where each number comes from.
+//!
+//! Everything on Linux is read below a root folder, `/` but for tests and containers that mount the host's elsewhere.
+//! Nothing here creates a GPU context or loads a GPU runtime: NVML is looked for at run time, AMD is read from sysfs, and
+//! a part that cannot be read is labelled, never a failure. It judges nothing: [`room`] does.
+
+mod amd;
+mod nvidia;
+mod ram;
+pub mod room;
+mod unified;
+
+use std::path::{Path, PathBuf};
+
+pub use nvidia::{Nvml, NvmlDevice, NvmlMemory};
+pub use ram::Limit;
+
+/// An amount of memory, in bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Memory {
+    /// What there is.
+    pub total: u64,
+    /// What is free now; page cache that the kernel gives back counts as free.
+    pub free: u64,
+    /// Where both numbers come from.
+    pub source: String,
+}
+
+/// Whose memory a GPU computes in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum GpuMemory {
+    /// Its own: a budget beside RAM.
+    Own(Memory),
+    /// The machine's: one budget with RAM, never two.
+    Unified {
+        /// The most that the GPU may take of it (bytes), and how much of that is free; `None`: all of it.
+        part: Option<Memory>,
+        /// Why it is known to be unified.
+        source: String,
+    },
+    /// Not known; why.
+    Unknown(String),
+}
+
+/// One GPU.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Gpu {
+    /// What it is called.
+    pub name: String,
+    /// Its memory.
+    pub memory: GpuMemory,
+    /// Bytes taken by processes, by process id, where the driver tells.
+    pub processes: Vec<(u32, u64)>,
+}
+
+/// What this machine has.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Hardware {
+    /// RAM; `None` when it cannot be read, which a note then says.
+    pub ram: Option<Memory>,
+    /// The tightest limit on the memory of the process asked about, if there is one.
+    pub limit: Option<Limit>,
+    /// The GPUs.
+    pub gpus: Vec<Gpu>,
+    /// What could not be read, and what was made of it.
+    pub notes: Vec<String>,
+}
+
+/// Where to look, and on whose behalf.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// The folder that holds `proc` and `sys`; anything but `/` also keeps away from this machine's own GPU driver.
+    pub root: PathBuf,
+    /// The process whose limits count; `None`: this one's.
+    pub process: Option<u32>,
+}
+
+impl Default for Place {
+    fn default() -> Place {
+        Place { root: PathBuf::from("/"), process: None }
+    }
+}
+
+impl Place {
+    fn is_this_machine(&self) -> bool {
+        self.root == Path::new("/")
+    }
+}
+
+/// Reads what this machine has.
+pub fn read(place: &Place) -> Hardware {
+    read_with(place, &ask_nvml(place))
+}
+
+/// What NVML says now. Takes a while where a GPU's driver has to wake; says that it is absent on any machine but this one.
+pub fn ask_nvml(place: &Place) -> Nvml {
+    if place.is_this_machine() { nvidia::ask() } else { Nvml::Absent("not asked".into()) }
+}
+
+/// As [`read`], with what NVML said.
+pub fn read_with(place: &Place, nvml: &Nvml) -> Hardware {
+    let mut hardware = Hardware::default();
+    let meminfo = ram::meminfo(&place.root);
+    hardware.ram = match &meminfo {
+        Some(read) => ram::of_meminfo(read, &mut hardware.notes),
+        None if place.is_this_machine() => ram::of_system(),
+        None => None,
+    };
+    if hardware.ram.is_none() {
+        hardware.notes.push("how much RAM there is cannot be read".into());
+    }
+    hardware.limit = ram::limit(&place.root, place.process);
+    nvidia::add(&place.root, nvml, &mut hardware);
+    amd::add(&place.root, &mut hardware);
+    unified::add(place, &mut hardware);
+    hardware
+}
+
+/// A file's text without the space around it; `None` where it cannot be read.
+fn text(path: &Path) -> Option<String> {
+    let bytes = std::fs::read(path).ok()?;
+    Some(String::from_utf8_lossy(&bytes).trim().to_owned())
+}
+
+/// A file that holds one number.
+fn number(path: &Path) -> Option<u64> {
+    text(path)?.parse().ok()
+}
+
+/// The entries of a folder by name; none where it cannot be read.
+fn entries(folder: &Path) -> Vec<PathBuf> {
+    let Ok(read) = std::fs::read_dir(folder) else { return Vec::new() };
+    let mut all: Vec<PathBuf> = read.flatten().map(|entry| entry.path()).collect();
+    all.sort();
+    all
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,205 @@
+//! Feed-forward parts: dense, experts, shared experts.
+
+use super::super::graph::{F32, Id};
+use super::Builder;
+
+impl Builder<'_> {
+    /// `build_ffn` with the tensors `ffn_up`, `ffn_gate`, `ffn_down` and this suffix, if the block has them.
+    pub(super) fn dense(&mut self, layer: usize, cur: Id, suffix: &str) -> Option<Id> {
+        let name = |part: &str| format!("ffn_{part}{suffix}.weight");
+        let down = self.weight(layer, &name("down"))?;
+        let gate = self.weight(layer, &name("gate"));
+        let up = self.weight(layer, &name("up"));
+        let mut high = match up {
+            Some(up) => {
+                let high = self.g.matmul(up, cur);
+                self.biased(layer, &format!("ffn_up{suffix}.bias"), high)
+            }
+            None => cur,
+        };
+        high = match gate {
+            Some(gate) => {
+                let gated = self.g.matmul(gate, cur);
+                let gated = self.biased(layer, &format!("ffn_gate{suffix}.bias"), gated);
+                // swiglu, geglu: one result of its own.
+                self.g.same(&[gated, high])
+            }
+            None => {
+                let (wide, inner) = (self.g.ne(high), self.g.ne(down)[0]);
+                if wide[0] == inner.saturating_mul(2) {
+                    self.g.fresh([inner, wide[1], wide[2], wide[3]], &[high])
+                } else {
+                    let steps = if self.style.squared { 2 } else { 1 };
+                    (0..steps).fold(high, |high, _| self.g.each(&[high]))
+                }
+            }
+        };
+        if self.has(layer, "ffn_sub_norm.weight") && suffix.is_empty() {
+            high = self.norm(high, layer, "ffn_sub_norm");
+        }
+        let low = self.g.matmul(down, high);
+        Some(self.biased(layer, &format!("ffn_down{suffix}.bias"), low))
+    }
+
+    /// Experts, and shared experts behind them (`build_moe_ffn`); `None` if the block has none.
+    pub(super) fn experts(&mut self, layer: usize, cur: Id, logits_in: Option<Id>) -> Option<Id> {
+        let down = self.weight(layer, "ffn_down_exps.weight")?;
+        let used = self.used_experts(layer);
+        let (selected, weights) = self.route(layer, cur, logits_in, used);
+        let ne = self.g.ne(cur);
+        let mut cur = self.g.reshape(cur, [ne[0], 1, ne[1], 1]);
+        if self.style.weighted_first {
+            let repeated = self.g.fresh([ne[0], used, ne[1], 1], &[cur]);
+            cur = self.g.each(&[repeated, weights]);
+        }
+        let high = self.expert_high(layer, cur, selected, self.g.ne(down)[0]);
+        let mut low = self.g.matmul_id(down, high, selected);
+        if let Some(bias) = self.weight(layer, "ffn_down_exps.bias") {
+            low = self.g.each(&[low, bias, selected]);
+        }
+        if !self.style.weighted_first {
+            low = self.g.each(&[low, weights]);
+        }
+        self.g.expand(low);
+        Some(self.sum_experts(low, used))
+    }
+
+    fn used_experts(&self, layer: usize) -> u64 {
+        let listed = self.model.experts_used.get(layer).copied().unwrap_or(0);
+        // LLAMA_MAX_EXPERTS bounds it; a header that lies must not make a graph of millions of nodes.
+        listed.clamp(1, 1024)
+    }
+
+    /// Logits, probabilities and the choice: the experts' numbers and weights.
+    fn route(&mut self, layer: usize, cur: Id, logits_in: Option<Id>, used: u64) -> (Id, Id) {
+        let tokens = self.g.ne(cur)[1];
+        let router = self.weight(layer, "ffn_gate_inp.weight");
+        let count = self.model.number("expert_count").max(1);
+        let mut logits = match (logits_in, router) {
+            (Some(logits), _) => logits,
+            (None, Some(router)) => self.g.matmul(router, cur),
+            (None, None) => self.g.fresh([count, tokens, 1, 1], &[cur]),
+        };
+        logits = self.biased(layer, "ffn_gate_inp.bias", logits);
+        let probs = if self.style.late_softmax { logits } else { self.g.each(&[logits]) };
+        let mut selection = self.biased(layer, "exp_probs_b.bias", probs);
+        if self.style.weighted_first {
+            selection = logits;
+        }
+        let groups = self.model.number("expert_group_count");
+        if groups > 1 {
+            selection = self.route_groups(selection, groups, tokens);
+        }
+        let ne = self.g.ne(selection);
+        let sorted = self.g.fresh(ne, &[selection]);
+        let selected = self.g.view(sorted, [used, tokens, 1, 1]);
+        let column = self.g.reshape(probs, [1, ne[0], tokens, 1]);
+        let mut weights = self.g.get_rows(column, selected);
+        weights = self.g.reshape(weights, [1, used, tokens, 1]);
+        if self.style.late_softmax {
+            weights = self.g.reshape(weights, [used, tokens, 1, 1]);
+            weights = self.g.each(&[weights]);
+            weights = self.g.reshape(weights, [1, used, tokens, 1]);
+        }
+        if self.style.normed_weights {
+            weights = self.g.reshape(weights, [used, tokens, 1, 1]);
+            let sum = self.g.fresh([1, tokens, 1, 1], &[weights]);
+            let sum = self.g.each(&[sum]);
+            weights = self.g.each(&[weights, sum]);
+            weights = self.g.reshape(weights, [1, used, tokens, 1]);
+        }
+        if self.style.scaled_weights {
+            weights = self.g.each(&[weights]);
+        }
+        self.g.expand(weights);
+        (selected, weights)
+    }
+
+    /// The experts' groups: the best are kept, the others masked.
+    fn route_groups(&mut self, selection: Id, groups: u64, tokens: u64) -> Id {
+        let ne = self.g.ne(selection);
+        let each = ne[0] / groups.max(1);
+        let kept = self.model.number("expert_group_used_count").clamp(1, groups);
+        let grouped = self.g.reshape(selection, [each, groups, tokens, 1]);
+        let sorted = self.g.same(&[grouped]);
+        let top = self.g.view(sorted, [2, groups, tokens, 1]);
+        let column = self.g.reshape(selection, [1, each, groups, tokens]);
+        let scores = self.g.get_rows(column, top);
+        let scores = self.g.reshape(scores, [2, groups, tokens, 1]);
+        let sums = self.g.fresh([1, groups, tokens, 1], &[scores]);
+        let sums = self.g.reshape(sums, [groups, tokens, 1, 1]);
+        let sorted = self.g.same(&[sums]);
+        let best = self.g.view(sorted, [kept, tokens, 1, 1]);
+        let rows = self.g.get_rows(grouped, best);
+        let blank = self.g.each(&[grouped]);
+        let written = self.g.write(blank, &[rows, best]);
+        self.g.reshape(written, ne)
+    }
+
+    fn expert_high(&mut self, layer: usize, cur: Id, selected: Id, inner: u64) -> Id {
+        if let Some(both) = self.weight(layer, "ffn_gate_up_exps.weight") {
+            let both = self.g.matmul_id(both, cur, selected);
+            let both = match self.weight(layer, "ffn_gate_up_exps.bias") {
+                Some(bias) => self.g.each(&[both, bias, selected]),
+                None => both,
+            };
+            let ne = self.g.ne(both);
+            let gate = self.g.view(both, [inner, ne[1], ne[2], 1]);
+            let up = self.g.view(both, [inner, ne[1], ne[2], 1]);
+            return self.g.fresh([inner, ne[1], ne[2], 1], &[gate, up]);
+        }
+        let part = |builder: &mut Self, name: &str| {
+            let weight = builder.weight(layer, &format!("ffn_{name}_exps.weight"))?;
+            let high = builder.g.matmul_id(weight, cur, selected);
+            Some(match builder.weight(layer, &format!("ffn_{name}_exps.bias")) {
+                Some(bias) => builder.g.each(&[high, bias, selected]),
+                None => high,
+            })
+        };
+        let up = part(self, "up");
+        let gate = part(self, "gate");
+        match (gate, up) {
+            (Some(gate), Some(up)) => self.g.same(&[gate, up]),
+            (Some(high), None) | (None, Some(high)) => {
+                let steps = if self.style.squared { 2 } else { 1 };
+                (0..steps).fold(high, |high, _| self.g.each(&[high]))
+            }
+            (None, None) => cur,
+        }
+    }
+
+    fn sum_experts(&mut self, low: Id, used: u64) -> Id {
+        let (ne, nb) = (self.g.ne(low), self.g.at(low).nb);
+        let views: Vec<Id> = (0..used)
+            .map(|_| {
+                let view = self.g.view_strided(low, [ne[0], ne[2], 1, 1], [F32, nb[2], nb[3], nb[3]]);
+                self.g.expand(view);
+                view
+            })
+            .collect();
+        let mut sum = views[0];
+        for view in &views[1..] {
+            sum = self.g.each(&[sum, *view]);
+            self.g.expand(sum);
+        }
+        if used == 1 { self.g.same(&[sum]) } else { sum }
+    }
+
+    /// The feed-forward part of a block, whatever it is; `None` where it has none.
+    pub(super) fn feed_forward(&mut self, layer: usize, cur: Id) -> Option<Id> {
+        let Some(routed) = self.experts(layer, cur, None) else { return self.dense(layer, cur, "") };
+        let Some(mut shared) = self.dense(layer, cur, "_shexp") else {
+            // Some keep a dense part beside the experts.
+            return match self.style.beside && self.has(layer, "ffn_down.weight") {
+                true => self.dense(layer, cur, "").map(|dense| self.g.each(&[routed, dense])),
+                false => Some(routed),
+            };
+        };
+        if let Some(gate) = self.weight(layer, "ffn_gate_inp_shexp.weight") {
+            let gate = self.g.matmul(gate, cur);
+            let gate = self.g.each(&[gate]);
+            shared = self.g.each(&[shared, gate]);
+        }
+        Some(self.g.each(&[routed, shared]))
+    }
+}

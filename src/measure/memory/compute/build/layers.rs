@@ -1,0 +1,275 @@
+//! A block: what mixes tokens, then what works on each; residuals and norms between, by the tensors the block has.
+
+use super::super::super::shape::Attention;
+use super::super::graph::Id;
+use super::Builder;
+
+impl Builder<'_> {
+    /// One block; `extra` are the embeddings that some models add in every block.
+    pub(super) fn layer(&mut self, layer: usize, input: Id, last: bool, extra: Option<Id>) -> Id {
+        let model = self.model;
+        let kind = &model.layers[layer];
+        let normed = self.pre_norm(layer, input);
+        if kind.state.is_some() && kind.attention.is_some() {
+            return self.both(layer, input, normed, last);
+        }
+        let mixed = match (kind.state.is_some(), kind.attention) {
+            (true, _) => Some(self.recurrent(layer, normed)),
+            (false, Some(at)) if at.heads > 0 || model.mla.is_some() => Some(self.attention_part(layer, normed, at)),
+            _ => None,
+        };
+        let Some(mut mixed) = mixed else {
+            if !self.has(layer, "attn_norm.weight") && self.has(layer, "ffn_norm.weight") {
+                // Attention is left out (src/models/deci.cpp).
+                let normed = self.norm(input, layer, "ffn_norm");
+                let high = self.feed_forward(layer, normed).unwrap_or(normed);
+                return self.g.each(&[high, input]);
+            }
+            // Neither: the block is a feed-forward part alone.
+            let high = self.feed_forward(layer, normed).unwrap_or(normed);
+            return self.g.each(&[high, input]);
+        };
+        let mut input = input;
+        if last && self.style.early_rows {
+            (mixed, input) = (self.wanted_rows(mixed), self.wanted_rows(input));
+        }
+        if self.style.parallel && !self.has(layer, "ffn_norm.weight") {
+            let source = if last && self.style.early_rows { self.wanted_rows(normed) } else { normed };
+            let high = self.feed_forward(layer, source).unwrap_or(source);
+            if self.model.arch == "phi2" {
+                let sum = self.g.each(&[mixed, high]);
+                return self.g.each(&[sum, input]);
+            }
+            let sum = self.g.each(&[high, input]);
+            return self.g.each(&[sum, mixed]);
+        }
+        self.second_half(layer, input, mixed, extra, last)
+    }
+
+    fn pre_norm(&mut self, layer: usize, input: Id) -> Id {
+        if !self.has(layer, "attn_norm.weight") && self.has(layer, "post_attention_norm.weight") {
+            return input;
+        }
+        let normed = self.norm(input, layer, "attn_norm");
+        if matches!(self.model.arch.as_str(), "qwen3next" | "qwen35" | "qwen35moe") {
+            self.g.expand(normed);
+        }
+        normed
+    }
+
+    /// Residual, feed-forward part and its residual.
+    fn second_half(&mut self, layer: usize, input: Id, mixed: Id, extra: Option<Id>, last: bool) -> Id {
+        let has_ffn_norm = self.has(layer, "ffn_norm.weight");
+        let post_is_pre = !has_ffn_norm && self.has(layer, "attn_norm.weight");
+        let mut mixed = mixed;
+        if self.has(layer, "post_attention_norm.weight") && !post_is_pre {
+            mixed = self.norm(mixed, layer, "post_attention_norm");
+        }
+        if !self.has_feed_forward(layer) {
+            return self.g.each(&[mixed, input]);
+        }
+        let residual = self.added(mixed, input, self.style.residual_first.0);
+        let mut cur = if has_ffn_norm {
+            self.norm(residual, layer, "ffn_norm")
+        } else if post_is_pre && self.has(layer, "post_attention_norm.weight") {
+            self.norm(residual, layer, "post_attention_norm")
+        } else {
+            residual
+        };
+        cur = match self.side_by_side(layer, residual, cur) {
+            Some(both) => both,
+            None => self.feed_forward(layer, cur).unwrap_or(cur),
+        };
+        if self.has(layer, "post_ffw_norm.weight") {
+            let weight = self.weight(layer, "post_ffw_norm.weight");
+            cur = self.norm_by(cur, weight, None, None);
+        }
+        cur = self.added(cur, residual, self.style.residual_first.1);
+        cur = self.per_layer(layer, cur, extra, last);
+        self.deep_stacked(layer, cur)
+    }
+
+    /// A result and the residual, in the order of the source.
+    fn added(&mut self, cur: Id, residual: Id, residual_first: bool) -> Id {
+        let cur = if self.style.residual_scale { self.g.each(&[cur]) } else { cur };
+        if residual_first { self.g.each(&[residual, cur]) } else { self.g.each(&[cur, residual]) }
+    }
+
+    /// The first blocks of some models with eyes add a part of the input (src/models/qwen3vl.cpp).
+    fn deep_stacked(&mut self, layer: usize, cur: Id) -> Id {
+        if layer as u64 >= self.style.deepstack {
+            return cur;
+        }
+        let part = self.g.view(self.looked_up, [self.model.embd, self.tokens, 1, 1]);
+        self.g.each(&[cur, part])
+    }
+
+    fn has_feed_forward(&self, layer: usize) -> bool {
+        ["ffn_down.weight", "ffn_down_exps.weight"].iter().any(|name| self.has(layer, name))
+    }
+
+    /// gemma4's experts beside a dense part, each with norms of its own (src/models/gemma4.cpp).
+    fn side_by_side(&mut self, layer: usize, residual: Id, normed: Id) -> Option<Id> {
+        if self.model.arch != "gemma4" || !self.has(layer, "ffn_gate_inp.weight") {
+            return None;
+        }
+        let dense = self.dense(layer, normed, "")?;
+        let dense = self.norm(dense, layer, "post_ffw_norm_1");
+        let pre = self.norm(residual, layer, "pre_ffw_norm_2");
+        let plain = self.g.each(&[residual]);
+        let plain = self.g.each(&[plain]);
+        let scale = self.weight(layer, "ffn_gate_inp.scale");
+        let plain = scale.map_or(plain, |scale| self.g.each(&[plain, scale]));
+        let router = self.weight(layer, "ffn_gate_inp.weight")?;
+        let logits = self.g.matmul(router, plain);
+        let routed = self.experts(layer, pre, Some(logits))?;
+        let routed = self.norm(routed, layer, "post_ffw_norm_2");
+        Some(self.g.each(&[dense, routed]))
+    }
+
+    /// Attention of any kind: plain, gated, or compressed.
+    fn attention_part(&mut self, layer: usize, normed: Id, at: Attention) -> Id {
+        if self.model.mla.is_some() || self.has(layer, "attn_kv_a_mqa.weight") {
+            return self.latent_attention(layer, normed, at);
+        }
+        if at.kv_heads == 0 {
+            return self.projected_out(layer, normed);
+        }
+        if self.gated(layer, at) {
+            return self.gated_attention(layer, normed, at);
+        }
+        if self.model.layers[layer].rows.is_empty() && self.model.layers.iter().any(|layer| !layer.rows.is_empty()) {
+            // Reads another layer's cache.
+            let q = self.projected(layer, "attn_q", normed).unwrap_or(normed);
+            let q = self.g.reshape(q, [at.key, at.heads, self.tokens, 1]);
+            let q = self.head_norm(layer, "attn_q_norm", q);
+            let q = self.rope(layer, q);
+            return self.attend(layer, q, None, at, true);
+        }
+        let (q, k, v) = self.qkv(layer, normed, at);
+        let q = self.head_norm(layer, "attn_q_norm", q);
+        let mut q = self.rope(layer, q);
+        let k = self.head_norm(layer, "attn_k_norm", k);
+        let mut k = self.rope(layer, k);
+        if self.style.llama4 {
+            (q, k) = self.llama4_heads(layer, q, k);
+        }
+        let v = if self.model.arch == "gemma4" { self.g.each(&[v]) } else { v };
+        if self.style.scaled_queries {
+            q = self.g.each(&[q]);
+        }
+        let Some(gate) = self.weight(layer, "attn_gate.weight") else {
+            return self.attend(layer, q, Some((k, v)), at, true);
+        };
+        // A gate beside the projections (src/models/afmoe.cpp, src/models/step35.cpp).
+        let cur = self.attend(layer, q, Some((k, v)), at, false);
+        let gate = self.g.matmul(gate, normed);
+        let gate = self.g.each(&[gate]);
+        let cur = self.g.each(&[cur, gate]);
+        self.projected_out(layer, cur)
+    }
+
+    /// src/models/llama4.cpp: blocks without rotation scale queries, the others may normalize heads.
+    fn llama4_heads(&mut self, layer: usize, q: Id, k: Id) -> (Id, Id) {
+        if self.turns(layer) {
+            let normed = self.model.number("expert_count") != 128;
+            return if normed { (self.g.each(&[q]), self.g.each(&[k])) } else { (q, k) };
+        }
+        let scale = match self.inputs.attention_scale {
+            Some(scale) => scale,
+            None => self.g.input([1, 1, self.tokens, 1], 4),
+        };
+        self.inputs.attention_scale = Some(scale);
+        (self.g.each(&[q, scale]), k)
+    }
+
+    /// Whether the projection of queries holds a gate too (qwen3next, qwen35).
+    fn gated(&self, layer: usize, at: Attention) -> bool {
+        let width = at.heads.saturating_mul(at.key);
+        self.model.tensor(layer, "attn_q.weight").is_some_and(|ne| ne[1] == width.saturating_mul(2) && width > 0)
+    }
+
+    /// src/models/qwen3next.cpp, `build_layer_attn`.
+    fn gated_attention(&mut self, layer: usize, normed: Id, at: Attention) -> Id {
+        let tokens = self.tokens;
+        let full = self.projected(layer, "attn_q", normed).unwrap_or(normed);
+        let full = self.g.reshape(full, [at.key * 2, at.heads, tokens, 1]);
+        let nb = self.g.at(full).nb;
+        let q = self.g.view_strided(full, [at.key, at.heads, tokens, 1], nb);
+        let gate = self.g.view_strided(full, [at.key, at.heads, tokens, 1], nb);
+        let k = self.projected(layer, "attn_k", normed).unwrap_or(normed);
+        let v = self.projected(layer, "attn_v", normed).unwrap_or(normed);
+        let k = self.g.reshape(k, [at.key, at.kv_heads, tokens, 1]);
+        let v = self.g.reshape(v, [at.value, at.kv_heads, tokens, 1]);
+        let q = self.head_norm(layer, "attn_q_norm", q);
+        let k = self.head_norm(layer, "attn_k_norm", k);
+        let (q, k) = (self.rope(layer, q), self.rope(layer, k));
+        let cur = self.attend(layer, q, Some((k, v)), at, false);
+        let gate = self.g.fresh([at.key.saturating_mul(at.heads), tokens, 1, 1], &[gate]);
+        let gate = self.g.each(&[gate]);
+        let cur = self.g.each(&[cur, gate]);
+        self.projected_out(layer, cur)
+    }
+
+    /// Attention and a recurrent part side by side (src/models/falcon-h1.cpp).
+    fn both(&mut self, layer: usize, input: Id, normed: Id, last: bool) -> Id {
+        let Some(at) = self.model.layers[layer].attention else { return normed };
+        let attended = self.attention_part(layer, normed, at);
+        let again = self.norm(input, layer, "attn_norm");
+        let scanned = self.recurrent(layer, again);
+        let cur = self.g.each(&[attended, scanned]);
+        let mut residual = self.g.each(&[cur, input]);
+        if last && self.style.early_rows {
+            residual = self.wanted_rows(residual);
+        }
+        let cur = self.norm(residual, layer, "ffn_norm");
+        let cur = self.feed_forward(layer, cur).unwrap_or(cur);
+        self.g.each(&[cur, residual])
+    }
+
+    /// Embeddings of each layer, looked up and projected before the first (src/models/gemma4.cpp).
+    pub(super) fn per_layer_inputs(&mut self, embeddings: Id) -> Option<Id> {
+        let width = self.model.number("embedding_length_per_layer_input");
+        let table = self.global("per_layer_token_embd.weight", super::Side::Host)?;
+        let (tokens, layers) = (self.tokens, self.model.trunk);
+        let (shape, side) = ([width, layers, tokens, 1], self.side(0));
+        let ids = self.g.input([tokens, 1, 1, 1], 4);
+        let looked_up = self.g.get_rows(table, ids);
+        let looked_up = self.g.reshape(looked_up, shape);
+        let scaled = self.g.each(&[looked_up]);
+        self.g.expand(scaled);
+        let projection = self.global("per_layer_model_proj.weight", side)?;
+        let projected = self.g.matmul(projection, embeddings);
+        let projected = self.g.each(&[projected]);
+        let projected = self.g.reshape(projected, shape);
+        let weight = self.global("per_layer_proj_norm.weight", side);
+        let projected = self.norm_by(projected, weight, None, None);
+        let sum = self.g.each(&[projected, scaled]);
+        let sum = self.g.each(&[sum]);
+        let turned = self.g.permute(sum, [0, 2, 1, 3]);
+        let cur = self.g.same(&[turned]);
+        self.g.expand(cur);
+        Some(cur)
+    }
+
+    fn per_layer(&mut self, layer: usize, cur: Id, extra: Option<Id>, _last: bool) -> Id {
+        let mut cur = cur;
+        if let (Some(extra), Some(gate)) = (extra, self.weight(layer, "inp_gate.weight")) {
+            let before = cur;
+            cur = self.g.matmul(gate, cur);
+            cur = self.g.each(&[cur]);
+            let width = self.model.number("embedding_length_per_layer_input");
+            let mine = self.g.view(extra, [width, self.tokens, 1, 1]);
+            cur = self.g.each(&[cur, mine]);
+            if let Some(projection) = self.weight(layer, "proj.weight") {
+                cur = self.g.matmul(projection, cur);
+            }
+            cur = self.norm(cur, layer, "post_norm");
+            cur = self.g.each(&[before, cur]);
+        }
+        if let Some(scale) = self.weight(layer, "layer_output_scale.weight") {
+            cur = self.g.each(&[cur, scale]);
+        }
+        cur
+    }
+}

@@ -1,0 +1,181 @@
+//! What an architecture's graph does that its tensors do not show.
+
+use super::super::super::shape::Model;
+
+/// Where the hidden state leaves the graph for draft heads, and so all its rows are kept to the end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Hidden {
+    No,
+    BeforeNorm,
+    AfterNorm,
+}
+
+/// Which blocks turn queries and keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Rope {
+    All,
+    None,
+    /// Those with a sliding window; all, if none has one.
+    Sliding,
+    /// All but every n-th.
+    AllBut(u64),
+}
+
+/// An architecture's habits.
+#[derive(Debug, Clone)]
+pub(super) struct Style {
+    /// Norms are RMS norms, which may run in place; plain ones may not.
+    pub(super) rms: bool,
+    pub(super) rope: Rope,
+    pub(super) rope_factors: Option<String>,
+    /// Integers a position has.
+    pub(super) positions: u64,
+    /// Tokens and vectors may stand in one batch.
+    pub(super) mixed: bool,
+    /// More embeddings of the same width that come with the input.
+    pub(super) deepstack: u64,
+    pub(super) embedding_factor: bool,
+    pub(super) scaled_rows: bool,
+    pub(super) embedding_norm: bool,
+    pub(super) clamped: bool,
+    /// Operations between scores and softmax.
+    pub(super) score_steps: u32,
+    /// Operations after the logits.
+    pub(super) logit_steps: u32,
+    /// Squared ReLU.
+    pub(super) squared: bool,
+    /// Experts' weights come before the experts.
+    pub(super) weighted_first: bool,
+    /// Softmax over the chosen experts only.
+    pub(super) late_softmax: bool,
+    pub(super) normed_weights: bool,
+    pub(super) scaled_weights: bool,
+    /// A dense part stands beside the experts.
+    pub(super) beside: bool,
+    /// Attention and feed-forward part read the same input.
+    pub(super) parallel: bool,
+    /// The residual stands first where attention's, and where the feed-forward part's result is added: that decides
+    /// whose memory is taken over.
+    pub(super) residual_first: (bool, bool),
+    /// Results are scaled before they are added.
+    pub(super) residual_scale: bool,
+    /// Blocks without rotation scale queries by position, those with it normalize heads.
+    pub(super) llama4: bool,
+    /// Queries are scaled before attention.
+    pub(super) scaled_queries: bool,
+    /// Only wanted rows pass the last block.
+    pub(super) early_rows: bool,
+    pub(super) hidden_out: Hidden,
+    /// What is not known of this architecture's graph.
+    pub(super) assumed: Option<String>,
+}
+
+impl Style {
+    pub(super) fn of(model: &Model) -> Style {
+        let arch = model.arch.as_str();
+        let is = |archs: &[&str]| archs.contains(&arch);
+        let gemma = arch.starts_with("gemma");
+        let hidden_out = match arch {
+            "gpt-oss" => Hidden::BeforeNorm,
+            "step35" => Hidden::BeforeNorm,
+            "bailingmoe3" | "cohere2moe" | "gemma4" | "hy_v3" | "nemotron_h" | "nemotron_h_moe" | "qwen35"
+            | "qwen35moe" | "qwen3next" => Hidden::AfterNorm,
+            _ => Hidden::No,
+        };
+        Style {
+            rms: !is(&[
+                "bloom",
+                "codeshell",
+                "cohere2",
+                "command-r",
+                "dbrx",
+                "falcon",
+                "gpt2",
+                "gptneox",
+                "jais",
+                "jais2",
+                "mpt",
+                "nemotron",
+                "olmo",
+                "orion",
+                "phi2",
+                "stablelm",
+                "starcoder",
+                "starcoder2",
+                "gptj",
+                "cohere2moe",
+            ]),
+            rope: match arch {
+                "jamba" | "nemotron_h" | "nemotron_h_moe" | "bloom" | "mpt" | "gpt2" | "starcoder" | "jais"
+                | "kimi-linear" => Rope::None,
+                "granitehybrid" if model.number("rope.scaling.finetuned") == 0 => Rope::None,
+                "cohere2" | "cohere2moe" | "exaone4" | "exaone-moe" => Rope::Sliding,
+                "llama4" if model.window.is_some() => Rope::AllBut(4),
+                "smollm3" | "afmoe" => Rope::AllBut(4),
+                _ => Rope::All,
+            },
+            rope_factors: ["rope_freqs.weight", "rope_factors_short.weight"]
+                .iter()
+                .find(|name| model.tensors.contains_key(**name))
+                .map(|name| (*name).to_owned()),
+            positions: if is(&[
+                "qwen2vl",
+                "qwen3vl",
+                "qwen3vlmoe",
+                "qwen35",
+                "qwen35moe",
+                "qwen4exp",
+                "glm4",
+                "paddleocr",
+                "hunyuan_vl",
+            ]) || (arch == "glm4moe" && model.has_number("rope.dimension_sections"))
+            {
+                4
+            } else {
+                1
+            },
+            mixed: !is(&["cogvlm", "deepseek4", "graniteswitch", "eagle3", "dflash", "gemma4-assistant"]),
+            deepstack: model.number("n_deepstack_layers"),
+            embedding_factor: model.has_number("embedding_scale") || is(&["grok", "minicpm"]),
+            scaled_rows: gemma,
+            embedding_norm: model.tensors.contains_key("token_embd_norm.weight") && !is(&["lfm2", "lfm2moe"]),
+            clamped: model.has_number("attention.clamp_kqv"),
+            score_steps: if arch == "gemma2" || arch == "grok" { 3 } else { 0 },
+            logit_steps: if model.has_number("final_logit_softcapping") || arch == "gemma2" {
+                3
+            } else {
+                u32::from(model.has_number("logit_scale"))
+            },
+            squared: is(&["arcee", "jais2", "nemotron", "nemotron_h", "nemotron_h_moe", "plm"]),
+            weighted_first: arch == "llama4",
+            late_softmax: arch == "gpt-oss" || model.number("expert_gating_func") == 3,
+            normed_weights: !is(&["jamba", "gpt-oss", "llama4", "deepseek", "qwen2moe"]),
+            scaled_weights: model.has_number("expert_weights_scale")
+                && model.floats.get("expert_weights_scale") != Some(&1.0),
+            beside: is(&["arctic", "grok"]),
+            parallel: is(&[
+                "falcon",
+                "gptneox",
+                "gptj",
+                "phi2",
+                "command-r",
+                "cohere2",
+                "cohere2moe",
+                "plamo",
+                "codeshell-none",
+            ]),
+            residual_first: match arch {
+                "lfm2" | "lfm2moe" | "jamba" => (true, true),
+                "openelm" => (true, false),
+                "phi3" | "phimoe" => (false, true),
+                _ => (false, false),
+            },
+            residual_scale: model.has_number("residual_scale"),
+            llama4: arch == "llama4",
+            scaled_queries: is(&["gemma", "gemma2", "gemma3", "phi2", "phi3"]),
+            early_rows: hidden_out == Hidden::No,
+            hidden_out,
+            assumed: None,
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! The largest window that fits.
+
+use super::{Correction, Cost, Model, Refused, Settings, cost};
+
+/// What a context may take, in bytes; headroom is already off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Budget {
+    /// On the GPU or GPUs together; 0 without one.
+    pub device: u64,
+    /// In RAM.
+    pub host: u64,
+    /// Whether both are the same memory (Apple, integrated GPUs): then only their sum counts, against `host`.
+    pub unified: bool,
+}
+
+/// The largest window that fits, and what it costs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answer {
+    /// The window in tokens, of all sequences together, as to be asked for; 0 if not even the smallest fits.
+    pub n_ctx: u64,
+    /// Why it is not larger.
+    pub because: String,
+    /// What `n_ctx` costs; if it is 0, what the smallest window would.
+    pub cost: Cost,
+}
+
+impl Budget {
+    /// Whether a context fits; if not, which side is too small.
+    pub fn lacks(&self, cost: &Cost) -> Option<String> {
+        let over = |what: &str, needs: u64, has: u64| {
+            (needs > has).then(|| format!("{what} would need {needs} bytes, {has} may be used"))
+        };
+        if self.unified {
+            return over("memory", cost.total(), self.host);
+        }
+        over("the GPU", cost.device(), self.device).or_else(|| over("RAM", cost.host(), self.host))
+    }
+}
+
+/// The largest window up to `upto` tokens whose cost fits the budget: a multiple of 256 a stream, never above what fits.
+/// `upto` 0 stands for the trained length. `settings.n_ctx` is not looked at.
+pub fn largest(model: &Model, settings: &Settings, budget: &Budget, upto: u64) -> Result<Answer, Refused> {
+    search(model, settings, budget, upto, &|settings| cost(model, settings))
+}
+
+/// [`largest`] with costs corrected by an observation.
+pub fn largest_corrected(
+    model: &Model,
+    settings: &Settings,
+    budget: &Budget,
+    upto: u64,
+    correction: &Correction,
+) -> Result<Answer, Refused> {
+    search(model, settings, budget, upto, &|settings| correction.cost(model, settings))
+}
+
+/// How many windows are tried before the search by halves.
+const PARTS: u64 = 16;
+
+type Costing<'a> = dyn Fn(&Settings) -> Result<Cost, Refused> + 'a;
+
+fn search(model: &Model, settings: &Settings, budget: &Budget, upto: u64, of: &Costing<'_>) -> Result<Answer, Refused> {
+    let streams = if settings.unified { 1 } else { settings.sequences() };
+    let step = streams.saturating_mul(256);
+    let wanted = if upto == 0 { model.trained } else { upto };
+    let at = |steps: u64| of(&Settings { n_ctx: steps.saturating_mul(step), ..settings.clone() });
+    let first = at(1)?;
+    if let Some(lack) = budget.lacks(&first) {
+        return Ok(Answer { n_ctx: 0, because: format!("not even {step} tokens fit: {lack}"), cost: first });
+    }
+    // Scratch buffers are laid out by best fit: now and then a larger window takes a little less of them. So before
+    // halving, the range is cut where the last of some windows spread over it fits.
+    let top = (wanted / step).max(1);
+    let (mut low, mut high, mut best, mut lack) = (1, top, first, None);
+    for part in (1..=PARTS).rev() {
+        let steps = (u128::from(top) * u128::from(part) / u128::from(PARTS)) as u64;
+        if steps <= 1 || steps >= high && lack.is_some() {
+            continue;
+        }
+        let cost = at(steps)?;
+        match budget.lacks(&cost) {
+            None => {
+                (low, best) = (steps, cost);
+                break;
+            }
+            Some(why) => (high, lack) = (steps - 1, Some(why)),
+        }
+    }
+    while low < high {
+        let middle = low + (high - low).div_ceil(2);
+        let cost = at(middle)?;
+        match budget.lacks(&cost) {
+            None => (low, best) = (middle, cost),
+            Some(why) => (high, lack) = (middle - 1, Some(why)),
+        }
+    }
+    let because = match lack {
+        Some(lack) => format!("{step} tokens more do not fit: {lack}"),
+        None if upto == 0 => format!("the model was trained for {wanted} tokens"),
+        None => format!("no more than {wanted} tokens were asked for"),
+    };
+    Ok(Answer { n_ctx: low.saturating_mul(step), because, cost: best })
+}

@@ -1,0 +1,144 @@
+//! Bytes that n tokens of context cost a model, from its GGUF header alone; the largest window that fits a budget.
+//! Pure: it reads nothing, asks nobody and knows no hardware.
+//!
+//! ```text
+//! Gguf ──► Model::of ──► cost(&Model, &Settings)              ──► Cost: weights, kv, state, compute, output
+//!                        largest(&Model, &Settings, &Budget)  ──► Answer: n_ctx, because, cost
+//! a server's log or a dry run ──► Observed ──► Correction     ──► corrected_cost, largest_corrected
+//! ```
+//!
+//! Sizes are bytes, [`u64`], saturating. The facts are llama.cpp's (build 11434 unless a [`Build`] says otherwise); each
+//! formula names its file and line there. KV cache, recurrent state and output are exact for every architecture of
+//! [`shape`]; compute buffers are a replay of the graph that llama.cpp reserves (see [`compute`]), exact for
+//! most. What is assumed is said: [`Cost::source`] and [`Cost::notes`].
+//!
+//! Not in any figure: an image projector, LoRA adapters, a draft model, a server's prompt cache and checkpoints, the
+//! process itself, and what a device's driver takes.
+
+mod arch;
+mod cache;
+pub mod compute;
+mod fit;
+mod observed;
+mod settings;
+pub mod shape;
+mod weights;
+
+pub use fit::{Answer, Budget, largest, largest_corrected};
+pub use observed::{Correction, Observed};
+pub use settings::{Build, GpuLayers, Refused, Settings};
+pub use shape::{Error, Model};
+
+/// Bytes on each side. Without a device, all is `host`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Split {
+    /// On the GPU or GPUs.
+    pub device: u64,
+    /// In RAM.
+    pub host: u64,
+}
+
+impl Split {
+    /// Both sides together.
+    pub fn total(self) -> u64 {
+        self.device.saturating_add(self.host)
+    }
+
+    /// Adds on one side.
+    pub(crate) fn add(&mut self, on_device: bool, bytes: u64) {
+        let side = if on_device { &mut self.device } else { &mut self.host };
+        *side = side.saturating_add(bytes);
+    }
+
+    /// Side by side.
+    pub(crate) fn plus(self, other: Split) -> Split {
+        Split { device: self.device.saturating_add(other.device), host: self.host.saturating_add(other.host) }
+    }
+}
+
+/// How far a figure is to be trusted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    /// llama.cpp's own formulas for this architecture.
+    Formula,
+    /// Formulas, corrected by what a server or a dry run reported.
+    Observed,
+    /// This architecture, or a part of it, is not known here: what was assumed, erring high.
+    Assumed(String),
+}
+
+impl Source {
+    /// As it stands in reports: `formula`, `observed` or `assumed`.
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Source::Formula => "formula",
+            Source::Observed => "observed",
+            Source::Assumed(_) => "assumed",
+        }
+    }
+}
+
+/// What one context costs, in bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cost {
+    /// The window in tokens that llama.cpp sets up for the one asked: all sequences together.
+    pub n_ctx: u64,
+    /// The window of one sequence, in tokens.
+    pub n_ctx_seq: u64,
+    /// The model's tensors.
+    pub weights: Split,
+    /// Keys and values of the attention layers.
+    pub kv: Split,
+    /// The state of recurrent layers; does not depend on the window.
+    pub state: Split,
+    /// Scratch space of the graph.
+    pub compute: Split,
+    /// The buffer of logits, in RAM.
+    pub output: u64,
+    /// What cannot be exact, or should be known beside the figures.
+    pub notes: Vec<String>,
+    /// How far all this is to be trusted.
+    pub source: Source,
+}
+
+impl Cost {
+    /// Everything, on either side.
+    pub fn total(&self) -> u64 {
+        self.device().saturating_add(self.host())
+    }
+
+    /// Everything on the GPU.
+    pub fn device(&self) -> u64 {
+        self.weights.plus(self.kv).plus(self.state).plus(self.compute).device
+    }
+
+    /// Everything in RAM.
+    pub fn host(&self) -> u64 {
+        self.weights.plus(self.kv).plus(self.state).plus(self.compute).host.saturating_add(self.output)
+    }
+
+    /// KV cache and state: what llama.cpp calls context.
+    pub fn context(&self) -> Split {
+        self.kv.plus(self.state)
+    }
+}
+
+/// What a window costs under these settings, or why llama.cpp would refuse them.
+pub fn cost(model: &Model, settings: &Settings) -> Result<Cost, Refused> {
+    settings.check(model)?;
+    let window = settings.window(model);
+    let mut notes = model.notes.clone();
+    let weights = weights::place(model, settings, &mut notes);
+    let (kv, state) = cache::place(model, settings, &window);
+    let (compute, assumed) = compute::reserve(model, settings, &window, &mut notes);
+    let source = match (&model.source, assumed) {
+        (Source::Formula, Some(what)) => Source::Assumed(what),
+        (source, _) => source.clone(),
+    };
+    // src/llama-context.cpp:2118-2203, `output_reserve`: one row of logits a sequence; grows if a request asks for more.
+    let output = model.vocab.saturating_mul(settings.sequences()).saturating_mul(4);
+    Ok(Cost { n_ctx: window.n_ctx, n_ctx_seq: window.n_ctx_seq, weights, kv, state, compute, output, notes, source })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,210 @@
+//! How a server sets a context up: the numbers its flags decide, the defaults of each kind of server, and the settings
+//! that llama.cpp refuses.
+
+use super::shape::Model;
+use crate::gguf::Kind;
+
+/// How many layers go to the GPU (`--n-gpu-layers`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GpuLayers {
+    /// There is no GPU, or nothing is to go there.
+    None,
+    /// The last N of the blocks and the output layer, which counts as one more.
+    Last(u64),
+    /// Everything but the input embedding.
+    All,
+}
+
+/// A build of llama.cpp, by its number, where builds differ.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Build(pub u32);
+
+impl Build {
+    /// The newest build whose formulas are known here.
+    pub const NEWEST: Build = Build(11434);
+}
+
+impl Default for Build {
+    fn default() -> Self {
+        Build::NEWEST
+    }
+}
+
+/// Everything besides the model that decides what a context costs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// The window asked for, in tokens, of all sequences together (`-c`); 0 means the trained length.
+    pub n_ctx: u64,
+    /// The type of cached keys (`-ctk`).
+    pub type_k: Kind,
+    /// The type of cached values (`-ctv`).
+    pub type_v: Kind,
+    /// How many sequences at once (`-np`, `n_seq_max`); at least 1.
+    pub parallel: u64,
+    /// Whether all sequences share one cache (`--kv-unified`); else each has its own part of the window.
+    pub unified: bool,
+    /// Tokens a request is cut into (`-b`).
+    pub n_batch: u64,
+    /// Tokens evaluated at once (`-ub`): what compute buffers grow with.
+    pub n_ubatch: u64,
+    /// Whether flash attention is on. `auto` means on, for all backends that have it.
+    pub flash_attn: bool,
+    /// Whether sliding-window layers keep the whole window all the same (`--swa-full`).
+    pub swa_full: bool,
+    /// Whether the cache lives where its layer does; else all of it, and attention, stays in RAM (`-nkvo`).
+    pub kv_offload: bool,
+    /// Which layers go to the GPU.
+    pub gpu_layers: GpuLayers,
+    /// Of how many blocks, from the first, the experts stay in RAM (`--n-cpu-moe N`; `--cpu-moe` is `u64::MAX`).
+    pub cpu_moe: u64,
+    /// The most rows of logits in one evaluation (`n_outputs_max`); 0 means as many as `n_batch`.
+    pub outputs: u64,
+    /// Snapshots of the recurrent state kept a sequence, for speculation (`n_rs_seq`); 0 for none.
+    pub rollback: u64,
+    /// The llama.cpp build whose formulas count.
+    pub build: Build,
+}
+
+/// A setting that llama.cpp does not load, and why.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}")]
+pub struct Refused {
+    /// Why, with the values meant.
+    pub reason: String,
+}
+
+/// The sizes that follow from the settings and the model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Window {
+    /// All sequences together, after padding.
+    pub(crate) n_ctx: u64,
+    /// One sequence, after padding.
+    pub(crate) n_ctx_seq: u64,
+    /// Caches side by side: 1 if unified.
+    pub(crate) streams: u64,
+    /// Cells a stream of a layer with full attention.
+    pub(crate) full: u64,
+    /// Cells a stream of a layer with a sliding window.
+    pub(crate) sliding: u64,
+    /// Tokens of one evaluation.
+    pub(crate) ubatch: u64,
+    /// Tokens of one request's part.
+    pub(crate) batch: u64,
+}
+
+impl Settings {
+    /// What `llama-server -c n_ctx` does without `-np`: four unified slots, each of which sees the whole window
+    /// (tools/server/server.cpp:168-172, tools/server/server-context.cpp:46-56).
+    pub fn llama_server(n_ctx: u64) -> Settings {
+        Settings { parallel: 4, unified: true, outputs: 4, ..Settings::libllama(n_ctx).without_swa_full() }
+    }
+
+    /// What `llama-server -c n_ctx -np parallel` does: each slot has its own share of the window
+    /// (common/common.h:456-463, 577-578).
+    pub fn llama_server_parallel(n_ctx: u64, parallel: u64) -> Settings {
+        let parallel = parallel.max(1);
+        Settings { parallel, outputs: parallel, ..Settings::libllama(n_ctx).without_swa_full() }
+    }
+
+    /// What Ollama does for `num_ctx` with `OLLAMA_NUM_PARALLEL`: it asks its llama-server for a window of their product
+    /// and as many slots (ollama/ollama llm/llama_server.go:375, server/sched.go:859-868). Its micro-batch is 512 up to
+    /// 2,048 by version and window; this takes 512.
+    pub fn ollama(num_ctx: u64, num_parallel: u64) -> Settings {
+        let parallel = num_parallel.max(1);
+        Settings::llama_server_parallel(num_ctx.saturating_mul(parallel), parallel)
+    }
+
+    /// What `llama_context_default_params` does (src/llama-context.cpp:3757-3796).
+    pub fn libllama(n_ctx: u64) -> Settings {
+        let f16 = Kind::of(1).expect("f16 is type 1");
+        Settings {
+            n_ctx,
+            type_k: f16,
+            type_v: f16,
+            parallel: 1,
+            unified: false,
+            n_batch: 2048,
+            n_ubatch: 512,
+            flash_attn: true,
+            swa_full: true,
+            kv_offload: true,
+            gpu_layers: GpuLayers::All,
+            cpu_moe: 0,
+            outputs: 0,
+            rollback: 0,
+            build: Build::NEWEST,
+        }
+    }
+
+    fn without_swa_full(self) -> Settings {
+        Settings { swa_full: false, ..self }
+    }
+
+    /// Sequences at once, at least 1.
+    pub(crate) fn sequences(&self) -> u64 {
+        self.parallel.max(1)
+    }
+
+    /// The sizes that follow (src/llama-context.cpp:248-250 and 292-305; src/llama-kv-cache-iswa.cpp:73).
+    pub(crate) fn window(&self, model: &Model) -> Window {
+        let asked = if self.n_ctx == 0 { model.trained } else { self.n_ctx };
+        let sequences = self.sequences();
+        let padded = pad(asked.max(1));
+        let n_ctx_seq = if self.unified { padded } else { pad((padded / sequences).max(1)) };
+        let n_ctx = if self.unified { padded } else { n_ctx_seq.saturating_mul(sequences) };
+        // The batch is cut to the window as it was asked for, before padding.
+        let batch = if model.causal { self.n_batch.min(asked) } else { self.n_batch }.max(1);
+        let ubatch = if self.n_ubatch == 0 { batch } else { batch.min(self.n_ubatch) };
+        let shared = if self.unified { sequences } else { 1 };
+        let reach = model.window.unwrap_or(0).saturating_mul(shared).saturating_add(ubatch);
+        let sliding = if self.swa_full { n_ctx_seq } else { pad(n_ctx_seq.min(reach)) };
+        let streams = if self.unified { 1 } else { sequences };
+        Window { n_ctx, n_ctx_seq, streams, full: n_ctx_seq, sliding, ubatch, batch }
+    }
+
+    /// Refuses what `llama_init_from_model` refuses (src/llama-context.cpp:3838-3870).
+    pub(crate) fn check(&self, model: &Model) -> Result<(), Refused> {
+        let refused = |reason: String| Err(Refused { reason });
+        let (k, v) = (self.type_k, self.type_v);
+        if self.n_batch == 0 && self.n_ubatch == 0 {
+            return refused("n_batch and n_ubatch cannot both be zero".to_owned());
+        }
+        if (model.mla.is_some() || model.arch == "deepseek4") && k != v {
+            return refused(format!(
+                "{} keeps no values of its own: K ({}) and V ({}) must be of one type",
+                model.arch, k.name, v.name
+            ));
+        }
+        if v.quantized() && !self.flash_attn {
+            return refused(format!("a quantized V cache ({}) needs flash attention", v.name));
+        }
+        for layer in &model.layers {
+            let Some(attention) = &layer.attention else { continue };
+            if k.quantized() && self.flash_attn && attention.key % k.block != 0 {
+                return refused(format!(
+                    "K cache type {} (blocks of {}) does not divide the head size {}",
+                    k.name, k.block, attention.key
+                ));
+            }
+            if v.quantized() && self.flash_attn && attention.value % v.block != 0 {
+                return refused(format!(
+                    "V cache type {} (blocks of {}) does not divide the head size {}",
+                    v.name, v.block, attention.value
+                ));
+            }
+            // Without flash attention only whole rows must fill blocks.
+            if layer.rows.iter().any(|row| k.row(row.key).is_none()) {
+                return refused(format!(
+                    "K cache type {} (blocks of {}) does not divide a row of keys",
+                    k.name, k.block
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Rounds up to a multiple of 256, as `GGML_PAD(x, 256)`.
+pub(crate) fn pad(cells: u64) -> u64 {
+    cells.checked_next_multiple_of(256).unwrap_or(u64::MAX / 256 * 256)
+}

@@ -1,0 +1,283 @@
+//! Against what llama.cpp's own dry runs say: excerpts in `tests/data/memory`, all of `shared/data/memory` if it is here.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+
+use super::shape::Cells;
+use super::*;
+use crate::gguf::{Gguf, Kind};
+
+/// A dry run: what was set, and what it cost.
+struct Row {
+    model: String,
+    placement: String,
+    settings: Settings,
+    windows: (u64, u64),
+    weights: Split,
+    context: Split,
+    compute: Split,
+    output: u64,
+}
+
+fn here(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+/// `shared/data/memory`, if it is here.
+fn shared() -> Option<PathBuf> {
+    let found = ["../shared/data/memory", "../../shared/data/memory"].iter().map(|p| here(p)).find(|p| p.is_dir());
+    if found.is_none() {
+        eprintln!("shared/data/memory is not here: only the excerpt is checked");
+    }
+    found
+}
+
+fn rows(file: &Path) -> Vec<Row> {
+    let text = std::fs::read_to_string(file).unwrap();
+    let mut lines = text.lines();
+    let columns: Vec<&str> = lines.next().unwrap().split(',').collect();
+    let parse = |line: &str| {
+        let cells: HashMap<&str, &str> = columns.iter().copied().zip(line.split(',')).collect();
+        let number = |name: &str| cells[name].parse::<u64>().unwrap();
+        let split =
+            |name: &str| Split { device: number(&format!("{name}_dev")), host: number(&format!("{name}_host")) };
+        let placement = cells["placement"].to_owned();
+        let gpu_layers = match placement.as_str() {
+            "cpu" => GpuLayers::None,
+            "gpu_all" | "gpu_all_cpu_moe" => GpuLayers::All,
+            layers => GpuLayers::Last(layers[4..].trim_end_matches("_layers").parse().unwrap()),
+        };
+        let settings = Settings {
+            n_ctx: number("n_ctx_req"),
+            type_k: Kind::named(cells["type_k"]).unwrap(),
+            type_v: Kind::named(cells["type_v"]).unwrap(),
+            parallel: number("n_seq_max"),
+            unified: number("kv_unified") == 1,
+            n_batch: number("n_batch"),
+            n_ubatch: number("n_ubatch"),
+            flash_attn: number("flash_attn") == 1,
+            swa_full: number("swa_full") == 1,
+            kv_offload: number("kv_offload") == 1,
+            gpu_layers,
+            cpu_moe: if placement == "gpu_all_cpu_moe" { u64::MAX } else { 0 },
+            outputs: number("n_outputs_max"),
+            rollback: 0,
+            build: Build::NEWEST,
+        };
+        Row {
+            model: cells["model"].to_owned(),
+            placement,
+            settings,
+            windows: (number("n_ctx"), number("n_ctx_seq")),
+            weights: split("model"),
+            context: split("context"),
+            compute: split("compute"),
+            output: number("output_host"),
+        }
+    };
+    // Repacked weights depend on the CPU and stand nowhere in a header.
+    lines.filter(|line| !line.contains(",cpu_repack,")).map(parse).collect()
+}
+
+fn models(rows: &[Row], headers: &Path) -> HashMap<String, Model> {
+    let names: std::collections::BTreeSet<&String> = rows.iter().map(|row| &row.model).collect();
+    let read = |name: &String| Model::of(&Gguf::open(&headers.join(format!("{name}.gguf"))).unwrap()).unwrap();
+    names.into_iter().map(|name| (name.clone(), read(name))).collect()
+}
+
+fn off(said: u64, truth: u64) -> f64 {
+    (said as f64 - truth as f64) / (truth.max(1) as f64) * 100.0
+}
+
+/// Kinds whose graph is only estimated: nothing is promised of their compute buffers but a note.
+const ESTIMATED: [&str; 8] = ["bloom", "deci", "deepseek32", "glm-dsa", "gemma3n", "kimi-linear", "rwkv6", "rwkv7"];
+
+/// Checks every row: windows, weights, context and output to the byte; compute and total within their bars. Gives the
+/// worst errors of compute.
+fn check(rows: &[Row], models: &HashMap<String, Model>) -> BTreeMap<String, [f64; 2]> {
+    let mut worst: BTreeMap<String, [f64; 2]> = BTreeMap::new();
+    for row in rows {
+        let name = format!("{} {} {:?}", row.model, row.placement, row.settings);
+        let cost = cost(&models[&row.model], &row.settings).unwrap_or_else(|refused| panic!("{name}: {refused}"));
+        assert_eq!((cost.n_ctx, cost.n_ctx_seq), row.windows, "{name}");
+        assert_eq!(cost.weights, row.weights, "{name}");
+        assert_eq!(cost.context(), row.context, "{name}");
+        assert_eq!(cost.output, row.output, "{name}");
+        let estimated = ESTIMATED.contains(&row.model.as_str());
+        let hybrid = models[&row.model].layers.iter().any(|layer| layer.state.is_some());
+        let bar = if row.settings.flash_attn && row.settings.kv_offload && !hybrid { 5.0 } else { 15.0 };
+        let key = format!(
+            "{} {} {}{}",
+            row.model,
+            row.placement,
+            if row.settings.flash_attn { "fa" } else { "no fa" },
+            if row.settings.kv_offload { "" } else { " nkvo" }
+        );
+        let entry = worst.entry(key).or_default();
+        let sides = [(cost.compute.device, row.compute.device), (cost.compute.host, row.compute.host)];
+        for (slot, (said, truth)) in entry.iter_mut().zip(sides) {
+            let error = if said.abs_diff(truth) < 4096 { 0.0 } else { off(said, truth) };
+            *slot = if error.abs() > slot.abs() { error } else { *slot };
+            assert!(estimated || error.abs() <= bar, "{name}: compute {said}, llama.cpp says {truth}: {error:.1}%");
+        }
+        let truth = row.weights.plus(row.context).plus(row.compute).total() + row.output;
+        let bar = if row.weights.total() > 1 << 30 { 1.0 } else { 3.0 };
+        let error = off(cost.total(), truth).abs();
+        assert!(estimated || error <= bar, "{name}: total {} of {truth}: {error:.2}%", cost.total());
+    }
+    worst
+}
+
+#[test]
+fn the_excerpt_of_llama_cpps_dry_runs() {
+    let rows = rows(&here("tests/data/memory/ground_truth.csv"));
+    assert!(rows.len() > 500, "{}", rows.len());
+    check(&rows, &models(&rows, &here("tests/data/memory/headers")));
+}
+
+#[test]
+fn models_of_all_kinds() {
+    let mut rows = rows(&here("tests/data/memory/kinds.csv"));
+    assert!(rows.len() > 700, "{}", rows.len());
+    // Few floats: their totals are small, and so are the bars in bytes.
+    rows.retain(|row| row.model != "granitehybrid" || row.settings.kv_offload);
+    let worst = check(&rows, &models(&rows, &here("tests/data/memory/kinds")));
+    for (key, [device, host]) in worst.iter().filter(|(_, worst)| worst.iter().any(|error| error.abs() > 0.1)) {
+        eprintln!("{key}: compute on the device {device:+.2}%, on the host {host:+.2}%");
+    }
+}
+
+#[test]
+fn all_of_llama_cpps_dry_runs() {
+    let Some(folder) = shared() else { return };
+    let rows = rows(&folder.join("ground_truth.csv"));
+    assert!(rows.len() >= 2_350, "{}", rows.len());
+    let worst = check(&rows, &models(&rows, &folder.join("headers")));
+    for (key, [device, host]) in worst {
+        eprintln!("{key}: compute on the device {device:+.2}%, on the host {host:+.2}%");
+    }
+}
+
+#[test]
+fn the_largest_window_is_that_of_the_dry_runs_and_never_above() {
+    let rows = rows(&here("tests/data/memory/ground_truth.csv"));
+    let models = models(&rows, &here("tests/data/memory/headers"));
+    for row in rows.iter().filter(|row| row.context.total() > 0 && row.settings.n_ctx >= 2048).step_by(3) {
+        let model = &models[&row.model];
+        if model.layers.iter().all(|layer| layer.rows.is_empty()) {
+            continue;
+        }
+        let streams = if row.settings.unified { 1 } else { row.settings.parallel };
+        let truth = row.weights.plus(row.context).plus(row.compute);
+        // What this window takes and not a byte more: it fits, the next does not.
+        let budget = Budget { device: truth.device, host: truth.host + row.output, unified: false };
+        let answer = largest(model, &row.settings, &budget, 262_144).unwrap();
+        let name = format!("{} {} {:?}: {answer:?}", row.model, row.placement, row.settings);
+        assert!(answer.n_ctx <= row.windows.0, "above: {name}");
+        assert!(row.windows.0 - answer.n_ctx <= 256 * streams, "too far below: {name}");
+        assert!(budget.lacks(&answer.cost).is_none(), "{name}");
+    }
+}
+
+#[test]
+fn largest_equals_a_search_step_by_step() {
+    let model = Model::of(&Gguf::open(&here("tests/data/memory/headers/smollm2-135m-instruct.gguf")).unwrap()).unwrap();
+    let settings = Settings { gpu_layers: GpuLayers::None, ..Settings::llama_server_parallel(0, 2) };
+    for host in [100_000_000, 130_000_000, 150_000_000, 200_000_000_u64, u64::MAX] {
+        let budget = Budget { device: 0, host, unified: false };
+        let fits = |steps: &u64| {
+            let settings = Settings { n_ctx: steps * 512, ..settings.clone() };
+            budget.lacks(&cost(&model, &settings).unwrap()).is_none()
+        };
+        let slow = (1..=16).take_while(fits).last().unwrap_or(0) * 512;
+        let answer = largest(&model, &settings, &budget, 8192).unwrap();
+        assert_eq!(answer.n_ctx, slow, "{host}: {}", answer.because);
+    }
+}
+
+#[test]
+fn unified_memory_counts_once() {
+    let model = Model::of(&Gguf::open(&here("tests/data/memory/headers/llama-3.1-8b.gguf")).unwrap()).unwrap();
+    let settings = Settings::llama_server(0);
+    let both = Budget { device: 6_000_000_000, host: 6_000_000_000, unified: false };
+    let one = Budget { device: 6_000_000_000, host: 6_000_000_000, unified: true };
+    let [both, one] = [both, one].map(|budget| largest(&model, &settings, &budget, 0).unwrap());
+    assert!(one.n_ctx > 0 && one.n_ctx < both.n_ctx, "{} {}", one.n_ctx, both.n_ctx);
+}
+
+#[test]
+fn settings_that_llama_cpp_refuses() {
+    let open =
+        |name: &str| Model::of(&Gguf::open(&here(&format!("tests/data/memory/headers/{name}.gguf"))).unwrap()).unwrap();
+    let (llama, deepseek) = (open("llama-3.1-8b"), open("deepseek-v3"));
+    let [f16, q8] = ["f16", "q8_0"].map(|name| Kind::named(name).unwrap());
+    let settings = Settings::llama_server(8192);
+    let refused = |model: &Model, settings: Settings| cost(model, &settings).unwrap_err().reason;
+    let no_flash = Settings { type_v: q8, flash_attn: false, ..settings.clone() };
+    assert!(refused(&llama, no_flash).contains("flash attention"));
+    let mixed = Settings { type_k: q8, type_v: f16, ..settings.clone() };
+    assert!(refused(&deepseek, mixed.clone()).contains("one type"));
+    assert!(cost(&llama, &mixed).is_ok());
+    let q4_k = Settings { type_k: Kind::named("q4_K").unwrap(), ..settings };
+    assert!(refused(&llama, q4_k).contains("head size 128"));
+}
+
+#[test]
+fn defaults_of_each_server() {
+    let server = Settings::llama_server(8192);
+    assert_eq!((server.parallel, server.unified, server.swa_full, server.outputs), (4, true, false, 4));
+    let two = Settings::llama_server_parallel(8192, 2);
+    assert_eq!((two.parallel, two.unified, two.outputs), (2, false, 2));
+    let ollama = Settings::ollama(4096, 2);
+    assert_eq!((ollama.n_ctx, ollama.parallel, ollama.unified), (8192, 2, false));
+    let library = Settings::libllama(8192);
+    assert_eq!((library.parallel, library.swa_full, library.outputs), (1, true, 0));
+}
+
+#[test]
+fn an_unknown_architecture_is_taken_as_full_attention_and_says_so() {
+    let gguf = Gguf::open(&here("tests/data/memory/headers/gemma-3-270m.gguf")).unwrap();
+    let known = Model::of(&gguf).unwrap();
+    let mut renamed = gguf.clone();
+    let metadata = std::mem::take(&mut renamed.metadata);
+    renamed.metadata = metadata.into_iter().map(|(key, value)| (key.replace("gemma3.", "gemma9."), value)).collect();
+    renamed.metadata.insert("general.architecture".to_owned(), crate::gguf::Value::Text("gemma9".to_owned()));
+    let unknown = Model::of(&renamed).unwrap();
+    assert!(unknown.layers.iter().all(|layer| layer.rows[0].cells == Cells::Full));
+    let settings = Settings::llama_server(32_768);
+    let [known, unknown] = [known, unknown].map(|model| cost(&model, &settings).unwrap());
+    assert!(unknown.kv.total() > known.kv.total());
+    assert!(matches!(unknown.source, Source::Assumed(_)) && !unknown.notes.is_empty());
+    assert_eq!(known.source, Source::Formula);
+}
+
+#[test]
+fn one_observation_corrects_every_other_window() {
+    let model = Model::of(&Gguf::open(&here("tests/data/memory/headers/qwen3-32b.gguf")).unwrap()).unwrap();
+    let settings = Settings::llama_server(8192);
+    let said = cost(&model, &settings).unwrap();
+    let seen = Split { device: said.compute.device + 5_000_000, host: said.compute.host - 1_000_000 };
+    let observed = Observed { compute: Some(seen), ..Observed::default() };
+    let correction = observed.correction(&model, &settings).unwrap();
+    let at = |n_ctx| Settings { n_ctx, ..settings.clone() };
+    assert_eq!(correction.cost(&model, &at(8192)).unwrap().compute, seen);
+    let (plain, other) = (cost(&model, &at(32_768)).unwrap(), correction.cost(&model, &at(32_768)).unwrap());
+    assert_eq!(other.compute.device - plain.compute.device, 5_000_000);
+    assert_eq!(other.source, Source::Observed);
+}
+
+#[test]
+fn headers_that_lie_give_numbers_or_errors() {
+    let gguf = Gguf::open(&here("tests/data/memory/headers/gpt-oss-20b.gguf")).unwrap();
+    let keys: Vec<String> = gguf.metadata.keys().filter(|key| key.starts_with("gpt-oss.")).cloned().collect();
+    for key in keys {
+        for value in [0, 1, 7, u64::from(u32::MAX), u64::MAX] {
+            let mut changed = gguf.clone();
+            changed.metadata.insert(key.clone(), crate::gguf::Value::Unsigned(value));
+            let Ok(model) = Model::of(&changed) else { continue };
+            for settings in [Settings::llama_server(8192), Settings { flash_attn: false, ..Settings::libllama(0) }] {
+                let _ = cost(&model, &settings).map(|cost| cost.total());
+            }
+        }
+    }
+}

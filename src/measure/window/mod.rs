@@ -1,0 +1,304 @@
+//! The window really loaded: asked of the server, kept a short while, corrected by what a refusal teaches; and, where the
+//! server lets a client set it, the window that the settings ask for. It loads a model anew only where that gives another
+//! window, and never back and forth.
+
+mod goal;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use crate::config::NumCtx;
+use crate::conversation::Tokens;
+use crate::upstream::{Error, Kind, Loaded, Upstream};
+
+use super::afford::Machine;
+pub use goal::Decision;
+use goal::Goal;
+
+/// How long an answer is taken as it is; after that it is asked anew.
+const FRESH: Duration = Duration::from_secs(5);
+
+/// A window, and where the number comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Window {
+    /// Tokens; `None` when nobody knows yet. Then requests go on untouched until a refusal teaches it.
+    pub tokens: Option<Tokens>,
+    /// Where it comes from, in words: `asked of /props`, `set by us`, `learnt from a refusal`, …
+    pub source: String,
+    /// The `num_ctx` to send with each request, where the server lets a client set it.
+    pub set: Option<Tokens>,
+    /// The trained length, where known. Never used as the window.
+    pub trained: Option<Tokens>,
+    /// The chat template, where the server shows it.
+    pub template: Option<Arc<str>>,
+    /// Where the model's file lies on the server's machine, where it says so.
+    pub model_path: Option<Arc<str>>,
+    /// Changes when the server loaded the model anew.
+    pub identity: String,
+    /// What happened to the window since it was last looked at; told once.
+    pub changed: Option<Change>,
+}
+
+/// A window that is not what it was, or not what was asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Change {
+    /// What it was, or was to be (tokens).
+    pub was: Option<Tokens>,
+    /// What the server was found to have (tokens).
+    pub found: Option<Tokens>,
+    /// What it is from now on (tokens).
+    pub now: Option<Tokens>,
+    /// Why.
+    pub why: String,
+}
+
+/// What is remembered of one model of one server.
+struct Entry {
+    loaded: Loaded,
+    /// When the server was asked; `None` when it is to be asked again.
+    at: Option<Instant>,
+    /// A window that a refusal taught, and the identity of the load it was learnt of.
+    learnt: Option<(Tokens, String)>,
+    /// The window this model is to have, and how it is going with that.
+    goal: Goal,
+}
+
+/// The windows of all models in use.
+#[derive(Default)]
+pub struct Windows {
+    machine: Machine,
+    entries: Mutex<HashMap<Key, Entry>>,
+    /// One at a time asks about a model, and those who wait use what it found: two that decide at once might decide
+    /// differently.
+    turns: Mutex<HashMap<Key, Arc<tokio::sync::Mutex<()>>>>,
+}
+
+/// The names of an upstream and of a model.
+type Key = (String, String);
+
+impl Windows {
+    /// No window is known yet. `machine` is where models are fitted.
+    pub fn on(machine: Machine) -> Windows {
+        Windows { machine, ..Windows::default() }
+    }
+
+    /// The machine that models are fitted to.
+    pub fn machine(&self) -> &Machine {
+        &self.machine
+    }
+
+    /// The window of a model now. A server that does not answer leaves the last known one, or none.
+    pub async fn of(&self, upstream: &Upstream, model: &str, num_ctx: &NumCtx) -> Window {
+        if upstream.kind().is_none() {
+            // What it is decides what names mean; whether it answers shows again below.
+            let _ = upstream.probe().await;
+        }
+        let key = key(upstream, model);
+        let turn = self.turn(&key);
+        let _turn = turn.lock().await;
+        let known = {
+            let entries = self.entries.lock();
+            let seen = |e: &Entry| {
+                (
+                    window(e, num_ctx),
+                    e.loaded.identity.clone(),
+                    e.at.is_some_and(|at| at.elapsed() < FRESH),
+                    e.goal.clone(),
+                )
+            };
+            entries.get(&key).map(seen)
+        };
+        if let Some((window, identity, true, _)) = &known
+            && self.still(upstream, model, identity).await
+        {
+            return window.clone();
+        }
+        let (known, goal) = match known {
+            Some((window, _, _, goal)) => (Some(window), goal),
+            None => (None, Goal::default()),
+        };
+        match self.ask(upstream, model, num_ctx, goal).await {
+            Ok((loaded, goal)) => {
+                let mut entries = self.entries.lock();
+                let learnt = entries.remove(&key).and_then(|e| e.learnt).filter(|(_, id)| *id == loaded.identity);
+                let entry = Entry { loaded, at: Some(Instant::now()), learnt, goal };
+                let mut out = window(&entry, num_ctx);
+                out.changed = change(known.as_ref(), &out, &entry);
+                entries.insert(key, entry);
+                out
+            }
+            Err(why) => known.unwrap_or_else(|| unknown(num_ctx, upstream, &why)),
+        }
+    }
+
+    fn turn(&self, key: &Key) -> Arc<tokio::sync::Mutex<()>> {
+        /// Names come from clients: they may not fill the memory.
+        const MOST: usize = 512;
+        let mut turns = self.turns.lock();
+        if turns.len() >= MOST {
+            turns.retain(|_, turn| Arc::strong_count(turn) > 1);
+        }
+        Arc::clone(turns.entry(key.clone()).or_default())
+    }
+
+    /// Whether what was seen a moment ago still holds. Ollama loads models anew whenever any program asks for it, so
+    /// there it is asked each time; another server would have to be started anew.
+    async fn still(&self, upstream: &Upstream, model: &str, identity: &str) -> bool {
+        if upstream.kind() != Some(Kind::Ollama) || model.is_empty() {
+            return true;
+        }
+        upstream.identity(model).await.is_none_or(|now| now == identity)
+    }
+
+    /// Asks the server. A model that Ollama has not loaded yet, or not with the window it is to have, is loaded first,
+    /// with the `num_ctx` that requests will carry: only then its window is known for sure.
+    async fn ask(
+        &self,
+        upstream: &Upstream,
+        model: &str,
+        num_ctx: &NumCtx,
+        mut goal: Goal,
+    ) -> Result<(Loaded, Goal), Error> {
+        let loaded = upstream.loaded(model).await?;
+        goal.found = None;
+        if upstream.kind() != Some(Kind::Ollama) || model.is_empty() {
+            goal.cannot(num_ctx, upstream);
+            return Ok((loaded, goal));
+        }
+        let set = goal.decide(num_ctx, upstream, model, &loaded, &self.machine).await;
+        if goal.holds(&loaded) {
+            goal.settle(&loaded);
+            return Ok((loaded, goal));
+        }
+        match upstream.load(model, set).await {
+            Ok(()) => {}
+            Err(Error::Status { .. }) if *num_ctx == NumCtx::Fit && set.is_some() => {
+                // It does not fit after all: what the server would load by itself is better than nothing.
+                goal.give_up("the server could not load it with the window that was to fit");
+                upstream.load(model, None).await?;
+            }
+            Err(why) => return Err(why),
+        }
+        let loaded = upstream.loaded(model).await?;
+        goal.settle(&loaded);
+        Ok((loaded, goal))
+    }
+
+    /// Remembers a window that a refusal taught. Returns whether it is news.
+    pub fn learn(&self, upstream: &Upstream, model: &str, tokens: Tokens) -> bool {
+        let mut entries = self.entries.lock();
+        let key = key(upstream, model);
+        let entry = entries.entry(key).or_insert_with(|| Entry {
+            loaded: Loaded::default(),
+            at: None,
+            learnt: None,
+            goal: Goal::default(),
+        });
+        let news = entry.loaded.window != Some(tokens) && entry.learnt.as_ref().map(|l| l.0) != Some(tokens);
+        entry.learnt = Some((tokens, entry.loaded.identity.clone()));
+        news
+    }
+
+    /// What was decided for a model with `num_ctx = "fit"`, if anything was.
+    pub fn decision(&self, upstream: &Upstream, model: &str) -> Option<Decision> {
+        let key = key(upstream, model);
+        self.entries.lock().get(&key).and_then(|entry| entry.goal.decision.clone())
+    }
+
+    /// Forgets what was asked of a server, so that the next request asks anew. What was decided stays.
+    pub fn forget(&self, upstream: &Upstream) {
+        let mut entries = self.entries.lock();
+        for ((name, _), entry) in entries.iter_mut() {
+            if name == upstream.name() {
+                entry.at = None;
+            }
+        }
+    }
+}
+
+fn key(upstream: &Upstream, model: &str) -> Key {
+    (upstream.name().to_owned(), upstream.canonical(model))
+}
+
+/// The window where the server does not answer and never did.
+fn unknown(num_ctx: &NumCtx, upstream: &Upstream, why: &Error) -> Window {
+    let (tokens, source) = match num_ctx {
+        NumCtx::Fixed(n) => (Some(*n), "configured".to_owned()),
+        _ => (None, format!("unknown: {why}")),
+    };
+    let set = tokens.filter(|_| upstream.kind() == Some(Kind::Ollama));
+    Window {
+        tokens,
+        source,
+        set,
+        trained: None,
+        template: None,
+        model_path: None,
+        identity: String::new(),
+        changed: None,
+    }
+}
+
+fn window(entry: &Entry, num_ctx: &NumCtx) -> Window {
+    let loaded = &entry.loaded;
+    let asked = loaded.window.filter(|w| *w > 0);
+    let set = entry.goal.set;
+    let (tokens, source) = match (&entry.learnt, num_ctx, asked) {
+        (Some((n, _)), _, _) => (Some(*n), "learnt from a refusal".to_owned()),
+        // A load by us shows in the server's answer too, clamped to what it could do.
+        (None, _, Some(asked)) if set.is_some() && !loaded.provisional => (
+            Some(asked.min(set.unwrap_or(asked))),
+            format!("{}, confirmed by {}", entry.goal.because(), loaded.asked_of),
+        ),
+        (None, NumCtx::Fixed(n), Some(asked)) if *n < asked => {
+            (Some(*n), "configured, below the loaded window".to_owned())
+        }
+        (None, NumCtx::Fixed(n), None) => (Some(*n), "configured".to_owned()),
+        (None, _, Some(asked)) => {
+            let guess = if loaded.provisional { ", not loaded yet" } else { "" };
+            (Some(asked), format!("asked of {}{guess}{}", loaded.asked_of, entry.goal.excuse()))
+        }
+        (None, _, None) => (None, format!("unknown: the server does not say{}", entry.goal.excuse())),
+    };
+    Window {
+        tokens,
+        source,
+        set,
+        trained: loaded.trained,
+        template: loaded.chat_template.as_deref().map(Arc::from),
+        model_path: loaded.model_path.as_deref().map(Arc::from),
+        identity: loaded.identity.clone(),
+        changed: None,
+    }
+}
+
+/// What happened between two looks, or at the first one between what was asked for and what was got.
+fn change(before: Option<&Window>, now: &Window, entry: &Entry) -> Option<Change> {
+    let was = match before {
+        Some(before) => before.tokens,
+        None => entry.goal.set,
+    };
+    let found = entry.goal.found.or(now.tokens);
+    if was.is_none() || found == was && now.tokens == was {
+        return None;
+    }
+    let why = if let Some(found) = entry.goal.found {
+        let then = match now.tokens {
+            Some(now) if now == found => "and that is left so",
+            _ => "and it was loaded again with the window it is to have",
+        };
+        format!("another program had the model loaded with {found} tokens, {then}")
+    } else if before.is_none() || entry.goal.set.is_some_and(|set| now.tokens.is_some_and(|now| now < set)) {
+        let trained = now.trained.is_some_and(|trained| now.tokens == Some(trained));
+        let limit = if trained { ": the model was trained for no more" } else { "" };
+        format!("the server loaded the model with a smaller window than was asked for{limit}")
+    } else {
+        "the server loaded the model anew, with another window".to_owned()
+    };
+    Some(Change { was, found, now: now.tokens, why })
+}

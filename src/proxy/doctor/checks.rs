@@ -1,0 +1,226 @@
+//! What may be wrong, one check each, and what to do about it.
+
+use std::path::Path;
+
+use super::{Finding, Seen, Server, Severity, loaded_window};
+use crate::config::{Config, NumCtx, Problem};
+use crate::measure::hardware::{GpuMemory, Hardware};
+use crate::proxy::grouped;
+use crate::upstream::{Kind, KindHint, ModelInfo, SMALLEST_DEFAULT_WINDOW, Upstream, client};
+
+/// System prompt and tools of common agents take 3,000 to 20,000 tokens, so a smaller window has little left.
+const ROOM_FOR_AGENTS: u32 = 8192;
+
+/// The first minor version 0.N of Ollama whose list of loaded models tells their windows.
+const OLLAMA_TELLS: u32 = 10;
+
+/// A setting that cannot be used.
+pub(super) fn of_config(problem: &Problem) -> Finding {
+    let fix =
+        problem.hint.clone().unwrap_or_else(|| "correct it; `config.toml` of the repository explains every key".into());
+    Finding::new(Severity::Broken, format!("{}: {}", problem.place, problem.message), fix)
+}
+
+pub(super) fn no_server() -> Finding {
+    Finding::new(
+        Severity::Broken,
+        "no inference server was found on 127.0.0.1:11434 (Ollama) or 127.0.0.1:8080 (llama.cpp)",
+        "start one, or name it: windowsill serve --upstream URL, or [[upstream]] in the config",
+    )
+}
+
+pub(super) fn server(server: &Server, upstream: &Upstream, findings: &mut Vec<Finding>) {
+    if let Err(why) = &server.kind {
+        let message = format!("{} at {} does not answer: {why}", server.name, server.url);
+        findings.push(Finding::new(Severity::Broken, message, "start it, or correct its URL and key"));
+        return;
+    }
+    if let (Some(Kind::Ollama), Some(version)) = (upstream.kind(), &server.version)
+        && let Some((0, minor)) = numbers(version)
+        // Builds from source call themselves 0.0.0.
+        && minor > 0
+        && minor < OLLAMA_TELLS
+    {
+        findings.push(Finding::new(
+            Severity::Warning,
+            format!("Ollama {version} does not tell the window of a loaded model"),
+            "update Ollama, or set `num_ctx` to a number",
+        ));
+    }
+    if server.models.is_empty() {
+        let fix =
+            if upstream.kind() == Some(Kind::Ollama) { "ollama pull MODEL" } else { "start the server with a model" };
+        findings.push(Finding::new(Severity::Warning, format!("{} lists no models", server.name), fix));
+    }
+}
+
+/// Major and minor of `0.13.5`.
+fn numbers(version: &str) -> Option<(u32, u32)> {
+    let mut parts = version.trim_start_matches('v').split('.');
+    Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+}
+
+pub(super) fn model(config: &Config, upstream: &Upstream, model: &ModelInfo, seen: &Seen, findings: &mut Vec<Finding>) {
+    let mut add = |severity, message: String, fix: String| findings.push(Finding::new(severity, message, fix));
+    let id = &model.id;
+    let loaded = seen.loaded.as_ref();
+    let window = loaded_window(loaded);
+    let (trained, _) = seen.trained(model);
+    let ollama = upstream.kind() == Some(Kind::Ollama);
+    if let (Some(window), Some(trained)) = (window, trained)
+        && window > trained.next_multiple_of(256)
+    {
+        let message = format!("{id} is loaded with {}, and was trained for {}", grouped(window), grouped(trained));
+        add(Severity::Warning, message, format!("load it with {} at most", grouped(trained)));
+    }
+    let afforded = match &seen.afforded {
+        Ok(afforded) => afforded,
+        Err(why) => {
+            if upstream.is_local() && matches!(upstream.kind(), Some(Kind::Ollama | Kind::LlamaServer { .. })) {
+                let message = format!("{id}: what it may have cannot be said: {why}");
+                add(Severity::Warning, message, "let windowsill run where it can read the model's file".into());
+            }
+            return;
+        }
+    };
+    if afforded.divided
+        && let Some(sharing) = &afforded.sharing
+    {
+        let fix = "one slot: -np 1; or one window for all: --kv-unified; or a larger -c";
+        add(Severity::Warning, format!("{id}: {sharing}"), fix.into());
+    }
+    let Some(best) = afforded.fits.best else {
+        let message = format!("{id} does not fit this machine: {}", afforded.fits.because);
+        add(Severity::Warning, message, "a smaller model, or one of fewer bits a weight".into());
+        return;
+    };
+    let larger = if ollama {
+        format!("num_ctx = \"fit\" in [window], or --num-ctx fit: {} fit", grouped(best))
+    } else {
+        format!("start the server with -c {}: a request then has {}", afforded.whole.unwrap_or(best), grouped(best))
+    };
+    // What nobody set, Ollama takes from the size of the GPU alone.
+    let foretold = ollama && window.is_none() && loaded.is_some_and(|loaded| loaded.window.is_none());
+    let will_have = window.or(foretold.then_some(SMALLEST_DEFAULT_WINDOW));
+    let Some(has) = will_have.filter(|_| config.window.num_ctx == NumCtx::Loaded) else { return };
+    let how = if foretold { "would be loaded with as little as" } else { "is loaded with" };
+    if u64::from(has) * 2 <= u64::from(best) {
+        let message = format!("{id} {how} {} tokens, and {} fit this machine", grouped(has), grouped(best));
+        add(Severity::Warning, message, larger);
+    } else if has < ROOM_FOR_AGENTS && trained.is_none_or(|trained| trained > has) {
+        let message = format!(
+            "{id} {how} {} tokens: system prompt and tools of an agent alone take 3,000 to 20,000",
+            grouped(has)
+        );
+        add(
+            Severity::Warning,
+            message,
+            "a model that needs less memory, or a quantized KV cache, leaves more for the window".into(),
+        );
+    }
+    let most = afforded.fits.gpu_and_ram.unwrap_or(best);
+    if window.is_some_and(|window| f64::from(window) > f64::from(most) * 1.1) {
+        let message = format!(
+            "{id} is loaded with {}, and the memory carries {}: {}",
+            grouped(has),
+            grouped(most),
+            afforded.fits.because
+        );
+        add(Severity::Warning, message, format!("load it with {} or less", grouped(most)));
+    }
+}
+
+pub(super) fn hardware(hardware: &Hardware, findings: &mut Vec<Finding>) {
+    for gpu in &hardware.gpus {
+        if let GpuMemory::Unknown(why) = &gpu.memory {
+            let message = format!("{}: its memory is not known ({why})", gpu.name);
+            findings.push(Finding::new(
+                Severity::Warning,
+                message,
+                "install or repair its driver; until then only RAM is counted on",
+            ));
+        }
+    }
+    for note in &hardware.notes {
+        findings.push(Finding::new(Severity::Note, note.clone(), "nothing, if that is as it should be"));
+    }
+}
+
+/// Tries to write where the record is kept, or would be. Leaves nothing behind.
+pub(super) fn data_dir(folder: &Path, findings: &mut Vec<Finding>) {
+    let there = folder.ancestors().find(|folder| folder.exists()).unwrap_or(folder);
+    let probe = there.join(format!(".windowsill-doctor-{}", std::process::id()));
+    let wrote = std::fs::write(&probe, b"");
+    let _ = std::fs::remove_file(&probe);
+    if let Err(e) = wrote {
+        let message = format!("data_dir {} cannot be written: {e}", folder.display());
+        findings.push(Finding::new(
+            Severity::Broken,
+            message,
+            "another folder with `data_dir` or --data-dir, or its owner's rights",
+        ));
+    }
+}
+
+/// Whether the front door is free.
+pub(super) async fn listen(config: &Config, findings: &mut Vec<Finding>) {
+    let address = config.listen;
+    if address.port() == 0 {
+        return;
+    }
+    let Err(e) = std::net::TcpListener::bind(address) else { return };
+    if e.kind() != std::io::ErrorKind::AddrInUse {
+        let message = format!("windowsill cannot listen on {address}: {e}");
+        findings.push(Finding::new(Severity::Broken, message, "another address with `listen` or --listen"));
+        return;
+    }
+    let fix = "another port with `listen` or --listen, or 0 for a free one";
+    findings.push(if is_windowsill(config).await {
+        Finding::new(
+            Severity::Note,
+            format!("a windowsill is running on {address}"),
+            format!("nothing, unless a second one is meant: {fix}"),
+        )
+    } else {
+        Finding::new(Severity::Broken, format!("another program listens on {address}"), fix)
+    });
+}
+
+/// Whether a windowsill answers there.
+async fn is_windowsill(config: &Config) -> bool {
+    let Ok(client) = client() else { return false };
+    let url = format!("http://{}", config.listen);
+    let Ok(door) = Upstream::new(client, "windowsill".into(), &url, KindHint::OpenAi) else { return false };
+    let headers = http::HeaderMap::new();
+    let asked = door.pass(http::Method::GET, "/healthz", &headers, bytes::Bytes::new().into());
+    let Ok(Ok(reply)) = tokio::time::timeout(crate::upstream::PROBE_LIMIT, asked).await else { return false };
+    match crate::proxy::read_up_to(reply.body, 1024).await {
+        Ok((bytes, None)) => bytes.as_ref() == b"ok\n",
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_compared_by_number() {
+        for (version, want) in [("0.13.5", Some((0, 13))), ("v0.9.0-rc1", Some((0, 9))), ("b1234", None), ("", None)] {
+            assert_eq!(numbers(version), want, "{version}");
+        }
+    }
+
+    #[test]
+    fn a_folder_is_tried_without_a_trace() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut findings = Vec::new();
+        data_dir(&dir.path().join("not/there/yet"), &mut findings);
+        assert_eq!(findings, []);
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+        let file = dir.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        data_dir(&file.join("below"), &mut findings);
+        assert_eq!(findings[0].severity, Severity::Broken);
+    }
+}

@@ -1,0 +1,76 @@
+//! The diagnosis for people.
+
+use super::{Diagnosis, Server};
+use crate::measure::hardware::room::size;
+use crate::measure::hardware::{Gpu, GpuMemory, Memory};
+use crate::proxy::grouped;
+
+impl Diagnosis {
+    /// The page.
+    pub fn text(&self) -> String {
+        let mut page = format!("windowsill {}\n\nServers\n", env!("CARGO_PKG_VERSION"));
+        if self.servers.is_empty() {
+            page += "  none\n";
+        }
+        self.servers.iter().for_each(|server| page += &server_text(server));
+        page += "\nMemory\n";
+        if let Some(ram) = &self.hardware.ram {
+            page += &format!("  RAM       {}\n", memory_text(ram));
+        }
+        if let Some(limit) = &self.hardware.limit {
+            page += &format!("  limit     {} free of {} ({})\n", size(limit.room), size(limit.max), limit.source);
+        }
+        if self.hardware.gpus.is_empty() {
+            page += "  no GPU\n";
+        }
+        self.hardware.gpus.iter().for_each(|gpu| page += &gpu_text(gpu));
+        let text = |key: &str| self.config[key].as_str().unwrap_or("none").to_owned();
+        page += &format!(
+            "\nConfig\n  file      {}\n  data_dir  {}\n  listen    {}\n",
+            text("file"),
+            text("data_dir"),
+            text("listen")
+        );
+        page += "\nProblems\n";
+        if self.findings.is_empty() {
+            page += "  none\n";
+        }
+        for finding in &self.findings {
+            page += &format!("  {}: {}\n    fix: {}\n", finding.severity.as_str(), finding.message, finding.fix);
+        }
+        page
+    }
+}
+
+fn server_text(server: &Server) -> String {
+    let kind = match &server.kind {
+        Ok(kind) => format!("{kind} {}", server.version.as_deref().unwrap_or("")).trim_end().to_owned(),
+        Err(why) => format!("no answer: {why}"),
+    };
+    let mut page = format!("  {} at {}: {kind}\n", server.name, server.url);
+    if !server.models.is_empty() {
+        page += &format!("    {:<36} {:>9} {:>9} {:>10}\n", "MODEL", "TRAINED", "LOADED", "AFFORDABLE");
+    }
+    let n = |n: Option<u32>| n.map_or_else(|| "-".to_owned(), grouped);
+    for (model, seen, _) in &server.models {
+        let trained = seen.as_ref().map_or(model.trained, |seen| seen.trained(model).0);
+        let loaded = seen.as_ref().map_or(model.window, |seen| super::loaded_window(seen.loaded.as_ref()));
+        let best = seen.as_ref().and_then(|seen| seen.afforded.as_ref().ok()).and_then(|a| a.fits.best);
+        page += &format!("    {:<36} {:>9} {:>9} {:>10}\n", model.id, n(trained), n(loaded), n(best));
+    }
+    page
+}
+
+fn memory_text(memory: &Memory) -> String {
+    format!("{} free of {} ({})", size(memory.free), size(memory.total), memory.source)
+}
+
+fn gpu_text(gpu: &Gpu) -> String {
+    let memory = match &gpu.memory {
+        GpuMemory::Own(memory) => memory_text(memory),
+        GpuMemory::Unified { part: Some(part), source } => format!("of RAM: {} ({source})", memory_text(part)),
+        GpuMemory::Unified { part: None, source } => format!("all of RAM ({source})"),
+        GpuMemory::Unknown(why) => format!("memory not known ({why})"),
+    };
+    format!("  {:<9} {memory}\n", gpu.name)
+}
