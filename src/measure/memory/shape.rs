@@ -359,7 +359,7 @@ impl Keys<'_> {
             return listed[index] != 0;
         }
         let interval = self.number("full_attention_interval").unwrap_or(default).max(1);
-        (index as u64) < model.trunk && (index as u64 + 1) % interval != 0
+        (index as u64) < model.trunk && !(index as u64 + 1).is_multiple_of(interval)
     }
 
     fn rows(&self, model: &Model, family: Family, index: usize, attention: &Attention) -> Vec<Row> {
@@ -478,7 +478,7 @@ impl Keys<'_> {
         let period = self.number("attention.sliding_window_pattern").unwrap_or(facts.period);
         let slides = |index: u64| match (period, facts.dense_first) {
             (0, _) => facts.period != 0,
-            (period, true) => index % period != 0,
+            (period, true) => !index.is_multiple_of(period),
             (period, false) => index % period < period - 1,
         };
         (Some(window), (0..count as u64).map(|index| index < model.trunk && slides(index)).collect())
