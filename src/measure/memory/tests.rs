@@ -99,7 +99,7 @@ fn bars(row: &Row, model: &Model) -> (f64, f64) {
     match row.model.as_str() {
         estimated if ESTIMATED.contains(&estimated) => (5.0, 150.0),
         // Its streams of embeddings are copied to the GPU whole where llama.cpp copies parts.
-        "gemma3n" if row.placement.ends_with("_layers") => (9.0, 60.0),
+        "gemma3n" if row.placement.ends_with("_layers") => (9.0, 15.0),
         "gemma3n" => (8.0, 8.0),
         // Its states are in RAM, and every block's scan on the GPU: laid out otherwise than here.
         "granitehybrid" if !row.settings.kv_offload => (30.0, 15.0),

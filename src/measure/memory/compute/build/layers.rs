@@ -250,9 +250,8 @@ impl Builder<'_> {
         let sum = self.g.each(&[projected, scaled]);
         let sum = self.g.each(&[sum]);
         let turned = self.g.permute(sum, [0, 2, 1, 3]);
-        let cur = self.g.same(&[turned]);
-        self.g.expand(cur);
-        Some(cur)
+        // Not run before the first block reads it.
+        Some(self.g.same(&[turned]))
     }
 
     fn per_layer(&mut self, layer: usize, cur: Id, extra: Option<Id>, _last: bool) -> Id {
