@@ -29,6 +29,7 @@ mod arch;
 mod cache;
 pub mod compute;
 mod fit;
+mod layers;
 mod observed;
 mod settings;
 pub mod shape;
