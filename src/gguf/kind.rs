@@ -76,7 +76,7 @@ impl Kind {
 
     /// The bytes that `elements` of one row take; `None` where they do not fill whole blocks, or pass a u64.
     pub fn row(self, elements: u64) -> Option<u64> {
-        if elements % self.block != 0 {
+        if !elements.is_multiple_of(self.block) {
             return None;
         }
         (elements / self.block).checked_mul(self.bytes)

@@ -131,9 +131,9 @@ impl<R: Read + Seek> Cursor<R> {
 
     /// Magic, version and the two counts: tensors, keys.
     pub(super) fn head(&mut self) -> Result<(u32, u64, u64)> {
-        let start = self.bytes::<4>("the magic number \"GGUF\"").or_else(|error| match error {
-            Error::Truncated { .. } => Err(Error::Magic { found: String::new() }),
-            error => Err(error),
+        let start = self.bytes::<4>("the magic number \"GGUF\"").map_err(|error| match error {
+            Error::Truncated { .. } => Error::Magic { found: String::new() },
+            error => error,
         })?;
         if &start != b"GGUF" {
             return Err(Error::Magic { found: start.escape_ascii().to_string() });

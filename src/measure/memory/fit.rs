@@ -62,7 +62,7 @@ type Costing<'a> = dyn Fn(&Settings) -> Result<Cost, Refused> + 'a;
 fn search(model: &Model, settings: &Settings, budget: &Budget, upto: u64, of: &Costing<'_>) -> Result<Answer, Refused> {
     let streams = if settings.unified { 1 } else { settings.sequences() };
     let step = streams.saturating_mul(256);
-    let wanted = if upto == 0 { model.trained } else { upto };
+    let wanted = if upto == 0 { model.trained } else { upto }.min(u64::from(u32::MAX));
     let at = |steps: u64| of(&Settings { n_ctx: steps.saturating_mul(step), ..settings.clone() });
     let first = at(1)?;
     if let Some(lack) = budget.lacks(&first) {

@@ -4,7 +4,17 @@
 //! ```text
 //! Gguf ──► Model::of ──► cost(&Model, &Settings)              ──► Cost: weights, kv, state, compute, output
 //!                        largest(&Model, &Settings, &Budget)  ──► Answer: n_ctx, because, cost
-//! a server's log or a dry run ──► Observed ──► Correction     ──► corrected_cost, largest_corrected
+//! a server's log or a dry run ──► Observed ──► Correction     ──► its cost, largest_corrected
+//! ```
+//!
+//! ```text
+//! Model::of(&Gguf) -> Result<Model, Error>
+//! Settings::llama_server(n_ctx) | llama_server_parallel(n_ctx, n) | ollama(num_ctx, n) | libllama(n_ctx) -> Settings
+//! cost(&Model, &Settings) -> Result<Cost, Refused>
+//! largest(&Model, &Settings, &Budget, upto) -> Result<Answer, Refused>
+//! Observed { weights, compute }.correction(&Model, &Settings) -> Result<Correction, Refused>
+//! Correction::cost(&self, &Model, &Settings) -> Result<Cost, Refused>
+//! largest_corrected(&Model, &Settings, &Budget, upto, &Correction) -> Result<Answer, Refused>
 //! ```
 //!
 //! Sizes are bytes, [`u64`], saturating. The facts are llama.cpp's (build 11434 unless a [`Build`] says otherwise); each
@@ -19,6 +29,7 @@ mod arch;
 mod cache;
 pub mod compute;
 mod fit;
+mod layers;
 mod observed;
 mod settings;
 pub mod shape;
@@ -28,6 +39,7 @@ pub use fit::{Answer, Budget, largest, largest_corrected};
 pub use observed::{Correction, Observed};
 pub use settings::{Build, GpuLayers, Refused, Settings};
 pub use shape::{Error, Model};
+pub use weights::{Place, Weight};
 
 /// Bytes on each side. Without a device, all is `host`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -30,6 +30,9 @@ impl Default for Build {
     }
 }
 
+/// `LLAMA_MAX_SEQ` (src/llama-cparams.h).
+const MAX_SEQUENCES: u64 = 256;
+
 /// Everything besides the model that decides what a context costs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
@@ -166,6 +169,13 @@ impl Settings {
     pub(crate) fn check(&self, model: &Model) -> Result<(), Refused> {
         let refused = |reason: String| Err(Refused { reason });
         let (k, v) = (self.type_k, self.type_v);
+        let numbers = [self.n_ctx, self.n_batch, self.n_ubatch, self.outputs, self.rollback, model.trained];
+        if numbers.iter().any(|number| *number > u64::from(u32::MAX)) {
+            return refused("windows and batches of more than 4,294,967,295 tokens are not possible".to_owned());
+        }
+        if self.parallel > MAX_SEQUENCES {
+            return refused(format!("{} sequences at once: at most {MAX_SEQUENCES} are possible", self.parallel));
+        }
         if self.n_batch == 0 && self.n_ubatch == 0 {
             return refused("n_batch and n_ubatch cannot both be zero".to_owned());
         }

@@ -89,8 +89,24 @@ fn off(said: u64, truth: u64) -> f64 {
     (said as f64 - truth as f64) / (truth.max(1) as f64) * 100.0
 }
 
-/// Kinds whose graph is only estimated: nothing is promised of their compute buffers but a note.
-const ESTIMATED: [&str; 8] = ["bloom", "deci", "deepseek32", "glm-dsa", "gemma3n", "kimi-linear", "rwkv6", "rwkv7"];
+/// Kinds whose graph is only estimated: of their compute buffers it is only promised that they are not too small, and that
+/// the cost says so.
+const ESTIMATED: [&str; 4] = ["deci", "kimi-linear", "rwkv6", "rwkv7"];
+
+/// How far compute may be off, in percent: too small, too large.
+fn bars(row: &Row, model: &Model) -> (f64, f64) {
+    let hybrid = model.layers.iter().any(|layer| layer.state.is_some());
+    match row.model.as_str() {
+        estimated if ESTIMATED.contains(&estimated) => (5.0, 150.0),
+        // Its streams of embeddings are copied to the GPU whole where llama.cpp copies parts.
+        "gemma3n" if row.placement.ends_with("_layers") => (9.0, 15.0),
+        "gemma3n" => (8.0, 8.0),
+        // Its states are in RAM, and every block's scan on the GPU: laid out otherwise than here.
+        "granitehybrid" if !row.settings.kv_offload => (30.0, 15.0),
+        _ if row.settings.flash_attn && row.settings.kv_offload && !hybrid => (5.0, 5.0),
+        _ => (15.0, 15.0),
+    }
+}
 
 /// Checks every row: windows, weights, context and output to the byte; compute and total within their bars. Gives the
 /// worst errors of compute.
@@ -103,9 +119,9 @@ fn check(rows: &[Row], models: &HashMap<String, Model>) -> BTreeMap<String, [f64
         assert_eq!(cost.weights, row.weights, "{name}");
         assert_eq!(cost.context(), row.context, "{name}");
         assert_eq!(cost.output, row.output, "{name}");
+        let (below, above) = bars(row, &models[&row.model]);
         let estimated = ESTIMATED.contains(&row.model.as_str());
-        let hybrid = models[&row.model].layers.iter().any(|layer| layer.state.is_some());
-        let bar = if row.settings.flash_attn && row.settings.kv_offload && !hybrid { 5.0 } else { 15.0 };
+        assert_eq!(estimated, matches!(cost.source, Source::Assumed(_)), "{name}");
         let key = format!(
             "{} {} {}{}",
             row.model,
@@ -118,12 +134,12 @@ fn check(rows: &[Row], models: &HashMap<String, Model>) -> BTreeMap<String, [f64
         for (slot, (said, truth)) in entry.iter_mut().zip(sides) {
             let error = if said.abs_diff(truth) < 4096 { 0.0 } else { off(said, truth) };
             *slot = if error.abs() > slot.abs() { error } else { *slot };
-            assert!(estimated || error.abs() <= bar, "{name}: compute {said}, llama.cpp says {truth}: {error:.1}%");
+            assert!(-below <= error && error <= above, "{name}: compute {said}, llama.cpp says {truth}: {error:.1}%");
         }
         let truth = row.weights.plus(row.context).plus(row.compute).total() + row.output;
         let bar = if row.weights.total() > 1 << 30 { 1.0 } else { 3.0 };
         let error = off(cost.total(), truth).abs();
-        assert!(estimated || error <= bar, "{name}: total {} of {truth}: {error:.2}%", cost.total());
+        assert!(above > 15.0 || below > 15.0 || error <= bar, "{name}: total {} of {truth}: {error:.2}%", cost.total());
     }
     worst
 }
@@ -137,10 +153,8 @@ fn the_excerpt_of_llama_cpps_dry_runs() {
 
 #[test]
 fn models_of_all_kinds() {
-    let mut rows = rows(&here("tests/data/memory/kinds.csv"));
+    let rows = rows(&here("tests/data/memory/kinds.csv"));
     assert!(rows.len() > 700, "{}", rows.len());
-    // Few floats: their totals are small, and so are the bars in bytes.
-    rows.retain(|row| row.model != "granitehybrid" || row.settings.kv_offload);
     let worst = check(&rows, &models(&rows, &here("tests/data/memory/kinds")));
     for (key, [device, host]) in worst.iter().filter(|(_, worst)| worst.iter().any(|error| error.abs() > 0.1)) {
         eprintln!("{key}: compute on the device {device:+.2}%, on the host {host:+.2}%");
@@ -268,10 +282,29 @@ fn one_observation_corrects_every_other_window() {
 
 #[test]
 fn headers_that_lie_give_numbers_or_errors() {
-    let gguf = Gguf::open(&here("tests/data/memory/headers/gpt-oss-20b.gguf")).unwrap();
-    let keys: Vec<String> = gguf.metadata.keys().filter(|key| key.starts_with("gpt-oss.")).cloned().collect();
+    for name in [
+        "headers/gpt-oss-20b",
+        "headers/deepseek-v3",
+        "headers/qwen3-next-80b-a3b",
+        "kinds/gemma3n",
+        "kinds/jamba",
+        "kinds/lfm2moe",
+        "kinds/glm-dsa",
+        "kinds/nemotron_h_moe",
+        "kinds/gemma4-e",
+        "kinds/rwkv7",
+        "kinds/step35",
+    ] {
+        lying(&Gguf::open(&here(&format!("tests/data/memory/{name}.gguf"))).unwrap());
+    }
+}
+
+/// Every number of a header replaced by others, one at a time.
+fn lying(gguf: &Gguf) {
+    let prefix = format!("{}.", gguf.text("general.architecture").unwrap());
+    let keys: Vec<String> = gguf.metadata.keys().filter(|key| key.starts_with(&prefix)).cloned().collect();
     for key in keys {
-        for value in [0, 1, 7, u64::from(u32::MAX), u64::MAX] {
+        for value in [0, 1, 7, u64::MAX] {
             let mut changed = gguf.clone();
             changed.metadata.insert(key.clone(), crate::gguf::Value::Unsigned(value));
             let Ok(model) = Model::of(&changed) else { continue };

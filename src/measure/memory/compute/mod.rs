@@ -25,7 +25,9 @@ pub(super) fn reserve(
         let (mut graph, assumed) = build::build(model, settings, window, pinned);
         let plan = schedule::schedule(&mut graph, has_device);
         let (device, host) = allocate::peaks(&graph, &plan);
-        (Split { device, host }, assumed)
+        // What is estimated gets a quarter on top.
+        let margin = |bytes: u64| if assumed.is_some() { bytes.saturating_add(bytes / 4) } else { bytes };
+        (Split { device: margin(device), host: margin(host) }, assumed)
     };
     let (split, assumed) = peaks(false);
     if has_device && !settings.kv_offload && !settings.flash_attn {
@@ -36,6 +38,23 @@ pub(super) fn reserve(
              the GPU and {} in RAM, where llama.cpp's own dry run says what stands here",
             real.device, real.host
         ));
+    }
+    if let Some(what) = &assumed {
+        notes.push(what.clone());
+    }
+    if has_device && settings.type_v.quantized() | settings.type_k.quantized() && settings.flash_attn {
+        notes.push(
+            "on CUDA, flash attention may copy a layer's quantized keys and values to f16 beside this; Metal and other \
+             devices add copies of their own"
+                .to_owned(),
+        );
+    }
+    if has_device && (settings.cpu_moe > 0 || !matches!(settings.gpu_layers, GpuLayers::All)) {
+        notes.push(
+            "weights in RAM that a GPU evaluates for large batches are copied to it: room for the largest of them is not \
+             counted"
+                .to_owned(),
+        );
     }
     (split, assumed)
 }

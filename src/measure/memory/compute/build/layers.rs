@@ -9,6 +9,9 @@ impl Builder<'_> {
     pub(super) fn layer(&mut self, layer: usize, input: Id, last: bool, extra: Option<Id>) -> Id {
         let model = self.model;
         let kind = &model.layers[layer];
+        if self.streams_of_embeddings() > 1 {
+            return self.streamed_layer(layer, input, extra);
+        }
         let normed = self.pre_norm(layer, input);
         if kind.state.is_some() && kind.attention.is_some() {
             return self.both(layer, input, normed, last);
@@ -128,7 +131,7 @@ impl Builder<'_> {
     }
 
     /// Attention of any kind: plain, gated, or compressed.
-    fn attention_part(&mut self, layer: usize, normed: Id, at: Attention) -> Id {
+    pub(super) fn attention_part(&mut self, layer: usize, normed: Id, at: Attention) -> Id {
         if self.model.mla.is_some() || self.has(layer, "attn_kv_a_mqa.weight") {
             return self.latent_attention(layer, normed, at);
         }
@@ -154,7 +157,7 @@ impl Builder<'_> {
         if self.style.llama4 {
             (q, k) = self.llama4_heads(layer, q, k);
         }
-        let v = if self.model.arch == "gemma4" { self.g.each(&[v]) } else { v };
+        let v = if matches!(self.model.arch.as_str(), "gemma4" | "gemma3n") { self.g.each(&[v]) } else { v };
         if self.style.scaled_queries {
             q = self.g.each(&[q]);
         }
@@ -247,9 +250,8 @@ impl Builder<'_> {
         let sum = self.g.each(&[projected, scaled]);
         let sum = self.g.each(&[sum]);
         let turned = self.g.permute(sum, [0, 2, 1, 3]);
-        let cur = self.g.same(&[turned]);
-        self.g.expand(cur);
-        Some(cur)
+        // Not run before the first block reads it.
+        Some(self.g.same(&[turned]))
     }
 
     fn per_layer(&mut self, layer: usize, cur: Id, extra: Option<Id>, _last: bool) -> Id {

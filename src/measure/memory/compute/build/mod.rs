@@ -1,6 +1,7 @@
 //! The graph that llama.cpp reserves at load, layer by layer, made from the shapes of the tensors: what is in the file is
 //! what runs. Mirrors src/llama-graph.cpp and src/models/*.cpp of build 11434.
 
+mod altup;
 mod attention;
 mod feed_forward;
 mod layers;
@@ -99,6 +100,9 @@ impl Builder<'_> {
         let mut state = self.embeddings();
         self.make_inputs();
         let extra = self.per_layer_inputs(state);
+        if self.streams_of_embeddings() > 1 {
+            state = self.spread_embeddings(state);
+        }
         let trunk = usize::try_from(self.model.trunk).unwrap_or(usize::MAX).min(self.model.layers.len());
         for index in 0..trunk {
             state = self.layer(index, state, index + 1 == trunk, extra);
@@ -297,6 +301,10 @@ impl Builder<'_> {
     /// After the last block: norm and logits.
     fn head(&mut self, state: Id) {
         let mut cur = state;
+        if self.streams_of_embeddings() > 1 {
+            cur = self.joined_embeddings(state);
+            cur = self.wanted_rows(cur);
+        }
         let late = !self.style.early_rows;
         if late && self.style.hidden_out == style::Hidden::BeforeNorm {
             self.g.set_output(cur);

@@ -332,7 +332,9 @@ impl Builder<'_> {
         let widths =
             self.model.tensors.iter().filter(|(name, ne)| name.starts_with(&prefix) && ne[0] == self.model.embd);
         let total = widths.fold(self.model.embd, |sum: u64, (_, ne)| sum.saturating_add(ne[1]));
-        let total = total.min(self.model.embd.saturating_mul(24));
+        // RWKV 7 keeps about twice as many intermediate results as RWKV 6.
+        let times = if self.model.arch.ends_with("rwkv7") { 2 } else { 1 };
+        let total = total.min(self.model.embd.saturating_mul(24)).saturating_mul(times);
         let (conv, state) = self.states(layer);
         let past = self.gather(conv, |_, _, _| None);
         let states = self.gather(state, |_, _, _| None);

@@ -1,5 +1,6 @@
 //! What an architecture's graph does that its tensors do not show.
 
+use super::super::super::Source;
 use super::super::super::shape::Model;
 
 /// Where the hidden state leaves the graph for draft heads, and so all its rows are kept to the end.
@@ -175,7 +176,61 @@ impl Style {
             scaled_queries: is(&["gemma", "gemma2", "gemma3", "phi2", "phi3"]),
             early_rows: hidden_out == Hidden::No,
             hidden_out,
-            assumed: None,
+            assumed: estimated(model).then(|| format!("the graph of {arch} is estimated, erring high")),
         }
     }
+}
+
+/// Architectures whose graph is not built here node by node.
+const ESTIMATED: &[&str] = &[
+    "arctic",
+    "bailingmoe3",
+    "bert",
+    "chameleon",
+    "clef",
+    "cogvlm",
+    "deci",
+    "deepseek4",
+    "dflash",
+    "dots3note",
+    "dream",
+    "eagle3",
+    "eurobert",
+    "gemma-embedding",
+    "glm5-next",
+    "graniteswitch",
+    "grok",
+    "grovemoe",
+    "hrm_text",
+    "hy_v4",
+    "jina-bert-v2",
+    "jina-bert-v3",
+    "kimi-k3",
+    "kimi-linear",
+    "llada",
+    "llada-moe",
+    "minimax-01",
+    "minimax-m3",
+    "modern-bert",
+    "nanbeige",
+    "neo-bert",
+    "nomic-bert",
+    "nomic-bert-moe",
+    "plamo2",
+    "pockettts",
+    "qwen3tts",
+    "qwen4exp",
+    "rnd1",
+    "arwkv7",
+    "rwkv6",
+    "rwkv6qwen2",
+    "rwkv7",
+    "t5",
+    "t5encoder",
+    "talkie",
+    "wavtokenizer-dec",
+];
+
+fn estimated(model: &Model) -> bool {
+    ESTIMATED.contains(&model.arch.as_str()) || model.source != Source::Formula
 }
