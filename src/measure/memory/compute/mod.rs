@@ -1,7 +1,7 @@
 //! Scratch buffers: what llama.cpp reserves for the largest graph it will run.
 //!
-//! The graph is built from the tensors' shapes ([`build`]), split between the GPU and the CPU ([`schedule`]) and laid out
-//! in memory ([`allocate`]) as llama.cpp and ggml do it; the peaks are the sizes of the buffers. Nothing is fitted to
+//! The graph is built from the tensors' shapes (`build`), split between the GPU and the CPU (`schedule`) and laid out
+//! in memory (`allocate`) as llama.cpp and ggml do it; the peaks are the sizes of the buffers. Nothing is fitted to
 //! measurements.
 
 mod allocate;
