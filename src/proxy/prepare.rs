@@ -10,11 +10,11 @@ use tracing::{debug, warn};
 use super::live::Ahead;
 use super::prefix::{Prefix, client_marks};
 use super::{App, Error, headers};
-use crate::apply;
+use crate::apply::{self, recall};
 use crate::config::{ModelHints, Resolved};
 use crate::conversation::edit::View;
 use crate::conversation::wire::openai_chat::{self, Request};
-use crate::conversation::{Conversation, Digest, Tokens, chain, repair};
+use crate::conversation::{Conversation, Digest, Message, Tokens, repair};
 use crate::measure::window::Window;
 use crate::measure::{self, Known, Sureness, tokens};
 use crate::plan::emergency::{self, Refusal};
@@ -22,6 +22,7 @@ use crate::plan::rewrite::{self, Out};
 use crate::plan::{self, Action, Facts, Lines, Plan, Policy, Regions};
 use crate::store::{Located, Original};
 use crate::upstream::Upstream;
+use crate::usage::Reported;
 
 /// The window that is assumed where nobody knows it: so large that nothing is ever rewritten for it.
 const UNKNOWN_WINDOW: Tokens = 1 << 30;
@@ -101,6 +102,12 @@ pub(super) struct Prepared {
     pub warnings: Vec<String>,
     /// What tells the messages as the client sent them from others.
     pub client_marks: Vec<u64>,
+    /// The client's tools with ours behind them, where the model may have it once something left its prompt.
+    pub tools: Option<Bytes>,
+    /// What the reply recalled: messages of ours behind the prompt.
+    pub recalled: Vec<Out>,
+    /// Where something was recalled, prompt tokens of the first round as the server counted them.
+    pub first_prompt: Option<Tokens>,
     /// What it has in common with the last prompt of the conversation, once that is known.
     pub prefix: Option<Prefix>,
     /// Counts this request as under way.
@@ -117,6 +124,11 @@ impl Prepared {
     pub(super) fn pressure(&self) -> f64 {
         let window = self.window.tokens.unwrap_or(UNKNOWN_WINDOW);
         f64::from(self.tokens + self.after.output_reserved) / f64::from(window.max(1))
+    }
+
+    /// Prompt tokens of what was planned, as the server counted them: without what was recalled.
+    pub(super) fn counted(&self, reported: &Reported) -> Option<Tokens> {
+        if self.recalled.is_empty() { reported.prompt } else { self.first_prompt }
     }
 
     /// Sets our headers on a reply.
@@ -137,6 +149,8 @@ impl Prepared {
 struct Draft<'a> {
     upstream: &'a Arc<Upstream>,
     request: &'a Request,
+    /// With the tools that the last prompt had.
+    held: &'a Request,
     policy: Policy,
     old: View,
     key: String,
@@ -176,7 +190,9 @@ impl App {
         let repaired = self.repair(&mut request, &policy.policy)?;
         let session = headers::text(from_client, &headers::SESSION);
         let seed = format!("{}\n{}", session.as_deref().unwrap_or(""), request.model);
-        let chain = chain::chain(&seed, &request.conversation.body);
+        let (body, chain) = self.woven(&seed, std::mem::take(&mut request.conversation.body));
+        request.conversation.body = body;
+        request.withdraw();
         let located = self.store.locate(&chain)?;
         let id = name(located.as_ref(), &chain, session.as_deref());
         let stored = self.store.view(&chain)?.map(|(_, view)| View::clone(&view)).unwrap_or_default();
@@ -192,6 +208,11 @@ impl App {
                 conversation.body = body;
             }
         }
+        let tools = self.tool_for(&request, &policy, from_client);
+        if let Some(tools) = tools.as_ref().filter(|_| !old.edits.is_empty()) {
+            request.offer(tools.clone());
+        }
+        let (mut with_tool, mut without) = (None, None);
         let mut draft = Draft {
             upstream,
             policy: policy.policy.clone(),
@@ -199,16 +220,36 @@ impl App {
             can_count: upstream.can_count(),
             counted: None,
             request: &request,
+            held: &request,
             old,
             id: &id,
             source: window.source.clone(),
             warnings,
         };
-        let (facts, sureness) = self.measured(&mut draft, &chain, &window, depth, &policy, attempt).await;
+        let (mut facts, sureness) = self.measured(&mut draft, &chain, &window, depth, &policy, attempt).await;
+        if let Some(tools) = tools.as_ref().filter(|_| !draft.request.offers() && rewrites(&draft, &facts)) {
+            let offering: &mut Request = with_tool.insert(request.clone());
+            offering.offer(tools.clone());
+            draft.request = offering;
+            facts.tools += self.measure.count(&draft.key, recall::DEFINITION);
+        }
         let lines =
             (draft.policy != policy.policy && attempt == Attempt::First).then(|| Lines::of(&facts, &policy.policy));
-        let drafted = self.draft(&mut draft, facts, sureness, &chain, from_client, attempt).await?;
+        let again = draft.request.offers().then(|| facts.clone());
+        let mut drafted = self.draft(&mut draft, facts, sureness, &chain, from_client, attempt).await;
+        if let (Err(e), Some(mut facts)) = (&drafted, again)
+            && e.is_too_long()
+        {
+            // No request is refused for a tool of ours.
+            let bare: &mut Request = without.insert(draft.request.clone());
+            bare.withdraw();
+            draft.request = bare;
+            facts.tools = facts.tools.saturating_sub(self.measure.count(&draft.key, recall::DEFINITION));
+            drafted = self.draft(&mut draft, facts, sureness, &chain, from_client, attempt).await;
+        }
+        let drafted = drafted?;
         let Draft { key, warnings, .. } = draft;
+        let request = without.or(with_tool).unwrap_or(request);
         let changed = drafted.view != stored;
         let raw_estimate = self.measure.raw_total(&request.conversation, &drafted.view);
         let mut actions = layers(&drafted.plan, policy.policy.strategy);
@@ -243,6 +284,9 @@ impl App {
             because,
             warnings,
             client_marks,
+            tools,
+            recalled: Vec::new(),
+            first_prompt: None,
             prefix: None,
             flight: None,
             id,
@@ -261,6 +305,25 @@ impl App {
             }
             Some(ahead)
         })
+    }
+
+    /// The body with what earlier replies recalled, as the server knows it, and its chain hashes.
+    fn woven(&self, seed: &str, body: Vec<Message>) -> (Vec<Message>, Vec<Digest>) {
+        recall::weave(seed, body, |chain, reply| {
+            self.store.recalled(chain, &reply.digest).unwrap_or_else(|e| {
+                warn!(error = %e, "what an earlier reply recalled cannot be read");
+                Vec::new()
+            })
+        })
+    }
+
+    /// The tools of a request with ours behind them, where the model may have it at all.
+    fn tool_for(&self, request: &Request, policy: &Resolved, from_client: &HeaderMap) -> Option<Bytes> {
+        let off = !policy.recall || headers::is_off(from_client, &headers::RECALL);
+        if off || request.choices > 1 || !policy.policy.template.tool_role {
+            return None;
+        }
+        recall::offered(request.own_tools()?)
     }
 
     fn repair(&self, request: &mut Request, policy: &Policy) -> Result<Vec<String>, Error> {
@@ -400,7 +463,7 @@ impl App {
                 written = Some(
                     self.written(
                         draft.upstream,
-                        draft.request,
+                        draft.held,
                         draft.id,
                         &draft.old,
                         &plan,
@@ -558,6 +621,11 @@ fn tighten(facts: &mut Facts) -> bool {
     let more = facts.output_reserved > least;
     facts.output_reserved = facts.output_reserved.min(least);
     more
+}
+
+/// Whether something is about to leave the prompt. A plan is cheap beside what follows it.
+fn rewrites(draft: &Draft<'_>, facts: &Facts) -> bool {
+    !plan::plan(&draft.request.conversation, facts, &draft.policy).actions.is_empty()
 }
 
 /// The policy for a history that was forwarded before: the same history gives the same bytes, unless they no longer fit.
