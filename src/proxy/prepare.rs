@@ -212,7 +212,7 @@ impl App {
         if let Some(tools) = tools.as_ref().filter(|_| !old.edits.is_empty()) {
             request.offer(tools.clone());
         }
-        let (mut with_tool, mut without) = (None, None);
+        let (mut with_tool, mut without, mut added) = (None, None, 0);
         let mut draft = Draft {
             upstream,
             policy: policy.policy.clone(),
@@ -231,7 +231,8 @@ impl App {
             let offering: &mut Request = with_tool.insert(request.clone());
             offering.offer(tools.clone());
             draft.request = offering;
-            facts.tools += self.measure.count(&draft.key, recall::DEFINITION);
+            added = self.measure.count(&draft.key, recall::DEFINITION);
+            facts.tools += added;
         }
         let lines =
             (draft.policy != policy.policy && attempt == Attempt::First).then(|| Lines::of(&facts, &policy.policy));
@@ -244,10 +245,13 @@ impl App {
             let bare: &mut Request = without.insert(draft.request.clone());
             bare.withdraw();
             draft.request = bare;
+            added = 0;
             facts.tools = facts.tools.saturating_sub(self.measure.count(&draft.key, recall::DEFINITION));
             drafted = self.draft(&mut draft, facts, sureness, &chain, from_client, attempt).await;
         }
-        let drafted = drafted?;
+        let mut drafted = drafted?;
+        // Before, it was not there.
+        drafted.plan.before.tools = drafted.plan.before.tools.saturating_sub(added);
         let Draft { key, warnings, .. } = draft;
         let request = without.or(with_tool).unwrap_or(request);
         let changed = drafted.view != stored;

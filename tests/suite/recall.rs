@@ -397,7 +397,7 @@ fn bad_calls_get_clear_answers_and_nothing_of_other_conversations() {
         (json!({"id": "/etc/passwd"}).to_string(), "is no id of this conversation's record"),
         (json!({"query": "Secretive"}).to_string(), "nothing that left the prompt matches `Secretive`"),
         (json!({"query": "lease cursor flush", "limit": 100000}).to_string(), "hits 1-1 of 1"),
-        (json!({"query": "\"* OR NEAR(a) --"}).to_string(), "hits 1-1"),
+        (json!({"query": "lease\" OR NEAR(a, 1) --"}).to_string(), "hits 1-1"),
         (json!({"query": "quarter past nine"}).to_string(), "Zanzibar"),
         (json!({"query": "xyzzy"}).to_string(), "nothing that left the prompt matches `xyzzy`"),
         (json!({"id": own, "offset": 100_000}).to_string(), "is past its end"),
@@ -405,7 +405,7 @@ fn bad_calls_get_clear_answers_and_nothing_of_other_conversations() {
         (json!({"id": own, "offset": "3", "limit": "2"}).to_string(), "lines 3-4 of"),
         (format!("{{\"id\": \"{own}\", "), "lines 1-"),
         ("{}".into(), "the call could not be read"),
-        ("not json at all".into(), "nothing that left the prompt matches"),
+        ("not json at all".into(), "hits 1-1"),
         (String::new(), "the call could not be read"),
     ] {
         fake.clear();
@@ -455,6 +455,7 @@ fn what_is_too_large_is_cut_to_the_room_there_is() {
         let mut sent = evicted();
         proxy.chat(&sent).ok();
         let id = id_in(&fake.last());
+        fake.clear();
         scripted(&fake, 1 << 20, move |n, seen| {
             let all = [0, 1, 2].map(|_| call(json!({"id": id, "limit": 1_000_000})));
             if tokens(&seen.json()) >= 4096 {
@@ -468,10 +469,7 @@ fn what_is_too_large_is_cut_to_the_room_there_is() {
             assert_eq!(read_whole(&answer).text, "Enough.");
             for seen in fake.mains() {
                 assert!(tokens(&seen.json()) < 4096, "{kind:?}: {}", tokens(&seen.json()));
-                assert_eq!(
-                    faults(&json!({"messages": sent.messages, "tools": sent.value()["tools"]}), &seen.json()).len(),
-                    0
-                );
+                assert_eq!(faults(&sent.value(), &seen.json()), Vec::<String>::new(), "{kind:?}: turn {n}");
             }
             fake.clear();
         }
@@ -564,13 +562,9 @@ fn it_works_before_ollama() {
 fn templates_without_tools_and_strict_ids() {
     let fake = Fake::start(Kind::LlamaServer, 8192);
     let profiles = tempfile::tempdir().unwrap();
-    std::fs::write(profiles.path().join("bare.toml"), "models = [\"nothing-*\"]\n[template]\ntool_role = false\n")
+    std::fs::write(profiles.path().join("bare.toml"), "[match]\nnames = []\n[template]\ntool_role = false\n").unwrap();
+    std::fs::write(profiles.path().join("nine.toml"), "[match]\nnames = []\n[template]\ntool_call_id_length = 9\n")
         .unwrap();
-    std::fs::write(
-        profiles.path().join("nine.toml"),
-        "models = [\"nothing-*\"]\n[template]\ntool_call_id_length = 9\n",
-    )
-    .unwrap();
     let toml = format!("profile_dir = {:?}\n", profiles.path());
     let proxy = TestProxy::with(&[fake.url()], &toml);
     let post = |chat: &Chat, profile: &str| {

@@ -20,7 +20,7 @@ pub const NAME: &str = "windowsill_recall";
 
 /// The tool as it stands behind the client's own. These bytes are part of every prompt of a conversation: to change them
 /// is to have the server evaluate all of these prompts once more.
-pub const DEFINITION: &str = r#"{"type":"function","function":{"name":"windowsill_recall","description":"Reads back earlier parts of this conversation that were shortened, cleared or summarized to save context, as they were. Give the id that a marker names (windowsill recall ID), or words to search for.","parameters":{"type":"object","properties":{"id":{"type":"string","description":"such as r3f9a0c12d4e5"},"query":{"type":"string","description":"words to search for"},"offset":{"type":"integer","description":"first line to show, from 1"},"limit":{"type":"integer","description":"most lines to show"}}}}}"#;
+pub const DEFINITION: &str = r#"{"type":"function","function":{"name":"windowsill_recall","description":"Read back earlier text of this conversation that was cut, cleared or summarized to save context. Give the id that a marker names (windowsill recall ID), or a query to search for.","parameters":{"type":"object","properties":{"id":{"type":"string"},"query":{"type":"string"},"offset":{"type":"integer","description":"first line, from 1"},"limit":{"type":"integer","description":"most lines"}}}}}"#;
 
 /// A text without what a chat template would take for its own.
 pub fn clean(text: &str) -> std::borrow::Cow<'_, str> {

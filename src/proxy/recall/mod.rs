@@ -249,13 +249,13 @@ impl Answering {
 
     /// Notes what was recalled, before the client can come back with the reply.
     async fn remember(&mut self) {
-        let Some(recalled) = self.to_remember() else { return };
+        let Some(recalled) = self.unremembered() else { return };
         if let Err(e) = self.app.store.record(Batch { recalled: Some(recalled), ..Batch::default() }).await {
             warn!(error = %e, "what was recalled is not in the record: the next prompt will lack it");
         }
     }
 
-    fn to_remember(&mut self) -> Option<Recalled> {
+    fn unremembered(&mut self) -> Option<Recalled> {
         let chain = *self.prepared.as_ref()?.chain.last()?;
         // A reply without any is only noted where another reply to the same prompt had some.
         if self.remembered || self.made.is_empty() && !self.app.store.has_recalled(&chain) {
@@ -284,7 +284,7 @@ impl Answering {
 
     /// Takes in how it ended. Only the first call counts.
     fn finish(&mut self, end: relay::End) {
-        if let Some(recalled) = self.to_remember()
+        if let Some(recalled) = self.unremembered()
             && let Err(e) = self.app.store.record_later(Batch { recalled: Some(recalled), ..Batch::default() })
         {
             debug!(error = %e, "what was recalled is not in the record");
