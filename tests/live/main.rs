@@ -12,6 +12,7 @@
 
 mod llama;
 mod ollama;
+mod recall;
 mod restart;
 mod summary;
 mod support;

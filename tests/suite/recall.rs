@@ -536,6 +536,70 @@ fn a_client_that_hangs_up_stops_the_round_under_way() {
 }
 
 #[test]
+fn another_reply_to_the_same_prompt_has_what_it_recalled_itself() {
+    let (fake, proxy, sent, id) = started(Kind::LlamaServer, "");
+    scripted(&fake, 1 << 20, move |n, _| match n {
+        0 => turn("", vec![call(json!({"id": id, "limit": 3}))]),
+        1 => turn("With it.", vec![]),
+        _ => turn("Without.", vec![]),
+    });
+    let one = read_whole(&proxy.chat(&sent).ok()).text;
+    let again = read_whole(&proxy.chat(&sent).ok()).text;
+    assert_eq!((one.as_str(), again.as_str()), ("With it.", "Without."));
+    let rounds = fake.mains();
+    assert_eq!(rounds[0].body, rounds[2].body, "the same history is the same request");
+    for (reply, recalled) in
+        [("With it.", 1), ("Without.", 0), ("  With it.\n", 1), ("Edited by the user.", 0), ("With it.", 1)]
+    {
+        proxy.chat(&sent.clone().assistant(reply).user("Go on.")).ok();
+        assert_eq!(results(&fake.last()).len(), recalled, "{reply}");
+    }
+    // A reply that the client keeps in part, after it was stopped.
+    let (fake, proxy, sent, id) = started(Kind::LlamaServer, "");
+    scripted(&fake, 1 << 20, move |n, _| match n {
+        0 => turn("", vec![call(json!({"id": id, "limit": 3}))]),
+        _ => turn("A long story.", vec![]),
+    });
+    read(&proxy.chat(&sent.clone().stream()).ok());
+    proxy.chat(&sent.assistant("A long").user("Stop.")).ok();
+    assert_eq!(results(&fake.last()).len(), 1, "nothing better is known");
+}
+
+#[test]
+fn what_was_recalled_is_cleared_and_folded_like_any_result() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let proxy = TestProxy::with(&[fake.url()], "[context]\nbackground = false\n");
+    let mut sent = evicted();
+    proxy.chat(&sent).ok();
+    let id = id_in(&fake.last());
+    let next = std::sync::atomic::AtomicBool::new(true);
+    fake.script(move |seen| {
+        if !seen.is_main() {
+            return Play::Usual;
+        }
+        let recalls = next.fetch_xor(true, std::sync::atomic::Ordering::SeqCst);
+        let calls = if recalls { vec![call(json!({"id": id}))] } else { vec![] };
+        Play::Json(200, whole_reply(seen, 0, if recalls { "" } else { "So." }, &calls))
+    });
+    let (mut cleared, mut folded) = (false, false);
+    let mut last: Vec<Value> = Vec::new();
+    for n in 0..24 {
+        sent = sent.assistant("So.").user(&format!("Again, {n}. {}", prose(n, 300)));
+        let answer = proxy.chat(&sent).ok();
+        let seen = fake.last();
+        super::proxy::sound(&sent, &seen, 4096);
+        let mine = seen.messages();
+        if answer.action() == "none" {
+            assert_eq!(mine[..last.len()], last[..], "turn {n}");
+        }
+        last = mine;
+        cleared |= results(&seen).iter().any(|r| r.contains("cleared to save context") && r.contains(TOOL));
+        folded |= answer.action().contains("summarize");
+    }
+    assert!(cleared && folded, "cleared: {cleared}, folded: {folded}");
+}
+
+#[test]
 fn it_works_before_ollama() {
     let fake = Fake::start(Kind::Ollama, 8192);
     let proxy = TestProxy::before(&fake);
