@@ -9,12 +9,13 @@ use tracing::{debug, warn};
 
 use super::live::Ahead;
 use super::prefix::{Prefix, client_marks};
+use super::recall::rewrites;
 use super::{App, Error, headers};
 use crate::apply::{self, recall};
 use crate::config::{ModelHints, Resolved};
 use crate::conversation::edit::View;
 use crate::conversation::wire::openai_chat::{self, Request};
-use crate::conversation::{Conversation, Digest, Message, Tokens, repair};
+use crate::conversation::{Conversation, Digest, Tokens, repair};
 use crate::measure::window::Window;
 use crate::measure::{self, Known, Sureness, tokens};
 use crate::plan::emergency::{self, Refusal};
@@ -227,7 +228,10 @@ impl App {
             warnings,
         };
         let (mut facts, sureness) = self.measured(&mut draft, &chain, &window, depth, &policy, attempt).await;
-        if let Some(tools) = tools.as_ref().filter(|_| !draft.request.offers() && rewrites(&draft, &facts)) {
+        if let Some(tools) = tools
+            .as_ref()
+            .filter(|_| !draft.request.offers() && rewrites(&draft.request.conversation, &facts, &draft.policy))
+        {
             let offering: &mut Request = with_tool.insert(request.clone());
             offering.offer(tools.clone());
             draft.request = offering;
@@ -309,25 +313,6 @@ impl App {
             }
             Some(ahead)
         })
-    }
-
-    /// The body with what earlier replies recalled, as the server knows it, and its chain hashes.
-    fn woven(&self, seed: &str, body: Vec<Message>) -> (Vec<Message>, Vec<Digest>) {
-        recall::weave(seed, body, |chain, reply| {
-            self.store.recalled(chain, &reply.digest).unwrap_or_else(|e| {
-                warn!(error = %e, "what an earlier reply recalled cannot be read");
-                Vec::new()
-            })
-        })
-    }
-
-    /// The tools of a request with ours behind them, where the model may have it at all.
-    fn tool_for(&self, request: &Request, policy: &Resolved, from_client: &HeaderMap) -> Option<Bytes> {
-        let off = !policy.recall || headers::is_off(from_client, &headers::RECALL);
-        if off || request.choices > 1 || !policy.policy.template.tool_role {
-            return None;
-        }
-        recall::offered(request.own_tools()?)
     }
 
     fn repair(&self, request: &mut Request, policy: &Policy) -> Result<Vec<String>, Error> {
@@ -625,11 +610,6 @@ fn tighten(facts: &mut Facts) -> bool {
     let more = facts.output_reserved > least;
     facts.output_reserved = facts.output_reserved.min(least);
     more
-}
-
-/// Whether something is about to leave the prompt. A plan is cheap beside what follows it.
-fn rewrites(draft: &Draft<'_>, facts: &Facts) -> bool {
-    !plan::plan(&draft.request.conversation, facts, &draft.policy).actions.is_empty()
 }
 
 /// The policy for a history that was forwarded before: the same history gives the same bytes, unless they no longer fit.

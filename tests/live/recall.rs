@@ -44,7 +44,7 @@ fn a_model_reads_back_within_its_reply() {
         let mut messages = messages.clone();
         messages.push(json!({"role": "user", "content": format!("Look up {word}.")}));
         bench.relay.take();
-        let reply = http::post(&bench.windowsill.chat_url(), &request(&messages));
+        let reply = http::post(&bench.windowsill.chat_url(), request(&messages));
         assert_eq!(reply.status, 200, "{}", reply.text);
         assert!(reply.is_done(), "{}", reply.text);
         let events = reply.events();

@@ -10,6 +10,7 @@
 
 mod filter;
 mod lookup;
+mod offer;
 mod stream;
 
 use std::sync::Arc;
@@ -33,6 +34,7 @@ use crate::upstream::{ChatOptions, Reply, Upstream};
 use crate::usage::Reported;
 use filter::{Call, Filter, call_json};
 
+pub(super) use offer::rewrites;
 pub(super) use stream::streamed;
 
 /// Rounds of one reply that may end in calls of ours. The one behind them has no such tool.
