@@ -113,6 +113,16 @@ impl Template {
         self.render_as_is(&self.normalized(messages), tools, options)
     }
 
+    /// Renders a whole chat request (OpenAI's shape) as llama-server does: messages, tools, and what else of it the template sees.
+    pub fn render_request(&self, request: &Value, options: &Options) -> Result<String, TemplateError> {
+        let messages = request["messages"].as_array().map_or(&[][..], Vec::as_slice);
+        let mut options = options.clone();
+        if let Some(kwargs) = request["chat_template_kwargs"].as_object() {
+            options.kwargs.extend(kwargs.clone());
+        }
+        self.render(messages, request.get("tools"), &options)
+    }
+
     fn render_as_is(&self, messages: &[Value], tools: Option<&Value>, o: &Options) -> Result<String, TemplateError> {
         let mut context: Map<String, Value> = Map::new();
         let tools = tools.filter(|t| t.as_array().is_none_or(|a| !a.is_empty()));
