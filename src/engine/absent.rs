@@ -24,6 +24,16 @@ impl Vocabulary {
         match self.0 {}
     }
 
+    /// The prompt in pieces that are counted apart.
+    pub fn pieces(&self, _text: &str) -> Vec<(usize, Tokens)> {
+        match self.0 {}
+    }
+
+    /// The tokens of a prompt, the whole in one go.
+    pub fn tokenize(&self, _text: &str) -> Vec<i32> {
+        match self.0 {}
+    }
+
     /// The model's chat template.
     pub fn chat_template(&self) -> Option<&str> {
         match self.0 {}

@@ -56,6 +56,7 @@ impl Vocabulary {
     /// # Errors
     /// When the file cannot be read, is no GGUF with a vocabulary, or holds what llama.cpp would not survive.
     pub fn load(path: &Path) -> Result<Vocabulary, VocabularyError> {
+        super::FileId::of(path)?;
         let broken = |what: String| VocabularyError::Broken { path: path.to_owned(), what };
         let header = header::read(path).map_err(|e| match e {
             HeaderError::Io(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
@@ -81,15 +82,22 @@ impl Vocabulary {
     /// The tokens of a prompt, as llama-server counts them: its own special tokens are read as such wherever they stand,
     /// and the first token is added where the model wants it. What was counted before costs next to nothing.
     pub fn count(&self, text: &str) -> Tokens {
+        self.pieces(text).iter().fold(0, |sum, (_, tokens)| sum.saturating_add(*tokens))
+    }
+
+    /// The prompt in pieces that are counted apart: where each ends, and its tokens. What the tokenizer adds of its own
+    /// belongs to the first. A text has at least one piece.
+    pub fn pieces(&self, text: &str) -> Vec<(usize, Tokens)> {
         let vocab = self.model.vocab();
-        let mut total = vocab.tokenize(b"", true, true).len() as u64;
+        let mut added = Tokens::try_from(vocab.tokenize(b"", true, true).len()).unwrap_or(0);
         let mut from = 0;
+        let mut out = Vec::new();
         for end in self.cuts.ends(text) {
-            let piece = &text[from..end];
+            let tokens = self.piece(&vocab, &text[from..end]);
+            out.push((end, tokens + std::mem::take(&mut added)));
             from = end;
-            total += u64::from(self.piece(&vocab, piece));
         }
-        Tokens::try_from(total).unwrap_or(Tokens::MAX)
+        out
     }
 
     /// The tokens of a prompt, the whole in one go: what [`Vocabulary::count`] must come to.

@@ -26,6 +26,8 @@ pub struct Window {
     pub trained: Option<Tokens>,
     /// The chat template, where the server shows it.
     pub template: Option<Arc<str>>,
+    /// Where the model's file lies on the server's machine, where it says so.
+    pub model_path: Option<Arc<str>>,
     /// Changes when the server loaded the model anew.
     pub identity: String,
 }
@@ -70,7 +72,7 @@ impl Windows {
                     _ => (None, format!("unknown: {why}")),
                 };
                 let set = fixed(num_ctx, upstream);
-                Window { tokens, source, set, trained: None, template: None, identity: String::new() }
+                Window { tokens, source, set, trained: None, template: None, model_path: None, identity: String::new() }
             }),
         }
     }
@@ -140,6 +142,7 @@ fn window(entry: &Entry, upstream: &Upstream, num_ctx: &NumCtx) -> Window {
         set,
         trained: loaded.trained,
         template: loaded.chat_template.as_deref().map(Arc::from),
+        model_path: loaded.model_path.as_deref().map(Arc::from),
         identity: loaded.identity.clone(),
     }
 }
