@@ -69,3 +69,6 @@ impl FileId {
         &self.path
     }
 }
+
+#[cfg(all(test, feature = "engine"))]
+mod tests;

@@ -24,6 +24,9 @@ const REMEMBERED: usize = 1 << 16;
 /// Pieces shorter than this are counted again rather than looked up.
 const WORTH_REMEMBERING: usize = 64;
 
+/// Bytes of a piece that is cut further where the vocabulary allows.
+const CHUNK: usize = 2048;
+
 /// llama.cpp's regular expressions recurse once a character on some texts; this is enough for the longest.
 const STACK: usize = 1 << 30;
 
@@ -35,6 +38,9 @@ pub struct Vocabulary {
     model: LlamaModel,
     header: Header,
     cuts: Cuts,
+    /// SentencePiece without any word that holds a line break: tokens the space put before a text takes. Such a
+    /// vocabulary may be counted line by line.
+    lines: Option<Tokens>,
     bos: String,
     eos: String,
     counted: Mutex<LruCache<Digest, Tokens>>,
@@ -73,10 +79,12 @@ impl Vocabulary {
         let model = LlamaModel::load_from_file(backend, path, &params)
             .map_err(|_| broken("llama.cpp cannot read it (cut short, or newer than this build)".into()))?;
         let vocab = model.vocab();
-        let cuts = Cuts::new(&specials(&vocab));
+        let specials = specials(&vocab);
+        let cuts = Cuts::new(&specials);
+        let lines = by_lines(&vocab, &header, &specials);
         let (bos, eos) = (piece(&vocab, vocab.bos()), piece(&vocab, vocab.eos()));
         let counted = Mutex::new(LruCache::new(NonZeroUsize::new(REMEMBERED).expect("not zero")));
-        Ok(Vocabulary { cuts, bos, eos, counted, header, model })
+        Ok(Vocabulary { cuts, lines, bos, eos, counted, header, model })
     }
 
     /// The tokens of a prompt, as llama-server counts them: its own special tokens are read as such wherever they stand,
@@ -113,9 +121,27 @@ impl Vocabulary {
         if let Some(known) = self.counted.lock().get(&digest) {
             return *known;
         }
-        let counted = Tokens::try_from(tokens(vocab, text, false).len()).unwrap_or(Tokens::MAX);
+        let counted = match self.lines {
+            Some(prefix) if text.len() > 2 * CHUNK => self.chunks(vocab, text, prefix),
+            _ => Tokens::try_from(tokens(vocab, text, false).len()).unwrap_or(Tokens::MAX),
+        };
         self.counted.lock().put(digest, counted);
         counted
+    }
+
+    /// Counts from line break to line break, each begun with one: llama.cpp takes time by the square for bytes in a row
+    /// that are no words of the vocabulary.
+    fn chunks(&self, vocab: &LlamaVocab<'_>, text: &str, prefix: Tokens) -> Tokens {
+        let mut total: Tokens = 0;
+        let mut from = 0;
+        while from < text.len() {
+            let near = (from + CHUNK).min(text.len());
+            let end = memchr::memchr(b'\n', &text.as_bytes()[near..]).map_or(text.len(), |at| near + at);
+            let counted = Tokens::try_from(tokens(vocab, &text[from..end], false).len()).unwrap_or(Tokens::MAX);
+            total = total.saturating_add(if from == 0 { counted } else { counted.saturating_sub(prefix) });
+            from = end;
+        }
+        total
     }
 
     /// The model's chat template.
@@ -147,6 +173,18 @@ impl Vocabulary {
     pub fn adds_eos(&self) -> bool {
         self.model.vocab().should_add_eos()
     }
+}
+
+/// What [`Vocabulary::lines`] says. A line break that is in no word is never joined with its neighbors, so that a text may
+/// be cut before it; nor may a special token hold one, or swallow it from far.
+fn by_lines(vocab: &LlamaVocab<'_>, header: &Header, specials: &[Special]) -> Option<Tokens> {
+    let alone = header.tokenizer == "llama"
+        && vocab
+            .tokens()
+            .all(|t| vocab.text(t).is_none_or(|w| w.to_bytes() == b"\n" || !w.to_bytes().contains(&b'\n')))
+        && specials.iter().all(|s| !s.text.contains('\n') && !s.strips_left);
+    let count = |text: &[u8]| vocab.tokenize(text, false, true).len();
+    alone.then(|| Tokens::try_from((2 * count(b"\n")).saturating_sub(count(b"\n\n"))).unwrap_or(0))
 }
 
 /// llama.cpp, started once and silent.
