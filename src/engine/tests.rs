@@ -1,5 +1,7 @@
 //! Real vocabularies where they are at hand (`shared/data/vocab`), and files that are broken or made to harm.
 
+#![expect(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests: a panic is how they fail")]
+
 use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;

@@ -85,8 +85,37 @@ impl Counter {
         Ok((self.vocabulary.count(&text), request["messages"].as_array().map_or(0, Vec::len)))
     }
 
+    /// The prompt tokens of a request for a server that renders prompts in a way of its own: by the model's template, or
+    /// all words and tool definitions as they stand, whichever is more (some templates leave the tools out). Without the
+    /// marks around messages.
+    ///
+    /// # Errors
+    /// When the request is no JSON.
+    pub fn at_least(&self, request: &[u8]) -> Result<(Tokens, usize), CountError> {
+        let request: Value = serde_json::from_slice(request)?;
+        let rendered = self.render(&request).map_or(0, |text| self.vocabulary.count(&text));
+        let messages = request["messages"].as_array().map_or(&[][..], Vec::as_slice);
+        let mut words = self.tools_spelled(&request);
+        let mut add = |text: Option<&str>| words = words.saturating_add(text.map_or(0, |t| self.vocabulary.count(t)));
+        for message in messages {
+            add(message["content"].as_str());
+            message["content"].as_array().into_iter().flatten().for_each(|part| add(part["text"].as_str()));
+            for call in message["tool_calls"].as_array().into_iter().flatten() {
+                add(call["function"]["name"].as_str());
+                add(call["function"]["arguments"].as_str());
+            }
+        }
+        Ok((rendered.max(words), messages.len()))
+    }
+
+    /// The tool definitions as text.
+    fn tools_spelled(&self, request: &Value) -> Tokens {
+        let tools = request["tools"].as_array().filter(|t| !t.is_empty());
+        tools.map_or(0, |t| self.vocabulary.count(&Value::Array(t.clone()).to_string()))
+    }
+
     /// As [`Counter::total`], media included, with the share of each message. `weights` are the estimated costs of the body's messages:
-    /// what cannot be told apart in the prompt is shared out by them.
+    /// what cannot be told apart in the prompt is shared out by them. `foreign`: the server renders in a way of its own.
     ///
     /// # Errors
     /// When the template refuses it.
@@ -95,12 +124,15 @@ impl Counter {
         request: &[u8],
         conversation: &Conversation,
         weights: &[Cost],
+        foreign: bool,
     ) -> Result<Counted, CountError> {
         let request: Value = serde_json::from_slice(request)?;
         let text = self.render(&request)?;
         let pieces = self.vocabulary.pieces(&text);
         let (mut head, mut body) = shares(&text, &pieces, conversation, weights);
         let tools = self.tools(&request).min(pieces.iter().map(|(_, n)| n).sum());
+        // Another rendering may have the tools where the model's own template leaves them out.
+        let unseen = if tools == 0 && foreign { self.tools_spelled(&request) } else { 0 };
         // Most templates put the tools before the messages; some into the first or the last user message.
         let mut rest = tools.saturating_sub(head);
         head -= tools - rest;
@@ -115,7 +147,7 @@ impl Counter {
         }
         let costs = body.iter().zip(weights).zip(&conversation.body).map(|((n, w), m)| split(*n, w, m)).collect();
         let seen: Tokens = conversation.system.iter().flat_map(|m| &m.media).map(tokens::media).sum();
-        Ok(Counted { system: head.saturating_add(seen), tools: tools - rest, costs })
+        Ok(Counted { system: head.saturating_add(seen), tools: tools - rest + unseen, costs })
     }
 
     /// Tokens of a text on its own.

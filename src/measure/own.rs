@@ -163,7 +163,9 @@ impl Model {
     pub async fn total(&self, upstream: &Upstream, body: &Bytes, media: Tokens) -> Option<Exact> {
         let counter = Arc::clone(&self.counter);
         let request = body.clone();
-        let counted = tokio::task::spawn_blocking(move || counter.total(&request)).await.ok()?;
+        let foreign = self.is_foreign(upstream);
+        let count = move || if foreign { counter.at_least(&request) } else { counter.total(&request) };
+        let counted = tokio::task::spawn_blocking(count).await.ok()?;
         let (own, messages) = match counted {
             Ok(own) => own,
             Err(e) => {
@@ -204,10 +206,22 @@ impl Model {
     }
 
     /// The shares of the messages of a request.
-    pub async fn shares(&self, body: &Bytes, conversation: &Conversation, weights: Vec<Cost>) -> Option<Counted> {
+    pub async fn shares(
+        &self,
+        upstream: &Upstream,
+        body: &Bytes,
+        conversation: &Conversation,
+        weights: Vec<Cost>,
+    ) -> Option<Counted> {
         let counter = Arc::clone(&self.counter);
         let (body, talk) = (body.clone(), conversation.clone());
-        tokio::task::spawn_blocking(move || counter.counted(&body, &talk, &weights)).await.ok()?.ok()
+        let foreign = self.is_foreign(upstream);
+        tokio::task::spawn_blocking(move || counter.counted(&body, &talk, &weights, foreign)).await.ok()?.ok()
+    }
+
+    /// Whether the server may render prompts otherwise than by the model's template, and cannot be asked for its count.
+    fn is_foreign(&self, upstream: &Upstream) -> bool {
+        !self.state.lock().verified && !upstream.can_count()
     }
 
     /// Tokens of a text on its own.

@@ -461,7 +461,10 @@ impl App {
     async fn shares(&self, draft: &Draft<'_>, facts: &mut Facts) {
         let Some(own) = &draft.own else { return };
         let conversation = &draft.request.conversation;
-        let Some(counted) = own.shares(&draft.request.body, conversation, facts.costs.clone()).await else { return };
+        let Some(counted) = own.shares(draft.upstream, &draft.request.body, conversation, facts.costs.clone()).await
+        else {
+            return;
+        };
         facts.system = counted.system;
         facts.tools = counted.tools;
         facts.costs = counted.costs;

@@ -244,10 +244,11 @@ fn ministral(message: &mut Value) {
 fn thinking(message: &mut Value, instead: bool) {
     let Some(reasoning) = message.get("reasoning_content").cloned() else { return };
     message["thinking"] = reasoning;
-    if instead && message.get("tool_calls").is_some() {
-        if let Some(fields) = message.as_object_mut() {
-            fields.shift_remove("content");
-        }
+    if instead
+        && message.get("tool_calls").is_some()
+        && let Some(fields) = message.as_object_mut()
+    {
+        fields.shift_remove("content");
     }
 }
 
@@ -257,10 +258,10 @@ fn in_call_order(messages: &mut [Value]) {
     let mut at = 0;
     while at < messages.len() {
         let role = messages[at]["role"].as_str().unwrap_or_default();
-        if role == "assistant" {
-            if let Some(calls) = messages[at]["tool_calls"].as_array() {
-                order = calls.iter().map(|c| c["id"].as_str().unwrap_or_default().to_owned()).collect();
-            }
+        if role == "assistant"
+            && let Some(calls) = messages[at]["tool_calls"].as_array()
+        {
+            order = calls.iter().map(|c| c["id"].as_str().unwrap_or_default().to_owned()).collect();
         }
         if role != "user" && role != "tool" {
             at += 1;
