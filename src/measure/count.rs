@@ -18,6 +18,14 @@ use crate::plan::Cost;
 /// Bytes of a message that are looked for in the prompt.
 const PROBE: usize = 64;
 
+/// Tokens of the marks around a message, and around a call.
+const MARKS: usize = 5;
+/// As above, around a call.
+const CALL_MARKS: usize = 12;
+
+/// Tokens with which a template may introduce tool definitions.
+const INTRODUCTION: Tokens = 160;
+
 /// Why a request cannot be counted here.
 #[derive(Debug, thiserror::Error)]
 pub enum CountError {
@@ -86,8 +94,7 @@ impl Counter {
     }
 
     /// The prompt tokens of a request for a server that renders prompts in a way of its own: by the model's template, or
-    /// all words and tool definitions as they stand, whichever is more (some templates leave the tools out). Without the
-    /// marks around messages.
+    /// all words and tool definitions as they stand, whichever is more (some templates leave the tools out).
     ///
     /// # Errors
     /// When the request is no JSON.
@@ -95,8 +102,13 @@ impl Counter {
         let request: Value = serde_json::from_slice(request)?;
         let rendered = self.render(&request).map_or(0, |text| self.vocabulary.count(&text));
         let messages = request["messages"].as_array().map_or(&[][..], Vec::as_slice);
-        let mut words = self.tools_spelled(&request);
+        // Words that introduce the tools, and a wider spelling of them.
+        let mut words = match self.tools_spelled(&request) {
+            0 => 0,
+            tools => tools + tools / 8 + INTRODUCTION,
+        };
         let mut add = |text: Option<&str>| words = words.saturating_add(text.map_or(0, |t| self.vocabulary.count(t)));
+        let calls = messages.iter().filter_map(|m| m["tool_calls"].as_array()).map(Vec::len).sum::<usize>();
         for message in messages {
             add(message["content"].as_str());
             message["content"].as_array().into_iter().flatten().for_each(|part| add(part["text"].as_str()));
@@ -105,7 +117,8 @@ impl Counter {
                 add(call["function"]["arguments"].as_str());
             }
         }
-        Ok((rendered.max(words), messages.len()))
+        let marks = messages.len() * MARKS + calls * CALL_MARKS;
+        Ok((rendered.max(words.saturating_add(Tokens::try_from(marks).unwrap_or(Tokens::MAX))), messages.len()))
     }
 
     /// The tool definitions as text.

@@ -27,7 +27,7 @@ const KEPT: usize = 4;
 const REMEMBERED: usize = 256;
 
 /// Replies whose figures correct the count.
-const REPLIES: usize = 8;
+const REPLIES: usize = 3;
 
 /// What another rendering than ours may add to a prompt before anything is known of it: a message, and the whole.
 const UNKNOWN_PER_MESSAGE: f64 = 6.0;
@@ -250,7 +250,8 @@ impl State {
         // It tends to be a constant for the whole and one for each message.
         let slope = match self.replies.iter().find(|r| r.0 != newest.0) {
             Some(other) => (newest.1 - other.1) / (newest.0 as f64 - other.0 as f64),
-            None => newest.1.max(0.0) / (newest.0.max(1) as f64),
+            // One reply tells the whole, not what each new message will add.
+            None => (newest.1 / (newest.0.max(1) as f64)).max(UNKNOWN_PER_MESSAGE),
         };
         let slope = slope.clamp(-UNKNOWN_PER_MESSAGE, 4.0 * UNKNOWN_PER_MESSAGE);
         let at = |r: &(usize, f64)| r.1 + slope * (n - r.0 as f64);
@@ -299,6 +300,6 @@ mod tests {
         // One that renders less.
         let mut less = State::default();
         less.replies.push_back((4, -30.0));
-        assert_eq!(less.difference(8), (-30.0, true));
+        assert_eq!(less.difference(8), (-6.0, true));
     }
 }
