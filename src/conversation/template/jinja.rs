@@ -75,7 +75,7 @@ pub(super) struct Raise(pub(super) String);
 /// training and changes nothing here; lists in a namespace are changed in place by `append` and `pop(0)`;
 /// what is not there may be added to a text.
 pub(super) fn prepared(source: &str) -> String {
-    static RULES: LazyLock<[(Regex, &str); 6]> = LazyLock::new(|| {
+    static RULES: LazyLock<[(Regex, &str); 7]> = LazyLock::new(|| {
         let rule = |pattern: &str| Regex::new(pattern).expect("the pattern is a constant and a test runs it");
         [
             (rule(r"\{%(-?)\s*generation\s*(-?)%\}"), "{%${1} if true ${2}%}"),
@@ -90,6 +90,8 @@ pub(super) fn prepared(source: &str) -> String {
             ),
             // Nothing, added to a text, is no text.
             (rule(r#"('[^'\n]*'|"[^"\n]*")\s*\+\s*(\w+(?:\.\w+)+)\s*(-?\}\})"#), "${1} + (${2} | some) ${3}"),
+            // minijinja panics on an empty list that is read backwards this way.
+            (rule(r"(\w+(?:\.\w+)*)\[::-1\]"), "(${1} | reverse)"),
             (rule(r"~\s*([A-Za-z_]\w*)\s*~"), "~ (${1} | some) ~"),
         ]
     });

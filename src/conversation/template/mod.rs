@@ -275,7 +275,10 @@ impl Template {
             all.push(("add_generation_prompt".into(), Jinja::from(true)));
         }
         let template = self.env.get_template(NAME).map_err(|e| TemplateError::Syntax(say(&e)))?;
-        template.render(all.into_iter().collect::<Jinja>()).map_err(|e| failure(&e))
+        // Templates come from strangers, and the engine has panicked on one: it costs the count, never the process.
+        let render = std::panic::AssertUnwindSafe(|| template.render(all.into_iter().collect::<Jinja>()));
+        let rendered = std::panic::catch_unwind(render);
+        rendered.map_err(|_| TemplateError::Render("the template engine gave up".into()))?.map_err(|e| failure(&e))
     }
 
     /// Whether content as parts is taken apart, as llama.cpp finds out: not where it is only spelled out, nor where a
@@ -400,6 +403,7 @@ mod tests {
             ),
             ("{{ strftime_now('%d %b %Y, %A %H:%M:%S') }}", "14 Nov 2023, Tuesday 22:13:20"),
             ("  {% if true %}\n  x\n  {% endif %}\ny", "  x\ny"),
+            ("{% set e = [] %}{% for i in e[::-1] %}{{ i }}{% endfor %}{{ messages[::-1][0].role }}", "user"),
             ("{{ '[1, {\"a\": 2}]' | from_json | tojson }}", "[1, {\"a\": 2}]"),
         ] {
             assert_eq!(raw(source, value.clone()).as_deref(), Ok(expect), "{source}");
