@@ -16,6 +16,7 @@ pub mod apply;
 pub mod config;
 pub mod conversation;
 pub mod gguf;
+pub mod engine;
 pub mod measure;
 pub mod plan;
 pub mod proxy;

@@ -16,7 +16,7 @@ use crate::conversation::edit::View;
 use crate::conversation::wire::openai_chat::{self, Request};
 use crate::conversation::{Conversation, Digest, Tokens, chain, repair};
 use crate::measure::window::Window;
-use crate::measure::{self, Known, Sureness, tokens};
+use crate::measure::{self, Known, Sureness, own, tokens};
 use crate::plan::emergency::{self, Refusal};
 use crate::plan::rewrite::{self, Out};
 use crate::plan::{self, Action, Facts, Lines, Plan, Policy, Regions};
@@ -103,6 +103,8 @@ pub(super) struct Prepared {
     pub client_marks: Vec<u64>,
     /// What it has in common with the last prompt of the conversation, once that is known.
     pub prefix: Option<Prefix>,
+    /// The vocabulary it was counted with.
+    pub own: Option<Arc<own::Model>>,
     /// Counts this request as under way.
     pub flight: Option<super::live::Flight>,
 }
@@ -141,8 +143,10 @@ struct Draft<'a> {
     old: View,
     key: String,
     can_count: bool,
-    /// What the server counted before anything was planned.
-    counted: Option<Tokens>,
+    /// The model's own vocabulary, where its file is on this machine.
+    own: Option<Arc<own::Model>>,
+    /// What was counted before anything was planned.
+    counted: Option<(Tokens, Sureness)>,
     id: &'a str,
     /// Where the window is known from.
     source: String,
@@ -192,11 +196,13 @@ impl App {
                 conversation.body = body;
             }
         }
+        let own = self.measure.counters.of(upstream, &window).await;
         let mut draft = Draft {
             upstream,
             policy: policy.policy.clone(),
             key: format!("{}/{}", upstream.name(), request.model),
-            can_count: upstream.can_count(),
+            can_count: own.is_some() || upstream.can_count(),
+            own,
             counted: None,
             request: &request,
             old,
@@ -208,7 +214,7 @@ impl App {
         let lines =
             (draft.policy != policy.policy && attempt == Attempt::First).then(|| Lines::of(&facts, &policy.policy));
         let drafted = self.draft(&mut draft, facts, sureness, &chain, from_client, attempt).await?;
-        let Draft { key, warnings, .. } = draft;
+        let Draft { key, warnings, own, .. } = draft;
         let changed = drafted.view != stored;
         let raw_estimate = self.measure.raw_total(&request.conversation, &drafted.view);
         let mut actions = layers(&drafted.plan, policy.policy.strategy);
@@ -244,6 +250,7 @@ impl App {
             warnings,
             client_marks,
             prefix: None,
+            own,
             flight: None,
             id,
             request,
@@ -330,7 +337,9 @@ impl App {
         let bound = tokens::upper_bound(draft.request.body.len(), conversation);
         let near = |t: Tokens| f64::from(t) > f64::from(lines.clear_at) * COUNT_FROM;
         let estimate = plan::plan(conversation, &facts, &draft.policy).before.prompt();
-        if !draft.can_count || bound.is_some_and(|b| !near(b)) || !near(estimate) {
+        // By the model's own vocabulary it costs little.
+        let far = draft.own.is_none() && (bound.is_some_and(|b| !near(b)) || !near(estimate));
+        if !draft.can_count || far {
             if again && !draft.can_count && estimate > lines.limit && estimate / 2 <= lines.limit {
                 // It was sent before, as it is, and estimates only change as more is learnt. Should the window be another
                 // now, the server will say so.
@@ -339,10 +348,11 @@ impl App {
             return (facts, sureness);
         }
         let out = rewrite::rewrite(conversation, &draft.old, &draft.policy.template);
-        match draft.upstream.count(&bytes_of(draft.request, &out)).await {
-            Ok(exact) => {
+        match exact(draft, &bytes_of(draft.request, &out)).await {
+            Ok((exact, counted_by)) => {
+                self.shares(draft, &mut facts).await;
                 // The costs follow the count, so that lines are compared with what the server will see.
-                let mut total = estimate;
+                let mut total = plan::plan(conversation, &facts, &draft.policy).before.prompt();
                 for _ in 0..SCALINGS {
                     emergency::scale(&mut facts, f64::from(exact) / f64::from(total.max(1)));
                     total = plan::plan(conversation, &facts, &draft.policy).before.prompt();
@@ -350,8 +360,8 @@ impl App {
                         break;
                     }
                 }
-                draft.counted = Some(exact);
-                (facts, Sureness::Counted)
+                draft.counted = Some((exact, counted_by));
+                (facts, counted_by)
             }
             Err(e) => {
                 warn!(upstream = draft.upstream.name(), error = %e, "the server could not count the prompt; estimating");
@@ -433,7 +443,7 @@ impl App {
             let body = bytes_of(draft.request, &out);
             let planned = plan.after.prompt();
             let (tokens, sureness) = match self.recount(draft, &plan, &body).await {
-                Some(exact) => (exact, Sureness::Counted),
+                Some(exact) => exact,
                 None => (self.estimated(draft, &facts, &applied.view, conversation, &plan), sureness),
             };
             if tokens <= plan.lines.limit || round >= PLANS {
@@ -441,7 +451,7 @@ impl App {
                     return Err(self.cannot_fit(draft, &facts, &plan));
                 }
                 let mut room = facts.window.saturating_sub(tokens);
-                if draft.request.max_tokens.is_some_and(|asked| asked > room) && sureness != Sureness::Counted {
+                if draft.request.max_tokens.is_some_and(|asked| asked > room) && !sureness.is_exact() {
                     // An estimate changes as more is learnt; the same history must give the same bytes.
                     room = self.counted_room(draft, &body, facts.window).await.unwrap_or(room);
                 }
@@ -467,15 +477,28 @@ impl App {
         if !draft.can_count || window >= UNKNOWN_WINDOW {
             return None;
         }
-        Some(window.saturating_sub(draft.upstream.count(body).await.ok()?))
+        Some(window.saturating_sub(exact(draft, body).await.ok()?.0))
     }
 
     fn cannot_fit(&self, draft: &Draft<'_>, facts: &Facts, plan: &Plan) -> Error {
         Error::cannot_fit(&draft.request.model, facts.window, &draft.source, &plan.after, plan.lines.limit)
     }
 
-    /// The exact size of what would be sent, where it matters and the server can tell.
-    async fn recount(&self, draft: &Draft<'_>, plan: &Plan, body: &Bytes) -> Option<Tokens> {
+    /// What each message costs, by the model's own vocabulary; without it, the estimates stay.
+    async fn shares(&self, draft: &Draft<'_>, facts: &mut Facts) {
+        let Some(own) = &draft.own else { return };
+        let conversation = &draft.request.conversation;
+        let Some(counted) = own.shares(draft.upstream, &draft.request.body, conversation, facts.costs.clone()).await
+        else {
+            return;
+        };
+        facts.system = counted.system;
+        facts.tools = counted.tools;
+        facts.costs = counted.costs;
+    }
+
+    /// The exact size of what would be sent, where it matters and can be told.
+    async fn recount(&self, draft: &Draft<'_>, plan: &Plan, body: &Bytes) -> Option<(Tokens, Sureness)> {
         if !draft.can_count {
             return None;
         }
@@ -483,7 +506,7 @@ impl App {
             // Counted a moment ago, or far from any line. The plan's own sum is that of figures rounded up one by one.
             return draft.counted;
         }
-        draft.upstream.count(body).await.ok()
+        exact(draft, body).await.ok()
     }
 
     /// The size of a view where it cannot be counted: the plan's figures with the material that was really made.
@@ -511,6 +534,17 @@ impl App {
         };
         plan::plan(conversation, &made, &still).before.prompt()
     }
+}
+
+/// The size of a request: by the model's own vocabulary where its file is on this machine, else by the server.
+async fn exact(draft: &Draft<'_>, body: &Bytes) -> Result<(Tokens, Sureness), crate::upstream::Error> {
+    if let Some(own) = &draft.own {
+        let media = measure::count::media(&draft.request.conversation);
+        if let Some(exact) = own.total(draft.upstream, body, media).await {
+            return Ok((exact.tokens, exact.sureness()));
+        }
+    }
+    Ok((draft.upstream.count(body).await?, Sureness::Counted))
 }
 
 /// The layers that a plan's actions belong to.
