@@ -1,28 +1,29 @@
 //! The study behind windowsill's cache economics: sessions replayed turn by turn, without a network, against a server that
 //! only counts, by windowsill and by what else is done about a full window.
 //!
-//! `cargo bench --bench cache [-- --windows 4096,8192] [--kinds steady,mixed] [--rows large,naive] [--trace]` prints a table
+//! `cargo bench --bench cache [-- --windows 4096,8192] [--kinds steady,mixed] [--rows 'large oracle',naive] [--seeds 1,2] [--from
+//! session.json] [--trace]` prints a table
 //! for each window and kind of session; `-- --tune` sweeps the thresholds. See docs/cache-economics.md.
 #![allow(clippy::print_stdout, reason = "a benchmark prints its table")]
 
 mod naive;
+mod replay;
 mod server;
 mod sessions;
 mod tally;
 mod tune;
-mod windowsill;
 
 use std::time::Instant;
 
-use ::windowsill::config::{self, Flags, ModelHints};
-use ::windowsill::conversation::Tokens;
-use ::windowsill::plan::{Policy, Strategy};
-use ::windowsill::store::Store;
+use windowsill::config::{self, Flags, ModelHints};
+use windowsill::conversation::Tokens;
+use windowsill::plan::{Policy, Strategy};
+use windowsill::store::Store;
 
 use naive::Naive;
+use replay::{Setting, Writer, replay};
 use sessions::{Kind, Session};
 use tally::Tally;
-use windowsill::{Setting, Writer};
 
 /// Seeds of the sessions made here: those below 11 are for checking.
 const SEEDS: [u64; 3] = [11, 12, 13];
@@ -41,7 +42,9 @@ fn main() {
     let material = Material::read(&asked);
     for window in &asked.windows {
         if asked.tune {
-            tune::table(*window, &material, &store);
+            for background in [true, false] {
+                tune::table(*window, material.of(*window, &asked), background, &store);
+            }
             continue;
         }
         for (kind, sessions) in material.of(*window, &asked) {
@@ -58,6 +61,7 @@ struct Asked {
     trace: bool,
     tune: bool,
     seeds: Vec<u64>,
+    from: Vec<String>,
 }
 
 impl Asked {
@@ -74,6 +78,7 @@ impl Asked {
             rows: value("--rows"),
             trace: args.iter().any(|a| a == "--trace"),
             tune: args.iter().any(|a| a == "--tune"),
+            from: value("--from").map(|list| list.split(',').map(str::to_owned).collect()).unwrap_or_default(),
             seeds: numbers("--seeds").unwrap_or_else(|| SEEDS.to_vec()),
         }
     }
@@ -88,6 +93,7 @@ pub(crate) struct Material {
     made: Vec<(Kind, Vec<Session>)>,
     agents: Vec<Session>,
     dialogues: Vec<Session>,
+    given: Vec<Session>,
 }
 
 impl Material {
@@ -95,7 +101,8 @@ impl Material {
         let made = [Kind::Steady, Kind::SteadyXl, Kind::Mixed]
             .map(|kind| (kind, asked.seeds.iter().map(|seed| sessions::made(kind, *seed)).collect()));
         let (agents, dialogues) = sessions::recorded();
-        Material { made: made.into(), agents, dialogues }
+        let given = asked.from.iter().filter_map(|path| sessions::given(path)).collect();
+        Material { made: made.into(), agents, dialogues, given }
     }
 
     /// The sessions that say something at a window.
@@ -105,6 +112,9 @@ impl Material {
             self.made.iter().map(|(kind, all)| (kind.name(), all.iter().filter(long).collect())).collect();
         out.push(("agents", self.agents.iter().filter(long).collect()));
         out.push(("dialogues", self.dialogues.iter().filter(long).collect()));
+        if !self.given.is_empty() {
+            return vec![("given", self.given.iter().collect())];
+        }
         // Results of three times the size are for windows that hold some.
         out.retain(|(kind, all)| {
             !all.is_empty() && (*kind != "steady-xl" || window >= 16_384) && Asked::wants(asked.kinds.as_ref(), kind)
@@ -135,15 +145,12 @@ fn rows(store: &Store) -> Vec<(String, Replay<'_>)> {
             let said = if writer == Writer::Oracle { "oracle" } else { "blank" };
             let when = if background { "ahead" } else { "waited for" };
             let setting = Setting { policy: policy.clone(), background, writer };
-            let replay: Replay<'_> = Box::new(move |s, window| windowsill::replay(s, window, &setting, store));
-            out.push((format!("{size}, {said} {when}"), replay));
+            let row: Replay<'_> = Box::new(move |s, window| replay(s, window, &setting, store));
+            out.push((format!("{size} {said} {when}"), row));
         }
         let policy = Policy { strategy: Strategy::Truncate, ..policy };
         let setting = Setting { policy, background: true, writer: Writer::Blank };
-        out.push((
-            format!("{size}, truncate"),
-            Box::new(move |s, window| windowsill::replay(s, window, &setting, store)),
-        ));
+        out.push((format!("{size} truncate"), Box::new(move |s, window| replay(s, window, &setting, store))));
     }
     for (name, way) in [
         ("direct", Naive::Direct),
@@ -160,7 +167,7 @@ fn table(window: Tokens, kind: &str, sessions: &[&Session], store: &Store, asked
     let started = Instant::now();
     println!("\nwindow {window}, {kind}: {} sessions", sessions.len());
     println!(
-        "{:<29}{:>10}{:>7}{:>7}{:>7}{:>24}{:>7}{:>7}{:>7}{:>6}{:>7}{:>6}{:>6}{:>6}",
+        "{:<29}{:>10}{:>7}{:>7}{:>7}{:>24}{:>7}{:>7}{:>7}{:>6}{:>6}{:>7}{:>6}{:>6}{:>6}{:>6}",
         "",
         "answered",
         "k=1",
@@ -170,19 +177,21 @@ fn table(window: Tokens, kind: &str, sessions: &[&Session], store: &Store, asked
         "bound",
         "/bound",
         "helper",
-        "rewr",
+        "folds",
+        "other",
         "again",
+        "mean",
         "max",
         "known",
         "+call"
     );
-    for (name, replay) in rows(store) {
+    for (name, act) in rows(store) {
         if !Asked::wants(asked.rows.as_ref(), &name) {
             continue;
         }
         let mut sum = Tally::default();
         for session in sessions {
-            let tally = replay(session, window);
+            let tally = act(session, window);
             if asked.trace {
                 trace(&name, session, &tally);
             }
@@ -200,19 +209,22 @@ fn row(name: &str, sum: &Tally) {
     };
     let sizes = sum.sizes().map_or("-".to_owned(), |[h, s, k, t]| format!("{h}+{s}+{k} of {t}"));
     let bound = sum.bound();
+    let folds = sum.rewrites.iter().filter(|r| r.brief.is_some()).count();
     let or_none = |x: Option<f64>| x.map_or("-".to_owned(), |x| format!("{x:.2}"));
     let share =
         |part: f64| if sum.wanted == 0 { "-".to_owned() } else { format!("{:.0}%", part * 100.0 / sum.wanted as f64) };
     println!(
-        "{name:<29}{answered:>10}{:>7.2}{:>7.2}{:>7.2}{sizes:>24}{:>7}{:>7}{:>6.1}%{:>6}{:>7}{:>5.0}%{:>6}{:>6}",
+        "{name:<29}{answered:>10}{:>7.2}{:>7.2}{:>7.2}{sizes:>24}{:>7}{:>7}{:>6.1}%{:>6}{:>6}{:>7}{:>5.0}%{:>5.0}%{:>6}{:>6}",
         sum.over_ideal(sum.one),
         sum.over_ideal(sum.four),
         sum.over_fresh(),
         or_none(bound),
         or_none(bound.map(|b| sum.over_fresh() / b)),
         sum.helper_one as f64 * 100.0 / sum.one.max(1) as f64,
-        sum.rewrites.len(),
+        folds,
+        sum.rewrites.len() - folds,
         sum.again(),
+        sum.filled * 100.0 / sum.answered.max(1) as f64,
         sum.largest * 100.0,
         share(sum.visible),
         share(sum.reachable),

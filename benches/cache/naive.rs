@@ -5,10 +5,10 @@ use std::rc::Rc;
 use windowsill::conversation::{Role, Tokens};
 use windowsill::plan;
 
+use super::replay::Writer;
 use super::server::{Prompt, Segment, Server, size, text};
 use super::sessions::{Session, message_tokens};
 use super::tally::Tally;
-use super::windowsill::Writer;
 
 /// A way to get along.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

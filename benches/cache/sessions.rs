@@ -3,7 +3,6 @@
 //! has them.
 
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
 
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -106,11 +105,6 @@ impl Session {
     pub(crate) fn ideal(&self, messages: usize) -> Tokens {
         super::server::size(&self.head) + super::server::size(&self.segments[..messages])
     }
-
-    /// The prompt of the first messages.
-    pub(crate) fn prompt(&self, messages: usize) -> Prompt {
-        self.head.iter().chain(&self.segments[..messages]).map(Rc::clone).collect()
-    }
 }
 
 /// Recorded sessions, agents' and dialogues apart; empty where this checkout has none.
@@ -166,7 +160,7 @@ fn ask(session: &mut Session, data: &Path, first: usize) {
     }
 }
 
-/// Key, how a perfect summarizer puts it, and the step that plants it (0: a user says it).
+/// What is planted: the string that must survive, and how a perfect summarizer puts it.
 const FACTS: [(&str, &str); 12] = [
     ("vendor/acme-legacy", "Never edit anything under vendor/acme-legacy."),
     ("47113", "The deploy token rotates on port 47113."),
@@ -352,6 +346,23 @@ fn planted(step: usize) -> Option<(&'static str, &'static str)> {
     })
 }
 
+/// A session from a file with a list of messages, as `session.py --dump` writes it.
+pub(crate) fn given(path: &str) -> Option<Session> {
+    let messages: Vec<Value> = serde_json::from_slice(&std::fs::read(path).ok()?).ok()?;
+    let mut session = Session::new(path.to_owned(), &messages, &tools(), Some(512))?;
+    session.wanted = wanted();
+    Some(session)
+}
+
+fn wanted() -> Vec<Wanted> {
+    let one = |(key, line): &(&str, &str)| Wanted {
+        needles: vec![(*key).to_owned()],
+        answer: None,
+        line: (*line).to_owned(),
+    };
+    FACTS.iter().map(one).collect()
+}
+
 /// A session made here. Seeds below 11 are for checking.
 pub(crate) fn made(kind: Kind, seed: u64) -> Session {
     let mut r = Random(seed);
@@ -379,10 +390,7 @@ pub(crate) fn made(kind: Kind, seed: u64) -> Session {
     }
     let name = format!("{}-{seed}", kind.name());
     let mut session = Session::new(name, &messages, &tools(), Some(512)).expect("what is made here is well-formed");
-    session.wanted = FACTS
-        .iter()
-        .map(|(key, line)| Wanted { needles: vec![(*key).to_owned()], answer: None, line: (*line).to_owned() })
-        .collect();
+    session.wanted = wanted();
     let whole = super::server::text(&session.segments);
     let missing: Vec<&str> = FACTS.iter().map(|f| f.0).filter(|key| !whole.contains(key)).collect();
     assert!(missing.is_empty(), "not planted: {missing:?}");

@@ -45,6 +45,8 @@ pub(crate) struct Tally {
     pub(crate) rewrites: Vec<Rewrite>,
     /// Largest prompt as a share of the window.
     pub(crate) largest: f64,
+    /// Sum of what the prompts are of the window.
+    pub(crate) filled: f64,
     /// Sums over what is worth knowing: in plain view at the end, or one recall away; and how many there are.
     pub(crate) visible: f64,
     pub(crate) reachable: f64,
@@ -61,7 +63,9 @@ impl Tally {
         self.four += u64::from(served.four);
         self.fresh += u64::from(news);
         self.answered += 1;
-        self.largest = self.largest.max(f64::from(served.tokens) / f64::from(window));
+        let share = f64::from(served.tokens) / f64::from(window);
+        self.largest = self.largest.max(share);
+        self.filled += share;
         let head = common(&self.last, prompt);
         let before = size(&self.last);
         if head < before {
@@ -125,6 +129,7 @@ impl Tally {
         self.fresh += other.fresh;
         self.rewrites.extend(other.rewrites);
         self.largest = self.largest.max(other.largest);
+        self.filled += other.filled;
         self.visible += other.visible;
         self.reachable += other.reachable;
         self.wanted += other.wanted;
@@ -140,17 +145,18 @@ impl Tally {
         self.one as f64 / self.fresh.max(1) as f64
     }
 
-    /// Head, brief, tail and trigger of the formula, as they came out: means over the folds.
+    /// Head, brief, tail and trigger of the formula, as they came out: means over the folds, or, where nothing was folded,
+    /// over all rewrites.
     pub(crate) fn sizes(&self) -> Option<[Tokens; 4]> {
-        let folds: Vec<(&Rewrite, Tokens)> =
-            self.rewrites.iter().filter_map(|r| Some((r, r.brief?.min(r.again)))).collect();
-        let mean = |of: &dyn Fn(&Rewrite, Tokens) -> Tokens| {
-            let sum: u64 = folds.iter().map(|(r, brief)| u64::from(of(r, *brief))).sum();
-            (sum / folds.len().max(1) as u64) as Tokens
+        let folds: Vec<&Rewrite> = self.rewrites.iter().filter(|r| r.brief.is_some()).collect();
+        let some: Vec<&Rewrite> = if folds.is_empty() { self.rewrites.iter().collect() } else { folds };
+        let brief = |r: &Rewrite| r.brief.unwrap_or(0).min(r.again);
+        let mean = |of: &dyn Fn(&Rewrite) -> Tokens| {
+            let sum: u64 = some.iter().map(|r| u64::from(of(r))).sum();
+            (sum / some.len().max(1) as u64) as Tokens
         };
-        let all =
-            [mean(&|r, _| r.head), mean(&|_, brief| brief), mean(&|r, brief| r.again - brief), mean(&|r, _| r.before)];
-        (!folds.is_empty()).then_some(all)
+        let all = [mean(&|r| r.head), mean(&brief), mean(&|r| r.again - brief(r)), mean(&|r| r.before)];
+        (!some.is_empty()).then_some(all)
     }
 
     /// The formula with these sizes.
