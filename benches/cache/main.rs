@@ -1,7 +1,7 @@
 //! The study behind windowsill's cache economics: sessions replayed turn by turn, without a network, against a server that
 //! only counts, by windowsill and by what else is done about a full window.
 //!
-//! `cargo bench --bench cache [-- --windows 4096,8192] [--kinds steady,mixed] [--rows 'large oracle',naive] [--seeds 1,2] [--from
+//! `cargo bench --bench cache [-- --windows 4096,8192] [--kinds steady,mixed] [--rows 'large oracle',naive] [--seeds 1,2] [--set clear_at=0.7] [--from
 //! session.json] [--trace]` prints a table
 //! for each window and kind of session; `-- --tune` sweeps the thresholds. See docs/cache-economics.md.
 #![allow(clippy::print_stdout, reason = "a benchmark prints its table")]
@@ -62,6 +62,7 @@ struct Asked {
     tune: bool,
     seeds: Vec<u64>,
     from: Vec<String>,
+    set: String,
 }
 
 impl Asked {
@@ -79,6 +80,7 @@ impl Asked {
             trace: args.iter().any(|a| a == "--trace"),
             tune: args.iter().any(|a| a == "--tune"),
             from: value("--from").map(|list| list.split(',').map(str::to_owned).collect()).unwrap_or_default(),
+            set: value("--set").unwrap_or_default(),
             seeds: numbers("--seeds").unwrap_or_else(|| SEEDS.to_vec()),
         }
     }
@@ -135,17 +137,17 @@ const MODELS: [(&str, &str); 3] = [("large", "some-model"), ("medium", "qwen2.5:
 /// What a row of the table does with a session.
 type Replay<'a> = Box<dyn Fn(&Session, Tokens) -> Tally + 'a>;
 
-fn rows(store: &Store) -> Vec<(String, Replay<'_>)> {
-    let mut out: Vec<(String, Replay<'_>)> = Vec::new();
+fn rows<'a>(store: &'a Store, asked: &Asked) -> Vec<(String, Replay<'a>)> {
+    let mut out: Vec<(String, Replay<'a>)> = Vec::new();
     for (size, model) in MODELS {
-        let policy = policy(model);
+        let policy = tune::with(&policy(model), &asked.set);
         for (writer, background) in
             [(Writer::Oracle, true), (Writer::Blank, true), (Writer::Oracle, false), (Writer::Blank, false)]
         {
             let said = if writer == Writer::Oracle { "oracle" } else { "blank" };
             let when = if background { "ahead" } else { "waited for" };
             let setting = Setting { policy: policy.clone(), background, writer };
-            let row: Replay<'_> = Box::new(move |s, window| replay(s, window, &setting, store));
+            let row: Replay<'a> = Box::new(move |s, window| replay(s, window, &setting, store));
             out.push((format!("{size} {said} {when}"), row));
         }
         let policy = Policy { strategy: Strategy::Truncate, ..policy };
@@ -185,7 +187,7 @@ fn table(window: Tokens, kind: &str, sessions: &[&Session], store: &Store, asked
         "known",
         "+call"
     );
-    for (name, act) in rows(store) {
+    for (name, act) in rows(store, asked) {
         if !Asked::wants(asked.rows.as_ref(), &name) {
             continue;
         }

@@ -5,10 +5,10 @@ use windowsill::conversation::Tokens;
 use windowsill::plan::Policy;
 use windowsill::store::Store;
 
+use super::policy;
 use super::replay::{Setting, Writer, replay};
 use super::sessions::Session;
 use super::tally::Tally;
-use super::policy;
 
 /// How much less may be known at the end, in shares of what is worth knowing.
 const LESS_KNOWN: f64 = 0.015;
@@ -29,6 +29,17 @@ const THRESHOLDS: [Threshold; 5] = [
     ("summarize_to", &[0.2, 0.25, 0.3, 0.4, 0.45, 0.55], |p, v| p.summarize_to = v),
     ("keep_recent", &[2.0, 3.0, 4.0, 6.0, 8.0, 12.0], |p, v| p.keep_recent = v as usize),
 ];
+
+/// A policy with some thresholds set, as in `clear_at=0.7,keep_recent=4`.
+pub(crate) fn with(policy: &Policy, changes: &str) -> Policy {
+    let mut policy = policy.clone();
+    for (name, value) in changes.split(',').filter_map(|change| change.split_once('=')) {
+        let value = value.parse().expect("a number");
+        let (_, _, set) = THRESHOLDS.iter().find(|t| t.0 == name).expect("the name of a threshold");
+        set(&mut policy, value);
+    }
+    policy
+}
 
 /// What a setting came to.
 struct Tried {
