@@ -64,7 +64,8 @@ pub struct Job<'a> {
     pub count: &'a (dyn Fn(&str) -> Tokens + Send + Sync),
     /// The longest it may take.
     pub limit: Duration,
-    /// Whether a useless answer is worth another try, as a flat transcript: not while somebody waits.
+    /// Whether a useless answer is worth another try, as a flat transcript: not while somebody waits, nor where that would
+    /// take the conversation's prompt out of the server's cache.
     pub retry: bool,
 }
 
@@ -95,6 +96,14 @@ pub async fn ask(job: &Job<'_>) -> Answer {
         Some(first) if answer.text.is_none() => Answer { how: format!("{}; {}", first.how, answer.how), ..answer },
         _ => answer,
     }
+}
+
+/// A request that only has the server evaluate a prompt: the client's own, with these messages and a reply of one token.
+pub fn prefill(request: &openai_chat::Request, view: &[Out]) -> Bytes {
+    let messages: Vec<Bytes> = view.iter().map(|m| m.bytes.clone()).collect();
+    let mut changes: Vec<(&str, Option<&str>)> = DROPPED.iter().map(|k| (*k, None)).collect();
+    changes.extend([("stream", Some("false")), ("max_tokens", Some("1"))]);
+    openai_chat::write(request, &messages, &changes)
 }
 
 fn changes(job: &Job<'_>) -> Vec<(&'static str, Option<String>)> {

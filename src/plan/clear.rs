@@ -24,15 +24,39 @@ pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
     if sheet.policy.strategy == Strategy::Off {
         return attempt(sheet, recent, |freed, _, _| freed > 0);
     }
-    // At the wall the choice is between this and folding; a little clearing would only put that off for a turn.
+    // At the wall the choice is between this and folding; a little clearing would only put that off for a turn, and much
+    // that must be evaluated again for it is better spent on a fold, which goes deeper.
     let lines = sheet.lines;
-    let instead =
-        |freed, _, total| total <= lines.limit && economics::deep_clear(freed, lines.summarize_at, lines.summarize_to);
+    let fold = fold_instead(sheet);
+    let instead = |freed, again, total| {
+        total <= lines.limit
+            && economics::deep_clear(freed, lines.summarize_at, lines.summarize_to)
+            && (economics::worthwhile(freed, again)
+                || fold.is_none_or(|fold| economics::as_good((freed, again), (fold.freed, fold.again))))
+    };
     let done = attempt(sheet, recent, instead);
     // Where not even folding can keep all that is recent, clearing results among it is the milder way.
-    let fold = summarize::choose(sheet, sheet.policy.keep_recent, lines.summarize_to);
     let newest = sheet.units.last().map_or(0, |u| u.start);
-    if done.is_none() && fold.is_some_and(|fold| fold.to > recent) { attempt(sheet, newest, instead) } else { done }
+    let loses_recent = fold.is_some_and(|fold| fold.to > recent);
+    if done.is_none() && loses_recent { attempt(sheet, newest, instead) } else { done }
+}
+
+/// What folding would come to.
+#[derive(Clone, Copy)]
+struct Instead {
+    to: usize,
+    freed: Tokens,
+    again: Tokens,
+}
+
+fn fold_instead(sheet: &mut Sheet<'_>) -> Option<Instead> {
+    let fold = summarize::choose(sheet, sheet.policy.keep_recent, sheet.lines.summarize_to)?;
+    let total = sheet.total();
+    let old = sheet.fold.replace(fold.clone());
+    let freed = total.saturating_sub(sheet.total());
+    let again = sheet.evaluated_again(fold.from) + fold.brief;
+    sheet.fold = old;
+    Some(Instead { to: fold.to, freed, again })
 }
 
 /// Clears before message `end`, and takes it back unless it pays: `(freed, evaluated again, total)`.

@@ -24,6 +24,16 @@ pub fn worth_it_now(freed: Tokens, evaluated_again: Tokens, total: Tokens, at: T
     freed > 0 && f64::from(freed) >= f64::from(evaluated_again) * factor
 }
 
+/// Whether an edit frees about as much for each token that it makes the server evaluate again as another would;
+/// `(freed, evaluated again)`. The first may be a little worse: it is the one that keeps more in view.
+pub fn as_good(edit: (Tokens, Tokens), other: (Tokens, Tokens)) -> bool {
+    let ((freed, again), (other_freed, other_again)) = (edit, other);
+    f64::from(again) * f64::from(other_freed) <= f64::from(other_again) * f64::from(freed) * MILDER
+}
+
+/// How much worse the milder of two edits may be.
+const MILDER: f64 = 2.5;
+
 /// Tokens of the instruction that asks for a summary, about.
 const INSTRUCTION: Tokens = 300;
 
@@ -63,6 +73,7 @@ mod tests {
         assert!(worth_it_now(25, 10, 70, 60, 80) && !worth_it_now(24, 10, 70, 60, 80));
         assert!(worth_it_now(10, 10, 90, 60, 80) && !worth_it_now(9, 10, 90, 60, 80));
         assert!(worth_it_now(10, 10, 60, 60, 60) && !worth_it_now(0, 0, 60, 60, 60));
+        assert!(as_good((100, 250), (200, 200)) && !as_good((100, 251), (200, 200)) && as_good((100, 0), (0, 0)));
         assert!(worth_a_summary(2600, 1000) && !worth_a_summary(2599, 1000));
         assert!(worthwhile(10, 10) && !worthwhile(9, 10) && !worthwhile(0, 0));
     }

@@ -98,7 +98,7 @@ impl App {
                 debug!(error = %e, "a reply's figures were not recorded");
             }
         }
-        self.make_ahead(upstream, headers.clone(), prepared, reported, &end);
+        self.work_ahead(upstream, headers.clone(), prepared, reported, &end);
     }
 
     /// Whether a server took far less than was sent. Only said where the estimate has been right before.

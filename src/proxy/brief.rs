@@ -1,36 +1,28 @@
 //! The part of a brief that a model writes: taken ready where it was made ahead of need, waited for where it is being
-//! made, asked for where nothing else is left. Made between requests where that is possible.
+//! made, asked for where nothing else is left. How it is made between requests: [`super::ahead`].
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use http::HeaderMap;
 use serde_json::json;
-use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
-use super::live::{Brief, Making};
-use super::prepare::Prepared;
+use super::App;
 use super::save::now_ms;
-use super::{App, relay};
 use crate::apply::summarizer::{self, Job};
 use crate::config::SummaryModel;
 use crate::conversation::edit::{Edit, View};
-use crate::conversation::wire::openai_chat::{self, Request};
-use crate::conversation::{Digest, Message, Role, Tokens};
-use crate::measure::Sureness;
+use crate::conversation::wire::openai_chat::Request;
+use crate::conversation::{Digest, Message, Tokens};
 use crate::plan::rewrite::{self, Out};
-use crate::plan::{Action, Plan, Strategy, budget, economics};
+use crate::plan::{Action, Plan};
 use crate::store::{Batch, Event};
 use crate::upstream::{ChatOptions, Upstream};
 use crate::usage::Reported;
 
-/// After a reply that calls tools the client is back at once; a brief is only begun when it is not.
-const AFTER_TOOL_CALLS: Duration = Duration::from_millis(750);
-
 /// How long a request waits for a brief that is being made, rather than begin one of its own.
-const WAIT: Duration = Duration::from_secs(180);
+const WAIT: Duration = Duration::from_secs(90);
 
 /// How long a summary may take that a request waits for.
 const WAITED_FOR: Duration = Duration::from_secs(90);
@@ -73,6 +65,8 @@ pub(super) struct Ask<'a> {
     pub(super) view_tokens: Tokens,
     /// A request waits for the answer.
     pub(super) waited_for: bool,
+    /// Another prompt may be sent without taking the conversation's own out of the server's cache.
+    pub(super) spare_slot: bool,
     pub(super) messages: &'a [&'a Message],
     pub(super) previous: Option<&'a str>,
     pub(super) window: Tokens,
@@ -125,6 +119,7 @@ impl App {
             view: &view,
             view_tokens: plan.before.prompt(),
             waited_for: true,
+            spare_slot: false,
             messages: &messages,
             previous: previous.as_deref(),
             window,
@@ -166,7 +161,7 @@ impl App {
             focus: ask.focus,
             count: &count,
             limit: if ask.waited_for { WAITED_FOR } else { UNSEEN },
-            retry: !ask.waited_for,
+            retry: !ask.waited_for && (ask.spare_slot || model.is_some()),
         };
         let who = format!("{}/{}", upstream.name(), model.unwrap_or(&ask.request.model));
         if !self.summarizers.lock().entry(who.clone()).or_default().may_try() {
@@ -190,107 +185,6 @@ impl App {
             tracing::debug!(error = %e, "an event was not recorded");
         }
         answer.text.map(Arc::from)
-    }
-
-    /// Stops a brief in the making, for a request of the same conversation that does not need it.
-    pub(super) fn stop_making(&self, id: &str) {
-        if let Some(making) = self.lives.with(id, |l| l.making.take()) {
-            making.cancel.cancel();
-        }
-    }
-
-    /// Begins a brief behind a reply, if one will be needed soon and nobody is waiting.
-    pub(super) fn make_ahead(
-        self: &Arc<Self>,
-        upstream: Arc<Upstream>,
-        headers: HeaderMap,
-        prepared: Prepared,
-        reported: Reported,
-        end: &relay::End,
-    ) {
-        let Some(window) = prepared.window.tokens else { return };
-        let used = reported.prompt.unwrap_or(0) + reported.completion.unwrap_or(0);
-        let wanted = prepared.policy.background
-            && prepared.policy.policy.strategy == Strategy::Summarize
-            && *end == relay::End::Complete
-            && prepared.sureness != Sureness::Estimated
-            && used > prepared.lines.summarize_at
-            && economics::worth_a_summary(
-                prepared.after.history,
-                budget::brief_budget(window, prepared.policy.policy.summary_max_tokens),
-            )
-            && !prepared.chain.is_empty();
-        let busy = self.lives.with(&prepared.id, |l| {
-            let covered =
-                l.brief.as_ref().is_some_and(|b| prepared.chain.get(b.covers.wrapping_sub(1)) == Some(&b.chain));
-            l.in_flight > 0 || l.making.is_some() || covered
-        });
-        if !wanted || busy {
-            return;
-        }
-        let cancel = CancellationToken::new();
-        let (done, over) = watch::channel(false);
-        self.lives.with(&prepared.id, |l| l.making = Some(Making { cancel: cancel.clone(), over }));
-        let app = Arc::clone(self);
-        self.tasks.spawn(async move {
-            let wait = if reported.called_tools { AFTER_TOOL_CALLS } else { Duration::ZERO };
-            let work = async {
-                tokio::time::sleep(wait).await;
-                app.make(&upstream, &headers, &prepared, &reported, window, used).await;
-            };
-            tokio::select! {
-                () = cancel.cancelled() => {}
-                () = work => {}
-            }
-            app.lives.with(&prepared.id, |l| {
-                // Another one may have been begun since this one was stopped.
-                if l.making.as_ref().is_some_and(|m| m.cancel.is_cancelled() || !cancel.is_cancelled()) {
-                    l.making = None;
-                }
-            });
-            let _ = done.send(true);
-        });
-    }
-
-    async fn make(
-        self: &Arc<Self>,
-        upstream: &Arc<Upstream>,
-        headers: &HeaderMap,
-        prepared: &Prepared,
-        reported: &Reported,
-        window: Tokens,
-        used: Tokens,
-    ) {
-        let body = &prepared.request.conversation.body;
-        let mut view = prepared.out.clone();
-        // The reply stands in the server's cache behind the prompt; a client that echoes it lets the next prompt begin
-        // with both.
-        if !reported.called_tools && !reported.text.is_empty() {
-            let bytes = openai_chat::new_message("assistant", &reported.text);
-            view.push(Out { bytes, role: Role::Assistant, at: None, calls: false, changed: true });
-        }
-        let (messages, previous) = folded(&prepared.request, &prepared.view, body.len());
-        let budget = budget::brief_budget(window, prepared.policy.policy.summary_max_tokens);
-        let ask = Ask {
-            upstream,
-            headers,
-            options: ChatOptions { num_ctx: prepared.window.set },
-            request: &prepared.request,
-            summary_model: &prepared.policy.summary_model,
-            id: &prepared.id,
-            view: &view,
-            view_tokens: used,
-            waited_for: false,
-            messages: &messages,
-            previous: previous.as_deref(),
-            window,
-            max_tokens: (budget / 4 * 3).min(prepared.policy.policy.summary_max_tokens),
-            focus: None,
-        };
-        let Some(text) = self.ask(&ask).await else { return };
-        let Some(chain) = prepared.chain.last().copied() else { return };
-        let brief = Brief { covers: prepared.chain.len(), chain, text };
-        self.lives.with(&prepared.id, |l| l.brief = Some(brief));
     }
 }
 

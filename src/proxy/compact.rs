@@ -67,6 +67,7 @@ impl App {
             view: &[],
             view_tokens: 0,
             waited_for: false,
+            spare_slot: true,
             messages: &messages,
             previous: previous.as_deref(),
             window: facts.window,

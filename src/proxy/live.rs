@@ -3,6 +3,8 @@
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
 
 use lru::LruCache;
 use parking_lot::Mutex;
@@ -11,12 +13,17 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::prefix::Sent;
-use crate::conversation::Digest;
+use crate::conversation::edit::View;
+use crate::conversation::{Digest, Tokens};
 use crate::measure::Known;
+use crate::store::Original;
 use crate::usage::Reported;
 
 /// Conversations that are remembered.
 const REMEMBERED: usize = 4096;
+
+/// A conversation that had no request for so long is not under way.
+const LATELY: Duration = Duration::from_secs(600);
 
 /// A brief that a model wrote ahead of need.
 #[derive(Debug, Clone)]
@@ -36,6 +43,28 @@ pub(super) struct Making {
     pub(super) cancel: CancellationToken,
     /// Turns true when it is over, whatever came of it.
     pub(super) over: watch::Receiver<bool>,
+    /// Whether a model was asked already, or it still waits whether the client comes back at once.
+    pub(super) asking: Arc<AtomicBool>,
+}
+
+/// A view that was made ahead of need for the histories that go on behind these messages. The same history sent again
+/// still gets the view that it had.
+#[derive(Debug, Clone)]
+pub(super) struct Ahead {
+    /// How many messages of the body it was made for.
+    pub(super) depth: usize,
+    /// The chain hash of the last of them.
+    pub(super) chain: Digest,
+    /// The complete view.
+    pub(super) view: View,
+    /// Originals that leave the prompt with it.
+    pub(super) originals: Vec<Original>,
+    /// The layers that acted.
+    pub(super) layers: Vec<&'static str>,
+    /// Why.
+    pub(super) because: Vec<String>,
+    /// Its size, where the server evaluated it already.
+    pub(super) tokens: Option<Tokens>,
 }
 
 /// Tokens spent on a conversation.
@@ -113,6 +142,12 @@ pub(super) struct Live {
     pub(super) brief: Option<Brief>,
     /// A brief in the making.
     pub(super) making: Option<Making>,
+    /// Briefs in a row that were stopped in the making, since the next request came first.
+    pub(super) stopped: u32,
+    /// A view made ahead.
+    pub(super) ahead: Option<Ahead>,
+    /// When a prompt was last forwarded.
+    pub(super) last: Option<Instant>,
     /// Requests under way.
     pub(super) in_flight: usize,
     /// Spend since the record began.
@@ -141,6 +176,12 @@ impl Lives {
     pub(super) fn fly(self: &Arc<Self>, id: &str) -> Flight {
         self.with(id, |l| l.in_flight += 1);
         Flight { lives: Arc::clone(self), id: id.to_owned() }
+    }
+
+    /// How many conversations are under way: whose prompts a server may still hold for good reason.
+    pub(super) fn lately(&self) -> usize {
+        let lives = self.lives.lock();
+        lives.iter().filter(|(_, live)| live.last.is_some_and(|at| at.elapsed() < LATELY)).count()
     }
 
     /// Whether a conversation is in memory.

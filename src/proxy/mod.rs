@@ -2,6 +2,7 @@
 //! sockets (that is `server`) nor of SQL.
 
 mod account;
+mod ahead;
 pub mod background;
 mod brief;
 mod compact;

@@ -3,6 +3,8 @@
 //! what it said before is forwarded with the bytes it had then, so that a client which moves incidental bytes about does
 //! not throw the cache away.
 
+use std::time::Instant;
+
 use serde_json::{Value, json};
 use tracing::debug;
 
@@ -110,6 +112,7 @@ impl App {
         self.lives.with(&prepared.id, |live| {
             let prefix = live.sent.as_ref().map(|last| compare(last, &now));
             live.sent = Some(now);
+            live.last = Some(Instant::now());
             prefix
         })
     }

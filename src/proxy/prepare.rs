@@ -7,6 +7,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue};
 use tracing::{debug, warn};
 
+use super::live::Ahead;
 use super::prefix::{Prefix, client_marks};
 use super::{App, Error, headers};
 use crate::apply;
@@ -178,7 +179,10 @@ impl App {
         let chain = chain::chain(&seed, &request.conversation.body);
         let located = self.store.locate(&chain)?;
         let id = name(located.as_ref(), &chain, session.as_deref());
-        let old = self.store.view(&chain)?.map(|(_, view)| View::clone(&view)).unwrap_or_default();
+        let stored = self.store.view(&chain)?.map(|(_, view)| View::clone(&view)).unwrap_or_default();
+        let depth = located.as_ref().map_or(0, |l| l.depth);
+        let ahead = self.ahead(&id, &chain, depth, attempt);
+        let old = ahead.as_ref().map_or_else(|| stored.clone(), |a| a.view.clone());
         let conversation = &mut request.conversation;
         let client_marks = client_marks(conversation.tools.as_deref(), &conversation.system, &conversation.body);
         if let Some(located) = &located {
@@ -200,24 +204,22 @@ impl App {
             source: window.source.clone(),
             warnings,
         };
-        let forwarded = located.as_ref().map_or(0, |l| l.depth);
-        let (facts, sureness) = self.measured(&mut draft, &chain, &window, forwarded, &policy, attempt).await;
+        let (facts, sureness) = self.measured(&mut draft, &chain, &window, depth, &policy, attempt).await;
         let lines =
             (draft.policy != policy.policy && attempt == Attempt::First).then(|| Lines::of(&facts, &policy.policy));
         let drafted = self.draft(&mut draft, facts, sureness, &chain, from_client, attempt).await?;
-        let Draft { old, key, warnings, .. } = draft;
-        let changed = drafted.view != old;
+        let Draft { key, warnings, .. } = draft;
+        let changed = drafted.view != stored;
         let raw_estimate = self.measure.raw_total(&request.conversation, &drafted.view);
-        let mut actions: Vec<&'static str> = Vec::new();
-        for action in &drafted.plan.actions {
-            let layer = action.layer(policy.policy.strategy);
-            if !actions.contains(&layer) {
-                actions.push(layer);
-            }
-        }
-        let order = ["evict", "clear", "summarize", "truncate"];
-        actions.sort_by_key(|a| order.iter().position(|o| o == a));
+        let mut actions = layers(&drafted.plan, policy.policy.strategy);
         let mut because: Vec<String> = drafted.plan.because.iter().map(ToString::to_string).collect();
+        let mut originals = drafted.originals;
+        if let Some(ahead) = ahead {
+            actions.extend(ahead.layers);
+            because.splice(0..0, ahead.because);
+            originals.extend(ahead.originals);
+        }
+        in_order(&mut actions);
         because.extend(repaired);
         debug!(key, ?because, "prepared");
         Ok(Prepared {
@@ -228,7 +230,7 @@ impl App {
             policy,
             view: View { messages: request.conversation.body.len(), ..drafted.view },
             view_changed: changed,
-            originals: drafted.originals,
+            originals,
             out: drafted.out,
             body: drafted.body,
             tokens: drafted.tokens,
@@ -245,6 +247,19 @@ impl App {
             flight: None,
             id,
             request,
+        })
+    }
+
+    /// The view that was made ahead for what now comes, if it is the next request: longer than what was forwarded.
+    fn ahead(&self, id: &str, chain: &[Digest], forwarded: usize, attempt: Attempt) -> Option<Ahead> {
+        let fits =
+            |a: &mut Ahead| a.depth == forwarded && chain.len() > a.depth && chain.get(a.depth - 1) == Some(&a.chain);
+        self.lives.with(id, |live| {
+            let ahead = live.ahead.take_if(|a| attempt == Attempt::First && fits(a))?;
+            if let Some(tokens) = ahead.tokens {
+                live.known = Some((ahead.chain, fingerprint(&ahead.view), Known { messages: ahead.depth, tokens }));
+            }
+            Some(ahead)
         })
     }
 
@@ -496,6 +511,19 @@ impl App {
         };
         plan::plan(conversation, &made, &still).before.prompt()
     }
+}
+
+/// The layers that a plan's actions belong to.
+pub(super) fn layers(plan: &Plan, strategy: plan::Strategy) -> Vec<&'static str> {
+    let mut out = plan.actions.iter().map(|action| action.layer(strategy)).collect();
+    in_order(&mut out);
+    out
+}
+
+fn in_order(layers: &mut Vec<&'static str>) {
+    let order = ["evict", "clear", "summarize", "truncate"];
+    layers.sort_by_key(|a| order.iter().position(|o| o == a));
+    layers.dedup();
 }
 
 /// The name of the conversation: the one that this history continues, else a new one.

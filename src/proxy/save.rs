@@ -24,7 +24,7 @@ impl App {
         let depth = prepared.located.as_ref().map_or(0, |l| l.depth);
         let now_ms = now_ms();
         let mut events = Vec::new();
-        if !prepared.actions.is_empty() {
+        if prepared.view_changed && !prepared.actions.is_empty() {
             events.push(Event {
                 now_ms,
                 conversation: Some(prepared.id.clone()),

@@ -45,6 +45,9 @@ use writer::{Job, Writer};
 /// slowed rather than RAM filled, which the allocator gives back late.
 const QUEUE_BYTES: usize = 8 << 20;
 
+/// How many results of parallel calls may come in another order than before without the history being taken for a fork.
+const PARALLEL: usize = 16;
+
 /// How many messages from the end [`Store::locate`] looks for a known tip before it searches: a turn adds a few.
 const FAST_STEPS: usize = 8;
 
@@ -202,7 +205,10 @@ impl Store {
         // A turn extends a tip used lately by a few messages. The one after it is checked, for only newest tips are
         // remembered and the history may have been known further.
         for (i, digest) in chain.iter().enumerate().rev().take(FAST_STEPS) {
-            let tip = self.inner.recent.lock().tip(digest);
+            let tip = {
+                let mut recent = self.inner.recent.lock();
+                recent.tip(digest).or_else(|| recent.queued_node(digest))
+            };
             if let Some(tip) = tip {
                 let further = chain.get(i + 1).map_or(Ok(None), |next| self.known(next))?;
                 if further.is_none() {
@@ -211,19 +217,35 @@ impl Store {
                 break;
             }
         }
-        // Whoever knows a message knows those before it, so halves can be thrown away.
-        let (mut low, mut high, mut best) = (0, chain.len(), None);
-        while low < high {
-            let middle = low + (high - low) / 2;
-            match self.known(&chain[middle])? {
-                Some(tip) => {
-                    best = Some(tip);
-                    low = middle + 1;
+        // Whoever knows a message knows those before it, so halves can be thrown away. Except among results of parallel
+        // calls: sent in another order, those in the middle of the run are new though its end is known. So the search goes
+        // on behind what it found.
+        let (mut from, mut best) = (0, None);
+        loop {
+            let (mut low, mut high) = (from, chain.len());
+            while low < high {
+                let middle = low + (high - low) / 2;
+                match self.known(&chain[middle])? {
+                    Some(tip) => {
+                        best = Some(tip);
+                        low = middle + 1;
+                    }
+                    None => high = middle,
                 }
-                None => high = middle,
+            }
+            let Some(further) = self.known_within(chain, low + 1, PARALLEL)? else { return Ok(best) };
+            from = further;
+        }
+    }
+
+    /// The first index in `from..from + count` whose prefix is known.
+    fn known_within(&self, chain: &[Digest], from: usize, count: usize) -> Result<Option<usize>, Error> {
+        for (at, digest) in chain.iter().enumerate().skip(from).take(count) {
+            if self.known(digest)?.is_some() {
+                return Ok(Some(at));
             }
         }
-        Ok(best)
+        Ok(None)
     }
 
     /// A node, committed or queued. RAM is asked first, so that a commit in between hides nothing.

@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use super::proxy::sound;
+use super::record::nothing_is_lost;
 use super::support::*;
 
 /// Talk whose prompt is past `summarize_at` (2,457 of 4,096 tokens) and short of the wall (3,056).
@@ -46,6 +47,53 @@ fn a_brief_is_made_behind_a_reply_and_used_at_the_fold() {
         let forwarded = sound(&next, &fake.last(), 4096);
         assert!(summary_is_in(&forwarded));
         assert_eq!(fake.summaries().len(), 1, "no second summary was asked for");
+    }
+}
+
+/// Where the next turn would pass the wall, the history is folded behind the reply and the new prompt is evaluated before
+/// it is needed.
+#[test]
+fn the_fold_is_evaluated_before_it_is_needed() {
+    for kind in [Kind::LlamaServer, Kind::Ollama] {
+        let fake = Fake::start(kind, 4096);
+        let proxy = TestProxy::before(&fake);
+        let mut sent = chat().system("You are a helpful assistant.").user("Let us plan the garden.");
+        let ahead = |seen: &Seen| {
+            let body = seen.json();
+            body["stream"] == false && (body["max_tokens"] == 1 || body["options"]["num_predict"] == 1)
+        };
+        for n in 0.. {
+            assert!(n < 12, "{kind:?}: nothing was evaluated ahead");
+            sent = sent.assistant(&prose(n, 1_300)).user(&format!("And what about item {n}?"));
+            let answer = proxy.chat(&sent).ok();
+            assert_eq!(answer.action(), "none", "{kind:?}: turn {n}");
+            proxy.eventually("/windowsill/events", |events| {
+                let all = events["events"].as_array().unwrap();
+                all.iter().filter(|e| e["data"]["role"] == "main").count() == n as usize + 1
+            });
+            if tokens(&sent.value()) > 2_650 {
+                fake.wait("a prompt sent ahead", |seen| seen.iter().any(ahead));
+                break;
+            }
+        }
+        let evaluated = fake.all().into_iter().find(ahead).unwrap().json();
+        assert!(tokens(&evaluated) < 2_000, "{kind:?}: {}", tokens(&evaluated));
+        let prefilled = proxy.eventually("/windowsill/events", |events| events.to_string().contains("\"prefill\""));
+        assert!(prefilled.to_string().contains("\"prefill\""));
+        // The same history again is the same request again.
+        let before = fake.last();
+        assert_eq!(proxy.chat(&sent).ok().action(), "none");
+        assert_eq!(fake.last().json()["messages"], before.json()["messages"]);
+        // The next one begins with what was evaluated.
+        let next = sent.assistant("Done; what is next?").user("The roses.");
+        let answer = proxy.chat(&next).ok();
+        assert_eq!(answer.action(), "summarize", "{kind:?}");
+        let (mine, held) = (fake.last().messages(), evaluated["messages"].as_array().unwrap().clone());
+        assert_eq!(mine[..held.len()], held[..], "{kind:?}");
+        assert_eq!(mine.len(), held.len() + 2);
+        assert!(nothing_is_lost(proxy.dir.path(), &next, &fake.last().body) < 100);
+        let again = proxy.chat(&next.assistant("Roses.").user("Red ones.")).ok();
+        assert_eq!(again.action(), "none", "{kind:?}: it is folded once");
     }
 }
 
@@ -151,18 +199,53 @@ fn nothing_is_made_ahead_where_it_is_not_wanted() {
 
 #[test]
 fn a_brief_of_no_use_is_not_kept() {
-    let fake = Fake::start(Kind::LlamaServer, 4096);
-    fake.set(|s| s.summary = "I'm sorry, but I can't help with that request.".into());
-    let proxy = TestProxy::before(&fake);
-    let sent = pressed();
+    // Continued, then as a transcript: but not where that would take the only slot from the conversation.
+    for (slots, tries) in [(4, 2), (1, 1)] {
+        let fake = Fake::start(Kind::LlamaServer, 4096);
+        fake.set(|s| {
+            s.slots = slots;
+            s.summary = "I'm sorry, but I can't help with that request.".into();
+        });
+        let proxy = TestProxy::before(&fake);
+        let sent = pressed();
+        proxy.chat(&sent).ok();
+        fake.wait("all tries", |seen| seen.iter().filter(|s| s.is_summary()).count() == tries);
+        proxy.eventually("/windowsill/events", |events| events.to_string().contains("\"summary\""));
+        assert_eq!(fake.summaries().len(), tries);
+        fake.set(|s| s.summary = SUMMARY.into());
+        let next = past_the_wall(sent);
+        assert_eq!(proxy.chat(&next).ok().action(), "summarize");
+        let forwarded = sound(&next, &fake.last(), 4096);
+        assert!(!forwarded.to_string().contains("can't help"));
+    }
+}
+
+/// A client that always comes back before a brief is done is left more and more time, since what is begun in vain costs
+/// the server's.
+#[test]
+fn a_client_that_never_waits_is_left_in_peace() {
+    let fake = Fake::start(Kind::LlamaServer, 16_384);
+    let gate = Gate::default();
+    let held = gate.clone();
+    fake.script(
+        move |seen| {
+            if seen.is_summary() { Play::Wait(held.clone(), Box::new(Play::Usual)) } else { Play::Usual }
+        },
+    );
+    let proxy = TestProxy::with(
+        &[fake.url()],
+        "[context]\nsummarize_at = 0.2\nclear_at = 0.9\nsummarize_to = 0.15\nsummary_max_tokens = 128\n",
+    );
+    let mut sent = pressed();
     proxy.chat(&sent).ok();
-    // Continued, then as a transcript.
-    fake.wait("both tries", |seen| seen.iter().filter(|s| s.is_summary()).count() == 2);
-    fake.set(|s| s.summary = SUMMARY.into());
-    let next = past_the_wall(sent);
-    assert_eq!(proxy.chat(&next).ok().action(), "summarize");
-    let forwarded = sound(&next, &fake.last(), 4096);
-    assert!(!forwarded.to_string().contains("can't help"));
+    fake.wait("a summary", |seen| seen.iter().any(Seen::is_summary));
+    for n in 0..3 {
+        sent = sent.assistant("Done; what is next?").user(&format!("Then part {n}."));
+        proxy.chat(&sent).ok();
+    }
+    assert_eq!(fake.summaries().len(), 1, "begun once, and then not within the pause");
+    gate.open();
+    fake.wait("another one, once there is time", |seen| seen.iter().filter(|s| s.is_summary()).count() == 2);
 }
 
 #[test]

@@ -64,6 +64,11 @@ impl Seen {
         self.role == Role::Main
     }
 
+    fn asks_for_one_token(&self) -> bool {
+        let body = self.json();
+        body["stream"] == false && (body["max_tokens"] == 1 || body["options"]["num_predict"] == 1)
+    }
+
     fn role_of(&self) -> Role {
         let path = matches!(self.path(), "/v1/chat/completions" | "/chat/completions" | "/api/chat");
         if self.method != "POST" || !path {
@@ -73,6 +78,8 @@ impl Seen {
             // Ollama loads a model by a chat without messages.
             None if self.path() == "/api/chat" => Role::Other,
             Some(m) if text(m).contains("write a handoff summary") => Role::Summary,
+            // A prompt sent ahead, to be evaluated.
+            Some(_) if self.asks_for_one_token() => Role::Other,
             _ => Role::Main,
         }
     }
@@ -124,6 +131,8 @@ type Hook = Arc<dyn Fn(&Seen) -> Play + Send + Sync>;
 pub(crate) struct Settings {
     /// The window it really has.
     pub(crate) window: u32,
+    /// How many requests it says it works on at once.
+    pub(crate) slots: u32,
     /// The window it says that it has.
     pub(crate) says: u32,
     pub(crate) model: String,
@@ -163,6 +172,7 @@ impl Fake {
         let address = listener.local_addr().unwrap();
         let settings = Settings {
             window,
+            slots: 1,
             says: window,
             model: MODEL.into(),
             summary: SUMMARY.into(),
@@ -390,7 +400,7 @@ fn usual(kind: Kind, s: &Settings, seen: &Seen) -> Vec<u8> {
     match (kind, seen.method.as_str(), seen.path()) {
         (Kind::LlamaServer, "GET", "/props") => json(
             200,
-            json!({"default_generation_settings": {"n_ctx": s.says}, "total_slots": 1, "build_info": "b1-fake",
+            json!({"default_generation_settings": {"n_ctx": s.says}, "total_slots": s.slots, "build_info": "b1-fake",
                 "model_path": "/models/fake.gguf", "chat_template": "", "modalities": {"vision": true, "audio": false}}),
         ),
         (Kind::LlamaServer, "GET", "/slots") => json(200, json!([{"id": 0, "n_ctx": s.says}])),

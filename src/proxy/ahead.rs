@@ -1,0 +1,313 @@
+//! What is done between requests, so that none has to wait for it: the brief is made while the server is idle, by continuing
+//! the prompt that it holds; and when the next turn would pass the wall, the history is folded now and the new prompt is
+//! sent for evaluation, so that the next request finds it in the server's cache.
+//!
+//! A request of the same conversation always goes first: it stops whatever is under way here.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt as _;
+use http::HeaderMap;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info};
+
+use super::brief::{Ask, folded};
+use super::live::{Ahead, Brief, Making};
+use super::prepare::{self, Prepared};
+use super::save::now_ms;
+use super::{App, Error, relay};
+use crate::apply::{self, summarizer};
+use crate::conversation::wire::openai_chat;
+use crate::conversation::{Role, Tokens};
+use crate::measure::Known;
+use crate::plan::rewrite::{self, Out};
+use crate::plan::{self, Action, Facts, Plan, Strategy, budget, economics};
+use crate::store::{Batch, Event};
+use crate::upstream::{ChatOptions, Upstream};
+use crate::usage::Reported;
+
+/// After a reply that calls tools the client is back at once; nothing is begun when it is.
+const AFTER_TOOL_CALLS: Duration = Duration::from_millis(750);
+
+/// How often that pause is doubled when the client keeps coming back before a brief is done: what is begun in vain costs
+/// the server's time, and the user's.
+const DOUBLED: u32 = 6;
+
+/// A step is taken to be as long as the last one, and a little more.
+const NEXT_STEP: f64 = 1.25;
+
+/// The least that a step is taken for, as a share of the window.
+const SMALL_STEP: f64 = 0.02;
+
+/// A fold ahead of need must leave no more than this share of the prompt.
+const WORTH_IT: f64 = 0.8;
+
+/// The longest that evaluating a prompt ahead may take.
+const PREFILL: Duration = Duration::from_secs(600);
+
+/// One reply, and what is to be done behind it.
+struct Behind {
+    upstream: Arc<Upstream>,
+    headers: HeaderMap,
+    prepared: Prepared,
+    reported: Reported,
+    window: Tokens,
+    /// Tokens that the server holds: prompt and reply, as it counted them.
+    used: Tokens,
+}
+
+impl App {
+    /// Stops what is under way for a conversation, for a request that comes first.
+    pub(super) fn stop_making(&self, id: &str) {
+        let making = self.lives.with(id, |l| {
+            let making = l.making.take();
+            // What had not begun to ask cost nothing.
+            if making.as_ref().is_some_and(|m| m.asking.load(Ordering::Relaxed)) {
+                l.stopped = (l.stopped + 1).min(DOUBLED);
+            }
+            making
+        });
+        if let Some(making) = making {
+            making.cancel.cancel();
+        }
+    }
+
+    /// Begins behind a reply what the next requests will need, if nobody is waiting.
+    pub(super) fn work_ahead(
+        self: &Arc<Self>,
+        upstream: Arc<Upstream>,
+        headers: HeaderMap,
+        prepared: Prepared,
+        reported: Reported,
+        end: &relay::End,
+    ) {
+        let Some(window) = prepared.window.tokens else { return };
+        let Some(prompt) = reported.prompt else { return };
+        let used = prompt + reported.completion.unwrap_or(0);
+        let strategy = prepared.policy.policy.strategy;
+        let may = prepared.policy.background && *end == relay::End::Complete && !prepared.chain.is_empty();
+        if !may || strategy == Strategy::Off {
+            return;
+        }
+        let fold = next_passes_the_wall(&prepared, window, used);
+        let brief = strategy == Strategy::Summarize
+            && used > prepared.lines.summarize_at
+            && economics::worth_a_summary(
+                prepared.after.history,
+                budget::brief_budget(window, prepared.policy.policy.summary_max_tokens),
+            )
+            && !self.is_covered(&prepared);
+        let busy = self.lives.with(&prepared.id, |l| l.in_flight > 0 || l.making.is_some());
+        if busy || !brief && !fold {
+            return;
+        }
+        let cancel = CancellationToken::new();
+        let (done, over) = watch::channel(false);
+        let asking = Arc::new(AtomicBool::new(false));
+        let making = Making { cancel: cancel.clone(), over, asking: Arc::clone(&asking) };
+        let stopped = self.lives.with(&prepared.id, |l| {
+            l.making = Some(making);
+            l.stopped
+        });
+        let app = Arc::clone(self);
+        self.tasks.spawn(async move {
+            let wait = match (reported.called_tools, stopped) {
+                (false, 0) => Duration::ZERO,
+                (_, stopped) => AFTER_TOOL_CALLS * 2u32.pow(stopped),
+            };
+            let behind = Behind { upstream, headers, prepared, reported, window, used };
+            let work = async {
+                tokio::time::sleep(wait).await;
+                if brief {
+                    asking.store(true, Ordering::Relaxed);
+                    app.make_brief(&behind).await;
+                    asking.store(false, Ordering::Relaxed);
+                }
+                if fold {
+                    app.fold_ahead(&behind).await;
+                }
+            };
+            tokio::select! {
+                () = cancel.cancelled() => {}
+                () = work => {}
+            }
+            app.lives.with(&behind.prepared.id, |l| {
+                // Another one may have been begun since this one was stopped.
+                if l.making.as_ref().is_some_and(|m| m.cancel.is_cancelled() || !cancel.is_cancelled()) {
+                    l.making = None;
+                }
+            });
+            let _ = done.send(true);
+        });
+    }
+
+    /// Whether a brief made earlier still stands for all but a little of the history.
+    fn is_covered(&self, prepared: &Prepared) -> bool {
+        let covers = self.lives.with(&prepared.id, |l| {
+            let brief = l.brief.as_ref()?;
+            (prepared.chain.get(brief.covers.wrapping_sub(1)) == Some(&brief.chain)).then_some(brief.covers)
+        });
+        let Some(covers) = covers else { return false };
+        let costs = self.measure.costs(&prepared.request.conversation);
+        let since: Tokens = costs.iter().skip(covers).map(plan::Cost::total).sum();
+        !economics::worth_a_summary(since, prepared.lines.brief)
+    }
+
+    async fn make_brief(self: &Arc<Self>, behind: &Behind) {
+        let Behind { upstream, prepared, reported, window, .. } = behind;
+        let body = &prepared.request.conversation.body;
+        let mut view = prepared.out.clone();
+        // The reply stands in the server's cache behind the prompt; a client that echoes it lets the next prompt begin
+        // with both.
+        if !reported.called_tools && !reported.text.is_empty() {
+            let bytes = openai_chat::new_message("assistant", &reported.text);
+            view.push(Out { bytes, role: Role::Assistant, at: None, calls: false, changed: true });
+        }
+        let (messages, previous) = folded(&prepared.request, &prepared.view, body.len());
+        let budget = budget::brief_budget(*window, prepared.policy.policy.summary_max_tokens);
+        let ask = Ask {
+            upstream,
+            headers: &behind.headers,
+            options: ChatOptions { num_ctx: prepared.window.set },
+            request: &prepared.request,
+            summary_model: &prepared.policy.summary_model,
+            id: &prepared.id,
+            view: &view,
+            view_tokens: behind.used,
+            waited_for: false,
+            spare_slot: self.spare_slots(upstream, &prepared.request.model).await.is_some_and(|n| n > 0),
+            messages: &messages,
+            previous: previous.as_deref(),
+            window: *window,
+            max_tokens: (budget / 4 * 3).min(prepared.policy.policy.summary_max_tokens),
+            focus: None,
+        };
+        let Some(text) = self.ask(&ask).await else { return };
+        let Some(chain) = prepared.chain.last().copied() else { return };
+        let brief = Brief { covers: prepared.chain.len(), chain, text };
+        self.lives.with(&prepared.id, |l| {
+            l.brief = Some(brief);
+            l.stopped = 0;
+        });
+    }
+
+    /// Slots of the server that no conversation under way needs; `None` where there are too few already.
+    async fn spare_slots(&self, upstream: &Upstream, model: &str) -> Option<usize> {
+        let slots = upstream.loaded(model).await.ok().and_then(|loaded| loaded.slots).unwrap_or(1);
+        (slots as usize).checked_sub(self.lives.lately())
+    }
+
+    /// Folds now what the next request would have to, and has the server evaluate the new prompt. What goes wrong here is
+    /// left to that request.
+    async fn fold_ahead(self: &Arc<Self>, behind: &Behind) {
+        let prepared = &behind.prepared;
+        let Some(tip) = prepared.chain.last().copied() else { return };
+        if self.spare_slots(&behind.upstream, &prepared.request.model).await.is_none() {
+            // Another conversation's prompt would have to go for this one's.
+            return;
+        }
+        let (plan, applied, out) = match self.folded_now(behind) {
+            Ok(Some(folded)) => folded,
+            Ok(None) => return,
+            Err(e) => {
+                debug!(conversation = %prepared.id, error = %e, "no fold ahead of need");
+                return;
+            }
+        };
+        info!(conversation = %prepared.id, before = plan.before.prompt(), after = plan.after.prompt(), "folded ahead of need");
+        let ahead = Ahead {
+            depth: prepared.chain.len(),
+            chain: tip,
+            view: applied.view,
+            originals: applied.originals,
+            layers: prepare::layers(&plan, prepared.policy.policy.strategy),
+            because: plan.because.iter().map(ToString::to_string).collect(),
+            tokens: None,
+        };
+        self.lives.with(&prepared.id, |l| l.ahead = Some(ahead));
+        let tokens = self.prefill(behind, &out).await;
+        self.lives.with(&prepared.id, |l| {
+            if let Some(ahead) = l.ahead.as_mut().filter(|a| a.chain == tip) {
+                ahead.tokens = tokens;
+            }
+        });
+    }
+
+    /// The plan that the wall would ask for, applied to what was forwarded last.
+    fn folded_now(&self, behind: &Behind) -> Result<Option<(Plan, apply::Applied, Vec<Out>)>, Error> {
+        let Behind { prepared, reported, window, .. } = behind;
+        let conversation = &prepared.request.conversation;
+        let key = self.key(&behind.upstream, &prepared.request);
+        let known = reported.prompt.map(|tokens| Known { messages: conversation.body.len(), tokens });
+        let mut facts = Facts {
+            window: *window,
+            output_reserved: prepared.after.output_reserved,
+            forwarded: conversation.body.len(),
+            background: false,
+            ..self.measure.facts(&key, conversation, &prepared.view, known)
+        };
+        let policy = &prepared.policy.policy;
+        let total = plan::plan(conversation, &Facts { slack: 0, ..facts.clone() }, policy).before.prompt();
+        // The wall stands where the prompt is.
+        facts.slack = window.saturating_sub(facts.output_reserved).saturating_sub(total.saturating_sub(1));
+        let plan = plan::plan(conversation, &facts, policy);
+        let folds = plan.actions.iter().any(|a| matches!(a, Action::Fold { .. } | Action::Placeholder { .. }));
+        let cuts = plan.actions.iter().any(|a| matches!(a, Action::Cut { .. }));
+        if !plan.fits || !folds || cuts || f64::from(plan.after.prompt()) > f64::from(total) * WORTH_IT {
+            return Ok(None);
+        }
+        let brief = self.lives.with(&prepared.id, |l| l.brief.clone());
+        let written =
+            brief.filter(|b| b.covers >= 1 && prepared.chain.get(b.covers - 1) == Some(&b.chain)).map(|b| b.text);
+        let count = |text: &str| self.measure.count(&key, text);
+        let applied = apply::apply(&apply::Input {
+            conversation,
+            id: &prepared.id,
+            plan: &plan,
+            old: &prepared.view,
+            store: &self.store,
+            count: &count,
+            written: written.as_deref(),
+        })?;
+        let out = rewrite::rewrite(conversation, &applied.view, &policy.template);
+        Ok(Some((plan, applied, out)))
+    }
+
+    /// Has the server evaluate a prompt that will come. Should the request come meanwhile, what was evaluated so far is in
+    /// the cache, and not lost. Returns the prompt's tokens.
+    async fn prefill(&self, behind: &Behind, out: &[Out]) -> Option<Tokens> {
+        let started = Instant::now();
+        let body = summarizer::prefill(&behind.prepared.request, out);
+        let options = ChatOptions { num_ctx: behind.prepared.window.set };
+        let asked = behind.upstream.chat(&behind.headers, "/v1/chat/completions", body, options);
+        let mut reply = tokio::time::timeout(PREFILL, asked).await.ok()?.ok()?;
+        let mut bytes = Vec::new();
+        while let Some(Ok(chunk)) = reply.body.next().await {
+            bytes.extend_from_slice(&chunk);
+            if bytes.len() > 1 << 20 {
+                return None;
+            }
+        }
+        let mut reported = Reported::default();
+        reported.read(&String::from_utf8_lossy(&bytes));
+        self.metrics.spend("prefill", &reported);
+        let id = &behind.prepared.id;
+        self.lives.with(id, |l| l.spend.add_summary(&reported));
+        let data = reported.event("prefill", 0, started.elapsed().as_millis() as u64);
+        let event = Event { now_ms: now_ms(), conversation: Some(id.clone()), kind: "model_usage".into(), data };
+        if let Err(e) = self.store.record_later(Batch { events: vec![event], ..Batch::default() }) {
+            debug!(error = %e, "an event was not recorded");
+        }
+        reported.prompt
+    }
+}
+
+/// Whether a next step like the last one would pass the wall.
+fn next_passes_the_wall(prepared: &Prepared, window: Tokens, used: Tokens) -> bool {
+    let last = prepared.prefix.filter(|p| p.because.is_none()).map_or(0, |p| prepared.tokens.saturating_sub(p.tokens));
+    let step = (f64::from(last) * NEXT_STEP).max(f64::from(window) * SMALL_STEP) as Tokens;
+    used.saturating_add(step) > prepared.lines.limit
+}
