@@ -234,9 +234,9 @@ fn row(name: &str, sum: &Tally) {
 }
 
 fn trace(name: &str, session: &Session, tally: &Tally) {
-    let Tally { one, ideal, fresh, helpers, helper_one, .. } = tally;
+    let Tally { turns, answered, one, ideal, fresh, helpers, helper_one, .. } = tally;
     println!(
-        "  {name} / {}: {one} evaluated, {ideal} ideal, {fresh} new; {helpers} helper calls of {helper_one}",
+        "  {name} / {}: {answered} of {turns} answered; {one} evaluated, {ideal} ideal, {fresh} new; {helpers} helper calls of {helper_one}",
         session.name
     );
     for r in &tally.rewrites {

@@ -9,7 +9,7 @@ use windowsill::conversation::{Conversation, Message, Tokens};
 use windowsill::measure;
 use windowsill::measure::tokens::estimate;
 use windowsill::plan::rewrite::{self, Out};
-use windowsill::plan::{self, Action, Facts, Plan, Policy, Strategy, budget, economics};
+use windowsill::plan::{self, Action, Cost, Facts, Plan, Policy, Strategy, budget, economics};
 use windowsill::store::Store;
 
 use super::server::{Made, Prompt, Segment, Server, call_cost, size, text};
@@ -66,6 +66,8 @@ struct Run<'a> {
     forwarded: usize,
     /// A brief made between requests.
     ready: Option<String>,
+    /// How many messages it has seen.
+    covers: usize,
     made: Made,
     tally: Tally,
 }
@@ -90,6 +92,7 @@ pub(crate) fn replay(session: &Session, window: Tokens, setting: &Setting, store
         view: View::default(),
         forwarded: 0,
         ready: None,
+        covers: 0,
         made: Made::default(),
         tally: Tally::default(),
     };
@@ -232,7 +235,7 @@ impl Run<'_> {
             && policy.strategy == Strategy::Summarize
             && size(&draft.prompt) > draft.plan.lines.summarize_at
             && economics::worth_a_summary(draft.plan.after.history, budget)
-            && self.ready.is_none();
+            && !self.is_covered(draft.plan.lines.brief);
         if wanted {
             let mut prompt = draft.prompt.clone();
             // The reply stands in the cache behind the prompt, where it calls no tools.
@@ -241,7 +244,14 @@ impl Run<'_> {
                 prompt.push(Segment::of(reply));
             }
             self.ready = self.ask(prompt, end, budget);
+            self.covers = end;
         }
+    }
+
+    /// Whether a brief made earlier still stands for all but a little of the history.
+    fn is_covered(&self, brief: Tokens) -> bool {
+        let since: Tokens = self.session.costs[self.covers..self.conversation.body.len()].iter().map(Cost::total).sum();
+        self.ready.is_some() && !economics::worth_a_summary(since, brief)
     }
 
     fn ask(&mut self, mut prompt: Prompt, to: usize, budget: Tokens) -> Option<String> {

@@ -70,7 +70,8 @@ pub(crate) fn table(window: Tokens, kinds: Vec<(&'static str, Vec<&Session>)>, b
         [("default", start), ("medium", sweep.at(&policy("qwen2.5:7b"))), ("small", sweep.at(&policy("smollm2:135m")))];
     // What arrives is evicted all the same: a preview instead of a result is another question.
     let small = &sweep.tried[profiles[2].1].policy;
-    let (evict_over, summary_max_tokens) = (sweep.tried[start].policy.evict_over, sweep.tried[start].policy.summary_max_tokens);
+    let (evict_over, summary_max_tokens) =
+        (sweep.tried[start].policy.evict_over, sweep.tried[start].policy.summary_max_tokens);
     let small = Policy { evict_over, summary_max_tokens, ..small.clone() };
     for from in [start, sweep.at(&small)] {
         sweep.descend(from, start);
@@ -119,7 +120,9 @@ impl Sweep<'_> {
 
     fn is_admissible(&self, tried: &Tried, start: usize) -> bool {
         let least = &self.tried[start];
-        tried.known >= least.known - LESS_KNOWN && tried.answered >= least.answered
+        // Another size for eviction is another question.
+        let alike = tried.policy.evict_over == least.policy.evict_over;
+        alike && tried.known >= least.known - LESS_KNOWN && tried.answered >= least.answered
     }
 
     fn descend(&mut self, from: usize, start: usize) {
