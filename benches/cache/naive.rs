@@ -134,7 +134,11 @@ impl Run<'_> {
         if let Some(served) = self.server.take(&prompt) {
             self.tally.help(served);
         }
-        let answer = Writer::Oracle.answer(&transcript, &self.session.wanted);
+        let mut answer = Writer::Oracle.answer(&transcript, &self.session.wanted);
+        // As long as a model may write.
+        while message_tokens(&answer) > SUMMARY.min(self.server.window / 8) {
+            answer.truncate(answer.rfind('\n').unwrap_or(0));
+        }
         self.summary = Some(Segment::of_text("user", &format!("Summary of the conversation so far:\n{answer}")));
         self.from = cut;
     }
