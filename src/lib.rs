@@ -15,8 +15,8 @@
 pub mod apply;
 pub mod config;
 pub mod conversation;
-pub mod gguf;
 pub mod engine;
+pub mod gguf;
 pub mod measure;
 pub mod plan;
 pub mod proxy;

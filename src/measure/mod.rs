@@ -1,12 +1,12 @@
 //! What do we have? Fills [`crate::plan::Facts`]; each number with where it came from.
 
 pub mod afford;
+pub mod count;
 pub mod hardware;
 pub mod memory;
 pub mod model_file;
-pub mod process;
-pub mod count;
 pub mod own;
+pub mod process;
 pub mod tokens;
 pub mod window;
 

@@ -33,8 +33,7 @@ pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
     let instead = |freed, again, total| {
         total <= lines.limit
             && economics::deep_clear(freed, lines.summarize_at, lines.summarize_to)
-            && (economics::worthwhile(freed, again)
-                || fold.is_none_or(|fold| economics::as_good((freed, again), (fold.freed, fold.again))))
+            && fold.is_none_or(|fold| economics::as_good((freed, again), (fold.freed, fold.again)))
     };
     let done = attempt(sheet, recent, instead);
     // Where not even folding can keep all that is recent, clearing results among it is the milder way.
