@@ -20,7 +20,7 @@ const LEAST: f64 = 2.0;
 /// Whether an edit is worth it already. What is waiting to be cleared grows with every step while what would be evaluated
 /// again stays about the same, so an edit gets cheaper the later it is made: at the line `at` where it is first thought of
 /// it must free `PATIENCE` times what it makes the server evaluate again, less and less on the way to the line `latest`,
-/// and there still [`LEAST`] times.
+/// and there still `LEAST` times.
 pub fn worth_it_now(freed: Tokens, evaluated_again: Tokens, total: Tokens, at: Tokens, latest: Tokens) -> bool {
     let way = f64::from(latest.saturating_sub(at)).max(1.0);
     let left = f64::from(latest.saturating_sub(total)) / way;
