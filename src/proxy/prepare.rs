@@ -12,7 +12,7 @@ use super::prefix::{Prefix, client_marks};
 use super::{App, Error, headers};
 use crate::apply;
 use crate::config::{ModelHints, Resolved};
-use crate::conversation::edit::View;
+use crate::conversation::edit::{Edit, View};
 use crate::conversation::wire::openai_chat::{self, Request};
 use crate::conversation::{Conversation, Digest, Tokens, chain, repair};
 use crate::measure::window::Window;
@@ -35,6 +35,9 @@ const SCALINGS: usize = 4;
 
 /// Share of the first line from which a prompt is counted instead of estimated.
 const COUNT_FROM: f64 = 0.9;
+
+/// The longest text that is counted with the vocabulary while a plan is made (bytes): a millisecond or two.
+const COUNTED_TEXT: usize = 64 * 1024;
 
 /// Takes the estimate of a history that was sent before just under the limit, whatever is rounded up.
 const SENT_BEFORE: f64 = 0.97;
@@ -389,6 +392,7 @@ impl App {
     ) -> Result<Drafted, Error> {
         let conversation = &draft.request.conversation;
         let mut written: Option<Option<Arc<str>>> = None;
+        let slack = facts.slack;
         let mut round = 0;
         loop {
             round += 1;
@@ -425,7 +429,7 @@ impl App {
                 // The client goes first; what was begun for later is begun again behind this reply.
                 self.stop_making(draft.id);
             }
-            let count = |text: &str| self.measure.count(&draft.key, text);
+            let count = |text: &str| self.text_cost(draft, text);
             let applied = if plan.actions.is_empty() {
                 apply::Applied { view: draft.old.clone(), originals: Vec::new() }
             } else {
@@ -446,8 +450,9 @@ impl App {
                 Some(exact) => exact,
                 None => (self.estimated(draft, &facts, &applied.view, conversation, &plan), sureness),
             };
-            if tokens <= plan.lines.limit || round >= PLANS {
-                if tokens > plan.lines.limit {
+            let limit = facts.window.saturating_sub(facts.output_reserved).saturating_sub(slack);
+            if tokens <= limit || round >= PLANS {
+                if tokens > limit {
                     return Err(self.cannot_fit(draft, &facts, &plan));
                 }
                 let mut room = facts.window.saturating_sub(tokens);
@@ -467,8 +472,10 @@ impl App {
                     plan,
                 });
             }
-            debug!(round, tokens, planned, limit = plan.lines.limit, "counted more than planned; planning again");
-            emergency::scale(&mut facts, f64::from(tokens) / f64::from(planned.max(1)) * 1.02);
+            debug!(round, tokens, planned, limit, "counted more than planned; planning again");
+            // What was made is longer than planned by so much: aim lower by that, and a little more.
+            let more = tokens - planned.min(tokens);
+            facts.slack = facts.slack.saturating_add(more + more / 8 + 8);
         }
     }
 
@@ -495,6 +502,23 @@ impl App {
         facts.system = counted.system;
         facts.tools = counted.tools;
         facts.costs = counted.costs;
+        // All by one measure: what is exact must not be scaled for what is not.
+        facts.edit_costs = draft.old.edits.iter().map(|e| self.edit_cost(draft, e)).collect();
+    }
+
+    /// Tokens of what an edit put in place.
+    fn edit_cost(&self, draft: &Draft<'_>, edit: &Edit) -> Tokens {
+        let (Edit::Text { text, .. } | Edit::Arguments { arguments: text, .. } | Edit::Fold { brief: text, .. }) = edit;
+        tokens::AROUND + self.text_cost(draft, text)
+    }
+
+    /// Tokens of a text: by the model's own vocabulary, where it is here and the text is not so long that this would hold
+    /// others up.
+    fn text_cost(&self, draft: &Draft<'_>, text: &str) -> Tokens {
+        match &draft.own {
+            Some(own) if text.len() <= COUNTED_TEXT => own.text(text),
+            _ => self.measure.count(&draft.key, text),
+        }
     }
 
     /// The exact size of what would be sent, where it matters and can be told.
@@ -522,9 +546,14 @@ impl App {
             return plan.after.prompt();
         }
         let mut made = facts.clone();
-        let factor = self.measure.factor(&draft.key);
-        made.edit_costs =
-            view.edits.iter().map(|e| (f64::from(measure::edit_cost(e)) * factor).ceil() as Tokens).collect();
+        made.edit_costs = match &draft.own {
+            Some(_) => view.edits.iter().map(|e| self.edit_cost(draft, e)).collect(),
+            None => {
+                let factor = self.measure.factor(&draft.key);
+                let cost = |e| (f64::from(measure::edit_cost(e)) * factor).ceil() as Tokens;
+                view.edits.iter().map(cost).collect()
+            }
+        };
         made.view = view.clone();
         let still = Policy {
             strategy: plan::Strategy::Off,
