@@ -353,11 +353,21 @@ impl App {
         let out = rewrite::rewrite(conversation, &draft.old, &draft.policy.template);
         match exact(draft, &bytes_of(draft.request, &out)).await {
             Ok((exact, counted_by)) => {
-                self.shares(draft, &mut facts).await;
+                // A person who asks for the regions gets the head as it is. For planning alone it is not worth the time.
+                let head = if attempt == Attempt::DryRun { self.counted_head(draft, &facts).await } else { None };
+                let keep_head = |facts: &mut Facts| {
+                    if let Some((system, tools)) = head {
+                        (facts.system, facts.tools) = (system, tools);
+                    }
+                };
+                keep_head(&mut facts);
+                let known = head.map_or(0, |(system, tools)| system + tools);
                 // The costs follow the count, so that lines are compared with what the server will see.
                 let mut total = plan::plan(conversation, &facts, &draft.policy).before.prompt();
                 for _ in 0..SCALINGS {
-                    emergency::scale(&mut facts, f64::from(exact) / f64::from(total.max(1)));
+                    let (theirs, ours) = (exact.saturating_sub(known), total.saturating_sub(known));
+                    emergency::scale(&mut facts, f64::from(theirs) / f64::from(ours.max(1)));
+                    keep_head(&mut facts);
                     total = plan::plan(conversation, &facts, &draft.policy).before.prompt();
                     if total <= exact {
                         break;
@@ -491,19 +501,12 @@ impl App {
         Error::cannot_fit(&draft.request.model, facts.window, &draft.source, &plan.after, plan.lines.limit)
     }
 
-    /// What each message costs, by the model's own vocabulary; without it, the estimates stay.
-    async fn shares(&self, draft: &Draft<'_>, facts: &mut Facts) {
-        let Some(own) = &draft.own else { return };
-        let conversation = &draft.request.conversation;
-        let Some(counted) = own.shares(draft.upstream, &draft.request.body, conversation, facts.costs.clone()).await
-        else {
-            return;
-        };
-        facts.system = counted.system;
-        facts.tools = counted.tools;
-        facts.costs = counted.costs;
-        // All by one measure: what is exact must not be scaled for what is not.
-        facts.edit_costs = draft.old.edits.iter().map(|e| self.edit_cost(draft, e)).collect();
+    /// System and tools by the model's own vocabulary, where it is here.
+    async fn counted_head(&self, draft: &Draft<'_>, facts: &Facts) -> Option<(Tokens, Tokens)> {
+        let own = draft.own.as_ref()?;
+        let (body, conversation) = (&draft.request.body, &draft.request.conversation);
+        let counted = own.shares(draft.upstream, body, conversation, facts.costs.clone()).await?;
+        Some((counted.system, counted.tools))
     }
 
     /// Tokens of what an edit put in place.
