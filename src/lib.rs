@@ -15,6 +15,7 @@
 pub mod apply;
 pub mod config;
 pub mod conversation;
+pub mod engine;
 pub mod gguf;
 pub mod measure;
 pub mod plan;

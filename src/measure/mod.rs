@@ -1,9 +1,11 @@
 //! What do we have? Fills [`crate::plan::Facts`]; each number with where it came from.
 
 pub mod afford;
+pub mod count;
 pub mod hardware;
 pub mod memory;
 pub mod model_file;
+pub mod own;
 pub mod process;
 pub mod tokens;
 pub mod window;
@@ -31,6 +33,11 @@ pub struct Known {
 pub enum Sureness {
     /// Counted by the server.
     Counted,
+    /// Counted with the model's own vocabulary, and the server counts the same or its replies told the difference.
+    Own,
+    /// Counted with the model's own vocabulary, but the server renders prompts in a way of its own, which no reply has
+    /// told the size of yet: errs high.
+    OwnUnchecked,
     /// Estimated, and corrected by what the server reported.
     Calibrated,
     /// Estimated; nothing was reported yet.
@@ -38,10 +45,19 @@ pub enum Sureness {
 }
 
 impl Sureness {
+    /// Whether it is a count, not an estimate.
+    pub fn is_exact(self) -> bool {
+        matches!(self, Sureness::Counted | Sureness::Own | Sureness::OwnUnchecked)
+    }
+
     /// As it stands in headers and events.
     pub fn as_str(self) -> &'static str {
         match self {
             Sureness::Counted => "counted by the server",
+            Sureness::Own => "counted with the model's own vocabulary",
+            Sureness::OwnUnchecked => {
+                "counted with the model's own vocabulary, with an allowance for the server's template"
+            }
             Sureness::Calibrated => "estimated, calibrated",
             Sureness::Estimated => "estimated",
         }
@@ -60,6 +76,8 @@ const ESTIMATE_SLACK: f64 = 0.04;
 pub struct Measure {
     /// Windows of the models in use.
     pub windows: window::Windows,
+    /// Vocabularies of the models in use.
+    pub counters: own::Counters,
     estimates: Estimates,
     calibrations: Mutex<HashMap<String, Calibration>>,
 }
@@ -146,7 +164,7 @@ impl Measure {
 /// The tokens to leave unused.
 pub fn slack(window: Tokens, sureness: Sureness) -> Tokens {
     match sureness {
-        Sureness::Counted => SLACK,
+        Sureness::Counted | Sureness::Own | Sureness::OwnUnchecked => SLACK,
         _ => SLACK + (f64::from(window) * ESTIMATE_SLACK) as Tokens,
     }
 }

@@ -15,6 +15,9 @@ use crate::plan::Cost;
 /// Words that a chat template puts around a message: role, markers, line ends.
 const PER_MESSAGE: Tokens = 5;
 
+/// As much as most chat templates put around a message.
+pub const AROUND: Tokens = PER_MESSAGE;
+
 /// What a chat template adds once: begin of text, the opening of the reply.
 const PER_PROMPT: Tokens = 6;
 

@@ -16,9 +16,11 @@ pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
     let recent = sheet.recent(sheet.policy.keep_recent);
     if sheet.total() <= sheet.lines.limit {
         let (lines, total) = (sheet.lines, sheet.total());
+        // Where folding may wait for the wall, so may clearing.
+        let latest = if sheet.facts.background { lines.limit } else { lines.summarize_at };
         return attempt(sheet, recent, |freed, again, _| {
             economics::deep_clear(freed, lines.clear_at, lines.clear_to)
-                && economics::worth_it_now(freed, again, total, lines.clear_at, lines.summarize_at)
+                && economics::worth_it_now(freed, again, total, lines.clear_at, latest)
         });
     }
     if sheet.policy.strategy == Strategy::Off {
@@ -31,8 +33,7 @@ pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
     let instead = |freed, again, total| {
         total <= lines.limit
             && economics::deep_clear(freed, lines.summarize_at, lines.summarize_to)
-            && (economics::worthwhile(freed, again)
-                || fold.is_none_or(|fold| economics::as_good((freed, again), (fold.freed, fold.again))))
+            && fold.is_none_or(|fold| economics::as_good((freed, again), (fold.freed, fold.again)))
     };
     let done = attempt(sheet, recent, instead);
     // Where not even folding can keep all that is recent, clearing results among it is the milder way.

@@ -67,6 +67,9 @@ impl App {
                 });
             } else {
                 self.measure.learn(&key, prepared.raw_estimate, exact);
+                if let Some(own) = &prepared.own {
+                    own.learn(prepared.tokens, exact);
+                }
             }
         }
         let spend = self.lives.with(&prepared.id, |l| {
@@ -105,7 +108,7 @@ impl App {
     /// Whether a server took far less than was sent. Only said where the estimate has been right before.
     fn looks_dropped(&self, key: &str, prepared: &Prepared, exact: Tokens) -> bool {
         let trusted = self.measure.sureness(key) == crate::measure::Sureness::Calibrated
-            || prepared.sureness == crate::measure::Sureness::Counted;
+            || matches!(prepared.sureness, crate::measure::Sureness::Counted | crate::measure::Sureness::Own);
         trusted && prepared.tokens > 512 && f64::from(exact) < f64::from(prepared.tokens) * DROPPED_BELOW
     }
 

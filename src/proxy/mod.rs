@@ -7,6 +7,7 @@ pub mod background;
 mod brief;
 mod compact;
 mod doctor;
+mod draft;
 mod error;
 mod headers;
 mod live;

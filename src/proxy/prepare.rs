@@ -7,29 +7,25 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue};
 use tracing::{debug, warn};
 
+use super::draft::{Draft, exact};
 use super::live::Ahead;
 use super::prefix::{Prefix, client_marks};
-use super::recall::rewrites;
 use super::{App, Error, headers};
-use crate::apply::{self, recall};
 use crate::config::{ModelHints, Resolved};
 use crate::conversation::edit::View;
 use crate::conversation::wire::openai_chat::{self, Request};
-use crate::conversation::{Conversation, Digest, Tokens, repair};
+use crate::conversation::{Digest, Tokens, repair};
 use crate::measure::window::Window;
-use crate::measure::{self, Known, Sureness, tokens};
+use crate::measure::{self, Known, Sureness, own, tokens};
 use crate::plan::emergency::{self, Refusal};
 use crate::plan::rewrite::{self, Out};
-use crate::plan::{self, Action, Facts, Lines, Plan, Policy, Regions};
+use crate::plan::{self, Facts, Lines, Plan, Policy, Regions};
 use crate::store::{Located, Original};
 use crate::upstream::Upstream;
 use crate::usage::Reported;
 
 /// The window that is assumed where nobody knows it: so large that nothing is ever rewritten for it.
-const UNKNOWN_WINDOW: Tokens = 1 << 30;
-
-/// How often a plan is made anew because a count was higher than estimated.
-const PLANS: usize = 4;
+pub(super) const UNKNOWN_WINDOW: Tokens = 1 << 30;
 
 /// How often costs are scaled to an exact count: each is rounded up, which adds up over a long history and would put a
 /// prompt over a line that it is under.
@@ -111,6 +107,8 @@ pub(super) struct Prepared {
     pub first_prompt: Option<Tokens>,
     /// What it has in common with the last prompt of the conversation, once that is known.
     pub prefix: Option<Prefix>,
+    /// The vocabulary it was counted with.
+    pub own: Option<Arc<own::Model>>,
     /// Counts this request as under way.
     pub flight: Option<super::live::Flight>,
 }
@@ -144,35 +142,6 @@ impl Prepared {
             headers::set(to, "x-windowsill-warning", &self.warnings.join("; "));
         }
     }
-}
-
-/// What planning goes on with.
-struct Draft<'a> {
-    upstream: &'a Arc<Upstream>,
-    request: &'a Request,
-    /// With the tools that the last prompt had.
-    held: &'a Request,
-    policy: Policy,
-    old: View,
-    key: String,
-    can_count: bool,
-    /// What the server counted before anything was planned.
-    counted: Option<Tokens>,
-    id: &'a str,
-    /// Where the window is known from.
-    source: String,
-    warnings: Vec<String>,
-}
-
-/// A view that was drafted, with its bytes and size.
-struct Drafted {
-    view: View,
-    originals: Vec<Original>,
-    out: Vec<Out>,
-    body: Bytes,
-    tokens: Tokens,
-    sureness: Sureness,
-    plan: Plan,
 }
 
 impl App {
@@ -213,51 +182,32 @@ impl App {
         if let Some(tools) = tools.as_ref().filter(|_| !old.edits.is_empty()) {
             request.offer(tools.clone());
         }
-        let (mut with_tool, mut without, mut added) = (None, None, 0);
+        let own = self.measure.counters.of(upstream, &window).await;
+        let request = Arc::new(request);
         let mut draft = Draft {
             upstream,
             policy: policy.policy.clone(),
             key: format!("{}/{}", upstream.name(), request.model),
-            can_count: upstream.can_count(),
+            can_count: own.is_some() || upstream.can_count(),
+            own,
             counted: None,
-            request: &request,
-            held: &request,
+            held: Arc::clone(&request),
+            request,
             old,
             id: &id,
             source: window.source.clone(),
             warnings,
         };
         let (mut facts, sureness) = self.measured(&mut draft, &chain, &window, depth, &policy, attempt).await;
-        if let Some(tools) = tools
-            .as_ref()
-            .filter(|_| !draft.request.offers() && rewrites(&draft.request.conversation, &facts, &draft.policy))
-        {
-            let offering: &mut Request = with_tool.insert(request.clone());
-            offering.offer(tools.clone());
-            draft.request = offering;
-            added = self.measure.count(&draft.key, recall::DEFINITION);
-            facts.tools += added;
-        }
+        let added = self.offer(&mut draft, &mut facts, tools.as_ref());
         let lines =
             (draft.policy != policy.policy && attempt == Attempt::First).then(|| Lines::of(&facts, &policy.policy));
-        let again = draft.request.offers().then(|| facts.clone());
-        let mut drafted = self.draft(&mut draft, facts, sureness, &chain, from_client, attempt).await;
-        if let (Err(e), Some(mut facts)) = (&drafted, again)
-            && e.is_too_long()
-        {
-            // No request is refused for a tool of ours.
-            let bare: &mut Request = without.insert(draft.request.clone());
-            bare.withdraw();
-            draft.request = bare;
-            added = 0;
-            facts.tools = facts.tools.saturating_sub(self.measure.count(&draft.key, recall::DEFINITION));
-            drafted = self.draft(&mut draft, facts, sureness, &chain, from_client, attempt).await;
-        }
-        let mut drafted = drafted?;
-        // Before, it was not there.
+        let mut drafted = self.drafted(&mut draft, facts, sureness, &chain, from_client, attempt).await?;
+        // Before, the tool was not there.
         drafted.plan.before.tools = drafted.plan.before.tools.saturating_sub(added);
-        let Draft { key, warnings, .. } = draft;
-        let request = without.or(with_tool).unwrap_or(request);
+        let Draft { key, warnings, own, request, held, .. } = draft;
+        drop(held);
+        let request = Arc::unwrap_or_clone(request);
         let changed = drafted.view != stored;
         let raw_estimate = self.measure.raw_total(&request.conversation, &drafted.view);
         let mut actions = layers(&drafted.plan, policy.policy.strategy);
@@ -296,6 +246,7 @@ impl App {
             recalled: Vec::new(),
             first_prompt: None,
             prefix: None,
+            own,
             flight: None,
             id,
             request,
@@ -351,7 +302,8 @@ impl App {
         policy: &Resolved,
         attempt: Attempt,
     ) -> (Facts, Sureness) {
-        let conversation = &draft.request.conversation;
+        let request = Arc::clone(&draft.request);
+        let conversation = &request.conversation;
         let live = self.lives.with(draft.id, |l| l.clone());
         let print = fingerprint(&draft.old);
         let known: Option<Known> = live
@@ -382,7 +334,9 @@ impl App {
         let bound = tokens::upper_bound(draft.request.body.len(), conversation);
         let near = |t: Tokens| f64::from(t) > f64::from(lines.clear_at) * COUNT_FROM;
         let estimate = plan::plan(conversation, &facts, &draft.policy).before.prompt();
-        if !draft.can_count || bound.is_some_and(|b| !near(b)) || !near(estimate) {
+        // By the model's own vocabulary it costs little.
+        let far = draft.own.is_none() && (bound.is_some_and(|b| !near(b)) || !near(estimate));
+        if !draft.can_count || far {
             if again && !draft.can_count && estimate > lines.limit && estimate / 2 <= lines.limit {
                 // It was sent before, as it is, and estimates only change as more is learnt. Should the window be another
                 // now, the server will say so.
@@ -391,19 +345,30 @@ impl App {
             return (facts, sureness);
         }
         let out = rewrite::rewrite(conversation, &draft.old, &draft.policy.template);
-        match draft.upstream.count(&bytes_of(draft.request, &out)).await {
-            Ok(exact) => {
+        match exact(draft, &bytes_of(&request, &out)).await {
+            Ok((exact, counted_by)) => {
+                // A person who asks for the regions gets the head as it is. For planning alone it is not worth the time.
+                let head = if attempt == Attempt::DryRun { self.counted_head(draft, &facts).await } else { None };
+                let keep_head = |facts: &mut Facts| {
+                    if let Some((system, tools)) = head {
+                        (facts.system, facts.tools) = (system, tools);
+                    }
+                };
+                keep_head(&mut facts);
+                let known = head.map_or(0, |(system, tools)| system + tools);
                 // The costs follow the count, so that lines are compared with what the server will see.
-                let mut total = estimate;
+                let mut total = plan::plan(conversation, &facts, &draft.policy).before.prompt();
                 for _ in 0..SCALINGS {
-                    emergency::scale(&mut facts, f64::from(exact) / f64::from(total.max(1)));
+                    let (theirs, ours) = (exact.saturating_sub(known), total.saturating_sub(known));
+                    emergency::scale(&mut facts, f64::from(theirs) / f64::from(ours.max(1)));
+                    keep_head(&mut facts);
                     total = plan::plan(conversation, &facts, &draft.policy).before.prompt();
                     if total <= exact {
                         break;
                     }
                 }
-                draft.counted = Some(exact);
-                (facts, Sureness::Counted)
+                draft.counted = Some((exact, counted_by));
+                (facts, counted_by)
             }
             Err(e) => {
                 warn!(upstream = draft.upstream.name(), error = %e, "the server could not count the prompt; estimating");
@@ -417,151 +382,6 @@ impl App {
                 (facts, sureness)
             }
         }
-    }
-
-    /// Plans until the view fits what is counted.
-    async fn draft(
-        self: &Arc<Self>,
-        draft: &mut Draft<'_>,
-        mut facts: Facts,
-        sureness: Sureness,
-        chain: &[Digest],
-        from_client: &HeaderMap,
-        attempt: Attempt,
-    ) -> Result<Drafted, Error> {
-        let conversation = &draft.request.conversation;
-        let mut written: Option<Option<Arc<str>>> = None;
-        let mut round = 0;
-        loop {
-            round += 1;
-            let plan = guarded(conversation, &facts, draft);
-            if !plan.fits {
-                if tighten(&mut facts) {
-                    continue;
-                }
-                return Err(self.cannot_fit(draft, &facts, &plan));
-            }
-            // A shorter reply is the smaller loss, before the user's own message is cut.
-            let least = facts.window / 8;
-            if facts.output_reserved > least && plan.actions.iter().any(|a| matches!(a, Action::Cut { .. })) {
-                facts.output_reserved = least;
-                continue;
-            }
-            let asks = plan.actions.iter().any(|a| matches!(a, Action::Fold { ask_model: true, .. }));
-            if asks && written.is_none() && attempt == Attempt::First {
-                written = Some(
-                    self.written(
-                        draft.upstream,
-                        draft.held,
-                        draft.id,
-                        &draft.old,
-                        &plan,
-                        chain,
-                        from_client,
-                        facts.window,
-                    )
-                    .await,
-                );
-            }
-            if !asks && attempt == Attempt::First {
-                // The client goes first; what was begun for later is begun again behind this reply.
-                self.stop_making(draft.id);
-            }
-            let count = |text: &str| self.measure.count(&draft.key, text);
-            let applied = if plan.actions.is_empty() {
-                apply::Applied { view: draft.old.clone(), originals: Vec::new() }
-            } else {
-                apply::apply(&apply::Input {
-                    conversation,
-                    id: draft.id,
-                    plan: &plan,
-                    old: &draft.old,
-                    store: &self.store,
-                    count: &count,
-                    written: written.as_ref().and_then(|w| w.as_deref()),
-                })?
-            };
-            let out = rewrite::rewrite(conversation, &applied.view, &draft.policy.template);
-            let body = bytes_of(draft.request, &out);
-            let planned = plan.after.prompt();
-            let (tokens, sureness) = match self.recount(draft, &plan, &body).await {
-                Some(exact) => (exact, Sureness::Counted),
-                None => (self.estimated(draft, &facts, &applied.view, conversation, &plan), sureness),
-            };
-            if tokens <= plan.lines.limit || round >= PLANS {
-                if tokens > plan.lines.limit {
-                    return Err(self.cannot_fit(draft, &facts, &plan));
-                }
-                let mut room = facts.window.saturating_sub(tokens);
-                if draft.request.max_tokens.is_some_and(|asked| asked > room) && sureness != Sureness::Counted {
-                    // An estimate changes as more is learnt; the same history must give the same bytes.
-                    room = self.counted_room(draft, &body, facts.window).await.unwrap_or(room);
-                }
-                let body =
-                    if facts.window < UNKNOWN_WINDOW { lower_max_tokens(draft.request, body, room) } else { body };
-                return Ok(Drafted {
-                    view: applied.view,
-                    originals: applied.originals,
-                    out,
-                    body,
-                    tokens,
-                    sureness,
-                    plan,
-                });
-            }
-            debug!(round, tokens, planned, limit = plan.lines.limit, "counted more than planned; planning again");
-            emergency::scale(&mut facts, f64::from(tokens) / f64::from(planned.max(1)) * 1.02);
-        }
-    }
-
-    /// The room that a prompt leaves, by the server's own count, where it can count.
-    async fn counted_room(&self, draft: &Draft<'_>, body: &Bytes, window: Tokens) -> Option<Tokens> {
-        if !draft.can_count || window >= UNKNOWN_WINDOW {
-            return None;
-        }
-        Some(window.saturating_sub(draft.upstream.count(body).await.ok()?))
-    }
-
-    fn cannot_fit(&self, draft: &Draft<'_>, facts: &Facts, plan: &Plan) -> Error {
-        Error::cannot_fit(&draft.request.model, facts.window, &draft.source, &plan.after, plan.lines.limit)
-    }
-
-    /// The exact size of what would be sent, where it matters and the server can tell.
-    async fn recount(&self, draft: &Draft<'_>, plan: &Plan, body: &Bytes) -> Option<Tokens> {
-        if !draft.can_count {
-            return None;
-        }
-        if plan.actions.is_empty() {
-            // Counted a moment ago, or far from any line. The plan's own sum is that of figures rounded up one by one.
-            return draft.counted;
-        }
-        draft.upstream.count(body).await.ok()
-    }
-
-    /// The size of a view where it cannot be counted: the plan's figures with the material that was really made.
-    fn estimated(
-        &self,
-        draft: &Draft<'_>,
-        facts: &Facts,
-        view: &View,
-        conversation: &Conversation,
-        plan: &Plan,
-    ) -> Tokens {
-        if plan.actions.is_empty() {
-            return plan.after.prompt();
-        }
-        let mut made = facts.clone();
-        let factor = self.measure.factor(&draft.key);
-        made.edit_costs =
-            view.edits.iter().map(|e| (f64::from(measure::edit_cost(e)) * factor).ceil() as Tokens).collect();
-        made.view = view.clone();
-        let still = Policy {
-            strategy: plan::Strategy::Off,
-            clear_at: 1.0,
-            evict_over: plan::Size::Tokens(Tokens::MAX),
-            ..draft.policy.clone()
-        };
-        plan::plan(conversation, &made, &still).before.prompt()
     }
 }
 
@@ -592,26 +412,6 @@ fn name(located: Option<&Located>, chain: &[Digest], session: Option<&str>) -> S
     }
 }
 
-/// Plans. Should a pure room panic, the request goes on with what is certain: nothing is changed.
-fn guarded(conversation: &Conversation, facts: &Facts, draft: &mut Draft<'_>) -> Plan {
-    let act = std::panic::AssertUnwindSafe(|| plan::plan(conversation, facts, &draft.policy));
-    std::panic::catch_unwind(act).unwrap_or_else(|_| {
-        warn!(conversation = draft.id, "planning failed; the request goes on unchanged");
-        draft.warnings.push("planning failed; nothing was rewritten".into());
-        let facts = Facts { window: UNKNOWN_WINDOW, ..Facts::default() };
-        plan::plan(&Conversation::default(), &facts, &Policy::default())
-    })
-}
-
-/// Before a request is refused, less is kept for the reply: a short answer is better than none. False when there is
-/// nothing more to give.
-fn tighten(facts: &mut Facts) -> bool {
-    let least = (facts.window / 32).max(16);
-    let more = facts.output_reserved > least;
-    facts.output_reserved = facts.output_reserved.min(least);
-    more
-}
-
 /// The policy for a history that was forwarded before: the same history gives the same bytes, unless they no longer fit.
 fn short_of_the_wall(policy: &Policy) -> Policy {
     Policy { clear_at: 1.0, summarize_at: 1.0, ..policy.clone() }
@@ -634,21 +434,4 @@ pub(super) fn bytes_of(request: &Request, out: &[Out]) -> Bytes {
     }
     let messages: Vec<Bytes> = out.iter().map(|m| m.bytes.clone()).collect();
     openai_chat::write(request, &messages, &[])
-}
-
-/// `max_tokens` larger than the room left is lowered to it.
-fn lower_max_tokens(request: &Request, body: Bytes, room: Tokens) -> Bytes {
-    if request.max_tokens.is_none_or(|asked| asked <= room) {
-        return body;
-    }
-    let text = String::from_utf8_lossy(&body);
-    let Ok(fields) = crate::conversation::wire::json::Fields::read(&text) else { return body };
-    let lowered = room.max(1).to_string();
-    let keys = ["max_tokens", "max_completion_tokens", "n_predict"];
-    let changes: Vec<(&str, Option<&str>)> = keys
-        .into_iter()
-        .filter(|k| fields.get(k).and_then(|v| v.parse::<f64>().ok()).is_some_and(|n| n > f64::from(room)))
-        .map(|k| (k, Some(lowered.as_str())))
-        .collect();
-    crate::conversation::wire::json::with_fields(&text, &changes).unwrap_or_else(|_| body.clone())
 }

@@ -14,6 +14,7 @@ use crate::conversation::edit::{Edit, View};
 use crate::conversation::wire::openai_chat;
 use crate::plan::rewrite;
 use crate::store::{ConversationRow, EventRow, Hit, NodeRow, Original, Store};
+use crate::upstream::{KindHint, Upstream, client};
 
 /// What a person asked of the record.
 pub enum Asked {
@@ -116,7 +117,10 @@ impl App {
         if let Some(model) = model {
             model.clone_into(&mut request.model);
         }
-        let upstream = self.upstream_of(&request.model).await?;
+        let upstream = match model.map(std::path::Path::new).filter(|m| m.extension().is_some_and(|e| e == "gguf")) {
+            Some(file) => self.without_server(file)?,
+            None => self.upstream_of(&request.model).await?,
+        };
         let prepared = self.prepare_without_models(&upstream, request).await?;
         Ok(json!({
             "model": prepared.request.model,
@@ -128,6 +132,20 @@ impl App {
             "edits": prepared.view.edits.iter().map(edit_json).collect::<Vec<_>>(),
             "messages_forwarded": prepared.out.len(),
         }))
+    }
+
+    /// Counts with a model's own file; no server is there to ask.
+    fn without_server(&self, file: &std::path::Path) -> Result<Arc<Upstream>, Error> {
+        self.measure.counters.name(file).map_err(|e| {
+            Error::client(
+                400,
+                "model_file",
+                e.to_string(),
+                "name a GGUF file with a vocabulary, or a model that a server has",
+            )
+        })?;
+        // Port 9 discards what it gets, where anything listens there at all.
+        Ok(Arc::new(Upstream::new(client()?, "file".to_owned(), "http://127.0.0.1:9", KindHint::OpenAi)?))
     }
 
     async fn prepare_without_models(
@@ -270,7 +288,6 @@ pub fn grouped(n: Tokens) -> String {
 /// # Errors
 /// When no proxy answers at `address`, or it says why not.
 pub async fn ask_running(address: &str, key: Option<&str>, id: &str, focus: Option<&str>) -> Result<Value, Error> {
-    use crate::upstream::{KindHint, Upstream, client};
     let url = format!("http://{address}");
     let proxy =
         Upstream::new(client()?, "windowsill".into(), &url, KindHint::OpenAi)?.with_api_key(key.map(str::to_owned))?;

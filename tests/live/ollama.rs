@@ -105,7 +105,9 @@ fn a_refusal_is_answered_within_the_request() {
     ];
     let speech = "ሰው ሁሉ በተፈጥሮው ነፃ ነው። ";
     let refused = (4..14).any(|pairs| {
-        let windowsill = Windowsill::with(&relay.url(), &late, &["--num-ctx", "1024"]);
+        // By a name that is not taken for this machine, so that the model's own vocabulary is out of reach.
+        let elsewhere = relay.url().replace("127.0.0.1", "0.0.0.0");
+        let windowsill = Windowsill::with(&elsewhere, &late, &["--num-ctx", "1024"]);
         let pair =
             [json!({"role": "user", "content": speech.repeat(2)}), json!({"role": "assistant", "content": speech})];
         let last = json!({"role": "user", "content": "What was said?"});

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use super::say;
 
 /// What `scripts/test` says of where things are.
-fn place(variable: &str) -> String {
+pub(crate) fn place(variable: &str) -> String {
     match std::env::var_os(variable) {
         Some(value) if !value.is_empty() => value.into_string().expect("UTF-8"),
         _ => panic!(

@@ -1,0 +1,318 @@
+//! The messages of a request as llama.cpp puts them before a template (`common/chat.cpp`): what it reads of them, in
+//! its order, and the repairs it makes for single families of templates.
+
+use serde_json::{Map, Value, json};
+
+use super::Caps;
+
+/// What a template sees of a request.
+#[derive(Debug, Default)]
+pub(super) struct Shaped {
+    pub(super) messages: Vec<Value>,
+    pub(super) tools: Option<Value>,
+    /// An assistant message at the end, which the reply continues: it is not rendered by the template.
+    pub(super) continued: Option<Continued>,
+}
+
+/// A message that the reply continues.
+#[derive(Debug)]
+pub(super) struct Continued {
+    pub(super) content: String,
+    pub(super) reasoning: String,
+}
+
+/// Repairs of a template's own source, before it is compiled.
+pub(super) fn source(source: &str) -> String {
+    let mut source = source.to_owned();
+    if source.contains("<|channel|>") && source.contains("in message.content or") {
+        source = source.replace(
+            "{%- if \"<|channel|>analysis<|message|>\" in message.content or \"<|channel|>final<|message|>\" in message.content %}",
+            "{%- if false %}",
+        );
+    }
+    if source.contains("[TOOL_CALLS]") && source.contains("if (message['content'] is none or") {
+        source = source.replace(
+            "{%- if (message['content'] is none or message['content'] == '' or message['content']|length == 0) and (message['tool_calls'] is not defined or message['tool_calls'] is none or message['tool_calls']|length == 0) %}",
+            "{%- if false %}",
+        );
+    }
+    source
+}
+
+/// Shapes messages and tools for a template with this source.
+pub(super) fn shape(source: &str, caps: Caps, messages: &[Value], tools: Option<&Value>) -> Shaped {
+    let trim = source.contains("You have access to the following functions in JSONSchema format");
+    let mut out: Vec<Value> = messages.iter().map(|m| Value::Object(message(m, trim))).collect();
+    // One with calls cannot be continued: the server refuses it.
+    let calls = |m: &Value| m["tool_calls"].as_array().is_some_and(|c| !c.is_empty());
+    let last = messages.last().filter(|m| m["role"] == "assistant" && !calls(m));
+    let continued = last.and_then(|_| {
+        let last = out.pop()?;
+        Some(Continued {
+            content: joined(&last["content"]),
+            reasoning: last["reasoning_content"].as_str().unwrap_or_default().to_owned(),
+        })
+    });
+    for m in &mut out {
+        fit_content(m, caps);
+        if !source.contains("<|channel|>") && m["role"] == "developer" {
+            m["role"] = json!("system");
+        }
+    }
+    if !caps.system_role && out.first().is_some_and(|m| m["role"] == "system") {
+        let system = out.remove(0);
+        if let Some(first) = out.first_mut() {
+            first["content"] = json!(format!("{}\n{}", joined(&system["content"]), joined(&first["content"])));
+        }
+    }
+    if caps.object_arguments {
+        out.iter_mut().for_each(objects);
+    }
+    family(source, &mut out);
+    let tools = tools.and_then(Value::as_array).filter(|t| !t.is_empty());
+    Shaped { messages: out, tools: tools.map(|t| Value::Array(t.iter().map(tool).collect())), continued }
+}
+
+/// What llama.cpp reads of a message, in its order.
+fn message(from: &Value, trim: bool) -> Map<String, Value> {
+    let text = |value: &Value| {
+        let text = value.as_str().unwrap_or_default();
+        if trim { text.trim_matches(|c: char| c.is_ascii_whitespace() || c == '\x0b') } else { text }.to_owned()
+    };
+    let mut out = Map::new();
+    out.insert("role".into(), from["role"].clone());
+    let content = match &from["content"] {
+        Value::Array(parts) if !parts.is_empty() => {
+            let read = |p: &Value| {
+                let part = p.as_str().map(|_| p).or_else(|| p.get("text").filter(|t| t.is_string()))?;
+                Some(json!({"type": "text", "text": text(part)}))
+            };
+            Value::Array(parts.iter().filter_map(read).collect())
+        }
+        other => json!(text(other)),
+    };
+    out.insert("content".into(), content);
+    let reasoning = text(&from["reasoning_content"]);
+    for (key, value) in
+        [("reasoning_content", reasoning), ("name", text(&from["name"])), ("tool_call_id", text(&from["tool_call_id"]))]
+    {
+        if !value.is_empty() {
+            out.insert(key.into(), json!(value));
+        }
+    }
+    let calls: Vec<Value> = from["tool_calls"].as_array().into_iter().flatten().map(call).collect();
+    if !calls.is_empty() {
+        out.insert("tool_calls".into(), Value::Array(calls));
+    }
+    out
+}
+
+fn call(from: &Value) -> Value {
+    let arguments = match &from["function"]["arguments"] {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    let mut out = json!({"type": "function", "function": {"name": from["function"]["name"], "arguments": arguments}});
+    if from["id"].as_str().is_some_and(|id| !id.is_empty()) {
+        out["id"] = from["id"].clone();
+    }
+    out
+}
+
+fn tool(from: &Value) -> Value {
+    let function = &from["function"];
+    let parameters = function.get("parameters").cloned().unwrap_or_else(|| json!({}));
+    let description = function.get("description").cloned().unwrap_or_else(|| json!(""));
+    json!({"type": "function", "function": {"name": function["name"], "description": description, "parameters": parameters}})
+}
+
+/// Content as the template wants it.
+fn fit_content(message: &mut Value, caps: Caps) {
+    match &message["content"] {
+        Value::Array(_) if !caps.typed_content => message["content"] = json!(joined(&message["content"])),
+        Value::String(text) if !caps.string_content && caps.typed_content => {
+            message["content"] = json!([{"type": "text", "text": text}]);
+        }
+        _ => {}
+    }
+}
+
+/// The text of a content: a string, or its parts joined by line breaks.
+pub(super) fn joined(content: &Value) -> String {
+    match content {
+        Value::String(text) => text.clone(),
+        Value::Array(parts) => {
+            let mut out = String::new();
+            for part in parts.iter().filter_map(|p| p["text"].as_str()) {
+                if !out.is_empty() {
+                    out.push('\n');
+                }
+                out.push_str(part);
+            }
+            out
+        }
+        _ => String::new(),
+    }
+}
+
+/// Arguments of calls as objects. llama.cpp refuses a request in which they are no JSON; they stay as they are here.
+fn objects(message: &mut Value) {
+    for call in message.get_mut("tool_calls").and_then(Value::as_array_mut).into_iter().flatten() {
+        let Some(arguments) = call.pointer_mut("/function/arguments") else { continue };
+        if let Some(read) = arguments.as_str().and_then(|a| serde_json::from_str::<Value>(a).ok()) {
+            *arguments = read;
+        }
+    }
+}
+
+/// Whether a template is Gemma 4's.
+pub(super) fn is_gemma_4(source: &str) -> bool {
+    source.contains("'<|tool_call>call:'")
+}
+
+/// What stands before and behind the reasoning of a reply that is continued, in the families for which llama.cpp has it
+/// written down.
+pub(super) fn reasoning(source: &str) -> Option<(&'static str, &'static str)> {
+    let has = |text: &str| source.contains(text);
+    if has("[SYSTEM_PROMPT]") && has("[TOOL_CALLS]") && has("[ARGS]") && !has("[CALL_ID]") {
+        Some(("[THINK]", "[/THINK]"))
+    } else if has("<|tool_calls_section_begin|>") || (has("<|tool_list_start|>") && has("<|tool_list_end|>")) {
+        Some(("<think>", "</think>"))
+    } else if has("<|open|>") && has("<|close|>") && has("<|end_of_msg|>") {
+        Some(("<|open|>think<|sep|>", "<|close|>think<|sep|><|open|>response<|sep|>"))
+    } else if has("dsml_token") && has("DSML") && !has("function_calls") {
+        Some(("", "</think>"))
+    } else if is_gemma_4(source) {
+        Some(("<|channel>thought\n", "<channel|>"))
+    } else if has("<tool_call>")
+        && has("<function=")
+        && has("<parameter=")
+        && has("<think>")
+        && !has("'<tool_call><function=' ~")
+    {
+        Some(("<think>\n", "\n</think>\n\n"))
+    } else if has(">>>all") {
+        Some(("all\n", ""))
+    } else if has("<SPECIAL_11>") {
+        Some(("<think>\n", "</think>"))
+    } else if has("<|START_THINKING|>") && !has("<|START_TEXT|>") {
+        Some(("<|START_THINKING|>", "<|END_THINKING|>"))
+    } else {
+        None
+    }
+}
+
+/// What is done for single families of templates.
+fn family(source: &str, messages: &mut Vec<Value>) {
+    let has = |text: &str| source.contains(text);
+    if has("[SYSTEM_PROMPT]") && has("[TOOL_CALLS]") && has("[ARGS]") && !has("[CALL_ID]") {
+        messages.iter_mut().for_each(ministral);
+    } else if has("chat_format=llm-jp-harmony-v1") || has("<|channel|>") {
+        messages.iter_mut().for_each(|m| thinking(m, true));
+    } else if (has("<|tool_list_start|>") && has("<|tool_list_end|>"))
+        || (has("List of tools: [") && !has("<|tool_list_start|>"))
+    {
+        messages.iter_mut().for_each(|m| thinking(m, false));
+    } else if has("dsml_token") && has("DSML") && !has("function_calls") && has("tool_calls") {
+        in_call_order(messages);
+    } else if is_gemma_4(source) && !has("{#- OpenAI Chat Completions:") {
+        *messages = gemma(std::mem::take(messages));
+    }
+}
+
+/// Ministral 3: what a system or assistant message says, as parts, its reasoning first.
+fn ministral(message: &mut Value) {
+    if message["role"] != "system" && message["role"] != "assistant" {
+        return;
+    }
+    let mut parts = Vec::new();
+    if let Some(reasoning) = message["reasoning_content"].as_str() {
+        parts.push(json!({"type": "thinking", "thinking": reasoning}));
+    }
+    match &message["content"] {
+        Value::String(text) => parts.push(json!({"type": "text", "text": text})),
+        Value::Array(more) => parts.extend(more.iter().cloned()),
+        _ => {}
+    }
+    message["content"] = Value::Array(parts);
+    if let Some(fields) = message.as_object_mut() {
+        fields.shift_remove("reasoning_content");
+    }
+}
+
+/// gpt-oss and LFM2: reasoning is called `thinking`; in gpt-oss it takes the place of what is said beside calls.
+fn thinking(message: &mut Value, instead: bool) {
+    let Some(reasoning) = message.get("reasoning_content").cloned() else { return };
+    message["thinking"] = reasoning;
+    if instead
+        && message.get("tool_calls").is_some()
+        && let Some(fields) = message.as_object_mut()
+    {
+        fields.shift_remove("content");
+    }
+}
+
+/// DeepSeek V4: results stand in the order of their calls.
+fn in_call_order(messages: &mut [Value]) {
+    let mut order: Vec<String> = Vec::new();
+    let mut at = 0;
+    while at < messages.len() {
+        let role = messages[at]["role"].as_str().unwrap_or_default();
+        if role == "assistant"
+            && let Some(calls) = messages[at]["tool_calls"].as_array()
+        {
+            order = calls.iter().map(|c| c["id"].as_str().unwrap_or_default().to_owned()).collect();
+        }
+        if role != "user" && role != "tool" {
+            at += 1;
+            continue;
+        }
+        let run = messages[at..].iter().take_while(|m| m["role"] == "user" || m["role"] == "tool").count();
+        let places: Vec<usize> = (at..at + run).filter(|i| messages[*i]["role"] == "tool").collect();
+        let mut results: Vec<Value> = places.iter().map(|i| messages[*i].clone()).collect();
+        results.sort_by_key(|m| {
+            let id = m["tool_call_id"].as_str().unwrap_or_default();
+            order.iter().rposition(|o| !o.is_empty() && o == id).unwrap_or(0)
+        });
+        places.into_iter().zip(results).for_each(|(place, result)| messages[place] = result);
+        at += run;
+    }
+}
+
+/// Older templates of Gemma 4: calls, their results and the answer are one message.
+fn gemma(messages: Vec<Value>) -> Vec<Value> {
+    let calls = |m: &Value| m["tool_calls"].as_array().is_some_and(|c| !c.is_empty());
+    let mut out = Vec::new();
+    let mut rest = messages.into_iter().peekable();
+    while let Some(message) = rest.next() {
+        if message["role"] != "assistant" || !calls(&message) {
+            out.push(message);
+            continue;
+        }
+        let mut turn = json!({"role": "assistant", "tool_calls": message["tool_calls"]});
+        let mut responses = Vec::new();
+        while let Some(result) = rest.next_if(|m| m["role"] == "tool") {
+            let content = &result["content"];
+            let read = content.as_str().and_then(|t| serde_json::from_str::<Value>(t).ok());
+            let name = message["tool_calls"][responses.len()]["function"]["name"].as_str().filter(|n| !n.is_empty());
+            let name = name.or_else(|| result["tool_call_id"].as_str()).unwrap_or_default();
+            responses.push(json!({"name": name, "response": read.unwrap_or_else(|| content.clone())}));
+        }
+        if !responses.is_empty() {
+            turn["tool_responses"] = Value::Array(responses);
+        }
+        let says = |m: &Value| match &m["content"] {
+            Value::String(text) => !text.is_empty(),
+            Value::Array(parts) => !parts.is_empty(),
+            _ => false,
+        };
+        if let Some(answer) = rest.next_if(|m| m["role"] == "assistant" && !calls(m) && says(m)) {
+            turn["content"] = answer["content"].clone();
+        }
+        if let Some(reasoning) = message.get("reasoning_content") {
+            turn["reasoning_content"] = reasoning.clone();
+        }
+        out.push(turn);
+    }
+    out
+}

@@ -1,0 +1,327 @@
+//! What a GGUF file says of its vocabulary, read without llama.cpp: llama.cpp ends the process on some files that are
+//! broken or made to harm, so a file is looked through here before it is handed over.
+//!
+//! Never trusts a number of the file: every length is checked against what is left of the file and against a limit.
+
+use std::collections::HashMap;
+use std::collections::HashSet;
+use std::fs::File;
+use std::io::{self, BufReader, Read};
+use std::path::Path;
+
+/// Entries of metadata a file may have.
+const MOST_KEYS: u64 = 1 << 16;
+/// Bytes of metadata a file may have: the largest known vocabularies take about 16 MB.
+const MOST_BYTES: u64 = 256 << 20;
+/// Words a vocabulary may have; the largest known has about 262,000.
+const MOST_WORDS: u64 = 4 << 20;
+
+/// Why a file is not a vocabulary that may be loaded.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum HeaderError {
+    /// It cannot be read, or it ends too early.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    /// What it says cannot be.
+    #[error("{0}")]
+    Bad(String),
+}
+
+/// What is read of a file.
+#[derive(Debug, Default)]
+pub(super) struct Header {
+    /// `general.architecture`.
+    pub(super) architecture: String,
+    /// `tokenizer.ggml.model`: the kind of tokenizer.
+    pub(super) tokenizer: String,
+    /// `tokenizer.chat_template`.
+    pub(super) template: Option<String>,
+    /// `tokenizer.chat_template.tool_use`.
+    pub(super) tool_template: Option<String>,
+}
+
+/// Kinds of tokenizer that are known not to end the process on a vocabulary that passed the checks here.
+const TOKENIZERS: [&str; 4] = ["llama", "gpt2", "gemma4", "bert"];
+
+/// Reads and checks the metadata of a file.
+pub(super) fn read(path: &Path) -> Result<Header, HeaderError> {
+    let file = File::open(path)?;
+    let meta = file.metadata()?;
+    if !meta.is_file() {
+        return Err(HeaderError::Bad("not a file".into()));
+    }
+    let mut r = Reader { inner: BufReader::with_capacity(1 << 16, file), left: meta.len().min(MOST_BYTES) };
+    let metadata = metadata(&mut r)?;
+    checked(metadata)
+}
+
+/// One value of the metadata; arrays only of what is needed.
+#[derive(Debug)]
+enum Value {
+    Number(i64),
+    Text(String),
+    Words(Vec<Vec<u8>>),
+    Numbers(Vec<i64>),
+    Other,
+}
+
+fn metadata(r: &mut Reader) -> Result<HashMap<String, Value>, HeaderError> {
+    if r.bytes(4)? != b"GGUF" {
+        return Err(HeaderError::Bad("not a GGUF file".into()));
+    }
+    let version = r.u32()?;
+    if !(2..=3).contains(&version) {
+        return Err(HeaderError::Bad(format!("GGUF version {version}, which is not known")));
+    }
+    let _tensors = r.u64()?;
+    let keys = r.u64()?;
+    if keys > MOST_KEYS {
+        return Err(HeaderError::Bad(format!("{keys} entries of metadata")));
+    }
+    let mut out = HashMap::new();
+    for _ in 0..keys {
+        let key = String::from_utf8_lossy(&r.string()?).into_owned();
+        if key.is_empty() {
+            return Err(HeaderError::Bad("an entry of its metadata has no name".into()));
+        }
+        let kind = r.u32()?;
+        let value = value(r, &key, kind)?;
+        if out.insert(key.clone(), value).is_some() {
+            return Err(HeaderError::Bad(format!("the key {key} stands there twice")));
+        }
+    }
+    Ok(out)
+}
+
+fn value(r: &mut Reader, key: &str, kind: u32) -> Result<Value, HeaderError> {
+    Ok(match kind {
+        8 => Value::Text(String::from_utf8_lossy(&r.string()?).into_owned()),
+        9 => array(r, key)?,
+        kind => match r.number(kind)? {
+            Some(n) => Value::Number(n),
+            None => Value::Other,
+        },
+    })
+}
+
+fn array(r: &mut Reader, key: &str) -> Result<Value, HeaderError> {
+    let (kind, length) = (r.u32()?, r.u64()?);
+    let smallest = if kind == 8 { 8 } else { size_of_number(kind)? };
+    if length.checked_mul(smallest).is_none_or(|bytes| bytes > r.left) {
+        return Err(HeaderError::Bad(format!("{key} says it has {length} entries, which the file is too short for")));
+    }
+    let wanted = matches!(key, "tokenizer.ggml.tokens" | "tokenizer.ggml.token_type" | "tokenizer.ggml.merges");
+    if wanted && length > MOST_WORDS {
+        return Err(HeaderError::Bad(format!("{key} has {length} entries")));
+    }
+    if kind == 8 {
+        let mut words = Vec::new();
+        for _ in 0..length {
+            let word = r.string()?;
+            if wanted {
+                words.push(word);
+            }
+        }
+        return Ok(Value::Words(words));
+    }
+    if !wanted {
+        r.skip(length * smallest)?;
+        return Ok(Value::Other);
+    }
+    let mut numbers = Vec::new();
+    for _ in 0..length {
+        numbers.push(r.number(kind)?.unwrap_or(0));
+    }
+    Ok(Value::Numbers(numbers))
+}
+
+fn size_of_number(kind: u32) -> Result<u64, HeaderError> {
+    match kind {
+        0 | 1 | 7 => Ok(1),
+        2 | 3 => Ok(2),
+        4..=6 => Ok(4),
+        10..=12 => Ok(8),
+        other => Err(HeaderError::Bad(format!("a value of the unknown kind {other}"))),
+    }
+}
+
+/// What llama.cpp takes for granted of a vocabulary, and would end the process or never come back without.
+fn checked(mut metadata: HashMap<String, Value>) -> Result<Header, HeaderError> {
+    let bad = |what: String| Err(HeaderError::Bad(what));
+    let mut text = |key: &str| match metadata.remove(key) {
+        Some(Value::Text(text)) => Some(text),
+        _ => None,
+    };
+    let header = Header {
+        architecture: text("general.architecture").unwrap_or_default(),
+        tokenizer: text("tokenizer.ggml.model").unwrap_or_default(),
+        template: text("tokenizer.chat_template"),
+        tool_template: text("tokenizer.chat_template.tool_use"),
+    };
+    let tokenizer = header.tokenizer.as_str();
+    if tokenizer.is_empty() {
+        return bad("it has no vocabulary (no tokenizer.ggml.model)".into());
+    }
+    if !TOKENIZERS.contains(&tokenizer) {
+        return bad(format!("its tokenizer is of a kind not known here: {}", shown(tokenizer)));
+    }
+    let Some(Value::Words(words)) = metadata.get("tokenizer.ggml.tokens") else {
+        return bad("it has no vocabulary (no tokenizer.ggml.tokens)".into());
+    };
+    let kinds = match metadata.get("tokenizer.ggml.token_type") {
+        Some(Value::Numbers(kinds)) if kinds.len() >= words.len() => kinds.as_slice(),
+        None => &[],
+        _ => return bad("its words and their kinds differ in number".into()),
+    };
+    unique(words)?;
+    special(&metadata, tokenizer, words.len())?;
+    spelled(&metadata, tokenizer, words, kinds)?;
+    Ok(header)
+}
+
+/// llama.cpp asserts that no word stands there twice; empty words get the names it gives them.
+fn unique(words: &[Vec<u8>]) -> Result<(), HeaderError> {
+    if words.len() < 3 {
+        return Err(HeaderError::Bad("its vocabulary is empty".into()));
+    }
+    let mut seen: HashSet<&[u8]> = HashSet::with_capacity(words.len());
+    for (at, word) in words.iter().enumerate() {
+        if word.contains(&0) {
+            // llama.cpp reads words up to a zero byte, so that two may become one.
+            let until = word.split(|b| *b == 0).next().unwrap_or_default();
+            if until.is_empty() || !seen.insert(until) {
+                return Err(HeaderError::Bad(format!("word {at} of its vocabulary has a zero byte")));
+            }
+        } else if !word.is_empty() && !seen.insert(word) {
+            return Err(HeaderError::Bad(format!("word {at} of its vocabulary stands there twice")));
+        }
+    }
+    Ok(())
+}
+
+/// The ids of tokens with a meaning must be words of the vocabulary.
+fn special(metadata: &HashMap<String, Value>, tokenizer: &str, words: usize) -> Result<(), HeaderError> {
+    for (key, value) in metadata {
+        let Some(name) = key.strip_prefix("tokenizer.ggml.").and_then(|k| k.strip_suffix("_token_id")) else {
+            continue;
+        };
+        let Value::Number(id) = value else {
+            return Err(HeaderError::Bad(format!("{key} is no number")));
+        };
+        // -1 (as 32 unsigned bits) means none.
+        let none = *id == -1 || *id == i64::from(u32::MAX);
+        if !none && usize::try_from(*id).map_or(true, |id| id >= words) {
+            return Err(HeaderError::Bad(format!("the {name} token is number {id} of {words}")));
+        }
+        let asked = ["bos", "eos", "sep", "cls"].contains(&name);
+        let added = metadata.get(&format!("tokenizer.ggml.add_{name}_token"));
+        if none && asked && matches!(added, Some(Value::Number(1))) {
+            return Err(HeaderError::Bad(format!("a {name} token is to be added, and there is none")));
+        }
+    }
+    let defaults = match tokenizer {
+        "llama" => 3,
+        "bert" => 104,
+        _ => 0,
+    };
+    if words < defaults {
+        return Err(HeaderError::Bad(format!("a vocabulary of {words} words is too small for its tokenizer")));
+    }
+    Ok(())
+}
+
+/// SentencePiece falls back to bytes, and llama.cpp throws where they are missing; nothing can catch that.
+fn spelled(
+    metadata: &HashMap<String, Value>,
+    tokenizer: &str,
+    words: &[Vec<u8>],
+    kinds: &[i64],
+) -> Result<(), HeaderError> {
+    match tokenizer {
+        "llama" => {
+            let all: HashSet<&[u8]> = words.iter().map(Vec::as_slice).collect();
+            let missing = (0..=255u8)
+                .find(|b| !all.contains(format!("<0x{b:02X}>").as_bytes()) && !all.contains(std::slice::from_ref(b)));
+            if let Some(byte) = missing {
+                return Err(HeaderError::Bad(format!("its vocabulary has no word for the byte 0x{byte:02X}")));
+            }
+        }
+        "gpt2" => {
+            let Some(Value::Words(_)) = metadata.get("tokenizer.ggml.merges") else {
+                return Err(HeaderError::Bad("its vocabulary has no merges".into()));
+            };
+        }
+        _ => {}
+    }
+    // A byte token is read by its spelling, `<0x41>`.
+    let wrong = kinds.iter().zip(words).position(|(kind, word)| *kind == 6 && word.len() < 5);
+    match wrong {
+        Some(at) => Err(HeaderError::Bad(format!("word {at} of its vocabulary is to be a byte and is not"))),
+        None => Ok(()),
+    }
+}
+
+/// The start of a text that came out of a file.
+fn shown(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).take(32).collect()
+}
+
+struct Reader {
+    inner: BufReader<File>,
+    /// Bytes that may still be read.
+    left: u64,
+}
+
+impl Reader {
+    fn take(&mut self, n: u64) -> Result<(), HeaderError> {
+        self.left = self.left.checked_sub(n).ok_or_else(|| HeaderError::Bad("it ends within its metadata".into()))?;
+        Ok(())
+    }
+
+    fn bytes(&mut self, n: u64) -> Result<Vec<u8>, HeaderError> {
+        self.take(n)?;
+        let mut out = vec![0; usize::try_from(n).map_err(|_| HeaderError::Bad("a length beyond all bounds".into()))?];
+        self.inner.read_exact(&mut out)?;
+        Ok(out)
+    }
+
+    fn skip(&mut self, n: u64) -> Result<(), HeaderError> {
+        self.take(n)?;
+        let skipped = io::copy(&mut self.inner.by_ref().take(n), &mut io::sink())?;
+        if skipped < n { Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()) } else { Ok(()) }
+    }
+
+    fn u32(&mut self) -> Result<u32, HeaderError> {
+        self.take(4)?;
+        let mut out = [0; 4];
+        self.inner.read_exact(&mut out)?;
+        Ok(u32::from_le_bytes(out))
+    }
+
+    fn u64(&mut self) -> Result<u64, HeaderError> {
+        self.take(8)?;
+        let mut out = [0; 8];
+        self.inner.read_exact(&mut out)?;
+        Ok(u64::from_le_bytes(out))
+    }
+
+    fn string(&mut self) -> Result<Vec<u8>, HeaderError> {
+        let length = self.u64()?;
+        self.bytes(length)
+    }
+
+    /// A whole number; `None` for a fraction.
+    fn number(&mut self, kind: u32) -> Result<Option<i64>, HeaderError> {
+        let size = size_of_number(kind)?;
+        self.take(size)?;
+        let mut b = [0; 8];
+        self.inner.read_exact(&mut b[..size as usize])?;
+        let unsigned = u64::from_le_bytes(b);
+        let shift = 64 - 8 * size as u32;
+        Ok(match kind {
+            0 | 2 | 4 | 7 | 10 => Some(i64::try_from(unsigned).unwrap_or(i64::MAX)),
+            1 | 3 | 5 | 11 => Some(((unsigned << shift) as i64) >> shift),
+            _ => None,
+        })
+    }
+}

@@ -1,0 +1,236 @@
+//! A vocabulary, held by llama.cpp.
+
+use std::num::NonZeroUsize;
+use std::path::Path;
+use std::sync::OnceLock;
+
+use llama_cpp_2::llama_backend::LlamaBackend;
+use llama_cpp_2::model::LlamaModel;
+use llama_cpp_2::model::params::LlamaModelParams;
+use llama_cpp_2::token::LlamaToken;
+use llama_cpp_2::token_type::LlamaTokenAttr;
+use llama_cpp_2::vocab::LlamaVocab;
+use lru::LruCache;
+use parking_lot::Mutex;
+
+use super::VocabularyError;
+use super::header::{self, Header, HeaderError};
+use super::pieces::{Cuts, Special};
+use crate::conversation::{Digest, Tokens};
+
+/// Pieces whose counts are kept: 40 bytes each.
+const REMEMBERED: usize = 1 << 16;
+
+/// Pieces shorter than this are counted again rather than looked up.
+const WORTH_REMEMBERING: usize = 64;
+
+/// Bytes of a piece that is cut further where the vocabulary allows.
+const CHUNK: usize = 2048;
+
+/// llama.cpp's regular expressions recurse once a character on some texts; this is enough for the longest.
+const STACK: usize = 1 << 30;
+
+/// Texts from here on are tokenized on a stack of their own.
+const DEEP: usize = 8 * 1024;
+
+/// The vocabulary of a model.
+pub struct Vocabulary {
+    model: LlamaModel,
+    header: Header,
+    cuts: Cuts,
+    /// SentencePiece without any word that holds a line break: tokens the space put before a text takes. Such a
+    /// vocabulary may be counted line by line.
+    lines: Option<Tokens>,
+    bos: String,
+    eos: String,
+    counted: Mutex<LruCache<Digest, Tokens>>,
+}
+
+impl std::fmt::Debug for Vocabulary {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Vocabulary")
+            .field("architecture", &self.header.architecture)
+            .field("tokenizer", &self.header.tokenizer)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Vocabulary {
+    /// Reads the vocabulary of a GGUF file; the weights stay where they are. Takes up to a second, so not on a thread
+    /// that others wait for.
+    ///
+    /// # Errors
+    /// When the file cannot be read, is no GGUF with a vocabulary, or holds what llama.cpp would not survive.
+    pub fn load(path: &Path) -> Result<Vocabulary, VocabularyError> {
+        super::FileId::of(path)?;
+        let broken = |what: String| VocabularyError::Broken { path: path.to_owned(), what };
+        let header = header::read(path).map_err(|e| match e {
+            HeaderError::Io(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
+                broken("it is cut short".into())
+            }
+            HeaderError::Io(error) => VocabularyError::Unreadable { path: path.to_owned(), error },
+            HeaderError::Bad(what) => broken(what),
+        })?;
+        let backend = backend().ok_or_else(|| broken("llama.cpp does not start".into()))?;
+        if path.to_str().is_none() {
+            return Err(broken("its name is not UTF-8".into()));
+        }
+        let params = LlamaModelParams::default().with_vocab_only(true);
+        let model = LlamaModel::load_from_file(backend, path, &params)
+            .map_err(|_| broken("llama.cpp cannot read it (cut short, or newer than this build)".into()))?;
+        let vocab = model.vocab();
+        let specials = specials(&vocab);
+        let cuts = Cuts::new(&specials);
+        let lines = by_lines(&vocab, &header, &specials);
+        let (bos, eos) = (piece(&vocab, vocab.bos()), piece(&vocab, vocab.eos()));
+        let counted = Mutex::new(LruCache::new(NonZeroUsize::new(REMEMBERED).expect("not zero")));
+        Ok(Vocabulary { cuts, lines, bos, eos, counted, header, model })
+    }
+
+    /// The tokens of a prompt, as llama-server counts them: its own special tokens are read as such wherever they stand,
+    /// and the first token is added where the model wants it. What was counted before costs next to nothing.
+    pub fn count(&self, text: &str) -> Tokens {
+        self.pieces(text).iter().fold(0, |sum, (_, tokens)| sum.saturating_add(*tokens))
+    }
+
+    /// The prompt in pieces that are counted apart: where each ends, and its tokens. What the tokenizer adds of its own
+    /// belongs to the first. A text has at least one piece.
+    pub fn pieces(&self, text: &str) -> Vec<(usize, Tokens)> {
+        let vocab = self.model.vocab();
+        let mut added = Tokens::try_from(vocab.tokenize(b"", true, true).len()).unwrap_or(0);
+        let mut from = 0;
+        let mut out = Vec::new();
+        for end in self.cuts.ends(text) {
+            let tokens = self.piece(&vocab, &text[from..end]);
+            out.push((end, tokens + std::mem::take(&mut added)));
+            from = end;
+        }
+        out
+    }
+
+    /// The tokens of a prompt, the whole in one go: what [`Vocabulary::count`] must come to.
+    pub fn tokenize(&self, text: &str) -> Vec<i32> {
+        tokens(&self.model.vocab(), text, true).into_iter().map(|t| t.0).collect()
+    }
+
+    fn piece(&self, vocab: &LlamaVocab<'_>, text: &str) -> Tokens {
+        if text.len() < WORTH_REMEMBERING {
+            return tokens(vocab, text, false).len() as Tokens;
+        }
+        let digest = Digest::of(text.as_bytes());
+        if let Some(known) = self.counted.lock().get(&digest) {
+            return *known;
+        }
+        let counted = match self.lines {
+            Some(prefix) if text.len() > 2 * CHUNK => self.chunks(vocab, text, prefix),
+            _ => Tokens::try_from(tokens(vocab, text, false).len()).unwrap_or(Tokens::MAX),
+        };
+        self.counted.lock().put(digest, counted);
+        counted
+    }
+
+    /// Counts from line break to line break, each begun with one: llama.cpp takes time by the square for bytes in a row
+    /// that are no words of the vocabulary.
+    fn chunks(&self, vocab: &LlamaVocab<'_>, text: &str, prefix: Tokens) -> Tokens {
+        let mut total: Tokens = 0;
+        let mut from = 0;
+        while from < text.len() {
+            let near = (from + CHUNK).min(text.len());
+            let end = memchr::memchr(b'\n', &text.as_bytes()[near..]).map_or(text.len(), |at| near + at);
+            let counted = Tokens::try_from(tokens(vocab, &text[from..end], false).len()).unwrap_or(Tokens::MAX);
+            total = total.saturating_add(if from == 0 { counted } else { counted.saturating_sub(prefix) });
+            from = end;
+        }
+        total
+    }
+
+    /// The model's chat template.
+    pub fn chat_template(&self) -> Option<&str> {
+        self.header.template.as_deref()
+    }
+
+    /// The model's chat template for requests with tools, where it has one of its own for them.
+    pub fn tool_template(&self) -> Option<&str> {
+        self.header.tool_template.as_deref()
+    }
+
+    /// The text of the token that begins a prompt.
+    pub fn bos(&self) -> &str {
+        &self.bos
+    }
+
+    /// The text of the token that ends a turn.
+    pub fn eos(&self) -> &str {
+        &self.eos
+    }
+
+    /// Whether the tokenizer puts the first token there itself.
+    pub fn adds_bos(&self) -> bool {
+        self.model.vocab().should_add_bos()
+    }
+
+    /// Whether the tokenizer puts the last token there itself.
+    pub fn adds_eos(&self) -> bool {
+        self.model.vocab().should_add_eos()
+    }
+}
+
+/// What [`Vocabulary::lines`] says. A line break that is in no word is never joined with its neighbors, so that a text may
+/// be cut before it; nor may a special token hold one, or swallow it from far.
+fn by_lines(vocab: &LlamaVocab<'_>, header: &Header, specials: &[Special]) -> Option<Tokens> {
+    let alone = header.tokenizer == "llama"
+        && vocab
+            .tokens()
+            .all(|t| vocab.text(t).is_none_or(|w| w.to_bytes() == b"\n" || !w.to_bytes().contains(&b'\n')))
+        && specials.iter().all(|s| !s.text.contains('\n') && !s.strips_left);
+    let count = |text: &[u8]| vocab.tokenize(text, false, true).len();
+    alone.then(|| Tokens::try_from((2 * count(b"\n")).saturating_sub(count(b"\n\n"))).unwrap_or(0))
+}
+
+/// llama.cpp, started once and silent.
+fn backend() -> Option<&'static LlamaBackend> {
+    static BACKEND: OnceLock<Option<LlamaBackend>> = OnceLock::new();
+    BACKEND
+        .get_or_init(|| {
+            let mut backend = LlamaBackend::init().ok()?;
+            backend.void_logs();
+            Some(backend)
+        })
+        .as_ref()
+}
+
+fn specials(vocab: &LlamaVocab<'_>) -> Vec<Special> {
+    let mut out = Vec::new();
+    for token in vocab.tokens() {
+        let attr = vocab.attr(token);
+        if !attr.intersects(LlamaTokenAttr::Control | LlamaTokenAttr::UserDefined | LlamaTokenAttr::Unknown) {
+            continue;
+        }
+        let text = vocab.text(token).map(|t| t.to_string_lossy().into_owned()).unwrap_or_default();
+        out.push(Special {
+            text,
+            strips_left: attr.contains(LlamaTokenAttr::LStrip),
+            strips_right: attr.contains(LlamaTokenAttr::RStrip),
+        });
+    }
+    out
+}
+
+fn piece(vocab: &LlamaVocab<'_>, token: LlamaToken) -> String {
+    if token.0 < 0 || token.0 >= vocab.n_tokens() {
+        return String::new();
+    }
+    vocab.text(token).map(|t| t.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+fn tokens(vocab: &LlamaVocab<'_>, text: &str, add_special: bool) -> Vec<LlamaToken> {
+    let work = || vocab.tokenize(text.as_bytes(), add_special, true);
+    if text.len() < DEEP {
+        return work();
+    }
+    // The stack is reserved, not filled: it costs what is used of it.
+    std::thread::scope(|scope| match std::thread::Builder::new().stack_size(STACK).spawn_scoped(scope, work) {
+        Ok(thread) => thread.join().unwrap_or_default(),
+        Err(_) => work(),
+    })
+}

@@ -1,0 +1,245 @@
+//! Real vocabularies where they are at hand (`shared/data/vocab`), and files that are broken or made to harm.
+
+#![expect(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests: a panic is how they fail")]
+
+use std::path::{Path, PathBuf};
+
+use proptest::prelude::*;
+
+use super::{Vocabulary, VocabularyError};
+
+/// The data set, where this checkout has it beside it.
+fn data() -> Option<PathBuf> {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let found = ["../shared/data", "../../shared/data"].iter().map(|p| here.join(p)).find(|p| p.is_dir());
+    if found.is_none() {
+        eprintln!("no shared/data here: real vocabularies are not tried");
+    }
+    found
+}
+
+fn vocabularies() -> Vec<PathBuf> {
+    let Some(data) = data() else { return Vec::new() };
+    let files = std::fs::read_dir(data.join("vocab")).unwrap().map(|e| e.unwrap().path());
+    let mut out: Vec<PathBuf> = files.filter(|p| p.extension().is_some_and(|e| e == "gguf")).collect();
+    out.sort();
+    out
+}
+
+/// One value of metadata.
+enum Value<'a> {
+    Text(&'a str),
+    Number(u32),
+    Words(&'a [&'a [u8]]),
+    Kinds(&'a [i32]),
+}
+
+/// A GGUF file of nothing but metadata.
+fn gguf(entries: &[(&str, Value<'_>)]) -> Vec<u8> {
+    let text = |out: &mut Vec<u8>, text: &[u8]| {
+        out.extend((text.len() as u64).to_le_bytes());
+        out.extend(text);
+    };
+    let mut out = b"GGUF".to_vec();
+    out.extend(3u32.to_le_bytes());
+    out.extend(0u64.to_le_bytes());
+    out.extend((entries.len() as u64).to_le_bytes());
+    for (key, value) in entries {
+        text(&mut out, key.as_bytes());
+        match value {
+            Value::Text(value) => {
+                out.extend(8u32.to_le_bytes());
+                text(&mut out, value.as_bytes());
+            }
+            Value::Number(n) => {
+                out.extend(4u32.to_le_bytes());
+                out.extend(n.to_le_bytes());
+            }
+            Value::Words(words) => {
+                out.extend([9u32.to_le_bytes(), 8u32.to_le_bytes()].concat());
+                out.extend((words.len() as u64).to_le_bytes());
+                words.iter().for_each(|w| text(&mut out, w));
+            }
+            Value::Kinds(kinds) => {
+                out.extend([9u32.to_le_bytes(), 5u32.to_le_bytes()].concat());
+                out.extend((kinds.len() as u64).to_le_bytes());
+                kinds.iter().for_each(|k| out.extend(k.to_le_bytes()));
+            }
+        }
+    }
+    out
+}
+
+/// A tiny SentencePiece vocabulary: special tokens, all bytes, a few words.
+fn tiny(template: &str) -> Vec<u8> {
+    let mut words: Vec<Vec<u8>> = ["<unk>", "<s>", "</s>", "<|a|>", "<|b|>"].map(|w| w.as_bytes().to_vec()).to_vec();
+    words.extend((0..=255).map(|b| format!("<0x{b:02X}>").into_bytes()));
+    words.extend(["\u{2581}", "h", "i", "hi", "\u{2581}hi"].map(|w| w.as_bytes().to_vec()));
+    let mut kinds = vec![2, 3, 3, 3, 3];
+    kinds.extend([6; 256]);
+    kinds.extend([1; 5]);
+    let words: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
+    gguf(&[
+        ("general.architecture", Value::Text("llama")),
+        ("tokenizer.ggml.model", Value::Text("llama")),
+        ("tokenizer.ggml.tokens", Value::Words(&words)),
+        ("tokenizer.ggml.token_type", Value::Kinds(&kinds)),
+        ("tokenizer.chat_template", Value::Text(template)),
+    ])
+}
+
+fn load(bytes: &[u8]) -> Result<Vocabulary, VocabularyError> {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("model.gguf");
+    std::fs::write(&file, bytes).unwrap();
+    Vocabulary::load(&file)
+}
+
+#[test]
+fn a_tiny_vocabulary_counts_and_brings_its_template() {
+    let v = load(&tiny("{{ messages }}")).unwrap();
+    assert_eq!((v.chat_template(), v.bos(), v.eos()), (Some("{{ messages }}"), "<s>", "</s>"));
+    assert_eq!(v.tokenize("<|a|>hi"), [1, 3, 265]);
+    for (text, tokens) in [("", 1), ("hi", 2), ("<|a|>hi<|b|>", 4), ("hi\nhi", 4), ("é", 4)] {
+        assert_eq!((v.count(text), v.tokenize(text).len() as u32), (tokens, tokens), "{text}");
+    }
+}
+
+#[test]
+fn what_llama_cpp_would_not_survive_is_refused_with_a_reason() {
+    let good = tiny("");
+    for end in [0, 3, 4, 8, 23, 24, 40, 100, good.len() / 2, good.len() - 1] {
+        assert!(load(&good[..end]).is_err(), "cut at {end}");
+    }
+    let words: &[&[u8]] = &[b"<unk>", b"<s>", b"</s>"];
+    let twice: &[&[u8]] = &[b"<unk>", b"<s>", b"</s>", b"<s>"];
+    let zero: &[&[u8]] = &[b"<unk>", b"<s>", b"</s>", b"<s>\0x"];
+    let base = |model, words| {
+        vec![
+            ("general.architecture", Value::Text("llama")),
+            ("tokenizer.ggml.model", Value::Text(model)),
+            ("tokenizer.ggml.tokens", Value::Words(words)),
+        ]
+    };
+    let with = |mut entries: Vec<(&'static str, Value<'static>)>, more| {
+        entries.push(more);
+        gguf(&entries)
+    };
+    for (bytes, why) in [
+        (b"not a model at all".to_vec(), "not a GGUF file"),
+        (gguf(&[("general.architecture", Value::Text("llama"))]), "no vocabulary"),
+        (gguf(&[("", Value::Number(1))]), "no name"),
+        (gguf(&[("a", Value::Number(1)), ("a", Value::Number(1))]), "twice"),
+        (gguf(&base("llama", words)), "no word for the byte 0x00"),
+        (gguf(&base("llama", twice)), "twice"),
+        (gguf(&base("llama", zero)), "zero byte"),
+        (gguf(&base("llama", &[])), "empty"),
+        (gguf(&base("no_vocab", words)), "not known"),
+        (gguf(&base("gpt2", words)), "no merges"),
+        (with(base("gpt2", words), ("tokenizer.ggml.bos_token_id", Value::Number(3))), "number 3 of 3"),
+        (with(base("gpt2", words), ("tokenizer.ggml.eos_token_id", Value::Text("x"))), "no number"),
+        (with(base("gpt2", words), ("tokenizer.ggml.token_type", Value::Kinds(&[1]))), "differ in number"),
+    ] {
+        let error = load(&bytes).unwrap_err().to_string();
+        assert!(error.contains(why), "{error}, not {why}");
+    }
+    // A length that no file could hold.
+    let mut huge = good;
+    let at = huge.windows(21).position(|w| w == b"tokenizer.ggml.tokens").unwrap() + 21 + 8;
+    huge[at..at + 8].copy_from_slice(&u64::MAX.to_le_bytes());
+    assert!(load(&huge).unwrap_err().to_string().contains("too short"));
+    assert!(matches!(Vocabulary::load(Path::new("/no/such.gguf")), Err(VocabularyError::Unreadable { .. })));
+    assert!(Vocabulary::load(Path::new("/dev/null")).is_err());
+}
+
+#[test]
+fn every_vocabulary_gives_the_expected_tokens() {
+    for file in vocabularies() {
+        let v = Vocabulary::load(&file).unwrap();
+        let read = |end: &str| std::fs::read_to_string(format!("{}.{end}", file.display())).unwrap();
+        let added = v.tokenize("").len();
+        for (text, expected) in read("inp").split("\n__ggml_vocab_test__\n").zip(read("out").lines()) {
+            let expected: Vec<i32> = expected.split_whitespace().map(|n| n.parse().unwrap()).collect();
+            let found = v.tokenize(text);
+            let begin = usize::from(v.adds_bos() || file.to_string_lossy().contains("bert")).min(added);
+            assert_eq!(found[begin..found.len() - (added - begin)], expected, "{}: {text:?}", file.display());
+            assert_eq!(v.count(text) as usize, found.len(), "{}: {text:?}", file.display());
+        }
+    }
+}
+
+/// Text as it comes, and as it is made to confuse: special tokens whole and in part, white space, many scripts.
+fn confusing() -> impl Strategy<Value = String> {
+    let part = prop_oneof![
+        "[a-zA-Z0-9 .,!?{}\"'/]{0,30}",
+        "[ \\n\\t\\r]{1,12}",
+        "\\PC{0,8}",
+        prop::sample::select(vec![
+            "<|im_start|>",
+            "<|im_end|>",
+            "<|im_",
+            "<|eot_id|>",
+            "<s>",
+            "</s>",
+            "<unk>",
+            "[INST]",
+            "<|end|>",
+            "<|user|>\n",
+            "<|endoftext|>",
+            "<|begin_of_text|>",
+            "<bos>",
+            "<turn|>",
+            "<|turn>",
+            "<｜User｜>",
+            "<mask>",
+            "[CLS]",
+            "[SEP]",
+            "<fim_prefix>",
+            "<start_of_turn>",
+            "<",
+            "|>",
+            ">>",
+            "\u{2581}",
+            "<0x0A>",
+            "<unused1>",
+            "<|endoftext|",
+            "\n\n\n",
+        ])
+        .prop_map(str::to_owned),
+    ];
+    prop::collection::vec(part, 0..24).prop_map(|parts| parts.concat())
+}
+
+#[test]
+fn counting_in_pieces_is_counting_the_whole() {
+    let all: Vec<Vocabulary> = vocabularies().iter().map(|f| Vocabulary::load(f).unwrap()).collect();
+    let tiny = load(&tiny("")).unwrap();
+    let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig::with_cases(64));
+    runner
+        .run(&(confusing(), confusing(), 0usize..400), |(a, b, again)| {
+            // Long enough to be cut by lines; the second text shares its beginning with the first.
+            let long = format!("{a}{}{b}", format!("{a}\n").repeat(again));
+            for v in all.iter().chain(std::iter::once(&tiny)) {
+                for text in [a.as_str(), &long] {
+                    prop_assert_eq!(v.count(text) as usize, v.tokenize(text).len(), "{:?}: {:?}", v, text);
+                }
+            }
+            Ok(())
+        })
+        .unwrap();
+}
+
+#[test]
+fn long_runs_take_no_square_of_time() {
+    let spm = load(&tiny("")).unwrap();
+    let all = vocabularies();
+    let real =
+        all.iter().filter(|f| f.to_string_lossy().contains("deepseek-coder")).map(|f| Vocabulary::load(f).unwrap());
+    for v in std::iter::once(spm).chain(real) {
+        for text in ["\n".repeat(200_000), " ".repeat(200_000), "é".repeat(50_000)] {
+            let started = std::time::Instant::now();
+            assert!(v.count(&text) > 0);
+            assert!(started.elapsed().as_secs() < 20, "{v:?}: {:?}", started.elapsed());
+        }
+    }
+}

@@ -1,0 +1,305 @@
+//! The counters of the models in use: found by the file that the server says it has loaded, kept while that file stays as
+//! it is, checked against the server's own count where it has one, and corrected by its `usage` where it has none.
+
+use std::collections::VecDeque;
+use std::num::NonZeroUsize;
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+use lru::LruCache;
+use parking_lot::Mutex;
+use tokio::sync::OnceCell;
+use tracing::{info, warn};
+
+use super::Sureness;
+use super::count::{CountError, Counted, Counter};
+use super::window::Window;
+use crate::conversation::{Conversation, Digest, Tokens};
+use crate::engine::FileId;
+use crate::plan::Cost;
+use crate::upstream::Upstream;
+
+/// Vocabularies kept: each takes some tens of megabytes.
+const KEPT: usize = 4;
+
+/// Counts that are remembered until the server reports what it evaluated.
+const REMEMBERED: usize = 256;
+
+/// Replies whose figures correct the count.
+const REPLIES: usize = 3;
+
+/// What another rendering than ours may add to a prompt before anything is known of it: a message, and the whole.
+const UNKNOWN_PER_MESSAGE: f64 = 6.0;
+/// As above, of the whole.
+const UNKNOWN_WHOLE: f64 = 48.0;
+
+/// A count, and how far it is to be trusted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Exact {
+    /// Prompt tokens.
+    pub tokens: Tokens,
+    /// Counted with the model's own vocabulary, and not by the server.
+    pub own: bool,
+    /// The server counts the same, or its replies have told the difference.
+    pub sure: bool,
+}
+
+impl Exact {
+    /// As a word.
+    pub fn sureness(self) -> Sureness {
+        match (self.own, self.sure) {
+            (false, _) => Sureness::Counted,
+            (true, true) => Sureness::Own,
+            (true, false) => Sureness::OwnUnchecked,
+        }
+    }
+}
+
+type Loading = Arc<OnceCell<Option<Arc<Model>>>>;
+
+/// The counters in use.
+pub struct Counters {
+    models: Mutex<LruCache<Key, Loading>>,
+    /// The one to use whatever a server says: a file named on the command line.
+    named: OnceLock<Arc<Model>>,
+}
+
+/// A model as one server renders it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Key {
+    file: FileId,
+    template: Option<Digest>,
+    upstream: String,
+}
+
+/// One model's counter, and what is known of its server's counts.
+#[derive(Debug)]
+pub struct Model {
+    counter: Arc<Counter>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// The server's own count was the same once.
+    verified: bool,
+    /// The server counts otherwise, and is right.
+    differs: bool,
+    /// What was counted of requests whose reply is still out.
+    pending: VecDeque<Pending>,
+    /// Messages, and the server's count less ours, of the last replies.
+    replies: VecDeque<(usize, f64)>,
+}
+
+#[derive(Debug)]
+struct Pending {
+    /// What it was said to be.
+    told: Tokens,
+    /// What was counted.
+    own: Tokens,
+    messages: usize,
+}
+
+impl Default for Counters {
+    fn default() -> Self {
+        let models = Mutex::new(LruCache::new(NonZeroUsize::new(KEPT).expect("not zero")));
+        Counters { models, named: OnceLock::new() }
+    }
+}
+
+impl Counters {
+    /// Counts everything with the vocabulary and the template of this file from now on. Reads it at once.
+    ///
+    /// # Errors
+    /// When it cannot be used.
+    pub fn name(&self, file: &Path) -> Result<(), CountError> {
+        let counter = Arc::new(Counter::open(file, None)?);
+        let state = Mutex::new(State { verified: true, ..State::default() });
+        let _ = self.named.set(Arc::new(Model { counter, state }));
+        Ok(())
+    }
+
+    /// The counter for a model, where its file is on this machine and can be used. The first call for a file reads it,
+    /// and others wait for that.
+    pub async fn of(&self, upstream: &Upstream, window: &Window) -> Option<Arc<Model>> {
+        if let Some(named) = self.named.get() {
+            return Some(Arc::clone(named));
+        }
+        let path = window.model_path.as_deref().filter(|_| is_local(upstream.url()))?;
+        let file = FileId::of(Path::new(path)).ok()?;
+        let template = window.template.clone();
+        let key = Key {
+            file,
+            template: template.as_deref().map(|t| Digest::of(t.as_bytes())),
+            upstream: upstream.name().to_owned(),
+        };
+        let cell = Arc::clone(self.models.lock().get_or_insert(key.clone(), Loading::default));
+        let loaded = cell.get_or_init(|| load(key.file, template)).await.clone()?;
+        let usable = !loaded.state.lock().differs;
+        usable.then_some(loaded)
+    }
+}
+
+async fn load(file: FileId, template: Option<Arc<str>>) -> Option<Arc<Model>> {
+    let path = file.path().display().to_string();
+    let read = tokio::task::spawn_blocking(move || Counter::open(file.path(), template.as_deref())).await;
+    match read {
+        Ok(Ok(counter)) => {
+            info!(file = %path, "prompts are counted with the model's own vocabulary");
+            Some(Arc::new(Model { counter: Arc::new(counter), state: Mutex::default() }))
+        }
+        Ok(Err(e)) => {
+            warn!(file = %path, error = %e, "the model's own vocabulary cannot be used; prompts are counted by the server, or estimated");
+            None
+        }
+        Err(_) => None,
+    }
+}
+
+impl Model {
+    /// The tokens of a request, `media` of which are for images and the like. Where the server can count, it is asked the
+    /// first time: if it counts otherwise, its word holds, now and from then on.
+    pub async fn total(&self, upstream: &Upstream, body: &Bytes, media: Tokens) -> Option<Exact> {
+        let counter = Arc::clone(&self.counter);
+        let request = body.clone();
+        let foreign = self.is_foreign(upstream);
+        let count = move || if foreign { counter.at_least(&request) } else { counter.total(&request) };
+        let counted = tokio::task::spawn_blocking(count).await.ok()?;
+        let (own, messages) = match counted {
+            Ok(own) => own,
+            Err(e) => {
+                info!(error = %e, "this request cannot be counted with the model's own template");
+                return None;
+            }
+        };
+        let plain = media == 0;
+        let own = own.saturating_add(media);
+        let verified = self.state.lock().verified;
+        if upstream.can_count() && (!verified || !plain) {
+            let theirs = upstream.count(body).await.ok()?;
+            let mut state = self.state.lock();
+            if plain && theirs == own {
+                state.verified = true;
+            } else if plain {
+                state.differs = true;
+                warn!(
+                    upstream = upstream.name(),
+                    own,
+                    theirs,
+                    "the server counts otherwise than its model's own vocabulary and template; its count is taken"
+                );
+            }
+            return Some(Exact { tokens: theirs, own: state.verified, sure: true });
+        }
+        let mut state = self.state.lock();
+        if verified {
+            return Some(Exact { tokens: own, own: true, sure: true });
+        }
+        let (more, sure) = state.difference(messages);
+        let tokens = own.saturating_add_signed(more.ceil() as i32);
+        state.pending.push_back(Pending { told: tokens, own, messages });
+        if state.pending.len() > REMEMBERED {
+            state.pending.pop_front();
+        }
+        Some(Exact { tokens, own: true, sure })
+    }
+
+    /// The shares of the messages of a request.
+    pub async fn shares(
+        &self,
+        upstream: &Upstream,
+        body: &Bytes,
+        conversation: &Conversation,
+        weights: Vec<Cost>,
+    ) -> Option<Counted> {
+        let counter = Arc::clone(&self.counter);
+        let (body, talk) = (body.clone(), conversation.clone());
+        let foreign = self.is_foreign(upstream);
+        tokio::task::spawn_blocking(move || counter.counted(&body, &talk, &weights, foreign)).await.ok()?.ok()
+    }
+
+    /// Whether the server may render prompts otherwise than by the model's template, and cannot be asked for its count.
+    fn is_foreign(&self, upstream: &Upstream) -> bool {
+        !self.state.lock().verified && !upstream.can_count()
+    }
+
+    /// Tokens of a text on its own.
+    pub fn text(&self, text: &str) -> Tokens {
+        self.counter.text(text)
+    }
+
+    /// Learns what the server evaluated of a request that was said to have `told` tokens.
+    pub fn learn(&self, told: Tokens, reported: Tokens) {
+        let mut state = self.state.lock();
+        let Some(at) = state.pending.iter().rposition(|p| p.told == told) else { return };
+        if let Some(counted) = state.pending.remove(at) {
+            state.replies.push_back((counted.messages, f64::from(reported) - f64::from(counted.own)));
+            if state.replies.len() > REPLIES {
+                state.replies.pop_front();
+            }
+        }
+    }
+}
+
+impl State {
+    /// What the server's own rendering adds to a prompt of so many messages, erring high, and whether that is known.
+    fn difference(&self, messages: usize) -> (f64, bool) {
+        let n = messages as f64;
+        let Some(newest) = self.replies.back() else { return (UNKNOWN_WHOLE + UNKNOWN_PER_MESSAGE * n, false) };
+        // It tends to be a constant for the whole and one for each message.
+        let slope = match self.replies.iter().find(|r| r.0 != newest.0) {
+            Some(other) => (newest.1 - other.1) / (newest.0 as f64 - other.0 as f64),
+            // One reply tells the whole, not what each new message will add.
+            None => (newest.1 / (newest.0.max(1) as f64)).max(UNKNOWN_PER_MESSAGE),
+        };
+        let slope = slope.clamp(-UNKNOWN_PER_MESSAGE, 4.0 * UNKNOWN_PER_MESSAGE);
+        let at = |r: &(usize, f64)| r.1 + slope * (n - r.0 as f64);
+        (self.replies.iter().map(at).fold(f64::MIN, f64::max), true)
+    }
+}
+
+/// Whether a server runs on this machine: the file it names is then the one that lies here.
+fn is_local(url: &str) -> bool {
+    let host = url.split_once("://").map_or(url, |(_, rest)| rest);
+    let host = host.split(['/', '?']).next().unwrap_or_default();
+    let host = match host.strip_prefix('[') {
+        Some(v6) => v6.split(']').next().unwrap_or_default(),
+        None => host.split(':').next().unwrap_or_default(),
+    };
+    host.eq_ignore_ascii_case("localhost") || host == "::1" || host.starts_with("127.")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_this_machine_is_local() {
+        for url in ["http://127.0.0.1:11434", "http://localhost:8080", "http://[::1]:8080", "https://LOCALHOST"] {
+            assert!(is_local(url), "{url}");
+        }
+        for url in ["http://10.0.0.2:11434", "http://example.org", "http://localhost.example.org", "http://[fe80::1]:1"]
+        {
+            assert!(!is_local(url), "{url}");
+        }
+    }
+
+    #[test]
+    fn the_difference_to_another_rendering_is_learnt_and_errs_high() {
+        let mut state = State::default();
+        assert_eq!(state.difference(10), (108.0, false));
+        // Ollama's own template: 7 tokens more, and 2 a message.
+        let truth = |n: usize| 7.0 + 2.0 * n as f64;
+        state.replies.push_back((4, truth(4)));
+        assert!(state.difference(6).1 && state.difference(6).0 >= truth(6));
+        state.replies.push_back((6, truth(6)));
+        for n in [6, 8, 40] {
+            assert!((state.difference(n).0 - truth(n)).abs() < 0.01, "{n}");
+        }
+        // One that renders less.
+        let mut less = State::default();
+        less.replies.push_back((4, -30.0));
+        assert_eq!(less.difference(8), (-6.0, true));
+    }
+}
