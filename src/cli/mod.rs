@@ -2,3 +2,4 @@
 
 pub(crate) mod doctor;
 pub(crate) mod fit;
+pub(crate) mod recall;

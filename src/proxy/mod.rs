@@ -16,6 +16,7 @@ mod models;
 mod prefix;
 mod prepare;
 mod recall;
+mod record;
 pub mod relay;
 mod report;
 mod save;
@@ -35,8 +36,9 @@ use tracing::{info, warn};
 pub use doctor::{Diagnosis, doctor};
 pub use error::Error;
 pub use machine::fit;
+pub use record::{Asked, Record, Text, lines, page};
 pub use relay::Body;
-pub use report::{Asked, Record, ask_running, grouped, plan_file};
+pub use report::{ask_running, grouped, plan_file};
 
 use crate::config::{Config, Resolved};
 use crate::conversation::wire::openai_chat;

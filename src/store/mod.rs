@@ -371,6 +371,26 @@ impl Store {
         self.inner.read(|conn| read::messages(conn, conversation))
     }
 
+    /// One message of a conversation by its index, wherever on the way to its tip it was recorded.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn message(&self, conversation: &str, at: usize) -> Result<Option<NodeRow>, Error> {
+        self.inner.read(|conn| read::message(conn, conversation, at))
+    }
+
+    /// A conversation as readable Markdown, its newest fold marked; `None` for an unknown one.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn history(&self, conversation: &str) -> Result<Option<String>, Error> {
+        let Some(row) = self.conversation(conversation)?.filter(|row| row.id == conversation) else { return Ok(None) };
+        let messages = self.messages(conversation)?;
+        let chain: Vec<Digest> = messages.iter().map(|m| m.chain).collect();
+        let view = self.view(&chain)?.map(|(_, view)| view);
+        Ok(Some(history::whole(&row, &messages, view.as_deref())))
+    }
+
     /// Events after the one with id `since` (0 for all), oldest first; of one conversation or of all.
     ///
     /// # Errors

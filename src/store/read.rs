@@ -184,31 +184,39 @@ fn conversation_row(r: &Row<'_>) -> rusqlite::Result<ConversationRow> {
     })
 }
 
+/// Columns of [`node_row`].
+const NODE: &str = "SELECT n.depth - 1, n.chain, n.digest, n.role, c.name, n.raw
+    FROM node n JOIN conversation c ON c.id = n.conversation WHERE n.id = ?1";
+
+fn node_row(r: &Row<'_>) -> rusqlite::Result<NodeRow> {
+    Ok(NodeRow {
+        at: r.get(0)?,
+        chain: Digest(r.get(1)?),
+        digest: Digest(r.get(2)?),
+        role: r.get(3)?,
+        conversation: r.get(4)?,
+        raw: Bytes::from(r.get::<_, Vec<u8>>(5)?),
+    })
+}
+
+fn tip(conn: &Connection, conversation: &str) -> rusqlite::Result<Option<Digest>> {
+    conn.prepare_cached("SELECT tip FROM conversation WHERE name = ?1")?
+        .query_row([conversation], |r| Ok(Digest(r.get::<_, [u8; 16]>(0).unwrap_or_default())))
+        .optional()
+}
+
 /// A conversation's messages in order, along the chain of its tip and so through what it forked from.
 pub(super) fn messages(conn: &Connection, conversation: &str) -> rusqlite::Result<Vec<NodeRow>> {
-    let tip = conn
-        .prepare_cached("SELECT tip FROM conversation WHERE name = ?1")?
-        .query_row([conversation], |r| Ok(r.get::<_, [u8; 16]>(0).unwrap_or_default()))
-        .optional()?;
-    let Some(tip) = tip else { return Ok(Vec::new()) };
-    let mut statement = conn.prepare_cached(
-        "SELECT n.depth - 1, n.chain, n.digest, n.role, c.name, n.raw
-        FROM node n JOIN conversation c ON c.id = n.conversation WHERE n.id = ?1",
-    )?;
-    let mut messages = Vec::new();
-    for (id, _) in walk(conn, &Digest(tip), 0)? {
-        messages.push(statement.query_row([id], |r| {
-            Ok(NodeRow {
-                at: r.get(0)?,
-                chain: Digest(r.get(1)?),
-                digest: Digest(r.get(2)?),
-                role: r.get(3)?,
-                conversation: r.get(4)?,
-                raw: Bytes::from(r.get::<_, Vec<u8>>(5)?),
-            })
-        })?);
-    }
-    Ok(messages)
+    let Some(tip) = tip(conn, conversation)? else { return Ok(Vec::new()) };
+    let mut statement = conn.prepare_cached(NODE)?;
+    walk(conn, &tip, 0)?.into_iter().map(|(id, _)| statement.query_row([id], node_row)).collect()
+}
+
+/// One message of a conversation by its index, wherever on the way to its tip it was recorded.
+pub(super) fn message(conn: &Connection, conversation: &str, at: usize) -> rusqlite::Result<Option<NodeRow>> {
+    let Some(tip) = tip(conn, conversation)? else { return Ok(None) };
+    let found = walk(conn, &tip, at)?.into_iter().find(|(_, depth)| *depth == at + 1);
+    found.map(|(id, _)| conn.prepare_cached(NODE)?.query_row([id], node_row)).transpose()
 }
 
 /// Events after the one with id `since`, in order.

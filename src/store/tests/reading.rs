@@ -152,6 +152,136 @@ fn search_ranks_the_phrase_first_and_shows_it() {
 }
 
 #[test]
+fn what_stands_as_it_is_written_comes_first() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    let texts = [
+        "foo bar baz, foo bar baz, foo bar baz",
+        "calls foo_bar::baz(1) once, in a much longer text about many other things altogether",
+        "C c C c, the letter",
+        "written in C++ long ago, as so much else that still runs today on one machine or another",
+        "the disk is full; the quota is not exceeded",
+        "the disk  quota\nof user 7 was exceeded",
+        "ไม่สามารถเปิดแฟ้มข้อมูลได้",
+        "データベースを開けません",
+        "데이터베이스를 열 수 없습니다",
+    ];
+    let originals = texts.iter().enumerate().map(|(at, t)| original("c", at, t)).collect();
+    runtime().block_on(store.record(Batch { originals, ..Batch::default() })).unwrap();
+    let cases: [(&str, &[usize]); 10] = [
+        ("foo_bar::baz", &[1, 0]),
+        ("FOO_BAR::BAZ(1)", &[1]),
+        ("C++", &[3, 2]),
+        ("disk quota", &[5, 4]),
+        ("\"disk quota\" exceeded", &[5, 4]),
+        ("exceeded \"disk quota", &[5, 4]),
+        ("แฟ้มข้อมูล", &[6]),
+        ("ベース", &[7]),
+        ("데이터베이스", &[8]),
+        ("machine AND another", &[3]),
+    ];
+    for (query, want) in cases {
+        let got: Vec<usize> = store.search(query, Some("c"), 10).unwrap().into_iter().map(|h| h.at).collect();
+        assert_eq!(got[..want.len().min(got.len())], *want, "{query}: {got:?}");
+    }
+    assert_eq!(store.search("foo_bar::baz", None, 1).unwrap()[0].at, 1, "also where only one is asked for");
+}
+
+#[test]
+fn a_query_that_matches_everything_is_bounded() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    let texts: Vec<String> = (0..3_000).map(|n| format!("the file number {n} of the lot")).collect();
+    runtime().block_on(store.record(batch("c", &texts, 0))).unwrap();
+    let hits = store.search("the file", Some("c"), 300).unwrap();
+    assert_eq!(hits.len(), 300);
+    assert!(hits.iter().all(|h| h.exact && h.snippet.starts_with("the file number")));
+    assert_eq!(store.search("number 2999 the", Some("c"), 5).unwrap()[0].at, 2999);
+    assert_eq!(store.search("the", None, 0).unwrap(), []);
+}
+
+#[test]
+fn a_shared_original_is_never_shown_by_another_conversations_call() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    let runtime = runtime();
+    // The same text, recorded first by a conversation that has nothing to do with the others.
+    let call = |c: &str, at, call: &str| Original { call: Some(call.into()), ..original(c, at, "walnut boards") };
+    for (id, texts, at, made, parent) in [
+        ("x", ["other", "secret", "x2"], 0, "read(secret/place)", None),
+        ("a", ["apple", "banana", "cherry"], 1, "read(shared)", None),
+        ("b", ["apple", "banana", "damson"], 9, "", Some(("a".to_owned(), 2))),
+    ] {
+        let mut batch = batch(id, &texts, 0);
+        batch.conversation.as_mut().unwrap().parent = parent;
+        batch.originals = (at < 9).then(|| call(id, at, made)).into_iter().collect();
+        runtime.block_on(store.record(batch)).unwrap();
+    }
+    for (scope, owner, made) in
+        [("b", "a", "read(shared)"), ("a", "a", "read(shared)"), ("x", "x", "read(secret/place)")]
+    {
+        let hits = store.search("walnut", Some(scope), 5).unwrap();
+        let shown: Vec<_> = hits.iter().map(|h| (h.conversation.as_str(), h.call.as_deref().unwrap())).collect();
+        assert_eq!(shown, [(owner, made)], "{scope}");
+    }
+}
+
+#[test]
+fn a_message_is_found_by_its_number_on_either_side_of_a_fork() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    let runtime = runtime();
+    runtime.block_on(store.record(batch("a", &["apple", "banana", "cherry", "date"], 0))).unwrap();
+    for (id, texts, shared) in [
+        ("b", &["apple", "banana", "damson", "elder"][..], 2),
+        ("c", &["apple", "banana", "damson", "fig", "grape"][..], 3),
+    ] {
+        let mut fork = batch(id, texts, shared);
+        fork.conversation.as_mut().unwrap().parent = Some((if id == "b" { "a" } else { "b" }.into(), shared));
+        runtime.block_on(store.record(fork)).unwrap();
+    }
+    for (id, texts) in [
+        ("a", &["apple", "banana", "cherry", "date"][..]),
+        ("b", &["apple", "banana", "damson", "elder"]),
+        ("c", &["apple", "banana", "damson", "fig", "grape"]),
+    ] {
+        for at in 0..6 {
+            let found = store.message(id, at).unwrap().map(|m| (m.at, history::plain(&m.raw)));
+            assert_eq!(found, texts.get(at).map(|t| (at, (*t).to_owned())), "{id}:{at}");
+        }
+    }
+    assert_eq!(store.message("nonesuch", 0).unwrap(), None);
+    let whole = store.history("c").unwrap().unwrap();
+    assert!(whole.contains("## 2 · user\n\ndamson\n\n## 3 · assistant\n\nfig"), "{whole}");
+    assert_eq!(store.history("nonesuch").unwrap(), None);
+}
+
+#[test]
+fn a_whole_history_marks_what_stands_as_a_brief() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    let chain = chain_of(&["a", "b", "c", "d", "e"]);
+    let mut batch = Batch { conversation: Some(update("c", &chain)), nodes: tools(&chain), ..Batch::default() };
+    batch.view = Some((chain[4], view_of(5, vec![fold(1, 3, "the brief"), text_edit(4, "x")])));
+    runtime().block_on(store.record(batch)).unwrap();
+    let whole = store.history("c").unwrap().unwrap();
+    let order = [
+        "# title of c",
+        "## 0 · user\n\nFix it",
+        "## 2 · tool · answers call_1",
+        "*Folded: messages 1 to 2 now stand as a brief of 9 characters.*",
+        "```\nthe brief\n```",
+        "## 3 · user",
+        &format!("*Shortened in the prompt; `windowsill recall {}`.*", original_id("x")),
+        "## 4 · assistant",
+    ];
+    let mut from = 0;
+    for part in order {
+        from += whole[from..].find(part).unwrap_or_else(|| panic!("{part} is not behind {from} in {whole}"));
+    }
+}
+
+#[test]
 fn no_query_is_an_error() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(dir.path()).unwrap();
