@@ -19,6 +19,7 @@ mod recall;
 mod record;
 pub mod relay;
 mod report;
+mod retention;
 mod save;
 mod start;
 

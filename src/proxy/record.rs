@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::Error;
 use super::report::{event_json, row_json};
 use crate::apply::recall::{Reference, Span};
-use crate::store::{ConversationRow, Hit, Store};
+use crate::store::{ConversationRow, Gone, Hit, Store};
 
 /// What was asked of the record.
 #[derive(Debug)]
@@ -105,7 +105,9 @@ pub(super) fn whole(store: &Store, what: &str, scope: Option<&str>) -> Result<Op
         Reference::Record(id) if is_name_of(&id, what) => record(store, &id, scope).map(Some),
         Reference::Message(Some(conversation), at) => match named(store, &conversation)? {
             // It may as well be a file and a line.
-            None => Ok(None),
+            None => {
+                store.pruned_conversation(&conversation)?.map_or(Ok(None), |gone| Err(pruned(&conversation, &gone)))
+            }
             Some(row) if scope.is_some_and(|s| s != row.id) => Err(foreign(what)),
             Some(row) => message(store, &row, at).map(Some),
         },
@@ -121,7 +123,7 @@ pub(super) fn whole(store: &Store, what: &str, scope: Option<&str>) -> Result<Op
                 let Some(text) = store.history(&row.id)? else { return Ok(None) };
                 Ok(Some(Text { id: None, conversation: row.id, at: None, kind: "history".into(), call: None, text }))
             }
-            None => Ok(None),
+            None => store.pruned_conversation(what)?.map_or(Ok(None), |gone| Err(pruned(what, &gone))),
         },
     }
 }
@@ -146,7 +148,10 @@ fn record(store: &Store, id: &str, scope: Option<&str>) -> Result<Text, Error> {
         if scope.is_some() && store.original(id)?.is_some() {
             return Err(foreign(id));
         }
-        return Err(unknown(id));
+        return Err(match store.pruned_original(id)? {
+            Some(gone) => pruned(id, &gone),
+            None => unknown(id),
+        });
     };
     Ok(Text { id: Some(o.id), conversation: o.conversation, at: Some(o.at), kind: o.kind, call: o.call, text: o.text })
 }
@@ -172,6 +177,10 @@ pub(super) fn unknown(id: &str) -> Error {
     Error::client(404, "not_found", format!("no record `{}`", short(id)), hint)
 }
 
+fn pruned(id: &str, gone: &Gone) -> Error {
+    Error::client(410, "pruned", format!("`{}` {gone}", short(id)), "the record holds nothing of it any more")
+}
+
 fn foreign(id: &str) -> Error {
     Error::client(404, "not_found", format!("`{}` is not of this conversation", short(id)), "")
 }
@@ -180,9 +189,10 @@ fn foreign(id: &str) -> Error {
 pub(super) fn row(store: &Store, id: &str, hint: &str) -> Result<ConversationRow, Error> {
     match store.conversation(id) {
         Ok(Some(row)) => Ok(row),
-        Ok(None) => {
-            Err(Error::client(404, "not_found", format!("no conversation `{}` in the record", short(id)), hint))
-        }
+        Ok(None) => Err(match store.pruned_conversation(id)? {
+            Some(gone) => pruned(id, &gone),
+            None => Error::client(404, "not_found", format!("no conversation `{}` in the record", short(id)), hint),
+        }),
         Err(e) => Err(ambiguous(e)),
     }
 }

@@ -12,6 +12,7 @@
 
 mod files;
 mod history;
+mod prune;
 mod read;
 mod recent;
 mod schema;
@@ -38,9 +39,10 @@ use files::Files;
 use recent::{Found, Recent, Tip, Work};
 use schema::sqlite_error;
 pub use types::{
-    Batch, ConversationRow, ConversationUpdate, Error, Event, EventRow, Hit, Located, Node, NodeRow, Original, Recalled,
+    Batch, ConversationRow, ConversationUpdate, Error, Event, EventRow, Gone, Hit, Located, Node, NodeRow, Original,
+    Pruned, Recalled, Retention,
 };
-use writer::{Job, Writer};
+use writer::{Job, Prune, Writer};
 
 /// Bytes of batches that may wait to be written: a few long sessions whole, or some thousand turns. Past it the client is
 /// slowed rather than RAM filled, which the allocator gives back late.
@@ -196,7 +198,15 @@ impl Store {
     /// # Errors
     /// When the database cannot be read.
     pub fn locate(&self, chain: &[Digest]) -> Result<Option<Located>, Error> {
-        let Some(tip) = self.deepest_known(chain)? else { return Ok(None) };
+        let tip = loop {
+            let removals = self.inner.recent.lock().removals;
+            let Some(tip) = self.deepest_known(chain)? else { return Ok(None) };
+            let mut recent = self.inner.recent.lock();
+            // Retention leaves alone what a request continues; what it took meanwhile is looked for again.
+            if recent.removals == removals && recent.note_use(&tip.conversation, writer::unix_ms()) {
+                break tip;
+            }
+        };
         let conversation_depth = self.conversation_depth(&tip)?;
         Ok(Some(Located { depth: tip.depth, conversation: tip.conversation.to_string(), conversation_depth }))
     }
@@ -250,18 +260,23 @@ impl Store {
 
     /// A node, committed or queued. RAM is asked first, so that a commit in between hides nothing.
     fn known(&self, digest: &Digest) -> Result<Option<Tip>, Error> {
-        let (tip, queued) = {
+        let (tip, queued, removals) = {
             let mut recent = self.inner.recent.lock();
-            (recent.tip(digest), recent.queued_node(digest))
+            (recent.tip(digest), recent.queued_node(digest), recent.removals)
         };
         if tip.is_some() {
             return Ok(tip);
         }
         let stored = self.inner.read(|conn| read::node(conn, digest))?;
-        if let Some(tip) = &stored {
-            self.inner.recent.lock().keep_tip(*digest, tip.clone());
+        let Some(tip) = stored else { return Ok(queued) };
+        let mut recent = self.inner.recent.lock();
+        if recent.is_condemned(&tip.conversation) {
+            return Ok(queued);
         }
-        Ok(stored.or(queued))
+        if recent.removals == removals {
+            recent.keep_tip(*digest, tip.clone());
+        }
+        Ok(Some(tip))
     }
 
     fn conversation_depth(&self, tip: &Tip) -> Result<usize, Error> {
@@ -323,6 +338,41 @@ impl Store {
     /// When the database cannot be read.
     pub fn search(&self, query: &str, conversation: Option<&str>, limit: usize) -> Result<Vec<Hit>, Error> {
         self.inner.read(|conn| search::search(conn, query, conversation, limit))
+    }
+
+    /// Forgets what is older, or more, than may be kept; see [`Retention`]. What is in use stays, and what that depends on.
+    ///
+    /// # Errors
+    /// When the record cannot be written; what was removed until then stays so.
+    pub async fn prune(&self, retention: Retention, now_ms: i64) -> Result<Pruned, Error> {
+        let mut pass = Box::new(prune::Pass::new(retention, now_ms));
+        loop {
+            // A step at a time: what else waits to be written is written in between.
+            let (ack, done) = oneshot::channel();
+            let job = Job { work: None, bytes: 0, ack: None, permit: None, prune: Some(Prune { pass, ack }) };
+            let queue = self.inner.queue.as_ref().ok_or(Error::ReadOnly)?;
+            queue.send(job).map_err(|_| Error::Closed)?;
+            match done.await.map_err(|_| Error::Closed)?? {
+                prune::Step::More(next) => pass = next,
+                prune::Step::Done(pruned) => return Ok(pruned),
+            }
+        }
+    }
+
+    /// Word of a record that retention removed.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn pruned_original(&self, id: &str) -> Result<Option<Gone>, Error> {
+        self.inner.read(|conn| prune::gone(conn, "original", id))
+    }
+
+    /// Word of a conversation that retention removed.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn pruned_conversation(&self, id: &str) -> Result<Option<Gone>, Error> {
+        self.inner.read(|conn| prune::gone(conn, "conversation", id))
     }
 
     /// Whether any reply to this prefix recalled something.
@@ -431,7 +481,7 @@ impl Store {
         // The lock is held across the send, so that batches are numbered in the order in which they are written.
         let mut recent = self.inner.recent.lock();
         let work = work.map(|work| (recent.queue(&work), work));
-        queue.send(Job { work, bytes, ack, permit }).map_err(|mpsc::SendError(job)| {
+        queue.send(Job { work, bytes, ack, permit, prune: None }).map_err(|mpsc::SendError(job)| {
             if let Some((seq, work)) = &job.work {
                 recent.settle(*seq, work, None);
             }

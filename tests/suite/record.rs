@@ -419,3 +419,52 @@ fn only_the_owner_may_read_the_record() {
         assert_eq!(mode(file.unwrap().path()), 0o600);
     }
 }
+
+/// Makes a record look as if nobody had used it for some days.
+pub(crate) fn aged(dir: &std::path::Path, days: u32) {
+    let conn = rusqlite::Connection::open(dir.join("data/windowsill.sqlite")).unwrap();
+    let sql = "UPDATE conversation SET updated_ms = updated_ms - ?1";
+    assert!(conn.execute(sql, [i64::from(days) * 86_400_000]).unwrap() > 0);
+}
+
+#[test]
+fn what_retention_took_is_said_so_to_everyone() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let proxy = TestProxy::before(&fake);
+    let old = rewritten();
+    let id = proxy.chat(&old).ok().header("x-windowsill-conversation").unwrap().to_owned();
+    let record = ids(&fake.last().body).into_iter().next().unwrap();
+    let dir = proxy.stop();
+    aged(dir.path(), 8);
+    let proxy = TestProxy::at(Arc::clone(&dir), &[fake.url()], "retention_days = 9\n");
+    proxy.chat(&chat().user("Something else.")).ok();
+    assert_eq!(proxy.get(&format!("/windowsill/records/{record}")).status, 200, "not yet");
+    let dir = proxy.stop();
+    let proxy = TestProxy::at(Arc::clone(&dir), &[fake.url()], "retention_days = 7\n");
+    let events = proxy.eventually("/windowsill/events", |e| e.to_string().contains("record_pruned"));
+    let told = events["events"].as_array().unwrap().iter().find(|e| e["kind"] == "record_pruned").unwrap();
+    assert_eq!((&told["data"]["conversations"], &told["data"]["messages"]), (&json!(1), &json!(7)));
+    let words = "by retention_days = 7";
+    for what in [&record, &format!("{id}:0")] {
+        let answer = proxy.get(&format!("/windowsill/records/{what}"));
+        let (code, message) = answer.error();
+        assert_eq!((answer.status, code.as_str()), (410, "pruned"), "{message}");
+        assert!(message.contains("was pruned on 20") && message.contains(words), "{message}");
+        let out = proxy.cli(&["recall", what]);
+        let said = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert!(out.status.code() == Some(1) && said.contains(words) && out.stdout.is_empty(), "{said}");
+    }
+    for answer in [proxy.get(&format!("/windowsill/conversations/{id}"))] {
+        assert!(answer.status == 410 && answer.error().1.contains(words), "{}", answer.text());
+    }
+    assert!(!dir.path().join(format!("data/large_tool_results/{record}.txt")).exists());
+    let listed = proxy.get("/windowsill/conversations").ok().json();
+    assert_eq!(listed["conversations"].as_array().unwrap().len(), 1, "the young one stays");
+    // The client goes on with the old one: it is rewritten anew, and its record is back under the same id.
+    let again = proxy.chat(&old.clone().assistant("Done.").user("And now?")).ok();
+    assert_eq!(again.action(), "evict");
+    let body = fake.last().body;
+    assert!(ids(&body).contains(&record));
+    assert_eq!(proxy.get(&format!("/windowsill/records/{record}")).status, 200);
+    assert!(nothing_is_lost(dir.path(), &old, &body) >= 1);
+}

@@ -2,6 +2,7 @@
 
 mod kill;
 mod oracle;
+mod prune;
 mod queue;
 mod reading;
 
