@@ -86,6 +86,8 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Serve recall, search, context and window to an agent as MCP tools, over standard input and output.
+    Mcp(cli::mcp::Mcp),
     /// Search the originals, or print one exactly as it came.
     Recall(cli::recall::Recall),
     /// The profiles; which one a model gets, and why.
@@ -195,6 +197,7 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Count(of) => count(config, &of),
         Command::Context { id, json } => context(&config, id.as_deref(), json),
         Command::Compact { id, focus, json } => compact(&config, &id, focus, json),
+        Command::Mcp(of) => cli::mcp::run(&config, of),
         Command::Recall(of) => cli::recall::run(&config, &of),
         Command::Profile { command } => profile(&config, command),
     }

@@ -2,6 +2,7 @@
 //! sockets (that is `server`) nor of SQL.
 
 mod account;
+mod agent;
 mod ahead;
 pub mod background;
 mod brief;
@@ -34,6 +35,7 @@ use http::{HeaderMap, Response, StatusCode};
 use parking_lot::Mutex;
 use tracing::{info, warn};
 
+pub use agent::{Agent, Tool};
 pub use doctor::{Diagnosis, doctor};
 pub use error::Error;
 pub use machine::fit;

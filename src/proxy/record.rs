@@ -1,11 +1,13 @@
 //! What people and agents ask of the record: one text by its id, messages of a conversation, what holds some words. Reads
 //! only, and never a file by a name that came from outside.
 
+use bytes::Bytes;
 use serde_json::{Value, json};
 
 use super::Error;
 use super::report::{event_json, row_json};
 use crate::apply::recall::{Reference, Span};
+use crate::conversation::wire::openai_chat;
 use crate::store::{ConversationRow, Gone, Hit, Store};
 
 /// What was asked of the record.
@@ -36,7 +38,7 @@ pub struct Text {
 
 /// The record, as the command line and agents look at it: no server is asked.
 pub struct Record {
-    store: Store,
+    pub(super) store: Store,
 }
 
 impl Record {
@@ -148,10 +150,7 @@ fn record(store: &Store, id: &str, scope: Option<&str>) -> Result<Text, Error> {
         if scope.is_some() && store.original(id)?.is_some() {
             return Err(foreign(id));
         }
-        return Err(match store.pruned_original(id)? {
-            Some(gone) => pruned(id, &gone),
-            None => unknown(id),
-        });
+        return Err(missing(store, id)?);
     };
     Ok(Text { id: Some(o.id), conversation: o.conversation, at: Some(o.at), kind: o.kind, call: o.call, text: o.text })
 }
@@ -165,11 +164,30 @@ fn message(store: &Store, row: &ConversationRow, at: usize) -> Result<Text, Erro
     Ok(Text { id: None, conversation: node.conversation, at: Some(node.at), kind: node.role, call: None, text })
 }
 
+/// What a message says, instead of its JSON.
+pub(super) fn spoken(raw: &str) -> String {
+    let Ok(message) = openai_chat::message(Bytes::from(raw.to_owned())) else { return raw.to_owned() };
+    let calls = message.calls.iter().map(|call| format!("{} {}", call.name, call.arguments));
+    let parts = std::iter::once(message.text.clone()).chain(calls).filter(|p| !p.is_empty());
+    parts.collect::<Vec<_>>().join("\n")
+}
+
 /// Whether the whole of what was asked is an id, as a marker, a command or a file name has it.
 fn is_name_of(id: &str, what: &str) -> bool {
     let bare = what.trim_start_matches("windowsill recall").trim();
     bare == id
         || bare.strip_suffix(".txt").is_some_and(|b| b.strip_suffix(id).is_some_and(|d| d.ends_with(['/', '\\'])))
+}
+
+/// Why a record is not there.
+///
+/// # Errors
+/// When the database cannot be read.
+pub(super) fn missing(store: &Store, id: &str) -> Result<Error, crate::store::Error> {
+    Ok(match store.pruned_original(id)? {
+        Some(gone) => pruned(id, &gone),
+        None => unknown(id),
+    })
 }
 
 pub(super) fn unknown(id: &str) -> Error {
@@ -272,7 +290,7 @@ fn behind(total: usize) -> Error {
 }
 
 /// What somebody wrote, short enough to repeat.
-fn short(text: &str) -> String {
+pub(super) fn short(text: &str) -> String {
     text.chars().filter(|c| !c.is_control()).take(80).collect()
 }
 

@@ -204,14 +204,25 @@ pub fn grouped(n: Tokens) -> String {
 /// # Errors
 /// When no proxy answers at `address`, or it says why not.
 pub async fn ask_running(address: &str, key: Option<&str>, id: &str, focus: Option<&str>) -> Result<Value, Error> {
+    let path = format!("/windowsill/conversations/{}/compact", encode(id));
+    ask(address, key, http::Method::POST, &path, Some(&json!({"focus": focus}))).await
+}
+
+/// Asks the running proxy something of its own.
+pub(super) async fn ask(
+    address: &str,
+    key: Option<&str>,
+    method: http::Method,
+    path: &str,
+    body: Option<&Value>,
+) -> Result<Value, Error> {
     let url = format!("http://{address}");
     let proxy =
         Upstream::new(client()?, "windowsill".into(), &url, KindHint::OpenAi)?.with_api_key(key.map(str::to_owned))?;
-    let path = format!("/windowsill/conversations/{}/compact", encode(id));
-    let body = Bytes::from(json!({"focus": focus}).to_string());
+    let body = Bytes::from(body.map(Value::to_string).unwrap_or_default());
     let mut headers = HeaderMap::new();
     headers.insert(http::header::CONTENT_TYPE, http::HeaderValue::from_static("application/json"));
-    let reply = proxy.pass(http::Method::POST, &path, &headers, body.into()).await.map_err(|e| {
+    let reply = proxy.pass(method, path, &headers, body.into()).await.map_err(|e| {
         Error::client(
             503,
             "not_running",

@@ -314,6 +314,14 @@ impl Store {
         Ok(stored.or(queued))
     }
 
+    /// The conversations that recorded an original.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn recorded_in(&self, id: &str) -> Result<Vec<String>, Error> {
+        self.inner.read(|conn| read::recorded_in(conn, id))
+    }
+
     /// The id to record a text under: [`original_id`], or a longer one should that belong to another text already.
     ///
     /// # Errors

@@ -109,6 +109,13 @@ pub(super) fn original_in(conn: &Connection, id: &str, conversation: &str) -> ru
     conn.prepare_cached(&sql)?.query_row([id, conversation], original_row).optional()
 }
 
+/// The conversations that recorded an original.
+pub(super) fn recorded_in(conn: &Connection, id: &str) -> rusqlite::Result<Vec<String>> {
+    let sql = "SELECT c.name FROM original o JOIN original_link l ON l.original = o.id
+        JOIN conversation c ON c.id = l.conversation WHERE o.name = ?1 ORDER BY c.id";
+    conn.prepare_cached(sql)?.query_map([id], |r| r.get(0))?.collect()
+}
+
 /// Whether an id is taken by another text.
 pub(super) fn id_taken(conn: &Connection, id: &str, text: &str) -> rusqlite::Result<bool> {
     let sql = "SELECT text <> ?2 FROM original WHERE name = ?1";

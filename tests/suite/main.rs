@@ -8,6 +8,7 @@ mod cli;
 mod config;
 mod errors;
 mod fit;
+mod mcp;
 mod planning;
 mod prefix;
 mod profiles;
