@@ -454,9 +454,8 @@ fn what_retention_took_is_said_so_to_everyone() {
         let said = String::from_utf8_lossy(&out.stderr).into_owned();
         assert!(out.status.code() == Some(1) && said.contains(words) && out.stdout.is_empty(), "{said}");
     }
-    for answer in [proxy.get(&format!("/windowsill/conversations/{id}"))] {
-        assert!(answer.status == 410 && answer.error().1.contains(words), "{}", answer.text());
-    }
+    let answer = proxy.get(&format!("/windowsill/conversations/{id}"));
+    assert!(answer.status == 410 && answer.error().1.contains(words), "{}", answer.text());
     assert!(!dir.path().join(format!("data/large_tool_results/{record}.txt")).exists());
     let listed = proxy.get("/windowsill/conversations").ok().json();
     assert_eq!(listed["conversations"].as_array().unwrap().len(), 1, "the young one stays");
