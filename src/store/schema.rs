@@ -139,7 +139,7 @@ CREATE TABLE pruned (
     PRIMARY KEY (kind, name)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX pruned_file ON pruned(kind, name) WHERE file = 1;
-CREATE INDEX node_conversation ON node(conversation);
+CREATE INDEX node_conversation ON node(conversation, depth);
 CREATE INDEX conversation_parent ON conversation(parent) WHERE parent IS NOT NULL;
 ";
 

@@ -30,16 +30,23 @@ const LITERAL: usize = 200;
 const BEFORE: usize = 80;
 const AFTER: usize = 200;
 
-/// Matches of the question `?1`, the best first.
-const EVERYWHERE: &str = "SELECT rowid FROM words WHERE words MATCH ?1 AND ?2 IS NULL ORDER BY rank";
+/// Matches of the question `?1`, the best first. Of very many, the newest are ranked: a word that stands everywhere finds
+/// nothing by its rank.
+const EVERYWHERE: &str = "SELECT id FROM (SELECT rowid AS id, bm25(words) AS worth FROM words
+        WHERE words MATCH ?1 AND ?2 IS NULL ORDER BY rowid DESC LIMIT 5000)
+    ORDER BY worth";
 
-/// The same, in one conversation and what it forked from; the number of bits is [`PIECE_BITS`].
-const SCOPED: &str = "SELECT words.rowid FROM words WHERE words MATCH ?1 AND CASE words.rowid & 1
-        WHEN 0 THEN EXISTS (SELECT 1 FROM node n JOIN line l ON l.id = n.conversation
-            WHERE n.id = words.rowid >> 20 AND n.depth <= l.upto)
-        ELSE EXISTS (SELECT 1 FROM original_link o JOIN line l ON l.id = o.conversation
-            WHERE o.original = words.rowid >> 20 AND o.at < l.upto) END
-    ORDER BY rank";
+/// The same, in one conversation and what it forked from; the number of bits is [`PIECE_BITS`]. What belongs to it is listed
+/// first: it is little, and the matches may be many.
+const SCOPED: &str = ", mine(source) AS MATERIALIZED (
+        SELECT n.id << 1 FROM line l JOIN node n ON n.conversation = l.id AND n.depth <= l.upto
+        UNION ALL
+        SELECT (o.original << 1) | 1 FROM line l JOIN original_link o ON o.conversation = l.id AND o.at < l.upto
+    )
+    SELECT id FROM (SELECT words.rowid AS id, bm25(words) AS worth FROM words
+        WHERE words MATCH ?1 AND ((words.rowid >> 20) << 1 | (words.rowid & 1)) IN (SELECT source FROM mine)
+        ORDER BY words.rowid DESC LIMIT 5000)
+    ORDER BY worth";
 
 /// The row that an index entry stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -286,3 +286,87 @@ fn a_request_that_comes_at_the_same_moment_finds_all_or_nothing() {
     }
     eprintln!("{found} found, {lost} pruned first");
 }
+
+/// Names the folder to prune; only the child has it.
+const DIR: &str = "WINDOWSILL_TEST_PRUNE_DIR";
+const MANY: usize = 150;
+
+fn small(n: usize) -> Batch {
+    let (id, texts) = (format!("k{n:03}"), [format!("{n} asks"), format!("{n} answer"), format!("{n} thanks")]);
+    let mut all = batch(&id, &texts, 0);
+    all.conversation.as_mut().unwrap().now_ms = DAY + n as i64;
+    all.originals = vec![original(&id, 1, &format!("text of {n}"))];
+    all.view = Some((chain_of(&texts)[2], view_of(3, vec![fold(1, 2, &format!("brief {n}"))])));
+    all
+}
+
+#[test]
+fn child() {
+    let Some(dir) = std::env::var_os(DIR) else { return };
+    let store = Store::open(Path::new(&dir)).unwrap();
+    println!("\nready");
+    prune(&store, 1, 0, 9 * DAY);
+    std::thread::park();
+}
+
+#[test]
+fn killed_at_any_moment_a_conversation_is_whole_or_gone() {
+    use std::hash::{BuildHasher, RandomState};
+    use std::io::{BufRead, BufReader};
+    use std::process::{Command, Stdio};
+    let mut partly = 0;
+    for round in 0..10 {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(dir.path()).unwrap();
+        for n in 0..MANY {
+            runtime().block_on(store.record(small(n))).unwrap();
+        }
+        drop(store);
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "store::tests::prune::child", "--nocapture", "--test-threads=1"])
+            .env(DIR, dir.path())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        assert!(lines.any(|l| l.unwrap() == "ready"));
+        let wait = std::time::Duration::from_micros(RandomState::new().hash_one(round) % 120_000);
+        let until = std::time::Instant::now() + wait;
+        while std::time::Instant::now() < until {
+            std::hint::spin_loop();
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let store = Store::open(dir.path()).unwrap();
+        let integrity: String = store.inner.read(|c| c.query_row("PRAGMA integrity_check", [], |r| r.get(0))).unwrap();
+        assert_eq!(integrity, "ok");
+        let left: Vec<bool> = (0..MANY).map(|n| whole_or_gone(&store, n)).collect();
+        let count = left.iter().filter(|there| **there).count();
+        partly += usize::from(count > 0 && count < MANY);
+        // The next pass takes it up, and leaves nothing behind.
+        assert_eq!(prune(&store, 1, 0, 9 * DAY).conversations, count);
+        assert_eq!((counts(&store), files(dir.path())), (vec![0; 8], 0));
+    }
+    assert!(partly > 0, "no kill fell into a pass");
+}
+
+/// Whether conversation `n` is there; all of it, or nothing but word of it.
+fn whole_or_gone(store: &Store, n: usize) -> bool {
+    let (id, record) = (format!("k{n:03}"), original_id(&format!("text of {n}")));
+    let chain = chain_of(&[format!("{n} asks"), format!("{n} answer"), format!("{n} thanks")]);
+    let there = store.conversation(&id).unwrap().is_some();
+    let (file, history) = (store.result_path(&record).exists(), store.history_path(&id).exists());
+    assert_eq!(store.messages(&id).unwrap().len(), if there { 3 } else { 0 }, "{id}");
+    assert_eq!(store.original(&record).unwrap().is_some(), there, "{id}");
+    assert_eq!(store.view(&chain).unwrap().is_some(), there, "{id}");
+    assert_eq!(store.search(&format!("text of {n}"), None, 9).unwrap().iter().any(|h| h.exact && h.at == 1), there);
+    assert_eq!(store.pruned_original(&record).unwrap().is_none(), there, "{id}");
+    if there {
+        assert!(file && history, "{id}");
+    } else {
+        let sql = "SELECT count(*) FROM pruned WHERE file = 1 AND name IN (?1, ?2)";
+        let to_go: usize = store.inner.read(|c| c.query_row(sql, [&id, &record], |r| r.get(0))).unwrap();
+        assert!(to_go >= usize::from(file) + usize::from(history), "{id}: a file that nothing speaks of");
+    }
+    there
+}
