@@ -10,6 +10,7 @@
 //! - Texts stay on disk. In RAM are the queue (bounded), a row id for each view, a few views and tips (`recent`).
 //! - A kill at any moment loses nothing that was answered; `durable` batches survive a power cut as well.
 
+mod batch;
 mod files;
 mod history;
 mod prune;
@@ -35,6 +36,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use crate::conversation::Digest;
 use crate::conversation::edit::View;
 
+use batch::{check, permits, weigh};
 use files::Files;
 use recent::{Found, Recent, Tip, Work};
 use schema::sqlite_error;
@@ -525,45 +527,4 @@ impl Drop for Inner {
 fn recent_of(conn: &Connection, path: &Path) -> Result<Recent, Error> {
     let read = || Ok(Recent::new(read::view_rows(conn)?, read::with_recalled(conn)?));
     read().map_err(|e| sqlite_error(path, e))
-}
-
-/// What a batch must satisfy by itself. A mistake here is the caller's, not the client's.
-fn check(batch: &Batch) -> Result<(), String> {
-    if batch.conversation.is_none() && !batch.nodes.is_empty() {
-        return Err("nodes without a conversation".into());
-    }
-    if let Some(update) = &batch.conversation
-        && let Some((parent, _)) = &update.parent
-        && *parent == update.id
-    {
-        return Err(format!("conversation `{parent}` forks from itself"));
-    }
-    for node in &batch.nodes {
-        if node.depth == 0 || (node.depth == 1) != node.parent.is_none() {
-            return Err(format!("a node of depth {} with parent {:?}: depths count from 1", node.depth, node.parent));
-        }
-    }
-    for original in &batch.originals {
-        let id = original.id.as_bytes();
-        let hex = |b: &u8| matches!(b, b'0'..=b'9' | b'a'..=b'f');
-        if !(13..=65).contains(&id.len()) || id[0] != b'r' || !id[1..].iter().all(hex) {
-            return Err(format!("`{}` is not a record id", original.id.escape_debug()));
-        }
-    }
-    Ok(())
-}
-
-/// Bytes that a batch holds, about.
-fn weigh(batch: &Batch) -> usize {
-    let nodes: usize = batch.nodes.iter().map(|n| n.raw.len() + n.text.len() + 200).sum();
-    let originals: usize =
-        batch.originals.iter().map(|o| o.text.len() + o.raw.as_ref().map_or(0, |raw| raw.len()) + 300).sum();
-    let view = batch.view.as_ref().map_or(0, |(_, view)| recent::view_bytes(view));
-    let recalled = batch.recalled.iter().flat_map(|r| &r.messages).map(Bytes::len).sum::<usize>();
-    nodes + originals + view + recalled + 500 * (batch.events.len() + 1)
-}
-
-/// A batch larger than the queue takes all of it, and is written alone.
-fn permits(bytes: usize) -> u32 {
-    u32::try_from(bytes.clamp(1, QUEUE_BYTES)).expect("the queue is smaller than 4 GiB")
 }

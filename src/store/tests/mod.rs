@@ -5,6 +5,7 @@ mod oracle;
 mod prune;
 mod queue;
 mod reading;
+mod searching;
 
 use bytes::Bytes;
 use serde_json::json;
