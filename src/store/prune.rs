@@ -76,6 +76,9 @@ impl Writer {
     pub(super) fn prune(&mut self, mut pass: Box<Pass>) -> Result<Step, Error> {
         if !pass.begun {
             self.sweep()?;
+            if pass.retention == Retention::default() {
+                return Ok(Step::Done(pass.done));
+            }
             pass.files = self.files.bytes()?;
             pass.begun = true;
             pass.done.bytes_before = self.used(&pass)?;
