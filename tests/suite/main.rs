@@ -7,6 +7,7 @@ mod background;
 mod cli;
 mod config;
 mod errors;
+mod dry_run;
 mod fit;
 mod planning;
 mod prefix;

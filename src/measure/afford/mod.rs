@@ -1,6 +1,7 @@
 //! What a model may have on this machine: its file, how its server would set it up and what memory there is, put together.
 //! It decides nothing and loads nothing: [`super::window`] does.
 
+pub mod dry_run;
 pub mod fits;
 pub mod report;
 pub mod setup;
@@ -93,6 +94,8 @@ pub struct Subject {
     pub room: Room,
     /// The same, were the server's other models unloaded; `None` where there are none, or the server keeps them.
     pub alone: Option<Room>,
+    /// This program, for dry runs.
+    pub program: Option<PathBuf>,
 }
 
 /// What a model may have.
@@ -160,7 +163,8 @@ impl Machine {
         let file = model_file::at(path, "named")?;
         let model = self.inner.model(&file)?;
         let room = room(&self.hardware(), Taken::default(), self.inner.headroom);
-        Ok(Subject { model, file, setup: Setup::plain(), room, alone: None })
+        let program = self.inner.config.program.clone();
+        Ok(Subject { model, file, setup: Setup::plain(), room, alone: None, program })
     }
 
     /// A model by its name in Ollama's folders, whether Ollama runs or not; `None` if no folder has it.
@@ -172,7 +176,8 @@ impl Machine {
             let hardware = self.hardware();
             let setup = Setup::ollama(&environment, &from, &model, Runs::of(None, None), has_gpu(&hardware));
             let room = room(&hardware, Taken::default(), self.inner.headroom);
-            Ok(Subject { model, file, setup, room, alone: None })
+            let program = self.inner.config.program.clone();
+            Ok(Subject { model, file, setup, room, alone: None, program })
         }))
     }
 }
@@ -243,7 +248,7 @@ impl Inner {
         // Ollama unloads other models for one that does not fit beside them.
         let alone = (ollama && others.total > 0).then(|| room(&hardware, without_others, self.headroom));
         let room = room(&hardware, taken, self.headroom);
-        Ok(Subject { model, file, setup, room, alone })
+        Ok(Subject { model, file, setup, room, alone, program: self.config.program.clone() })
     }
 
     /// What this machine has, within the limits on a process.
