@@ -1,7 +1,7 @@
 //! The process that dry runs happen in, from both sides. It is asked a line of JSON at a time and answers with one.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
@@ -28,12 +28,13 @@ enum Answer {
     Refused(String),
 }
 
-/// A process that makes dry runs of one file. Ended when dropped.
+/// Dry runs of one file, in a process that is ended with this. Where llama.cpp gave up over a question, the next is put to
+/// another process.
 #[derive(Debug)]
 pub struct DryRun {
-    child: Child,
-    questions: ChildStdin,
-    answers: Receiver<String>,
+    program: PathBuf,
+    file: PathBuf,
+    worker: Worker,
     covers: Covers,
 }
 
@@ -43,9 +44,44 @@ impl DryRun {
     /// # Errors
     /// Why it does not start, in words.
     pub fn start(program: &Path, file: &Path) -> Result<DryRun, String> {
+        let (worker, covers) = Worker::start(program, file)?;
+        Ok(DryRun { program: program.to_owned(), file: file.to_owned(), worker, covers })
+    }
+
+    /// What its figures cover.
+    pub fn covers(&self) -> &Covers {
+        &self.covers
+    }
+
+    /// What a context would take.
+    ///
+    /// # Errors
+    /// Why llama.cpp does not set it up, or that it ended over it, in words.
+    pub fn ask(&mut self, ask: &Ask) -> Result<Told, String> {
+        if self.worker.gone {
+            (self.worker, _) = Worker::start(&self.program, &self.file)?;
+        }
+        self.worker.ask(ask)
+    }
+}
+
+/// One process.
+#[derive(Debug)]
+struct Worker {
+    child: Child,
+    questions: ChildStdin,
+    answers: Receiver<String>,
+    /// It does not answer any more.
+    gone: bool,
+}
+
+impl Worker {
+    fn start(program: &Path, file: &Path) -> Result<(Worker, Covers), String> {
         let mut child = Command::new(program)
             .arg(COMMAND)
             .arg(file)
+            // Else ggml has a debugger look at it before it gives up.
+            .env("GGML_NO_BACKTRACE", "1")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -63,25 +99,15 @@ impl DryRun {
                 }
             }
         });
-        let mut started = DryRun { child, questions, answers, covers: Covers::default() };
+        let mut started = Worker { child, questions, answers, gone: false };
         match started.answer()? {
-            Answer::Covers(covers) => started.covers = covers,
-            Answer::Refused(why) => return Err(why),
-            Answer::Told(_) => return Err("it answers what it was not asked".into()),
+            Answer::Covers(covers) => Ok((started, covers)),
+            Answer::Refused(why) => Err(why),
+            Answer::Told(_) => Err("it answers what it was not asked".into()),
         }
-        Ok(started)
     }
 
-    /// What its figures cover.
-    pub fn covers(&self) -> &Covers {
-        &self.covers
-    }
-
-    /// What a context would take.
-    ///
-    /// # Errors
-    /// Why llama.cpp does not set it up, or that it ended over it, in words.
-    pub fn ask(&mut self, ask: &Ask) -> Result<Told, String> {
+    fn ask(&mut self, ask: &Ask) -> Result<Told, String> {
         let mut line = serde_json::to_string(ask).map_err(|e| e.to_string())?;
         line.push('\n');
         // If it is gone, what it said at last tells more than the broken pipe.
@@ -94,11 +120,17 @@ impl DryRun {
     }
 
     fn answer(&mut self) -> Result<Answer, String> {
-        match self.answers.recv_timeout(PATIENCE) {
-            Ok(line) => serde_json::from_str(&line).map_err(|_| "it answers what cannot be read".into()),
-            Err(RecvTimeoutError::Timeout) => Err(format!("llama.cpp did not answer in {} s", PATIENCE.as_secs())),
-            Err(RecvTimeoutError::Disconnected) => Err(self.last_words()),
-        }
+        let why = match self.answers.recv_timeout(PATIENCE) {
+            Ok(line) => match serde_json::from_str(&line) {
+                Ok(answer) => return Ok(answer),
+                Err(_) => "it answers what cannot be read".to_owned(),
+            },
+            Err(RecvTimeoutError::Timeout) => format!("llama.cpp did not answer in {} s", PATIENCE.as_secs()),
+            Err(RecvTimeoutError::Disconnected) => self.last_words(),
+        };
+        // What it answers from now on may be to another question.
+        self.gone = true;
+        Err(why)
     }
 
     /// Why the process ended: llama.cpp says so on standard error before it gives up.
@@ -118,7 +150,7 @@ impl DryRun {
     }
 }
 
-impl Drop for DryRun {
+impl Drop for Worker {
     fn drop(&mut self) {
         // It may be gone already.
         let _ = self.child.kill();

@@ -183,13 +183,11 @@ impl Style {
 
 /// Architectures whose graph is not built here node by node.
 const ESTIMATED: &[&str] = &[
-    "arctic",
     "bailingmoe3",
     "bert",
     "chameleon",
     "clef",
     "cogvlm",
-    "deci",
     "deepseek4",
     "dflash",
     "dots3note",
@@ -206,7 +204,6 @@ const ESTIMATED: &[&str] = &[
     "jina-bert-v2",
     "jina-bert-v3",
     "kimi-k3",
-    "kimi-linear",
     "llada",
     "llada-moe",
     "minimax-01",
