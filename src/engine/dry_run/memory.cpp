@@ -168,14 +168,14 @@ std::vector<ggml_backend_dev_t> real_devices() {
     return all;
 }
 
-// The last that llama.cpp complained of: it says why in its log alone.
+// The first that llama.cpp complained of: it says why in its log alone, and what follows only that it failed.
 std::string & complaint() {
     static std::string text;
     return text;
 }
 
 void hear(ggml_log_level level, const char * text, void *) {
-    if (level == GGML_LOG_LEVEL_ERROR && text[0] != '\n') {
+    if (level == GGML_LOG_LEVEL_ERROR && complaint().empty()) {
         complaint() = text;
     }
 }

@@ -35,6 +35,8 @@ pub(super) struct Builder<'a> {
     inputs: Inputs,
     /// The cells that the last indexer chose.
     chosen: Option<Id>,
+    /// What the router says, where it reads the block's input.
+    early_logits: Option<Id>,
     /// The embeddings as they came in, all parts.
     looked_up: Id,
     /// The caches of the layers that own one: keys, values.
@@ -89,6 +91,7 @@ pub(super) fn build(model: &Model, settings: &Settings, window: &Window, pinned:
         full_offload: full_offload && pinned,
         inputs: Inputs::default(),
         chosen: None,
+        early_logits: None,
         looked_up: 0,
         caches: vec![None; model.layers.len()],
     };

@@ -107,10 +107,12 @@ impl Style {
                 "cohere2moe",
             ]),
             rope: match arch {
-                "jamba" | "nemotron_h" | "nemotron_h_moe" | "bloom" | "mpt" | "gpt2" | "starcoder" | "jais"
+                "jamba" | "nemotron_h" | "nemotron_h_moe" | "bloom" | "mpt" | "gpt2" | "starcoder" | "jais" | "refact"
                 | "kimi-linear" => Rope::None,
+                // The one of 13B (src/models/baichuan.cpp).
+                "baichuan" if model.blocks == 40 => Rope::None,
                 "granitehybrid" if model.number("rope.scaling.finetuned") == 0 => Rope::None,
-                "cohere2" | "cohere2moe" | "exaone4" | "exaone-moe" => Rope::Sliding,
+                "cohere2" | "cohere2moe" | "exaone4" | "exaone-moe" | "smallthinker" => Rope::Sliding,
                 "llama4" if model.window.is_some() => Rope::AllBut(4),
                 "smollm3" | "afmoe" => Rope::AllBut(4),
                 _ => Rope::All,
@@ -154,17 +156,8 @@ impl Style {
             scaled_weights: model.has_number("expert_weights_scale")
                 && model.floats.get("expert_weights_scale") != Some(&1.0),
             beside: is(&["arctic", "grok"]),
-            parallel: is(&[
-                "falcon",
-                "gptneox",
-                "gptj",
-                "phi2",
-                "command-r",
-                "cohere2",
-                "cohere2moe",
-                "plamo",
-                "codeshell-none",
-            ]),
+            parallel: is(&["falcon", "gptj", "phi2", "command-r", "cohere2", "cohere2moe", "plamo"])
+                || (arch == "gptneox" && model.number("use_parallel_residual") != 0),
             residual_first: match arch {
                 "lfm2" | "lfm2moe" | "jamba" => (true, true),
                 "openelm" => (true, false),
