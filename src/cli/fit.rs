@@ -6,8 +6,8 @@ use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 use windowsill::config::Config;
-use windowsill::measure::afford::gpu_layers;
 use windowsill::measure::afford::dry_run;
+use windowsill::measure::afford::gpu_layers;
 use windowsill::measure::afford::report::{Method, Wish, bytes, kv_type};
 use windowsill::proxy;
 

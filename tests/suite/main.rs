@@ -6,8 +6,8 @@
 mod background;
 mod cli;
 mod config;
-mod errors;
 mod dry_run;
+mod errors;
 mod fit;
 mod planning;
 mod prefix;

@@ -136,7 +136,7 @@ fn whole(file: &Path) -> Result<Option<tempfile::NamedTempFile>, String> {
         return Ok(None);
     }
     let copied = || -> io::Result<tempfile::NamedTempFile> {
-        let mut copy = tempfile::NamedTempFile::with_prefix("windowsill-")?;
+        let mut copy = tempfile::NamedTempFile::with_prefix("windowsill-dry-run-")?;
         io::copy(&mut File::open(file)?.take(gguf.data_offset), copy.as_file_mut())?;
         copy.as_file_mut().flush()?;
         copy.as_file().set_len(length)?;

@@ -6,6 +6,7 @@ use crate::conversation::Tokens;
 use crate::measure::hardware::room::{Room, size};
 use crate::measure::memory::{self, Budget, Cost, GpuLayers, Model, Refused, Settings};
 
+use super::OnGpu;
 use super::dry_run::Rehearsal;
 use super::setup::Setup;
 
@@ -269,6 +270,18 @@ impl<'a> Case<'a> {
             self.why(0, layers, "the GPU")?
         };
         Ok(Fits { gpu: some(gpu), gpu_and_ram: some(all), best: some(best), because })
+    }
+
+    /// What a window that fits the GPU takes.
+    pub fn on_gpu(&self, window: u64) -> Option<OnGpu> {
+        let cost = |window: u64| self.cost(window, self.layers()).ok();
+        let (whole, half) = (cost(window)?, cost(window / 2)?);
+        let tokens = (window - window / 2).max(1);
+        Some(OnGpu {
+            host: whole.host(),
+            block: whole.weights.device / self.model.blocks.max(1),
+            per_token: (whole.device().saturating_sub(half.device()) / tokens).max(1),
+        })
     }
 
     /// What else the server may keep in RAM, in words: it is in no figure, for it grows with use and has its own limit.

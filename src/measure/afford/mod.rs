@@ -117,6 +117,19 @@ pub struct Afforded {
     pub whole: Option<Tokens>,
     /// What was found, assumed, and is in no figure.
     pub notes: Vec<String>,
+    /// What the best window is to take, where all of it is to be on the GPU.
+    pub on_gpu: Option<OnGpu>,
+}
+
+/// A window that fits the GPU: what it was reckoned to take, to compare with what the server then says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OnGpu {
+    /// What stays in RAM all the same: the input embedding, buffers (bytes).
+    pub host: u64,
+    /// One of the model's blocks (bytes): the least that a server moves to RAM.
+    pub block: u64,
+    /// What a token of the window takes on the GPU (bytes).
+    pub per_token: u64,
 }
 
 impl Machine {
@@ -206,6 +219,7 @@ impl Subject {
         let mut notes = [&self.setup.notes[..], &self.model.notes[..]].concat();
         notes.extend(case.beside(fits.best.map_or(self.model.trained, u64::from)));
         let whole = fits.best;
+        let on_gpu = fits.best.filter(|best| fits.gpu == Some(*best)).and_then(|best| case.on_gpu(u64::from(best)));
         let share = |n: Option<Tokens>| n.and_then(|n| u32::try_from(self.setup.share(u64::from(n))).ok());
         let fits = Fits { gpu: share(fits.gpu), gpu_and_ram: share(fits.gpu_and_ram), best: share(fits.best), ..fits };
         Ok(Afforded {
@@ -217,6 +231,7 @@ impl Subject {
             whole,
             divided: self.setup.share(1 << 20) < 1 << 20,
             notes,
+            on_gpu,
         })
     }
 }

@@ -107,8 +107,8 @@ impl Style {
                 "cohere2moe",
             ]),
             rope: match arch {
-                "jamba" | "nemotron_h" | "nemotron_h_moe" | "bloom" | "mpt" | "gpt2" | "starcoder" | "jais" | "refact"
-                | "kimi-linear" => Rope::None,
+                "jamba" | "nemotron_h" | "nemotron_h_moe" | "bloom" | "mpt" | "gpt2" | "starcoder" | "jais"
+                | "refact" | "kimi-linear" => Rope::None,
                 // The one of 13B (src/models/baichuan.cpp).
                 "baichuan" if model.blocks == 40 => Rope::None,
                 "granitehybrid" if model.number("rope.scaling.finetuned") == 0 => Rope::None,
