@@ -142,6 +142,11 @@ impl Worker {
         let said = String::from_utf8_lossy(&said).into_owned();
         let line = said.lines().find(|line| line.contains("GGML_ASSERT") || line.contains("what():"));
         let line = line.or_else(|| said.lines().find(|line| !line.trim().is_empty()));
+        // Not where its source lay when it was built.
+        let line = line.map(|line| match line.find("GGML_ASSERT").map(|at| line[..at].rfind('/')) {
+            Some(Some(slash)) => &line[slash + 1..],
+            _ => line,
+        });
         let line: String = line.unwrap_or_default().chars().filter(|c| !c.is_control()).take(300).collect();
         match line.trim() {
             "" => "llama.cpp gave up on this file".to_owned(),
