@@ -35,9 +35,8 @@ mod engine {
         let ours = PathBuf::from(std::env::var_os("OUT_DIR")?);
         let builds = ours.parent()?.parent()?;
         let neighbors = std::fs::read_dir(builds).into_iter().flatten().flatten().map(|entry| entry.path());
-        let neighbors = neighbors.filter(|path| {
-            path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("llama-cpp-sys-2-"))
-        });
+        let neighbors = neighbors
+            .filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("llama-cpp-sys-2-")));
         told.map(Path::to_owned).chain(neighbors.map(|path| path.join("out"))).find_map(|out| source_of(&out))
     }
 

@@ -141,6 +141,7 @@ impl Cost {
 
 /// What a window costs under these settings, or why llama.cpp would refuse them.
 pub fn cost(model: &Model, settings: &Settings) -> Result<Cost, Refused> {
+    let settings = &settings.as_loaded(model);
     settings.check(model)?;
     let window = settings.window(model);
     let mut notes = model.notes.clone();

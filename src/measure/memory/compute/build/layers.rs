@@ -12,6 +12,9 @@ impl Builder<'_> {
         if self.streams_of_embeddings() > 1 {
             return self.streamed_layer(layer, input, extra);
         }
+        if self.is_rwkv() {
+            return self.rwkv_layer(layer, input, last);
+        }
         let normed = self.pre_norm(layer, input);
         if kind.state.is_some() && kind.attention.is_some() {
             return self.both(layer, input, normed, last);

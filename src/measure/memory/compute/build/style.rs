@@ -105,6 +105,8 @@ impl Style {
                 "starcoder2",
                 "gptj",
                 "cohere2moe",
+                "rwkv6",
+                "rwkv7",
             ]),
             rope: match arch {
                 "jamba" | "nemotron_h" | "nemotron_h_moe" | "bloom" | "mpt" | "gpt2" | "starcoder" | "jais"
@@ -211,10 +213,7 @@ const ESTIMATED: &[&str] = &[
     "qwen3tts",
     "qwen4exp",
     "rnd1",
-    "arwkv7",
-    "rwkv6",
     "rwkv6qwen2",
-    "rwkv7",
     "t5",
     "t5encoder",
     "talkie",
