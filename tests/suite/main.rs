@@ -15,6 +15,7 @@ mod profiles;
 mod proxy;
 mod random;
 mod real_input;
+mod recall;
 mod record;
 mod relay;
 mod support;
