@@ -238,7 +238,11 @@ fn notes(case: &Case<'_>, rows: &[Row], fits: &Fits) -> Vec<String> {
         match &row.cost.source {
             Source::Assumed(what) => notes.push(format!("not exact: {what}")),
             Source::DryRun(what) => notes.push(format!("figures {what}")),
-            Source::Formula | Source::Observed => {}
+            Source::Formula => notes.push(format!(
+                "figures by llama.cpp's own formulas (build {}), from the file's header",
+                case.setup.settings.build.0
+            )),
+            Source::Observed => notes.push("figures by formulas, corrected by what was observed".to_owned()),
         }
         notes.extend(row.cost.notes.iter().cloned());
     }

@@ -23,7 +23,7 @@ impl Builder<'_> {
         let [first, second] = [0, 1].map(|_| self.one_token(shift));
         let normed = self.norm(input, layer, "attn_norm");
         let past = self.before(if plain { first } else { shift }, normed);
-        let mut mixed = match self.model.arch.as_str() {
+        let mixed = match self.model.arch.as_str() {
             "rwkv6" => self.time_mix_6(layer, normed, past),
             _ => self.time_mix_7(layer, normed, past),
         };
@@ -46,8 +46,7 @@ impl Builder<'_> {
         let [a, b] = [normed, normed_2].map(|id| self.one_token(id));
         let kept = self.g.fresh([embd, 2, seqs, 1], &[a, b]);
         self.keep_shift(conv, kept, 2);
-        [inner, normed_2, past, mixed] =
-            [inner, normed_2, past, mixed].map(|id| self.g.reshape(id, [embd, tokens, 1, 1]));
+        [inner, normed_2, past] = [inner, normed_2, past].map(|id| self.g.reshape(id, [embd, tokens, 1, 1]));
         if last {
             [inner, normed_2, past] = [inner, normed_2, past].map(|id| self.wanted_rows(id));
         }
