@@ -2,7 +2,7 @@
 //! nothing allocated. What `--fit` of llama-server does, too.
 //!
 //! llama.cpp ends the process on some files that are broken or made to harm, so it runs in a process of its own: the same
-//! program as a [`worker`], which is asked over its standard input and output. It dies with what asked it.
+//! program as a worker, which is asked over its standard input and output. It dies with what asked it.
 //!
 //! ```text
 //! DryRun::start(program, file) ──spawns──► windowsill dry-run-worker FILE ──► work(file, stdin, stdout)

@@ -74,7 +74,7 @@ impl Words {
     /// What was filled in, without what could disturb a terminal.
     fn text(&self) -> String {
         // The other side always ends it; an array without an end is read as empty.
-        let bytes: Vec<u8> = self.0.iter().map(|c| c.cast_unsigned()).collect();
+        let bytes: Vec<u8> = self.0.iter().map(|c| c.to_ne_bytes()[0]).collect();
         let text = CStr::from_bytes_until_nul(&bytes).map(CStr::to_string_lossy).unwrap_or_default();
         text.trim().chars().map(|c| if c.is_control() && c != '\n' { ' ' } else { c }).collect()
     }
