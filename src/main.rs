@@ -65,6 +65,12 @@ enum Command {
     Fit(cli::fit::Fit),
     /// Dry run: what would be rewritten of a request, why, and the tokens before and after. Sends nothing.
     Plan(OfFile),
+    /// Answers questions about the memory of one model, for `fit --method dry-run`.
+    #[command(name = "dry-run-worker", hide = true)]
+    DryRunWorker {
+        /// The model's file.
+        file: PathBuf,
+    },
     /// Prompt tokens of a request, by region.
     Count(OfFile),
     /// Conversations; or one conversation's gauge, regions, thresholds and what was done to it.
@@ -171,6 +177,9 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: Cli) -> Result<ExitCode, Failure> {
+    if let Command::DryRunWorker { file } = &cli.command {
+        return Ok(cli::fit::dry_run_worker(file));
+    }
     let listen = match &cli.command {
         Command::Serve { listen } => listen.clone(),
         _ => None,
@@ -193,6 +202,7 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         // Looked at above, whatever becomes of the config.
         Command::Doctor { json } => cli::doctor::run(Ok(config), json),
         Command::Fit(of) => cli::fit::run(&config, &of),
+        Command::DryRunWorker { file } => Ok(cli::fit::dry_run_worker(&file)),
         Command::Plan(of) => plan(config, &of),
         Command::Count(of) => count(config, &of),
         Command::Context { id, json } => context(&config, id.as_deref(), json),

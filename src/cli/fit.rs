@@ -1,11 +1,14 @@
 //! `windowsill fit`: the memory a model needs at each window, and the largest window that fits.
 
+use std::io;
+use std::path::Path;
 use std::process::ExitCode;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use windowsill::config::Config;
+use windowsill::measure::afford::dry_run;
 use windowsill::measure::afford::gpu_layers;
-use windowsill::measure::afford::report::{Wish, bytes, kv_type};
+use windowsill::measure::afford::report::{Method, Wish, bytes, kv_type};
 use windowsill::proxy;
 
 use crate::{Failure, out, out_json, runtime};
@@ -38,12 +41,32 @@ pub(crate) struct Fit {
     /// What may be used instead of what is free: bytes, or 24GiB. Of the GPU where layers go there, else of RAM.
     #[arg(long, value_name = "BYTES")]
     memory: Option<String>,
-    /// How to find the numbers out: by llama.cpp's formulas, or by a dry run of llama.cpp itself.
-    #[arg(long, value_name = "METHOD", value_parser = ["formula", "dry-run"], default_value = "formula")]
-    method: String,
+    /// How to find the numbers out.
+    #[arg(long, value_enum, value_name = "METHOD", default_value_t = By::Formula)]
+    method: By,
     /// Print JSON.
     #[arg(long)]
     json: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum By {
+    /// llama.cpp's formulas: the header is enough, and any server is covered.
+    Formula,
+    /// A dry run of llama.cpp itself, as built into this program: nothing is loaded or allocated.
+    DryRun,
+    /// A dry run where there can be one, else formulas.
+    Auto,
+}
+
+impl From<By> for Method {
+    fn from(by: By) -> Method {
+        match by {
+            By::Formula => Method::Formula,
+            By::DryRun => Method::DryRun,
+            By::Auto => Method::Auto,
+        }
+    }
 }
 
 impl Fit {
@@ -58,18 +81,13 @@ impl Fit {
             no_flash_attn: self.no_flash_attn,
             gpu_layers: self.gpu_layers.as_deref().map(gpu_layers).transpose().map_err(usage("--gpu-layers"))?,
             memory: self.memory.as_deref().map(bytes).transpose().map_err(usage("--memory"))?,
+            method: self.method.into(),
         })
     }
 }
 
 pub(crate) fn run(config: &Config, fit: &Fit) -> Result<ExitCode, Failure> {
     let wish = fit.wish()?;
-    if fit.method == "dry-run" {
-        return Err(Failure::Usage(
-            "--method dry-run: this build has no engine\n  hint: leave --method out; the formulas are llama.cpp's own"
-                .into(),
-        ));
-    }
     let report = runtime()?.block_on(proxy::fit(config, &fit.model, &wish))?;
     if fit.json {
         out_json(&report.json())?
@@ -77,4 +95,12 @@ pub(crate) fn run(config: &Config, fit: &Fit) -> Result<ExitCode, Failure> {
         out(&report.text())?
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The process that dry runs are made in: asked over standard input, answers on standard output.
+pub(crate) fn dry_run_worker(file: &Path) -> ExitCode {
+    match dry_run::work(file, io::stdin().lock(), io::stdout().lock()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    }
 }

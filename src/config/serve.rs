@@ -44,11 +44,13 @@ pub struct MachineConfig {
     pub home: Option<PathBuf>,
     /// The variables `OLLAMA_…` of our own environment: the server's may be others.
     pub ollama: BTreeMap<String, String>,
+    /// This program, to run in a process of its own what may end the process; `None` where that is not known.
+    pub program: Option<PathBuf>,
 }
 
 impl Default for MachineConfig {
     fn default() -> MachineConfig {
-        MachineConfig { root: PathBuf::from("/"), home: None, ollama: BTreeMap::new() }
+        MachineConfig { root: PathBuf::from("/"), home: None, ollama: BTreeMap::new(), program: None }
     }
 }
 
@@ -59,6 +61,7 @@ impl MachineConfig {
             root: environment.get("WINDOWSILL_MACHINE_ROOT").map_or_else(|| PathBuf::from("/"), PathBuf::from),
             home: environment.home(),
             ollama: ours.map(|(name, value)| (name.clone(), value.clone())).collect(),
+            program: std::env::current_exe().ok(),
         }
     }
 }

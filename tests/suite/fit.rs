@@ -36,6 +36,8 @@ struct Loads {
     fails: bool,
     /// What another model holds (bytes).
     other: u64,
+    /// What it finds free on the GPU (bytes): the rest of a model goes to RAM.
+    vram: u64,
 }
 
 impl Loads {
@@ -65,7 +67,8 @@ fn ollama() -> (Fake, Arc<Mutex<Loads>>) {
                 let entry = |n: u32| {
                     // What the KV cache takes shows in RAM.
                     let size = 5 * GIB + u64::from(n) * (128 << 10);
-                    json!({"name": MODEL, "model": MODEL, "digest": "d", "context_length": n, "size": size, "size_vram": 0})
+                    let vram = size.min(loads.vram);
+                    json!({"name": MODEL, "model": MODEL, "digest": "d", "context_length": n, "size": size, "size_vram": vram})
                 };
                 let other = json!({"name": "other:latest", "digest": "o", "context_length": 4096, "size": loads.other, "size_vram": 0});
                 let mut models: Vec<Value> = loads.window.map(entry).into_iter().collect();
@@ -85,6 +88,28 @@ fn ollama() -> (Fake, Arc<Mutex<Loads>>) {
         }
     });
     (fake, loads)
+}
+
+/// A graphics card with this much free memory.
+fn card(dir: &Path, free: u64) {
+    let device = dir.join("machine/sys/class/drm/card0/device");
+    std::fs::create_dir_all(&device).unwrap();
+    let files = [
+        ("vendor", "0x1002".to_owned()),
+        ("product_name", "Radeon".to_owned()),
+        ("mem_info_vram_vendor", "samsung".to_owned()),
+        ("mem_info_vram_total", (24 * GIB).to_string()),
+        ("mem_info_vram_used", (24 * GIB - free).to_string()),
+    ];
+    files.iter().for_each(|(name, text)| std::fs::write(device.join(name), text).unwrap());
+}
+
+/// A proxy on a machine with a card.
+fn with_card(fake: &Fake, free: u64) -> TestProxy {
+    let dir = Arc::new(tempfile::tempdir().unwrap());
+    memory(dir.path(), 40 * GIB);
+    card(dir.path(), free);
+    TestProxy::on_machine(dir, &[fake.url()], "[window]\nnum_ctx = 'fit'\n")
 }
 
 fn proxy(fake: &Fake, free: u64) -> TestProxy {
@@ -196,6 +221,43 @@ fn a_server_that_can_do_less_than_asked_is_believed() {
     let told = changes(&proxy, 1);
     assert_eq!((told.len(), &told[0]["window"]), (1, &json!(16_384)), "{told:?}");
     assert!(told[0]["why"].as_str().unwrap().contains("smaller window than was asked for"), "{told:?}");
+}
+
+#[test]
+fn a_window_that_spilled_to_ram_is_lowered_once_and_told() {
+    let (fake, loads) = ollama();
+    loads.lock().unwrap().vram = 12 * GIB;
+    let proxy = with_card(&fake, 16 * GIB);
+    let reply = proxy.chat(&hello()).ok();
+    let window: u32 = reply.header("x-windowsill-window").unwrap().parse().unwrap();
+    let history = loads.lock().unwrap().history.clone();
+    let [Some(first), Some(second)] = history[..] else { panic!("{history:?}") };
+    assert!(second == window && second < first && second > first / 2, "{history:?}");
+    // 12 GiB, less 5 of weights: 128 KiB a token. What always stays in RAM is not counted against it.
+    assert!((50_000..62_000).contains(&window), "{window}");
+    let told = changes(&proxy, 1);
+    assert_eq!((&told[0]["was"], &told[0]["window"]), (&json!(first), &json!(window)), "{told:?}");
+    let why = told[0]["why"].as_str().unwrap();
+    assert!(why.contains("were to fit the GPU, but the server put") && why.contains("instead"), "{why}");
+
+    // Loaded again, it is the same window again, whatever fits by the numbers.
+    loads.lock().unwrap().window = None;
+    proxy.chat(&hello().user("Again?")).ok();
+    assert_eq!(loads.lock().unwrap().history[2..], [Some(window)]);
+    // Still less is free: told, and not lowered a second time.
+    (loads.lock().unwrap().window, loads.lock().unwrap().vram) = (None, 9 * GIB);
+    proxy.chat(&hello().user("And now?")).ok();
+    proxy.chat(&hello().user("And now?").assistant("Yes.").user("Well?")).ok();
+    assert_eq!(loads.lock().unwrap().history[3..], [Some(window)]);
+    let told = changes(&proxy, 2);
+    assert!(told.len() == 2 && told[1]["why"].as_str().unwrap().contains("lowered before"), "{told:?}");
+
+    // All of it on the GPU: nothing to tell.
+    let (fake, loads) = ollama();
+    loads.lock().unwrap().vram = 64 * GIB;
+    let proxy = with_card(&fake, 16 * GIB);
+    proxy.chat(&hello()).ok();
+    assert_eq!((loads.lock().unwrap().history.len(), changes(&proxy, 0).len()), (1, 0));
 }
 
 #[test]

@@ -6,6 +6,7 @@
 mod background;
 mod cli;
 mod config;
+mod dry_run;
 mod errors;
 mod fit;
 mod mcp;

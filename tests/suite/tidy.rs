@@ -44,6 +44,8 @@ const DOORS: &[(&[&str], &[&str])] = &[
     (&["toml_edit"], &["src/config/"]),
     (&["std", "env"], &["src/config/"]),
     (&["llama_cpp_2"], &["src/engine/"]),
+    (&["llama_cpp_sys_2"], &["src/engine/"]),
+    (&["tempfile"], &["src/measure/afford/dry_run.rs"]),
     (&["sysinfo"], &["src/measure/hardware.rs", "src/measure/hardware/"]),
     (&["nvml_wrapper"], &["src/measure/hardware.rs", "src/measure/hardware/"]),
 ];
@@ -91,6 +93,20 @@ fn rooms_import_only_what_the_table_allows() {
 fn every_library_has_one_door() {
     let wrong: Vec<String> = sources().iter().flat_map(|(file, text)| doors(file, text)).collect();
     assert!(wrong.is_empty(), "\n{}\n", wrong.join("\n"));
+}
+
+#[test]
+fn unsafe_code_is_at_one_edge() {
+    let edge = "src/engine/dry_run/native.rs";
+    let wrong: Vec<String> = sources()
+        .into_iter()
+        .filter(|(file, text)| file != edge && blanked(text).contains("unsafe_code"))
+        .map(|(file, _)| format!("{file}: unsafe code is allowed in {edge} alone: go through it"))
+        .collect();
+    assert!(wrong.is_empty(), "\n{}\n", wrong.join("\n"));
+    let text = std::fs::read_to_string(root().join(edge)).unwrap();
+    let blocks = text.matches("unsafe {").count();
+    assert!(blocks > 0 && text.matches("// SAFETY: ").count() == blocks, "each says why it is sound");
 }
 
 #[test]

@@ -4,8 +4,10 @@ use std::cell::OnceCell;
 
 use crate::conversation::Tokens;
 use crate::measure::hardware::room::{Room, size};
-use crate::measure::memory::{self, Budget, Cost, GpuLayers, Model, Settings};
+use crate::measure::memory::{self, Budget, Cost, GpuLayers, Model, Refused, Settings};
 
+use super::OnGpu;
+use super::dry_run::Rehearsal;
 use super::setup::Setup;
 
 /// A window worth leaving the GPU for (tokens): what a model needs in RAM to get here is slow, and still better than a
@@ -61,6 +63,8 @@ pub struct Case<'a> {
     pub setup: &'a Setup,
     /// What it may take.
     pub room: &'a Room,
+    /// Dry runs to take figures from, instead of formulas.
+    rehearsal: Option<&'a Rehearsal>,
     /// No window is larger than this (tokens, as asked for): the trained length.
     upto: u64,
     /// The largest window with RAM for what does not fit the GPU, once it was worked out.
@@ -70,7 +74,7 @@ pub struct Case<'a> {
 impl<'a> Case<'a> {
     /// A case.
     pub fn new(model: &'a Model, setup: &'a Setup, room: &'a Room) -> Case<'a> {
-        Case { model, setup, room, upto: model.trained.max(STEP), spilled: OnceCell::new() }
+        Case { model, setup, room, rehearsal: None, upto: model.trained.max(STEP), spilled: OnceCell::new() }
     }
 
     /// The same for a server whose slots divide the window: each may have what the model was trained for.
@@ -78,6 +82,11 @@ impl<'a> Case<'a> {
         // What all of them have together for that: the inverse of a share.
         let slots = (self.upto / self.setup.share(self.upto).max(1)).max(1);
         Case { upto: self.upto.saturating_mul(slots), ..self }
+    }
+
+    /// The same with figures from dry runs.
+    pub fn rehearsed(self, rehearsal: Option<&'a Rehearsal>) -> Case<'a> {
+        Case { rehearsal, ..self }
     }
 
     fn device(&self) -> u64 {
@@ -90,7 +99,14 @@ impl<'a> Case<'a> {
     /// Why llama.cpp would refuse such settings.
     pub fn cost(&self, window: u64, layers: GpuLayers) -> Result<Cost, String> {
         let settings = Settings { gpu_layers: layers, ..self.setup.at(window) };
-        memory::cost(self.model, &settings).map_err(|refused| refused.to_string())
+        self.cost_of(&settings).map_err(|refused| refused.to_string())
+    }
+
+    fn cost_of(&self, settings: &Settings) -> Result<Cost, Refused> {
+        match self.rehearsal {
+            Some(rehearsal) => rehearsal.cost(self.model, settings),
+            None => memory::cost(self.model, settings),
+        }
     }
 
     /// The layers to begin with: what was asked for, else all of them where there is a GPU.
@@ -118,9 +134,8 @@ impl<'a> Case<'a> {
         let settings = Settings { gpu_layers: layers, ..self.setup.at(0) };
         let most = self.setup.at(self.upto).n_ctx;
         let of = |budget: Budget| {
-            let answer =
-                memory::largest(self.model, &settings, &budget, most).map_err(|refused| refused.to_string())?;
-            let window = self.setup.window(answer.n_ctx);
+            let n_ctx = self.most(&settings, &budget, most).map_err(|refused| refused.to_string())?;
+            let window = self.setup.window(n_ctx);
             if budget.unified || budget.device == u64::MAX {
                 return Ok::<u64, String>(window);
             }
@@ -134,6 +149,18 @@ impl<'a> Case<'a> {
             return Ok(all.min(of(Budget { device: d, host: u64::MAX, unified: false })?));
         }
         of(Budget { device: d, host: h, unified: false })
+    }
+
+    /// The largest window of all sequences together that fits; with dry runs, near the one by formula.
+    fn most(&self, settings: &Settings, budget: &Budget, upto: u64) -> Result<u64, Refused> {
+        let by_formula = memory::largest(self.model, settings, budget, upto)?.n_ctx;
+        let Some(rehearsal) = self.rehearsal else { return Ok(by_formula) };
+        let step = STEP.saturating_mul(if settings.unified { 1 } else { settings.parallel.max(1) });
+        let steps = memory::largest_near(by_formula / step, (upto / step).max(1), |steps| {
+            let settings = Settings { n_ctx: steps.saturating_mul(step), ..settings.clone() };
+            rehearsal.cost(self.model, &settings).map(|cost| budget.lacks(&cost).is_none())
+        })?;
+        Ok(steps.saturating_mul(step))
     }
 
     /// What CUDA's flash attention adds on the GPU for a cache that is not f16: f16 copies of one layer's keys and values,
@@ -173,14 +200,19 @@ impl<'a> Case<'a> {
         self.spilled.get_or_init(|| self.search_layers()).clone()
     }
 
+    fn by_formula(&self) -> Case<'a> {
+        Case { rehearsal: None, spilled: OnceCell::new(), ..*self }
+    }
+
     fn search_layers(&self) -> Result<u64, String> {
         let both = |layers: u64| self.largest(GpuLayers::Last(layers), true, true);
         let (mut low, mut high) = (0, self.model.blocks.saturating_add(1));
         // Fewer layers on the GPU: it has more room, and RAM less. The best is where neither is better off.
         while high - low > 1 {
             let middle = low + (high - low) / 2;
-            let by_device = self.largest(GpuLayers::Last(middle), true, false)?;
-            let by_host = self.largest(GpuLayers::Last(middle), false, true)?;
+            // Formulas are good enough to tell where to look.
+            let by_device = self.by_formula().largest(GpuLayers::Last(middle), true, false)?;
+            let by_host = self.by_formula().largest(GpuLayers::Last(middle), false, true)?;
             if by_device < by_host { high = middle } else { low = middle }
         }
         Ok(both(low)?.max(both(high)?))
@@ -240,6 +272,18 @@ impl<'a> Case<'a> {
         Ok(Fits { gpu: some(gpu), gpu_and_ram: some(all), best: some(best), because })
     }
 
+    /// What a window that fits the GPU takes.
+    pub fn on_gpu(&self, window: u64) -> Option<OnGpu> {
+        let cost = |window: u64| self.cost(window, self.layers()).ok();
+        let (whole, half) = (cost(window)?, cost(window / 2)?);
+        let tokens = (window - window / 2).max(1);
+        Some(OnGpu {
+            host: whole.host(),
+            block: whole.weights.device / self.model.blocks.max(1),
+            per_token: (whole.device().saturating_sub(half.device()) / tokens).max(1),
+        })
+    }
+
     /// What else the server may keep in RAM, in words: it is in no figure, for it grows with use and has its own limit.
     pub fn beside(&self, window: u64) -> Vec<String> {
         let mut notes = Vec::new();
@@ -283,7 +327,7 @@ impl<'a> Case<'a> {
         /// More than any sliding window and its batch: beyond, only full attention grows.
         const BEYOND: u64 = 1 << 20;
         let slots = self.setup.settings.parallel.max(1);
-        let kv = |window: u64| self.cost(window, self.layers()).map_or(0, |cost| cost.kv.total());
+        let kv = |window: u64| self.by_formula().cost(window, self.layers()).map_or(0, |cost| cost.kv.total());
         // Linear there: twice as long, less once more, leaves what does not grow.
         let sliding = if self.model.window.is_some() { (2 * kv(BEYOND)).saturating_sub(kv(2 * BEYOND)) } else { 0 };
         cost.state.total().saturating_add(sliding) / slots

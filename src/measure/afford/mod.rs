@@ -1,6 +1,7 @@
 //! What a model may have on this machine: its file, how its server would set it up and what memory there is, put together.
 //! It decides nothing and loads nothing: [`super::window`] does.
 
+pub mod dry_run;
 pub mod fits;
 pub mod report;
 pub mod setup;
@@ -93,6 +94,8 @@ pub struct Subject {
     pub room: Room,
     /// The same, were the server's other models unloaded; `None` where there are none, or the server keeps them.
     pub alone: Option<Room>,
+    /// This program, for dry runs.
+    pub program: Option<PathBuf>,
 }
 
 /// What a model may have.
@@ -114,6 +117,19 @@ pub struct Afforded {
     pub whole: Option<Tokens>,
     /// What was found, assumed, and is in no figure.
     pub notes: Vec<String>,
+    /// What the best window is to take, where all of it is to be on the GPU.
+    pub on_gpu: Option<OnGpu>,
+}
+
+/// A window that fits the GPU: what it was reckoned to take, to compare with what the server then says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OnGpu {
+    /// What stays in RAM all the same: the input embedding, buffers (bytes).
+    pub host: u64,
+    /// One of the model's blocks (bytes): the least that a server moves to RAM.
+    pub block: u64,
+    /// What a token of the window takes on the GPU (bytes).
+    pub per_token: u64,
 }
 
 impl Machine {
@@ -160,7 +176,8 @@ impl Machine {
         let file = model_file::at(path, "named")?;
         let model = self.inner.model(&file)?;
         let room = room(&self.hardware(), Taken::default(), self.inner.headroom);
-        Ok(Subject { model, file, setup: Setup::plain(), room, alone: None })
+        let program = self.inner.config.program.clone();
+        Ok(Subject { model, file, setup: Setup::plain(), room, alone: None, program })
     }
 
     /// A model by its name in Ollama's folders, whether Ollama runs or not; `None` if no folder has it.
@@ -172,7 +189,8 @@ impl Machine {
             let hardware = self.hardware();
             let setup = Setup::ollama(&environment, &from, &model, Runs::of(None, None), has_gpu(&hardware));
             let room = room(&hardware, Taken::default(), self.inner.headroom);
-            Ok(Subject { model, file, setup, room, alone: None })
+            let program = self.inner.config.program.clone();
+            Ok(Subject { model, file, setup, room, alone: None, program })
         }))
     }
 }
@@ -201,6 +219,7 @@ impl Subject {
         let mut notes = [&self.setup.notes[..], &self.model.notes[..]].concat();
         notes.extend(case.beside(fits.best.map_or(self.model.trained, u64::from)));
         let whole = fits.best;
+        let on_gpu = fits.best.filter(|best| fits.gpu == Some(*best)).and_then(|best| case.on_gpu(u64::from(best)));
         let share = |n: Option<Tokens>| n.and_then(|n| u32::try_from(self.setup.share(u64::from(n))).ok());
         let fits = Fits { gpu: share(fits.gpu), gpu_and_ram: share(fits.gpu_and_ram), best: share(fits.best), ..fits };
         Ok(Afforded {
@@ -212,6 +231,7 @@ impl Subject {
             whole,
             divided: self.setup.share(1 << 20) < 1 << 20,
             notes,
+            on_gpu,
         })
     }
 }
@@ -243,7 +263,7 @@ impl Inner {
         // Ollama unloads other models for one that does not fit beside them.
         let alone = (ollama && others.total > 0).then(|| room(&hardware, without_others, self.headroom));
         let room = room(&hardware, taken, self.headroom);
-        Ok(Subject { model, file, setup, room, alone })
+        Ok(Subject { model, file, setup, room, alone, program: self.config.program.clone() })
     }
 
     /// What this machine has, within the limits on a process.

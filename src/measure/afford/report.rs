@@ -3,10 +3,23 @@
 use serde_json::{Value, json};
 
 use super::Subject;
+use super::dry_run::Rehearsal;
 use super::fits::{Case, Fits, Where};
 use crate::gguf::Kind;
 use crate::measure::hardware::room::{DeviceRoom, Room, size};
 use crate::measure::memory::{Cost, GpuLayers, Source};
+
+/// How figures are found out.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Method {
+    /// By formulas, from the header alone.
+    #[default]
+    Formula,
+    /// By a dry run of llama.cpp, or not at all.
+    DryRun,
+    /// By a dry run where there can be one, else by formulas.
+    Auto,
+}
 
 /// What somebody wants to know otherwise than the server or the defaults have it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -27,6 +40,8 @@ pub struct Wish {
     pub gpu_layers: Option<GpuLayers>,
     /// The bytes that may be used, instead of what is free: of the GPU where layers go there, else of RAM.
     pub memory: Option<u64>,
+    /// How the figures are found out.
+    pub method: Method,
 }
 
 /// One window.
@@ -133,7 +148,29 @@ impl Subject {
     /// # Errors
     /// Why llama.cpp would refuse such settings.
     pub fn report(&self, name: &str, wish: &Wish) -> Result<Report, String> {
-        let case = self.case();
+        let rehearsal = match (wish.method, self.rehearsal()) {
+            (Method::Formula, _) => return self.told(name, wish, None),
+            (_, Ok(rehearsal)) => self.told(name, wish, Some(&rehearsal)),
+            (_, Err(why)) => Err(why),
+        };
+        match (wish.method, rehearsal) {
+            (Method::Auto, Err(why)) => {
+                let mut told = self.told(name, wish, None)?;
+                told.notes.push(format!("by formulas, for there was no dry run: {why}"));
+                Ok(told)
+            }
+            (_, told) => told.map_err(|why| format!("no dry run: {why}")),
+        }
+    }
+
+    /// Dry runs of this model.
+    fn rehearsal(&self) -> Result<Rehearsal, String> {
+        let program = self.program.as_deref().ok_or("where this program is cannot be told")?;
+        Rehearsal::of(program, &self.file.path)
+    }
+
+    fn told(&self, name: &str, wish: &Wish, rehearsal: Option<&Rehearsal>) -> Result<Report, String> {
+        let case = self.case().rehearsed(rehearsal);
         let rows: Result<Vec<Row>, String> =
             windows(self.model.trained, &wish.ctx).into_iter().map(|n| row(&case, n)).collect();
         let (rows, fits) = (rows?, case.fits()?);
@@ -198,8 +235,14 @@ fn notes(case: &Case<'_>, rows: &[Row], fits: &Fits) -> Vec<String> {
     let window = fits.best.map_or(case.model.trained, u64::from);
     notes.extend(case.beside(window));
     for row in rows {
-        if let Source::Assumed(what) = &row.cost.source {
-            notes.push(format!("not exact: {what}"));
+        match &row.cost.source {
+            Source::Assumed(what) => notes.push(format!("not exact: {what}")),
+            Source::DryRun(what) => notes.push(format!("figures {what}")),
+            Source::Formula => notes.push(format!(
+                "figures by llama.cpp's own formulas (build {}), from the file's header",
+                case.setup.settings.build.0
+            )),
+            Source::Observed => notes.push("figures by formulas, corrected by what was observed".to_owned()),
         }
         notes.extend(row.cost.notes.iter().cloned());
     }

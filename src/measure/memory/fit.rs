@@ -101,3 +101,40 @@ fn search(model: &Model, settings: &Settings, budget: &Budget, upto: u64, of: &C
     };
     Ok(Answer { n_ctx: low.saturating_mul(step), because, cost: best })
 }
+
+/// The most steps, up to `most`, that fit, looked for near a guess: right up to where a search over all of them would end,
+/// but with few trials where the guess is good. What fits must fit with fewer steps too; no step always does.
+pub fn largest_near<E>(guess: u64, most: u64, mut fits: impl FnMut(u64) -> Result<bool, E>) -> Result<u64, E> {
+    let guess = guess.min(most);
+    let (mut low, mut high) = (0, most.saturating_add(1));
+    let mut jump = 1u64;
+    if guess > 0 && !fits(guess)? {
+        high = guess;
+        while high > 1 {
+            let next = high.saturating_sub(jump);
+            if next == 0 {
+                break;
+            }
+            if fits(next)? {
+                low = next;
+                break;
+            }
+            (high, jump) = (next, jump.saturating_mul(2));
+        }
+    } else {
+        low = guess;
+        while low < most {
+            let next = low.saturating_add(jump).min(most);
+            if !fits(next)? {
+                high = next;
+                break;
+            }
+            (low, jump) = (next, jump.saturating_mul(2));
+        }
+    }
+    while high - low > 1 {
+        let middle = low + (high - low) / 2;
+        if fits(middle)? { low = middle } else { high = middle }
+    }
+    Ok(low)
+}

@@ -15,6 +15,7 @@
 //! Observed { weights, compute }.correction(&Model, &Settings) -> Result<Correction, Refused>
 //! Correction::cost(&self, &Model, &Settings) -> Result<Cost, Refused>
 //! largest_corrected(&Model, &Settings, &Budget, upto, &Correction) -> Result<Answer, Refused>
+//! largest_near(guess, most, fits) -> Result<steps, E>       a search by something dear, near a guess
 //! ```
 //!
 //! Sizes are bytes, [`u64`], saturating. The facts are llama.cpp's (build 11434 unless a [`Build`] says otherwise); each
@@ -35,7 +36,7 @@ mod settings;
 pub mod shape;
 mod weights;
 
-pub use fit::{Answer, Budget, largest, largest_corrected};
+pub use fit::{Answer, Budget, largest, largest_corrected, largest_near};
 pub use observed::{Correction, Observed};
 pub use settings::{Build, GpuLayers, Refused, Settings};
 pub use shape::{Error, Model};
@@ -75,16 +76,19 @@ pub enum Source {
     Formula,
     /// Formulas, corrected by what a server or a dry run reported.
     Observed,
+    /// llama.cpp's own dry run, here: what it covers.
+    DryRun(String),
     /// This architecture, or a part of it, is not known here: what was assumed, erring high.
     Assumed(String),
 }
 
 impl Source {
-    /// As it stands in reports: `formula`, `observed` or `assumed`.
+    /// As it stands in reports: `formula`, `observed`, `dry-run` or `assumed`.
     pub fn as_str(&self) -> &'static str {
         match self {
             Source::Formula => "formula",
             Source::Observed => "observed",
+            Source::DryRun(_) => "dry-run",
             Source::Assumed(_) => "assumed",
         }
     }
@@ -137,6 +141,7 @@ impl Cost {
 
 /// What a window costs under these settings, or why llama.cpp would refuse them.
 pub fn cost(model: &Model, settings: &Settings) -> Result<Cost, Refused> {
+    let settings = &settings.as_loaded(model);
     settings.check(model)?;
     let window = settings.window(model);
     let mut notes = model.notes.clone();

@@ -165,6 +165,12 @@ impl Settings {
         Window { n_ctx, n_ctx_seq, streams, full: n_ctx_seq, sliding, ubatch, batch }
     }
 
+    /// What llama.cpp makes of the settings for this model: it has no flash attention for Grok (src/llama-context.cpp,
+    /// `llama_init_from_model`).
+    pub(crate) fn as_loaded(&self, model: &Model) -> Settings {
+        Settings { flash_attn: self.flash_attn && model.arch != "grok", ..self.clone() }
+    }
+
     /// Refuses what `llama_init_from_model` refuses (src/llama-context.cpp:3838-3870).
     pub(crate) fn check(&self, model: &Model) -> Result<(), Refused> {
         let refused = |reason: String| Err(Refused { reason });

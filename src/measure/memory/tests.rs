@@ -91,7 +91,7 @@ fn off(said: u64, truth: u64) -> f64 {
 
 /// Kinds whose graph is only estimated: of their compute buffers it is only promised that they are not too small, and that
 /// the cost says so.
-const ESTIMATED: [&str; 4] = ["deci", "kimi-linear", "rwkv6", "rwkv7"];
+const ESTIMATED: [&str; 0] = [];
 
 /// How far compute may be off, in percent: too small, too large.
 fn bars(row: &Row, model: &Model) -> (f64, f64) {
@@ -101,8 +101,6 @@ fn bars(row: &Row, model: &Model) -> (f64, f64) {
         // Its streams of embeddings are copied to the GPU whole where llama.cpp copies parts.
         "gemma3n" if row.placement.ends_with("_layers") => (9.0, 15.0),
         "gemma3n" => (8.0, 8.0),
-        // Its states are in RAM, and every block's scan on the GPU: laid out otherwise than here.
-        "granitehybrid" if !row.settings.kv_offload => (30.0, 15.0),
         _ if row.settings.flash_attn && row.settings.kv_offload && !hybrid => (5.0, 5.0),
         _ => (15.0, 15.0),
     }

@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 
 use crate::config::NumCtx;
 use crate::conversation::Tokens;
-use crate::measure::afford::{Afforded, Machine};
+use crate::measure::afford::fits::WORTH_RAM;
+use crate::measure::afford::{Afforded, Machine, OnGpu};
+use crate::measure::hardware::room::size;
 use crate::upstream::{Kind, Loaded, Upstream};
 
 /// A decision stands as long as what fits now is at least this share of it …
@@ -31,6 +33,28 @@ pub struct Decision {
     pub because: String,
     /// Which file it was decided for.
     pub(super) file: String,
+    /// What it is to take, where all of it is to be on the GPU.
+    pub(super) on_gpu: Option<OnGpu>,
+}
+
+/// A window that was to fit the GPU and did not: from then on none that large is decided for this file, unless clearly more
+/// fits than was thought then.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Ceiling {
+    file: String,
+    /// What was thought to fit (tokens).
+    thought: Tokens,
+    /// What is tried since (tokens).
+    most: Tokens,
+}
+
+/// What the server did not put where it was to be; told once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Spill {
+    /// The window it was loaded with (tokens).
+    pub(super) window: Tokens,
+    /// What happened, and what was done about it.
+    pub(super) why: String,
 }
 
 /// How it is going with the window a model is to have.
@@ -52,6 +76,10 @@ pub(super) struct Goal {
     pub(super) yielded: Option<(String, Instant)>,
     /// The server could not load what was decided.
     pub(super) gave_up: bool,
+    /// What our loads spilled to RAM, remembered.
+    pub(super) ceiling: Option<Ceiling>,
+    /// What the last load spilled to RAM.
+    pub(super) spill: Option<Spill>,
 }
 
 impl Goal {
@@ -127,7 +155,11 @@ impl Goal {
 
     /// The decision for what fits now, in the light of the last one and of what is loaded.
     pub(super) fn settle_on(&self, afforded: &Afforded, loaded: &Loaded) -> Result<Decision, String> {
-        let fits = afforded.fits.best.ok_or_else(|| afforded.fits.because.clone())?;
+        let thought = afforded.fits.best.ok_or_else(|| afforded.fits.because.clone())?;
+        let ceiling = self.ceiling.as_ref().filter(|ceiling| {
+            ceiling.file == afforded.file && f64::from(thought) <= f64::from(ceiling.thought) * STANDS_TO
+        });
+        let fits = ceiling.map_or(thought, |ceiling| thought.min(ceiling.most));
         let near = |n: Tokens| {
             let ratio = f64::from(fits) / f64::from(n.max(1));
             (STANDS_FROM..=STANDS_TO).contains(&ratio)
@@ -144,9 +176,59 @@ impl Goal {
         if let Some(num_ctx) = there.filter(over) {
             let because =
                 format!("loaded already with {num_ctx}, near enough to the {fits} that fit; {}", afforded.fits.because);
-            return Ok(Decision { num_ctx, because, file });
+            return Ok(Decision { num_ctx, because, file, on_gpu: afforded.on_gpu.filter(|_| num_ctx <= fits) });
         }
-        Ok(Decision { num_ctx: fits, because: afforded.fits.because.clone(), file })
+        let because = if fits < thought {
+            format!(
+                "{thought} were thought to fit, but the server put a part of that in RAM; {}",
+                afforded.fits.because
+            )
+        } else {
+            afforded.fits.because.clone()
+        };
+        Ok(Decision { num_ctx: fits, because, file, on_gpu: afforded.on_gpu })
+    }
+
+    /// Looks at what our load came to. A window that was to be on the GPU whole and is not is lowered by what is too much:
+    /// the one to load instead, once for a file; `None` where all is as it was to be, or nothing can be done.
+    pub(super) fn spilled(&mut self, loaded: &Loaded) -> Option<Tokens> {
+        let decision = self.decision.as_mut().filter(|decision| self.set == Some(decision.num_ctx))?;
+        let (window, expected) = (decision.num_ctx, decision.on_gpu?);
+        let held = loaded.held.filter(|_| !loaded.provisional && loaded.window == Some(window))?;
+        let in_ram = held.total.saturating_sub(held.device);
+        // The server may count what stays in RAM anyway, or not; the least it moves there is a block.
+        if in_ram <= expected.host.saturating_add(expected.block / 2) {
+            return None;
+        }
+        let over = in_ram.saturating_sub(expected.host);
+        let fewer = u32::try_from(over.div_ceil(expected.per_token)).unwrap_or(Tokens::MAX);
+        let lower = window.saturating_sub(fewer) / 256 * 256;
+        let worth = loaded.trained.unwrap_or(WORTH_RAM).min(WORTH_RAM);
+        let again = self.ceiling.as_ref().is_some_and(|ceiling| ceiling.file == decision.file);
+        let told = format!(
+            "{window} tokens were to fit the GPU, but the server put {} of {} in RAM (/api/ps size and size_vram)",
+            size(in_ram),
+            size(held.total)
+        );
+        let (lower, then) = match (again, lower >= worth) {
+            (true, _) => (None, "it stays so, for it was lowered before".to_owned()),
+            (_, false) => (None, format!("it stays so, for what would fit is less than {worth}")),
+            _ => (Some(lower), format!("it is loaded with {lower} instead")),
+        };
+        self.spill = Some(match self.spill.take() {
+            // It was lowered a moment ago.
+            Some(first) => {
+                Spill { why: format!("{}; {} of that are in RAM all the same", first.why, size(in_ram)), ..first }
+            }
+            None => Spill { window, why: format!("{told}; {then}") },
+        });
+        // Whatever became of it, it was looked at once.
+        decision.on_gpu = None;
+        let lower = lower?;
+        self.ceiling = Some(Ceiling { file: decision.file.clone(), thought: window, most: lower });
+        (decision.num_ctx, decision.because, self.set) = (lower, told, Some(lower));
+        decision.on_gpu = Some(expected);
+        Some(lower)
     }
 
     /// Another program loaded it otherwise: once it is loaded back, then the other has its way until it is unloaded.

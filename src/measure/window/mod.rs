@@ -165,7 +165,7 @@ impl Windows {
         mut goal: Goal,
     ) -> Result<(Loaded, Goal), Error> {
         let loaded = upstream.loaded(model).await?;
-        goal.found = None;
+        (goal.found, goal.spill) = (None, None);
         if upstream.kind() != Some(Kind::Ollama) || model.is_empty() {
             goal.cannot(num_ctx, upstream);
             return Ok((loaded, goal));
@@ -184,7 +184,13 @@ impl Windows {
             }
             Err(why) => return Err(why),
         }
-        let loaded = upstream.loaded(model).await?;
+        let mut loaded = upstream.loaded(model).await?;
+        // At most twice: what was lowered once is not lowered again, only told.
+        for _ in 0..2 {
+            let Some(lower) = goal.spilled(&loaded) else { break };
+            upstream.load(model, Some(lower)).await?;
+            loaded = upstream.loaded(model).await?;
+        }
         goal.settle(&loaded);
         Ok((loaded, goal))
     }
@@ -279,6 +285,10 @@ fn window(entry: &Entry, num_ctx: &NumCtx) -> Window {
 
 /// What happened between two looks, or at the first one between what was asked for and what was got.
 fn change(before: Option<&Window>, now: &Window, entry: &Entry) -> Option<Change> {
+    if let Some(spill) = &entry.goal.spill {
+        let was = before.and_then(|before| before.tokens).or(Some(spill.window));
+        return Some(Change { was, found: Some(spill.window), now: now.tokens, why: spill.why.clone() });
+    }
     let was = match before {
         Some(before) => before.tokens,
         None => entry.goal.set,

@@ -17,6 +17,7 @@ fn afforded(best: u32, file: &str) -> Afforded {
         divided: false,
         whole: Some(best),
         notes: Vec::new(),
+        on_gpu: None,
     }
 }
 

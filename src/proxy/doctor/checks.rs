@@ -4,6 +4,7 @@ use std::path::Path;
 
 use super::{Finding, Seen, Server, Severity, loaded_window};
 use crate::config::{Config, NumCtx, Problem};
+use crate::measure::hardware::room::size;
 use crate::measure::hardware::{GpuMemory, Hardware};
 use crate::proxy::grouped;
 use crate::upstream::{Kind, KindHint, ModelInfo, SMALLEST_DEFAULT_WINDOW, Upstream, client};
@@ -94,6 +95,27 @@ pub(super) fn model(config: &Config, upstream: &Upstream, model: &ModelInfo, see
         add(Severity::Warning, message, "a smaller model, or one of fewer bits a weight".into());
         return;
     };
+    if let (Some(held), Some(window)) = (loaded.and_then(|loaded| loaded.held), window)
+        && held.device > 0
+        && let Some(fits) = afforded.fits.gpu
+    {
+        let in_ram = held.total.saturating_sub(held.device);
+        // What never is on the GPU is about that much.
+        if in_ram > held.total / 10 {
+            let message = format!(
+                "{id} is loaded with {}, and {} of its {} are in RAM, which is slow",
+                grouped(window),
+                size(in_ram),
+                size(held.total)
+            );
+            let fix = if fits < window {
+                format!("num_ctx = \"fit\" in [window], or --num-ctx fit: {} fit the GPU", grouped(fits))
+            } else {
+                "unload it, so that it is loaded anew: by what is free now it fits the GPU".to_owned()
+            };
+            add(Severity::Warning, message, fix);
+        }
+    }
     let larger = if ollama {
         format!("num_ctx = \"fit\" in [window], or --num-ctx fit: {} fit", grouped(best))
     } else {

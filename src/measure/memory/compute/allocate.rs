@@ -35,23 +35,24 @@ impl Chunk {
         offset
     }
 
-    /// Gives a block back and joins it with its neighbors.
+    /// Gives a block back and joins it with a neighbor, and then that with its own (`ggml_dyn_tallocr_free_bytes`). What
+    /// has no bytes leaves an empty block behind, across which blocks are not joined: that is how ggml does it.
     fn give(&mut self, offset: u64, size: u64) {
-        if size == 0 {
-            return;
-        }
-        let at = self.free.partition_point(|block| block.0 < offset);
         let end = offset.saturating_add(size);
-        let joins_next = self.free.get(at).is_some_and(|block| block.0 == end);
-        let joins_previous = at > 0 && self.free[at - 1].0.saturating_add(self.free[at - 1].1) == offset;
-        match (joins_previous, joins_next) {
-            (true, true) => {
-                self.free[at - 1].1 = self.free[at - 1].1.saturating_add(size).saturating_add(self.free[at].1);
-                self.free.remove(at);
-            }
-            (true, false) => self.free[at - 1].1 = self.free[at - 1].1.saturating_add(size),
-            (false, true) => self.free[at] = (offset, self.free[at].1.saturating_add(size)),
-            (false, false) => self.free.insert(at, (offset, size)),
+        let ends = |block: &(u64, u64)| block.0.saturating_add(block.1);
+        let Some(at) = self.free.iter().position(|block| ends(block) == offset || end == block.0) else {
+            // Empty blocks upset the order now and then: ggml looks for the first that is not before.
+            let at = self.free.iter().position(|block| block.0 >= offset).unwrap_or(self.free.len());
+            return self.free.insert(at, (offset, size));
+        };
+        let before = ends(&self.free[at]) == offset;
+        let block = &mut self.free[at];
+        *block = (if before { block.0 } else { offset }, block.1.saturating_add(size));
+        let first = if before { Some(at) } else { at.checked_sub(1) };
+        let Some(first) = first else { return };
+        if self.free.get(first + 1).is_some_and(|next| next.0 == ends(&self.free[first])) {
+            self.free[first].1 = self.free[first].1.saturating_add(self.free[first + 1].1);
+            self.free.remove(first + 1);
         }
     }
 }

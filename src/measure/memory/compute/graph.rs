@@ -206,7 +206,7 @@ impl Graph {
         let root = self.at(of).view_of.unwrap_or(of);
         // ggml_nbytes: from the first element to the end of the last.
         let span = (0..4).map(|dim| ne[dim].saturating_sub(1).saturating_mul(nb[dim]));
-        let bytes = span.fold(nb[0], u64::saturating_add);
+        let bytes = if ne.contains(&0) { 0 } else { span.fold(nb[0], u64::saturating_add) };
         let source = self.at(of);
         let tensor = Tensor {
             ne,

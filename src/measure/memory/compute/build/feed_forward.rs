@@ -185,9 +185,21 @@ impl Builder<'_> {
         if used == 1 { self.g.same(&[sum]) } else { sum }
     }
 
+    /// Experts; some work on a narrower input than the router's (src/models/nemotron-h.cpp, `ffn_latent`).
+    fn routed(&mut self, layer: usize, cur: Id) -> Option<Id> {
+        let early = self.early_logits.take();
+        let Some(down) = self.weight(layer, "ffn_latent_down.weight") else { return self.experts(layer, cur, early) };
+        let router = self.weight(layer, "ffn_gate_inp.weight")?;
+        let narrow = self.g.matmul(down, cur);
+        let logits = self.g.matmul(router, cur);
+        let routed = self.experts(layer, narrow, Some(logits))?;
+        let up = self.weight(layer, "ffn_latent_up.weight");
+        Some(up.map_or(routed, |up| self.g.matmul(up, routed)))
+    }
+
     /// The feed-forward part of a block, whatever it is; `None` where it has none.
     pub(super) fn feed_forward(&mut self, layer: usize, cur: Id) -> Option<Id> {
-        let Some(routed) = self.experts(layer, cur, None) else { return self.dense(layer, cur, "") };
+        let Some(routed) = self.routed(layer, cur) else { return self.dense(layer, cur, "") };
         let Some(mut shared) = self.dense(layer, cur, "_shexp") else {
             // Some keep a dense part beside the experts.
             return match self.style.beside && self.has(layer, "ffn_down.weight") {

@@ -12,13 +12,24 @@ impl Builder<'_> {
         if self.streams_of_embeddings() > 1 {
             return self.streamed_layer(layer, input, extra);
         }
+        if self.is_rwkv() {
+            return self.rwkv_layer(layer, input, last);
+        }
         let normed = self.pre_norm(layer, input);
         if kind.state.is_some() && kind.attention.is_some() {
             return self.both(layer, input, normed, last);
         }
+        // A norm of attention's own beside that of the feed-forward part (src/models/falcon.cpp).
+        let own = self.has(layer, "attn_norm_2.weight") && model.arch == "falcon";
+        let reads = if own { self.norm(input, layer, "attn_norm_2") } else { normed };
+        if model.arch == "smallthinker" {
+            // The router reads what the block does, not what attention made of it.
+            let router = self.weight(layer, "ffn_gate_inp.weight");
+            self.early_logits = router.map(|router| self.g.matmul(router, input));
+        }
         let mixed = match (kind.state.is_some(), kind.attention) {
             (true, _) => Some(self.recurrent(layer, normed)),
-            (false, Some(at)) if at.heads > 0 || model.mla.is_some() => Some(self.attention_part(layer, normed, at)),
+            (false, Some(at)) if at.heads > 0 || model.mla.is_some() => Some(self.attention_part(layer, reads, at)),
             _ => None,
         };
         let Some(mut mixed) = mixed else {
@@ -35,18 +46,29 @@ impl Builder<'_> {
         let mut input = input;
         if last && self.style.early_rows {
             (mixed, input) = (self.wanted_rows(mixed), self.wanted_rows(input));
+            self.early_logits = self.early_logits.map(|logits| self.wanted_rows(logits));
         }
-        if self.style.parallel && !self.has(layer, "ffn_norm.weight") {
-            let source = if last && self.style.early_rows { self.wanted_rows(normed) } else { normed };
-            let high = self.feed_forward(layer, source).unwrap_or(source);
-            if self.model.arch == "phi2" {
-                let sum = self.g.each(&[mixed, high]);
-                return self.g.each(&[sum, input]);
-            }
-            let sum = self.g.each(&[high, input]);
-            return self.g.each(&[sum, mixed]);
+        if self.style.parallel && (self.model.arch == "gptneox" || !self.has(layer, "ffn_norm.weight")) {
+            return self.parallel_half(layer, (input, normed, mixed), last);
         }
         self.second_half(layer, input, mixed, extra, last)
+    }
+
+    /// The feed-forward part beside attention: both read the same input.
+    fn parallel_half(&mut self, layer: usize, (input, normed, mixed): (Id, Id, Id), last: bool) -> Id {
+        let source = match self.model.arch.as_str() {
+            "gptneox" => self.norm(input, layer, "ffn_norm"),
+            _ if last && self.style.early_rows => self.wanted_rows(normed),
+            _ => normed,
+        };
+        let high = self.feed_forward(layer, source).unwrap_or(source);
+        let (first, second, third) = match self.model.arch.as_str() {
+            "phi2" => (mixed, high, input),
+            "falcon" => (high, mixed, input),
+            _ => (high, input, mixed),
+        };
+        let sum = self.g.each(&[first, second]);
+        self.g.each(&[sum, third])
     }
 
     fn pre_norm(&mut self, layer: usize, input: Id) -> Id {

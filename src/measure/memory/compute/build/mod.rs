@@ -7,6 +7,7 @@ mod feed_forward;
 mod layers;
 mod mla;
 mod recurrent;
+mod rwkv;
 mod sparse;
 mod style;
 
@@ -35,6 +36,10 @@ pub(super) struct Builder<'a> {
     inputs: Inputs,
     /// The cells that the last indexer chose.
     chosen: Option<Id>,
+    /// RWKV 7's values of the first block, which all others come back to.
+    first_value: Option<Id>,
+    /// What the router says, where it reads the block's input.
+    early_logits: Option<Id>,
     /// The embeddings as they came in, all parts.
     looked_up: Id,
     /// The caches of the layers that own one: keys, values.
@@ -89,6 +94,8 @@ pub(super) fn build(model: &Model, settings: &Settings, window: &Window, pinned:
         full_offload: full_offload && pinned,
         inputs: Inputs::default(),
         chosen: None,
+        early_logits: None,
+        first_value: None,
         looked_up: 0,
         caches: vec![None; model.layers.len()],
     };

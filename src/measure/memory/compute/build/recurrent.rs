@@ -24,7 +24,7 @@ impl Builder<'_> {
     }
 
     /// The caches of a recurrent layer: rows of the convolution and of the state.
-    fn states(&mut self, layer: usize) -> (Id, Id) {
+    pub(super) fn states(&mut self, layer: usize) -> (Id, Id) {
         let state =
             self.model.layers[layer].state.unwrap_or(super::super::super::shape::State { conv: 0, recurrent: 0 });
         let rows = self.settings.sequences().saturating_mul(self.settings.rollback.saturating_add(1));
@@ -34,7 +34,7 @@ impl Builder<'_> {
     }
 
     /// `build_rs`: the states of this batch, and a copy of the others. A `scan` reads them from the cache itself.
-    fn gather(&mut self, states: Id, scan: impl FnOnce(&mut Self, Id, Id) -> Option<Id>) -> Id {
+    pub(super) fn gather(&mut self, states: Id, scan: impl FnOnce(&mut Self, Id, Id) -> Option<Id>) -> Id {
         let width = self.g.ne(states)[0];
         let Some((copy, main, tail)) = self.inputs.state_copy else { return states };
         let shape = self.g.ne(states);
@@ -79,7 +79,7 @@ impl Builder<'_> {
     }
 
     /// Puts the last states back.
-    fn keep_state(&mut self, cache: Id, scanned: Id, width: u64) {
+    pub(super) fn keep_state(&mut self, cache: Id, scanned: Id, width: u64) {
         let size = width.saturating_mul(self.seqs);
         let last = self.g.view(scanned, [size, 1, 1, 1]);
         let place = self.g.view(cache, [size, 1, 1, 1]);

@@ -105,12 +105,16 @@ impl Style {
                 "starcoder2",
                 "gptj",
                 "cohere2moe",
+                "rwkv6",
+                "rwkv7",
             ]),
             rope: match arch {
                 "jamba" | "nemotron_h" | "nemotron_h_moe" | "bloom" | "mpt" | "gpt2" | "starcoder" | "jais"
-                | "kimi-linear" => Rope::None,
+                | "refact" | "kimi-linear" => Rope::None,
+                // The one of 13B (src/models/baichuan.cpp).
+                "baichuan" if model.blocks == 40 => Rope::None,
                 "granitehybrid" if model.number("rope.scaling.finetuned") == 0 => Rope::None,
-                "cohere2" | "cohere2moe" | "exaone4" | "exaone-moe" => Rope::Sliding,
+                "cohere2" | "cohere2moe" | "exaone4" | "exaone-moe" | "smallthinker" => Rope::Sliding,
                 "llama4" if model.window.is_some() => Rope::AllBut(4),
                 "smollm3" | "afmoe" => Rope::AllBut(4),
                 _ => Rope::All,
@@ -154,17 +158,8 @@ impl Style {
             scaled_weights: model.has_number("expert_weights_scale")
                 && model.floats.get("expert_weights_scale") != Some(&1.0),
             beside: is(&["arctic", "grok"]),
-            parallel: is(&[
-                "falcon",
-                "gptneox",
-                "gptj",
-                "phi2",
-                "command-r",
-                "cohere2",
-                "cohere2moe",
-                "plamo",
-                "codeshell-none",
-            ]),
+            parallel: is(&["falcon", "gptj", "phi2", "command-r", "cohere2", "cohere2moe", "plamo"])
+                || (arch == "gptneox" && model.number("use_parallel_residual") != 0),
             residual_first: match arch {
                 "lfm2" | "lfm2moe" | "jamba" => (true, true),
                 "openelm" => (true, false),
@@ -183,13 +178,11 @@ impl Style {
 
 /// Architectures whose graph is not built here node by node.
 const ESTIMATED: &[&str] = &[
-    "arctic",
     "bailingmoe3",
     "bert",
     "chameleon",
     "clef",
     "cogvlm",
-    "deci",
     "deepseek4",
     "dflash",
     "dots3note",
@@ -206,7 +199,6 @@ const ESTIMATED: &[&str] = &[
     "jina-bert-v2",
     "jina-bert-v3",
     "kimi-k3",
-    "kimi-linear",
     "llada",
     "llada-moe",
     "minimax-01",
@@ -221,10 +213,7 @@ const ESTIMATED: &[&str] = &[
     "qwen3tts",
     "qwen4exp",
     "rnd1",
-    "arwkv7",
-    "rwkv6",
     "rwkv6qwen2",
-    "rwkv7",
     "t5",
     "t5encoder",
     "talkie",

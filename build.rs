@@ -1,0 +1,49 @@
+//! With the feature `engine`: compiles the C++ edge of the memory dry run (`src/engine/dry_run/memory.cpp`) against the
+//! sources of the very llama.cpp that llama-cpp-sys-2 built. Does nothing else.
+
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    #[cfg(feature = "engine")]
+    engine::compile();
+}
+
+#[cfg(feature = "engine")]
+mod engine {
+    use std::path::{Path, PathBuf};
+
+    const EDGE: &str = "src/engine/dry_run/memory.cpp";
+
+    pub(super) fn compile() {
+        println!("cargo::rerun-if-changed={EDGE}");
+        let sources = sources().expect(
+            "llama.cpp's sources were not found beside what llama-cpp-sys-2 built: run `cargo clean -p llama-cpp-sys-2` and \
+             build again, or build with --no-default-features (without the engine)",
+        );
+        cc::Build::new()
+            .cpp(true)
+            .std("c++17")
+            .file(EDGE)
+            .includes(["src", "include", "ggml/include", "ggml/src"].map(|folder| sources.join(folder)))
+            .compile("windowsill_dry_run");
+    }
+
+    /// Where llama-cpp-sys-2 had CMake build llama.cpp from; CMake's own record of its build says so.
+    fn sources() -> Option<PathBuf> {
+        let told = std::env::var_os("DEP_LLAMA_GGML_CMAKE_DIR").map(PathBuf::from);
+        let told = told.iter().filter_map(|folder| folder.parent()?.parent());
+        // A target folder that was moved: our own output is its neighbor.
+        let ours = PathBuf::from(std::env::var_os("OUT_DIR")?);
+        let builds = ours.parent()?.parent()?;
+        let neighbors = std::fs::read_dir(builds).into_iter().flatten().flatten().map(|entry| entry.path());
+        let neighbors = neighbors
+            .filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("llama-cpp-sys-2-")));
+        told.map(Path::to_owned).chain(neighbors.map(|path| path.join("out"))).find_map(|out| source_of(&out))
+    }
+
+    fn source_of(out: &Path) -> Option<PathBuf> {
+        let cache = std::fs::read_to_string(out.join("build/CMakeCache.txt")).ok()?;
+        let home = cache.lines().find_map(|line| line.strip_prefix("CMAKE_HOME_DIRECTORY:INTERNAL="))?;
+        let home = PathBuf::from(home.trim());
+        home.join("src/llama-ext.h").is_file().then_some(home)
+    }
+}

@@ -1,0 +1,162 @@
+//! The edge to C: the functions of `memory.cpp`, and a model opened by them. The only unsafe code of this program.
+
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, CString, c_char};
+use std::path::Path;
+use std::ptr::NonNull;
+
+use super::{Ask, Sides, Told};
+
+/// As `sill_asked` in memory.cpp.
+#[repr(C)]
+struct RawAsked {
+    n_ctx: u32,
+    n_batch: u32,
+    n_ubatch: u32,
+    n_seq_max: u32,
+    n_outputs_max: u32,
+    n_rs_seq: u32,
+    type_k: u32,
+    type_v: u32,
+    flash_attn: u8,
+    swa_full: u8,
+    kv_unified: u8,
+    offload_kqv: u8,
+}
+
+/// As `sill_told` in memory.cpp: first what is on devices, then what is in RAM.
+#[repr(C)]
+#[derive(Default)]
+struct RawTold {
+    model: [u64; 2],
+    context: [u64; 2],
+    compute: [u64; 2],
+    n_ctx: u64,
+    n_ctx_seq: u64,
+}
+
+/// A model on the other side.
+#[repr(C)]
+struct RawModel {
+    _private: [u8; 0],
+}
+
+unsafe extern "C" {
+    fn sill_version() -> *const c_char;
+    fn sill_devices(names: *mut c_char, room: usize);
+    fn sill_open(
+        path: *const c_char,
+        gpu: bool,
+        layers: i32,
+        cpu_moe: i32,
+        why: *mut c_char,
+        room: usize,
+    ) -> *mut RawModel;
+    fn sill_close(model: *mut RawModel);
+    fn sill_cost(
+        model: *mut RawModel,
+        asked: *const RawAsked,
+        told: *mut RawTold,
+        why: *mut c_char,
+        room: usize,
+    ) -> bool;
+}
+
+/// A text that the other side fills in.
+struct Words([c_char; 1024]);
+
+impl Words {
+    fn new() -> Words {
+        Words([0; 1024])
+    }
+
+    /// What was filled in, without what could disturb a terminal.
+    fn text(&self) -> String {
+        // The other side always ends it; an array without an end is read as empty.
+        let bytes: Vec<u8> = self.0.iter().map(|c| c.to_ne_bytes()[0]).collect();
+        let text = CStr::from_bytes_until_nul(&bytes).map(CStr::to_string_lossy).unwrap_or_default();
+        text.trim().chars().map(|c| if c.is_control() && c != '\n' { ' ' } else { c }).collect()
+    }
+}
+
+/// llama.cpp's version in this build.
+pub(super) fn version() -> String {
+    // SAFETY: it takes nothing and returns a string constant, which ends in NUL and lives as long as the program.
+    unsafe { CStr::from_ptr(sill_version()) }.to_string_lossy().into_owned()
+}
+
+/// The GPUs that this build has backends for, by name.
+pub(super) fn devices() -> Vec<String> {
+    let mut names = Words::new();
+    // SAFETY: it writes at most so many bytes into the array, the last a NUL.
+    unsafe { sill_devices(names.0.as_mut_ptr(), names.0.len()) };
+    names.text().lines().map(str::to_owned).collect()
+}
+
+/// Whether there is a GPU, the layers there, and the blocks whose experts are not: as in [`Ask`].
+pub(super) type Place = (bool, i32, i32);
+
+/// Where a question wants the model.
+pub(super) fn place(ask: &Ask) -> Place {
+    (ask.gpu, ask.layers, ask.cpu_moe)
+}
+
+/// A model that llama.cpp opened without its tensors.
+pub(super) struct Opened {
+    model: NonNull<RawModel>,
+}
+
+impl Opened {
+    /// Opens a file for questions of one [`place`].
+    pub(super) fn open(file: &Path, (gpu, layers, cpu_moe): Place) -> Result<Opened, String> {
+        let path = file.to_str().ok_or("its name is not UTF-8")?;
+        let path = CString::new(path).map_err(|_| "its name has a zero byte")?;
+        let mut why = Words::new();
+        // SAFETY: the path ends in NUL and outlives the call; `why` is written within its length. What is returned is null
+        // or a model that nobody else has.
+        let model = unsafe { sill_open(path.as_ptr(), gpu, layers, cpu_moe, why.0.as_mut_ptr(), why.0.len()) };
+        NonNull::new(model).map(|model| Opened { model }).ok_or_else(|| why.text())
+    }
+
+    /// What a context would take.
+    pub(super) fn cost(&mut self, ask: &Ask) -> Result<Told, String> {
+        let asked = RawAsked {
+            n_ctx: ask.n_ctx,
+            n_batch: ask.n_batch,
+            n_ubatch: ask.n_ubatch,
+            n_seq_max: ask.sequences,
+            n_outputs_max: ask.outputs,
+            n_rs_seq: ask.rollback,
+            type_k: ask.type_k,
+            type_v: ask.type_v,
+            flash_attn: ask.flash_attn.into(),
+            swa_full: ask.swa_full.into(),
+            kv_unified: ask.unified.into(),
+            offload_kqv: ask.kv_offload.into(),
+        };
+        let (mut told, mut why) = (RawTold::default(), Words::new());
+        // SAFETY: the model is open until `self` is dropped, and `&mut self` keeps others away from it; both structs are
+        // laid out as on the other side and outlive the call; `why` is written within its length.
+        let done =
+            unsafe { sill_cost(self.model.as_ptr(), &raw const asked, &raw mut told, why.0.as_mut_ptr(), why.0.len()) };
+        if !done {
+            return Err(why.text());
+        }
+        let sides = |[device, host]: [u64; 2]| Sides { device, host };
+        Ok(Told {
+            weights: sides(told.model),
+            context: sides(told.context),
+            compute: sides(told.compute),
+            n_ctx: told.n_ctx,
+            n_ctx_seq: told.n_ctx_seq,
+        })
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        // SAFETY: it was opened by `sill_open`, is closed nowhere else, and all its contexts are gone.
+        unsafe { sill_close(self.model.as_ptr()) };
+    }
+}

@@ -1,0 +1,224 @@
+//! The process that dry runs happen in, from both sides. It is asked a line of JSON at a time and answers with one.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Ask, Covers, Told};
+
+/// The hidden command of this program that [`work`]s.
+const COMMAND: &str = "dry-run-worker";
+
+/// How long one answer may take; the largest models take seconds.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Bytes of complaints that are kept.
+const COMPLAINTS: u64 = 64 << 10;
+
+/// What the process answers: first what it covers, then to each question in turn.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Answer {
+    Covers(Covers),
+    Told(Told),
+    Refused(String),
+}
+
+/// Dry runs of one file, in a process that is ended with this. Where llama.cpp gave up over a question, the next is put to
+/// another process.
+#[derive(Debug)]
+pub struct DryRun {
+    program: PathBuf,
+    file: PathBuf,
+    worker: Worker,
+    covers: Covers,
+}
+
+impl DryRun {
+    /// Starts the process: `program` is this program.
+    ///
+    /// # Errors
+    /// Why it does not start, in words.
+    pub fn start(program: &Path, file: &Path) -> Result<DryRun, String> {
+        let (worker, covers) = Worker::start(program, file)?;
+        Ok(DryRun { program: program.to_owned(), file: file.to_owned(), worker, covers })
+    }
+
+    /// What its figures cover.
+    pub fn covers(&self) -> &Covers {
+        &self.covers
+    }
+
+    /// What a context would take.
+    ///
+    /// # Errors
+    /// Why llama.cpp does not set it up, or that it ended over it, in words.
+    pub fn ask(&mut self, ask: &Ask) -> Result<Told, String> {
+        if self.worker.gone {
+            (self.worker, _) = Worker::start(&self.program, &self.file)?;
+        }
+        self.worker.ask(ask)
+    }
+}
+
+/// One process.
+#[derive(Debug)]
+struct Worker {
+    child: Child,
+    questions: ChildStdin,
+    answers: Receiver<String>,
+    /// It does not answer any more.
+    gone: bool,
+}
+
+impl Worker {
+    fn start(program: &Path, file: &Path) -> Result<(Worker, Covers), String> {
+        let mut child = Command::new(program)
+            .arg(COMMAND)
+            .arg(file)
+            // Else ggml has a debugger look at it before it gives up.
+            .env("GGML_NO_BACKTRACE", "1")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(|e| format!("{} cannot be run: {e}", program.display()))?;
+        let (Some(questions), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err("its input and output cannot be had".into());
+        };
+        let (send, answers) = channel();
+        // Ends with the process, whose output it reads.
+        std::thread::spawn(move || {
+            for line in BufReader::new(output).lines().map_while(Result::ok) {
+                if send.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        let mut started = Worker { child, questions, answers, gone: false };
+        match started.answer()? {
+            Answer::Covers(covers) => Ok((started, covers)),
+            Answer::Refused(why) => Err(why),
+            Answer::Told(_) => Err("it answers what it was not asked".into()),
+        }
+    }
+
+    fn ask(&mut self, ask: &Ask) -> Result<Told, String> {
+        let mut line = serde_json::to_string(ask).map_err(|e| e.to_string())?;
+        line.push('\n');
+        // If it is gone, what it said at last tells more than the broken pipe.
+        let _ = self.questions.write_all(line.as_bytes()).and_then(|()| self.questions.flush());
+        match self.answer()? {
+            Answer::Told(told) => Ok(told),
+            Answer::Refused(why) => Err(why),
+            Answer::Covers(_) => Err("it answers what it was not asked".into()),
+        }
+    }
+
+    fn answer(&mut self) -> Result<Answer, String> {
+        let why = match self.answers.recv_timeout(PATIENCE) {
+            Ok(line) => match serde_json::from_str(&line) {
+                Ok(answer) => return Ok(answer),
+                Err(_) => "it answers what cannot be read".to_owned(),
+            },
+            Err(RecvTimeoutError::Timeout) => format!("llama.cpp did not answer in {} s", PATIENCE.as_secs()),
+            Err(RecvTimeoutError::Disconnected) => self.last_words(),
+        };
+        // What it answers from now on may be to another question.
+        self.gone = true;
+        Err(why)
+    }
+
+    /// Why the process ended: llama.cpp says so on standard error before it gives up.
+    fn last_words(&mut self) -> String {
+        let mut said = Vec::new();
+        if let Some(complaints) = self.child.stderr.take() {
+            let _ = complaints.take(COMPLAINTS).read_to_end(&mut said);
+        }
+        let said = String::from_utf8_lossy(&said).into_owned();
+        let line = said.lines().find(|line| line.contains("GGML_ASSERT") || line.contains("what():"));
+        let line = line.or_else(|| said.lines().find(|line| !line.trim().is_empty()));
+        // Not where its source lay when it was built.
+        let line = line.map(|line| match line.find("GGML_ASSERT").map(|at| line[..at].rfind('/')) {
+            Some(Some(slash)) => &line[slash + 1..],
+            _ => line,
+        });
+        let line: String = line.unwrap_or_default().chars().filter(|c| !c.is_control()).take(300).collect();
+        match line.trim() {
+            "" => "llama.cpp gave up on this file".to_owned(),
+            line => format!("llama.cpp gave up on this file: {line}"),
+        }
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        // It may be gone already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The process's side: answers until its input ends.
+///
+/// # Errors
+/// When nobody takes the answers.
+pub fn work(file: &Path, input: impl BufRead, mut output: impl Write) -> std::io::Result<()> {
+    let mut say = |answer: &Answer| {
+        serde_json::to_writer(&mut output, answer)?;
+        output.write_all(b"\n")?;
+        output.flush()
+    };
+    let mut kept = Kept::default();
+    say(&match Kept::covers() {
+        Some(covers) => Answer::Covers(covers),
+        None => Answer::Refused("this build has no llama.cpp in it (feature `engine`)".into()),
+    })?;
+    for line in input.lines() {
+        let answer = match serde_json::from_str::<Ask>(&line?) {
+            Ok(ask) => kept.cost(file, &ask).map_or_else(Answer::Refused, Answer::Told),
+            Err(why) => Answer::Refused(format!("the question cannot be read: {why}")),
+        };
+        say(&answer)?;
+    }
+    Ok(())
+}
+
+/// The model as it was last opened, and for what place.
+#[derive(Default)]
+struct Kept {
+    #[cfg(feature = "engine")]
+    model: Option<(super::native::Place, super::native::Opened)>,
+}
+
+#[cfg(feature = "engine")]
+impl Kept {
+    fn covers() -> Option<Covers> {
+        Some(Covers { version: super::native::version(), devices: super::native::devices() })
+    }
+
+    fn cost(&mut self, file: &Path, ask: &Ask) -> Result<Told, String> {
+        let place = super::native::place(ask);
+        let opened = match self.model.take().filter(|(there, _)| *there == place) {
+            Some((_, opened)) => opened,
+            None => super::native::Opened::open(file, place)?,
+        };
+        let (_, model) = self.model.insert((place, opened));
+        model.cost(ask)
+    }
+}
+
+#[cfg(not(feature = "engine"))]
+impl Kept {
+    fn covers() -> Option<Covers> {
+        None
+    }
+
+    fn cost(&mut self, _file: &Path, _ask: &Ask) -> Result<Told, String> {
+        Err("this build has no llama.cpp in it (feature `engine`)".into())
+    }
+}

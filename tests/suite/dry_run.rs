@@ -1,0 +1,268 @@
+//! `windowsill fit --method dry-run`: llama.cpp's own dry run, in a process of its own, against what llama.cpp said when
+//! the figures in `tests/data/memory` were recorded, and against the formulas.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+use windowsill::gguf::{Gguf, Kind};
+use windowsill::measure::afford::dry_run::Rehearsal;
+use windowsill::measure::memory::{Budget, GpuLayers, Model, Settings, Split, cost, largest, largest_near};
+
+use super::config::root;
+
+fn program() -> &'static Path {
+    Path::new(env!("CARGO_BIN_EXE_windowsill"))
+}
+
+fn data(path: &str) -> PathBuf {
+    root().join("tests/data/memory").join(path)
+}
+
+fn fit(args: &[&str]) -> Output {
+    Command::new(program()).arg("fit").args(args).output().unwrap()
+}
+
+/// A recorded dry run: of what model, with what settings, and what it took.
+struct Row {
+    model: String,
+    settings: Settings,
+    weights: Split,
+    context: Split,
+    compute: Split,
+}
+
+fn rows(file: &str) -> Vec<Row> {
+    let text = std::fs::read_to_string(data(file)).unwrap();
+    let mut lines = text.lines();
+    let columns: Vec<&str> = lines.next().unwrap().split(',').collect();
+    // Weights repacked depend on the CPU.
+    lines.filter(|line| !line.contains(",cpu_repack,")).map(|line| row(&columns, line)).collect()
+}
+
+fn row(columns: &[&str], line: &str) -> Row {
+    let cells: HashMap<&str, &str> = columns.iter().copied().zip(line.split(',')).collect();
+    let number = |name: &str| cells[name].parse::<u64>().unwrap();
+    let split = |name: &str| Split { device: number(&format!("{name}_dev")), host: number(&format!("{name}_host")) };
+    let placement = cells["placement"];
+    let settings = Settings {
+        type_k: Kind::named(cells["type_k"]).unwrap(),
+        type_v: Kind::named(cells["type_v"]).unwrap(),
+        parallel: number("n_seq_max"),
+        unified: number("kv_unified") == 1,
+        n_batch: number("n_batch"),
+        n_ubatch: number("n_ubatch"),
+        flash_attn: number("flash_attn") == 1,
+        swa_full: number("swa_full") == 1,
+        kv_offload: number("kv_offload") == 1,
+        gpu_layers: match placement {
+            "cpu" => GpuLayers::None,
+            "gpu_all" | "gpu_all_cpu_moe" => GpuLayers::All,
+            layers => GpuLayers::Last(layers[4..].trim_end_matches("_layers").parse().unwrap()),
+        },
+        cpu_moe: if placement == "gpu_all_cpu_moe" { u64::MAX } else { 0 },
+        outputs: number("n_outputs_max"),
+        ..Settings::libllama(number("n_ctx_req"))
+    };
+    let (weights, context, compute) = (split("model"), split("context"), split("compute"));
+    Row { model: cells["model"].to_owned(), settings, weights, context, compute }
+}
+
+/// The dry run here says, to the byte, what llama.cpp said elsewhere: the stand-in for a GPU, the placing of layers and
+/// experts, and every setting mean the same.
+#[test]
+fn dry_runs_are_those_that_were_recorded() {
+    for (file, folder, every) in [("ground_truth.csv", "headers", 5), ("kinds.csv", "kinds", 5)] {
+        let rows = rows(file);
+        let mut open: HashMap<&str, (Rehearsal, Model)> = HashMap::new();
+        let mut wrong = Vec::new();
+        for row in rows.iter().step_by(every) {
+            let (rehearsal, model) = open.entry(&row.model).or_insert_with(|| {
+                let path = data(&format!("{folder}/{}.gguf", row.model));
+                let model = Model::of(&Gguf::open(&path).unwrap()).unwrap();
+                (Rehearsal::of(program(), &path).unwrap_or_else(|why| panic!("{}: {why}", path.display())), model)
+            });
+            match rehearsal.cost(model, &row.settings) {
+                Ok(told) if (told.weights, told.context(), told.compute) == (row.weights, row.context, row.compute) => {
+                }
+                told => wrong.push(format!(
+                    "{} {:?}: {told:?}, recorded {:?} {:?} {:?}",
+                    row.model, row.settings, row.weights, row.context, row.compute
+                )),
+            }
+        }
+        assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), rows.len() / every, wrong.join("\n"));
+    }
+}
+
+/// What a search over dry runs finds, and what the formulas say.
+#[test]
+fn the_largest_window_by_formula_is_that_of_a_search_over_dry_runs() {
+    let f16 = Kind::named("f16").unwrap();
+    let q8 = Kind::named("q8_0").unwrap();
+    let mut tried = 0;
+    for name in
+        ["headers/smollm2-135m-instruct", "headers/gemma-3-270m", "headers/gpt-oss-20b", "kinds/jamba", "kinds/ds2"]
+    {
+        let path = data(&format!("{name}.gguf"));
+        let model = Model::of(&Gguf::open(&path).unwrap()).unwrap();
+        let rehearsal = Rehearsal::of(program(), &path).unwrap();
+        for (gpu_layers, kind, parallel, at) in [
+            (GpuLayers::None, f16, 1, 3000),
+            (GpuLayers::All, q8, 1, 12_000),
+            (GpuLayers::All, f16, 4, 20_000),
+            (GpuLayers::Last(4), f16, 2, 9000),
+        ] {
+            let settings =
+                Settings { gpu_layers, type_k: kind, type_v: kind, ..Settings::llama_server_parallel(at, parallel) };
+            let Ok(there) = rehearsal.cost(&model, &settings) else { continue };
+            // What this window takes, and half of the next step.
+            let next = rehearsal.cost(&model, &Settings { n_ctx: at + 256 * parallel, ..settings.clone() }).unwrap();
+            let middle = |a: u64, b: u64| a + b.saturating_sub(a) / 2;
+            let budget = Budget {
+                device: middle(there.device(), next.device()),
+                host: middle(there.host(), next.host()),
+                unified: false,
+            };
+            let step = 256 * parallel;
+            let searched = largest_near(at / step, 131_072 / step, |steps| {
+                let settings = Settings { n_ctx: steps * step, ..settings.clone() };
+                rehearsal.cost(&model, &settings).map(|cost| budget.lacks(&cost).is_none())
+            });
+            let searched = searched.unwrap() * step;
+            let formula = largest(&model, &settings, &budget, 131_072).unwrap().n_ctx;
+            assert!(formula <= searched && searched - formula <= step, "{name} {settings:?}: {formula}, {searched}");
+            assert_eq!(cost(&model, &settings).unwrap().context(), there.context(), "{name} {settings:?}");
+            tried += 1;
+        }
+    }
+    assert!(tried >= 15, "{tried}");
+}
+
+#[test]
+fn a_search_near_a_guess_ends_where_a_full_one_does() {
+    for most in [1, 2, 7, 100] {
+        for edge in 0..=most {
+            for guess in 0..=most + 3 {
+                let mut asked = 0;
+                let found = largest_near(guess, most, |steps| {
+                    asked += 1;
+                    assert!((1..=most).contains(&steps), "{steps} of {most}");
+                    Ok::<bool, ()>(steps <= edge)
+                });
+                assert_eq!(found, Ok(edge), "{guess} of {most}");
+                assert!(guess.min(most) != edge || asked <= 2, "{asked} for a good guess");
+            }
+        }
+    }
+}
+
+#[test]
+fn fit_says_what_its_dry_run_covers() {
+    let header = data("headers/llama-3.1-8b.gguf").display().to_string();
+    let run = |args: &[&str]| fit(&[&[header.as_str(), "--memory", "12GiB", "--ctx", "8192"], args].concat());
+    let text = |out: &Output| String::from_utf8(out.stdout.clone()).unwrap();
+    let json = |args: &[&str]| serde_json::from_slice::<Value>(&run(args).stdout).unwrap();
+    for layers in ["all", "0"] {
+        let by = |method: &str| json(&["--gpu-layers", layers, "--json", "--method", method]);
+        let (dry, formula, auto) = (by("dry-run"), by("formula"), by("auto"));
+        assert_eq!((&dry["rows"][0]["source"], &formula["rows"][0]["source"]), (&"dry-run".into(), &"formula".into()));
+        assert_eq!(dry["rows"][0]["total_bytes"], formula["rows"][0]["total_bytes"]);
+        assert_eq!((&dry["num_ctx"], &dry), (&formula["num_ctx"], &auto));
+    }
+    let gpu = text(&run(&["--gpu-layers", "all", "--method", "dry-run"]));
+    assert!(gpu.contains("no backend for a GPU") && gpu.contains("not in it"), "{gpu}");
+    let cpu = text(&run(&["--gpu-layers", "0", "--method", "dry-run"]));
+    assert!(cpu.contains("on the CPU"), "{cpu}");
+}
+
+/// llama.cpp ends the process over files that are made for it; windowsill says so and lives.
+#[test]
+fn files_that_llama_cpp_does_not_survive_are_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let whole = std::fs::read(data("headers/smollm2-135m-instruct.gguf")).unwrap();
+    let write = |name: &str, bytes: &[u8]| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, bytes).unwrap();
+        path.display().to_string()
+    };
+    let find = |key: &str| whole.windows(key.len()).position(|window| window == key.as_bytes()).unwrap() + key.len();
+    // Behind a key stands the kind of its value, and the value.
+    let with = |key: &str, value: u32| {
+        let mut bytes = whole.clone();
+        let at = find(key) + 4;
+        bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
+        bytes
+    };
+    for (name, bytes) in [
+        ("no-heads.gguf", with("llama.attention.head_count", 0)),
+        ("many-blocks.gguf", with("llama.block_count", 3000)),
+        ("wide.gguf", with("llama.embedding_length", 1 << 30)),
+        ("many-keys.gguf", with("llama.attention.head_count_kv", u32::MAX)),
+        ("cut.gguf", whole[..whole.len() / 2].to_vec()),
+        ("empty.gguf", Vec::new()),
+        ("text.gguf", b"GGUF is not all it takes".to_vec()),
+    ] {
+        let path = write(name, &bytes);
+        for method in ["formula", "dry-run", "auto"] {
+            let out = fit(&[&path, "--method", method, "--ctx", "4096"]);
+            let said = String::from_utf8_lossy(&out.stderr);
+            let code = out.status.code();
+            assert!(
+                code == Some(1) && said.starts_with("error: ") || code == Some(0),
+                "{name} {method}: {code:?} {said}"
+            );
+            assert!(!said.contains("panicked"), "{name} {method}: {said}");
+            assert!(method != "dry-run" || code == Some(1), "{name}: {}", String::from_utf8_lossy(&out.stdout));
+        }
+    }
+}
+
+/// Formulas against dry runs where they were recorded with other settings, or not at all: without KV offload, with a row of
+/// logits for each token, and with sequences that do not divide evenly.
+#[test]
+fn formulas_are_dry_runs_for_every_kind_of_model() {
+    let (f16, q8) = (Kind::named("f16").unwrap(), Kind::named("q8_0").unwrap());
+    let mut wrong = Vec::new();
+    let mut tried = 0;
+    for entry in std::fs::read_dir(data("kinds")).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_stem().unwrap().to_string_lossy().into_owned();
+        let model = Model::of(&Gguf::open(&path).unwrap()).unwrap();
+        let rehearsal = Rehearsal::of(program(), &path).unwrap();
+        for (gpu_layers, kv_offload) in
+            [(GpuLayers::None, true), (GpuLayers::All, true), (GpuLayers::Last(4), true), (GpuLayers::All, false)]
+        {
+            for (n_ctx, kind, parallel, flash_attn, outputs) in
+                [(4096, f16, 1, true, 0), (700, q8, 3, true, 3), (9000, f16, 2, false, 2)]
+            {
+                let basis = Settings::llama_server_parallel(n_ctx, parallel);
+                let settings =
+                    Settings { gpu_layers, kv_offload, type_k: kind, type_v: kind, flash_attn, outputs, ..basis };
+                let Ok(said) = cost(&model, &settings) else { continue };
+                // llama.cpp gives up over some of its own models with uneven sequences.
+                let Ok(truth) = rehearsal.cost(&model, &settings) else { continue };
+                tried += 1;
+                assert_eq!((said.context(), said.weights), (truth.context(), truth.weights), "{name} {settings:?}");
+                let bar = match name.as_str() {
+                    "gemma3n" => 0.15,
+                    "deci" | "granitehybrid" if !kv_offload => 0.25,
+                    "deci" | "granitehybrid" | "minicpm3" => 0.06,
+                    "step35" | "kimi-linear" => 0.03,
+                    _ => 0.001,
+                };
+                for (said, truth) in
+                    [(said.compute.device, truth.compute.device), (said.compute.host, truth.compute.host)]
+                {
+                    let off = (said as f64 - truth as f64) / (truth.max(1) as f64);
+                    if said.abs_diff(truth) > 4096 && off.abs() > bar {
+                        wrong.push(format!("{name} {:.1}% {said} {truth} {settings:?}", off * 100.0));
+                    }
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(tried > 600, "{tried}");
+}
