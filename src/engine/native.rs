@@ -43,6 +43,7 @@ pub struct Vocabulary {
     lines: Option<Tokens>,
     bos: String,
     eos: String,
+    enders: Vec<String>,
     counted: Mutex<LruCache<Digest, Tokens>>,
 }
 
@@ -83,8 +84,9 @@ impl Vocabulary {
         let cuts = Cuts::new(&specials);
         let lines = by_lines(&vocab, &header, &specials);
         let (bos, eos) = (piece(&vocab, vocab.bos()), piece(&vocab, vocab.eos()));
+        let enders = vocab.tokens().filter(|t| vocab.is_eog(*t)).map(|t| piece(&vocab, t)).filter(|t| !t.is_empty()).collect();
         let counted = Mutex::new(LruCache::new(NonZeroUsize::new(REMEMBERED).expect("not zero")));
-        Ok(Vocabulary { cuts, lines, bos, eos, counted, header, model })
+        Ok(Vocabulary { cuts, lines, bos, eos, enders, counted, header, model })
     }
 
     /// The tokens of a prompt, as llama-server counts them: its own special tokens are read as such wherever they stand,
@@ -106,6 +108,19 @@ impl Vocabulary {
             from = end;
         }
         out
+    }
+
+    /// The tokens of a part of a prompt, without what the tokenizer adds to a whole one.
+    pub fn part(&self, text: &str) -> Tokens {
+        let vocab = self.model.vocab();
+        let mut from = 0;
+        let mut piece = |end: usize| self.piece(&vocab, &text[std::mem::replace(&mut from, end)..end]);
+        self.cuts.ends(text).fold(0, |sum, end| sum.saturating_add(piece(end)))
+    }
+
+    /// The texts of the tokens that end a turn or a text.
+    pub fn enders(&self) -> &[String] {
+        &self.enders
     }
 
     /// The tokens of a prompt, the whole in one go: what [`Vocabulary::count`] must come to.

@@ -7,6 +7,7 @@ pub mod memory;
 pub mod model_file;
 pub mod own;
 pub mod process;
+pub mod spread;
 pub mod tokens;
 pub mod window;
 

@@ -17,7 +17,6 @@ use super::count::{CountError, Counted, Counter};
 use super::window::Window;
 use crate::conversation::{Conversation, Digest, Tokens};
 use crate::engine::FileId;
-use crate::plan::Cost;
 use crate::upstream::Upstream;
 
 /// Vocabularies kept: each takes some tens of megabytes.
@@ -210,13 +209,12 @@ impl Model {
         &self,
         upstream: &Upstream,
         body: &Bytes,
-        conversation: &Conversation,
-        weights: Vec<Cost>,
+        conversation: Conversation,
     ) -> Option<Counted> {
         let counter = Arc::clone(&self.counter);
-        let (body, talk) = (body.clone(), conversation.clone());
+        let body = body.clone();
         let foreign = self.is_foreign(upstream);
-        tokio::task::spawn_blocking(move || counter.counted(&body, &talk, &weights, foreign)).await.ok()?.ok()
+        tokio::task::spawn_blocking(move || counter.counted(&body, &conversation, foreign)).await.ok()?.ok()
     }
 
     /// Whether the server may render prompts otherwise than by the model's template, and cannot be asked for its count.

@@ -16,7 +16,8 @@ use crate::conversation::edit::{Edit, View};
 use crate::conversation::wire::openai_chat::{self, Request};
 use crate::conversation::{Conversation, Digest, Tokens, chain, repair};
 use crate::measure::window::Window;
-use crate::measure::{self, Known, Sureness, own, tokens};
+use crate::measure::count::Counted;
+use crate::measure::{self, Known, Sureness, own, spread, tokens};
 use crate::plan::emergency::{self, Refusal};
 use crate::plan::rewrite::{self, Out};
 use crate::plan::{self, Action, Facts, Lines, Plan, Policy, Regions};
@@ -28,10 +29,6 @@ const UNKNOWN_WINDOW: Tokens = 1 << 30;
 
 /// How often a plan is made anew because a count was higher than estimated.
 const PLANS: usize = 4;
-
-/// How often costs are scaled to an exact count: each is rounded up, which adds up over a long history and would put a
-/// prompt over a line that it is under.
-const SCALINGS: usize = 4;
 
 /// Share of the first line from which a prompt is counted instead of estimated.
 const COUNT_FROM: f64 = 0.9;
@@ -351,28 +348,14 @@ impl App {
             return (facts, sureness);
         }
         let out = rewrite::rewrite(conversation, &draft.old, &draft.policy.template);
-        match exact(draft, &bytes_of(draft.request, &out)).await {
+        let body = bytes_of(draft.request, &out);
+        match exact(draft, &body).await {
             Ok((exact, counted_by)) => {
-                // A person who asks for the regions gets the head as it is. For planning alone it is not worth the time.
-                let head = if attempt == Attempt::DryRun { self.counted_head(draft, &facts).await } else { None };
-                let keep_head = |facts: &mut Facts| {
-                    if let Some((system, tools)) = head {
-                        (facts.system, facts.tools) = (system, tools);
-                    }
-                };
-                keep_head(&mut facts);
-                let known = head.map_or(0, |(system, tools)| system + tools);
                 // The costs follow the count, so that lines are compared with what the server will see.
-                let mut total = plan::plan(conversation, &facts, &draft.policy).before.prompt();
-                for _ in 0..SCALINGS {
-                    let (theirs, ours) = (exact.saturating_sub(known), total.saturating_sub(known));
-                    emergency::scale(&mut facts, f64::from(theirs) / f64::from(ours.max(1)));
-                    keep_head(&mut facts);
-                    total = plan::plan(conversation, &facts, &draft.policy).before.prompt();
-                    if total <= exact {
-                        break;
-                    }
-                }
+                let shares = self.shares(draft, &out, &body, attempt).await;
+                let (counted, places) = shares.map_or((None, Vec::new()), |(c, p)| (Some(c), p));
+                let sum = |f: &Facts| plan::plan(conversation, f, &draft.policy).before.prompt();
+                spread::spread(&mut facts, counted.as_ref(), &places, exact, &sum);
                 draft.counted = Some((exact, counted_by));
                 (facts, counted_by)
             }
@@ -501,12 +484,24 @@ impl App {
         Error::cannot_fit(&draft.request.model, facts.window, &draft.source, &plan.after, plan.lines.limit)
     }
 
-    /// System and tools by the model's own vocabulary, where it is here.
-    async fn counted_head(&self, draft: &Draft<'_>, facts: &Facts) -> Option<(Tokens, Tokens)> {
-        let own = draft.own.as_ref()?;
-        let (body, conversation) = (&draft.request.body, &draft.request.conversation);
-        let counted = own.shares(draft.upstream, body, conversation, facts.costs.clone()).await?;
-        Some((counted.system, counted.tools))
+    /// The shares of the messages of a view by the model's own vocabulary, where it is here, and which of the client's
+    /// messages each is, if it is one as it came.
+    async fn shares(
+        &self,
+        draft: &Draft<'_>,
+        out: &[Out],
+        body: &Bytes,
+        attempt: Attempt,
+    ) -> Option<(Counted, Vec<Option<usize>>)> {
+        let own = draft.own.as_ref().filter(|_| attempt == Attempt::DryRun)?;
+        let conversation = &draft.request.conversation;
+        let view = openai_chat::parse(body).ok()?.conversation;
+        if view.system.len() != conversation.system.len() || view.system.len() + view.body.len() != out.len() {
+            return None;
+        }
+        let as_it_came = |o: &Out| o.at.filter(|at| conversation.body.get(*at).is_some_and(|m| *m.bytes() == o.bytes));
+        let places = out[view.system.len()..].iter().map(as_it_came).collect();
+        Some((own.shares(draft.upstream, body, view).await?, places))
     }
 
     /// Tokens of what an edit put in place.
