@@ -85,6 +85,8 @@ struct State {
     verified: bool,
     /// The server counts otherwise, and is right.
     differs: bool,
+    /// Our count and the server's, where they differ and nobody was told yet.
+    mismatch: Option<(Tokens, Tokens)>,
     /// What was counted of requests whose reply is still out.
     pending: VecDeque<Pending>,
     /// Messages, and the server's count less ours, of the last replies.
@@ -182,6 +184,7 @@ impl Model {
                 state.verified = true;
             } else if plain {
                 state.differs = true;
+                state.mismatch = Some((own, theirs));
                 warn!(
                     upstream = upstream.name(),
                     own,
@@ -225,6 +228,11 @@ impl Model {
     /// Tokens of a text on its own.
     pub fn text(&self, text: &str) -> Tokens {
         self.counter.text(text)
+    }
+
+    /// Our count and the server's, where the server counts otherwise: told once.
+    pub fn take_mismatch(&self) -> Option<(Tokens, Tokens)> {
+        self.state.lock().mismatch.take()
     }
 
     /// Learns what the server evaluated of a request that was said to have `told` tokens.

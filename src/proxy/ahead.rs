@@ -151,7 +151,7 @@ impl App {
             (prepared.chain.get(brief.covers.wrapping_sub(1)) == Some(&brief.chain)).then_some(brief.covers)
         });
         let Some(covers) = covers else { return false };
-        let costs = self.measure.costs(&prepared.request.conversation);
+        let costs = self.measure.costs(&prepared.request.model, &prepared.request.conversation);
         let since: Tokens = costs.iter().skip(covers).map(plan::Cost::total).sum();
         !economics::worth_a_summary(since, prepared.lines.brief)
     }

@@ -36,6 +36,10 @@ const COUNT_FROM: f64 = 0.9;
 /// The longest text that is counted with the vocabulary while a plan is made (bytes): a millisecond or two.
 const COUNTED_TEXT: usize = 64 * 1024;
 
+/// The longest request of which each message is counted where it comes near a line (bytes): some milliseconds. A person who
+/// asks for the regions gets them whatever it takes.
+const SHARED_OUT: usize = 512 * 1024;
+
 /// Takes the estimate of a history that was sent before just under the limit, whatever is rounded up.
 const SENT_BEFORE: f64 = 0.97;
 
@@ -216,7 +220,7 @@ impl App {
         let drafted = self.draft(&mut draft, facts, sureness, &chain, from_client, attempt).await?;
         let Draft { key, warnings, own, .. } = draft;
         let changed = drafted.view != stored;
-        let raw_estimate = self.measure.raw_total(&request.conversation, &drafted.view);
+        let raw_estimate = self.measure.raw_total(&key, &request.conversation, &drafted.view);
         let mut actions = layers(&drafted.plan, policy.policy.strategy);
         let mut because: Vec<String> = drafted.plan.because.iter().map(ToString::to_string).collect();
         let mut originals = drafted.originals;
@@ -352,7 +356,8 @@ impl App {
         match exact(draft, &body).await {
             Ok((exact, counted_by)) => {
                 // The costs follow the count, so that lines are compared with what the server will see.
-                let shares = self.shares(draft, &out, &body, attempt).await;
+                let wanted = attempt == Attempt::DryRun || near(exact) && body.len() <= SHARED_OUT;
+                let shares = if wanted { self.shares(draft, &out, &body).await } else { None };
                 let (counted, places) = shares.map_or((None, Vec::new()), |(c, p)| (Some(c), p));
                 let sum = |f: &Facts| plan::plan(conversation, f, &draft.policy).before.prompt();
                 spread::spread(&mut facts, counted.as_ref(), &places, exact, &sum);
@@ -491,9 +496,8 @@ impl App {
         draft: &Draft<'_>,
         out: &[Out],
         body: &Bytes,
-        attempt: Attempt,
     ) -> Option<(Counted, Vec<Option<usize>>)> {
-        let own = draft.own.as_ref().filter(|_| attempt == Attempt::DryRun)?;
+        let own = draft.own.as_ref()?;
         let conversation = &draft.request.conversation;
         let view = openai_chat::parse(body).ok()?.conversation;
         if view.system.len() != conversation.system.len() || view.system.len() + view.body.len() != out.len() {
@@ -546,11 +550,7 @@ impl App {
         let mut made = facts.clone();
         made.edit_costs = match &draft.own {
             Some(_) => view.edits.iter().map(|e| self.edit_cost(draft, e)).collect(),
-            None => {
-                let factor = self.measure.factor(&draft.key);
-                let cost = |e| (f64::from(measure::edit_cost(e)) * factor).ceil() as Tokens;
-                view.edits.iter().map(cost).collect()
-            }
+            None => view.edits.iter().map(|e| self.measure.edit_cost(&draft.key, e)).collect(),
         };
         made.view = view.clone();
         let still = Policy {

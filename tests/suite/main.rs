@@ -8,6 +8,8 @@ mod cli;
 mod config;
 mod errors;
 mod fit;
+#[cfg(feature = "engine")]
+mod own_count;
 mod planning;
 mod prefix;
 mod profiles;

@@ -45,7 +45,7 @@ const PAIRS: [(&str, &str, Tokens); 17] = [
 ];
 
 /// Beginnings of the recorded sessions, as requests that end with no assistant message.
-pub(crate) fn requests(bytes: usize) -> Vec<(String, Value)> {
+pub(crate) fn requests(bytes: usize, most: usize) -> Vec<(String, Value)> {
     let Some(data) = data() else { return Vec::new() };
     let mut files: Vec<PathBuf> =
         std::fs::read_dir(data.join("sessions/dev")).unwrap().map(|e| e.unwrap().path()).collect();
@@ -58,7 +58,7 @@ pub(crate) fn requests(bytes: usize) -> Vec<(String, Value)> {
             size < bytes
         };
         let mut messages: Vec<Value> =
-            session["messages"].as_array().unwrap().iter().take(40).take_while(fits).cloned().collect();
+            session["messages"].as_array().unwrap().iter().take(most).take_while(fits).cloned().collect();
         while messages.last().is_some_and(|m| m["role"] == "assistant") {
             messages.pop();
         }
@@ -71,12 +71,12 @@ pub(crate) fn requests(bytes: usize) -> Vec<(String, Value)> {
     files.iter().map(read).filter(|(_, r)| r["messages"].as_array().is_some_and(|m| m.len() > 2)).collect()
 }
 
-fn counter(data: &Path, template: &str, vocabulary: &str) -> Counter {
+pub(crate) fn counter(data: &Path, template: &str, vocabulary: &str) -> Counter {
     let template = std::fs::read_to_string(data.join(format!("templates/{template}.jinja"))).unwrap();
     Counter::open(&data.join(format!("vocab/ggml-vocab-{vocabulary}.gguf")), Some(&template)).unwrap()
 }
 
-fn parsed(request: &Value) -> (Bytes, Conversation) {
+pub(crate) fn parsed(request: &Value) -> (Bytes, Conversation) {
     let bytes = Bytes::from(request.to_string());
     let conversation = openai_chat::parse(&bytes).unwrap().conversation;
     (bytes, conversation)
@@ -85,7 +85,7 @@ fn parsed(request: &Value) -> (Bytes, Conversation) {
 #[test]
 fn shares_are_those_of_each_messages_own_text() {
     let Some(data) = data() else { return };
-    let requests = requests(24_000);
+    let requests = requests(24_000, 40);
     for (template, vocabulary, most) in PAIRS {
         let counter = counter(&data, template, vocabulary);
         let mut off: Vec<Tokens> = Vec::new();
