@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use super::VocabularyError;
 use super::header::{self, Header, HeaderError};
 use super::pieces::{Cuts, Special};
-use super::soft::Soft;
+use super::soft::{self, Soft};
 use crate::conversation::{Digest, Tokens};
 
 /// Pieces whose counts are kept: 40 bytes each.
@@ -101,7 +101,8 @@ impl Vocabulary {
         let lines = by_lines(&vocab, &header, &specials);
         let soft = Soft::of(&header.tokenizer, &header.pre, &specials);
         let (bos, eos) = (piece(&vocab, vocab.bos()), piece(&vocab, vocab.eos()));
-        let enders = vocab.tokens().filter(|t| vocab.is_eog(*t)).map(|t| piece(&vocab, t)).filter(|t| !t.is_empty()).collect();
+        let enders =
+            vocab.tokens().filter(|t| vocab.is_eog(*t)).map(|t| piece(&vocab, t)).filter(|t| !t.is_empty()).collect();
         let counted = Mutex::new(LruCache::new(NonZeroUsize::new(REMEMBERED).expect("not zero")));
         Ok(Vocabulary { cuts, lines, soft, words: Mutex::default(), bos, eos, enders, counted, header, model })
     }
@@ -169,14 +170,14 @@ impl Vocabulary {
         }
         let counted = match self.lines {
             Some(prefix) if text.len() > 2 * CHUNK => self.chunks(vocab, text, prefix),
-            _ if self.soft == Soft::Words => self.by_words(vocab, text),
+            _ if self.soft == Soft::Words && soft::is_quick(&self.header.pre) => self.by_words(vocab, text),
             _ => Tokens::try_from(tokens(vocab, text, false).len()).unwrap_or(Tokens::MAX),
         };
         self.counted.lock().put(digest, counted);
         counted
     }
 
-    /// Counts word by word, of which most are known: llama.cpp's regular expressions are slow for some vocabularies.
+    /// Counts word by word, of which most are known.
     fn by_words(&self, vocab: &LlamaVocab<'_>, text: &str) -> Tokens {
         let mut total: Tokens = 0;
         let mut from = 0;

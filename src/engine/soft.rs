@@ -30,6 +30,12 @@ const WORDS: [&str; 19] = [
     "gpt-4o",
 ];
 
+/// Whether llama.cpp divides by an expression in code of its own. Others it compiles anew for each text, which makes many
+/// short texts slower than a long one.
+pub(super) fn is_quick(pre: &str) -> bool {
+    matches!(pre, "llama-bpe" | "llama3" | "llama-v3" | "qwen2" | "qwen35" | "deepseek-r1-qwen")
+}
+
 /// Where a vocabulary allows to cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Soft {
@@ -68,7 +74,10 @@ impl Soft {
             let before = at.checked_sub(1).and_then(|i| bytes.get(i));
             let letter_next = bytes.get(at + 1).is_some_and(u8::is_ascii_alphabetic);
             if bytes[at] == b'\n' {
-                if letter_next && before.is_some_and(|b| !b.is_ascii_whitespace() && *b != 0x0B && *b < 0x80) && at + 1 > from {
+                if letter_next
+                    && before.is_some_and(|b| !b.is_ascii_whitespace() && *b != 0x0B && *b < 0x80)
+                    && at + 1 > from
+                {
                     return Some(at + 1);
                 }
             } else if letter_next && before.is_some_and(u8::is_ascii_alphabetic) && at > from {
@@ -107,7 +116,8 @@ mod tests {
 
     #[test]
     fn special_tokens_forbid_what_they_reach_over() {
-        let special = |text: &str| Special { text: text.into(), strips_left: false, strips_right: false, control: true };
+        let special =
+            |text: &str| Special { text: text.into(), strips_left: false, strips_right: false, control: true };
         assert_eq!(Soft::of("gpt2", "qwen2", &[special("<|x|>")]), Soft::Words);
         assert_eq!(Soft::of("gpt2", "qwen2", &[special("<a b>")]), Soft::Lines);
         assert_eq!(Soft::of("gpt2", "qwen2", &[special("<a>\nb")]), Soft::None);

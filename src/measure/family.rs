@@ -45,10 +45,23 @@ impl Family {
         if has(&["gemma"]) {
             return Some(Family::Gemma);
         }
-        if has(&["codellama", "tinyllama", "llama2", "llama-2", "phi3", "phi-3", "mistral-7b", "mixtral", "vicuna", "zephyr"]) {
+        if has(&[
+            "codellama",
+            "tinyllama",
+            "llama2",
+            "llama-2",
+            "phi3",
+            "phi-3",
+            "mistral-7b",
+            "mixtral",
+            "vicuna",
+            "zephyr",
+        ]) {
             return Some(Family::Small);
         }
-        if has(&["llama3", "llama-3", "llama4", "llama-4", "hermes-3", "hermes3", "smollm3", "phi4", "phi-4", "gpt-oss"]) {
+        if has(&[
+            "llama3", "llama-3", "llama4", "llama-4", "hermes-3", "hermes3", "smollm3", "phi4", "phi-4", "gpt-oss",
+        ]) {
             return Some(Family::Llama3);
         }
         has(&["starcoder", "granite"]).then_some(Family::StarCoder)
@@ -125,9 +138,9 @@ fn features(text: &str) -> [u64; FEATURES] {
                 out[13] += 8;
                 for c in text[at..at + n].chars() {
                     let kind = match u32::from(c) {
-                        ..0x800 => 14,
-                        0x3040..0xAC00 | 0xAC00..0xD7B0 => 15,
-                        ..0x1_0000 => 16,
+                        0..0x800 => 14,
+                        0x3040..0xD7B0 => 15,
+                        0x800..0x3040 | 0xD7B0..0x1_0000 => 16,
                         _ => 17,
                     };
                     out[kind] += 8;

@@ -208,12 +208,7 @@ impl Model {
     }
 
     /// The shares of the messages of a request.
-    pub async fn shares(
-        &self,
-        upstream: &Upstream,
-        body: &Bytes,
-        conversation: Conversation,
-    ) -> Option<Counted> {
+    pub async fn shares(&self, upstream: &Upstream, body: &Bytes, conversation: Conversation) -> Option<Counted> {
         let counter = Arc::clone(&self.counter);
         let body = body.clone();
         let foreign = self.is_foreign(upstream);

@@ -1,7 +1,5 @@
 //! How far estimates are off, against the counts of real vocabularies, where these are at hand (`shared/data`).
 
-#![expect(clippy::print_stderr, reason = "tells the figures that the test pins")]
-
 use super::count::tests::{counter, data, parsed, requests};
 use super::{Known, Measure};
 use crate::conversation::Tokens;

@@ -15,8 +15,8 @@ use crate::config::{ModelHints, Resolved};
 use crate::conversation::edit::{Edit, View};
 use crate::conversation::wire::openai_chat::{self, Request};
 use crate::conversation::{Conversation, Digest, Tokens, chain, repair};
-use crate::measure::window::Window;
 use crate::measure::count::Counted;
+use crate::measure::window::Window;
 use crate::measure::{self, Known, Sureness, own, spread, tokens};
 use crate::plan::emergency::{self, Refusal};
 use crate::plan::rewrite::{self, Out};
@@ -491,12 +491,7 @@ impl App {
 
     /// The shares of the messages of a view by the model's own vocabulary, where it is here, and which of the client's
     /// messages each is, if it is one as it came.
-    async fn shares(
-        &self,
-        draft: &Draft<'_>,
-        out: &[Out],
-        body: &Bytes,
-    ) -> Option<(Counted, Vec<Option<usize>>)> {
+    async fn shares(&self, draft: &Draft<'_>, out: &[Out], body: &Bytes) -> Option<(Counted, Vec<Option<usize>>)> {
         let own = draft.own.as_ref()?;
         let conversation = &draft.request.conversation;
         let view = openai_chat::parse(body).ok()?.conversation;

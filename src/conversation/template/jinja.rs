@@ -55,9 +55,16 @@ pub(super) fn environment() -> Environment<'static> {
 }
 
 /// A text with its lines indented, but for the first and the empty ones unless told; a line break at its end stays.
-fn indent(text: &str, width: Option<Jinja>, first: Option<bool>, blank: Option<bool>, more: Kwargs) -> Result<String, Error> {
+fn indent(
+    text: &str,
+    width: Option<Jinja>,
+    first: Option<bool>,
+    blank: Option<bool>,
+    more: Kwargs,
+) -> Result<String, Error> {
     let width = more.get::<Option<Jinja>>("width").ok().flatten().or(width);
-    let told = |name: &str, given: Option<bool>| more.get::<Option<bool>>(name).ok().flatten().or(given).unwrap_or(false);
+    let told =
+        |name: &str, given: Option<bool>| more.get::<Option<bool>>(name).ok().flatten().or(given).unwrap_or(false);
     let (first, blank) = (told("first", first), told("blank", blank));
     let by = match &width {
         Some(text) if text.as_str().is_some() => text.as_str().unwrap_or_default().to_owned(),

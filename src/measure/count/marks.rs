@@ -259,9 +259,11 @@ fn places(text: &str, most: usize) -> Vec<usize> {
     }
     // What lies beyond a mark is taken for the string's own as far as it is printed as it is: a line break may not be.
     let near = (to - from).min(NEAR);
-    let gap = |i: &usize| bytes[*i] == b' ' && bytes[i - 1].is_ascii_alphanumeric() && bytes[i + 1].is_ascii_alphanumeric();
+    let gap =
+        |i: &usize| bytes[*i] == b' ' && bytes[i - 1].is_ascii_alphanumeric() && bytes[i + 1].is_ascii_alphanumeric();
     let word = |b: u8| b.is_ascii_alphanumeric() || b >= 0x80;
-    let tag = |at: usize| bytes[at.saturating_sub(TAG)..at].iter().rev().find(|b| matches!(b, b'<' | b'[' | b'>' | b']'));
+    let tag =
+        |at: usize| bytes[at.saturating_sub(TAG)..at].iter().rev().find(|b| matches!(b, b'<' | b'[' | b'>' | b']'));
     let within = |at: &usize| {
         text.is_char_boundary(*at) && word(bytes[*at]) && word(bytes[at - 1]) && !matches!(tag(*at), Some(b'<' | b'['))
     };
@@ -379,7 +381,13 @@ mod tests {
         let owners: Vec<Owner> = marked.spots.iter().map(|s| s.owner).collect();
         let call = Owner::Call(1, 0);
         assert_eq!(owners, [Owner::Words(0), Owner::Words(0), call, call, call, call]);
-        let text = |r: &Value| format!("<{}|{}>", r["messages"][0]["content"].as_str().unwrap(), r["messages"][1]["tool_calls"][0]["function"]["arguments"].as_str().unwrap());
+        let text = |r: &Value| {
+            format!(
+                "<{}|{}>",
+                r["messages"][0]["content"].as_str().unwrap(),
+                r["messages"][1]["tool_calls"][0]["function"]["arguments"].as_str().unwrap()
+            )
+        };
         let (truth, with) = (text(&request), text(&marked.request));
         let seen = read(&truth, &with, marked.spots.len()).unwrap();
         assert_eq!(seen.iter().map(|s| s.spot).collect::<Vec<_>>(), [0, 1, 4, 5]);

@@ -146,12 +146,7 @@ impl Counter {
     ///
     /// # Errors
     /// When the template refuses it.
-    pub fn counted(
-        &self,
-        request: &[u8],
-        conversation: &Conversation,
-        foreign: bool,
-    ) -> Result<Counted, CountError> {
+    pub fn counted(&self, request: &[u8], conversation: &Conversation, foreign: bool) -> Result<Counted, CountError> {
         let request: Value = serde_json::from_slice(request)?;
         let leading = conversation.system.len();
         let messages = request["messages"].as_array().map_or(0, Vec::len);

@@ -118,7 +118,8 @@ impl Prompt<'_> {
             let behind = seen.get(i + 1).map_or(bytes.len(), |next| next.at);
             let (head, tail) = spot.text.as_bytes().split_at(spot.at);
             let same = |a: &u8, b: &u8| a == b;
-            let back = bytes[before..mark.at].iter().rev().zip(head.iter().rev()).take_while(|(a, b)| same(a, b)).count();
+            let back =
+                bytes[before..mark.at].iter().rev().zip(head.iter().rev()).take_while(|(a, b)| same(a, b)).count();
             let on = bytes[mark.at..behind].iter().zip(tail).take_while(|(a, b)| same(a, b)).count();
             let (start, end) = (self.boundary(mark.at - back, mark.at), self.boundary(mark.at + on, behind));
             match out.last_mut() {
