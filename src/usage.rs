@@ -166,6 +166,7 @@ pub struct Metrics {
     compactions: Family<Layer, Counter>,
     prefix: Counter,
     prefix_lost: Family<Loss, Counter>,
+    recalls: Family<Answered, Counter>,
     overhead: Histogram,
     pressure: Gauge<f64, AtomicU64>,
 }
@@ -174,6 +175,12 @@ pub struct Metrics {
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct Loss {
     because: &'static str,
+}
+
+/// Labels of the counter of recalls.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Answered {
+    outcome: &'static str,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -190,17 +197,19 @@ impl Default for Metrics {
             compactions: Family::default(),
             prefix: Counter::default(),
             prefix_lost: Family::default(),
+            recalls: Family::default(),
             overhead: Histogram::new(exponential_buckets(0.000_05, 4.0, 10)),
             pressure: Gauge::default(),
             registry: Mutex::default(),
         };
         registry.register("requests", "Managed requests by what was done to them", metrics.requests.clone());
-        registry.register("tokens", "Tokens by role (main, summary) and kind", metrics.tokens.clone());
+        registry.register("tokens", "Tokens by role (main, recall, summary, prefill) and kind", metrics.tokens.clone());
         registry.register("compactions", "Rewrites by layer", metrics.compactions.clone());
         let help = "Tokens that a prompt began with as the last one of its conversation did";
         registry.register("prefix_tokens", help, metrics.prefix.clone());
         let help = "Tokens of the last prompt that the next one did not begin with, by whose doing (client, rewrite)";
         registry.register("prefix_lost_tokens", help, metrics.prefix_lost.clone());
+        registry.register("recalls", "Calls of the recall tool by how they were answered", metrics.recalls.clone());
         let help = "Time between reading a request and sending it on";
         registry.register_with_unit("overhead", help, Unit::Seconds, metrics.overhead.clone());
         registry.register("pressure_ratio", "Pressure of the last managed request", metrics.pressure.clone());
@@ -220,7 +229,7 @@ impl Metrics {
         }
     }
 
-    /// Counts what a reply cost; `role` is `main` or `summary`.
+    /// Counts what a reply cost; `role` is `main`, `recall`, `summary` or `prefill`.
     pub fn spend(&self, role: &'static str, reported: &Reported) {
         for (kind, tokens) in [
             ("prompt", reported.prompt),
@@ -232,6 +241,11 @@ impl Metrics {
                 self.tokens.get_or_create(&Part { role, kind }).inc_by(u64::from(tokens));
             }
         }
+    }
+
+    /// Counts a call of the recall tool by how it was answered.
+    pub fn recalled(&self, outcome: &'static str) {
+        self.recalls.get_or_create(&Answered { outcome }).inc();
     }
 
     /// Counts what a prompt has in common with the last one of its conversation, and what was lost of that, and why.

@@ -3,6 +3,7 @@
 
 pub mod brief;
 pub mod preview;
+pub mod recall;
 pub mod summarizer;
 
 use std::sync::Arc;

@@ -91,6 +91,8 @@ settings! {
     summary_model: SummaryModel = summary_model, SummaryModel::to_string;
     /// Whether to summarize ahead of need, between requests.
     background: bool = read::boolean, bool::to_string;
+    /// Whether the model gets a tool to read back what left its prompt.
+    recall: bool = read::boolean, bool::to_string;
 }
 
 settings! {

@@ -114,6 +114,8 @@ pub struct Resolved {
     pub because: String,
     /// Whether to summarize ahead of need.
     pub background: bool,
+    /// Whether the model gets a tool to read back what left its prompt.
+    pub recall: bool,
     /// Which model writes briefs.
     pub summary_model: SummaryModel,
     /// Something that was asked for and could not be done: an unknown profile in the request's header.
@@ -285,6 +287,7 @@ impl Config {
             size,
             because: format!("{because}; {}", print::sizing(sizing)),
             background: context.background.value,
+            recall: context.recall.value,
             summary_model: context.summary_model.value,
             warning,
             sources,

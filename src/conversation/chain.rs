@@ -54,26 +54,46 @@ fn canonical(arguments: &str) -> String {
 /// Chain hashes of a body: entry *i* stands for the messages `0..=i`. `seed` separates what must not be shared: the
 /// session a client names, the model.
 pub fn chain(seed: &str, body: &[Message]) -> Vec<Digest> {
-    let mut out = Vec::with_capacity(body.len());
-    let mut before = Digest::of(format!("windowsill/1 {seed}").as_bytes());
-    // Of the current run of tool results: their digests added up, which no order changes.
-    let mut sum: u128 = 0;
-    let mut run: u64 = 0;
-    for message in body {
-        if message.role == Role::Tool {
-            sum = sum.wrapping_add(u128::from_le_bytes(message.digest.0));
-            run += 1;
-            out.push(link(before, &sum.to_le_bytes(), run));
-        } else {
-            if let (true, Some(last)) = (run > 0, out.last()) {
-                before = *last;
-                (sum, run) = (0, 0);
-            }
-            before = link(before, &message.digest.0, 0);
-            out.push(before);
-        }
+    let mut chain = Chain::new(seed);
+    body.iter().map(|message| chain.push(message)).collect()
+}
+
+/// The chain hash of a body that grows message by message.
+#[derive(Debug, Clone)]
+pub struct Chain {
+    /// What the current run of tool results stands behind.
+    before: Digest,
+    /// Of the current run of tool results: their digests added up, which no order changes.
+    sum: u128,
+    run: u64,
+    tip: Digest,
+}
+
+impl Chain {
+    /// No message yet; see [`chain`] for the seed.
+    pub fn new(seed: &str) -> Chain {
+        let before = Digest::of(format!("windowsill/1 {seed}").as_bytes());
+        Chain { before, sum: 0, run: 0, tip: before }
     }
-    out
+
+    /// Adds a message. Returns the chain hash of the body up to and with it.
+    pub fn push(&mut self, message: &Message) -> Digest {
+        if message.role == Role::Tool {
+            self.sum = self.sum.wrapping_add(u128::from_le_bytes(message.digest.0));
+            self.run += 1;
+            self.tip = link(self.before, &self.sum.to_le_bytes(), self.run);
+        } else {
+            (self.sum, self.run) = (0, 0);
+            self.tip = link(self.tip, &message.digest.0, 0);
+            self.before = self.tip;
+        }
+        self.tip
+    }
+
+    /// The chain hash of the body so far.
+    pub fn tip(&self) -> Digest {
+        self.tip
+    }
 }
 
 fn link(before: Digest, what: &[u8; 16], run: u64) -> Digest {

@@ -62,7 +62,8 @@ impl App {
                 data: json!({"own_tokens": own, "server_tokens": theirs, "model": prepared.request.model}),
             });
         }
-        if let Some(exact) = reported.prompt.filter(|n| *n > 0) {
+        let counted = prepared.counted(&reported).filter(|n| *n > 0);
+        if let Some(exact) = counted {
             let dropped = self.looks_dropped(&key, &prepared, exact);
             if dropped {
                 warn!(conversation = %prepared.id, planned = prepared.tokens, reported = exact, "the server evaluated far fewer tokens than were sent: it may have dropped messages");
@@ -81,7 +82,7 @@ impl App {
         }
         let spend = self.lives.with(&prepared.id, |l| {
             l.spend.add(&reported);
-            if let (Some(exact), Some(tip)) = (reported.prompt.filter(|n| *n > 0), prepared.chain.last()) {
+            if let (Some(exact), Some(tip)) = (counted, prepared.chain.last()) {
                 let known = Known { messages: prepared.chain.len(), tokens: exact };
                 l.known = Some((*tip, fingerprint(&prepared.view), known));
             }

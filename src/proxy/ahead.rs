@@ -20,7 +20,7 @@ use super::prepare::{self, Prepared};
 use super::save::now_ms;
 use super::{App, Error, relay};
 use crate::apply::{self, summarizer};
-use crate::conversation::wire::openai_chat;
+use crate::conversation::wire::openai_chat::{self, Request};
 use crate::conversation::{Role, Tokens};
 use crate::measure::Known;
 use crate::plan::rewrite::{self, Out};
@@ -94,7 +94,7 @@ impl App {
         }
         let fold = next_passes_the_wall(&prepared, window, used);
         let brief = strategy == Strategy::Summarize
-            && used > prepared.lines.summarize_at
+            && economics::brief_is_due(used, last_step(&prepared), prepared.lines.summarize_at, prepared.lines.limit)
             && economics::worth_a_summary(
                 prepared.after.history,
                 budget::brief_budget(window, prepared.policy.policy.summary_max_tokens),
@@ -160,6 +160,7 @@ impl App {
         let Behind { upstream, prepared, reported, window, .. } = behind;
         let body = &prepared.request.conversation.body;
         let mut view = prepared.out.clone();
+        view.extend_from_slice(&prepared.recalled);
         // The reply stands in the server's cache behind the prompt; a client that echoes it lets the next prompt begin
         // with both.
         if !reported.called_tools && !reported.text.is_empty() {
@@ -209,7 +210,12 @@ impl App {
             // Another conversation's prompt would have to go for this one's.
             return;
         }
-        let (plan, applied, out) = match self.folded_now(behind) {
+        // The first prompt that lacks something is the first with the tool that reads it back.
+        let mut request = std::borrow::Cow::Borrowed(&prepared.request);
+        if let Some(tools) = prepared.tools.as_ref().filter(|_| !request.offers()) {
+            request.to_mut().offer(tools.clone());
+        }
+        let (plan, applied, out) = match self.folded_now(behind, &request) {
             Ok(Some(folded)) => folded,
             Ok(None) => return,
             Err(e) => {
@@ -228,7 +234,7 @@ impl App {
             tokens: None,
         };
         self.lives.with(&prepared.id, |l| l.ahead = Some(ahead));
-        let tokens = self.prefill(behind, &out).await;
+        let tokens = self.prefill(behind, &request, &out).await;
         self.lives.with(&prepared.id, |l| {
             if let Some(ahead) = l.ahead.as_mut().filter(|a| a.chain == tip) {
                 ahead.tokens = tokens;
@@ -237,11 +243,15 @@ impl App {
     }
 
     /// The plan that the wall would ask for, applied to what was forwarded last.
-    fn folded_now(&self, behind: &Behind) -> Result<Option<(Plan, apply::Applied, Vec<Out>)>, Error> {
+    fn folded_now(
+        &self,
+        behind: &Behind,
+        request: &Request,
+    ) -> Result<Option<(Plan, apply::Applied, Vec<Out>)>, Error> {
         let Behind { prepared, reported, window, .. } = behind;
-        let conversation = &prepared.request.conversation;
-        let key = self.key(&behind.upstream, &prepared.request);
-        let known = reported.prompt.map(|tokens| Known { messages: conversation.body.len(), tokens });
+        let conversation = &request.conversation;
+        let key = self.key(&behind.upstream, request);
+        let known = prepared.counted(reported).map(|tokens| Known { messages: conversation.body.len(), tokens });
         let mut facts = Facts {
             window: *window,
             output_reserved: prepared.after.output_reserved,
@@ -278,9 +288,9 @@ impl App {
 
     /// Has the server evaluate a prompt that will come. Should the request come meanwhile, what was evaluated so far is in
     /// the cache, and not lost. Returns the prompt's tokens.
-    async fn prefill(&self, behind: &Behind, out: &[Out]) -> Option<Tokens> {
+    async fn prefill(&self, behind: &Behind, request: &Request, out: &[Out]) -> Option<Tokens> {
         let started = Instant::now();
-        let body = summarizer::prefill(&behind.prepared.request, out);
+        let body = summarizer::prefill(request, out);
         let options = ChatOptions { num_ctx: behind.prepared.window.set };
         let asked = behind.upstream.chat(&behind.headers, "/v1/chat/completions", body, options);
         let mut reply = tokio::time::timeout(PREFILL, asked).await.ok()?.ok()?;
@@ -307,7 +317,11 @@ impl App {
 
 /// Whether a next step like the last one would pass the wall.
 fn next_passes_the_wall(prepared: &Prepared, window: Tokens, used: Tokens) -> bool {
-    let last = prepared.prefix.filter(|p| p.because.is_none()).map_or(0, |p| prepared.tokens.saturating_sub(p.tokens));
-    let step = (f64::from(last) * NEXT_STEP).max(f64::from(window) * SMALL_STEP) as Tokens;
+    let step = (f64::from(last_step(prepared)) * NEXT_STEP).max(f64::from(window) * SMALL_STEP) as Tokens;
     used.saturating_add(step) > prepared.lines.limit
+}
+
+/// Tokens by which this prompt is longer than the last one, where that is known.
+fn last_step(prepared: &Prepared) -> Tokens {
+    prepared.prefix.filter(|p| p.because.is_none()).map_or(0, |p| prepared.tokens.saturating_sub(p.tokens))
 }

@@ -188,5 +188,6 @@ fn request_of(model: &str, raws: Vec<bytes::Bytes>) -> Request {
         include_usage: false,
         max_tokens: None,
         choices: 1,
+        client_tools: None,
     }
 }

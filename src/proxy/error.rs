@@ -50,6 +50,11 @@ impl Error {
         Error::Client { status, code: Some(code), param: None, message: message.into(), hint }
     }
 
+    /// Whether the prompt cannot be made to fit.
+    pub fn is_too_long(&self) -> bool {
+        matches!(self, Error::Client { code: Some("context_length_exceeded"), .. })
+    }
+
     /// The HTTP status.
     pub fn status(&self) -> u16 {
         match self {

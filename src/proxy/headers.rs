@@ -9,12 +9,15 @@ pub(super) const SWITCH: HeaderName = HeaderName::from_static("x-windowsill");
 /// Names the profile.
 pub(super) const PROFILE: HeaderName = HeaderName::from_static("x-windowsill-profile");
 
-/// Request headers that are meant for this proxy and go no further.
-pub(super) const OURS: [HeaderName; 3] = [SESSION, SWITCH, PROFILE];
+/// `off`: the model gets no tool of ours.
+pub(super) const RECALL: HeaderName = HeaderName::from_static("x-windowsill-recall");
 
-/// Whether a client wants its request passed through untouched.
-pub(super) fn is_off(headers: &HeaderMap) -> bool {
-    headers.get(SWITCH).is_some_and(|v| v.as_bytes().eq_ignore_ascii_case(b"off"))
+/// Request headers that are meant for this proxy and go no further.
+pub(super) const OURS: [HeaderName; 4] = [SESSION, SWITCH, PROFILE, RECALL];
+
+/// Whether a client switches something off.
+pub(super) fn is_off(headers: &HeaderMap, switch: &HeaderName) -> bool {
+    headers.get(switch).is_some_and(|v| v.as_bytes().trim_ascii().eq_ignore_ascii_case(b"off"))
 }
 
 /// A header's text, if it is text.

@@ -124,6 +124,12 @@ impl Spend {
         self.completion += n(reported.completion);
     }
 
+    /// Adds a round of a reply that was not its last.
+    pub(super) fn add_round(&mut self, reported: &Reported) {
+        self.add(reported);
+        self.requests -= 1;
+    }
+
     /// Adds a summary.
     pub(super) fn add_summary(&mut self, reported: &Reported) {
         self.summary_prompt += reported.prompt.map_or(0, u64::from);

@@ -7,6 +7,7 @@ pub mod background;
 mod brief;
 mod compact;
 mod doctor;
+mod draft;
 mod error;
 mod headers;
 mod live;
@@ -14,6 +15,7 @@ mod machine;
 mod models;
 mod prefix;
 mod prepare;
+mod recall;
 pub mod relay;
 mod report;
 mod save;
@@ -102,7 +104,7 @@ impl App {
     /// # Errors
     /// What the caller must be told: its own mistake, no upstream, or a prompt that cannot be made to fit.
     pub async fn chat(self: &Arc<Self>, parts: &Parts, body: Bytes) -> Result<Response<Body>, Error> {
-        if headers::is_off(&parts.headers) {
+        if headers::is_off(&parts.headers, &headers::SWITCH) {
             return self.pass(parts, body).await;
         }
         let started = Instant::now();
@@ -148,9 +150,9 @@ impl App {
 
     async fn send(&self, upstream: &Upstream, parts: &Parts, prepared: &Prepared) -> Result<Reply, Error> {
         let headers = self.outgoing(&parts.headers);
-        let path = parts.uri.path_and_query().map_or("/v1/chat/completions", |p| p.as_str());
+        let path = path_of(parts);
         let options = ChatOptions { num_ctx: prepared.window.set };
-        match upstream.chat(&headers, path, prepared.body.clone(), options).await {
+        match upstream.chat(&headers, &path, prepared.body.clone(), options).await {
             Ok(reply) => Ok(reply),
             Err(e) => {
                 self.measure.windows.forget(upstream);
@@ -201,6 +203,10 @@ impl App {
         let build = |r: http::response::Builder, body: Body| {
             r.body(body).map_err(|e| Error::Internal { doing: "build the reply", source: Box::new(e) })
         };
+        if is_stream && ok && prepared.request.offers() {
+            let answering = recall::Answering::new(app, upstream, sent, path_of(parts), prepared, started);
+            return build(response, recall::streamed(reply.body, answering));
+        }
         if is_stream && ok {
             let done = move |reported, end| app.account(upstream, &sent, prepared, reported, end, started);
             return build(response, relay::tapped(reply.body, done));
@@ -209,6 +215,22 @@ impl App {
         if let Some(rest) = rest {
             let whole = futures_util::stream::iter([Ok(bytes)]).chain(rest).boxed();
             return build(response, relay::through(whole));
+        }
+        if ok && prepared.request.offers() {
+            let mut answering = recall::Answering::new(app, upstream, sent, path_of(parts), prepared, started);
+            let bytes = match answering.whole(bytes).await {
+                Ok(bytes) => bytes,
+                Err(recall::Stopped::Gone(e)) => return Err(e),
+                Err(recall::Stopped::Refused(reply)) => {
+                    let (status, said) = recall::refusal(reply).await?;
+                    response = response.status(status);
+                    said
+                }
+            };
+            if let Some(h) = response.headers_mut() {
+                h.remove(http::header::CONTENT_LENGTH);
+            }
+            return build(response, relay::full(bytes));
         }
         if ok {
             let mut reported = crate::usage::Reported::default();
@@ -258,6 +280,11 @@ impl App {
         self.tasks.close().await;
         self.store.flush().await;
     }
+}
+
+/// Where a chat request goes.
+fn path_of(parts: &Parts) -> String {
+    parts.uri.path_and_query().map_or("/v1/chat/completions", |p| p.as_str()).to_owned()
 }
 
 /// Reads a body whole, up to a limit; what is left of a larger one comes back as a stream.

@@ -7,34 +7,28 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue};
 use tracing::{debug, warn};
 
+use super::draft::{Draft, exact};
 use super::live::Ahead;
 use super::prefix::{Prefix, client_marks};
 use super::{App, Error, headers};
-use crate::apply;
 use crate::config::{ModelHints, Resolved};
-use crate::conversation::edit::{Edit, View};
+use crate::conversation::edit::View;
 use crate::conversation::wire::openai_chat::{self, Request};
-use crate::conversation::{Conversation, Digest, Tokens, chain, repair};
-use crate::measure::count::Counted;
+use crate::conversation::{Digest, Tokens, repair};
 use crate::measure::window::Window;
 use crate::measure::{self, Known, Sureness, own, spread, tokens};
 use crate::plan::emergency::{self, Refusal};
 use crate::plan::rewrite::{self, Out};
-use crate::plan::{self, Action, Facts, Lines, Plan, Policy, Regions};
+use crate::plan::{self, Facts, Lines, Plan, Policy, Regions};
 use crate::store::{Located, Original};
 use crate::upstream::Upstream;
+use crate::usage::Reported;
 
 /// The window that is assumed where nobody knows it: so large that nothing is ever rewritten for it.
-const UNKNOWN_WINDOW: Tokens = 1 << 30;
-
-/// How often a plan is made anew because a count was higher than estimated.
-const PLANS: usize = 4;
+pub(super) const UNKNOWN_WINDOW: Tokens = 1 << 30;
 
 /// Share of the first line from which a prompt is counted instead of estimated.
 const COUNT_FROM: f64 = 0.9;
-
-/// The longest text that is counted with the vocabulary while a plan is made (bytes): a millisecond or two.
-const COUNTED_TEXT: usize = 64 * 1024;
 
 /// The longest request of which each message is counted where it comes near a line (bytes): some milliseconds. A person who
 /// asks for the regions gets them whatever it takes.
@@ -105,6 +99,12 @@ pub(super) struct Prepared {
     pub warnings: Vec<String>,
     /// What tells the messages as the client sent them from others.
     pub client_marks: Vec<u64>,
+    /// The client's tools with ours behind them, where the model may have it once something left its prompt.
+    pub tools: Option<Bytes>,
+    /// What the reply recalled: messages of ours behind the prompt.
+    pub recalled: Vec<Out>,
+    /// Where something was recalled, prompt tokens of the first round as the server counted them.
+    pub first_prompt: Option<Tokens>,
     /// What it has in common with the last prompt of the conversation, once that is known.
     pub prefix: Option<Prefix>,
     /// The vocabulary it was counted with.
@@ -125,6 +125,11 @@ impl Prepared {
         f64::from(self.tokens + self.after.output_reserved) / f64::from(window.max(1))
     }
 
+    /// Prompt tokens of what was planned, as the server counted them: without what was recalled.
+    pub(super) fn counted(&self, reported: &Reported) -> Option<Tokens> {
+        if self.recalled.is_empty() { reported.prompt } else { self.first_prompt }
+    }
+
     /// Sets our headers on a reply.
     pub(super) fn mark(&self, to: &mut HeaderMap<HeaderValue>) {
         headers::set(to, "x-windowsill-conversation", &self.id);
@@ -137,35 +142,6 @@ impl Prepared {
             headers::set(to, "x-windowsill-warning", &self.warnings.join("; "));
         }
     }
-}
-
-/// What planning goes on with.
-struct Draft<'a> {
-    upstream: &'a Arc<Upstream>,
-    request: &'a Request,
-    policy: Policy,
-    old: View,
-    key: String,
-    can_count: bool,
-    /// The model's own vocabulary, where its file is on this machine.
-    own: Option<Arc<own::Model>>,
-    /// What was counted before anything was planned.
-    counted: Option<(Tokens, Sureness)>,
-    id: &'a str,
-    /// Where the window is known from.
-    source: String,
-    warnings: Vec<String>,
-}
-
-/// A view that was drafted, with its bytes and size.
-struct Drafted {
-    view: View,
-    originals: Vec<Original>,
-    out: Vec<Out>,
-    body: Bytes,
-    tokens: Tokens,
-    sureness: Sureness,
-    plan: Plan,
 }
 
 impl App {
@@ -184,7 +160,9 @@ impl App {
         let repaired = self.repair(&mut request, &policy.policy)?;
         let session = headers::text(from_client, &headers::SESSION);
         let seed = format!("{}\n{}", session.as_deref().unwrap_or(""), request.model);
-        let chain = chain::chain(&seed, &request.conversation.body);
+        let (body, chain) = self.woven(&seed, std::mem::take(&mut request.conversation.body));
+        request.conversation.body = body;
+        request.withdraw();
         let located = self.store.locate(&chain)?;
         let id = name(located.as_ref(), &chain, session.as_deref());
         let stored = self.store.view(&chain)?.map(|(_, view)| View::clone(&view)).unwrap_or_default();
@@ -200,7 +178,12 @@ impl App {
                 conversation.body = body;
             }
         }
+        let tools = self.tool_for(&request, &policy, from_client);
+        if let Some(tools) = tools.as_ref().filter(|_| !old.edits.is_empty()) {
+            request.offer(tools.clone());
+        }
         let own = self.measure.counters.of(upstream, &window).await;
+        let request = Arc::new(request);
         let mut draft = Draft {
             upstream,
             policy: policy.policy.clone(),
@@ -208,17 +191,23 @@ impl App {
             can_count: own.is_some() || upstream.can_count(),
             own,
             counted: None,
-            request: &request,
+            held: Arc::clone(&request),
+            request,
             old,
             id: &id,
             source: window.source.clone(),
             warnings,
         };
-        let (facts, sureness) = self.measured(&mut draft, &chain, &window, depth, &policy, attempt).await;
+        let (mut facts, sureness) = self.measured(&mut draft, &chain, &window, depth, &policy, attempt).await;
+        let added = self.offer(&mut draft, &mut facts, tools.as_ref());
         let lines =
             (draft.policy != policy.policy && attempt == Attempt::First).then(|| Lines::of(&facts, &policy.policy));
-        let drafted = self.draft(&mut draft, facts, sureness, &chain, from_client, attempt).await?;
-        let Draft { key, warnings, own, .. } = draft;
+        let mut drafted = self.drafted(&mut draft, facts, sureness, &chain, from_client, attempt).await?;
+        // Before, the tool was not there.
+        drafted.plan.before.tools = drafted.plan.before.tools.saturating_sub(added);
+        let Draft { key, warnings, own, request, held, .. } = draft;
+        drop(held);
+        let request = Arc::unwrap_or_clone(request);
         let changed = drafted.view != stored;
         let raw_estimate = self.measure.raw_total(&key, &request.conversation, &drafted.view);
         let mut actions = layers(&drafted.plan, policy.policy.strategy);
@@ -253,6 +242,9 @@ impl App {
             because,
             warnings,
             client_marks,
+            tools,
+            recalled: Vec::new(),
+            first_prompt: None,
             prefix: None,
             own,
             flight: None,
@@ -310,7 +302,8 @@ impl App {
         policy: &Resolved,
         attempt: Attempt,
     ) -> (Facts, Sureness) {
-        let conversation = &draft.request.conversation;
+        let request = Arc::clone(&draft.request);
+        let conversation = &request.conversation;
         let live = self.lives.with(draft.id, |l| l.clone());
         let print = fingerprint(&draft.old);
         let known: Option<Known> = live
@@ -352,7 +345,7 @@ impl App {
             return (facts, sureness);
         }
         let out = rewrite::rewrite(conversation, &draft.old, &draft.policy.template);
-        let body = bytes_of(draft.request, &out);
+        let body = bytes_of(&request, &out);
         match exact(draft, &body).await {
             Ok((exact, counted_by)) => {
                 // The costs follow the count, so that lines are compared with what the server will see.
@@ -377,196 +370,6 @@ impl App {
             }
         }
     }
-
-    /// Plans until the view fits what is counted.
-    async fn draft(
-        self: &Arc<Self>,
-        draft: &mut Draft<'_>,
-        mut facts: Facts,
-        sureness: Sureness,
-        chain: &[Digest],
-        from_client: &HeaderMap,
-        attempt: Attempt,
-    ) -> Result<Drafted, Error> {
-        let conversation = &draft.request.conversation;
-        let mut written: Option<Option<Arc<str>>> = None;
-        let slack = facts.slack;
-        let mut round = 0;
-        loop {
-            round += 1;
-            let plan = guarded(conversation, &facts, draft);
-            if !plan.fits {
-                if tighten(&mut facts) {
-                    continue;
-                }
-                return Err(self.cannot_fit(draft, &facts, &plan));
-            }
-            // A shorter reply is the smaller loss, before the user's own message is cut.
-            let least = facts.window / 8;
-            if facts.output_reserved > least && plan.actions.iter().any(|a| matches!(a, Action::Cut { .. })) {
-                facts.output_reserved = least;
-                continue;
-            }
-            let asks = plan.actions.iter().any(|a| matches!(a, Action::Fold { ask_model: true, .. }));
-            if asks && written.is_none() && attempt == Attempt::First {
-                written = Some(
-                    self.written(
-                        draft.upstream,
-                        draft.request,
-                        draft.id,
-                        &draft.old,
-                        &plan,
-                        chain,
-                        from_client,
-                        facts.window,
-                    )
-                    .await,
-                );
-            }
-            if !asks && attempt == Attempt::First {
-                // The client goes first; what was begun for later is begun again behind this reply.
-                self.stop_making(draft.id);
-            }
-            let count = |text: &str| self.text_cost(draft, text);
-            let applied = if plan.actions.is_empty() {
-                apply::Applied { view: draft.old.clone(), originals: Vec::new() }
-            } else {
-                apply::apply(&apply::Input {
-                    conversation,
-                    id: draft.id,
-                    plan: &plan,
-                    old: &draft.old,
-                    store: &self.store,
-                    count: &count,
-                    written: written.as_ref().and_then(|w| w.as_deref()),
-                })?
-            };
-            let out = rewrite::rewrite(conversation, &applied.view, &draft.policy.template);
-            let body = bytes_of(draft.request, &out);
-            let planned = plan.after.prompt();
-            let (tokens, sureness) = match self.recount(draft, &plan, &body).await {
-                Some(exact) => exact,
-                None => (self.estimated(draft, &facts, &applied.view, conversation, &plan), sureness),
-            };
-            let limit = facts.window.saturating_sub(facts.output_reserved).saturating_sub(slack);
-            if tokens <= limit || round >= PLANS {
-                if tokens > limit {
-                    return Err(self.cannot_fit(draft, &facts, &plan));
-                }
-                let mut room = facts.window.saturating_sub(tokens);
-                if draft.request.max_tokens.is_some_and(|asked| asked > room) && !sureness.is_exact() {
-                    // An estimate changes as more is learnt; the same history must give the same bytes.
-                    room = self.counted_room(draft, &body, facts.window).await.unwrap_or(room);
-                }
-                let body =
-                    if facts.window < UNKNOWN_WINDOW { lower_max_tokens(draft.request, body, room) } else { body };
-                return Ok(Drafted {
-                    view: applied.view,
-                    originals: applied.originals,
-                    out,
-                    body,
-                    tokens,
-                    sureness,
-                    plan,
-                });
-            }
-            debug!(round, tokens, planned, limit, "counted more than planned; planning again");
-            // What was made is longer than planned by so much: aim lower by that, and a little more.
-            let more = tokens - planned.min(tokens);
-            facts.slack = facts.slack.saturating_add(more + more / 8 + 8);
-        }
-    }
-
-    /// The room that a prompt leaves, by the server's own count, where it can count.
-    async fn counted_room(&self, draft: &Draft<'_>, body: &Bytes, window: Tokens) -> Option<Tokens> {
-        if !draft.can_count || window >= UNKNOWN_WINDOW {
-            return None;
-        }
-        Some(window.saturating_sub(exact(draft, body).await.ok()?.0))
-    }
-
-    fn cannot_fit(&self, draft: &Draft<'_>, facts: &Facts, plan: &Plan) -> Error {
-        Error::cannot_fit(&draft.request.model, facts.window, &draft.source, &plan.after, plan.lines.limit)
-    }
-
-    /// The shares of the messages of a view by the model's own vocabulary, where it is here, and which of the client's
-    /// messages each is, if it is one as it came.
-    async fn shares(&self, draft: &Draft<'_>, out: &[Out], body: &Bytes) -> Option<(Counted, Vec<Option<usize>>)> {
-        let own = draft.own.as_ref()?;
-        let conversation = &draft.request.conversation;
-        let view = openai_chat::parse(body).ok()?.conversation;
-        if view.system.len() != conversation.system.len() || view.system.len() + view.body.len() != out.len() {
-            return None;
-        }
-        let as_it_came = |o: &Out| o.at.filter(|at| conversation.body.get(*at).is_some_and(|m| *m.bytes() == o.bytes));
-        let places = out[view.system.len()..].iter().map(as_it_came).collect();
-        Some((own.shares(draft.upstream, body, view).await?, places))
-    }
-
-    /// Tokens of what an edit put in place.
-    fn edit_cost(&self, draft: &Draft<'_>, edit: &Edit) -> Tokens {
-        let (Edit::Text { text, .. } | Edit::Arguments { arguments: text, .. } | Edit::Fold { brief: text, .. }) = edit;
-        tokens::AROUND + self.text_cost(draft, text)
-    }
-
-    /// Tokens of a text: by the model's own vocabulary, where it is here and the text is not so long that this would hold
-    /// others up.
-    fn text_cost(&self, draft: &Draft<'_>, text: &str) -> Tokens {
-        match &draft.own {
-            Some(own) if text.len() <= COUNTED_TEXT => own.text(text),
-            _ => self.measure.count(&draft.key, text),
-        }
-    }
-
-    /// The exact size of what would be sent, where it matters and can be told.
-    async fn recount(&self, draft: &Draft<'_>, plan: &Plan, body: &Bytes) -> Option<(Tokens, Sureness)> {
-        if !draft.can_count {
-            return None;
-        }
-        if plan.actions.is_empty() {
-            // Counted a moment ago, or far from any line. The plan's own sum is that of figures rounded up one by one.
-            return draft.counted;
-        }
-        exact(draft, body).await.ok()
-    }
-
-    /// The size of a view where it cannot be counted: the plan's figures with the material that was really made.
-    fn estimated(
-        &self,
-        draft: &Draft<'_>,
-        facts: &Facts,
-        view: &View,
-        conversation: &Conversation,
-        plan: &Plan,
-    ) -> Tokens {
-        if plan.actions.is_empty() {
-            return plan.after.prompt();
-        }
-        let mut made = facts.clone();
-        made.edit_costs = match &draft.own {
-            Some(_) => view.edits.iter().map(|e| self.edit_cost(draft, e)).collect(),
-            None => view.edits.iter().map(|e| self.measure.edit_cost(&draft.key, e)).collect(),
-        };
-        made.view = view.clone();
-        let still = Policy {
-            strategy: plan::Strategy::Off,
-            clear_at: 1.0,
-            evict_over: plan::Size::Tokens(Tokens::MAX),
-            ..draft.policy.clone()
-        };
-        plan::plan(conversation, &made, &still).before.prompt()
-    }
-}
-
-/// The size of a request: by the model's own vocabulary where its file is on this machine, else by the server.
-async fn exact(draft: &Draft<'_>, body: &Bytes) -> Result<(Tokens, Sureness), crate::upstream::Error> {
-    if let Some(own) = &draft.own {
-        let media = measure::count::media(&draft.request.conversation);
-        if let Some(exact) = own.total(draft.upstream, body, media).await {
-            return Ok((exact.tokens, exact.sureness()));
-        }
-    }
-    Ok((draft.upstream.count(body).await?, Sureness::Counted))
 }
 
 /// The layers that a plan's actions belong to.
@@ -596,26 +399,6 @@ fn name(located: Option<&Located>, chain: &[Digest], session: Option<&str>) -> S
     }
 }
 
-/// Plans. Should a pure room panic, the request goes on with what is certain: nothing is changed.
-fn guarded(conversation: &Conversation, facts: &Facts, draft: &mut Draft<'_>) -> Plan {
-    let act = std::panic::AssertUnwindSafe(|| plan::plan(conversation, facts, &draft.policy));
-    std::panic::catch_unwind(act).unwrap_or_else(|_| {
-        warn!(conversation = draft.id, "planning failed; the request goes on unchanged");
-        draft.warnings.push("planning failed; nothing was rewritten".into());
-        let facts = Facts { window: UNKNOWN_WINDOW, ..Facts::default() };
-        plan::plan(&Conversation::default(), &facts, &Policy::default())
-    })
-}
-
-/// Before a request is refused, less is kept for the reply: a short answer is better than none. False when there is
-/// nothing more to give.
-fn tighten(facts: &mut Facts) -> bool {
-    let least = (facts.window / 32).max(16);
-    let more = facts.output_reserved > least;
-    facts.output_reserved = facts.output_reserved.min(least);
-    more
-}
-
 /// The policy for a history that was forwarded before: the same history gives the same bytes, unless they no longer fit.
 fn short_of_the_wall(policy: &Policy) -> Policy {
     Policy { clear_at: 1.0, summarize_at: 1.0, ..policy.clone() }
@@ -638,21 +421,4 @@ pub(super) fn bytes_of(request: &Request, out: &[Out]) -> Bytes {
     }
     let messages: Vec<Bytes> = out.iter().map(|m| m.bytes.clone()).collect();
     openai_chat::write(request, &messages, &[])
-}
-
-/// `max_tokens` larger than the room left is lowered to it.
-fn lower_max_tokens(request: &Request, body: Bytes, room: Tokens) -> Bytes {
-    if request.max_tokens.is_none_or(|asked| asked <= room) {
-        return body;
-    }
-    let text = String::from_utf8_lossy(&body);
-    let Ok(fields) = crate::conversation::wire::json::Fields::read(&text) else { return body };
-    let lowered = room.max(1).to_string();
-    let keys = ["max_tokens", "max_completion_tokens", "n_predict"];
-    let changes: Vec<(&str, Option<&str>)> = keys
-        .into_iter()
-        .filter(|k| fields.get(k).and_then(|v| v.parse::<f64>().ok()).is_some_and(|n| n > f64::from(room)))
-        .map(|k| (k, Some(lowered.as_str())))
-        .collect();
-    crate::conversation::wire::json::with_fields(&text, &changes).unwrap_or_else(|_| body.clone())
 }

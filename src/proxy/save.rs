@@ -43,6 +43,7 @@ impl App {
             nodes: nodes(&prepared.chain, &prepared.request.conversation.body, depth),
             originals: prepared.originals.clone(),
             view: prepared.view_changed.then(|| (tip, prepared.view.clone())),
+            recalled: None,
             events,
             durable: needs_waiting,
         };

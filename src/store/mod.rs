@@ -26,6 +26,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Sender};
 use std::thread::{self, JoinHandle};
 
+use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use rusqlite::Connection;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
@@ -37,7 +38,7 @@ use files::Files;
 use recent::{Found, Recent, Tip, Work};
 use schema::sqlite_error;
 pub use types::{
-    Batch, ConversationRow, ConversationUpdate, Error, Event, EventRow, Hit, Located, Node, NodeRow, Original,
+    Batch, ConversationRow, ConversationUpdate, Error, Event, EventRow, Hit, Located, Node, NodeRow, Original, Recalled,
 };
 use writer::{Job, Writer};
 
@@ -95,8 +96,7 @@ impl Store {
         files.create()?;
         let path = schema::database(data_dir);
         let conn = schema::open_writer(&path)?;
-        let views = read::view_rows(&conn).map_err(|e| sqlite_error(&path, e))?;
-        let recent = Arc::new(Mutex::new(Recent::new(views)));
+        let recent = Arc::new(Mutex::new(recent_of(&conn, &path)?));
         let (queue, jobs) = mpsc::channel();
         let writer = Writer { conn, path: path.clone(), files: files.clone(), recent: recent.clone() };
         let spawned = thread::Builder::new().name("record-writer".into()).spawn(move || writer.run(&jobs));
@@ -111,8 +111,8 @@ impl Store {
     pub fn open_readonly(data_dir: &Path) -> Result<Store, Error> {
         let path = schema::database(data_dir);
         let conn = schema::open_reader(&path)?;
-        let views = read::view_rows(&conn).map_err(|e| sqlite_error(&path, e))?;
-        Store::finish(path, Files::new(data_dir), Arc::new(Mutex::new(Recent::new(views))), None, None)
+        let recent = recent_of(&conn, &path)?;
+        Store::finish(path, Files::new(data_dir), Arc::new(Mutex::new(recent)), None, None)
     }
 
     fn finish(
@@ -325,6 +325,27 @@ impl Store {
         self.inner.read(|conn| search::search(conn, query, conversation, limit))
     }
 
+    /// Whether any reply to this prefix recalled something.
+    pub fn has_recalled(&self, chain: &Digest) -> bool {
+        self.inner.recent.lock().recalled(chain).0
+    }
+
+    /// The messages between a prefix and a reply to it that no client sees; see [`Recalled`]. Of a reply that is not known
+    /// word for word (clients trim), what the last one recalled.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn recalled(&self, chain: &Digest, reply: &Digest) -> Result<Vec<Bytes>, Error> {
+        let (any, queued) = self.inner.recent.lock().recalled(chain);
+        if !any {
+            return Ok(Vec::new());
+        }
+        let mut all: Vec<Recalled> = queued.into_iter().collect();
+        all.extend(self.inner.read(|conn| read::recalled(conn, chain))?);
+        let found = all.iter().position(|r| r.reply == *reply).unwrap_or(0);
+        Ok(if all.is_empty() { Vec::new() } else { all.swap_remove(found).messages })
+    }
+
     /// Conversations, the last active first.
     ///
     /// # Errors
@@ -422,6 +443,12 @@ impl Drop for Inner {
     }
 }
 
+/// What is known without asking the disk again.
+fn recent_of(conn: &Connection, path: &Path) -> Result<Recent, Error> {
+    let read = || Ok(Recent::new(read::view_rows(conn)?, read::with_recalled(conn)?));
+    read().map_err(|e| sqlite_error(path, e))
+}
+
 /// What a batch must satisfy by itself. A mistake here is the caller's, not the client's.
 fn check(batch: &Batch) -> Result<(), String> {
     if batch.conversation.is_none() && !batch.nodes.is_empty() {
@@ -454,7 +481,8 @@ fn weigh(batch: &Batch) -> usize {
     let originals: usize =
         batch.originals.iter().map(|o| o.text.len() + o.raw.as_ref().map_or(0, |raw| raw.len()) + 300).sum();
     let view = batch.view.as_ref().map_or(0, |(_, view)| recent::view_bytes(view));
-    nodes + originals + view + 500 * (batch.events.len() + 1)
+    let recalled = batch.recalled.iter().flat_map(|r| &r.messages).map(Bytes::len).sum::<usize>();
+    nodes + originals + view + recalled + 500 * (batch.events.len() + 1)
 }
 
 /// A batch larger than the queue takes all of it, and is written alone.

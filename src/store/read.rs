@@ -1,11 +1,12 @@
 //! Reading rows back.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
 use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 use crate::conversation::Digest;
 use crate::conversation::edit::{Edit, View};
@@ -13,7 +14,7 @@ use crate::conversation::edit::{Edit, View};
 use super::history::walk;
 use super::recent::Tip;
 use super::schema::sqlite_error;
-use super::types::{ConversationRow, Error, EventRow, NodeRow, Original};
+use super::types::{ConversationRow, Error, EventRow, NodeRow, Original, Recalled};
 
 /// Columns of [`conversation_row`].
 const CONVERSATION: &str =
@@ -49,6 +50,26 @@ pub(super) fn deepest(conn: &Connection, conversation: &str) -> rusqlite::Result
 pub(super) fn view_rows(conn: &Connection) -> rusqlite::Result<HashMap<Digest, i64>> {
     let mut statement = conn.prepare("SELECT chain, max(id) FROM view GROUP BY chain")?;
     statement.query_map([], |r| Ok((Digest(r.get(0)?), r.get(1)?)))?.collect()
+}
+
+/// Prefixes whose replies recalled something.
+pub(super) fn with_recalled(conn: &Connection) -> rusqlite::Result<HashSet<Digest>> {
+    let mut statement = conn.prepare("SELECT DISTINCT chain FROM recalled")?;
+    statement.query_map([], |r| Ok(Digest(r.get(0)?)))?.collect()
+}
+
+/// What replies to a prefix recalled, the newest first.
+pub(super) fn recalled(conn: &Connection, chain: &Digest) -> rusqlite::Result<Vec<Recalled>> {
+    let mut statement =
+        conn.prepare_cached("SELECT reply, messages FROM recalled WHERE chain = ?1 ORDER BY id DESC")?;
+    let row = |r: &Row<'_>| {
+        let text = r.get_ref(1)?.as_str()?;
+        let all: Vec<&RawValue> = serde_json::from_str(text)
+            .map_err(|e| rusqlite::Error::FromSqlConversionFailure(1, rusqlite::types::Type::Text, Box::new(e)))?;
+        let messages = all.iter().map(|m| Bytes::copy_from_slice(m.get().as_bytes())).collect();
+        Ok(Recalled { chain: *chain, reply: Digest(r.get(0)?), messages })
+    };
+    statement.query_map([chain.0], row)?.collect()
 }
 
 /// One view, put together from its edits.

@@ -1,7 +1,7 @@
 //! What the record knows without asking the disk: batches that are queued but not yet committed, where the views are,
 //! and the tips of lately used histories. Bounded; holds no message text beyond the queue and a few views.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use lru::LruCache;
 use crate::conversation::Digest;
 use crate::conversation::edit::{Edit, View};
 
-use super::types::{Batch, Original};
+use super::types::{Batch, Original, Recalled};
 
 /// How many tips are remembered: a few hundred bytes each.
 const TIPS: NonZeroUsize = NonZeroUsize::new(4096).expect("not zero");
@@ -59,6 +59,9 @@ pub(super) struct Recent {
     views: HashMap<Digest, Queued<Arc<View>>>,
     originals: HashMap<String, Queued<(Arc<Work>, usize)>>,
     queued_deepest: HashMap<Arc<str>, Queued<usize>>,
+    recalled: HashMap<Digest, Queued<Recalled>>,
+    /// Prefixes whose replies recalled something.
+    with_recalled: HashSet<Digest>,
     view_rows: HashMap<Digest, i64>,
     view_cache: ViewCache,
     tips: LruCache<Digest, Tip>,
@@ -76,14 +79,16 @@ pub(super) enum Found {
 }
 
 impl Recent {
-    /// Starts from the views that are on disk: digest and row of each.
-    pub(super) fn new(view_rows: HashMap<Digest, i64>) -> Recent {
+    /// Starts from what is on disk: digest and row of each view, and the prefixes whose replies recalled something.
+    pub(super) fn new(view_rows: HashMap<Digest, i64>, with_recalled: HashSet<Digest>) -> Recent {
         Recent {
             seq: 0,
             nodes: HashMap::new(),
             views: HashMap::new(),
             originals: HashMap::new(),
             queued_deepest: HashMap::new(),
+            recalled: HashMap::new(),
+            with_recalled,
             view_rows,
             view_cache: ViewCache { lru: LruCache::unbounded(), bytes: 0 },
             tips: LruCache::new(TIPS),
@@ -111,6 +116,10 @@ impl Recent {
         if let Some((digest, view)) = &work.view {
             self.views.insert(*digest, Queued { seq, value: view.clone() });
         }
+        if let Some(recalled) = &work.batch.recalled {
+            self.with_recalled.insert(recalled.chain);
+            self.recalled.insert(recalled.chain, Queued { seq, value: recalled.clone() });
+        }
         for (i, original) in work.batch.originals.iter().enumerate() {
             self.originals
                 .entry(original.id.clone())
@@ -133,6 +142,9 @@ impl Recent {
         }
         if let Some((digest, _)) = &work.view {
             remove(&mut self.views, digest, seq);
+        }
+        if let Some(recalled) = &work.batch.recalled {
+            remove(&mut self.recalled, &recalled.chain, seq);
         }
         let Some(applied) = applied else { return };
         if let (Some(row), Some((digest, view))) = (applied.view_row, &work.view) {
@@ -185,6 +197,11 @@ impl Recent {
         work.batch.originals.get(*i).cloned()
     }
 
+    /// Whether replies to a prefix recalled something, and what the last of them did that waits to be committed.
+    pub(super) fn recalled(&self, chain: &Digest) -> (bool, Option<Recalled>) {
+        (self.with_recalled.contains(chain), self.recalled.get(chain).map(|q| q.value.clone()))
+    }
+
     /// The deepest node of a conversation: as known from commits, and as queued.
     pub(super) fn deepest(&mut self, conversation: &str) -> (Option<usize>, Option<usize>) {
         (self.deepest.get(conversation).copied(), self.queued_deepest.get(conversation).map(|q| q.value))
@@ -199,7 +216,8 @@ impl Recent {
     /// Whether nothing waits to be committed.
     #[cfg(test)]
     pub(super) fn is_settled(&self) -> bool {
-        self.nodes.is_empty() && self.views.is_empty() && self.originals.is_empty() && self.queued_deepest.is_empty()
+        let waiting = [self.nodes.len(), self.views.len(), self.originals.len(), self.queued_deepest.len()];
+        waiting.iter().sum::<usize>() + self.recalled.len() == 0
     }
 }
 

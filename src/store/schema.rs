@@ -32,7 +32,7 @@ const WRITER_PRAGMAS: &str = "PRAGMA synchronous = NORMAL; PRAGMA wal_autocheckp
     PRAGMA journal_size_limit = 16777216;";
 
 /// Entry `i` leads from `user_version` i to i + 1.
-const MIGRATIONS: &[&str] = &[V1];
+const MIGRATIONS: &[&str] = &[V1, V2];
 
 const V1: &str = "
 -- A conversation's head. `deepest` is the deepest node it recorded; `history_*` is how far its Markdown file goes.
@@ -114,6 +114,17 @@ CREATE INDEX event_conversation ON event(conversation, id) WHERE conversation IS
 CREATE VIRTUAL TABLE words USING fts5(
     text, content = '', contentless_delete = 1, tokenize = 'unicode61 remove_diacritics 2'
 );
+";
+
+const V2: &str = "
+-- Messages between a prompt and its reply that no client ever sees. `messages` is a JSON array.
+CREATE TABLE recalled (
+    id INTEGER PRIMARY KEY,
+    chain BLOB NOT NULL,
+    reply BLOB NOT NULL,
+    messages TEXT NOT NULL
+) STRICT;
+CREATE INDEX recalled_chain ON recalled(chain);
 ";
 
 /// Where the database of a data folder is.

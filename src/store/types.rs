@@ -113,10 +113,24 @@ pub struct Batch {
     pub originals: Vec<Original>,
     /// A view and the chain digest of the prefix it was made for. The newest one of a digest counts.
     pub view: Option<(Digest, View)>,
+    /// What a reply recalled.
+    pub recalled: Option<Recalled>,
     /// Entries of the trace.
     pub events: Vec<Event>,
     /// Whether it must survive a power cut (fsync) and not only a kill of the process.
     pub durable: bool,
+}
+
+/// Messages that stood between a prompt and the reply to it, and that the client never saw: calls of windowsill's own tool,
+/// with their results. They belong to the history whenever that reply comes back in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Recalled {
+    /// Chain digest of the prefix that the reply answers.
+    pub chain: Digest,
+    /// Digest of what the reply says, as the client got it.
+    pub reply: Digest,
+    /// The messages, each a JSON object; none for a reply of the same prefix that recalled nothing.
+    pub messages: Vec<Bytes>,
 }
 
 /// The head of a conversation; each update replaces the last.

@@ -20,7 +20,7 @@ use crate::conversation::edit::{Edit, View};
 use super::files::Files;
 use super::recent::{Applied, Recent, Tip, Work};
 use super::schema::sqlite_error;
-use super::types::{ConversationUpdate, Error, Event, Node, Original};
+use super::types::{ConversationUpdate, Error, Event, Node, Original, Recalled};
 use super::{history, original_ids, search};
 
 /// Bytes that are committed together at most, so that a waiting batch is never far from its commit.
@@ -187,6 +187,9 @@ impl Apply<'_> {
                 self.fold(id, digest, view)?;
             }
         }
+        if let Some(recalled) = &batch.recalled {
+            self.recalled(recalled)?;
+        }
         for event in &batch.events {
             self.event(event)?;
         }
@@ -352,6 +355,13 @@ impl Apply<'_> {
         let Some((from, to, keep, brief)) = fold else { return Ok(()) };
         let fold = history::Fold { from, to, keep, brief_chars: brief.chars().count() };
         history::append(self.tx, self.path, self.files, conversation, chain, &fold, self.durable)
+    }
+
+    fn recalled(&self, r: &Recalled) -> Result<(), Error> {
+        let all: Vec<&str> = r.messages.iter().filter_map(|m| std::str::from_utf8(m).ok()).collect();
+        let messages = format!("[{}]", all.join(","));
+        let sql = "INSERT INTO recalled (chain, reply, messages) VALUES (?1, ?2, ?3)";
+        self.run(sql, params![r.chain.0, r.reply.0, messages]).map(|_| ())
     }
 
     fn event(&self, e: &Event) -> Result<(), Error> {

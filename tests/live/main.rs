@@ -13,6 +13,7 @@
 mod count;
 mod llama;
 mod ollama;
+mod recall;
 mod restart;
 mod summary;
 mod support;

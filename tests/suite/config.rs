@@ -118,7 +118,7 @@ fn the_embedded_file_is_the_defaults_of_the_planner() {
     let resolved = resolve(&config, "stub");
     assert_eq!(resolved.policy, Policy::default());
     assert_eq!((resolved.profile.as_str(), resolved.size), ("default", None));
-    assert_eq!((resolved.background, resolved.summary_model), (true, SummaryModel::Own));
+    assert_eq!((resolved.background, resolved.recall, resolved.summary_model), (true, true, SummaryModel::Own));
     assert!(resolved.sources.iter().all(|(_, _, source)| source == "default"), "{:?}", resolved.sources);
     assert_eq!(config.listen.to_string(), "127.0.0.1:8484");
     assert_eq!(config.data_dir, Path::new("/home/someone/.local/share/windowsill"));
@@ -402,6 +402,7 @@ fn every_key_of_a_table_can_be_set_from_the_environment() {
         ("context.summary_max_tokens", "999"),
         ("context.summary_model", "local/x"),
         ("context.background", "false"),
+        ("context.recall", "false"),
         ("window.num_ctx", "9999"),
         ("window.output_reserved", "99"),
         ("window.memory_headroom", "0.2"),

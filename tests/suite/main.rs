@@ -16,6 +16,7 @@ mod profiles;
 mod proxy;
 mod random;
 mod real_input;
+mod recall;
 mod record;
 mod relay;
 mod support;

@@ -78,7 +78,8 @@ fn old_results_are_cleared_in_one_go() {
         assert_eq!(mine[newest..], theirs[newest..], "the newest steps stay as they are");
         if answer.action().contains("clear") {
             cleared += 1;
-            assert!(tokens(&forwarded) <= (4096.0 * 0.45) as u32);
+            // The newest steps stay, and the tool that reads back the others is added.
+            assert!(tokens(&forwarded) <= (4096.0 * 0.48) as u32, "{}", tokens(&forwarded));
         } else if answer.action() == "none" && n > 0 {
             let last: &Vec<Value> = before["messages"].as_array().unwrap();
             assert_eq!(mine[..last.len()], last[..], "without an action the old prompt is a prefix of the new");

@@ -30,6 +30,34 @@ pub struct Request {
     pub max_tokens: Option<Tokens>,
     /// `n`, at least 1.
     pub choices: u32,
+    /// The client's own `tools`, where [`Conversation::tools`] holds one of ours behind them.
+    pub client_tools: Option<Bytes>,
+}
+
+impl Request {
+    /// Has the request offer other tools than the client's own: these and one more.
+    pub fn offer(&mut self, tools: Bytes) {
+        if self.client_tools.is_none() {
+            self.client_tools = self.conversation.tools.replace(tools);
+        }
+    }
+
+    /// Takes [`Request::offer`] back.
+    pub fn withdraw(&mut self) {
+        if let Some(own) = self.client_tools.take() {
+            self.conversation.tools = Some(own);
+        }
+    }
+
+    /// Whether it offers a tool that the client did not.
+    pub fn offers(&self) -> bool {
+        self.client_tools.is_some()
+    }
+
+    /// The client's own `tools`.
+    pub fn own_tools(&self) -> Option<&Bytes> {
+        self.client_tools.as_ref().or(self.conversation.tools.as_ref())
+    }
 }
 
 /// Reads a request body.
@@ -65,12 +93,14 @@ pub fn parse(body: &Bytes) -> Result<Request, WireError> {
             .is_some_and(|o| o.get("include_usage") == Some("true")),
         max_tokens: max_tokens.map(|n| n.min(f64::from(u32::MAX)) as Tokens),
         choices: number("n").map_or(1, |n| n.min(128.0) as u32),
+        client_tools: None,
         conversation,
         body: body.clone(),
     })
 }
 
-/// Writes a request with other messages (each the bytes of one message object) and, where given, other fields.
+/// Writes a request with other messages (each the bytes of one message object), the tools it offers and, where given, other
+/// fields.
 pub fn write(request: &Request, messages: &[Bytes], changes: &[(&str, Option<&str>)]) -> Bytes {
     let size: usize = messages.iter().map(|m| m.len() + 1).sum();
     let mut array = String::with_capacity(size + 2);
@@ -83,6 +113,10 @@ pub fn write(request: &Request, messages: &[Bytes], changes: &[(&str, Option<&st
     }
     array.push(']');
     let mut all = vec![("messages", Some(array.as_str()))];
+    let tools = request.conversation.tools.as_deref().filter(|_| request.offers()).map(String::from_utf8_lossy);
+    if let Some(tools) = tools.as_deref().filter(|_| changes.iter().all(|(key, _)| *key != "tools")) {
+        all.push(("tools", Some(tools)));
+    }
     all.extend_from_slice(changes);
     let text = String::from_utf8_lossy(&request.body);
     json::with_fields(&text, &all).expect("the body was read as an object before")

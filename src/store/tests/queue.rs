@@ -55,7 +55,7 @@ fn queued_batches_are_seen_at_once() {
 
 #[test]
 fn a_commit_leaves_what_a_later_batch_queued() {
-    let mut recent = Recent::new(Default::default());
+    let mut recent = Recent::new(Default::default(), Default::default());
     let chain = chain_of(&["a"]);
     let works = [1, 2].map(|messages| {
         let mut batch = batch("c", &["a"], 0);
@@ -154,7 +154,7 @@ fn a_full_disk_is_an_error_with_the_path() {
     let path = schema::database(dir.path());
     let conn = schema::open_writer(&path).unwrap();
     conn.query_row("PRAGMA max_page_count = 60", [], |_| Ok(())).unwrap();
-    let recent = Arc::new(Mutex::new(Recent::new(Default::default())));
+    let recent = Arc::new(Mutex::new(Recent::new(Default::default(), Default::default())));
     let mut writer = Writer { conn, path, files: Files::new(dir.path()), recent };
     let work = |text: &str| {
         let batch = Batch { originals: vec![original("c", 0, text)], ..Batch::default() };
@@ -173,7 +173,7 @@ fn a_panic_costs_the_batch_and_not_the_writer() {
     drop(Store::open(dir.path()).unwrap());
     let path = schema::database(dir.path());
     let conn = schema::open_writer(&path).unwrap();
-    let recent = Arc::new(Mutex::new(Recent::new(Default::default())));
+    let recent = Arc::new(Mutex::new(Recent::new(Default::default(), Default::default())));
     let mut writer = Writer { conn, path, files: Files::new(dir.path()), recent };
     let good = batch("c", &["a", "b"], 0);
     // The check before the queue refuses this one; past it, the depth before 0 overflows.
@@ -191,7 +191,7 @@ fn a_durable_batch_is_synced_even_if_it_repeats_another() {
     drop(Store::open(dir.path()).unwrap());
     let path = schema::database(dir.path());
     let conn = schema::open_writer(&path).unwrap();
-    let recent = Arc::new(Mutex::new(Recent::new(Default::default())));
+    let recent = Arc::new(Mutex::new(Recent::new(Default::default(), Default::default())));
     let mut writer = Writer { conn, path, files: Files::new(dir.path()), recent };
     let mut commit = |durable: bool| {
         let batch = Batch { originals: vec![original("c", 0, "text")], durable, ..Batch::default() };

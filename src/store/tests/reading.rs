@@ -326,14 +326,14 @@ fn a_newer_schema_is_refused_and_left_alone() {
     };
     set(7);
     let want = format!(
-        "record `{}` has schema 7, and this windowsill knows schemas up to 1: use the newer windowsill, or another \
+        "record `{}` has schema 7, and this windowsill knows schemas up to 2: use the newer windowsill, or another \
          `data_dir`",
         path.display()
     );
     for opened in [Store::open(dir.path()), Store::open_readonly(dir.path())] {
         assert_eq!(opened.err().unwrap().to_string(), want);
     }
-    set(1);
+    set(2);
     drop(Store::open(dir.path()).unwrap());
     fs::write(&path, b"this is not a database, it is a text of some length").unwrap();
     let error = Store::open(dir.path()).err().unwrap().to_string();

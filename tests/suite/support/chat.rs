@@ -226,7 +226,17 @@ pub(crate) fn faults(client: &Value, forwarded: &Value) -> Vec<String> {
             bad.push("last user message lost".into());
         }
     }
-    if client.get("tools") != forwarded.get("tools") {
+    let tools = |body: &Value| body["tools"].as_array().cloned();
+    let own = tools(forwarded).map(|mut all| {
+        // One of ours may stand behind them.
+        if all.last().is_some_and(|t| t["function"]["name"] == "windowsill_recall")
+            && tools(client) != Some(all.clone())
+        {
+            all.pop();
+        }
+        all
+    });
+    if tools(client) != own {
         bad.push("tools altered".into());
     }
     bad

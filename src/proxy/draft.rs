@@ -1,0 +1,333 @@
+//! A plan until it fits: what is to be sent is made and counted, and planned again from the same start where it came out
+//! longer than planned.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::HeaderMap;
+use tracing::{debug, warn};
+
+use super::prepare::{Attempt, UNKNOWN_WINDOW, bytes_of};
+use super::recall::rewrites;
+use super::{App, Error};
+use crate::apply::{self, recall};
+use crate::conversation::edit::{Edit, View};
+use crate::conversation::wire::json;
+use crate::conversation::wire::openai_chat::{self, Request};
+use crate::conversation::{Conversation, Digest, Tokens};
+use crate::measure::count::Counted;
+use crate::measure::{self, Sureness, own, tokens};
+use crate::plan::rewrite::{self, Out};
+use crate::plan::{self, Action, Facts, Plan, Policy};
+use crate::store::Original;
+use crate::upstream::Upstream;
+
+/// How often a plan is made anew because a count was higher than estimated.
+const PLANS: usize = 4;
+
+/// The longest text that is counted with the vocabulary while a plan is made (bytes): a millisecond or two.
+const COUNTED_TEXT: usize = 64 * 1024;
+
+/// What planning goes on with.
+pub(super) struct Draft<'a> {
+    pub(super) upstream: &'a Arc<Upstream>,
+    pub(super) request: Arc<Request>,
+    /// With the tools that the last prompt had.
+    pub(super) held: Arc<Request>,
+    pub(super) policy: Policy,
+    pub(super) old: View,
+    pub(super) key: String,
+    pub(super) can_count: bool,
+    /// The model's own vocabulary, where its file is on this machine.
+    pub(super) own: Option<Arc<own::Model>>,
+    /// What was counted before anything was planned.
+    pub(super) counted: Option<(Tokens, Sureness)>,
+    pub(super) id: &'a str,
+    /// Where the window is known from.
+    pub(super) source: String,
+    pub(super) warnings: Vec<String>,
+}
+
+/// A view that was drafted, with its bytes and size.
+pub(super) struct Drafted {
+    pub(super) view: View,
+    pub(super) originals: Vec<Original>,
+    pub(super) out: Vec<Out>,
+    pub(super) body: Bytes,
+    pub(super) tokens: Tokens,
+    pub(super) sureness: Sureness,
+    pub(super) plan: Plan,
+}
+
+impl App {
+    /// Offers the tool that reads back what left the prompt, if something is about to leave it for the first time. Returns
+    /// the prompt tokens that this adds.
+    pub(super) fn offer(&self, draft: &mut Draft<'_>, facts: &mut Facts, tools: Option<&Bytes>) -> Tokens {
+        let Some(tools) = tools.filter(|_| !draft.request.offers()) else { return 0 };
+        if !rewrites(&draft.request.conversation, facts, &draft.policy) {
+            return 0;
+        }
+        Arc::make_mut(&mut draft.request).offer(tools.clone());
+        let added = self.text_cost(draft, recall::DEFINITION);
+        facts.tools = facts.tools.saturating_add(added);
+        draft.counted = draft.counted.map(|(tokens, sureness)| (tokens.saturating_add(added), sureness));
+        added
+    }
+
+    /// Drafts the view. No request is refused for a tool of ours: where it does not fit with it, it goes without.
+    pub(super) async fn drafted(
+        self: &Arc<Self>,
+        draft: &mut Draft<'_>,
+        facts: Facts,
+        sureness: Sureness,
+        chain: &[Digest],
+        from_client: &HeaderMap,
+        attempt: Attempt,
+    ) -> Result<Drafted, Error> {
+        if !draft.request.offers() {
+            return self.draft(draft, facts, sureness, chain, from_client, attempt).await;
+        }
+        let mut bare = facts.clone();
+        match self.draft(draft, facts, sureness, chain, from_client, attempt).await {
+            Err(e) if e.is_too_long() => {
+                Arc::make_mut(&mut draft.request).withdraw();
+                bare.tools = bare.tools.saturating_sub(self.text_cost(draft, recall::DEFINITION));
+                draft.counted = None;
+                self.draft(draft, bare, sureness, chain, from_client, attempt).await
+            }
+            drafted => drafted,
+        }
+    }
+
+    /// Plans until the view fits what is counted.
+    async fn draft(
+        self: &Arc<Self>,
+        draft: &mut Draft<'_>,
+        mut facts: Facts,
+        sureness: Sureness,
+        chain: &[Digest],
+        from_client: &HeaderMap,
+        attempt: Attempt,
+    ) -> Result<Drafted, Error> {
+        let request = Arc::clone(&draft.request);
+        let conversation = &request.conversation;
+        let mut written: Option<Option<Arc<str>>> = None;
+        let slack = facts.slack;
+        let mut round = 0;
+        loop {
+            round += 1;
+            let plan = guarded(conversation, &facts, draft);
+            if !plan.fits {
+                if tighten(&mut facts) {
+                    continue;
+                }
+                return Err(self.cannot_fit(draft, &facts, &plan));
+            }
+            // A shorter reply is the smaller loss, before the user's own message is cut.
+            let least = facts.window / 8;
+            if facts.output_reserved > least && plan.actions.iter().any(|a| matches!(a, Action::Cut { .. })) {
+                facts.output_reserved = least;
+                continue;
+            }
+            let asks = plan.actions.iter().any(|a| matches!(a, Action::Fold { ask_model: true, .. }));
+            if asks && written.is_none() && attempt == Attempt::First {
+                written = Some(
+                    self.written(
+                        draft.upstream,
+                        &draft.held,
+                        draft.id,
+                        &draft.old,
+                        &plan,
+                        chain,
+                        from_client,
+                        facts.window,
+                    )
+                    .await,
+                );
+            }
+            if !asks && attempt == Attempt::First {
+                // The client goes first; what was begun for later is begun again behind this reply.
+                self.stop_making(draft.id);
+            }
+            let count = |text: &str| self.text_cost(draft, text);
+            let applied = if plan.actions.is_empty() {
+                apply::Applied { view: draft.old.clone(), originals: Vec::new() }
+            } else {
+                apply::apply(&apply::Input {
+                    conversation,
+                    id: draft.id,
+                    plan: &plan,
+                    old: &draft.old,
+                    store: &self.store,
+                    count: &count,
+                    written: written.as_ref().and_then(|w| w.as_deref()),
+                })?
+            };
+            let out = rewrite::rewrite(conversation, &applied.view, &draft.policy.template);
+            let body = bytes_of(&request, &out);
+            let planned = plan.after.prompt();
+            let (tokens, sureness) = match self.recount(draft, &plan, &body).await {
+                Some(exact) => exact,
+                None => (self.estimated(draft, &facts, &applied.view, conversation, &plan), sureness),
+            };
+            let limit = facts.window.saturating_sub(facts.output_reserved).saturating_sub(slack);
+            if tokens <= limit || round >= PLANS {
+                if tokens > limit {
+                    return Err(self.cannot_fit(draft, &facts, &plan));
+                }
+                let mut room = facts.window.saturating_sub(tokens);
+                if draft.request.max_tokens.is_some_and(|asked| asked > room) && !sureness.is_exact() {
+                    // An estimate changes as more is learnt; the same history must give the same bytes.
+                    room = self.counted_room(draft, &body, facts.window).await.unwrap_or(room);
+                }
+                let body = if facts.window < UNKNOWN_WINDOW { lower_max_tokens(&request, body, room) } else { body };
+                return Ok(Drafted {
+                    view: applied.view,
+                    originals: applied.originals,
+                    out,
+                    body,
+                    tokens,
+                    sureness,
+                    plan,
+                });
+            }
+            debug!(round, tokens, planned, limit, "counted more than planned; planning again");
+            // What was made is longer than planned by so much: aim lower by that, and a little more.
+            let more = tokens - planned.min(tokens);
+            facts.slack = facts.slack.saturating_add(more + more / 8 + 8);
+        }
+    }
+
+    /// The room that a prompt leaves, by the server's own count, where it can count.
+    async fn counted_room(&self, draft: &Draft<'_>, body: &Bytes, window: Tokens) -> Option<Tokens> {
+        if !draft.can_count || window >= UNKNOWN_WINDOW {
+            return None;
+        }
+        Some(window.saturating_sub(exact(draft, body).await.ok()?.0))
+    }
+
+    fn cannot_fit(&self, draft: &Draft<'_>, facts: &Facts, plan: &Plan) -> Error {
+        Error::cannot_fit(&draft.request.model, facts.window, &draft.source, &plan.after, plan.lines.limit)
+    }
+
+    /// The shares of the messages of a view by the model's own vocabulary, where it is here, and which of the client's
+    /// messages each is, if it is one as it came.
+    pub(super) async fn shares(
+        &self,
+        draft: &Draft<'_>,
+        out: &[Out],
+        body: &Bytes,
+    ) -> Option<(Counted, Vec<Option<usize>>)> {
+        let own = draft.own.as_ref()?;
+        let conversation = &draft.request.conversation;
+        let view = openai_chat::parse(body).ok()?.conversation;
+        if view.system.len() != conversation.system.len() || view.system.len() + view.body.len() != out.len() {
+            return None;
+        }
+        let as_it_came = |o: &Out| o.at.filter(|at| conversation.body.get(*at).is_some_and(|m| *m.bytes() == o.bytes));
+        let places = out[view.system.len()..].iter().map(as_it_came).collect();
+        Some((own.shares(draft.upstream, body, view).await?, places))
+    }
+
+    /// Tokens of what an edit put in place.
+    fn edit_cost(&self, draft: &Draft<'_>, edit: &Edit) -> Tokens {
+        let (Edit::Text { text, .. } | Edit::Arguments { arguments: text, .. } | Edit::Fold { brief: text, .. }) = edit;
+        tokens::AROUND + self.text_cost(draft, text)
+    }
+
+    /// Tokens of a text: by the model's own vocabulary, where it is here and the text is not so long that this would hold
+    /// others up.
+    fn text_cost(&self, draft: &Draft<'_>, text: &str) -> Tokens {
+        match &draft.own {
+            Some(own) if text.len() <= COUNTED_TEXT => own.text(text),
+            _ => self.measure.count(&draft.key, text),
+        }
+    }
+
+    /// The exact size of what would be sent, where it matters and can be told.
+    async fn recount(&self, draft: &Draft<'_>, plan: &Plan, body: &Bytes) -> Option<(Tokens, Sureness)> {
+        if !draft.can_count {
+            return None;
+        }
+        if plan.actions.is_empty() {
+            // Counted a moment ago, or far from any line. The plan's own sum is that of figures rounded up one by one.
+            return draft.counted;
+        }
+        exact(draft, body).await.ok()
+    }
+
+    /// The size of a view where it cannot be counted: the plan's figures with the material that was really made.
+    fn estimated(
+        &self,
+        draft: &Draft<'_>,
+        facts: &Facts,
+        view: &View,
+        conversation: &Conversation,
+        plan: &Plan,
+    ) -> Tokens {
+        if plan.actions.is_empty() {
+            return plan.after.prompt();
+        }
+        let mut made = facts.clone();
+        made.edit_costs = match &draft.own {
+            Some(_) => view.edits.iter().map(|e| self.edit_cost(draft, e)).collect(),
+            None => view.edits.iter().map(|e| self.measure.edit_cost(&draft.key, e)).collect(),
+        };
+        made.view = view.clone();
+        let still = Policy {
+            strategy: plan::Strategy::Off,
+            clear_at: 1.0,
+            evict_over: plan::Size::Tokens(Tokens::MAX),
+            ..draft.policy.clone()
+        };
+        plan::plan(conversation, &made, &still).before.prompt()
+    }
+}
+
+/// The size of a request: by the model's own vocabulary where its file is on this machine, else by the server.
+pub(super) async fn exact(draft: &Draft<'_>, body: &Bytes) -> Result<(Tokens, Sureness), crate::upstream::Error> {
+    if let Some(own) = &draft.own {
+        let media = measure::count::media(&draft.request.conversation);
+        if let Some(exact) = own.total(draft.upstream, body, media).await {
+            return Ok((exact.tokens, exact.sureness()));
+        }
+    }
+    Ok((draft.upstream.count(body).await?, Sureness::Counted))
+}
+
+/// Plans. Should a pure room panic, the request goes on with what is certain: nothing is changed.
+fn guarded(conversation: &Conversation, facts: &Facts, draft: &mut Draft<'_>) -> Plan {
+    let act = std::panic::AssertUnwindSafe(|| plan::plan(conversation, facts, &draft.policy));
+    std::panic::catch_unwind(act).unwrap_or_else(|_| {
+        warn!(conversation = draft.id, "planning failed; the request goes on unchanged");
+        draft.warnings.push("planning failed; nothing was rewritten".into());
+        let facts = Facts { window: UNKNOWN_WINDOW, ..Facts::default() };
+        plan::plan(&Conversation::default(), &facts, &Policy::default())
+    })
+}
+
+/// Before a request is refused, less is kept for the reply: a short answer is better than none. False when there is
+/// nothing more to give.
+fn tighten(facts: &mut Facts) -> bool {
+    let least = (facts.window / 32).max(16);
+    let more = facts.output_reserved > least;
+    facts.output_reserved = facts.output_reserved.min(least);
+    more
+}
+
+/// `max_tokens` larger than the room left is lowered to it.
+fn lower_max_tokens(request: &Request, body: Bytes, room: Tokens) -> Bytes {
+    if request.max_tokens.is_none_or(|asked| asked <= room) {
+        return body;
+    }
+    let text = String::from_utf8_lossy(&body);
+    let Ok(fields) = json::Fields::read(&text) else { return body };
+    let lowered = room.max(1).to_string();
+    let keys = ["max_tokens", "max_completion_tokens", "n_predict"];
+    let changes: Vec<(&str, Option<&str>)> = keys
+        .into_iter()
+        .filter(|k| fields.get(k).and_then(|v| v.parse::<f64>().ok()).is_some_and(|n| n > f64::from(room)))
+        .map(|k| (k, Some(lowered.as_str())))
+        .collect();
+    json::with_fields(&text, &changes).unwrap_or_else(|_| body.clone())
+}

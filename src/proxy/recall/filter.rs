@@ -1,0 +1,496 @@
+//! Pure: takes the calls of our tool out of a reply, and leaves all else as it is. A chunk of the stream in, what of it the
+//! client may see out; the same for a whole reply. Several rounds read as one reply.
+
+use serde_json::{Map, Value, json};
+
+use crate::apply::recall;
+use crate::conversation::Tokens;
+
+/// A call of our tool, as the model wrote it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Call {
+    pub(super) id: String,
+    pub(super) name: String,
+    pub(super) arguments: String,
+}
+
+/// Whose call it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Whose {
+    /// The name is not whole yet.
+    Unknown,
+    Ours,
+    /// The client's; its index in what the client sees.
+    Client(usize),
+}
+
+/// A call in the making.
+#[derive(Debug)]
+struct Partial {
+    index: u64,
+    call: Call,
+    whose: Whose,
+    /// Fragments that came before it was known whose it is.
+    held: Vec<Value>,
+}
+
+/// Reads one reply over all of its rounds.
+#[derive(Debug, Default)]
+pub(super) struct Filter {
+    /// What the client knows the reply by: `id`, `created` of the first round.
+    head: Option<(Value, Value)>,
+    round: usize,
+    calls: Vec<Partial>,
+    /// Text and reasoning of this round.
+    pub(super) text: String,
+    pub(super) reasoning: String,
+    /// What the client saw of the earlier rounds.
+    earlier_text: String,
+    earlier_reasoning: String,
+    /// Tokens that the earlier rounds wrote.
+    earlier: Tokens,
+    /// Text of this round is set apart from that before it.
+    apart: bool,
+    role_seen: bool,
+    /// No further round follows.
+    last: bool,
+    finish: Option<String>,
+}
+
+impl Filter {
+    /// `apart`: whether text of two rounds may be set apart by a blank line; not where each token must be accounted for.
+    pub(super) fn new(apart: bool) -> Filter {
+        Filter { apart, ..Filter::default() }
+    }
+
+    /// Our calls of this round; `Some` where the round ended so that they can be answered.
+    pub(super) fn ours(&self) -> Vec<Call> {
+        let cut = matches!(self.finish.as_deref(), Some("length" | "content_filter"));
+        let all = self.calls.iter().filter(|c| c.whose == Whose::Ours && !cut);
+        all.map(|c| c.call.clone()).collect()
+    }
+
+    /// Whether the model is to go on once our calls are answered: there is nothing for the client to do.
+    pub(super) fn goes_on(&self) -> bool {
+        !self.last && !self.ours().is_empty() && self.clients().next().is_none()
+    }
+
+    /// Whether a reason to stop came.
+    pub(super) fn is_finished(&self) -> bool {
+        self.finish.is_some()
+    }
+
+    fn clients(&self) -> impl Iterator<Item = &Call> {
+        self.calls.iter().filter(|c| matches!(c.whose, Whose::Client(_))).map(|c| &c.call)
+    }
+
+    /// The reply as the client has it, as a message.
+    pub(super) fn message(&self) -> Value {
+        let calls: Vec<Value> = self.clients().map(call_json).collect();
+        let text = self.whole_text();
+        let mut out = json!({"role": "assistant", "content": if text.is_empty() { Value::Null } else { text.into() }});
+        if !calls.is_empty() {
+            out["tool_calls"] = calls.into();
+        }
+        out
+    }
+
+    fn whole_text(&self) -> String {
+        format!("{}{}", self.earlier_text, self.text)
+    }
+
+    /// Begins the next round of the same reply. `wrote`: tokens of the round that ended.
+    pub(super) fn next_round(&mut self, wrote: Tokens, last: bool) {
+        self.earlier += wrote;
+        self.round += 1;
+        self.last = last;
+        self.earlier_text.push_str(&std::mem::take(&mut self.text));
+        self.earlier_reasoning.push_str(&std::mem::take(&mut self.reasoning));
+        self.calls.clear();
+        self.finish = None;
+    }
+
+    /// What the client may see of a chunk; `None` for nothing of it. The flag says whether it differs from what came.
+    pub(super) fn chunk(&mut self, mut chunk: Value) -> Option<(Value, bool)> {
+        let mut changed = self.rename(&mut chunk);
+        let mut empty = false;
+        if let Some(choice) = chunk.get_mut("choices").and_then(|c| c.get_mut(0)) {
+            if let Some(finish) = choice.get("finish_reason").and_then(Value::as_str) {
+                self.finish = Some(finish.to_owned());
+            }
+            let finished = self.finish.is_some();
+            if let Some(delta) = choice.get_mut("delta").and_then(Value::as_object_mut) {
+                let (differs, nothing) = self.delta(delta, finished);
+                changed |= differs;
+                empty = differs && nothing;
+            }
+            changed |= self.settle_finish(choice);
+            empty &= choice.get("finish_reason").is_none_or(Value::is_null);
+        }
+        if self.is_finished() && self.goes_on() {
+            // The reply is not over for the client: no reason to stop, no figures.
+            let said = chunk.pointer("/choices/0/delta").and_then(Value::as_object);
+            if said.is_none_or(is_empty) {
+                return None;
+            }
+            chunk.as_object_mut().map(|c| c.remove("usage"));
+            return Some((chunk, true));
+        }
+        changed |= self.sum(&mut chunk);
+        (!empty).then_some((chunk, changed))
+    }
+
+    /// One reply has one id.
+    fn rename(&mut self, value: &mut Value) -> bool {
+        match &self.head {
+            None => {
+                self.head = Some((value["id"].clone(), value["created"].clone()));
+                false
+            }
+            Some((id, created)) if self.round > 0 && value.is_object() => {
+                for (key, of_first) in [("id", id), ("created", created)] {
+                    if !of_first.is_null() {
+                        value[key] = of_first.clone();
+                    }
+                }
+                true
+            }
+            Some(_) => false,
+        }
+    }
+
+    /// Takes our calls out of a delta. Returns whether anything was changed, and whether nothing is left.
+    fn delta(&mut self, delta: &mut Map<String, Value>, finished: bool) -> (bool, bool) {
+        let mut changed = false;
+        if self.round > 0 && self.role_seen && delta.remove("role").is_some() {
+            changed = true;
+        }
+        self.role_seen |= delta.contains_key("role");
+        if let Some(Value::String(text)) = delta.get_mut("content").filter(|t| **t != "") {
+            if self.apart && self.text.is_empty() && needs_space(&self.earlier_text, text) {
+                self.earlier_text.push_str("\n\n");
+                self.text.push_str(text);
+                text.insert_str(0, "\n\n");
+                changed = true;
+            } else {
+                self.text.push_str(text);
+            }
+        }
+        for key in ["reasoning_content", "reasoning"] {
+            if let Some(Value::String(text)) = delta.get(key) {
+                self.reasoning.push_str(text);
+                break;
+            }
+        }
+        let fragments = match delta.get_mut("tool_calls") {
+            Some(Value::Array(all)) => Some(std::mem::take(all)),
+            _ => None,
+        };
+        let had = fragments.as_ref().map_or(0, Vec::len);
+        let mut kept = Vec::new();
+        for fragment in fragments.iter().flatten() {
+            changed |= self.fragment(fragment, &mut kept);
+        }
+        if finished {
+            changed |= self.give_up_waiting(&mut kept);
+        }
+        if !kept.is_empty() {
+            delta.insert("tool_calls".into(), kept.into());
+        } else if had > 0 {
+            delta.remove("tool_calls");
+        }
+        (changed || self.round > 0, is_empty(delta))
+    }
+
+    /// Reads a fragment of a call; what the client may see goes to `kept`. Returns whether that differs from what came.
+    fn fragment(&mut self, fragment: &Value, kept: &mut Vec<Value>) -> bool {
+        let said = |path: &str| fragment.pointer(path).and_then(Value::as_str).unwrap_or("");
+        let (id, name) = (said("/id"), said("/function/name"));
+        let index = fragment.get("index").and_then(Value::as_u64);
+        let last = self.calls.len().saturating_sub(1) as u64;
+        // Some servers number every call 0, or none.
+        let same =
+            |p: &Partial| p.index == index.unwrap_or(last) && (id.is_empty() || name.is_empty() || p.call.id == id);
+        let at = match self.calls.iter().rposition(same) {
+            Some(at) => at,
+            None => {
+                let index = index.unwrap_or(self.calls.len() as u64);
+                self.calls.push(Partial { index, call: Call::default(), whose: Whose::Unknown, held: Vec::new() });
+                self.calls.len() - 1
+            }
+        };
+        let clients = self.clients().count();
+        let partial = &mut self.calls[at];
+        if partial.call.id.is_empty() {
+            partial.call.id.push_str(id);
+        }
+        if partial.call.name != name {
+            partial.call.name.push_str(name);
+        }
+        match fragment.pointer("/function/arguments") {
+            Some(Value::String(text)) => partial.call.arguments.push_str(text),
+            Some(Value::Null) | None => {}
+            Some(object) => partial.call.arguments.push_str(&object.to_string()),
+        }
+        if partial.whose == Whose::Unknown {
+            partial.whose = match partial.call.name.as_str() {
+                name if recall::is_ours(name) => Whose::Ours,
+                name if recall::NAME.starts_with(name) => Whose::Unknown,
+                _ => Whose::Client(clients),
+            };
+        }
+        match partial.whose {
+            Whose::Ours => {
+                partial.held.clear();
+                true
+            }
+            Whose::Unknown => {
+                partial.held.push(fragment.clone());
+                true
+            }
+            Whose::Client(at) => {
+                let changed = !partial.held.is_empty() || index != Some(at as u64);
+                let mut all = std::mem::take(&mut partial.held);
+                all.push(fragment.clone());
+                kept.extend(all.into_iter().map(|f| numbered(f, at)));
+                changed
+            }
+        }
+    }
+
+    /// A name that never came is not ours.
+    fn give_up_waiting(&mut self, kept: &mut Vec<Value>) -> bool {
+        let first = self.clients().count();
+        let waiting = self.calls.iter_mut().filter(|p| p.whose == Whose::Unknown);
+        let mut changed = false;
+        for (at, partial) in (first..).zip(waiting) {
+            partial.whose = Whose::Client(at);
+            kept.extend(std::mem::take(&mut partial.held).into_iter().map(|f| numbered(f, at)));
+            changed = true;
+        }
+        changed
+    }
+
+    /// A reply that ends in calls of ours alone, with nobody to answer them, just ends.
+    fn settle_finish(&self, choice: &mut Value) -> bool {
+        let calls = matches!(choice.get("finish_reason").and_then(Value::as_str), Some("tool_calls" | "function_call"));
+        if self.is_finished() && self.goes_on() {
+            choice["finish_reason"] = Value::Null;
+        } else if calls && !self.calls.is_empty() && self.clients().next().is_none() {
+            choice["finish_reason"] = json!("stop");
+        } else {
+            return false;
+        }
+        true
+    }
+
+    /// Adds up what the rounds wrote. The prompt is the last round's: the whole of what the window now holds.
+    fn sum(&self, value: &mut Value) -> bool {
+        let Some(usage) = value.get_mut("usage").and_then(Value::as_object_mut).filter(|_| self.earlier > 0) else {
+            return false;
+        };
+        let number = |usage: &Map<String, Value>, key: &str| usage.get(key).and_then(Value::as_u64);
+        for key in ["completion_tokens", "total_tokens"] {
+            if let Some(n) = number(usage, key) {
+                usage.insert(key.into(), json!(n + u64::from(self.earlier)));
+            }
+        }
+        true
+    }
+
+    /// The same for a whole reply. `None` where it is no reply of the usual shape.
+    pub(super) fn whole(&mut self, mut value: Value) -> Option<(Value, bool)> {
+        let mut changed = self.rename(&mut value);
+        let choice = value.get_mut("choices")?.get_mut(0)?;
+        self.finish = Some(choice.get("finish_reason").and_then(Value::as_str).unwrap_or("stop").to_owned());
+        let message = choice.get_mut("message")?.as_object_mut()?;
+        // A message is a delta that says everything at once.
+        let calls = message.get("tool_calls").and_then(Value::as_array).cloned().unwrap_or_default();
+        let calls = calls.into_iter().enumerate().map(|(i, call)| numbered(call, i)).collect::<Vec<_>>();
+        let mut delta = json!({"content": message.get("content"), "tool_calls": calls});
+        for key in ["reasoning_content", "reasoning"] {
+            delta[key] = message.get(key).cloned().unwrap_or_default();
+        }
+        let delta = delta.as_object_mut()?;
+        changed |= self.delta(delta, true).0;
+        if !self.ours().is_empty() || self.round > 0 || self.calls.iter().any(|c| c.whose == Whose::Ours) {
+            message.insert("content".into(), self.message()["content"].clone());
+            let named =
+                |call: &Value| call.pointer("/function/name").and_then(Value::as_str).is_some_and(recall::is_ours);
+            if let Some(Value::Array(all)) = message.get_mut("tool_calls") {
+                all.retain(|call| !named(call));
+                if all.is_empty() {
+                    message.remove("tool_calls");
+                }
+            }
+            let reasoning = format!("{}{}", self.earlier_reasoning, self.reasoning);
+            if let Some(key) = ["reasoning_content", "reasoning"].into_iter().find(|k| message.contains_key(*k)) {
+                message.insert(key.into(), reasoning.into());
+            }
+            changed = true;
+        }
+        changed |= self.settle_finish(choice);
+        changed |= self.sum(&mut value);
+        Some((value, changed))
+    }
+}
+
+fn needs_space(before: &str, after: &str) -> bool {
+    !before.is_empty() && !before.ends_with(char::is_whitespace) && !after.starts_with(char::is_whitespace)
+}
+
+/// Whether a delta says nothing.
+fn is_empty(delta: &Map<String, Value>) -> bool {
+    delta.values().all(|v| v.is_null() || *v == "" || v.as_array().is_some_and(Vec::is_empty))
+}
+
+fn numbered(mut fragment: Value, index: usize) -> Value {
+    if fragment.is_object() {
+        fragment["index"] = json!(index);
+    }
+    fragment
+}
+
+/// A call as it stands in a message.
+pub(super) fn call_json(call: &Call) -> Value {
+    json!({"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chunk(delta: Value, finish: Value) -> Value {
+        json!({"id": "c", "created": 1, "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]})
+    }
+
+    fn part(index: usize, id: &str, name: &str, arguments: &str) -> Value {
+        let mut out = json!({"index": index, "function": {"arguments": arguments}});
+        if !id.is_empty() {
+            out["id"] = json!(id);
+        }
+        if !name.is_empty() {
+            out["function"]["name"] = json!(name);
+        }
+        out
+    }
+
+    /// What the client gets of some chunks: deltas and reasons to stop.
+    fn run(filter: &mut Filter, chunks: &[(Value, Value)]) -> Vec<Value> {
+        let seen = chunks.iter().filter_map(|(delta, finish)| filter.chunk(chunk(delta.clone(), finish.clone())));
+        seen.map(|(mut v, _)| {
+            let mut choice = v["choices"][0].take();
+            let (delta, finish) = (choice["delta"].take(), choice["finish_reason"].take());
+            if finish.is_null() { delta } else { json!([delta, finish]) }
+        })
+        .collect()
+    }
+
+    const OURS: &str = recall::NAME;
+
+    #[test]
+    fn streams_as_servers_write_them() {
+        let calls = |all: &[Value]| json!({"tool_calls": all});
+        let none = Value::Null;
+        type Case = (&'static str, Vec<(Value, Value)>, Vec<Value>, usize, bool);
+        let cases: Vec<Case> = vec![
+            (
+                "all in one chunk with the role",
+                vec![
+                    (json!({"role": "assistant", "tool_calls": [part(0, "a", OURS, "{}")]}), none.clone()),
+                    (json!({}), json!("tool_calls")),
+                ],
+                vec![json!({"role": "assistant"})],
+                1,
+                true,
+            ),
+            (
+                "another reason to stop, and text in the last chunk",
+                vec![(calls(&[part(0, "a", OURS, "{}")]), none.clone()), (json!({"content": "x"}), json!("stop"))],
+                vec![json!({"content": "x"})],
+                1,
+                true,
+            ),
+            (
+                "every call is number 0",
+                vec![
+                    (calls(&[part(0, "a", OURS, "{}")]), none.clone()),
+                    (calls(&[part(0, "b", "run", "{}")]), none.clone()),
+                    (calls(&[part(0, "", "", "}")]), none.clone()),
+                    (json!({}), json!("tool_calls")),
+                ],
+                vec![calls(&[part(0, "b", "run", "{}")]), calls(&[part(0, "", "", "}")]), json!([{}, "tool_calls"])],
+                1,
+                false,
+            ),
+            (
+                "names in pieces, calls interleaved",
+                vec![
+                    (calls(&[part(0, "a", "windowsill_", ""), part(1, "b", "window", "")]), none.clone()),
+                    (calls(&[part(1, "", "_size", "{"), part(0, "", "recall", "{}")]), none.clone()),
+                    (calls(&[part(1, "", "", "}")]), none.clone()),
+                    (json!({}), json!("tool_calls")),
+                ],
+                vec![
+                    calls(&[part(0, "b", "window", ""), part(0, "", "_size", "{")]),
+                    calls(&[part(0, "", "", "}")]),
+                    json!([{}, "tool_calls"]),
+                ],
+                1,
+                false,
+            ),
+            (
+                "cut off in the middle of our call",
+                vec![(calls(&[part(0, "a", OURS, "{\"id")]), none.clone()), (json!({}), json!("length"))],
+                vec![json!([{}, "length"])],
+                0,
+                false,
+            ),
+            (
+                "a name that never comes",
+                vec![(calls(&[part(3, "a", "", "{}")]), none.clone()), (json!({}), json!("tool_calls"))],
+                vec![json!([{"tool_calls": [part(0, "a", "", "{}")]}, "tool_calls"])],
+                0,
+                false,
+            ),
+        ];
+        for (what, chunks, expect, ours, goes_on) in cases {
+            let mut filter = Filter::new(true);
+            assert_eq!(run(&mut filter, &chunks), expect, "{what}");
+            assert_eq!((filter.ours().len(), filter.goes_on()), (ours, goes_on), "{what}");
+        }
+    }
+
+    #[test]
+    fn rounds_read_as_one_reply() {
+        let mut filter = Filter::new(true);
+        let none = Value::Null;
+        run(&mut filter, &[(json!({"role": "assistant", "content": "Look."}), none.clone())]);
+        run(&mut filter, &[(json!({"tool_calls": [part(0, "a", OURS, "{}")]}), json!("tool_calls"))]);
+        assert!(filter.goes_on());
+        filter.next_round(12, false);
+        let second = [(json!({"role": "assistant", "content": ""}), none.clone()), (json!({"content": "42"}), none)];
+        assert_eq!(run(&mut filter, &second), [json!({"content": "\n\n42"})]);
+        let (last, changed) = filter
+            .chunk(json!({"id": "d", "created": 9, "choices": [], "usage": {"prompt_tokens": 90, "completion_tokens": 3, "total_tokens": 93}}))
+            .unwrap();
+        assert!(changed);
+        assert_eq!(last["id"], "c");
+        assert_eq!(last["usage"], json!({"prompt_tokens": 90, "completion_tokens": 15, "total_tokens": 105}));
+        assert_eq!(filter.message(), json!({"role": "assistant", "content": "Look.\n\n42"}));
+        // Where each token counts, nothing is put between.
+        let mut exact = Filter::new(false);
+        run(&mut exact, &[(json!({"content": "a"}), Value::Null)]);
+        exact.next_round(1, false);
+        assert_eq!(run(&mut exact, &[(json!({"content": "b"}), Value::Null)]), [json!({"content": "b"})]);
+    }
+
+    #[test]
+    fn whole_replies_that_are_none_pass() {
+        for odd in [json!([]), json!({}), json!({"choices": []}), json!({"choices": [{"text": "x"}]}), json!(7)] {
+            assert!(Filter::new(true).whole(odd.clone()).is_none(), "{odd}");
+        }
+        let plain = json!({"id": "c", "choices": [{"finish_reason": "stop", "message": {"role": "assistant", "content": "x"}}]});
+        assert_eq!(Filter::new(true).whole(plain.clone()), Some((plain, false)));
+    }
+}

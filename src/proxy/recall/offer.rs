@@ -1,0 +1,43 @@
+//! Whether a request offers the tool, and what earlier replies recalled with it.
+
+use bytes::Bytes;
+use http::HeaderMap;
+use tracing::warn;
+
+use crate::apply::recall;
+use crate::config::Resolved;
+use crate::conversation::wire::openai_chat::Request;
+use crate::conversation::{Conversation, Digest, Message};
+use crate::plan::{self, Facts, Policy};
+use crate::proxy::{App, headers};
+
+impl App {
+    /// The body with what earlier replies recalled, as the server knows it, and its chain hashes.
+    pub(in crate::proxy) fn woven(&self, seed: &str, body: Vec<Message>) -> (Vec<Message>, Vec<Digest>) {
+        recall::weave(seed, body, |chain, reply| {
+            self.store.recalled(chain, &reply.digest).unwrap_or_else(|e| {
+                warn!(error = %e, "what an earlier reply recalled cannot be read");
+                Vec::new()
+            })
+        })
+    }
+
+    /// The tools of a request with ours behind them, where the model may have it at all.
+    pub(in crate::proxy) fn tool_for(
+        &self,
+        request: &Request,
+        policy: &Resolved,
+        from_client: &HeaderMap,
+    ) -> Option<Bytes> {
+        let off = !policy.recall || headers::is_off(from_client, &headers::RECALL);
+        if off || request.choices > 1 || !policy.policy.template.tool_role {
+            return None;
+        }
+        recall::offered(request.own_tools()?)
+    }
+}
+
+/// Whether something is about to leave the prompt. A plan is cheap beside what follows it.
+pub(in crate::proxy) fn rewrites(conversation: &Conversation, facts: &Facts, policy: &Policy) -> bool {
+    !plan::plan(conversation, facts, policy).actions.is_empty()
+}

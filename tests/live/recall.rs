@@ -1,0 +1,108 @@
+//! The recall tool with a real llama.cpp server: its template, its parser, its cache. The model is small; a few examples in its
+//! history make it write calls.
+
+use serde_json::{Value, json};
+
+use crate::support::session::Bench;
+use crate::support::{http, say};
+
+const TOOL: &str = "windowsill_recall";
+
+/// Tokens of a prompt's end that may be evaluated again: the opening of the reply, the call that the model wrote itself.
+const TAIL: u64 = 120;
+
+fn request(messages: &[Value]) -> Value {
+    let tool = json!({"type": "function", "function": {"name": "zzz", "description": "Writes a note.",
+        "parameters": {"type": "object", "properties": {"x": {"type": "boolean"}}, "required": ["x"]}}});
+    json!({"model": "smollm2", "messages": messages, "tools": [tool], "stream": true,
+        "stream_options": {"include_usage": true}, "temperature": 0, "max_tokens": 200})
+}
+
+fn calls_ours(forwarded: &Value) -> bool {
+    let all = forwarded["messages"].as_array().expect("messages");
+    all.iter().any(|m| m["tool_calls"][0]["function"]["name"] == TOOL)
+}
+
+#[test]
+fn a_model_reads_back_within_its_reply() {
+    let bench = Bench::start(4096, &[("CONTEXT_BACKGROUND", "false")]);
+    let large: String = (0..900).map(|n| format!("line {n}: shelf {} holds {} boxes\n", n % 17, n * 7 % 101)).collect();
+    let mut messages = vec![
+        json!({"role": "user", "content": "Read the inventory."}),
+        json!({"role": "assistant", "content": null, "tool_calls": [{"id": "c1", "type": "function",
+            "function": {"name": "zzz", "arguments": "{\"x\":true}"}}]}),
+        json!({"role": "tool", "tool_call_id": "c1", "content": large}),
+    ];
+    for word in ["boxes", "paint", "copper", "timber", "wool"] {
+        messages.push(json!({"role": "user", "content": format!("Look up {word}.")}));
+        let call =
+            format!("<tool_call>\n{{\"name\": \"{TOOL}\", \"arguments\": {{\"query\": \"{word}\"}}}}\n</tool_call>");
+        messages.push(json!({"role": "assistant", "content": call}));
+    }
+    let mut recalled = 0;
+    for word in ["shelf", "holds", "line", "yellow", "inventory"] {
+        let mut messages = messages.clone();
+        messages.push(json!({"role": "user", "content": format!("Look up {word}.")}));
+        bench.relay.take();
+        let reply = http::post(&bench.windowsill.chat_url(), request(&messages));
+        assert_eq!(reply.status, 200, "{}", reply.text);
+        assert!(reply.is_done(), "{}", reply.text);
+        let events = reply.events();
+        assert!(events.iter().all(|e| e["error"].is_null()), "{}", reply.text);
+        let rounds: Vec<Value> = bench.relay.take().iter().filter_map(|b| serde_json::from_str(b).ok()).collect();
+        assert_eq!(rounds[0]["tools"][1]["function"]["name"], TOOL);
+        if !rounds.iter().any(calls_ours) {
+            continue;
+        }
+        recalled += 1;
+        // The rounds go on where the first ended, in the server's cache too.
+        let first = rounds[0]["messages"].as_array().expect("messages");
+        let second = rounds.last().expect("a round")["messages"].as_array().expect("messages");
+        assert_eq!(second[..first.len()], first[..]);
+        let number = |pointer: &str| events.iter().rev().find_map(|e| e.pointer(pointer).and_then(Value::as_u64));
+        let (prompt, cached) =
+            (number("/usage/prompt_tokens").expect("usage"), number("/timings/cache_n").unwrap_or(0));
+        let told: u64 = reply.ours("prompt-tokens").parse().unwrap();
+        say(&format!("{word}: {} rounds, {told} then {prompt} tokens, {cached} cached", rounds.len()));
+        if rounds.len() < 5 {
+            // The last possible round has another head.
+            assert!(cached + TAIL >= told, "{cached} cached of {told}");
+        }
+        assert!(prompt > told && prompt < 4096);
+        if recalled == 1 {
+            assert_next_begins_so(&bench, messages, &events, second);
+        }
+    }
+    assert!(recalled > 0, "the model never took the tool");
+}
+
+/// The next turn's prompt begins with the last round's.
+fn assert_next_begins_so(bench: &Bench, mut messages: Vec<Value>, events: &[Value], held: &[Value]) {
+    let mut calls: Vec<Value> = Vec::new();
+    let mut text = String::new();
+    for delta in events.iter().map(|e| &e["choices"][0]["delta"]) {
+        text.push_str(delta["content"].as_str().unwrap_or(""));
+        for fragment in delta["tool_calls"].as_array().into_iter().flatten() {
+            let index = fragment["index"].as_u64().unwrap() as usize;
+            if index == calls.len() {
+                calls.push(json!({"id": fragment["id"], "type": "function",
+                    "function": {"name": fragment["function"]["name"], "arguments": ""}}));
+            }
+            let more = fragment["function"]["arguments"].as_str().unwrap_or("");
+            let whole = format!("{}{more}", calls[index]["function"]["arguments"].as_str().unwrap());
+            calls[index]["function"]["arguments"] = json!(whole);
+        }
+    }
+    let mut reply = json!({"role": "assistant", "content": text});
+    if !calls.is_empty() {
+        reply["tool_calls"] = json!(calls);
+    }
+    messages.push(reply);
+    messages.extend(calls.iter().map(|c| json!({"role": "tool", "tool_call_id": c["id"], "content": "noted"})));
+    messages.push(json!({"role": "user", "content": "Thanks."}));
+    bench.relay.take();
+    let body = request(&messages);
+    assert_eq!(http::post(&bench.windowsill.chat_url(), &body).status, 200);
+    let sent: Value = serde_json::from_str(&bench.relay.take()[0]).unwrap();
+    assert_eq!(sent["messages"].as_array().expect("messages")[..held.len()], held[..]);
+}
