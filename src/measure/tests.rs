@@ -1,6 +1,7 @@
 //! How far estimates are off, against the counts of real vocabularies, where these are at hand (`shared/data`).
 
 use super::count::tests::{counter, data, parsed, requests};
+use super::family::Family;
 use super::{Known, Measure};
 use crate::conversation::Tokens;
 use crate::conversation::edit::View;
@@ -76,6 +77,10 @@ fn after_three_replies_estimates_are_near_and_seldom_low() {
             high * 100.0
         );
         assert!(found.errors.len() > 100, "{model}: {} prompts", found.errors.len());
-        assert!(low <= 0.02 && high <= 0.15 && mean <= 0.03, "{model}: {low} low, {high} high, {mean} on average");
+        let most = if Family::of(model).is_some() { (0.02, 0.15, 0.03) } else { (0.04, 0.3, 0.05) };
+        assert!(
+            low <= most.0 && high <= most.1 && mean <= most.2,
+            "{model}: {low} low, {high} high, {mean} on average"
+        );
     }
 }

@@ -52,7 +52,7 @@ pub fn estimate_for(family: Option<Family>, text: &str) -> Tokens {
 /// The factor for what is new in a conversation whose beginning was counted at `exact` times its estimate.
 pub fn factor_of_new(family: Option<Family>, exact: f64) -> f64 {
     // A family's weights are right in the middle; where its conversation came out below, the next message may not.
-    MARGIN * if family.is_some() { exact.max(1.0) } else { exact }
+    if family.is_some() { MARGIN * exact.max(1.0) } else { UNKNOWN * exact }
 }
 
 /// Estimated tokens of a text for a tokenizer of middling vocabulary (about 50,000 words).

@@ -85,7 +85,7 @@ pub(crate) fn parsed(request: &Value) -> (Bytes, Conversation) {
 #[test]
 fn shares_are_those_of_each_messages_own_text() {
     let Some(data) = data() else { return };
-    let requests = requests(24_000, 40);
+    let requests = requests(16_000, 24);
     for (template, vocabulary, most) in PAIRS {
         let counter = counter(&data, template, vocabulary);
         let mut off: Vec<Tokens> = Vec::new();
