@@ -107,7 +107,7 @@ impl Measure {
                 let exact = f64::from(known.tokens) / f64::from(raw.max(1));
                 let mut new = facts.clone();
                 emergency::scale(&mut facts, exact);
-                emergency::scale(&mut new, tokens::factor_of_new(family, exact));
+                emergency::scale(&mut new, tokens::factor_of_new(family, factor, exact));
                 facts.costs[known.messages..].clone_from_slice(&new.costs[known.messages..]);
             }
         }

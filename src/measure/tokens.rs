@@ -49,10 +49,11 @@ pub fn estimate_for(family: Option<Family>, text: &str) -> Tokens {
     family.map_or_else(|| estimate(text), |f| f.tokens(text))
 }
 
-/// The factor for what is new in a conversation whose beginning was counted at `exact` times its estimate.
-pub fn factor_of_new(family: Option<Family>, exact: f64) -> f64 {
+/// The factor for what is new in a conversation whose beginning was counted at `exact` times its estimate; `factor` is
+/// the model's own.
+pub fn factor_of_new(family: Option<Family>, factor: f64, exact: f64) -> f64 {
     // A family's weights are right in the middle; where its conversation came out below, the next message may not.
-    if family.is_some() { MARGIN * exact.max(1.0) } else { UNKNOWN * exact }
+    if family.is_some() { MARGIN * exact.max(1.0) } else { factor.max(exact) }
 }
 
 /// Estimated tokens of a text for a tokenizer of middling vocabulary (about 50,000 words).
