@@ -133,7 +133,7 @@ impl Run<'_> {
         let body = &self.conversation.body;
         let edit_cost = |edit: &Edit| match edit {
             Edit::Arguments { at, call, arguments, .. } => call_cost(&body[*at].calls[*call].name, arguments),
-            edit => measure::edit_cost(edit),
+            edit => measure::edit_cost(None, edit),
         };
         Facts {
             window: self.server.window,

@@ -29,6 +29,16 @@ impl Vocabulary {
         match self.0 {}
     }
 
+    /// The tokens of a part of a prompt.
+    pub fn part(&self, _text: &str) -> Tokens {
+        match self.0 {}
+    }
+
+    /// The texts of the tokens that end a turn or a text.
+    pub fn enders(&self) -> &[String] {
+        match self.0 {}
+    }
+
     /// The tokens of a prompt, the whole in one go.
     pub fn tokenize(&self, _text: &str) -> Vec<i32> {
         match self.0 {}

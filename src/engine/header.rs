@@ -34,6 +34,8 @@ pub(super) struct Header {
     pub(super) architecture: String,
     /// `tokenizer.ggml.model`: the kind of tokenizer.
     pub(super) tokenizer: String,
+    /// `tokenizer.ggml.pre`: the expression that divides texts into words.
+    pub(super) pre: String,
     /// `tokenizer.chat_template`.
     pub(super) template: Option<String>,
     /// `tokenizer.chat_template.tool_use`.
@@ -155,6 +157,7 @@ fn checked(mut metadata: HashMap<String, Value>) -> Result<Header, HeaderError> 
     let header = Header {
         architecture: text("general.architecture").unwrap_or_default(),
         tokenizer: text("tokenizer.ggml.model").unwrap_or_default(),
+        pre: text("tokenizer.ggml.pre").unwrap_or_default(),
         template: text("tokenizer.chat_template"),
         tool_template: text("tokenizer.chat_template.tool_use"),
     };

@@ -15,6 +15,8 @@ mod native;
 mod native;
 #[cfg(feature = "engine")]
 mod pieces;
+#[cfg(feature = "engine")]
+mod soft;
 
 use std::io;
 use std::path::{Path, PathBuf};

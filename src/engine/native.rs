@@ -1,5 +1,6 @@
 //! A vocabulary, held by llama.cpp.
 
+use std::collections::HashMap;
 use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::OnceLock;
@@ -16,6 +17,7 @@ use parking_lot::Mutex;
 use super::VocabularyError;
 use super::header::{self, Header, HeaderError};
 use super::pieces::{Cuts, Special};
+use super::soft::{self, Soft};
 use crate::conversation::{Digest, Tokens};
 
 /// Pieces whose counts are kept: 40 bytes each.
@@ -26,6 +28,16 @@ const WORTH_REMEMBERING: usize = 64;
 
 /// Bytes of a piece that is cut further where the vocabulary allows.
 const CHUNK: usize = 2048;
+
+/// Bytes of the parts of a text that are looked up as words are.
+const WORD: usize = 24;
+
+/// Words whose counts are kept: about a hundred bytes each.
+const WORDS: usize = 1 << 16;
+
+/// Bytes below which a piece that ends with a word of texts is not counted apart: llama.cpp looks for all its special
+/// tokens in each.
+const LEAST: usize = 1024;
 
 /// llama.cpp's regular expressions recurse once a character on some texts; this is enough for the longest.
 const STACK: usize = 1 << 30;
@@ -41,8 +53,13 @@ pub struct Vocabulary {
     /// SentencePiece without any word that holds a line break: tokens the space put before a text takes. Such a
     /// vocabulary may be counted line by line.
     lines: Option<Tokens>,
+    /// Where pieces may be cut further.
+    soft: Soft,
+    /// Tokens of short parts.
+    words: Mutex<HashMap<Box<str>, Tokens>>,
     bos: String,
     eos: String,
+    enders: Vec<String>,
     counted: Mutex<LruCache<Digest, Tokens>>,
 }
 
@@ -82,9 +99,12 @@ impl Vocabulary {
         let specials = specials(&vocab);
         let cuts = Cuts::new(&specials);
         let lines = by_lines(&vocab, &header, &specials);
+        let soft = Soft::of(&header.tokenizer, &header.pre, &specials);
         let (bos, eos) = (piece(&vocab, vocab.bos()), piece(&vocab, vocab.eos()));
+        let enders =
+            vocab.tokens().filter(|t| vocab.is_eog(*t)).map(|t| piece(&vocab, t)).filter(|t| !t.is_empty()).collect();
         let counted = Mutex::new(LruCache::new(NonZeroUsize::new(REMEMBERED).expect("not zero")));
-        Ok(Vocabulary { cuts, lines, bos, eos, counted, header, model })
+        Ok(Vocabulary { cuts, lines, soft, words: Mutex::default(), bos, eos, enders, counted, header, model })
     }
 
     /// The tokens of a prompt, as llama-server counts them: its own special tokens are read as such wherever they stand,
@@ -100,12 +120,39 @@ impl Vocabulary {
         let mut added = Tokens::try_from(vocab.tokenize(b"", true, true).len()).unwrap_or(0);
         let mut from = 0;
         let mut out = Vec::new();
-        for end in self.cuts.ends(text) {
+        for end in self.cuts.ends(text, LEAST) {
+            // A long piece is remembered in parts, so that one that grows at its end costs its new part.
+            while end - from > 2 * CHUNK
+                && let Some(at) = self.soft_cut(text.as_bytes(), from, end)
+            {
+                out.push((at, self.piece(&vocab, &text[from..at]) + std::mem::take(&mut added)));
+                from = at;
+            }
             let tokens = self.piece(&vocab, &text[from..end]);
             out.push((end, tokens + std::mem::take(&mut added)));
             from = end;
         }
         out
+    }
+
+    /// The end of a part of a long piece: at a line's beginning, or a word's.
+    fn soft_cut(&self, bytes: &[u8], from: usize, end: usize) -> Option<usize> {
+        let lines = if self.soft == Soft::None { Soft::None } else { Soft::Lines };
+        let at = |soft: Soft| soft.next(&bytes[..end], from + CHUNK).filter(|at| *at < end);
+        at(lines).filter(|at| at - from < 4 * CHUNK).or_else(|| at(self.soft))
+    }
+
+    /// The tokens of a part of a prompt, without what the tokenizer adds to a whole one.
+    pub fn part(&self, text: &str) -> Tokens {
+        let vocab = self.model.vocab();
+        let mut from = 0;
+        let mut piece = |end: usize| self.piece(&vocab, &text[std::mem::replace(&mut from, end)..end]);
+        self.cuts.ends(text, LEAST).fold(0, |sum, end| sum.saturating_add(piece(end)))
+    }
+
+    /// The texts of the tokens that end a turn or a text.
+    pub fn enders(&self) -> &[String] {
+        &self.enders
     }
 
     /// The tokens of a prompt, the whole in one go: what [`Vocabulary::count`] must come to.
@@ -123,10 +170,38 @@ impl Vocabulary {
         }
         let counted = match self.lines {
             Some(prefix) if text.len() > 2 * CHUNK => self.chunks(vocab, text, prefix),
+            _ if self.soft == Soft::Words && soft::is_quick(&self.header.pre) => self.by_words(vocab, text),
             _ => Tokens::try_from(tokens(vocab, text, false).len()).unwrap_or(Tokens::MAX),
         };
         self.counted.lock().put(digest, counted);
         counted
+    }
+
+    /// Counts word by word, of which most are known.
+    fn by_words(&self, vocab: &LlamaVocab<'_>, text: &str) -> Tokens {
+        let mut total: Tokens = 0;
+        let mut from = 0;
+        while from < text.len() {
+            let end = self.soft.next(text.as_bytes(), from).unwrap_or(text.len());
+            let part = &text[from..end];
+            from = end;
+            if part.len() > WORD {
+                total = total.saturating_add(Tokens::try_from(tokens(vocab, part, false).len()).unwrap_or(Tokens::MAX));
+                continue;
+            }
+            let known = self.words.lock().get(part).copied();
+            let counted = known.unwrap_or_else(|| {
+                let counted = tokens(vocab, part, false).len() as Tokens;
+                let mut words = self.words.lock();
+                if words.len() >= WORDS {
+                    words.clear();
+                }
+                words.insert(part.into(), counted);
+                counted
+            });
+            total = total.saturating_add(counted);
+        }
+        total
     }
 
     /// Counts from line break to line break, each begun with one: llama.cpp takes time by the square for bytes in a row
@@ -211,6 +286,7 @@ fn specials(vocab: &LlamaVocab<'_>) -> Vec<Special> {
             text,
             strips_left: attr.contains(LlamaTokenAttr::LStrip),
             strips_right: attr.contains(LlamaTokenAttr::RStrip),
+            control: attr.contains(LlamaTokenAttr::Control),
         });
     }
     out

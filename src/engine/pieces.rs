@@ -17,6 +17,8 @@ pub(super) struct Special {
     pub(super) strips_left: bool,
     /// It swallows the white space behind it.
     pub(super) strips_right: bool,
+    /// It is not a word of texts.
+    pub(super) control: bool,
 }
 
 /// The places where a prompt may be cut.
@@ -26,6 +28,8 @@ pub(super) struct Cuts {
     find: Option<AhoCorasick>,
     /// For each pattern, whether it swallows the white space behind it.
     strips: Vec<bool>,
+    /// For each pattern, whether it is no word of texts.
+    control: Vec<bool>,
 }
 
 impl Cuts {
@@ -58,11 +62,17 @@ impl Cuts {
             .build(cutters.iter().map(|s| s.text.as_bytes()))
             .ok()
             .filter(|_| !cutters.is_empty());
-        Cuts { find, strips: cutters.iter().map(|s| s.strips_right).collect() }
+        Cuts {
+            find,
+            strips: cutters.iter().map(|s| s.strips_right).collect(),
+            control: cutters.iter().map(|s| s.control).collect(),
+        }
     }
 
-    /// The ends of the pieces of a text, the end of the text included, in order.
-    pub(super) fn ends<'a>(&'a self, text: &'a str) -> impl Iterator<Item = usize> + 'a {
+    /// The ends of the pieces of a text, the end of the text included, in order. Those of less than `least` bytes that end
+    /// with a word of texts are left together with what follows.
+    pub(super) fn ends<'a>(&'a self, text: &'a str, least: usize) -> impl Iterator<Item = usize> + 'a {
+        let mut from = 0;
         let bytes = text.as_bytes();
         let inner = self.find.iter().flat_map(move |find| {
             find.find_iter(bytes).map(move |m| {
@@ -71,10 +81,15 @@ impl Cuts {
                 } else {
                     0
                 };
-                m.end() + swallowed
+                (m.end() + swallowed, self.control[m.pattern().as_usize()])
             })
         });
-        inner.filter(move |end| *end < text.len()).chain(std::iter::once(text.len()))
+        let kept = inner.filter(move |(end, control)| {
+            let kept = *end < text.len() && (*control || *end - from >= least);
+            from = if kept { *end } else { from };
+            kept
+        });
+        kept.map(|(end, _)| end).chain(std::iter::once(text.len()))
     }
 }
 
@@ -117,13 +132,13 @@ mod tests {
     use super::*;
 
     fn special(text: &str) -> Special {
-        Special { text: text.into(), strips_left: false, strips_right: false }
+        Special { text: text.into(), strips_left: false, strips_right: false, control: true }
     }
 
     fn cut(specials: &[Special], text: &str) -> Vec<String> {
         let cuts = Cuts::new(specials);
         let mut from = 0;
-        cuts.ends(text).map(|end| text[std::mem::replace(&mut from, end)..end].to_owned()).collect()
+        cuts.ends(text, 0).map(|end| text[std::mem::replace(&mut from, end)..end].to_owned()).collect()
     }
 
     #[test]

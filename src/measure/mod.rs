@@ -2,11 +2,13 @@
 
 pub mod afford;
 pub mod count;
+pub mod family;
 pub mod hardware;
 pub mod memory;
 pub mod model_file;
 pub mod own;
 pub mod process;
+pub mod spread;
 pub mod tokens;
 pub mod window;
 
@@ -17,6 +19,7 @@ use parking_lot::Mutex;
 use crate::conversation::edit::{Edit, View};
 use crate::conversation::{Conversation, Tokens};
 use crate::plan::{Facts, emergency};
+use family::Family;
 use tokens::{Calibration, Estimates};
 
 /// A prompt whose exact size is known, to build the next count on.
@@ -93,15 +96,8 @@ impl Measure {
     /// `model` names the calibration (upstream and model). `known` is a prompt of this very conversation and view whose
     /// size the server told.
     pub fn facts(&self, model: &str, conversation: &Conversation, view: &View, known: Option<Known>) -> Facts {
-        let (system, tools) = self.estimates.head(conversation);
-        let mut facts = Facts {
-            system,
-            tools,
-            costs: self.estimates.body(conversation),
-            edit_costs: view.edits.iter().map(edit_cost).collect(),
-            view: view.clone(),
-            ..Facts::default()
-        };
+        let family = Family::of(model);
+        let mut facts = self.estimated(family, conversation, view);
         let factor = self.factor(model);
         match known.filter(|k| k.messages <= conversation.body.len()) {
             None => emergency::scale(&mut facts, factor),
@@ -111,26 +107,40 @@ impl Measure {
                 let exact = f64::from(known.tokens) / f64::from(raw.max(1));
                 let mut new = facts.clone();
                 emergency::scale(&mut facts, exact);
-                emergency::scale(&mut new, factor.max(exact));
+                emergency::scale(&mut new, tokens::factor_of_new(family, factor, exact));
                 facts.costs[known.messages..].clone_from_slice(&new.costs[known.messages..]);
             }
         }
         facts
     }
 
+    /// The facts as estimated, without any correction.
+    fn estimated(&self, family: Option<Family>, conversation: &Conversation, view: &View) -> Facts {
+        let (system, tools) = self.estimates.head(family, conversation);
+        Facts {
+            system,
+            tools,
+            costs: self.estimates.body(family, conversation),
+            edit_costs: view.edits.iter().map(|e| edit_cost(family, e)).collect(),
+            view: view.clone(),
+            ..Facts::default()
+        }
+    }
+
     /// The estimated cost of each message of the body.
-    pub fn costs(&self, conversation: &Conversation) -> Vec<crate::plan::Cost> {
-        self.estimates.body(conversation)
+    pub fn costs(&self, model: &str, conversation: &Conversation) -> Vec<crate::plan::Cost> {
+        self.estimates.body(Family::of(model), conversation)
     }
 
     /// Tokens of a text, erring high.
     pub fn count(&self, model: &str, text: &str) -> Tokens {
-        (f64::from(tokens::estimate(text)) * self.factor(model)).ceil() as Tokens
+        (f64::from(tokens::estimate_for(Family::of(model), text)) * self.factor(model)).ceil() as Tokens
     }
 
     /// The factor that makes estimates of a model err high.
     pub fn factor(&self, model: &str) -> f64 {
-        self.calibrations.lock().get(model).map_or_else(|| Calibration::default().factor(), Calibration::factor)
+        let family = Family::of(model);
+        self.calibrations.lock().get(model).map_or_else(|| Calibration::default().factor(family), |c| c.factor(family))
     }
 
     /// How sure an estimate of this model is.
@@ -147,17 +157,13 @@ impl Measure {
     }
 
     /// The uncorrected estimate of a view.
-    pub fn raw_total(&self, conversation: &Conversation, view: &View) -> Tokens {
-        let (system, tools) = self.estimates.head(conversation);
-        let facts = Facts {
-            system,
-            tools,
-            costs: self.estimates.body(conversation),
-            edit_costs: view.edits.iter().map(edit_cost).collect(),
-            view: view.clone(),
-            ..Facts::default()
-        };
-        total(&facts, 0..conversation.body.len())
+    pub fn raw_total(&self, model: &str, conversation: &Conversation, view: &View) -> Tokens {
+        total(&self.estimated(Family::of(model), conversation, view), 0..conversation.body.len())
+    }
+
+    /// Tokens of what an edit put in place, erring high.
+    pub fn edit_cost(&self, model: &str, edit: &Edit) -> Tokens {
+        (f64::from(edit_cost(Family::of(model), edit)) * self.factor(model)).ceil() as Tokens
     }
 }
 
@@ -170,12 +176,9 @@ pub fn slack(window: Tokens, sureness: Sureness) -> Tokens {
 }
 
 /// Estimated tokens of what an edit put in place.
-pub fn edit_cost(edit: &Edit) -> Tokens {
-    match edit {
-        Edit::Text { text, .. } => tokens::message(text),
-        Edit::Arguments { arguments, .. } => tokens::message(arguments),
-        Edit::Fold { brief, .. } => tokens::message(brief),
-    }
+pub fn edit_cost(family: Option<Family>, edit: &Edit) -> Tokens {
+    let (Edit::Text { text, .. } | Edit::Arguments { arguments: text, .. } | Edit::Fold { brief: text, .. }) = edit;
+    tokens::AROUND + tokens::estimate_for(family, text)
 }
 
 /// Tokens of a view of the first messages, as facts have them.
@@ -200,3 +203,6 @@ fn total(facts: &Facts, range: std::ops::Range<usize>) -> Tokens {
     }
     facts.head() + costs.iter().sum::<Tokens>() + brief
 }
+
+#[cfg(all(test, feature = "engine"))]
+mod tests;

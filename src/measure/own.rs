@@ -17,7 +17,6 @@ use super::count::{CountError, Counted, Counter};
 use super::window::Window;
 use crate::conversation::{Conversation, Digest, Tokens};
 use crate::engine::FileId;
-use crate::plan::Cost;
 use crate::upstream::Upstream;
 
 /// Vocabularies kept: each takes some tens of megabytes.
@@ -86,6 +85,8 @@ struct State {
     verified: bool,
     /// The server counts otherwise, and is right.
     differs: bool,
+    /// Our count and the server's, where they differ and nobody was told yet.
+    mismatch: Option<(Tokens, Tokens)>,
     /// What was counted of requests whose reply is still out.
     pending: VecDeque<Pending>,
     /// Messages, and the server's count less ours, of the last replies.
@@ -183,6 +184,7 @@ impl Model {
                 state.verified = true;
             } else if plain {
                 state.differs = true;
+                state.mismatch = Some((own, theirs));
                 warn!(
                     upstream = upstream.name(),
                     own,
@@ -206,17 +208,11 @@ impl Model {
     }
 
     /// The shares of the messages of a request.
-    pub async fn shares(
-        &self,
-        upstream: &Upstream,
-        body: &Bytes,
-        conversation: &Conversation,
-        weights: Vec<Cost>,
-    ) -> Option<Counted> {
+    pub async fn shares(&self, upstream: &Upstream, body: &Bytes, conversation: Conversation) -> Option<Counted> {
         let counter = Arc::clone(&self.counter);
-        let (body, talk) = (body.clone(), conversation.clone());
+        let body = body.clone();
         let foreign = self.is_foreign(upstream);
-        tokio::task::spawn_blocking(move || counter.counted(&body, &talk, &weights, foreign)).await.ok()?.ok()
+        tokio::task::spawn_blocking(move || counter.counted(&body, &conversation, foreign)).await.ok()?.ok()
     }
 
     /// Whether the server may render prompts otherwise than by the model's template, and cannot be asked for its count.
@@ -227,6 +223,11 @@ impl Model {
     /// Tokens of a text on its own.
     pub fn text(&self, text: &str) -> Tokens {
         self.counter.text(text)
+    }
+
+    /// Our count and the server's, where the server counts otherwise: told once.
+    pub fn take_mismatch(&self) -> Option<(Tokens, Tokens)> {
+        self.state.lock().mismatch.take()
     }
 
     /// Learns what the server evaluated of a request that was said to have `told` tokens.

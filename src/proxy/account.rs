@@ -54,6 +54,14 @@ impl App {
                 data
             },
         }];
+        if let Some((own, theirs)) = prepared.own.as_ref().and_then(|o| o.take_mismatch()) {
+            events.push(Event {
+                now_ms: now_ms(),
+                conversation: Some(prepared.id.clone()),
+                kind: "count_mismatch".into(),
+                data: json!({"own_tokens": own, "server_tokens": theirs, "model": prepared.request.model}),
+            });
+        }
         let counted = prepared.counted(&reported).filter(|n| *n > 0);
         if let Some(exact) = counted {
             let dropped = self.looks_dropped(&key, &prepared, exact);

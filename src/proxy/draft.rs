@@ -12,8 +12,10 @@ use super::recall::rewrites;
 use super::{App, Error};
 use crate::apply::{self, recall};
 use crate::conversation::edit::{Edit, View};
-use crate::conversation::wire::{json, openai_chat::Request};
+use crate::conversation::wire::json;
+use crate::conversation::wire::openai_chat::{self, Request};
 use crate::conversation::{Conversation, Digest, Tokens};
+use crate::measure::count::Counted;
 use crate::measure::{self, Sureness, own, tokens};
 use crate::plan::rewrite::{self, Out};
 use crate::plan::{self, Action, Facts, Plan, Policy};
@@ -208,12 +210,23 @@ impl App {
         Error::cannot_fit(&draft.request.model, facts.window, &draft.source, &plan.after, plan.lines.limit)
     }
 
-    /// System and tools by the model's own vocabulary, where it is here.
-    pub(super) async fn counted_head(&self, draft: &Draft<'_>, facts: &Facts) -> Option<(Tokens, Tokens)> {
+    /// The shares of the messages of a view by the model's own vocabulary, where it is here, and which of the client's
+    /// messages each is, if it is one as it came.
+    pub(super) async fn shares(
+        &self,
+        draft: &Draft<'_>,
+        out: &[Out],
+        body: &Bytes,
+    ) -> Option<(Counted, Vec<Option<usize>>)> {
         let own = draft.own.as_ref()?;
-        let (body, conversation) = (&draft.request.body, &draft.request.conversation);
-        let counted = own.shares(draft.upstream, body, conversation, facts.costs.clone()).await?;
-        Some((counted.system, counted.tools))
+        let conversation = &draft.request.conversation;
+        let view = openai_chat::parse(body).ok()?.conversation;
+        if view.system.len() != conversation.system.len() || view.system.len() + view.body.len() != out.len() {
+            return None;
+        }
+        let as_it_came = |o: &Out| o.at.filter(|at| conversation.body.get(*at).is_some_and(|m| *m.bytes() == o.bytes));
+        let places = out[view.system.len()..].iter().map(as_it_came).collect();
+        Some((own.shares(draft.upstream, body, view).await?, places))
     }
 
     /// Tokens of what an edit put in place.
@@ -258,11 +271,7 @@ impl App {
         let mut made = facts.clone();
         made.edit_costs = match &draft.own {
             Some(_) => view.edits.iter().map(|e| self.edit_cost(draft, e)).collect(),
-            None => {
-                let factor = self.measure.factor(&draft.key);
-                let cost = |e| (f64::from(measure::edit_cost(e)) * factor).ceil() as Tokens;
-                view.edits.iter().map(cost).collect()
-            }
+            None => view.edits.iter().map(|e| self.measure.edit_cost(&draft.key, e)).collect(),
         };
         made.view = view.clone();
         let still = Policy {

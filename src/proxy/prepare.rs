@@ -16,7 +16,7 @@ use crate::conversation::edit::View;
 use crate::conversation::wire::openai_chat::{self, Request};
 use crate::conversation::{Digest, Tokens, repair};
 use crate::measure::window::Window;
-use crate::measure::{self, Known, Sureness, own, tokens};
+use crate::measure::{self, Known, Sureness, own, spread, tokens};
 use crate::plan::emergency::{self, Refusal};
 use crate::plan::rewrite::{self, Out};
 use crate::plan::{self, Facts, Lines, Plan, Policy, Regions};
@@ -27,12 +27,12 @@ use crate::usage::Reported;
 /// The window that is assumed where nobody knows it: so large that nothing is ever rewritten for it.
 pub(super) const UNKNOWN_WINDOW: Tokens = 1 << 30;
 
-/// How often costs are scaled to an exact count: each is rounded up, which adds up over a long history and would put a
-/// prompt over a line that it is under.
-const SCALINGS: usize = 4;
-
 /// Share of the first line from which a prompt is counted instead of estimated.
 const COUNT_FROM: f64 = 0.9;
+
+/// The longest request of which each message is counted where it comes near a line (bytes): some milliseconds. A person who
+/// asks for the regions gets them whatever it takes.
+const SHARED_OUT: usize = 512 * 1024;
 
 /// Takes the estimate of a history that was sent before just under the limit, whatever is rounded up.
 const SENT_BEFORE: f64 = 0.97;
@@ -209,7 +209,7 @@ impl App {
         drop(held);
         let request = Arc::unwrap_or_clone(request);
         let changed = drafted.view != stored;
-        let raw_estimate = self.measure.raw_total(&request.conversation, &drafted.view);
+        let raw_estimate = self.measure.raw_total(&key, &request.conversation, &drafted.view);
         let mut actions = layers(&drafted.plan, policy.policy.strategy);
         let mut because: Vec<String> = drafted.plan.because.iter().map(ToString::to_string).collect();
         let mut originals = drafted.originals;
@@ -345,28 +345,15 @@ impl App {
             return (facts, sureness);
         }
         let out = rewrite::rewrite(conversation, &draft.old, &draft.policy.template);
-        match exact(draft, &bytes_of(&request, &out)).await {
+        let body = bytes_of(&request, &out);
+        match exact(draft, &body).await {
             Ok((exact, counted_by)) => {
-                // A person who asks for the regions gets the head as it is. For planning alone it is not worth the time.
-                let head = if attempt == Attempt::DryRun { self.counted_head(draft, &facts).await } else { None };
-                let keep_head = |facts: &mut Facts| {
-                    if let Some((system, tools)) = head {
-                        (facts.system, facts.tools) = (system, tools);
-                    }
-                };
-                keep_head(&mut facts);
-                let known = head.map_or(0, |(system, tools)| system + tools);
                 // The costs follow the count, so that lines are compared with what the server will see.
-                let mut total = plan::plan(conversation, &facts, &draft.policy).before.prompt();
-                for _ in 0..SCALINGS {
-                    let (theirs, ours) = (exact.saturating_sub(known), total.saturating_sub(known));
-                    emergency::scale(&mut facts, f64::from(theirs) / f64::from(ours.max(1)));
-                    keep_head(&mut facts);
-                    total = plan::plan(conversation, &facts, &draft.policy).before.prompt();
-                    if total <= exact {
-                        break;
-                    }
-                }
+                let wanted = attempt == Attempt::DryRun || near(exact) && body.len() <= SHARED_OUT;
+                let shares = if wanted { self.shares(draft, &out, &body).await } else { None };
+                let (counted, places) = shares.map_or((None, Vec::new()), |(c, p)| (Some(c), p));
+                let sum = |f: &Facts| plan::plan(conversation, f, &draft.policy).before.prompt();
+                spread::spread(&mut facts, counted.as_ref(), &places, exact, &sum);
                 draft.counted = Some((exact, counted_by));
                 (facts, counted_by)
             }

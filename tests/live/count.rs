@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 use windowsill::conversation::wire::openai_chat;
 use windowsill::measure::count::Counter;
-use windowsill::plan::Cost;
 
 use crate::support::servers::{Llama, Windowsill, place};
 use crate::support::session::Session;
@@ -80,10 +79,7 @@ fn every_count_is_the_servers_own() {
             let name = format!("{}, {} messages", file.display(), body["messages"].as_array().unwrap().len());
             assert_eq!(counter.total(&bytes).unwrap().0, theirs, "{name}");
             let talk = openai_chat::parse(&bytes).unwrap().conversation;
-            let weight =
-                |m: &windowsill::conversation::Message| Cost { text: 8, calls: vec![8; m.calls.len()], media: 0 };
-            let weights: Vec<Cost> = talk.body.iter().map(weight).collect();
-            let shares = counter.counted(&bytes, &talk, &weights, false).unwrap();
+            let shares = counter.counted(&bytes, &talk, false).unwrap();
             assert_eq!(shares.total(), theirs, "{name}: the shares add up");
             assert_eq!(
                 shares.tools > 0,

@@ -10,6 +10,8 @@ mod dry_run;
 mod errors;
 mod fit;
 mod mcp;
+#[cfg(feature = "engine")]
+mod own_count;
 mod planning;
 mod prefix;
 mod profiles;

@@ -33,6 +33,7 @@ pub(super) fn environment() -> Environment<'static> {
     });
     env.add_filter("length", length);
     env.add_filter("count", length);
+    env.add_filter("indent", indent);
     // Nothing is not iterable in Python.
     env.add_test("iterable", |value: &Jinja| {
         matches!(
@@ -51,6 +52,47 @@ pub(super) fn environment() -> Environment<'static> {
         strftime(state.lookup(NOW).and_then(|n| i64::try_from(n).ok()).unwrap_or(0), format)
     });
     env
+}
+
+/// A text with its lines indented, but for the first and the empty ones unless told; a line break at its end stays.
+fn indent(
+    text: &str,
+    width: Option<Jinja>,
+    first: Option<bool>,
+    blank: Option<bool>,
+    more: Kwargs,
+) -> Result<String, Error> {
+    let width = more.get::<Option<Jinja>>("width").ok().flatten().or(width);
+    let told =
+        |name: &str, given: Option<bool>| more.get::<Option<bool>>(name).ok().flatten().or(given).unwrap_or(false);
+    let (first, blank) = (told("first", first), told("blank", blank));
+    let by = match &width {
+        Some(text) if text.as_str().is_some() => text.as_str().unwrap_or_default().to_owned(),
+        Some(n) => " ".repeat(usize::try_from(n.clone()).unwrap_or(4).min(256)),
+        None => " ".repeat(4),
+    };
+    let (lines, last) = match text.strip_suffix('\n') {
+        Some(lines) => (lines, true),
+        None => (text, false),
+    };
+    let mut out = String::with_capacity(text.len() + 64);
+    for line in lines.split('\n') {
+        if !out.is_empty() {
+            out.push('\n');
+        }
+        // What stands before the first line that is not empty is as the first, as llama.cpp has it.
+        if if out.is_empty() { first } else { !line.is_empty() || blank } {
+            out.push_str(&by);
+        }
+        out.push_str(line);
+    }
+    if last {
+        out.push('\n');
+        if blank {
+            out.push_str(&by);
+        }
+    }
+    Ok(out)
 }
 
 /// The length of a value; of what is not there, nothing.

@@ -182,7 +182,10 @@ impl Template {
     /// The opening of a reply that continues what the assistant said already: its reasoning, empty or not, is closed
     /// before what it says.
     fn continuation(&self, opening: &str, continued: &shape::Continued, options: &Options) -> String {
-        let (start, end) = self.reasoning(opening, options);
+        let (mut start, mut end) = self.reasoning(opening, options, !continued.reasoning.is_empty());
+        if shape::bare_reasoning(&self.source) {
+            (start, end) = (start.trim().to_owned(), end.trim().to_owned());
+        }
         let mut out = opening.to_owned();
         if !start.is_empty() || !end.is_empty() {
             let start = &*start;
@@ -190,7 +193,9 @@ impl Template {
             let at = opening.find(opens).or_else(|| opening.find(opens.trim_end()));
             out.truncate(at.unwrap_or(opening.len()));
             out.push_str(start);
-            out.push_str(&continued.reasoning);
+            if !shape::drops_reasoning(&self.source) {
+                out.push_str(&continued.reasoning);
+            }
             if !continued.content.is_empty() || continued.reasoning.is_empty() {
                 out.push_str(&end);
             }
@@ -200,8 +205,8 @@ impl Template {
     }
 
     /// What stands before and behind the reasoning of a reply, found by rendering one.
-    fn reasoning(&self, opening: &str, options: &Options) -> (String, String) {
-        if let Some((start, end)) = shape::reasoning(&self.source) {
+    fn reasoning(&self, opening: &str, options: &Options, thought: bool) -> (String, String) {
+        if let Some((start, end)) = shape::reasoning(&self.source, thought) {
             return (start.to_owned(), end.to_owned());
         }
         const REASONING: &str = "reasoning-needle";
@@ -234,13 +239,27 @@ impl Template {
                 if start.trim().is_empty() { before.rfind('<').map_or(before, |i| &before[i..]) } else { start };
             Some((start.trim_start_matches('\n').to_owned(), text[at + REASONING.len()..end].to_owned()))
         });
-        match found {
+        match found.or_else(|| self.switched(&user, options)) {
             Some(found) => found,
             None if opening.contains("<think>") || self.source.contains("</think>") => {
                 ("<think>".into(), "</think>".into())
             }
             None => (String::new(), String::new()),
         }
+    }
+
+    /// As [`Template::reasoning`], found in what an opening has more of where thinking is switched off.
+    fn switched(&self, user: &Value, options: &Options) -> Option<(String, String)> {
+        let shaped = shape::shape(&self.source, self.caps, std::slice::from_ref(user), None);
+        let opened = |thinking: bool| {
+            let mut options = options.clone();
+            options.kwargs.insert("enable_thinking".into(), json!(thinking));
+            self.run(&self.context(&shaped, &options), true).ok()
+        };
+        let (off, on) = (opened(false)?, opened(true)?);
+        let end = off.strip_prefix(on.as_str()).filter(|rest| !rest.trim().is_empty())?;
+        let open = on.trim_end().strip_suffix('>').and_then(|_| on.rfind('<'));
+        Some((open.map_or_else(String::new, |at| on[at..].trim_end().to_owned()), end.to_owned()))
     }
 
     /// The variables of a rendering, but for `add_generation_prompt`.

@@ -172,7 +172,9 @@ pub(super) fn is_gemma_4(source: &str) -> bool {
 
 /// What stands before and behind the reasoning of a reply that is continued, in the families for which llama.cpp has it
 /// written down.
-pub(super) fn reasoning(source: &str) -> Option<(&'static str, &'static str)> {
+///
+/// `thought`: there is any.
+pub(super) fn reasoning(source: &str, thought: bool) -> Option<(&'static str, &'static str)> {
     let has = |text: &str| source.contains(text);
     if has("[SYSTEM_PROMPT]") && has("[TOOL_CALLS]") && has("[ARGS]") && !has("[CALL_ID]") {
         Some(("[THINK]", "[/THINK]"))
@@ -181,7 +183,7 @@ pub(super) fn reasoning(source: &str) -> Option<(&'static str, &'static str)> {
     } else if has("<|open|>") && has("<|close|>") && has("<|end_of_msg|>") {
         Some(("<|open|>think<|sep|>", "<|close|>think<|sep|><|open|>response<|sep|>"))
     } else if has("dsml_token") && has("DSML") && !has("function_calls") {
-        Some(("", "</think>"))
+        Some((if thought { "<think>" } else { "" }, "</think>"))
     } else if is_gemma_4(source) {
         Some(("<|channel>thought\n", "<channel|>"))
     } else if has("<tool_call>")
@@ -200,6 +202,16 @@ pub(super) fn reasoning(source: &str) -> Option<(&'static str, &'static str)> {
     } else {
         None
     }
+}
+
+/// Whether what stands around reasoning is taken without its white space.
+pub(super) fn bare_reasoning(source: &str) -> bool {
+    source.contains("laguna_glm_thinking")
+}
+
+/// Whether the reasoning of a message that is continued is left out.
+pub(super) fn drops_reasoning(source: &str) -> bool {
+    source.contains(">>>all")
 }
 
 /// What is done for single families of templates.

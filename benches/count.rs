@@ -1,0 +1,141 @@
+//! What counting with the model's own vocabulary costs, for every vocabulary of the larger data set: the first count of a
+//! history of 2 MB, one message more, and the shares of all messages; beside llama.cpp's own tokenizer over the same bytes in
+//! one go, in the same run. `cargo bench --bench count [VOCABULARY]`.
+//!
+//! Read the ratios: the times are those of the machine, and of what else runs on it.
+#![allow(clippy::print_stdout, reason = "a benchmark prints its table")]
+#![allow(clippy::unwrap_used, reason = "a benchmark that cannot read its data has nothing to say")]
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use bytes::Bytes;
+use serde_json::{Value, json};
+use windowsill::conversation::template::CHATML;
+use windowsill::conversation::wire::openai_chat;
+use windowsill::engine::Vocabulary;
+use windowsill::measure::count::Counter;
+
+/// Bytes of the history.
+const SIZE: usize = 2_000_000;
+
+/// Templates of the vocabularies' own models; ChatML for the others.
+const TEMPLATES: [(&str, &str); 8] = [
+    ("llama-bpe", "meta-llama-Llama-3.1-8B-Instruct"),
+    ("qwen2", "Qwen-Qwen3-0.6B"),
+    ("qwen35", "Qwen3.5-4B"),
+    ("gemma-4", "google-gemma-4-31B-it"),
+    ("phi-3", "microsoft-Phi-3.5-mini-instruct"),
+    ("llama-spm", "mistralai-Mistral-Nemo-Instruct-2407"),
+    ("deepseek-llm", "deepseek-ai-DeepSeek-V3.1"),
+    ("deepseek-coder", "deepseek-ai-DeepSeek-R1-Distill-Qwen-32B"),
+];
+
+fn main() {
+    // `cargo test --benches` only wants to see it build.
+    if std::env::args().any(|a| a == "--test") {
+        return;
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let places = ["../shared/data", "../../shared/data"].map(|p| root.join(p));
+    let Some(data) = places.iter().find(|p| p.is_dir()) else {
+        println!("the larger data set is not here");
+        return;
+    };
+    let only = std::env::args().skip(1).find(|a| !a.starts_with('-'));
+    let mut files: Vec<PathBuf> = std::fs::read_dir(data.join("vocab")).unwrap().map(|e| e.unwrap().path()).collect();
+    files.retain(|f| f.extension().is_some_and(|e| e == "gguf"));
+    files.sort();
+    let messages = history(data);
+    println!("history of {} messages, ms; bars: first 1000, next 20", messages.len());
+    println!(
+        "{:<16}{:>8}{:>8}{:>8}{:>8}{:>8}{:>8}{:>8}{:>9}{:>9}",
+        "vocabulary", "load", "whole", "parse", "first", "next", "shares", "again", "first/wh", "tokens"
+    );
+    for file in files {
+        let name = file.file_stem().unwrap().to_string_lossy().replace("ggml-vocab-", "");
+        if name != "bert-bge" && only.as_ref().is_none_or(|o| name.contains(o.as_str())) {
+            one(data, &file, &name, messages.clone());
+        }
+    }
+}
+
+/// Messages of recorded sessions, one after the other.
+fn history(data: &Path) -> Vec<Value> {
+    let mut files: Vec<PathBuf> =
+        std::fs::read_dir(data.join("sessions/dev")).unwrap().map(|e| e.unwrap().path()).collect();
+    files.sort();
+    let mut out: Vec<Value> = Vec::new();
+    let mut size = 0;
+    for file in files.iter().filter(|f| {
+        let name = f.to_string_lossy();
+        ["before-compaction", "django", "aider"].iter().any(|n| name.contains(n))
+    }) {
+        let session: Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
+        for message in session["messages"].as_array().unwrap() {
+            let repeats = out.last().is_some_and(|m| m["role"] == message["role"] && m["role"] != "tool");
+            if repeats || message["role"] == "system" && !out.is_empty() {
+                continue;
+            }
+            size += message.to_string().len();
+            if size > SIZE {
+                return out;
+            }
+            out.push(message.clone());
+        }
+    }
+    out
+}
+
+fn body(messages: &[Value]) -> Bytes {
+    Bytes::from(serde_json::to_vec(&json!({"model": "m", "messages": messages})).unwrap())
+}
+
+fn ms<T>(act: impl FnOnce() -> T) -> (f64, T) {
+    let started = Instant::now();
+    let out = act();
+    (started.elapsed().as_secs_f64() * 1000.0, out)
+}
+
+fn one(data: &Path, file: &Path, name: &str, mut messages: Vec<Value>) {
+    let template = TEMPLATES.iter().find(|(v, _)| *v == name).map_or_else(
+        || CHATML.to_owned(),
+        |(_, t)| std::fs::read_to_string(data.join(format!("templates/{t}.jinja"))).unwrap(),
+    );
+    let (load, counter) = ms(|| Counter::open(file, Some(&template)).unwrap());
+    let text: String = messages.iter().filter_map(|m| m["content"].as_str()).collect();
+    let vocabulary = Vocabulary::load(file).unwrap();
+    let (whole, _) = ms(|| vocabulary.tokenize(&text).len());
+    messages.push(json!({"role": "user", "content": "go on"}));
+    let first_body = body(&messages);
+    let (parse, _) = ms(|| serde_json::from_slice::<Value>(&first_body).unwrap());
+    let (first, counted) = ms(|| counter.total(&first_body));
+    if let Err(e) = counted {
+        println!("{name:<16} {e}");
+        return;
+    }
+    let mut next = Vec::new();
+    let (mut shares, mut again) = (0.0, f64::MAX);
+    let mut tokens = 0;
+    for i in 0..5 {
+        messages.push(json!({"role": "assistant", "content": "Done."}));
+        messages.push(json!({"role": "user", "content": format!("And another thing, number {i}: ").repeat(40)}));
+        let body = body(&messages);
+        let (time, total) = ms(|| counter.total(&body).unwrap().0);
+        next.push(time);
+        let talk = openai_chat::parse(&body).unwrap().conversation;
+        let (time, counted) = ms(|| counter.counted(&body, &talk, false).unwrap());
+        assert_eq!(counted.total(), total);
+        if i == 0 {
+            shares = time;
+        }
+        again = again.min(time);
+        tokens = total;
+    }
+    next.sort_by(f64::total_cmp);
+    println!(
+        "{name:<16}{load:>8.0}{whole:>8.0}{parse:>8.1}{first:>8.0}{:>8.1}{shares:>8.1}{again:>8.1}{:>9.2}{tokens:>9}",
+        next[2],
+        first / whole
+    );
+}

@@ -1,0 +1,317 @@
+//! Counting a request with the model's own vocabulary and chat template, message by message.
+//!
+//! The whole prompt is rendered and counted in pieces, of which only new ones cost anything. The shares of messages are
+//! read off where their words stand in it, so that they add up to the whole, exactly.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde_json::Value;
+
+mod marks;
+mod shares;
+
+use marks::{Kind, Seen, Without};
+use shares::{Prompt, Shares, distribute};
+
+use super::tokens;
+use crate::conversation::template::{CHATML, Options, Template, TemplateError};
+use crate::conversation::{Conversation, Message, Tokens};
+use crate::engine::{Vocabulary, VocabularyError};
+use crate::plan::Cost;
+
+/// How often a request is rendered with marks, with fewer each time.
+const ATTEMPTS: usize = 6;
+
+/// From here on not single strings are left without marks, but all of their kind.
+const KINDS_FROM: usize = 2;
+
+/// Tokens of the marks around a message, and around a call.
+const MARKS: usize = 5;
+/// As above, around a call.
+const CALL_MARKS: usize = 12;
+
+/// Tokens with which a template may introduce tool definitions.
+const INTRODUCTION: Tokens = 160;
+
+/// Why a request cannot be counted here.
+#[derive(Debug, thiserror::Error)]
+pub enum CountError {
+    /// There is no vocabulary to count with.
+    #[error(transparent)]
+    Vocabulary(#[from] VocabularyError),
+    /// The template cannot be read, or refuses the messages.
+    #[error(transparent)]
+    Template(#[from] TemplateError),
+    /// The request is no JSON.
+    #[error("the request is no JSON: {0}")]
+    Request(#[from] serde_json::Error),
+    /// The conversation is not that of the request.
+    #[error("the request has other messages than its conversation")]
+    Messages,
+}
+
+/// Counts requests for one model.
+#[derive(Debug)]
+pub struct Counter {
+    vocabulary: Vocabulary,
+    template: Template,
+    tool_template: Option<Template>,
+    /// Kinds of strings that the template looks into, so that no marks can be put there.
+    unmarked: AtomicU16,
+}
+
+/// A request, counted: its parts add up to what the server evaluates.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Counted {
+    /// Leading system messages, and what the template adds of its own.
+    pub system: Tokens,
+    /// Tool definitions.
+    pub tools: Tokens,
+    /// Each message of the body.
+    pub costs: Vec<Cost>,
+}
+
+impl Counted {
+    /// The whole.
+    pub fn total(&self) -> Tokens {
+        self.costs.iter().fold(self.system.saturating_add(self.tools), |sum, c| sum.saturating_add(c.total()))
+    }
+}
+
+impl Counter {
+    /// Reads the vocabulary of a GGUF file, and its template unless the server said that it renders with `served`. Takes
+    /// up to a second.
+    ///
+    /// # Errors
+    /// When the file has no vocabulary that can be used, or the template cannot be read.
+    pub fn open(path: &Path, served: Option<&str>) -> Result<Counter, CountError> {
+        let vocabulary = Vocabulary::load(path)?;
+        let own = vocabulary.chat_template().filter(|t| !t.is_empty() && *t != "chatml");
+        let template = Template::new(served.or(own).unwrap_or(CHATML))?;
+        let tool_template = match (served, vocabulary.tool_template()) {
+            (None, Some(source)) => Template::new(source).ok(),
+            _ => None,
+        };
+        Ok(Counter { vocabulary, template, tool_template, unmarked: AtomicU16::new(0) })
+    }
+
+    /// The prompt tokens of a chat request (OpenAI's shape) without its media, and its number of messages.
+    ///
+    /// # Errors
+    /// When the template refuses it.
+    pub fn total(&self, request: &[u8]) -> Result<(Tokens, usize), CountError> {
+        let request: Value = serde_json::from_slice(request)?;
+        let text = self.render(&request, &self.options())?;
+        Ok((self.vocabulary.count(&text), request["messages"].as_array().map_or(0, Vec::len)))
+    }
+
+    /// The prompt tokens of a request for a server that renders prompts in a way of its own: by the model's template, or
+    /// all words and tool definitions as they stand, whichever is more (some templates leave the tools out).
+    ///
+    /// # Errors
+    /// When the request is no JSON.
+    pub fn at_least(&self, request: &[u8]) -> Result<(Tokens, usize), CountError> {
+        let request: Value = serde_json::from_slice(request)?;
+        let rendered = self.render(&request, &self.options()).map_or(0, |text| self.vocabulary.count(&text));
+        let messages = request["messages"].as_array().map_or(&[][..], Vec::as_slice);
+        // Words that introduce the tools, and a wider spelling of them.
+        let mut words = match self.tools_spelled(&request) {
+            0 => 0,
+            tools => tools + tools / 8 + INTRODUCTION,
+        };
+        let mut add = |text: Option<&str>| words = words.saturating_add(text.map_or(0, |t| self.vocabulary.count(t)));
+        let calls = messages.iter().filter_map(|m| m["tool_calls"].as_array()).map(Vec::len).sum::<usize>();
+        for message in messages {
+            add(message["content"].as_str());
+            message["content"].as_array().into_iter().flatten().for_each(|part| add(part["text"].as_str()));
+            for call in message["tool_calls"].as_array().into_iter().flatten() {
+                add(call["function"]["name"].as_str());
+                add(call["function"]["arguments"].as_str());
+            }
+        }
+        let marks = messages.len() * MARKS + calls * CALL_MARKS;
+        Ok((rendered.max(words.saturating_add(Tokens::try_from(marks).unwrap_or(Tokens::MAX))), messages.len()))
+    }
+
+    /// The tool definitions as text.
+    fn tools_spelled(&self, request: &Value) -> Tokens {
+        let tools = request["tools"].as_array().filter(|t| !t.is_empty());
+        tools.map_or(0, |t| self.vocabulary.count(&Value::Array(t.clone()).to_string()))
+    }
+
+    /// As [`Counter::total`], media included, with the share of each message: read off where its words stand in the prompt.
+    /// `foreign`: the server renders in a way of its own.
+    ///
+    /// # Errors
+    /// When the template refuses it.
+    pub fn counted(&self, request: &[u8], conversation: &Conversation, foreign: bool) -> Result<Counted, CountError> {
+        let request: Value = serde_json::from_slice(request)?;
+        let leading = conversation.system.len();
+        let messages = request["messages"].as_array().map_or(0, Vec::len);
+        if messages != leading + conversation.body.len() {
+            return Err(CountError::Messages);
+        }
+        let options = self.options();
+        let text = self.render(&request, &options)?;
+        let pieces = self.vocabulary.pieces(&text);
+        let prompt = Prompt { text: &text, pieces: &pieces, enders: self.vocabulary.enders(), messages };
+        let shares = self.shares(&request, &options, &prompt);
+        let all = Shared::new(shares, conversation, &|text| self.vocabulary.part(text));
+        // Most templates introduce the tools in words of their own, which stand before them.
+        let tools = self.tools(&request, &options).min(all.tools.saturating_add(all.system));
+        let unseen = if tools == 0 && foreign { self.tools_spelled(&request) } else { 0 };
+        let seen: Tokens = conversation.system.iter().flat_map(|m| &m.media).map(tokens::media).sum();
+        let system = all.tools.saturating_add(all.system) - tools;
+        Ok(Counted { system: system.saturating_add(seen), tools: tools.saturating_add(unseen), costs: all.costs })
+    }
+
+    /// Renders with marks, fewer where the template looks into what is marked, and shares out the tokens by them.
+    fn shares(&self, request: &Value, options: &Options, prompt: &Prompt<'_>) -> Shares {
+        let part = |text: &str| self.vocabulary.part(text);
+        let mut without = Without::of(self.unmarked.load(Ordering::Relaxed));
+        for attempt in 0..ATTEMPTS {
+            let marked = marks::mark(request, &without);
+            let Ok(rendered) = self.render(&marked.request, options) else {
+                without.next_kind();
+                continue;
+            };
+            let differs = match marks::read(prompt.text, &rendered, marked.spots.len()) {
+                Ok(seen) => {
+                    self.remember(&without);
+                    return prompt.shares(&seen, &marked.spots, &part);
+                }
+                Err(differs) => differs,
+            };
+            for spot in [differs.behind, differs.before].into_iter().flatten().filter_map(|n| marked.spots.get(n)) {
+                without.string(spot);
+                if attempt >= KINDS_FROM {
+                    without.kind(spot.kind);
+                }
+            }
+        }
+        let nothing: &[Seen] = &[];
+        prompt.shares(nothing, &[], &part)
+    }
+
+    /// The next request is rendered without these from the start; what a person or the model said may differ another time.
+    fn remember(&self, without: &Without) {
+        let mut kinds = Without::of(0);
+        [Kind::Arguments, Kind::Result, Kind::Reasoning, Kind::Name, Kind::Tools]
+            .into_iter()
+            .filter(|k| !without.marks(*k))
+            .for_each(|k| kinds.kind(k));
+        self.unmarked.fetch_or(kinds.kinds(), Ordering::Relaxed);
+    }
+
+    /// Tokens of a text on its own.
+    pub fn text(&self, text: &str) -> Tokens {
+        self.vocabulary.count(text)
+    }
+
+    /// What the tools add to the shortest prompt they can be part of.
+    fn tools(&self, request: &Value, options: &Options) -> Tokens {
+        if request["tools"].as_array().is_none_or(Vec::is_empty) {
+            return 0;
+        }
+        let Some(messages) = request["messages"].as_array() else { return 0 };
+        let until = messages.iter().position(|m| m["role"] == "user").map_or(messages.len(), |at| at + 1);
+        let mut with = request.clone();
+        let mut short = |upto: usize| {
+            with["messages"] = Value::Array(messages[..upto].to_vec());
+            with["tools"] = request["tools"].clone();
+            let all = self.render(&with, options).ok()?;
+            with.as_object_mut()?.shift_remove("tools");
+            // With another template for tools, the difference is still what the tools cost.
+            let none = self.render(&with, options).ok()?;
+            Some(self.vocabulary.count(&all).saturating_sub(self.vocabulary.count(&none)))
+        };
+        short(until).or_else(|| short(messages.len())).unwrap_or(0)
+    }
+
+    /// What renderings depend on: the same for all of one request.
+    fn options(&self) -> Options {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Options {
+            bos_token: self.vocabulary.bos().to_owned(),
+            eos_token: self.vocabulary.eos().to_owned(),
+            adds_bos: self.vocabulary.adds_bos(),
+            adds_eos: self.vocabulary.adds_eos(),
+            now: i64::try_from(since.as_secs()).unwrap_or(0),
+            ..Options::default()
+        }
+    }
+
+    fn render(&self, request: &Value, options: &Options) -> Result<String, TemplateError> {
+        let tools = request["tools"].as_array().is_some_and(|t| !t.is_empty());
+        let template = self.tool_template.as_ref().filter(|_| tools).unwrap_or(&self.template);
+        template.render_request(request, options)
+    }
+}
+
+/// The shares of a conversation: by region, and by message.
+struct Shared {
+    system: Tokens,
+    tools: Tokens,
+    costs: Vec<Cost>,
+}
+
+impl Shared {
+    /// `count` tells the tokens of a text by itself: what could not be told apart is shared out by that.
+    fn new(shares: Shares, conversation: &Conversation, count: &dyn Fn(&str) -> Tokens) -> Shared {
+        let leading = conversation.system.len();
+        let mut system = shares.own;
+        let mut whole = vec![0; conversation.body.len()];
+        for (messages, n) in shares.together {
+            let weight = |at: &usize| {
+                let (before, at) = (conversation.system.get(*at), at.checked_sub(leading));
+                let m = before.or_else(|| conversation.body.get(at?));
+                m.map_or(0, |m| weights(m, count).iter().sum())
+            };
+            let weights: Vec<u64> = messages.iter().map(weight).collect();
+            for (at, n) in messages.iter().zip(distribute(n, &weights)) {
+                match at.checked_sub(leading).and_then(|at| whole.get_mut(at)) {
+                    Some(of) => *of += n,
+                    None => system += n,
+                }
+            }
+        }
+        system += (0..leading).filter_map(|at| shares.words.get(&at)).sum::<Tokens>();
+        let cost = |(i, message): (usize, &Message)| {
+            let at = leading + i;
+            let words = shares.words.get(&at).copied().unwrap_or(0) + whole[i];
+            let calls: Vec<Option<Tokens>> =
+                (0..message.calls.len()).map(|c| shares.calls.get(&(at, c)).copied()).collect();
+            let mut out = if calls.iter().all(Option::is_some) {
+                Cost { text: words, calls: calls.into_iter().flatten().collect(), media: 0 }
+            } else {
+                let seen: Tokens = calls.into_iter().flatten().sum();
+                let mut shares = distribute(words.saturating_add(seen), &weights(message, count)).into_iter();
+                Cost { text: shares.next().unwrap_or(0), calls: shares.collect(), media: 0 }
+            };
+            out.media = message.media.iter().fold(0, |sum, m| sum.saturating_add(tokens::media(m)));
+            out
+        };
+        let costs = conversation.body.iter().enumerate().map(cost).collect();
+        Shared { system, tools: shares.tools, costs }
+    }
+}
+
+/// What a message's words and each of its calls count for by themselves.
+fn weights(message: &Message, count: &dyn Fn(&str) -> Tokens) -> Vec<u64> {
+    let words = MARKS as u64 + u64::from(count(&message.text));
+    let call = |c: &crate::conversation::ToolCall| {
+        CALL_MARKS as u64 + u64::from(count(&c.name)) + u64::from(count(&c.arguments))
+    };
+    std::iter::once(words).chain(message.calls.iter().map(call)).collect()
+}
+
+/// What images, audio and other parts cost beside the text, by the rule or the stated figure of [`tokens::media`].
+pub fn media(conversation: &Conversation) -> Tokens {
+    let all = conversation.system.iter().chain(&conversation.body);
+    all.flat_map(|m| &m.media).fold(0, |sum, m| sum.saturating_add(tokens::media(m)))
+}
+
+#[cfg(all(test, feature = "engine"))]
+pub(crate) mod tests;

@@ -1,0 +1,69 @@
+//! Counts with a model's own vocabulary, where the server says which file it has loaded.
+
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+
+use crate::support::chat::chat;
+use crate::support::fake::{Fake, Kind, Play};
+use crate::support::proxy::TestProxy;
+
+/// A tiny SentencePiece vocabulary: special tokens and all bytes.
+fn vocabulary(dir: &tempfile::TempDir) -> PathBuf {
+    let mut words: Vec<String> = ["<unk>", "<s>", "</s>", "<|im_start|>", "<|im_end|>"].map(str::to_owned).to_vec();
+    words.extend((0..=255).map(|b| format!("<0x{b:02X}>")));
+    let kinds = [[2, 3, 3, 3, 3].as_slice(), &[6; 256]].concat();
+    let text = |out: &mut Vec<u8>, text: &str| {
+        out.extend((text.len() as u64).to_le_bytes());
+        out.extend(text.as_bytes());
+    };
+    let mut out = b"GGUF".to_vec();
+    out.extend([3u32.to_le_bytes().as_slice(), &0u64.to_le_bytes(), &4u64.to_le_bytes()].concat());
+    for (key, value) in [("general.architecture", "llama"), ("tokenizer.ggml.model", "llama")] {
+        text(&mut out, key);
+        out.extend(8u32.to_le_bytes());
+        text(&mut out, value);
+    }
+    text(&mut out, "tokenizer.ggml.tokens");
+    out.extend([9u32.to_le_bytes(), 8u32.to_le_bytes()].concat());
+    out.extend((words.len() as u64).to_le_bytes());
+    words.iter().for_each(|w| text(&mut out, w));
+    text(&mut out, "tokenizer.ggml.token_type");
+    out.extend([9u32.to_le_bytes(), 5u32.to_le_bytes()].concat());
+    out.extend((kinds.len() as u64).to_le_bytes());
+    kinds.iter().for_each(|k: &i32| out.extend(k.to_le_bytes()));
+    let file = dir.path().join("model.gguf");
+    std::fs::write(&file, out).unwrap();
+    file
+}
+
+#[test]
+fn a_server_that_counts_otherwise_is_believed_and_it_is_told_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = vocabulary(&dir);
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let template = "{% for m in messages %}<|im_start|>{{ m.content }}<|im_end|>{% endfor %}";
+    fake.script(move |seen| match seen.path() {
+        "/props" => Play::Json(
+            200,
+            json!({"default_generation_settings": {"n_ctx": 4096}, "total_slots": 1, "build_info": "b11434-x",
+                "model_path": file, "chat_template": template, "modalities": {}}),
+        ),
+        _ => Play::Usual,
+    });
+    let proxy = TestProxy::before(&fake);
+    let said = "a question of many letters, each of them a token";
+    let answer = proxy.chat(&chat().user(said)).ok();
+    assert_eq!(answer.header("x-windowsill-prompt-tokens-source"), Some("counted by the server"));
+    proxy.chat(&chat().user(said).user("and more")).ok();
+    let of = |events: &Value, kind: &str| -> Vec<Value> {
+        events["events"].as_array().into_iter().flatten().filter(|e| e["kind"] == kind).cloned().collect()
+    };
+    let events = proxy.eventually("/windowsill/events?since=0", |e| of(e, "model_usage").len() == 2);
+    let told = of(&events, "count_mismatch");
+    assert_eq!(told.len(), 1, "{events}");
+    let data = &told[0]["data"];
+    // The space that SentencePiece puts before a text has no word here: three bytes.
+    assert!(data["own_tokens"].as_u64().is_some_and(|n| n as usize >= said.len() + 2), "{data}");
+    assert!(data["server_tokens"].as_u64().is_some_and(|n| n > 0 && n != data["own_tokens"]), "{data}");
+}
