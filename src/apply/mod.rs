@@ -242,11 +242,13 @@ impl Work<'_> {
             })
             .collect();
         let history = input.store.history_path(input.id).display().to_string();
+        // The numbers by which the recall tool and `windowsill recall` bring them back.
+        let named = format!("{}, messages {from}-{}", input.id, to.saturating_sub(1));
         let material = brief::Material {
             messages: &messages,
             previous: old.as_ref().map(|(_, _, _, brief)| brief.as_ref()),
             history_path: &history,
-            conversation: input.id,
+            conversation: &named,
             records: &records,
         };
         let facts = brief::facts(&material);

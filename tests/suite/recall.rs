@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::support::*;
 
-const TOOL: &str = "windowsill_recall";
+pub(crate) const TOOL: &str = "windowsill_recall";
 
 /// Something that stands in the middle of a result that is evicted when it arrives, and in no preview of it.
 const NEEDLE: &str = "the vault opens at quarter past nine with lever Zanzibar";
@@ -24,7 +24,7 @@ fn id_in(seen: &Seen) -> String {
     super::record::ids(&seen.body).into_iter().next().expect("a pointer stands in the prompt")
 }
 
-fn tools_of(seen: &Seen) -> Vec<String> {
+pub(crate) fn tools_of(seen: &Seen) -> Vec<String> {
     let body = seen.json();
     let name = |t: &Value| t["function"]["name"].as_str().unwrap_or("").to_owned();
     body["tools"].as_array().map(|all| all.iter().map(name).collect()).unwrap_or_default()
@@ -82,7 +82,7 @@ fn stream(seen: &Seen, round: usize, text: &str, calls: &[(&str, String, String)
     format!(": ping\n\n{events}data: [DONE]\n\n")
 }
 
-fn whole_reply(seen: &Seen, round: usize, text: &str, calls: &[(&str, String, String)]) -> Value {
+pub(crate) fn whole_reply(seen: &Seen, round: usize, text: &str, calls: &[(&str, String, String)]) -> Value {
     let prompt = tokens(&seen.json());
     let mut message = json!({"role": "assistant", "content": text});
     if !calls.is_empty() {

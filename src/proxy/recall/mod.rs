@@ -46,6 +46,9 @@ const CALLS: usize = 8;
 /// Share of the window that the results of one round may take together.
 const SHARE: u32 = 6;
 
+/// Tokens that one of several results may take, where the room lasts.
+const PART: Tokens = 320;
+
 /// What stands for a result that the window has no room for after all.
 const NO_ROOM: &str = "[no room: the context window is full. Go on with what is there]";
 
@@ -119,16 +122,18 @@ impl Answering {
     async fn answer(&mut self, calls: &[Call]) {
         let Some(prepared) = &self.prepared else { return };
         let key = self.app.key(&self.upstream, &prepared.request);
-        let (room, left) = self.room(prepared, &key);
-        let budget = room / Tokens::try_from(calls.len().clamp(1, CALLS)).unwrap_or(1);
+        let (mut room, left) = self.room(prepared, &key);
+        // Parts too small to read anything of are no use to anybody: then the first calls get theirs.
+        let budget = (room / Tokens::try_from(calls.len().clamp(1, CALLS)).unwrap_or(1)).max(PART);
         let alone = self.filter.goes_on();
         let (mut written, mut results) = (Vec::new(), Vec::new());
         for (at, call) in calls.iter().enumerate() {
             let id = if call.id.is_empty() { self.new_id(prepared, at) } else { call.id.clone() };
             let text = match at {
-                ..CALLS => self.app.recalled(prepared, &key, &call.arguments, budget).await.text,
+                ..CALLS => self.app.recalled(prepared, &key, &call.arguments, budget.min(room)).await.text,
                 _ => format!("[left out: at most {CALLS} calls at once]"),
             };
+            room = room.saturating_sub(self.app.measure.count(&key, &text));
             written.push(call_json(&Call {
                 id: id.clone(),
                 name: recall::NAME.into(),
