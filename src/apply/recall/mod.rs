@@ -3,6 +3,7 @@
 
 mod asked;
 mod page;
+pub mod spoken;
 
 use bytes::Bytes;
 use serde_json::value::RawValue;

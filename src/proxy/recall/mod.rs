@@ -99,6 +99,7 @@ impl Answering {
         let body = String::from_utf8_lossy(&prepared.body).into_owned();
         let exact = spelled::Fields::read(&body)
             .is_ok_and(|f| EXACT.iter().any(|k| f.get(k).is_some_and(|v| !matches!(v, "null" | "false"))));
+        let may_call = spelled::Fields::read(&body).is_ok_and(|f| f.string("tool_choice").as_deref() != Some("none"));
         Answering {
             app,
             upstream,
@@ -106,7 +107,7 @@ impl Answering {
             path,
             prepared: Some(prepared),
             started,
-            filter: Filter::new(!exact),
+            filter: Filter::new(!exact, may_call),
             reported: Reported::default(),
             round: 0,
             round_started: started,
@@ -301,6 +302,7 @@ impl Answering {
             prepared.first_prompt = self.reported.prompt;
         }
         prepared.recalled = self.made.iter().filter_map(as_out).collect();
+        self.app.note_recalled(&prepared);
         let mut reported = std::mem::take(&mut self.reported);
         reported.called_tools = self.filter.message().get("tool_calls").is_some();
         self.app.account(Arc::clone(&self.upstream), &self.headers, prepared, reported, end, self.started);

@@ -1,5 +1,7 @@
 //! The recall tool: offered once something left the prompt, answered within the reply, never seen by the client.
 
+mod spoken;
+
 use serde_json::{Value, json};
 
 use super::support::*;
@@ -309,7 +311,7 @@ fn a_call_is_answered_within_the_reply_however_it_is_cut() {
         let mine = fake.last().messages();
         assert_eq!(mine[..last.len()], last[..]);
         assert_eq!(mine.len(), last.len() + 2);
-        let again = next.assistant("Welcome.").user("Bye.");
+        let again = next.clone().assistant("Welcome.").user("Bye.");
         proxy.chat(&again).ok();
         assert_eq!(fake.last().messages()[..mine.len()], mine[..]);
         proxy.eventually("/windowsill/events", |e| {
@@ -319,6 +321,25 @@ fn a_call_is_answered_within_the_reply_however_it_is_cut() {
         });
         assert!(proxy.get("/metrics").text().contains("windowsill_requests"));
     }
+}
+
+#[test]
+fn what_was_recalled_counts_as_part_of_the_prefix() {
+    let (fake, proxy, sent, id) = started(Kind::LlamaServer, "");
+    scripted(&fake, 1 << 20, move |n, _| match n {
+        0 => turn("", vec![call(json!({"id": id, "limit": 40}))]),
+        _ => turn("At nine.", vec![]),
+    });
+    proxy.chat(&sent).ok();
+    let held = u64::from(tokens(&fake.last().json()));
+    proxy.chat(&sent.assistant("At nine.").user("Thanks.")).ok();
+    let events = proxy.eventually("/windowsill/events", |e| e["events"].to_string().matches("\"main\"").count() == 3);
+    let last = events["events"].as_array().unwrap().iter().rev().find(|e| e["data"]["role"] == "main").unwrap();
+    let prefix = &last["data"]["prefix"];
+    assert_eq!(prefix["lost"], 0, "{prefix}");
+    // Its messages are estimated, which errs high.
+    let tokens = prefix["tokens"].as_u64().unwrap();
+    assert!(tokens * 20 >= held * 17, "{tokens} of {held}");
 }
 
 #[test]
