@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 
-use super::recall::{TOOL, tools_of, whole_reply};
+use super::support::script::{TOOL, tools_of, whole_reply};
 use super::support::*;
 
 /// Turns in which a question may be read up on.
