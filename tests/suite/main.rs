@@ -7,6 +7,7 @@ mod answers;
 mod background;
 mod cli;
 mod config;
+mod digest;
 mod errors;
 mod fit;
 mod planning;
