@@ -185,9 +185,9 @@ fn go_test(m: &mut Made<'_>) {
     let passing = |d: &mut Dice, n: usize| {
         format!("=== RUN   Test{}{n}\n--- PASS: Test{}{n} (0.0{}s)", d.word(), d.word(), d.roll(9))
     };
-    for n in 0..8 {
+    for (n, word) in WORDS.iter().take(8).enumerate() {
         m.until(10 + n * 10, passing);
-        let (name, file) = (format!("TestKeeps{}{n}", WORDS[n]), format!("{}_{n}_test.go", WORDS[n]));
+        let (name, file) = (format!("TestKeeps{word}{n}"), format!("{word}_{n}_test.go"));
         let said = format!("got {} replicas, want {}", n + 1, n * 3 + 20);
         m.say(&format!("=== RUN   {name}\n    {file}:{}: {said}\n--- FAIL: {name} (0.42s)", n + 51));
         m.out.tests.insert(name);

@@ -208,7 +208,7 @@ impl Collector<'_, '_> {
     /// pytest lists what failed once more at the end: the lines on which it said so while running add nothing to that.
     fn again_below(&mut self) {
         let summary = |l: &&str| l.starts_with("===") && l.contains(" short test summary ");
-        let Some(start) = self.lines.iter().rposition(|l| summary(l)) else { return };
+        let Some(start) = self.lines.iter().rposition(summary) else { return };
         let name = |l: &str| l.split(" - ").next().unwrap_or(l).trim().to_owned();
         let told = self.lines[start..].iter().filter_map(|l| Some(name(l.strip_prefix("FAILED ")?)));
         let told: HashSet<String> = told.collect();

@@ -130,8 +130,8 @@ fn may_be_object(text: &str) -> bool {
         return true;
     }
     let Some(first) = FIRST_KEY.captures(text) else { return false };
-    let known = |key: &&str| if first[2].is_empty() { key.starts_with(&first[1]) } else { **key == first[1] };
-    if !NAMES.iter().chain(&OTHERS).any(|key| known(&key)) {
+    let known = |key: &str| if first[2].is_empty() { key.starts_with(&first[1]) } else { *key == first[1] };
+    if !NAMES.iter().chain(&OTHERS).any(|key| known(key)) {
         return false;
     }
     match NAMED.captures(text) {
