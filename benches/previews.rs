@@ -57,7 +57,7 @@ fn shortest<T>(mut act: impl FnMut() -> T) -> Duration {
     let begun = Instant::now();
     let mut best = Duration::MAX;
     let mut tries = 0;
-    while tries < 5 || begun.elapsed() < Duration::from_millis(150) && tries < 100 {
+    while tries < 5 || begun.elapsed() < Duration::from_millis(400) && tries < 100 {
         let started = Instant::now();
         black_box(act());
         best = best.min(started.elapsed());
