@@ -14,7 +14,7 @@ use serde_json::Value;
 use tokio::net::TcpListener;
 use tracing::info;
 use windowsill::config::{self, Config, Flags, LogFormat, ModelHints, print};
-use windowsill::proxy::{App, Asked, Error, Record, grouped, plan_file};
+use windowsill::proxy::{App, Error, Record, grouped, plan_file};
 use windowsill::server;
 
 /// Keeps a long local chat or agent session alive in a small context window, and never loses what it takes out of the
@@ -86,23 +86,10 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Serve recall, search, context and window to an agent as MCP tools, over standard input and output.
+    Mcp(cli::mcp::Mcp),
     /// Search the originals, or print one exactly as it came.
-    Recall {
-        /// A record's id, CONVERSATION:MESSAGE, or what to search for.
-        what: String,
-        /// Lines A to B only, counted from 1.
-        #[arg(long, value_name = "A..B")]
-        range: Option<String>,
-        /// Search in this conversation only.
-        #[arg(long, value_name = "ID")]
-        conversation: Option<String>,
-        /// Most hits.
-        #[arg(long, default_value_t = 20, value_name = "N")]
-        limit: usize,
-        /// Print JSON.
-        #[arg(long)]
-        json: bool,
-    },
+    Recall(cli::recall::Recall),
     /// The profiles; which one a model gets, and why.
     Profile {
         #[command(subcommand)]
@@ -210,9 +197,8 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Count(of) => count(config, &of),
         Command::Context { id, json } => context(&config, id.as_deref(), json),
         Command::Compact { id, focus, json } => compact(&config, &id, focus, json),
-        Command::Recall { what, range, conversation, limit, json } => {
-            recall(&config, &what, range.as_deref(), conversation.as_deref(), limit, json)
-        }
+        Command::Mcp(of) => cli::mcp::run(&config, of),
+        Command::Recall(of) => cli::recall::run(&config, &of),
         Command::Profile { command } => profile(&config, command),
     }
 }
@@ -417,74 +403,6 @@ fn context(config: &Config, id: Option<&str>, json: bool) -> Result<ExitCode, Fa
     }
     out(&page)?;
     Ok(ExitCode::SUCCESS)
-}
-
-fn recall(
-    config: &Config,
-    what: &str,
-    range: Option<&str>,
-    conversation: Option<&str>,
-    limit: usize,
-    json: bool,
-) -> Result<ExitCode, Failure> {
-    let asked = Record::open(&config.data_dir)?.recall(what, conversation, limit)?;
-    let (text, meta) = match asked {
-        Asked::Original(o) => {
-            let meta = serde_json::json!({"id": o.id, "conversation": o.conversation, "message": o.at, "kind": o.kind, "call": o.call});
-            (o.text, meta)
-        }
-        Asked::Message(m) => {
-            let meta = serde_json::json!({"conversation": m.conversation, "message": m.at, "role": m.role});
-            (String::from_utf8_lossy(&m.raw).into_owned(), meta)
-        }
-        Asked::Hits(hits) => {
-            let list: Vec<Value> = hits
-                .iter()
-                .map(|h| serde_json::json!({"id": h.id, "conversation": h.conversation, "message": h.at, "kind": h.kind, "call": h.call, "snippet": h.snippet}))
-                .collect();
-            if json {
-                out_json(&serde_json::json!({"hits": list}))?;
-            }
-            for h in hits.iter().filter(|_| !json) {
-                let id = h.id.clone().unwrap_or_else(|| format!("{}:{}", h.conversation, h.at));
-                out(&format!(
-                    "{id}  {}\n    {}\n",
-                    h.call.as_deref().unwrap_or(&h.kind),
-                    h.snippet.replace('\n', "\n    ")
-                ))?;
-            }
-            if hits.is_empty() {
-                return Err(Failure::Bad(format!("nothing in the record matches `{what}`")));
-            }
-            return Ok(ExitCode::SUCCESS);
-        }
-    };
-    let text = match range {
-        None => text,
-        Some(range) => lines(&text, range)?,
-    };
-    if json {
-        let mut value = meta;
-        value["text"] = Value::String(text);
-        out_json(&value)?;
-    } else {
-        // Exactly as it came: no line end is added.
-        out(&text)?;
-    }
-    Ok(ExitCode::SUCCESS)
-}
-
-/// Lines A to B of a text, counted from 1, both included.
-fn lines(text: &str, range: &str) -> Result<String, Failure> {
-    let bad =
-        || Failure::Usage(format!("`{range}` is not a range of lines\n  hint: write A..B, A.. or ..B, counted from 1"));
-    let (from, to) = range.split_once("..").unwrap_or((range, range));
-    let from: usize = if from.is_empty() { 1 } else { from.parse().map_err(|_| bad())? };
-    let to: usize = if to.is_empty() { usize::MAX } else { to.parse().map_err(|_| bad())? };
-    if from == 0 || to < from {
-        return Err(bad());
-    }
-    Ok(text.split_inclusive('\n').skip(from - 1).take((to - from).saturating_add(1)).collect())
 }
 
 fn compact(config: &Config, id: &str, focus: Option<String>, json: bool) -> Result<ExitCode, Failure> {

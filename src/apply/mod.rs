@@ -133,12 +133,19 @@ impl Work<'_> {
                 );
                 self.text_edit(*at, Rule::Repeat, text, record);
             }
-            Action::Restore { at, of } => {
+            Action::Restore { at, of, whole } => {
                 let (record, path) = self.save(*of)?;
-                let stub = self.text(*at).to_owned();
-                let text = format!(
-                    "{stub}\n[that earlier result is no longer in this prompt; full text: windowsill recall {record} or {path}]"
-                );
+                let stub = self.text(*at);
+                let text = if *whole {
+                    let original = self.text(*of);
+                    format!(
+                        "{stub}\n[that earlier result had left this prompt; here it is again, windowsill recall {record}]\n{original}"
+                    )
+                } else {
+                    format!(
+                        "{stub}\n[that earlier result is no longer in this prompt; full text: windowsill recall {record} or {path}]"
+                    )
+                };
                 self.text_edit(*at, Rule::Restore, text, record);
             }
             Action::Cut { at, budget } => {

@@ -2,3 +2,5 @@
 
 pub(crate) mod doctor;
 pub(crate) mod fit;
+pub(crate) mod mcp;
+pub(crate) mod recall;

@@ -40,7 +40,11 @@ pub const DEFAULT_FILE: &str = include_str!("../../config.toml");
 
 /// The tables of `config.toml`.
 pub(crate) const SECTIONS: &[Section] = &[
-    Section { path: "", keys: &["listen", "data_dir", "api_key", "profile_dir"], repeated: false },
+    Section {
+        path: "",
+        keys: &["listen", "data_dir", "retention_days", "retention_bytes", "api_key", "profile_dir"],
+        repeated: false,
+    },
     Section { path: "upstream", keys: upstream::KEYS, repeated: true },
     Section { path: "window", keys: &["num_ctx", "output_reserved", "memory_headroom"], repeated: false },
     Section { path: "context", keys: CONTEXT_KEYS, repeated: false },
@@ -75,6 +79,10 @@ pub struct Config {
     pub listen: SocketAddr,
     /// Where the record is kept.
     pub data_dir: PathBuf,
+    /// Days that a conversation is kept after it was last used; 0 for always.
+    pub retention_days: u32,
+    /// Bytes that the record may take; 0 for any.
+    pub retention_bytes: u64,
     /// What clients must send as a bearer token, if anything.
     pub api_key: Option<Secret>,
     /// The upstreams named; empty when windowsill should look for them.

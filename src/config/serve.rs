@@ -104,6 +104,8 @@ pub(crate) fn resolve(
     let listen = layers.take("listen", listen, problems);
     let api_key = layers.take("api_key", read::text, problems);
     let data_dir = data_dir(layers, flags, environment, problems);
+    let retention_days = layers.take("retention_days", read::days, problems);
+    let retention_bytes = layers.take("retention_bytes", read::record_bytes, problems);
     let profile_dir = layers.take_path("profile_dir", environment, problems);
     let upstreams = upstream::resolve(&layers.flags, &layers.env, &layers.file, problems);
     let mut sources = Vec::new();
@@ -125,12 +127,16 @@ pub(crate) fn resolve(
 
     note("profile_dir", profile_dir.as_ref(), |dir| dir.display().to_string(), &mut sources);
     note("api_key", api_key.as_ref(), |_| "(set)".to_owned(), &mut sources);
+    note("retention_bytes", retention_bytes.as_ref(), u64::to_string, &mut sources);
+    note("retention_days", retention_days.as_ref(), u32::to_string, &mut sources);
     note("data_dir", data_dir.as_ref(), |dir| dir.display().to_string(), &mut sources);
     note("listen", listen.as_ref(), SocketAddr::to_string, &mut sources);
     sources.reverse();
     Some(Config {
         listen: listen?.value,
         data_dir: data_dir?.value,
+        retention_days: retention_days?.value,
+        retention_bytes: retention_bytes?.value,
         api_key: api_key.map(|key| Secret::new(key.value)),
         upstreams,
         window: window?,

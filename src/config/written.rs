@@ -255,6 +255,16 @@ pub(crate) fn seconds(value: &Value) -> Result<u64, String> {
     whole(value, 0, 86_400, "seconds")
 }
 
+/// Days; 0 sets no limit.
+pub(crate) fn days(value: &Value) -> Result<u32, String> {
+    whole(value, 0, 1_000_000, "days").map(|n| n as u32)
+}
+
+/// Bytes of the record; 0 sets no limit.
+pub(crate) fn record_bytes(value: &Value) -> Result<u64, String> {
+    whole(value, 0, 1 << 60, "bytes")
+}
+
 /// Length of a tool call id; 0 when any id is accepted.
 pub(crate) fn id_length(value: &Value) -> Result<Option<usize>, String> {
     whole(value, 0, 64, "characters").map(|n| (n > 0).then_some(n as usize))

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use super::facts::{SMALL, placeholder};
 use super::sheet::Sheet;
-use super::{Action, Strategy, economics, evict, summarize};
+use super::{Action, Strategy, economics, evict, restore, summarize};
 use crate::conversation::edit::Rule;
 use crate::conversation::{Digest, Tokens};
 
@@ -90,7 +90,12 @@ pub(super) fn clear_before(sheet: &mut Sheet<'_>, end: usize, target: u32) -> (u
             continue;
         }
         let before = sheet.cost[at];
-        if sheet.is_output(at)
+        if sheet.touched[at] == Some(Rule::Restore) {
+            // The stub says little by itself: it keeps the pointer.
+            if !sheet.is_protected(at) {
+                restore::take_back(sheet, at);
+            }
+        } else if sheet.is_output(at)
             && sheet.cost[at] > SMALL
             && !sheet.is_protected(at)
             && !pointed.contains(&sheet.conversation.body[at].digest)

@@ -57,6 +57,8 @@ pub enum Action {
         at: usize,
         /// The message that it speaks of.
         of: usize,
+        /// Whether that message's text comes with the pointer.
+        whole: bool,
     },
     /// Replace the long values in the arguments of a call.
     Elide {

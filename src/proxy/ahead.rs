@@ -95,7 +95,7 @@ impl App {
         }
         let fold = next_passes_the_wall(&prepared, window, used);
         let brief = strategy == Strategy::Summarize
-            && used > prepared.lines.summarize_at
+            && economics::brief_is_due(used, last_step(&prepared), prepared.lines.summarize_at, prepared.lines.limit)
             && economics::worth_a_summary(
                 prepared.after.history,
                 budget::brief_budget(window, prepared.policy.policy.summary_max_tokens),
@@ -319,7 +319,11 @@ impl App {
 
 /// Whether a next step like the last one would pass the wall.
 fn next_passes_the_wall(prepared: &Prepared, window: Tokens, used: Tokens) -> bool {
-    let last = prepared.prefix.filter(|p| p.because.is_none()).map_or(0, |p| prepared.tokens.saturating_sub(p.tokens));
-    let step = (f64::from(last) * NEXT_STEP).max(f64::from(window) * SMALL_STEP) as Tokens;
+    let step = (f64::from(last_step(prepared)) * NEXT_STEP).max(f64::from(window) * SMALL_STEP) as Tokens;
     used.saturating_add(step) > prepared.lines.limit
+}
+
+/// Tokens by which this prompt is longer than the last one, where that is known.
+fn last_step(prepared: &Prepared) -> Tokens {
+    prepared.prefix.filter(|p| p.because.is_none()).map_or(0, |p| prepared.tokens.saturating_sub(p.tokens))
 }

@@ -2,6 +2,7 @@
 //! sockets (that is `server`) nor of SQL.
 
 mod account;
+mod agent;
 mod ahead;
 pub mod background;
 mod brief;
@@ -17,8 +18,10 @@ mod models;
 mod prefix;
 mod prepare;
 mod recall;
+mod record;
 pub mod relay;
 mod report;
+mod retention;
 mod save;
 mod start;
 
@@ -33,11 +36,13 @@ use http::{HeaderMap, Response, StatusCode};
 use parking_lot::Mutex;
 use tracing::{info, warn};
 
+pub use agent::{Agent, Tool};
 pub use doctor::{Diagnosis, doctor};
 pub use error::Error;
 pub use machine::fit;
+pub use record::{Asked, Record, Text, lines, page};
 pub use relay::Body;
-pub use report::{Asked, Record, ask_running, grouped, plan_file};
+pub use report::{ask_running, grouped, plan_file};
 
 use crate::config::{Config, Resolved};
 use crate::conversation::wire::openai_chat;

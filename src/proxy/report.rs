@@ -7,24 +7,15 @@ use http::HeaderMap;
 use serde_json::{Value, json};
 
 use super::prepare::Attempt;
+use super::record::{self, Text};
 use super::save::regions;
 use super::{App, Error};
 use crate::conversation::Tokens;
 use crate::conversation::edit::{Edit, View};
 use crate::conversation::wire::openai_chat;
 use crate::plan::rewrite;
-use crate::store::{ConversationRow, EventRow, Hit, NodeRow, Original, Store};
+use crate::store::{ConversationRow, EventRow, Store};
 use crate::upstream::{KindHint, Upstream, client};
-
-/// What a person asked of the record.
-pub enum Asked {
-    /// One original, exactly as it came.
-    Original(Box<Original>),
-    /// One recorded message.
-    Message(NodeRow),
-    /// What a search found.
-    Hits(Vec<Hit>),
-}
 
 impl App {
     /// `GET /windowsill/conversations`.
@@ -42,12 +33,7 @@ impl App {
     /// 404 for an unknown one.
     pub fn conversation(&self, id: &str) -> Result<Value, Error> {
         let row = self.row(id)?;
-        let events = self.store.events(0, 1000, Some(&row.id))?;
-        let mut out = row_json(&row);
-        let folds = events.iter().filter(|e| e.kind == "context_compaction").map(event_json).collect::<Vec<_>>();
-        out["compactions"] = json!(folds);
-        out["history_file"] = json!(self.store.history_path(&row.id).display().to_string());
-        Ok(out)
+        record::context(&self.store, &row)
     }
 
     /// `GET /windowsill/conversations/{id}/view`: the messages as last forwarded, leading system messages aside (they are
@@ -61,14 +47,7 @@ impl App {
     }
 
     fn row(&self, id: &str) -> Result<ConversationRow, Error> {
-        self.store.conversation(id)?.ok_or_else(|| {
-            Error::client(
-                404,
-                "not_found",
-                format!("no conversation `{id}` in the record"),
-                "GET /windowsill/conversations lists them",
-            )
-        })
+        record::row(&self.store, id, "GET /windowsill/conversations lists them")
     }
 
     /// `GET /windowsill/events?since=…`.
@@ -81,20 +60,14 @@ impl App {
         Ok(json!({"events": rows.iter().map(event_json).collect::<Vec<_>>(), "next": last}))
     }
 
-    /// `GET /windowsill/records/{id}`: an original, and its text.
+    /// `GET /windowsill/records/{id}`: an original, or a message as `CONVERSATION:MESSAGE`, exactly as it came; of one
+    /// conversation (and what it forked from) or of any.
     ///
     /// # Errors
     /// 404 for an unknown one.
-    pub fn record(&self, id: &str) -> Result<String, Error> {
-        match self.store.original(id)? {
-            Some(original) => Ok(original.text),
-            None => Err(Error::client(
-                404,
-                "not_found",
-                format!("no record `{id}`"),
-                "ids stand in the placeholders, such as r3f9a0c12d4e5",
-            )),
-        }
+    pub fn record(&self, id: &str, conversation: Option<&str>) -> Result<Text, Error> {
+        let scope = conversation.map(|c| self.row(c)).transpose()?.map(|row| row.id);
+        record::whole(&self.store, id, scope.as_deref())?.ok_or_else(|| record::unknown(id))
     }
 
     /// Whether an upstream answers.
@@ -157,7 +130,7 @@ impl App {
     }
 }
 
-fn row_json(row: &ConversationRow) -> Value {
+pub(super) fn row_json(row: &ConversationRow) -> Value {
     json!({
         "id": row.id, "title": row.title, "model": row.model, "upstream": row.upstream, "session": row.session,
         "parent": row.parent.as_ref().map(|(id, depth)| json!({"conversation": id, "messages": depth})),
@@ -165,7 +138,7 @@ fn row_json(row: &ConversationRow) -> Value {
     })
 }
 
-fn event_json(event: &EventRow) -> Value {
+pub(super) fn event_json(event: &EventRow) -> Value {
     json!({"id": event.id, "time_ms": event.now_ms, "conversation": event.conversation, "kind": event.kind, "data": event.data})
 }
 
@@ -194,63 +167,6 @@ fn view_of(store: &Store, row: &ConversationRow) -> Result<Value, crate::store::
     Ok(
         json!({"conversation": row.id, "messages": messages, "edits": view.edits.iter().map(edit_json).collect::<Vec<_>>()}),
     )
-}
-
-/// The record, as the command line looks at it: no server is asked.
-pub struct Record {
-    store: Store,
-}
-
-impl Record {
-    /// Opens the record for reading.
-    ///
-    /// # Errors
-    /// When there is none, or it cannot be read.
-    pub fn open(data_dir: &std::path::Path) -> Result<Record, Error> {
-        Ok(Record { store: Store::open_readonly(data_dir)? })
-    }
-
-    /// `windowsill context [ID]`.
-    ///
-    /// # Errors
-    /// 404 for an unknown conversation.
-    pub fn context(&self, id: Option<&str>) -> Result<Value, Error> {
-        let Some(id) = id else {
-            let rows = self.store.conversations(1000)?;
-            return Ok(json!({"conversations": rows.iter().map(row_json).collect::<Vec<_>>()}));
-        };
-        let row = self.store.conversation(id)?.ok_or_else(|| {
-            Error::client(
-                404,
-                "not_found",
-                format!("no conversation `{id}` in the record"),
-                "`windowsill context` lists them",
-            )
-        })?;
-        let mut out = row_json(&row);
-        let events = self.store.events(0, 1000, Some(&row.id))?;
-        let folds = events.iter().filter(|e| e.kind == "context_compaction");
-        out["compactions"] = json!(folds.map(event_json).collect::<Vec<_>>());
-        out["history_file"] = json!(self.store.history_path(&row.id).display().to_string());
-        Ok(out)
-    }
-
-    /// `windowsill recall TERM | ID | CONVERSATION:MESSAGE`.
-    ///
-    /// # Errors
-    /// When the record cannot be read.
-    pub fn recall(&self, what: &str, conversation: Option<&str>, limit: usize) -> Result<Asked, Error> {
-        if let Some(original) = self.store.original(what)? {
-            return Ok(Asked::Original(Box::new(original)));
-        }
-        if let Some((id, at)) = what.rsplit_once(':').and_then(|(c, at)| Some((c, at.parse::<usize>().ok()?)))
-            && let Some(row) = self.store.conversation(id)?
-            && let Some(node) = self.store.messages(&row.id)?.into_iter().nth(at)
-        {
-            return Ok(Asked::Message(node));
-        }
-        Ok(Asked::Hits(self.store.search(what, conversation, limit)?))
-    }
 }
 
 /// The request of a file for `plan` and `count`: a chat request, or `{"messages": […]}`, or a bare array of messages.
@@ -288,14 +204,25 @@ pub fn grouped(n: Tokens) -> String {
 /// # Errors
 /// When no proxy answers at `address`, or it says why not.
 pub async fn ask_running(address: &str, key: Option<&str>, id: &str, focus: Option<&str>) -> Result<Value, Error> {
+    let path = format!("/windowsill/conversations/{}/compact", encode(id));
+    ask(address, key, http::Method::POST, &path, Some(&json!({"focus": focus}))).await
+}
+
+/// Asks the running proxy something of its own.
+pub(super) async fn ask(
+    address: &str,
+    key: Option<&str>,
+    method: http::Method,
+    path: &str,
+    body: Option<&Value>,
+) -> Result<Value, Error> {
     let url = format!("http://{address}");
     let proxy =
         Upstream::new(client()?, "windowsill".into(), &url, KindHint::OpenAi)?.with_api_key(key.map(str::to_owned))?;
-    let path = format!("/windowsill/conversations/{}/compact", encode(id));
-    let body = Bytes::from(json!({"focus": focus}).to_string());
+    let body = Bytes::from(body.map(Value::to_string).unwrap_or_default());
     let mut headers = HeaderMap::new();
     headers.insert(http::header::CONTENT_TYPE, http::HeaderValue::from_static("application/json"));
-    let reply = proxy.pass(http::Method::POST, &path, &headers, body.into()).await.map_err(|e| {
+    let reply = proxy.pass(method, path, &headers, body.into()).await.map_err(|e| {
         Error::client(
             503,
             "not_running",

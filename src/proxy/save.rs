@@ -13,8 +13,9 @@ use crate::plan::Regions;
 use crate::store::{Batch, ConversationUpdate, Event, Node};
 use crate::upstream::Upstream;
 
-/// Bytes of a message that are searched by `recall`.
-const SEARCHED: usize = 64 * 1024;
+/// Bytes of a message that are searched by `recall`. What is larger is mostly evicted when it arrives, and then searched as
+/// an original, whole.
+const SEARCHED: usize = 256 * 1024;
 
 impl App {
     /// Makes originals, messages and the view durable, before a view without them is sent. What needs no waiting is

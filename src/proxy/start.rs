@@ -15,13 +15,15 @@ const USUAL: [(&str, &str); 2] = [("ollama", "http://127.0.0.1:11434"), ("llama.
 pub(super) type Found = Vec<String>;
 
 impl App {
-    /// Opens the record and finds the upstreams. A named upstream that does not answer yet is kept: it may come.
+    /// Opens the record, keeps it within its limits from here on, and finds the upstreams. A named upstream that does not answer yet is kept: it may come.
     ///
     /// # Errors
     /// When the record cannot be opened, or an upstream's URL cannot be used.
     pub async fn start(config: Config) -> Result<(App, Found), Error> {
         let store = Store::open(&config.data_dir)?;
-        Self::with_store(config, store).await
+        let (app, found) = Self::with_store(config, store).await?;
+        app.keep_house();
+        Ok((app, found))
     }
 
     /// As [`App::start`], with a record that is thrown away: for dry runs.

@@ -24,7 +24,7 @@ fn openai(e: &Error) -> Value {
         Error::Client { code, param, message, hint, status } => {
             let kind = match status {
                 401 | 403 => "authentication_error",
-                404 => "not_found_error",
+                404 | 410 => "not_found_error",
                 503 => "service_unavailable_error",
                 _ => "invalid_request_error",
             };

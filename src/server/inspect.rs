@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::{Method, Response, StatusCode, header};
+use http::{HeaderMap, Method, Response, StatusCode, header};
 use serde_json::Value;
 
-use super::error::json_reply;
+use super::error::{json_reply, reply};
 use crate::proxy::relay::{Body, full};
-use crate::proxy::{App, Error};
+use crate::proxy::{App, Error, lines, page};
 
 /// Most events or conversations in one answer.
 const PAGE: usize = 1000;
@@ -29,6 +29,7 @@ pub(super) async fn answer(
     method: &Method,
     path: &str,
     query: Option<&str>,
+    headers: &HeaderMap,
     body: &Bytes,
 ) -> Result<Response<Body>, Error> {
     let parts: Vec<String> = path.trim_matches('/').split('/').map(decode).collect();
@@ -56,28 +57,70 @@ pub(super) async fn answer(
             let since = parameter(query, "since").and_then(|v| v.parse().ok()).unwrap_or(0);
             ok(app.events(since, PAGE)?)
         }
-        ("GET", ["windowsill", "records", id]) => record(app, id, query),
+        ("GET" | "HEAD", ["windowsill", "records", id]) => record(app, id, query, headers),
         _ => Err(Error::client(404, "not_found", format!("windowsill has no {method} {path}"), "")),
     }
 }
 
-/// `?range=A..B`: lines A to B, counted from 1, both included.
-fn record(app: &App, id: &str, query: Option<&str>) -> Result<Response<Body>, Error> {
-    let whole = app.record(id)?;
-    let Some(range) = parameter(query, "range") else { return Ok(text("text/plain; charset=utf-8", &whole)) };
-    let (from, to) = range.split_once("..").unwrap_or((range.as_str(), range.as_str()));
-    let number = |s: &str, empty: usize| if s.is_empty() { Some(empty) } else { s.parse::<usize>().ok() };
-    let (Some(from), Some(to)) = (number(from, 1), number(to, usize::MAX)) else {
-        return Err(Error::client(
-            400,
-            "bad_range",
-            format!("`range={range}` is not a range of lines"),
-            "write range=A..B, counted from 1",
-        ));
+/// `?range=A..B`: lines A to B, counted from 1, both included; or `?offset=A&limit=N`, as the recall tool has it; or bytes,
+/// by the header `Range`. `?conversation=ID`: only what that one recorded.
+fn record(app: &App, id: &str, query: Option<&str>, headers: &HeaderMap) -> Result<Response<Body>, Error> {
+    let found = app.record(id, parameter(query, "conversation").as_deref())?;
+    let (range, offset, limit) = (parameter(query, "range"), parameter(query, "offset"), parameter(query, "limit"));
+    let part = match &range {
+        Some(range) => lines(&found.text, range)?,
+        None => page(&found.text, offset.as_deref(), limit.as_deref())?,
     };
-    let lines: Vec<&str> =
-        whole.split_inclusive('\n').skip(from.max(1) - 1).take(to.saturating_sub(from.max(1) - 1)).collect();
-    Ok(text("text/plain; charset=utf-8", &lines.concat()))
+    let asked = headers.get(header::RANGE).and_then(|v| v.to_str().ok());
+    let whole = part.len();
+    let mut response = match asked.and_then(|asked| bytes_range(asked, whole)) {
+        None => text("text/plain; charset=utf-8", part),
+        Some(Some((from, to))) => {
+            let bytes = Bytes::copy_from_slice(&part.as_bytes()[from..to]);
+            let mut response = Response::new(full(bytes));
+            *response.status_mut() = StatusCode::PARTIAL_CONTENT;
+            set(&mut response, header::CONTENT_TYPE, "text/plain; charset=utf-8");
+            set(&mut response, header::CONTENT_RANGE, &format!("bytes {from}-{}/{whole}", to - 1));
+            response
+        }
+        Some(None) => {
+            let message = format!("it has {whole} bytes: the range begins behind its end");
+            let mut response = reply(&Error::client(416, "bad_range", message, ""));
+            set(&mut response, header::CONTENT_RANGE, &format!("bytes */{whole}"));
+            response
+        }
+    };
+    set(&mut response, header::ACCEPT_RANGES, "bytes");
+    // A text of anyone's making is never a page.
+    set(&mut response, header::X_CONTENT_TYPE_OPTIONS, "nosniff");
+    Ok(response)
+}
+
+fn set(response: &mut Response<Body>, name: header::HeaderName, value: &str) {
+    if let Ok(value) = header::HeaderValue::from_str(value) {
+        response.headers_mut().insert(name, value);
+    }
+}
+
+/// The bytes that a header `Range` asks for, of `total` (RFC 9110, 14.2). `None` for what is to be ignored: other units,
+/// several ranges, nonsense; `Some(None)` when it begins behind the end.
+fn bytes_range(asked: &str, total: usize) -> Option<Option<(usize, usize)>> {
+    let (from, to) = asked.trim().strip_prefix("bytes=")?.trim().split_once('-')?;
+    let range = match (from.trim(), to.trim()) {
+        ("", last) => {
+            let last: usize = last.parse().ok()?;
+            (last > 0).then(|| (total.saturating_sub(last), total))
+        }
+        (from, "") => Some((from.parse().ok()?, total)),
+        (from, to) => {
+            let (from, to): (usize, usize) = (from.parse().ok()?, to.parse().ok()?);
+            if to < from {
+                return None;
+            }
+            Some((from, to.saturating_add(1).min(total)))
+        }
+    };
+    Some(range.filter(|(from, _)| *from < total))
 }
 
 fn focus(body: &Bytes) -> Result<Option<String>, Error> {
@@ -120,4 +163,31 @@ fn decode(text: &str) -> String {
         }
     }
     String::from_utf8_lossy(&out).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_of_bytes() {
+        for (asked, expect) in [
+            ("bytes=0-3", Some(Some((0, 4)))),
+            ("bytes=8-99", Some(Some((8, 10)))),
+            ("bytes=5-", Some(Some((5, 10)))),
+            ("bytes=-4", Some(Some((6, 10)))),
+            ("bytes=-99", Some(Some((0, 10)))),
+            ("bytes=10-", Some(None)),
+            ("bytes=-0", Some(None)),
+            ("bytes=4-2", None),
+            ("bytes=0-1,4-5", None),
+            ("lines=0-1", None),
+            ("bytes=x-", None),
+            ("bytes=-", None),
+            ("bytes=0-99999999999999999999", None),
+        ] {
+            assert_eq!(bytes_range(asked, 10), expect, "{asked}");
+        }
+        assert_eq!(bytes_range("bytes=0-", 0), Some(None));
+    }
 }

@@ -26,7 +26,9 @@ pub(super) async fn answer(app: Arc<App>, request: hyper::Request<Incoming>) -> 
         (&Method::POST, "/v1/chat/completions" | "/chat/completions") => app.chat(&parts, body).await,
         (&Method::GET, "/v1/models") => inspect::models(&app, None).await,
         (&Method::GET, p) if p.starts_with("/v1/models/") => inspect::models(&app, p.strip_prefix("/v1/models/")).await,
-        (method, p) if inspect::is_ours(p) => inspect::answer(&app, method, p, parts.uri.query(), &body).await,
+        (method, p) if inspect::is_ours(p) => {
+            inspect::answer(&app, method, p, parts.uri.query(), &parts.headers, &body).await
+        }
         _ => app.pass(&parts, body).await,
     };
     result.unwrap_or_else(|e| reply(&e))

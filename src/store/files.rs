@@ -85,6 +85,27 @@ impl Files {
         write().map_err(|e| file_error(&path, e))
     }
 
+    /// Removes a file; returns its bytes. One that is not there is no error.
+    pub(super) fn remove(path: &Path) -> io::Result<u64> {
+        let bytes = fs::metadata(path).map_or(0, |m| m.len());
+        match fs::remove_file(path) {
+            Ok(()) => Ok(bytes),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(0),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Bytes of all files.
+    pub(super) fn bytes(&self) -> Result<u64, Error> {
+        let mut sum = 0;
+        for dir in [&self.results, &self.histories] {
+            for entry in fs::read_dir(dir).map_err(|e| file_error(dir, e))?.flatten() {
+                sum += entry.metadata().map_or(0, |m| m.len());
+            }
+        }
+        Ok(sum)
+    }
+
     /// Opens a history for appending after its first `bytes`; what follows them was never committed and goes.
     pub(super) fn open_history(&self, conversation: &str, bytes: u64) -> Result<(PathBuf, File, u64), Error> {
         let path = self.history(conversation);

@@ -10,10 +10,11 @@ use rusqlite::{Connection, OptionalExtension, params};
 use serde_json::Value;
 
 use crate::conversation::Digest;
+use crate::conversation::edit::{Edit, View};
 
 use super::files::Files;
 use super::schema::{file_error, sqlite_error};
-use super::types::Error;
+use super::types::{ConversationRow, Error, NodeRow};
 
 /// Ids of the nodes of a history from the given depth on, the deepest first. Ids only: messages can be large.
 pub(super) const WALK: &str = "WITH RECURSIVE up(id, parent, depth) AS (
@@ -83,6 +84,45 @@ pub(super) fn append(
     let sql = "UPDATE conversation SET history_to = ?2, history_bytes = ?3 WHERE id = ?1";
     conn.execute(sql, params![conversation, fold.to, bytes]).map_err(wrap)?;
     Ok(())
+}
+
+/// A conversation from its first message to its last, with the fold in force marked, and the edits of single messages.
+pub(super) fn whole(row: &ConversationRow, messages: &[NodeRow], view: Option<&View>) -> String {
+    let edits = view.map(|v| v.edits.as_slice()).unwrap_or_default();
+    let fold = edits.iter().find_map(|edit| match edit {
+        Edit::Fold { from, to, keep, brief } => {
+            Some((Fold { from: *from, to: *to, keep, brief_chars: brief.chars().count() }, brief))
+        }
+        _ => None,
+    });
+    let title = if row.title.trim().is_empty() { &row.id } else { &row.title };
+    let mut out = format!(
+        "# {}\n\nConversation `{}`, {} messages, as the client sent them. Numbers count from 0; leading system messages \
+         are not counted.\n\n",
+        title.split_whitespace().collect::<Vec<_>>().join(" "),
+        row.id,
+        messages.len()
+    );
+    for node in messages {
+        if let Some((fold, brief)) = fold.as_ref().filter(|(fold, _)| fold.to == node.at) {
+            out.push_str(&mark(fold));
+            out.push_str(&fenced("", brief));
+        }
+        for edit in edits {
+            match edit {
+                Edit::Text { at, record, .. } if *at == node.at => {
+                    let _ = write!(out, "*Shortened in the prompt; `windowsill recall {record}`.*\n\n");
+                }
+                Edit::Arguments { at, record, .. } if *at == node.at => {
+                    let _ =
+                        write!(out, "*Its arguments are shortened in the prompt; `windowsill recall {record}`.*\n\n");
+                }
+                _ => {}
+            }
+        }
+        out.push_str(&message(node.at, &node.role, &node.raw));
+    }
+    out
 }
 
 /// Nodes of the history that ends in `chain`, deeper than `above`, in order: row and depth.

@@ -10,8 +10,10 @@
 //! - Texts stay on disk. In RAM are the queue (bounded), a row id for each view, a few views and tips (`recent`).
 //! - A kill at any moment loses nothing that was answered; `durable` batches survive a power cut as well.
 
+mod batch;
 mod files;
 mod history;
+mod prune;
 mod read;
 mod recent;
 mod schema;
@@ -34,13 +36,15 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use crate::conversation::Digest;
 use crate::conversation::edit::View;
 
+use batch::{check, permits, weigh};
 use files::Files;
 use recent::{Found, Recent, Tip, Work};
 use schema::sqlite_error;
 pub use types::{
-    Batch, ConversationRow, ConversationUpdate, Error, Event, EventRow, Hit, Located, Node, NodeRow, Original, Recalled,
+    Batch, ConversationRow, ConversationUpdate, Error, Event, EventRow, Gone, Hit, Located, Node, NodeRow, Original,
+    Pruned, Recalled, Retention,
 };
-use writer::{Job, Writer};
+use writer::{Job, Prune, Writer};
 
 /// Bytes of batches that may wait to be written: a few long sessions whole, or some thousand turns. Past it the client is
 /// slowed rather than RAM filled, which the allocator gives back late.
@@ -196,7 +200,15 @@ impl Store {
     /// # Errors
     /// When the database cannot be read.
     pub fn locate(&self, chain: &[Digest]) -> Result<Option<Located>, Error> {
-        let Some(tip) = self.deepest_known(chain)? else { return Ok(None) };
+        let tip = loop {
+            let removals = self.inner.recent.lock().removals;
+            let Some(tip) = self.deepest_known(chain)? else { return Ok(None) };
+            let mut recent = self.inner.recent.lock();
+            // Retention leaves alone what a request continues; what it took meanwhile is looked for again.
+            if recent.removals == removals && recent.note_use(&tip.conversation, writer::unix_ms()) {
+                break tip;
+            }
+        };
         let conversation_depth = self.conversation_depth(&tip)?;
         Ok(Some(Located { depth: tip.depth, conversation: tip.conversation.to_string(), conversation_depth }))
     }
@@ -250,18 +262,23 @@ impl Store {
 
     /// A node, committed or queued. RAM is asked first, so that a commit in between hides nothing.
     fn known(&self, digest: &Digest) -> Result<Option<Tip>, Error> {
-        let (tip, queued) = {
+        let (tip, queued, removals) = {
             let mut recent = self.inner.recent.lock();
-            (recent.tip(digest), recent.queued_node(digest))
+            (recent.tip(digest), recent.queued_node(digest), recent.removals)
         };
         if tip.is_some() {
             return Ok(tip);
         }
         let stored = self.inner.read(|conn| read::node(conn, digest))?;
-        if let Some(tip) = &stored {
-            self.inner.recent.lock().keep_tip(*digest, tip.clone());
+        let Some(tip) = stored else { return Ok(queued) };
+        let mut recent = self.inner.recent.lock();
+        if recent.is_condemned(&tip.conversation) {
+            return Ok(queued);
         }
-        Ok(stored.or(queued))
+        if recent.removals == removals {
+            recent.keep_tip(*digest, tip.clone());
+        }
+        Ok(Some(tip))
     }
 
     fn conversation_depth(&self, tip: &Tip) -> Result<usize, Error> {
@@ -299,6 +316,14 @@ impl Store {
         Ok(stored.or(queued))
     }
 
+    /// The conversations that recorded an original.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn recorded_in(&self, id: &str) -> Result<Vec<String>, Error> {
+        self.inner.read(|conn| read::recorded_in(conn, id))
+    }
+
     /// The id to record a text under: [`original_id`], or a longer one should that belong to another text already.
     ///
     /// # Errors
@@ -323,6 +348,41 @@ impl Store {
     /// When the database cannot be read.
     pub fn search(&self, query: &str, conversation: Option<&str>, limit: usize) -> Result<Vec<Hit>, Error> {
         self.inner.read(|conn| search::search(conn, query, conversation, limit))
+    }
+
+    /// Forgets what is older, or more, than may be kept; see [`Retention`]. What is in use stays, and what that depends on.
+    ///
+    /// # Errors
+    /// When the record cannot be written; what was removed until then stays so.
+    pub async fn prune(&self, retention: Retention, now_ms: i64) -> Result<Pruned, Error> {
+        let mut pass = Box::new(prune::Pass::new(retention, now_ms));
+        loop {
+            // A step at a time: what else waits to be written is written in between.
+            let (ack, done) = oneshot::channel();
+            let job = Job { work: None, bytes: 0, ack: None, permit: None, prune: Some(Prune { pass, ack }) };
+            let queue = self.inner.queue.as_ref().ok_or(Error::ReadOnly)?;
+            queue.send(job).map_err(|_| Error::Closed)?;
+            match done.await.map_err(|_| Error::Closed)?? {
+                prune::Step::More(next) => pass = next,
+                prune::Step::Done(pruned) => return Ok(pruned),
+            }
+        }
+    }
+
+    /// Word of a record that retention removed.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn pruned_original(&self, id: &str) -> Result<Option<Gone>, Error> {
+        self.inner.read(|conn| prune::gone(conn, "original", id))
+    }
+
+    /// Word of a conversation that retention removed.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn pruned_conversation(&self, id: &str) -> Result<Option<Gone>, Error> {
+        self.inner.read(|conn| prune::gone(conn, "conversation", id))
     }
 
     /// Whether any reply to this prefix recalled something.
@@ -371,6 +431,26 @@ impl Store {
         self.inner.read(|conn| read::messages(conn, conversation))
     }
 
+    /// One message of a conversation by its index, wherever on the way to its tip it was recorded.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn message(&self, conversation: &str, at: usize) -> Result<Option<NodeRow>, Error> {
+        self.inner.read(|conn| read::message(conn, conversation, at))
+    }
+
+    /// A conversation as readable Markdown, its newest fold marked; `None` for an unknown one.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn history(&self, conversation: &str) -> Result<Option<String>, Error> {
+        let Some(row) = self.conversation(conversation)?.filter(|row| row.id == conversation) else { return Ok(None) };
+        let messages = self.messages(conversation)?;
+        let chain: Vec<Digest> = messages.iter().map(|m| m.chain).collect();
+        let view = self.view(&chain)?.map(|(_, view)| view);
+        Ok(Some(history::whole(&row, &messages, view.as_deref())))
+    }
+
     /// Events after the one with id `since` (0 for all), oldest first; of one conversation or of all.
     ///
     /// # Errors
@@ -411,7 +491,7 @@ impl Store {
         // The lock is held across the send, so that batches are numbered in the order in which they are written.
         let mut recent = self.inner.recent.lock();
         let work = work.map(|work| (recent.queue(&work), work));
-        queue.send(Job { work, bytes, ack, permit }).map_err(|mpsc::SendError(job)| {
+        queue.send(Job { work, bytes, ack, permit, prune: None }).map_err(|mpsc::SendError(job)| {
             if let Some((seq, work)) = &job.work {
                 recent.settle(*seq, work, None);
             }
@@ -447,45 +527,4 @@ impl Drop for Inner {
 fn recent_of(conn: &Connection, path: &Path) -> Result<Recent, Error> {
     let read = || Ok(Recent::new(read::view_rows(conn)?, read::with_recalled(conn)?));
     read().map_err(|e| sqlite_error(path, e))
-}
-
-/// What a batch must satisfy by itself. A mistake here is the caller's, not the client's.
-fn check(batch: &Batch) -> Result<(), String> {
-    if batch.conversation.is_none() && !batch.nodes.is_empty() {
-        return Err("nodes without a conversation".into());
-    }
-    if let Some(update) = &batch.conversation
-        && let Some((parent, _)) = &update.parent
-        && *parent == update.id
-    {
-        return Err(format!("conversation `{parent}` forks from itself"));
-    }
-    for node in &batch.nodes {
-        if node.depth == 0 || (node.depth == 1) != node.parent.is_none() {
-            return Err(format!("a node of depth {} with parent {:?}: depths count from 1", node.depth, node.parent));
-        }
-    }
-    for original in &batch.originals {
-        let id = original.id.as_bytes();
-        let hex = |b: &u8| matches!(b, b'0'..=b'9' | b'a'..=b'f');
-        if !(13..=65).contains(&id.len()) || id[0] != b'r' || !id[1..].iter().all(hex) {
-            return Err(format!("`{}` is not a record id", original.id.escape_debug()));
-        }
-    }
-    Ok(())
-}
-
-/// Bytes that a batch holds, about.
-fn weigh(batch: &Batch) -> usize {
-    let nodes: usize = batch.nodes.iter().map(|n| n.raw.len() + n.text.len() + 200).sum();
-    let originals: usize =
-        batch.originals.iter().map(|o| o.text.len() + o.raw.as_ref().map_or(0, |raw| raw.len()) + 300).sum();
-    let view = batch.view.as_ref().map_or(0, |(_, view)| recent::view_bytes(view));
-    let recalled = batch.recalled.iter().flat_map(|r| &r.messages).map(Bytes::len).sum::<usize>();
-    nodes + originals + view + recalled + 500 * (batch.events.len() + 1)
-}
-
-/// A batch larger than the queue takes all of it, and is written alone.
-fn permits(bytes: usize) -> u32 {
-    u32::try_from(bytes.clamp(1, QUEUE_BYTES)).expect("the queue is smaller than 4 GiB")
 }

@@ -109,6 +109,13 @@ pub(super) fn original_in(conn: &Connection, id: &str, conversation: &str) -> ru
     conn.prepare_cached(&sql)?.query_row([id, conversation], original_row).optional()
 }
 
+/// The conversations that recorded an original.
+pub(super) fn recorded_in(conn: &Connection, id: &str) -> rusqlite::Result<Vec<String>> {
+    let sql = "SELECT c.name FROM original o JOIN original_link l ON l.original = o.id
+        JOIN conversation c ON c.id = l.conversation WHERE o.name = ?1 ORDER BY c.id";
+    conn.prepare_cached(sql)?.query_map([id], |r| r.get(0))?.collect()
+}
+
 /// Whether an id is taken by another text.
 pub(super) fn id_taken(conn: &Connection, id: &str, text: &str) -> rusqlite::Result<bool> {
     let sql = "SELECT text <> ?2 FROM original WHERE name = ?1";
@@ -184,31 +191,39 @@ fn conversation_row(r: &Row<'_>) -> rusqlite::Result<ConversationRow> {
     })
 }
 
+/// Columns of [`node_row`].
+const NODE: &str = "SELECT n.depth - 1, n.chain, n.digest, n.role, c.name, n.raw
+    FROM node n JOIN conversation c ON c.id = n.conversation WHERE n.id = ?1";
+
+fn node_row(r: &Row<'_>) -> rusqlite::Result<NodeRow> {
+    Ok(NodeRow {
+        at: r.get(0)?,
+        chain: Digest(r.get(1)?),
+        digest: Digest(r.get(2)?),
+        role: r.get(3)?,
+        conversation: r.get(4)?,
+        raw: Bytes::from(r.get::<_, Vec<u8>>(5)?),
+    })
+}
+
+fn tip(conn: &Connection, conversation: &str) -> rusqlite::Result<Option<Digest>> {
+    conn.prepare_cached("SELECT tip FROM conversation WHERE name = ?1")?
+        .query_row([conversation], |r| Ok(Digest(r.get::<_, [u8; 16]>(0).unwrap_or_default())))
+        .optional()
+}
+
 /// A conversation's messages in order, along the chain of its tip and so through what it forked from.
 pub(super) fn messages(conn: &Connection, conversation: &str) -> rusqlite::Result<Vec<NodeRow>> {
-    let tip = conn
-        .prepare_cached("SELECT tip FROM conversation WHERE name = ?1")?
-        .query_row([conversation], |r| Ok(r.get::<_, [u8; 16]>(0).unwrap_or_default()))
-        .optional()?;
-    let Some(tip) = tip else { return Ok(Vec::new()) };
-    let mut statement = conn.prepare_cached(
-        "SELECT n.depth - 1, n.chain, n.digest, n.role, c.name, n.raw
-        FROM node n JOIN conversation c ON c.id = n.conversation WHERE n.id = ?1",
-    )?;
-    let mut messages = Vec::new();
-    for (id, _) in walk(conn, &Digest(tip), 0)? {
-        messages.push(statement.query_row([id], |r| {
-            Ok(NodeRow {
-                at: r.get(0)?,
-                chain: Digest(r.get(1)?),
-                digest: Digest(r.get(2)?),
-                role: r.get(3)?,
-                conversation: r.get(4)?,
-                raw: Bytes::from(r.get::<_, Vec<u8>>(5)?),
-            })
-        })?);
-    }
-    Ok(messages)
+    let Some(tip) = tip(conn, conversation)? else { return Ok(Vec::new()) };
+    let mut statement = conn.prepare_cached(NODE)?;
+    walk(conn, &tip, 0)?.into_iter().map(|(id, _)| statement.query_row([id], node_row)).collect()
+}
+
+/// One message of a conversation by its index, wherever on the way to its tip it was recorded.
+pub(super) fn message(conn: &Connection, conversation: &str, at: usize) -> rusqlite::Result<Option<NodeRow>> {
+    let Some(tip) = tip(conn, conversation)? else { return Ok(None) };
+    let found = walk(conn, &tip, at)?.into_iter().find(|(_, depth)| *depth == at + 1);
+    found.map(|(id, _)| conn.prepare_cached(NODE)?.query_row([id], node_row)).transpose()
 }
 
 /// Events after the one with id `since`, in order.

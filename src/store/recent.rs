@@ -66,6 +66,12 @@ pub(super) struct Recent {
     view_cache: ViewCache,
     tips: LruCache<Digest, Tip>,
     deepest: LruCache<Arc<str>, usize>,
+    /// When a conversation was last found for a request, in Unix milliseconds.
+    used: LruCache<Arc<str>, i64>,
+    /// The conversation that retention removes just now: nobody finds it any more.
+    condemned: Option<Arc<str>>,
+    /// How often something was removed: what was read meanwhile may be gone.
+    pub(super) removals: u64,
     /// Why the last batch that nobody waited for could not be written.
     pub(super) trouble: Option<String>,
 }
@@ -93,6 +99,9 @@ impl Recent {
             view_cache: ViewCache { lru: LruCache::unbounded(), bytes: 0 },
             tips: LruCache::new(TIPS),
             deepest: LruCache::new(TIPS),
+            used: LruCache::new(TIPS),
+            condemned: None,
+            removals: 0,
             trouble: None,
         }
     }
@@ -213,6 +222,56 @@ impl Recent {
         self.deepest.put(conversation, known.max(depth));
     }
 
+    /// Notes that a request continues a conversation. `false` when it is being removed: then it is as if it never was.
+    pub(super) fn note_use(&mut self, conversation: &Arc<str>, now_ms: i64) -> bool {
+        if self.is_condemned(conversation) {
+            return false;
+        }
+        self.used.put(conversation.clone(), now_ms);
+        true
+    }
+
+    /// Whether a conversation is being removed.
+    pub(super) fn is_condemned(&self, conversation: &str) -> bool {
+        self.condemned.as_deref() == Some(conversation)
+    }
+
+    /// Forgets a conversation that is about to be removed; `false` when it was used since `since_ms`, or is about to be
+    /// written to.
+    pub(super) fn condemn(&mut self, conversation: &str, chains: &[Digest], views: &[i64], since_ms: i64) -> bool {
+        let in_use = self.used.peek(conversation).is_some_and(|at| *at > since_ms);
+        let queued = self.nodes.values().any(|n| &*n.value.conversation == conversation)
+            || self
+                .originals
+                .values()
+                .any(|o| o.value.0.batch.originals.iter().any(|o| o.conversation == conversation))
+            || chains.iter().any(|c| self.views.contains_key(c) || self.recalled.contains_key(c));
+        if in_use || queued || self.queued_deepest.contains_key(conversation) {
+            return false;
+        }
+        for chain in chains {
+            self.view_rows.remove(chain);
+            self.with_recalled.remove(chain);
+            self.tips.pop(chain);
+        }
+        views.iter().for_each(|row| self.view_cache.forget(*row));
+        self.deepest.pop(conversation);
+        self.condemned = Some(conversation.into());
+        true
+    }
+
+    /// Notes that what was condemned is gone, or stays after all.
+    pub(super) fn reprieve(&mut self) {
+        self.condemned = None;
+        self.removals += 1;
+    }
+
+    /// Starts again from what is on disk.
+    pub(super) fn relearn(&mut self, view_rows: HashMap<Digest, i64>, with_recalled: HashSet<Digest>) {
+        self.view_rows = view_rows;
+        self.with_recalled.extend(with_recalled);
+    }
+
     /// Whether nothing waits to be committed.
     #[cfg(test)]
     pub(super) fn is_settled(&self) -> bool {
@@ -241,6 +300,12 @@ struct ViewCache {
 impl ViewCache {
     fn get(&mut self, row: i64) -> Option<Arc<View>> {
         self.lru.get(&row).map(|(view, _)| view.clone())
+    }
+
+    fn forget(&mut self, row: i64) {
+        if let Some((_, old)) = self.lru.pop(&row) {
+            self.bytes -= old;
+        }
     }
 
     fn put(&mut self, row: i64, view: Arc<View>) {

@@ -32,7 +32,7 @@ const WRITER_PRAGMAS: &str = "PRAGMA synchronous = NORMAL; PRAGMA wal_autocheckp
     PRAGMA journal_size_limit = 16777216;";
 
 /// Entry `i` leads from `user_version` i to i + 1.
-const MIGRATIONS: &[&str] = &[V1, V2];
+const MIGRATIONS: &[&str] = &[V1, V2, V3];
 
 const V1: &str = "
 -- A conversation's head. `deepest` is the deepest node it recorded; `history_*` is how far its Markdown file goes.
@@ -125,6 +125,22 @@ CREATE TABLE recalled (
     messages TEXT NOT NULL
 ) STRICT;
 CREATE INDEX recalled_chain ON recalled(chain);
+";
+
+const V3: &str = "
+-- What retention removed: of `original` and `conversation` the name, when, and by which setting. `file` is 1 until its file
+-- is gone too.
+CREATE TABLE pruned (
+    kind TEXT NOT NULL,
+    name TEXT NOT NULL,
+    now_ms INTEGER NOT NULL,
+    why TEXT NOT NULL,
+    file INTEGER NOT NULL,
+    PRIMARY KEY (kind, name)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX pruned_file ON pruned(kind, name) WHERE file = 1;
+CREATE INDEX node_conversation ON node(conversation, depth);
+CREATE INDEX conversation_parent ON conversation(parent) WHERE parent IS NOT NULL;
 ";
 
 /// Where the database of a data folder is.

@@ -102,6 +102,47 @@ pub enum Error {
     },
 }
 
+/// How long and how much is kept. 0 sets no limit.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Retention {
+    /// Days that a conversation is kept after it was last used.
+    pub days: u32,
+    /// Bytes of database and files; past them, what was not used for longest goes first.
+    pub bytes: u64,
+}
+
+/// What a pass of retention removed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Pruned {
+    /// Conversations, whole.
+    pub conversations: usize,
+    /// Originals, with their files.
+    pub originals: usize,
+    /// Messages.
+    pub messages: usize,
+    /// Bytes of the record before.
+    pub bytes_before: u64,
+    /// Bytes of the record after.
+    pub bytes_after: u64,
+    /// Whether it is still larger than it should be, for what is left is in use.
+    pub over: bool,
+}
+
+/// Word of something that was pruned.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Gone {
+    /// When, as a date (UTC).
+    pub date: String,
+    /// By which setting.
+    pub why: String,
+}
+
+impl std::fmt::Display for Gone {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "was pruned on {} by {}", self.date, self.why)
+    }
+}
+
 /// What is written together: all of it is committed, or none.
 #[derive(Debug, Clone, Default)]
 pub struct Batch {

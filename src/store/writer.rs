@@ -18,10 +18,11 @@ use crate::conversation::Digest;
 use crate::conversation::edit::{Edit, View};
 
 use super::files::Files;
+use super::prune::{Pass, Step};
 use super::recent::{Applied, Recent, Tip, Work};
 use super::schema::sqlite_error;
 use super::types::{ConversationUpdate, Error, Event, Node, Original, Recalled};
-use super::{history, original_ids, search};
+use super::{history, original_ids, prune, search};
 
 /// Bytes that are committed together at most, so that a waiting batch is never far from its commit.
 const GROUP_BYTES: usize = 8 << 20;
@@ -36,6 +37,16 @@ pub(super) struct Job {
     pub(super) ack: Option<oneshot::Sender<Result<(), Error>>>,
     /// Its share of the queue, given back when it is done.
     pub(super) permit: Option<OwnedSemaphorePermit>,
+    /// A step of retention, done when all before it is committed.
+    pub(super) prune: Option<Prune>,
+}
+
+/// A step of retention, and who waits for it.
+pub(super) struct Prune {
+    /// Where the pass stands.
+    pub(super) pass: Box<Pass>,
+    /// Gets where it stands then.
+    pub(super) ack: oneshot::Sender<Result<Step, Error>>,
 }
 
 /// What the thread owns.
@@ -64,7 +75,13 @@ impl Writer {
             let works: Vec<Arc<Work>> = group.iter().filter_map(|j| j.work.as_ref()).map(|(_, w)| w.clone()).collect();
             let results = self.commit_caught(&works);
             drop(works);
+            let steps: Vec<Prune> = group.iter_mut().filter_map(|job| job.prune.take()).collect();
             self.answer(group, results);
+            for Prune { pass, ack } in steps {
+                let step = catch_unwind(AssertUnwindSafe(|| self.prune(pass)));
+                // The caller may have gone away; then the pass ends here.
+                let _ = ack.send(step.unwrap_or_else(|_| Err(Error::Invalid("pruning made the writer panic".into()))));
+            }
         }
         // Leaves a small WAL behind for the next start; the last close removes it.
         if let Err(error) = self.conn.execute_batch("PRAGMA optimize; PRAGMA wal_checkpoint(TRUNCATE);") {
@@ -237,6 +254,7 @@ impl Apply<'_> {
             c.now_ms
         ];
         let id = self.get(sql, values)?;
+        prune::is_back(self.tx, self.path, self.files, "conversation", &c.id)?;
         id.ok_or_else(|| Error::Invalid(format!("conversation `{}` was not written", c.id)))
     }
 
@@ -246,7 +264,9 @@ impl Apply<'_> {
             return Ok(id);
         }
         self.run("INSERT INTO conversation (name, created_ms, updated_ms) VALUES (?1, ?2, ?2)", params![name, now_ms])?;
-        Ok(self.tx.last_insert_rowid())
+        let row = self.tx.last_insert_rowid();
+        prune::is_back(self.tx, self.path, self.files, "conversation", name)?;
+        Ok(row)
     }
 
     fn node(&self, node: &Node, conversation: i64, name: &str) -> Result<Tip, Error> {
@@ -300,6 +320,7 @@ impl Apply<'_> {
                     self.run(sql, params![id, o.text, o.raw.as_deref()])?;
                     let original = self.tx.last_insert_rowid();
                     self.words(search::Source::Original(original), &o.text)?;
+                    prune::is_back(self.tx, self.path, self.files, "original", &id)?;
                     original
                 }
             };
@@ -371,6 +392,6 @@ impl Apply<'_> {
 }
 
 /// For the few rows that come without a time.
-fn unix_ms() -> i64 {
+pub(super) fn unix_ms() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| i64::try_from(d.as_millis()).unwrap_or(i64::MAX))
 }

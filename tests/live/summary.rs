@@ -72,7 +72,7 @@ fn a_brief_ahead_of_need() {
     while summaries(&bench).is_empty() {
         let turn = bench.turn(&session, *next.next().expect("a brief is made before the session ends"));
         assert!(turn.summaries.is_empty(), "no request waits for a brief");
-        let pause = Duration::from_secs(if turn.prompt < 1500 { 0 } else { 45 });
+        let pause = Duration::from_secs(if turn.prompt < 2300 { 0 } else { 45 });
         let started = Instant::now();
         while summaries(&bench).is_empty() && started.elapsed() < pause {
             std::thread::sleep(Duration::from_millis(200));

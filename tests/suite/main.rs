@@ -10,6 +10,7 @@ mod config;
 mod digest;
 mod errors;
 mod fit;
+mod mcp;
 mod planning;
 mod prefix;
 mod profiles;

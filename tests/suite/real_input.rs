@@ -296,7 +296,8 @@ fn unchanged_since_points_at_the_original_when_that_has_left() {
         sent = sent.step(n, &prose(n as u64, 1_400));
         proxy.chat(&sent).ok();
     }
-    assert!(!fake.last().json().to_string().contains(&original[100..300]), "the first read has left the view");
+    let there = |seen: &Seen| seen.messages().iter().any(|m| text(m).contains(&original[100..300]));
+    assert!(!there(&fake.last()), "the first read has left the view");
     sent = sent
         .call("r2", "read_file", read)
         .result("r2", "File unchanged since last read. Refer to that earlier tool_result instead of re-reading.");
@@ -304,6 +305,52 @@ fn unchanged_since_points_at_the_original_when_that_has_left() {
     let forwarded = sound(&sent, &fake.last(), 4096);
     let stub = text(forwarded["messages"].as_array().unwrap().last().unwrap());
     let id = ids(stub.as_bytes()).into_iter().next().unwrap_or_else(|| panic!("no pointer in {stub}"));
+    assert_eq!(proxy.cli(&["recall", &id]).stdout, original.as_bytes());
+}
+
+#[test]
+fn unchanged_since_brings_the_result_back_where_there_is_room() {
+    let (fake, proxy) = start(8192);
+    let mut sent = chat().system("s").user("Go.").tools();
+    let read = json!({"path": "src/main.rs"});
+    let original = prose(77, 1_400);
+    sent = sent.call("r1", "read_file", read.clone()).result("r1", &original);
+    let gone = |fake: &Fake| !fake.last().messages().iter().any(|m| text(m).contains(&original[100..300]));
+    let mut n = 0;
+    while n < 60 && (n == 0 || !gone(&fake)) {
+        sent = sent.step(n, &prose(n as u64, 1_400));
+        proxy.chat(&sent).ok();
+        n += 1;
+    }
+    assert!(gone(&fake), "the first read never left the view");
+    let stub = "File unchanged since last read. Refer to that earlier tool_result instead of re-reading.";
+    sent = sent.call("r2", "read_file", read).result("r2", stub);
+    // Clearing has just gone down to 0.40 of the window: there is room.
+    assert_eq!(proxy.chat(&sent).ok().action(), "evict");
+    let forwarded = sound(&sent, &fake.last(), 8192);
+    let last = forwarded["messages"].as_array().unwrap().len() - 1;
+    let restored = text(&forwarded["messages"][last]);
+    assert!(restored.starts_with(stub) && restored.ends_with(&original), "{restored}");
+    let id = ids(restored.as_bytes()).into_iter().next().unwrap();
+    assert_eq!(proxy.cli(&["recall", &id]).stdout, original.as_bytes());
+    // The same bytes as long as nothing crosses a line; then it is an old result like others, and the pointer stays.
+    let mut seen_again = 0;
+    for more in 0..40 {
+        sent = sent.step(100 + more, &prose(200 + more as u64, 1_400));
+        proxy.chat(&sent).ok();
+        let forwarded = sound(&sent, &fake.last(), 8192);
+        let said = forwarded["messages"].as_array().unwrap().iter().map(text).find(|t| t.starts_with(stub));
+        match said {
+            Some(said) if said == restored => seen_again += 1,
+            Some(said) => {
+                assert!(said.contains(&id) && !said.contains(&original[100..300]), "{said}");
+                assert!(seen_again > 0);
+                return;
+            }
+            None => break,
+        }
+    }
+    assert!(seen_again > 0, "it was folded with the pointer in the brief");
     assert_eq!(proxy.cli(&["recall", &id]).stdout, original.as_bytes());
 }
 

@@ -152,6 +152,22 @@ fn a_fork_keeps_what_depends_on_the_common_part() {
     let fork = proxy.eventually(&format!("/windowsill/conversations/{}", name(&two)), |_| true);
     assert_eq!(fork["parent"]["conversation"], name(&one));
     assert_eq!(fork["parent"]["messages"], 4);
+    // A message is found by its number in either, whoever recorded it first.
+    let said = |id: &str, at: usize| {
+        let out = proxy.cli(&["recall", &format!("{id}:{at}")]);
+        assert!(out.status.success(), "{id}:{at}: {}", String::from_utf8_lossy(&out.stderr));
+        text(&serde_json::from_slice::<Value>(&out.stdout).unwrap())
+    };
+    for (id, last) in [(name(&one), "Then do the first thing."), (name(&two), "Then do the second thing instead.")] {
+        let whole = trunk.messages.iter().skip(1).map(text).chain([last.to_owned()]);
+        for (at, expect) in whole.enumerate() {
+            assert_eq!(said(&id, at), expect, "{id}:{at}");
+        }
+        let out = proxy.cli(&["recall", &format!("{id}:5")]);
+        assert!(String::from_utf8_lossy(&out.stderr).contains("has messages 0 to 4"), "{out:?}");
+        let history = String::from_utf8(proxy.cli(&["recall", &id]).stdout).unwrap();
+        assert!(history.contains("## 4 · user") && history.contains(last), "{history}");
+    }
     // The trunk goes on under its own name.
     let on = proxy.chat(&trunk.user("Then do the first thing.").assistant("Done.").user("Thanks.")).ok();
     assert_eq!(name(&on), name(&one));
@@ -291,6 +307,7 @@ fn the_record_can_be_looked_at() {
     let part = proxy.get(&format!("/windowsill/records/{record}?range=2..4")).ok().text();
     assert_eq!(part, whole.split_inclusive('\n').skip(1).take(3).collect::<String>());
     assert_eq!(proxy.get(&format!("/windowsill/records/{record}?range=b..a")).status, 400);
+    a_record_is_served_in_parts(&proxy, id, &record, &whole);
     let events = proxy.get("/windowsill/events").ok().json();
     let kinds: Vec<_> = events["events"].as_array().unwrap().iter().map(|e| e["kind"].as_str().unwrap()).collect();
     assert!(kinds.contains(&"context_compaction"), "{kinds:?}");
@@ -312,6 +329,71 @@ fn the_record_can_be_looked_at() {
     assert_eq!((&windows["models"][0]["window"], &windows["models"][0]["source"]), (&json!(4096), &json!("/props")));
 }
 
+/// Lines, as people and as models ask for them; bytes, as HTTP clients do; and what is no id or no range.
+fn a_record_is_served_in_parts(proxy: &TestProxy, conversation: &str, record: &str, whole: &str) {
+    let lines: Vec<&str> = whole.split_inclusive('\n').collect();
+    let of = |query: &str| proxy.get(&format!("/windowsill/records/{record}{query}"));
+    assert_eq!(of("?offset=3&limit=2").ok().text(), lines[2..4].concat());
+    assert_eq!(of("?offset=-2").ok().text(), lines[lines.len() - 2..].concat());
+    assert_eq!(of(&format!("?conversation={conversation}")).ok().text(), whole);
+    let bytes = |range: &str| {
+        let path = format!("/windowsill/records/{record}");
+        request(proxy.address, "GET", &path, &[("range", range)], b"")
+    };
+    let part = bytes("bytes=5-11");
+    assert_eq!((part.status, part.body.as_slice()), (206, &whole.as_bytes()[5..12]));
+    assert_eq!(part.header("content-range").unwrap(), format!("bytes 5-11/{}", whole.len()));
+    assert_eq!(bytes("bytes=-3").body, &whole.as_bytes()[whole.len() - 3..]);
+    assert_eq!((bytes("bytes=x-y").status, bytes("bytes=0-1,3-4").status), (200, 200));
+    let behind = bytes("bytes=99999999-");
+    assert_eq!(behind.status, 416);
+    assert_eq!(behind.header("content-range").unwrap(), format!("bytes */{}", whole.len()));
+    assert_eq!(behind.error().0, "bad_range");
+    for (query, status) in [
+        ("?range=9..2", 400),
+        ("?range=0..2", 400),
+        ("?offset=x", 400),
+        ("?range=9999999..", 416),
+        ("?offset=9999999", 416),
+        ("?conversation=nonesuch", 404),
+    ] {
+        let answer = of(query);
+        assert_eq!(answer.status, status, "{query}");
+        assert!(!answer.error().0.is_empty(), "{query}");
+    }
+    let message = proxy.get(&format!("/windowsill/records/{conversation}:0")).ok().json();
+    assert_eq!(text(&message), "  Look at these three files.");
+    for id in [
+        "r000000000000",
+        "..%2F..%2Fetc%2Fpasswd",
+        "%2Fetc%2Fpasswd",
+        "..%2Fwindowsill.sqlite",
+        "r000000000000%00.txt",
+        "%F0%28%8C",
+        &format!("{conversation}:99"),
+        "nonesuch:0",
+        "12",
+    ] {
+        let answer = proxy.get(&format!("/windowsill/records/{id}"));
+        assert_eq!((answer.status, answer.error().0.as_str()), (404, "not_found"), "{id}: {}", answer.text());
+    }
+    assert_eq!(proxy.get(&format!("/windowsill/records/../records/{record}")).status, 404);
+    for (args, code, says) in [
+        (&["recall", "   "][..], 2, "no word to search for"),
+        (&["recall", "::"], 2, "no word to search for"),
+        (&["recall", "r000000000000"], 1, "no record"),
+        (&["recall", "files", "--conversation", "nonesuch"], 1, "no conversation"),
+        (&["recall", "zzz", "--conversation", &conversation[..8]], 1, "in conversation"),
+        (&["recall", record, "--range", "0..1"], 2, "not a range"),
+        (&["recall", record, "--range", "999999.."], 1, "behind its end"),
+    ] {
+        let out = proxy.cli(args);
+        let said = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert_eq!(out.status.code(), Some(code), "{args:?}: {said}");
+        assert!(said.contains(says) && out.stdout.is_empty(), "{args:?}: {said}");
+    }
+}
+
 #[cfg(unix)]
 #[test]
 fn only_the_owner_may_read_the_record() {
@@ -327,4 +409,52 @@ fn only_the_owner_may_read_the_record() {
     for file in std::fs::read_dir(results).unwrap() {
         assert_eq!(mode(file.unwrap().path()), 0o600);
     }
+}
+
+/// Makes a record look as if nobody had used it for some days.
+pub(crate) fn aged(dir: &std::path::Path, days: u32) {
+    let conn = rusqlite::Connection::open(dir.join("data/windowsill.sqlite")).unwrap();
+    let sql = "UPDATE conversation SET updated_ms = updated_ms - ?1";
+    assert!(conn.execute(sql, [i64::from(days) * 86_400_000]).unwrap() > 0);
+}
+
+#[test]
+fn what_retention_took_is_said_so_to_everyone() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let proxy = TestProxy::before(&fake);
+    let old = rewritten();
+    let id = proxy.chat(&old).ok().header("x-windowsill-conversation").unwrap().to_owned();
+    let record = ids(&fake.last().body).into_iter().next().unwrap();
+    let dir = proxy.stop();
+    aged(dir.path(), 8);
+    let proxy = TestProxy::at(Arc::clone(&dir), &[fake.url()], "retention_days = 9\n");
+    proxy.chat(&chat().user("Something else.")).ok();
+    assert_eq!(proxy.get(&format!("/windowsill/records/{record}")).status, 200, "not yet");
+    let dir = proxy.stop();
+    let proxy = TestProxy::at(Arc::clone(&dir), &[fake.url()], "retention_days = 7\n");
+    let events = proxy.eventually("/windowsill/events", |e| e.to_string().contains("record_pruned"));
+    let told = events["events"].as_array().unwrap().iter().find(|e| e["kind"] == "record_pruned").unwrap();
+    assert_eq!((&told["data"]["conversations"], &told["data"]["messages"]), (&json!(1), &json!(7)));
+    let words = "by retention_days = 7";
+    for what in [&record, &format!("{id}:0")] {
+        let answer = proxy.get(&format!("/windowsill/records/{what}"));
+        let (code, message) = answer.error();
+        assert_eq!((answer.status, code.as_str()), (410, "pruned"), "{message}");
+        assert!(message.contains("was pruned on 20") && message.contains(words), "{message}");
+        let out = proxy.cli(&["recall", what]);
+        let said = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert!(out.status.code() == Some(1) && said.contains(words) && out.stdout.is_empty(), "{said}");
+    }
+    let answer = proxy.get(&format!("/windowsill/conversations/{id}"));
+    assert!(answer.status == 410 && answer.error().1.contains(words), "{}", answer.text());
+    assert!(!dir.path().join(format!("data/large_tool_results/{record}.txt")).exists());
+    let listed = proxy.get("/windowsill/conversations").ok().json();
+    assert_eq!(listed["conversations"].as_array().unwrap().len(), 1, "the young one stays");
+    // The client goes on with the old one: it is rewritten anew, and its record is back under the same id.
+    let again = proxy.chat(&old.clone().assistant("Done.").user("And now?")).ok();
+    assert_eq!(again.action(), "evict");
+    let body = fake.last().body;
+    assert!(ids(&body).contains(&record));
+    assert_eq!(proxy.get(&format!("/windowsill/records/{record}")).status, 200);
+    assert!(nothing_is_lost(dir.path(), &old, &body) >= 1);
 }

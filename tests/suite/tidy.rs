@@ -39,6 +39,7 @@ const DOORS: &[(&[&str], &[&str])] = &[
     (&["minijinja"], &["src/conversation/template/"]),
     (&["minijinja_contrib"], &["src/conversation/template/"]),
     (&["rusqlite"], &["src/store/"]),
+    (&["rmcp"], &["src/cli/mcp.rs"]),
     (&["toml"], &["src/config/"]),
     (&["toml_edit"], &["src/config/"]),
     (&["std", "env"], &["src/config/"]),

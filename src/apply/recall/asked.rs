@@ -110,7 +110,8 @@ impl Asked {
 }
 
 impl Reference {
-    fn read(text: &str) -> Reference {
+    /// Reads an id, wherever it stands in a text.
+    pub fn read(text: &str) -> Reference {
         if let Some(found) = RECORD.captures(text) {
             return Reference::Record(found[1].to_owned());
         }

@@ -117,6 +117,9 @@ impl Lookup<'_> {
 
     fn record(&self, id: &str, span: Span) -> Result<Found, crate::store::Error> {
         let Some(original) = self.app.store.original_in(id, &self.prepared.id)? else {
+            if let Some(gone) = self.app.store.pruned_original(id)? {
+                return Ok(nothing(format!("[`{}` {gone}: the record holds it no longer]", echo(id))));
+            }
             return Ok(nothing(format!(
                 "[no text `{}` in the record of this conversation: check the id, or search with `query`]",
                 echo(id)

@@ -2,8 +2,10 @@
 
 mod kill;
 mod oracle;
+mod prune;
 mod queue;
 mod reading;
+mod searching;
 
 use bytes::Bytes;
 use serde_json::json;

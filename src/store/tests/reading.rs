@@ -2,8 +2,6 @@
 
 use std::fs;
 
-use proptest::prelude::*;
-
 use super::*;
 
 #[test]
@@ -114,76 +112,58 @@ fn a_fork_reads_through_its_parent() {
 }
 
 #[test]
-fn search_ranks_the_phrase_first_and_shows_it() {
+fn a_message_is_found_by_its_number_on_either_side_of_a_fork() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(dir.path()).unwrap();
-    let filler = "filler line\n".repeat(20_000);
-    let texts = [
-        "disk quota, and later: exceeded".to_owned(),
-        format!("{filler}ERROR: disk quota exceeded (os error 122)\n{filler}"),
-        "see src/store/mod.rs:12 — fn open_reader()".to_owned(),
-        "数据库文件已损坏,请重试".to_owned(),
-        "Crème brûlée".to_owned(),
-    ];
-    let originals = texts.iter().enumerate().map(|(at, t)| original("c", at, t)).collect();
-    runtime().block_on(store.record(Batch { originals, ..Batch::default() })).unwrap();
-    let hits = store.search("disk quota exceeded", None, 10).unwrap();
-    let found: Vec<(usize, bool)> = hits.iter().map(|h| (h.at, h.exact)).collect();
-    assert_eq!(found, [(1, true), (0, false)]);
-    assert!(hits[0].snippet.contains("filler line ERROR: disk quota exceeded (os error 122) filler"));
-    assert!(hits[0].snippet.starts_with('…') && hits[0].snippet.ends_with('…') && hits[0].snippet.len() < 400);
-    assert_eq!(hits[0].id.as_deref(), Some(&*original_id(&texts[1])));
-    let cases: [(&str, &[usize]); 8] = [
-        ("src/store/mod.rs", &[2]),
-        ("open_read", &[2]),
-        ("损坏", &[3]),
-        ("creme", &[4]),
-        ("OS ERROR", &[1]),
-        ("quota", &[0, 1]),
-        ("***", &[]),
-        ("nowhere", &[]),
-    ];
-    for (query, want) in cases {
-        let mut got: Vec<usize> = store.search(query, None, 10).unwrap().into_iter().map(|h| h.at).collect();
-        got.sort_unstable();
-        assert_eq!(got, want, "{query}");
+    let runtime = runtime();
+    runtime.block_on(store.record(batch("a", &["apple", "banana", "cherry", "date"], 0))).unwrap();
+    for (id, texts, shared) in [
+        ("b", &["apple", "banana", "damson", "elder"][..], 2),
+        ("c", &["apple", "banana", "damson", "fig", "grape"][..], 3),
+    ] {
+        let mut fork = batch(id, texts, shared);
+        fork.conversation.as_mut().unwrap().parent = Some((if id == "b" { "a" } else { "b" }.into(), shared));
+        runtime.block_on(store.record(fork)).unwrap();
     }
-    assert_eq!(store.search("quota", None, 1).unwrap().len(), 1);
+    for (id, texts) in [
+        ("a", &["apple", "banana", "cherry", "date"][..]),
+        ("b", &["apple", "banana", "damson", "elder"]),
+        ("c", &["apple", "banana", "damson", "fig", "grape"]),
+    ] {
+        for at in 0..6 {
+            let found = store.message(id, at).unwrap().map(|m| (m.at, history::plain(&m.raw)));
+            assert_eq!(found, texts.get(at).map(|t| (at, (*t).to_owned())), "{id}:{at}");
+        }
+    }
+    assert_eq!(store.message("nonesuch", 0).unwrap(), None);
+    let whole = store.history("c").unwrap().unwrap();
+    assert!(whole.contains("## 2 · user\n\ndamson\n\n## 3 · assistant\n\nfig"), "{whole}");
+    assert_eq!(store.history("nonesuch").unwrap(), None);
 }
 
 #[test]
-fn no_query_is_an_error() {
+fn a_whole_history_marks_what_stands_as_a_brief() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(dir.path()).unwrap();
-    runtime().block_on(store.record(batch("c", &["a \"quoted\" text, NEAR and far: x*"], 0))).unwrap();
-    let odd = [
-        "\"",
-        "a\"b",
-        "NEAR(a b)",
-        "a AND",
-        "OR",
-        "NOT a",
-        "text:x",
-        "-a",
-        "a*",
-        "^a",
-        "{a b}:c",
-        "(",
-        "a\0b",
-        "+",
-        "''",
+    let chain = chain_of(&["a", "b", "c", "d", "e"]);
+    let mut batch = Batch { conversation: Some(update("c", &chain)), nodes: tools(&chain), ..Batch::default() };
+    batch.view = Some((chain[4], view_of(5, vec![fold(1, 3, "the brief"), text_edit(4, "x")])));
+    runtime().block_on(store.record(batch)).unwrap();
+    let whole = store.history("c").unwrap().unwrap();
+    let order = [
+        "# title of c",
+        "## 0 · user\n\nFix it",
+        "## 2 · tool · answers call_1",
+        "*Folded: messages 1 to 2 now stand as a brief of 9 characters.*",
+        "```\nthe brief\n```",
+        "## 3 · user",
+        &format!("*Shortened in the prompt; `windowsill recall {}`.*", original_id("x")),
+        "## 4 · assistant",
     ];
-    for query in odd {
-        store.search(query, None, 5).unwrap();
-        store.search(query, Some("c"), 5).unwrap();
+    let mut from = 0;
+    for part in order {
+        from += whole[from..].find(part).unwrap_or_else(|| panic!("{part} is not behind {from} in {whole}"));
     }
-    for query in ["\"quoted\"", "x*", "NEAR and", "far: x"] {
-        assert_eq!(store.search(query, Some("c"), 5).unwrap().len(), 1, "{query}");
-    }
-    proptest!(ProptestConfig::with_cases(300), |(query in any::<String>(), limit in 0..3usize)| {
-        store.search(&query, None, limit).unwrap();
-    });
-    store.search(&"word \u{10ffff} ".repeat(5000), None, 5).unwrap();
 }
 
 fn tools(chain: &[Digest]) -> Vec<Node> {
@@ -316,6 +296,25 @@ fn a_reader_sees_what_a_server_writes() {
 }
 
 #[test]
+fn an_older_record_is_upgraded() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    runtime().block_on(store.record(batch("c", &["a", "b"], 0))).unwrap();
+    drop(store);
+    let conn = Connection::open(schema::database(dir.path())).unwrap();
+    let back =
+        "DROP TABLE pruned; DROP INDEX node_conversation; DROP INDEX conversation_parent; PRAGMA user_version = 2;";
+    conn.execute_batch(back).unwrap();
+    drop(conn);
+    let error = Store::open_readonly(dir.path()).err().unwrap().to_string();
+    assert!(error.contains("has schema 2, older than 3") && error.contains("windowsill serve"), "{error}");
+    let store = Store::open(dir.path()).unwrap();
+    assert_eq!(store.messages("c").unwrap().len(), 2);
+    let done = runtime().block_on(store.prune(Retention { days: 1, bytes: 0 }, 1 << 40)).unwrap();
+    assert_eq!(done.messages, 2);
+}
+
+#[test]
 fn a_newer_schema_is_refused_and_left_alone() {
     let dir = tempfile::tempdir().unwrap();
     drop(Store::open(dir.path()).unwrap());
@@ -326,14 +325,14 @@ fn a_newer_schema_is_refused_and_left_alone() {
     };
     set(7);
     let want = format!(
-        "record `{}` has schema 7, and this windowsill knows schemas up to 2: use the newer windowsill, or another \
+        "record `{}` has schema 7, and this windowsill knows schemas up to 3: use the newer windowsill, or another \
          `data_dir`",
         path.display()
     );
     for opened in [Store::open(dir.path()), Store::open_readonly(dir.path())] {
         assert_eq!(opened.err().unwrap().to_string(), want);
     }
-    set(2);
+    set(3);
     drop(Store::open(dir.path()).unwrap());
     fs::write(&path, b"this is not a database, it is a text of some length").unwrap();
     let error = Store::open(dir.path()).err().unwrap().to_string();

@@ -143,9 +143,10 @@ fn edit(conversation: &Conversation, action: &Action) -> Edit {
         Action::Preview { at, budget, rule } => text(*at, *rule, filler(EDIT_MARK, budget.saturating_sub(FRAME))),
         Action::Placeholder { at } => text(*at, Rule::Clear, filler(EDIT_MARK, PLACEHOLDER - FRAME)),
         Action::Repeat { at, .. } => text(*at, Rule::Repeat, filler(EDIT_MARK, 40 - FRAME)),
-        Action::Restore { at, .. } => {
-            let old = &conversation.body[*at].text;
-            text(*at, Rule::Restore, format!("{old}{}", filler(EDIT_MARK, 50)))
+        Action::Restore { at, of, whole } => {
+            let (old, back) = (&conversation.body[*at].text, &conversation.body[*of].text);
+            let back = if *whole { back.as_str() } else { "" };
+            text(*at, Rule::Restore, format!("{old}{}{back}", filler(EDIT_MARK, 50)))
         }
         Action::Cut { at, budget } => {
             let mut end = (*budget - FRAME) as usize * 4 - EDIT_MARK.len();
@@ -260,7 +261,7 @@ fn indices(conversation: &Conversation, plan: &Plan) -> Result<(), String> {
     for action in &plan.actions {
         let good = match action {
             Action::Preview { at, .. } | Action::Placeholder { at } | Action::Cut { at, .. } => *at < len,
-            Action::Repeat { at, of } | Action::Restore { at, of } => *at < len && of < at,
+            Action::Repeat { at, of } | Action::Restore { at, of, .. } => *at < len && of < at,
             Action::Elide { at, call, .. } => *call < calls(*at),
             Action::Fold { from, to, keep, .. } => {
                 from < to && *to <= len && keep.iter().all(|k| (from..to).contains(&k)) && keep.is_sorted()

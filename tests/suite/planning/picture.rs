@@ -231,7 +231,9 @@ fn word(action: &Action) -> (usize, String) {
         }
         Action::Placeholder { at } => (*at, format!("clear {at}")),
         Action::Repeat { at, of } => (*at, format!("repeat {at} of {of}")),
-        Action::Restore { at, of } => (*at, format!("restore {at} of {of}")),
+        Action::Restore { at, of, whole } => {
+            (*at, format!("restore {at} of {of}{}", if *whole { " in full" } else { "" }))
+        }
         Action::Elide { at, call, budget, .. } => (*at, format!("elide {at}.{call} to {budget}")),
         Action::Cut { at, budget } => (*at, format!("cut {at} to {budget}")),
         Action::Fold { from, to, keep, budget, ask_model } => {

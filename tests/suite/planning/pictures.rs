@@ -136,16 +136,39 @@ fn repeat_and_restore() {
             "window 2000 reserve 100 | user:20 call:20 result:500@same~clear=30 asst:500 call:20 result:230@same",
             "nothing (820 -> 820)",
         ),
-        // A client's stub about a result that was cleared gets a pointer; about one that stands, none.
+        // A client's stub about a result that was cleared gets it back, where there is room; about one that stands, nothing.
         (
             "window 2000 reserve 100 | user:20 call:20@a result:500~clear=30 asst:20 call:20@a stub:20",
-            "restore 5 of 2 (130 -> 190)",
+            "restore 5 of 2 in full (130 -> 690)",
+        ),
+        // Up to the line at which clearing starts, 0.6 * 2000 - 100 = 1100.
+        (
+            "window 2000 reserve 100 | user:430 call:20@a result:500~clear=30 asst:20 call:20@a stub:20",
+            "restore 5 of 2 in full (540 -> 1100)",
+        ),
+        (
+            "window 2000 reserve 100 | user:431 call:20@a result:500~clear=30 asst:20 call:20@a stub:20",
+            "restore 5 of 2 (541 -> 601)",
+        ),
+        // Not what would be evicted if it came by itself.
+        (
+            "window 2000 reserve 100 evict 500 | user:20 call:20@a result:501~evict=100 asst:20 call:20@a stub:20",
+            "restore 5 of 2 (200 -> 260)",
+        ),
+        // What came back is old some day: the stub and the pointer stay, and only once.
+        (
+            "window 1000 reserve 100 keep 2 | user:20 call:20@a result:200~clear=30 call:20@a stub:20~restore=280 asst:20 user:130",
+            "restore 4 of 2 (520 -> 320)",
+        ),
+        (
+            "window 1000 reserve 100 keep 2 | user:20 call:20@a result:200~clear=30 call:20@a stub:20~restore=80 asst:20 user:331",
+            "nothing (521 -> 521)",
         ),
         ("window 2000 reserve 100 | user:20 call:20@a result:500 asst:20 call:20@a stub:20", "nothing (600 -> 600)"),
         // About one that was folded away.
         (
             "window 2000 reserve 100 | fold:1..4=90 user:20 call:20@a result:500 asst:20 call:20@a stub:20",
-            "restore 5 of 2 (162 -> 222)",
+            "restore 5 of 2 in full (162 -> 722)",
         ),
         // About another file.
         (

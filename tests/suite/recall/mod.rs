@@ -338,6 +338,27 @@ fn bad_calls_get_clear_answers_and_nothing_of_other_conversations() {
 }
 
 #[test]
+fn what_retention_took_is_said_so_to_the_model() {
+    let fake = Fake::start(Kind::LlamaServer, 8192);
+    let proxy = TestProxy::before(&fake);
+    proxy.chat(&chat().system("s").user("Another one.").tools().step(9, &large(3))).ok();
+    let old = id_in(&fake.last());
+    let dir = proxy.stop();
+    super::record::aged(dir.path(), 8);
+    let proxy = TestProxy::at(dir, &[fake.url()], "retention_days = 7\n");
+    proxy.eventually("/windowsill/events", |e| e.to_string().contains("record_pruned"));
+    proxy.chat(&chat().system("s").user("Read it.").tools().step(1, &large(8))).ok();
+    let sent = chat().system("s").user("Read it.").tools().step(1, &large(8)).assistant("Done.").user("And that one?");
+    scripted(&fake, 1 << 20, move |n, _| match n {
+        0 => turn("", vec![call(json!({"id": old}))]),
+        _ => turn("So it is.", vec![]),
+    });
+    proxy.chat(&sent).ok();
+    let answer = results(&fake.last()).remove(0);
+    assert!(answer.contains("was pruned on 20") && answer.contains("by retention_days = 7"), "{answer}");
+}
+
+#[test]
 fn rounds_are_bounded_and_a_required_call_is_the_clients_in_the_end() {
     for streamed in [true, false] {
         let (fake, proxy, sent, id) = started(Kind::LlamaServer, "");

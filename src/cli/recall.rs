@@ -1,0 +1,76 @@
+//! `windowsill recall`: searches the record, or prints one text of it exactly as it came.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use serde_json::{Value, json};
+use windowsill::config::Config;
+use windowsill::proxy::{Asked, Error, Record, lines};
+
+use crate::{Failure, out, out_json};
+
+#[derive(Args)]
+pub(crate) struct Recall {
+    /// A record's id, CONVERSATION:MESSAGE, a conversation (as Markdown), or what to search for.
+    what: String,
+    /// Lines A to B only, counted from 1.
+    #[arg(long, value_name = "A..B")]
+    range: Option<String>,
+    /// Only what this conversation, or one it forked from, recorded.
+    #[arg(long, value_name = "ID")]
+    conversation: Option<String>,
+    /// Most hits.
+    #[arg(long, default_value_t = 20, value_name = "N")]
+    limit: usize,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(config: &Config, of: &Recall) -> Result<ExitCode, Failure> {
+    // What cannot be meant is a wrong command line; what is not there is a bad answer.
+    let usage = |e: Error| match e.status() {
+        400 => match Failure::from(e) {
+            Failure::Bad(message) | Failure::Usage(message) => Failure::Usage(message),
+        },
+        _ => e.into(),
+    };
+    let found = match Record::open(&config.data_dir)?.recall(&of.what, of.conversation.as_deref(), of.limit) {
+        Ok(Asked::Text(found)) => found,
+        Ok(Asked::Hits(hits)) => {
+            let list: Vec<Value> = hits
+                .iter()
+                .map(|h| {
+                    json!({"id": h.id, "conversation": h.conversation, "message": h.at, "kind": h.kind, "call": h.call,
+                        "snippet": h.snippet, "exact": h.exact})
+                })
+                .collect();
+            if of.json {
+                out_json(&json!({"hits": list}))?;
+            }
+            for h in hits.iter().filter(|_| !of.json) {
+                let id = h.id.clone().unwrap_or_else(|| format!("{}:{}", h.conversation, h.at));
+                out(&format!("{id}  {}\n    {}\n", h.call.as_deref().unwrap_or(&h.kind), h.snippet))?;
+            }
+            if hits.is_empty() {
+                let within = of.conversation.as_deref().map(|c| format!(" in conversation {c}")).unwrap_or_default();
+                return Err(Failure::Bad(format!("nothing in the record{within} matches `{}`", of.what)));
+            }
+            return Ok(ExitCode::SUCCESS);
+        }
+        Err(e) => return Err(usage(e)),
+    };
+    let text = match &of.range {
+        None => found.text.as_str(),
+        Some(range) => lines(&found.text, range).map_err(usage)?,
+    };
+    if of.json {
+        out_json(&json!({"id": found.id, "conversation": found.conversation, "message": found.at, "kind": found.kind,
+            "role": if found.id.is_none() && found.at.is_some() { Some(&found.kind) } else { None }, "call": found.call,
+            "text": text}))?;
+    } else {
+        // Exactly as it came: no line end is added.
+        out(text)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}

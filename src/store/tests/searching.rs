@@ -1,0 +1,153 @@
+//! What a search finds, in which order, and whose.
+
+use proptest::prelude::*;
+
+use super::*;
+
+#[test]
+fn search_ranks_the_phrase_first_and_shows_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    let filler = "filler line\n".repeat(20_000);
+    let texts = [
+        "disk quota, and later: exceeded".to_owned(),
+        format!("{filler}ERROR: disk quota exceeded (os error 122)\n{filler}"),
+        "see src/store/mod.rs:12 — fn open_reader()".to_owned(),
+        "数据库文件已损坏,请重试".to_owned(),
+        "Crème brûlée".to_owned(),
+    ];
+    let originals = texts.iter().enumerate().map(|(at, t)| original("c", at, t)).collect();
+    runtime().block_on(store.record(Batch { originals, ..Batch::default() })).unwrap();
+    let hits = store.search("disk quota exceeded", None, 10).unwrap();
+    let found: Vec<(usize, bool)> = hits.iter().map(|h| (h.at, h.exact)).collect();
+    assert_eq!(found, [(1, true), (0, false)]);
+    assert!(hits[0].snippet.contains("filler line ERROR: disk quota exceeded (os error 122) filler"));
+    assert!(hits[0].snippet.starts_with('…') && hits[0].snippet.ends_with('…') && hits[0].snippet.len() < 400);
+    assert_eq!(hits[0].id.as_deref(), Some(&*original_id(&texts[1])));
+    let cases: [(&str, &[usize]); 8] = [
+        ("src/store/mod.rs", &[2]),
+        ("open_read", &[2]),
+        ("损坏", &[3]),
+        ("creme", &[4]),
+        ("OS ERROR", &[1]),
+        ("quota", &[0, 1]),
+        ("***", &[]),
+        ("nowhere", &[]),
+    ];
+    for (query, want) in cases {
+        let mut got: Vec<usize> = store.search(query, None, 10).unwrap().into_iter().map(|h| h.at).collect();
+        got.sort_unstable();
+        assert_eq!(got, want, "{query}");
+    }
+    assert_eq!(store.search("quota", None, 1).unwrap().len(), 1);
+}
+
+#[test]
+fn what_stands_as_it_is_written_comes_first() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    let texts = [
+        "foo bar baz, foo bar baz, foo bar baz",
+        "calls foo_bar::baz(1) once, in a much longer text about many other things altogether",
+        "C c C c, the letter",
+        "written in C++ long ago, as so much else that still runs today on one machine or another",
+        "the disk is full; the quota is not exceeded",
+        "the disk  quota\nof user 7 was exceeded",
+        "ไม่สามารถเปิดแฟ้มข้อมูลได้",
+        "データベースを開けません",
+        "데이터베이스를 열 수 없습니다",
+    ];
+    let originals = texts.iter().enumerate().map(|(at, t)| original("c", at, t)).collect();
+    runtime().block_on(store.record(Batch { originals, ..Batch::default() })).unwrap();
+    let cases: [(&str, &[usize]); 10] = [
+        ("foo_bar::baz", &[1, 0]),
+        ("FOO_BAR::BAZ(1)", &[1]),
+        ("C++", &[3, 2]),
+        ("disk quota", &[5, 4]),
+        ("\"disk quota\" exceeded", &[5, 4]),
+        ("exceeded \"disk quota", &[5, 4]),
+        ("แฟ้มข้อมูล", &[6]),
+        ("ベース", &[7]),
+        ("데이터베이스", &[8]),
+        ("machine AND another", &[3]),
+    ];
+    for (query, want) in cases {
+        let got: Vec<usize> = store.search(query, Some("c"), 10).unwrap().into_iter().map(|h| h.at).collect();
+        assert_eq!(got[..want.len().min(got.len())], *want, "{query}: {got:?}");
+    }
+    assert_eq!(store.search("foo_bar::baz", None, 1).unwrap()[0].at, 1, "also where only one is asked for");
+}
+
+#[test]
+fn a_query_that_matches_everything_is_bounded() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    let texts: Vec<String> = (0..3_000).map(|n| format!("the file number {n} of the lot")).collect();
+    runtime().block_on(store.record(batch("c", &texts, 0))).unwrap();
+    let hits = store.search("the file", Some("c"), 300).unwrap();
+    assert_eq!(hits.len(), 300);
+    assert!(hits.iter().all(|h| h.exact && h.snippet.starts_with("the file number")));
+    assert_eq!(store.search("number 2999 the", Some("c"), 5).unwrap()[0].at, 2999);
+    assert_eq!(store.search("the", None, 0).unwrap(), []);
+}
+
+#[test]
+fn a_shared_original_is_never_shown_by_another_conversations_call() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    let runtime = runtime();
+    // The same text, recorded first by a conversation that has nothing to do with the others.
+    let call = |c: &str, at, call: &str| Original { call: Some(call.into()), ..original(c, at, "walnut boards") };
+    for (id, texts, at, made, parent) in [
+        ("x", ["other", "secret", "x2"], 0, "read(secret/place)", None),
+        ("a", ["apple", "banana", "cherry"], 1, "read(shared)", None),
+        ("b", ["apple", "banana", "damson"], 9, "", Some(("a".to_owned(), 2))),
+    ] {
+        let mut batch = batch(id, &texts, 0);
+        batch.conversation.as_mut().unwrap().parent = parent;
+        batch.originals = (at < 9).then(|| call(id, at, made)).into_iter().collect();
+        runtime.block_on(store.record(batch)).unwrap();
+    }
+    for (scope, owner, made) in
+        [("b", "a", "read(shared)"), ("a", "a", "read(shared)"), ("x", "x", "read(secret/place)")]
+    {
+        let hits = store.search("walnut", Some(scope), 5).unwrap();
+        let shown: Vec<_> = hits.iter().map(|h| (h.conversation.as_str(), h.call.as_deref().unwrap())).collect();
+        assert_eq!(shown, [(owner, made)], "{scope}");
+    }
+}
+
+#[test]
+fn no_query_is_an_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    runtime().block_on(store.record(batch("c", &["a \"quoted\" text, NEAR and far: x*"], 0))).unwrap();
+    let odd = [
+        "\"",
+        "a\"b",
+        "NEAR(a b)",
+        "a AND",
+        "OR",
+        "NOT a",
+        "text:x",
+        "-a",
+        "a*",
+        "^a",
+        "{a b}:c",
+        "(",
+        "a\0b",
+        "+",
+        "''",
+    ];
+    for query in odd {
+        store.search(query, None, 5).unwrap();
+        store.search(query, Some("c"), 5).unwrap();
+    }
+    for query in ["\"quoted\"", "x*", "NEAR and", "far: x"] {
+        assert_eq!(store.search(query, Some("c"), 5).unwrap().len(), 1, "{query}");
+    }
+    proptest!(ProptestConfig::with_cases(300), |(query in any::<String>(), limit in 0..3usize)| {
+        store.search(&query, None, limit).unwrap();
+    });
+    store.search(&"word \u{10ffff} ".repeat(5000), None, 5).unwrap();
+}
