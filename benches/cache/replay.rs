@@ -125,7 +125,7 @@ impl Run<'_> {
         });
         self.tally.because(why.join("; "), brief);
         (self.view, self.forwarded) = (draft.view.clone(), end);
-        self.between(&draft, end);
+        self.between(&draft, news, end);
     }
 
     fn facts(&self) -> Facts {
@@ -225,7 +225,7 @@ impl Run<'_> {
     }
 
     /// What runs behind a reply: a brief ahead of need.
-    fn between(&mut self, draft: &Draft, end: usize) {
+    fn between(&mut self, draft: &Draft, step: Tokens, end: usize) {
         let Setting { policy, background, .. } = self.setting;
         let window = self.server.window;
         let budget = budget::brief_budget(window, policy.summary_max_tokens);
@@ -234,7 +234,12 @@ impl Run<'_> {
         }
         let wanted = *background
             && policy.strategy == Strategy::Summarize
-            && size(&draft.prompt) > draft.plan.lines.summarize_at
+            && economics::brief_is_due(
+                size(&draft.prompt),
+                step,
+                draft.plan.lines.summarize_at,
+                draft.plan.lines.limit,
+            )
             && economics::worth_a_summary(draft.plan.after.history, budget)
             && !self.is_covered(draft.plan.lines.brief);
         if wanted {

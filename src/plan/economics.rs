@@ -47,6 +47,20 @@ pub fn worth_a_summary(fresh: Tokens, brief: Tokens) -> bool {
     fresh >= 2 * (brief + INSTRUCTION)
 }
 
+/// Within how many steps like the last one a fold must be in sight, for its brief to be made ahead.
+const STEPS_AHEAD: f64 = 4.0;
+
+/// The least that a step is taken for then, as a share of the room up to the wall: steps differ.
+const STEP: f64 = 0.04;
+
+/// Whether a brief is to be made ahead of need: a prompt of `used` tokens is past the line `at`, and a few steps like the
+/// last one, of `step` tokens, would bring it to the wall. Made earlier it would have to be extended before it is used,
+/// and each time costs its instruction and its own length again.
+pub fn brief_is_due(used: Tokens, step: Tokens, at: Tokens, wall: Tokens) -> bool {
+    let ahead = f64::from(step).max(f64::from(wall) * STEP) * STEPS_AHEAD;
+    used > at && f64::from(used) + ahead > f64::from(wall)
+}
+
 /// Whether folding goes as deep as its lines promise: short of the wall anything less would be done again soon.
 pub fn deep_fold(freed: Tokens, at: Tokens, to: Tokens) -> bool {
     freed > 0 && freed >= at.saturating_sub(to)
@@ -79,6 +93,8 @@ mod tests {
         assert!(worth_it_now(20, 10, 60, 60, 60) && !worth_it_now(0, 0, 60, 60, 60));
         assert!(as_good((100, 250), (200, 200)) && !as_good((100, 251), (200, 200)) && as_good((100, 0), (0, 0)));
         assert!(worth_a_summary(2600, 1000) && !worth_a_summary(2599, 1000));
+        assert!(brief_is_due(851, 10, 850, 1000) && !brief_is_due(850, 500, 850, 1000));
+        assert!(!brief_is_due(500, 125, 350, 1000) && brief_is_due(501, 125, 350, 1000));
         assert!(worthwhile(10, 10) && !worthwhile(9, 10) && !worthwhile(0, 0));
     }
 }

@@ -95,7 +95,7 @@ impl App {
         }
         let fold = next_passes_the_wall(&prepared, window, used);
         let brief = strategy == Strategy::Summarize
-            && used > prepared.lines.summarize_at
+            && economics::brief_is_due(used, last_step(&prepared), prepared.lines.summarize_at, prepared.lines.limit)
             && economics::worth_a_summary(
                 prepared.after.history,
                 budget::brief_budget(window, prepared.policy.policy.summary_max_tokens),
@@ -173,7 +173,7 @@ impl App {
         let ask = Ask {
             upstream,
             headers: &behind.headers,
-            options: ChatOptions { num_ctx: prepared.window.set },
+            options: ChatOptions { num_ctx: prepared.window.set, ..ChatOptions::default() },
             request: &prepared.request,
             summary_model: &prepared.policy.summary_model,
             id: &prepared.id,
@@ -293,7 +293,10 @@ impl App {
     async fn prefill(&self, behind: &Behind, request: &Request, out: &[Out]) -> Option<Tokens> {
         let started = Instant::now();
         let body = summarizer::prefill(request, out);
-        let options = ChatOptions { num_ctx: behind.prepared.window.set };
+        let Behind { upstream, prepared, reported, .. } = behind;
+        let last = reported.prompt.map(|prompt| (prompt, reported.completion));
+        let id_slot = self.slots(upstream, &prepared.request.model, last).await.own;
+        let options = ChatOptions { num_ctx: prepared.window.set, id_slot };
         let asked = behind.upstream.chat(&behind.headers, "/v1/chat/completions", body, options);
         let mut reply = tokio::time::timeout(PREFILL, asked).await.ok()?.ok()?;
         let mut bytes = Vec::new();
@@ -319,7 +322,11 @@ impl App {
 
 /// Whether a next step like the last one would pass the wall.
 fn next_passes_the_wall(prepared: &Prepared, window: Tokens, used: Tokens) -> bool {
-    let last = prepared.prefix.filter(|p| p.because.is_none()).map_or(0, |p| prepared.tokens.saturating_sub(p.tokens));
-    let step = (f64::from(last) * NEXT_STEP).max(f64::from(window) * SMALL_STEP) as Tokens;
+    let step = (f64::from(last_step(prepared)) * NEXT_STEP).max(f64::from(window) * SMALL_STEP) as Tokens;
     used.saturating_add(step) > prepared.lines.limit
+}
+
+/// Tokens by which this prompt is longer than the last one, where that is known.
+fn last_step(prepared: &Prepared) -> Tokens {
+    prepared.prefix.filter(|p| p.because.is_none()).map_or(0, |p| prepared.tokens.saturating_sub(p.tokens))
 }
