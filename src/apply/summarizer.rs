@@ -67,6 +67,8 @@ pub struct Job<'a> {
     /// Whether a useless answer is worth another try, as a flat transcript: not while somebody waits, nor where that would
     /// take the conversation's prompt out of the server's cache.
     pub retry: bool,
+    /// The slot for a prompt that shares nothing with the conversation's; `None`: the server's choice.
+    pub spare_slot: Option<u32>,
 }
 
 /// What came of it.
@@ -85,13 +87,14 @@ pub async fn ask(job: &Job<'_>) -> Answer {
     let instruction = brief::instruction(job.focus, job.max_tokens, None);
     let mut last = None;
     if let Some(body) = continuation(job, &instruction).await {
-        let answer = send(job, &body, &instruction, "continued the prompt").await;
+        let answer = send(job, &body, job.options, &instruction, "continued the prompt").await;
         if answer.text.is_some() || !job.retry {
             return answer;
         }
         last = Some(answer);
     }
-    let answer = send(job, &flat(job, &instruction), &instruction, "flat transcript").await;
+    let options = ChatOptions { id_slot: job.spare_slot, ..job.options };
+    let answer = send(job, &flat(job, &instruction), options, &instruction, "flat transcript").await;
     match last {
         Some(first) if answer.text.is_none() => Answer { how: format!("{}; {}", first.how, answer.how), ..answer },
         _ => answer,
@@ -181,9 +184,9 @@ fn write(job: &Job<'_>, messages: &[Bytes], more: &[(&'static str, Option<String
     openai_chat::write(job.request, messages, &refs)
 }
 
-async fn send(job: &Job<'_>, body: &Bytes, instruction: &str, how: &str) -> Answer {
+async fn send(job: &Job<'_>, body: &Bytes, options: ChatOptions, instruction: &str, how: &str) -> Answer {
     let nothing = |reply: Bytes, why: String| Answer { text: None, reply, how: format!("{how}: {why}") };
-    let asked = tokio::time::timeout(job.limit, exchange(job.upstream, job.headers, job.options, body)).await;
+    let asked = tokio::time::timeout(job.limit, exchange(job.upstream, job.headers, options, body)).await;
     let reply = match asked {
         Err(_) => return nothing(Bytes::new(), format!("no answer within {} s", job.limit.as_secs())),
         Ok(Err(why)) => return nothing(Bytes::new(), why),

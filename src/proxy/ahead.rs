@@ -173,7 +173,7 @@ impl App {
         let ask = Ask {
             upstream,
             headers: &behind.headers,
-            options: ChatOptions { num_ctx: prepared.window.set },
+            options: ChatOptions { num_ctx: prepared.window.set, ..ChatOptions::default() },
             request: &prepared.request,
             summary_model: &prepared.policy.summary_model,
             id: &prepared.id,
@@ -293,7 +293,10 @@ impl App {
     async fn prefill(&self, behind: &Behind, request: &Request, out: &[Out]) -> Option<Tokens> {
         let started = Instant::now();
         let body = summarizer::prefill(request, out);
-        let options = ChatOptions { num_ctx: behind.prepared.window.set };
+        let Behind { upstream, prepared, reported, .. } = behind;
+        let last = reported.prompt.map(|prompt| (prompt, reported.completion));
+        let id_slot = self.slots(upstream, &prepared.request.model, last).await.own;
+        let options = ChatOptions { num_ctx: prepared.window.set, id_slot };
         let asked = behind.upstream.chat(&behind.headers, "/v1/chat/completions", body, options);
         let mut reply = tokio::time::timeout(PREFILL, asked).await.ok()?.ok()?;
         let mut bytes = Vec::new();

@@ -112,7 +112,7 @@ impl App {
         let ask = Ask {
             upstream,
             headers: &self.outgoing(headers),
-            options: ChatOptions { num_ctx: known.set },
+            options: ChatOptions { num_ctx: known.set, ..ChatOptions::default() },
             request,
             summary_model: &policy.summary_model,
             id,
@@ -143,10 +143,16 @@ impl App {
             SummaryModel::Other { upstream, model } => {
                 let other = self.upstreams.iter().find(|u| u.name() == upstream)?;
                 let window = self.window_of(other, model).await;
-                let options = ChatOptions { num_ctx: window.set };
+                let options = ChatOptions { num_ctx: window.set, ..ChatOptions::default() };
                 (Arc::clone(other), Some(model.as_str()), window.tokens.unwrap_or(ask.window), options)
             }
         };
+        let who = format!("{}/{}", upstream.name(), model.unwrap_or(&ask.request.model));
+        if !self.summarizers.lock().entry(who.clone()).or_default().may_try() {
+            debug!(conversation = ask.id, who, "the summarizer wrote nothing of use lately; left out this time");
+            return None;
+        }
+        let slots = self.slots(&upstream, model.unwrap_or(&ask.request.model), None).await;
         let job = Job {
             upstream: &upstream,
             headers: ask.headers,
@@ -162,12 +168,8 @@ impl App {
             count: &count,
             limit: if ask.waited_for { WAITED_FOR } else { UNSEEN },
             retry: !ask.waited_for && (ask.spare_slot || model.is_some()),
+            spare_slot: slots.spare,
         };
-        let who = format!("{}/{}", upstream.name(), model.unwrap_or(&ask.request.model));
-        if !self.summarizers.lock().entry(who.clone()).or_default().may_try() {
-            debug!(conversation = ask.id, who, "the summarizer wrote nothing of use lately; left out this time");
-            return None;
-        }
         let answer = summarizer::ask(&job).await;
         self.summarizers.lock().entry(who).or_default().note(answer.text.is_some());
         let mut reported = Reported::default();

@@ -61,7 +61,7 @@ impl App {
         let ask = Ask {
             upstream: &upstream,
             headers: &HeaderMap::new(),
-            options: ChatOptions { num_ctx: window.set },
+            options: ChatOptions { num_ctx: window.set, ..ChatOptions::default() },
             request,
             summary_model: &resolved.summary_model,
             id: &row.id,

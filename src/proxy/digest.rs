@@ -116,7 +116,7 @@ impl App {
             upstream: other,
             model,
             headers: &self.outgoing(from_client),
-            options: ChatOptions { num_ctx: window.set },
+            options: ChatOptions { num_ctx: window.set, ..ChatOptions::default() },
             window: window.tokens.unwrap_or(SMALL_WINDOW),
             text,
             call: crate::apply::call(&draft.request.conversation, at),

@@ -23,6 +23,7 @@ pub mod relay;
 mod report;
 mod retention;
 mod save;
+mod slots;
 mod start;
 
 use std::collections::HashMap;
@@ -74,6 +75,7 @@ pub struct App {
     /// What runs between requests.
     pub tasks: Tasks,
     lives: Arc<Lives>,
+    lent: slots::Lent,
     /// How summarizers did lately, by upstream and model.
     summarizers: Mutex<HashMap<String, brief::Trial>>,
     /// Which upstream lists which model.
@@ -94,6 +96,7 @@ impl App {
             metrics: Metrics::default(),
             tasks: Tasks::default(),
             lives: Arc::default(),
+            lent: slots::Lent::default(),
             summarizers: Mutex::default(),
             places: Mutex::default(),
             policies: Mutex::default(),
@@ -157,7 +160,7 @@ impl App {
     async fn send(&self, upstream: &Upstream, parts: &Parts, prepared: &Prepared) -> Result<Reply, Error> {
         let headers = self.outgoing(&parts.headers);
         let path = path_of(parts);
-        let options = ChatOptions { num_ctx: prepared.window.set };
+        let options = ChatOptions { num_ctx: prepared.window.set, ..ChatOptions::default() };
         match upstream.chat(&headers, &path, prepared.body.clone(), options).await {
             Ok(reply) => Ok(reply),
             Err(e) => {

@@ -6,7 +6,8 @@ use serde_json::Value;
 
 use super::error::Error;
 use super::link::Link;
-use super::{ASK_LIMIT, COUNT_LIMIT, Held, Loaded, ModelInfo, query_component, tokens};
+use super::{ASK_LIMIT, COUNT_LIMIT, Held, Loaded, ModelInfo, Slot, query_component, tokens};
+use crate::conversation::wire::json;
 
 pub(super) async fn models(link: &Link, router: bool) -> Result<Vec<ModelInfo>, Error> {
     let listed = list(link, router).await?;
@@ -42,6 +43,28 @@ pub(super) async fn count(link: &Link, router: bool, body: &Bytes) -> Result<u32
         if router { "/v1/chat/completions/input_tokens?autoload=false" } else { "/v1/chat/completions/input_tokens" };
     let answer = link.post(path, body.clone(), COUNT_LIMIT).await?;
     tokens(&answer["input_tokens"]).ok_or_else(|| link.protocol("the token count has no input_tokens"))
+}
+
+/// The slots, as far as the server shows them (`--no-slots` hides them).
+pub(super) async fn slots(link: &Link, router: bool, model: &str) -> Vec<Slot> {
+    let path =
+        if router { format!("/slots?model={}&autoload=false", query_component(model)) } else { "/slots".to_owned() };
+    let Ok(answer) = link.get(&path, ASK_LIMIT).await else { return Vec::new() };
+    let read = |slot: &Value| {
+        Some(Slot {
+            id: u32::try_from(slot["id"].as_u64()?).ok()?,
+            busy: slot["is_processing"] == true,
+            task: slot["id_task"].as_u64(),
+            held: tokens(&slot["n_prompt_tokens"]),
+        })
+    };
+    answer.as_array().into_iter().flatten().filter_map(read).collect()
+}
+
+/// A request that is to be answered in one slot.
+pub(super) fn in_slot(body: &Bytes, slot: u32) -> Bytes {
+    let (text, slot) = (String::from_utf8_lossy(body), slot.to_string());
+    json::with_fields(&text, &[("id_slot", Some(slot.as_str()))]).unwrap_or_else(|_| body.clone())
 }
 
 async fn list(link: &Link, router: bool) -> Result<Value, Error> {

@@ -162,6 +162,22 @@ pub struct ChatOptions {
     /// The window to load the model with (tokens). Only Ollama can be asked; a value other than the loaded one makes
     /// it reload the model.
     pub num_ctx: Option<u32>,
+    /// The slot to answer it in. Only llama-server has slots to choose; for calls of our own, since it changes the bytes
+    /// of a request.
+    pub id_slot: Option<u32>,
+}
+
+/// One of llama-server's slots, as `GET /slots` tells.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Slot {
+    /// Its number, as requests name it.
+    pub id: u32,
+    /// It works on a request now.
+    pub busy: bool,
+    /// The number of the task it worked on last, which grows; `None` where it was never used.
+    pub task: Option<u64>,
+    /// Tokens that it holds: the last prompt, and the reply but for its last token.
+    pub held: Option<u32>,
 }
 
 /// One inference server.
@@ -333,6 +349,14 @@ impl Upstream {
         host == "localhost" || address.is_ok_and(|ip| ip.to_canonical().is_loopback() || ip.is_unspecified())
     }
 
+    /// The slots that work on a model, where the server has such and shows them.
+    pub async fn slots(&self, model: &str) -> Vec<Slot> {
+        match self.known().await {
+            Ok(Kind::LlamaServer { router }) => llama_server::slots(&self.link, router, model).await,
+            _ => Vec::new(),
+        }
+    }
+
     /// Whether [`Upstream::count`] is worth a try: the server can count the tokens of a chat request.
     pub fn can_count(&self) -> bool {
         let able = matches!(
@@ -370,10 +394,13 @@ impl Upstream {
         let kind = self.known().await?;
         let mut headers = link::forwarded(headers);
         headers.remove(header::ACCEPT_ENCODING);
-        let result = if kind == Kind::Ollama {
-            ollama::chat(&self.link, headers, body, options).await
-        } else {
-            self.forward(Method::POST, path_and_query, headers, body.into()).await
+        let result = match (kind, options.id_slot) {
+            (Kind::Ollama, _) => ollama::chat(&self.link, headers, body, options).await,
+            (Kind::LlamaServer { .. }, Some(slot)) => {
+                let body = llama_server::in_slot(&body, slot);
+                self.forward(Method::POST, path_and_query, headers, body.into()).await
+            }
+            _ => self.forward(Method::POST, path_and_query, headers, body.into()).await,
         };
         self.noting(result)
     }

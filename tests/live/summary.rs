@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use crate::support::relay::Relay;
+use crate::support::servers::{Llama, Windowsill};
 use crate::support::session::{Bench, Session};
 use crate::support::{check, http, say};
 
@@ -34,9 +36,15 @@ fn summaries(bench: &Bench) -> Vec<String> {
 
 /// Tokens evaluated ahead of need, once any were.
 fn prefilled(bench: &Bench) -> Option<u64> {
-    let events = http::get(&format!("{}/windowsill/events?since=0", bench.windowsill.url())).json();
+    prefill(&bench.windowsill).map(|(evaluated, _)| evaluated)
+}
+
+/// As above, and those of the whole prompt.
+fn prefill(windowsill: &Windowsill) -> Option<(u64, u64)> {
+    let events = http::get(&format!("{}/windowsill/events?since=0", windowsill.url())).json();
     let all = events["events"].as_array().expect("events").iter();
-    all.filter(|e| e["data"]["role"] == "prefill").find_map(|e| e["data"]["evaluated_tokens"].as_u64())
+    let mut told = all.filter(|e| e["data"]["role"] == "prefill").map(|e| &e["data"]);
+    told.find_map(|d| Some((d["evaluated_tokens"].as_u64()?, d["prompt_tokens"].as_u64()?)))
 }
 
 #[test]
@@ -113,6 +121,60 @@ fn a_brief_ahead_of_need() {
     if made {
         assert!(folded.summaries.is_empty(), "it had been made: {:?}", folded.summaries);
     }
+}
+
+/// Two conversations on a server with two slots: what is made ahead for one stays in its own slot, and the other finds its
+/// prompt where it left it.
+#[test]
+fn a_fold_leaves_the_other_conversation_its_slot() {
+    let session = Session::demo();
+    let llama = Llama::start_with(8192, &["--parallel", "2", "--cache-ram", "0"]);
+    let relay = Relay::before(&llama.url());
+    let windowsill = Windowsill::before(&relay.url(), &[("CONTEXT_SUMMARY_MAX_TOKENS", "64")]);
+    let other = |ask: &str| {
+        let words = "The garden has beds of beans, peas and rye along the wall. ".repeat(20);
+        let sent = serde_json::json!({"model": "smollm2", "max_tokens": 8, "temperature": 0, "messages": [
+            {"role": "system", "content": "You are a gardener."},
+            {"role": "user", "content": format!("{words}\n{ask}")}]});
+        let reply = http::post(&windowsill.chat_url(), &sent);
+        assert_eq!(reply.status, 200, "{}", reply.text);
+        let json = reply.json();
+        let number = |what: &str| json.pointer(what).and_then(Value::as_u64).expect("a figure");
+        (number("/timings/cache_n"), number("/timings/prompt_n"))
+    };
+    let (_, first) = other("What grows?");
+    let mut evaluated = None;
+    for end in session.turns() {
+        let sent = session.request(end, 8, true);
+        let reply = http::post(&windowsill.chat_url(), &sent);
+        assert_eq!(reply.status, 200, "{}", reply.text);
+        let events = reply.events();
+        let number = |what: &str| events.iter().find_map(|e| e.pointer(what).and_then(Value::as_u64)).unwrap_or(0);
+        if let Some((ahead, prompt)) = evaluated {
+            say(&format!("evaluated ahead: {ahead} of {prompt}, then {}", number("/timings/prompt_n")));
+            break;
+        }
+        if number("/usage/prompt_tokens") < 3000 {
+            continue;
+        }
+        let started = Instant::now();
+        while evaluated.is_none() && started.elapsed() < Duration::from_secs(30) {
+            std::thread::sleep(Duration::from_millis(200));
+            let asked = relay.take();
+            let pinned = asked.iter().filter_map(|b| serde_json::from_str::<Value>(b).ok());
+            if let Some(slot) = pinned.filter_map(|b| b["id_slot"].as_u64()).next() {
+                say(&format!("evaluated ahead in slot {slot}"));
+                while evaluated.is_none() && started.elapsed() < Duration::from_secs(60) {
+                    std::thread::sleep(Duration::from_millis(200));
+                    evaluated = prefill(&windowsill);
+                }
+            }
+        }
+    }
+    assert!(evaluated.is_some(), "a fold is made ahead, in a slot that is named");
+    let (cached, again) = other("What grows best?");
+    say(&format!("the other conversation: {cached} from its slot, {again} evaluated, {first} at first"));
+    assert!(again * 4 < first, "its prompt was still there: {again} of {first}");
 }
 
 #[test]

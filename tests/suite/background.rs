@@ -224,7 +224,7 @@ fn a_brief_of_no_use_is_not_kept() {
 /// the server's.
 #[test]
 fn a_client_that_never_waits_is_left_in_peace() {
-    let fake = Fake::start(Kind::LlamaServer, 16_384);
+    let fake = Fake::start(Kind::LlamaServer, 4096);
     let gate = Gate::default();
     let held = gate.clone();
     fake.script(

@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 
 use super::Material;
+use super::language;
 use super::prompt::SECTIONS;
 use super::render::cut_summary;
 use crate::apply::preview::clean::{floor, sanitize};
@@ -22,6 +23,8 @@ pub enum Fault {
     Continuation,
     /// It says the same again and again.
     Repetition,
+    /// It is in a language that nobody used.
+    Language,
     /// Not even its first section fits.
     TooLong,
 }
@@ -34,6 +37,7 @@ impl fmt::Display for Fault {
             Fault::Echo => "the summary repeats its instruction",
             Fault::Continuation => "the model continued the conversation",
             Fault::Repetition => "the summary repeats itself",
+            Fault::Language => "the summary is in a language that nobody used",
             Fault::TooLong => "the summary is too long",
         })
     }
@@ -61,6 +65,7 @@ pub fn judge(
     continued(&text, material)?;
     let text = without_loops(&text)?;
     empty(&text)?;
+    language::shared(&text, material)?;
     if count(&text) <= max_tokens {
         return Ok(text);
     }

@@ -7,6 +7,7 @@
 
 mod collect;
 mod judge;
+mod language;
 mod prompt;
 mod render;
 mod results;

@@ -224,7 +224,7 @@ impl Answering {
         let Some(prepared) = &self.prepared else {
             return Err(Stopped::Gone(Error::Internal { doing: "go on with a reply", source: "it is over".into() }));
         };
-        let options = ChatOptions { num_ctx: prepared.window.set };
+        let options = ChatOptions { num_ctx: prepared.window.set, ..ChatOptions::default() };
         let body = self.body(prepared);
         self.upstream.chat(&self.headers, &self.path, body, options).await.map_err(|e| Stopped::Gone(e.into()))
     }

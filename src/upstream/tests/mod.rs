@@ -150,7 +150,14 @@ fn ask(stream: bool) -> Bytes {
 }
 
 async fn chat(upstream: &Upstream, body: Bytes) -> Result<Reply, Error> {
-    upstream.chat(&HeaderMap::new(), "/v1/chat/completions", body, ChatOptions { num_ctx: Some(4096) }).await
+    upstream
+        .chat(
+            &HeaderMap::new(),
+            "/v1/chat/completions",
+            body,
+            ChatOptions { num_ctx: Some(4096), ..ChatOptions::default() },
+        )
+        .await
 }
 
 #[tokio::test]
