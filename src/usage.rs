@@ -203,7 +203,11 @@ impl Default for Metrics {
             registry: Mutex::default(),
         };
         registry.register("requests", "Managed requests by what was done to them", metrics.requests.clone());
-        registry.register("tokens", "Tokens by role (main, recall, summary, prefill) and kind", metrics.tokens.clone());
+        registry.register(
+            "tokens",
+            "Tokens by role (main, recall, summary, digest, prefill) and kind",
+            metrics.tokens.clone(),
+        );
         registry.register("compactions", "Rewrites by layer", metrics.compactions.clone());
         let help = "Tokens that a prompt began with as the last one of its conversation did";
         registry.register("prefix_tokens", help, metrics.prefix.clone());
@@ -229,7 +233,7 @@ impl Metrics {
         }
     }
 
-    /// Counts what a reply cost; `role` is `main`, `recall`, `summary` or `prefill`.
+    /// Counts what a reply cost; `role` is `main`, `recall`, `summary`, `digest` or `prefill`.
     pub fn spend(&self, role: &'static str, reported: &Reported) {
         for (kind, tokens) in [
             ("prompt", reported.prompt),

@@ -184,6 +184,7 @@ impl Run<'_> {
                     old: &self.view,
                     store: self.store,
                     count: &estimate,
+                    digests: &std::collections::HashMap::new(),
                     written: written.as_ref().and_then(Option::as_deref),
                 };
                 apply::apply(&input).expect("the record can be asked").view

@@ -2,10 +2,12 @@
 //! nothing here sends a conversation anywhere but to a summarizer.
 
 pub mod brief;
+pub mod digest;
 pub mod preview;
 pub mod recall;
 pub mod summarizer;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::conversation::edit::{Edit, Rule, View};
@@ -37,6 +39,8 @@ pub struct Input<'a> {
     pub count: &'a dyn Fn(&str) -> Tokens,
     /// What a model wrote for the brief, where there is something.
     pub written: Option<&'a str>,
+    /// What a model made of large results, by the message they stand in: it takes the preview's place.
+    pub digests: &'a HashMap<usize, String>,
 }
 
 /// A new view, and what must be saved before it is sent.
@@ -105,7 +109,11 @@ impl Work<'_> {
             Action::Preview { at, budget, rule } => {
                 let (record, path) = self.save(*at)?;
                 let (call, pointer) = (call(input.conversation, *at), Pointer { id: &record, path: &path });
-                let text = preview::preview(self.text(*at), &call, &pointer, *budget, input.count).text;
+                let digest = input.digests.get(at).filter(|d| *rule == Rule::Evict && (input.count)(d) <= *budget);
+                let text = match digest {
+                    Some(digest) => digest.clone(),
+                    None => preview::preview(self.text(*at), &call, &pointer, *budget, input.count).text,
+                };
                 self.text_edit(*at, *rule, text, record);
             }
             Action::Placeholder { at } => {
@@ -249,11 +257,13 @@ impl Work<'_> {
             })
             .collect();
         let history = input.store.history_path(input.id).display().to_string();
+        // The numbers by which the recall tool and `windowsill recall` bring them back.
+        let named = format!("{}, messages {from}-{}", input.id, to.saturating_sub(1));
         let material = brief::Material {
             messages: &messages,
             previous: old.as_ref().map(|(_, _, _, brief)| brief.as_ref()),
             history_path: &history,
-            conversation: input.id,
+            conversation: &named,
             records: &records,
         };
         let facts = brief::facts(&material);

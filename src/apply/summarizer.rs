@@ -186,7 +186,7 @@ fn write(job: &Job<'_>, messages: &[Bytes], more: &[(&'static str, Option<String
 
 async fn send(job: &Job<'_>, body: &Bytes, options: ChatOptions, instruction: &str, how: &str) -> Answer {
     let nothing = |reply: Bytes, why: String| Answer { text: None, reply, how: format!("{how}: {why}") };
-    let asked = tokio::time::timeout(job.limit, exchange(job, body, options)).await;
+    let asked = tokio::time::timeout(job.limit, exchange(job.upstream, job.headers, options, body)).await;
     let reply = match asked {
         Err(_) => return nothing(Bytes::new(), format!("no answer within {} s", job.limit.as_secs())),
         Ok(Err(why)) => return nothing(Bytes::new(), why),
@@ -209,12 +209,15 @@ async fn send(job: &Job<'_>, body: &Bytes, options: ChatOptions, instruction: &s
     }
 }
 
-async fn exchange(job: &Job<'_>, body: &Bytes, options: ChatOptions) -> Result<Bytes, String> {
-    let reply = job
-        .upstream
-        .chat(job.headers, "/v1/chat/completions", body.clone(), options)
-        .await
-        .map_err(|e| e.to_string())?;
+/// Sends a request of ours and reads the whole reply.
+pub(super) async fn exchange(
+    upstream: &Upstream,
+    headers: &HeaderMap,
+    options: ChatOptions,
+    body: &Bytes,
+) -> Result<Bytes, String> {
+    let reply =
+        upstream.chat(headers, "/v1/chat/completions", body.clone(), options).await.map_err(|e| e.to_string())?;
     let status = reply.status;
     let mut stream = reply.body;
     let mut out = BytesMut::new();

@@ -71,6 +71,10 @@ settings! {
     CONTEXT_KEYS, ContextLayer, Context, "The settings of `[context]`",
     /// One tool result larger than this is evicted when it arrives.
     evict_over: Size = read::size, read::show_size;
+    /// One tool result larger than this is condensed by the digest model when it arrives.
+    digest_over: Option<Size> = read::size_or_off, read::show_size_or_off;
+    /// Which model condenses results.
+    digest_model: Option<OtherModel> = digest_model, show_digest_model;
     /// Pressure from which old tool results are cleared.
     clear_at: f64 = read::share, f64::to_string;
     /// Pressure that clearing goes down to.
@@ -105,6 +109,31 @@ settings! {
     tool_role: bool = read::boolean, bool::to_string;
     /// Length that a tool call id must have; 0 when any id is accepted.
     tool_call_id_length: Option<usize> = read::id_length, |length: &Option<usize>| length.unwrap_or(0).to_string();
+}
+
+/// A model of a named upstream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OtherModel {
+    /// Name of a configured upstream.
+    pub upstream: String,
+    /// The model's id there.
+    pub model: String,
+}
+
+fn show_digest_model(model: &Option<OtherModel>) -> String {
+    model.as_ref().map_or_else(|| "\"\"".to_owned(), |m| format!("{}/{}", m.upstream, m.model))
+}
+
+fn digest_model(value: &Value) -> Result<Option<OtherModel>, String> {
+    let wanted = "must be \"\" (none) or \"UPSTREAM/MODEL\"";
+    let text = read::any_text(value).map_err(|_| wanted.to_owned())?;
+    match text.split_once('/') {
+        _ if text.is_empty() => Ok(None),
+        Some((upstream, model)) if !upstream.is_empty() && !model.is_empty() => {
+            Ok(Some(OtherModel { upstream: upstream.to_owned(), model: model.to_owned() }))
+        }
+        _ => Err(wanted.to_owned()),
+    }
 }
 
 /// Which model writes the briefs.
@@ -175,6 +204,8 @@ impl Context {
     pub(crate) fn policy(&self, template: &Template) -> Policy {
         Policy {
             evict_over: self.evict_over.value,
+            // Without a model to write them there are none.
+            digest_over: self.digest_over.value.filter(|_| self.digest_model.value.is_some()),
             clear_at: self.clear_at.value,
             clear_to: self.clear_to.value,
             summarize_at: self.summarize_at.value,

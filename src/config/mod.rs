@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 
 use crate::plan::Policy;
 
-pub use context::{Context, SummaryModel, Template};
+pub use context::{Context, OtherModel, SummaryModel, Template};
 pub use env::{Environment, scratch_dir};
 pub use model::{ModelHints, SizeClass, parameters_in_name};
 pub use problem::{Problem, report};
@@ -126,6 +126,8 @@ pub struct Resolved {
     pub recall: bool,
     /// Which model writes briefs.
     pub summary_model: SummaryModel,
+    /// Which model condenses large results, where one does.
+    pub digest_model: Option<OtherModel>,
     /// Something that was asked for and could not be done: an unknown profile in the request's header.
     pub warning: Option<String>,
     /// Key, value and source of each setting of `[context]` and each fact `template.…`.
@@ -297,6 +299,7 @@ impl Config {
             background: context.background.value,
             recall: context.recall.value,
             summary_model: context.summary_model.value,
+            digest_model: context.digest_model.value,
             warning,
             sources,
         }

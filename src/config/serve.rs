@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use crate::conversation::Tokens;
 
-use super::context::{Context, ContextLayer, SummaryModel};
+use super::context::{Context, ContextLayer, OtherModel, SummaryModel};
 use super::problem::Problem;
 use super::written::{self as read, Sourced, Value, Written};
 use super::{Config, Environment, Flags, Layers, Profile, Secret, profile, upstream};
@@ -125,7 +125,7 @@ pub(crate) fn resolve(
     let profiles = profile::load(profile_dir.as_ref().map(|dir| dir.value.as_path()), &base, problems);
     check_door(listen.as_ref(), api_key.is_some() || !layers.readable, problems);
     if layers.readable {
-        check_summary_models(&context, &profiles, &upstreams, problems);
+        check_models(&context, &profiles, &upstreams, problems);
     }
 
     note("profile_dir", profile_dir.as_ref(), |dir| dir.display().to_string(), &mut sources);
@@ -297,20 +297,30 @@ fn check_door(listen: Option<&Sourced<SocketAddr>>, guarded: bool, problems: &mu
     problems.push(Problem::new(&listen.source, message).hint(hint));
 }
 
-/// Every summary model names an upstream there is.
-fn check_summary_models(
+/// Every model that writes briefs or digests names an upstream there is; and digests need a model.
+fn check_models(
     context: &Context,
     profiles: &[Profile],
     upstreams: &[super::UpstreamConfig],
     problems: &mut Vec<Problem>,
 ) {
-    let in_profiles = profiles.iter().flat_map(|profile| {
-        let layers = std::iter::once(&profile.context).chain(&profile.sizes);
-        layers.filter_map(|layer| layer.summary_model.as_ref())
-    });
-    for model in std::iter::once(&context.summary_model).chain(in_profiles) {
-        let SummaryModel::Other { upstream, .. } = &model.value else { continue };
-        if upstreams.iter().any(|known| known.name == *upstream) {
+    let layers = profiles.iter().flat_map(|profile| std::iter::once(&profile.context).chain(&profile.sizes));
+    let summaries =
+        std::iter::once(&context.summary_model).chain(layers.clone().filter_map(|l| l.summary_model.as_ref()));
+    let digests = std::iter::once(&context.digest_model).chain(layers.filter_map(|l| l.digest_model.as_ref()));
+    let mut named: Vec<(&str, &str, String, &str)> = Vec::new();
+    for model in summaries {
+        if let SummaryModel::Other { upstream, .. } = &model.value {
+            named.push(("summary_model", upstream, model.value.to_string(), &model.source));
+        }
+    }
+    for model in digests {
+        if let Some(OtherModel { upstream, model: name }) = &model.value {
+            named.push(("digest_model", upstream, format!("{upstream}/{name}"), &model.source));
+        }
+    }
+    for (key, upstream, written, source) in named {
+        if upstreams.iter().any(|known| known.name == upstream) {
             continue;
         }
         let names: Vec<&str> = upstreams.iter().map(|upstream| upstream.name.as_str()).collect();
@@ -318,7 +328,12 @@ fn check_summary_models(
             [] => "name the upstreams in [[upstream]]; none is named".to_owned(),
             names => super::problem::nearest(upstream, names),
         };
-        let message = format!("`summary_model` is \"{}\", and there is no upstream `{upstream}`", model.value);
-        problems.push(Problem::new(&model.source, message).hint(hint));
+        let message = format!("`{key}` is \"{written}\", and there is no upstream `{upstream}`");
+        problems.push(Problem::new(source, message).hint(hint));
+    }
+    if context.digest_over.value.is_some() && context.digest_model.value.is_none() {
+        let message = "`digest_over` is set, and there is no `digest_model` to write digests";
+        let hint = "such as digest_model = \"local/qwen3:0.6b\", or digest_over = \"off\"";
+        problems.push(Problem::new(&context.digest_over.source, message).hint(hint));
     }
 }

@@ -195,6 +195,19 @@ pub(crate) fn size(value: &Value) -> Result<Size, String> {
     }
 }
 
+/// `"off"`, or a size as [`size`] reads it.
+pub(crate) fn size_or_off(value: &Value) -> Result<Option<Size>, String> {
+    match value.text() {
+        Some(text) if text.trim().eq_ignore_ascii_case("off") => Ok(None),
+        _ => size(value).map(Some).map_err(|wanted| format!("{wanted}, or \"off\"")),
+    }
+}
+
+/// How such a size is written.
+pub(crate) fn show_size_or_off(size: &Option<Size>) -> String {
+    size.as_ref().map_or_else(|| "off".to_owned(), show_size)
+}
+
 /// A whole number from `least` to `most`; `unit` completes "a whole number of …".
 fn whole(value: &Value, least: u64, most: u64, unit: &str) -> Result<u64, String> {
     value

@@ -1,7 +1,7 @@
 //! The budget: what a prompt may cost at each line of the policy.
 
 use super::facts::Facts;
-use super::policy::Policy;
+use super::policy::{Policy, Size};
 use crate::conversation::Tokens;
 
 /// Prompt tokens at which something happens.
@@ -19,6 +19,8 @@ pub struct Lines {
     pub summarize_to: Tokens,
     /// One result above this is evicted when it arrives.
     pub evict_over: Tokens,
+    /// One result above this is condensed by a model when it arrives.
+    pub digest_over: Option<Tokens>,
     /// Most tokens of a brief.
     pub brief: Tokens,
 }
@@ -41,6 +43,8 @@ impl Lines {
         let lowest = policy.clear_to.min(policy.summarize_to);
         let tight = of_window(lowest) < of_room(lowest / 2.0);
         let line = |share: f64| if tight { of_room(share).min(limit) } else { of_window(share).min(limit) };
+        let size = |size: Size| size.tokens(facts.window).max(SMALLEST_EVICTED);
+        let (evict_over, digest_over) = (size(policy.evict_over), policy.digest_over.map(size));
         let (clear_at, summarize_at) = (line(policy.clear_at), line(policy.summarize_at));
         Lines {
             limit,
@@ -48,7 +52,9 @@ impl Lines {
             clear_to: line(policy.clear_to).min(clear_at),
             summarize_at,
             summarize_to: line(policy.summarize_to).min(summarize_at),
-            evict_over: policy.evict_over.tokens(facts.window).max(SMALLEST_EVICTED),
+            // Where no digest comes of it, there is a preview.
+            evict_over: digest_over.map_or(evict_over, |over| over.min(evict_over)),
+            digest_over,
             brief: brief_budget(facts.window, policy.summary_max_tokens),
         }
     }

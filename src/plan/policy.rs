@@ -57,6 +57,8 @@ impl Default for TemplateFacts {
 pub struct Policy {
     /// One tool result larger than this is evicted when it arrives.
     pub evict_over: Size,
+    /// One tool result larger than this is condensed by a model when it arrives, and evicted all the same; `None`: none is.
+    pub digest_over: Option<Size>,
     /// Pressure from which old tool results are cleared.
     pub clear_at: f64,
     /// Pressure that clearing goes down to.
@@ -81,6 +83,7 @@ impl Default for Policy {
     fn default() -> Self {
         Policy {
             evict_over: Size::Share(0.25),
+            digest_over: None,
             clear_at: 0.60,
             clear_to: 0.40,
             summarize_at: 0.85,

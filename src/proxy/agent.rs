@@ -156,7 +156,11 @@ impl Agent {
         let found = self.whole(store, &id, scope.as_deref())?;
         let what = found.call.as_deref().unwrap_or(&found.kind);
         let what: String = what.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(120).collect();
-        let text = if found.id.is_none() && found.at.is_some() { record::spoken(&found.text) } else { found.text };
+        let text = if found.id.is_none() && found.at.is_some() && found.kind != record::MESSAGES {
+            record::spoken(&found.text)
+        } else {
+            found.text
+        };
         let count = |text: &str| Tokens::try_from(text.chars().count() / 4 + 1).unwrap_or(Tokens::MAX);
         let Some(Page { text, first, last, total }) = page(&text, span, ANSWER, &count) else {
             return Err(format!("`{}` is shorter: offset is behind its end", record::short(&id)));
@@ -170,15 +174,14 @@ impl Agent {
 
     /// The text that an id names. A conversation is found by its whole id only: what is guessed is not shown.
     fn whole(&self, store: &Store, id: &str, scope: Option<&str>) -> Result<Text, String> {
-        if let Reference::Message(None, _) = Reference::read(id)
+        if let Reference::Message(None, _) | Reference::Messages(None, ..) = Reference::read(id)
             && scope.is_none()
         {
             return Err("give `conversation`, too: which one's message is meant?".into());
         }
         let named = match Reference::read(id) {
             Reference::Record(_) => None,
-            Reference::Message(Some(conversation), _) => Some(conversation),
-            Reference::Message(None, _) => None,
+            Reference::Message(conversation, _) | Reference::Messages(conversation, ..) => conversation,
             Reference::Other(other) => Some(other),
         };
         if let Some(name) = named.filter(|_| scope.is_none() && !self.all)

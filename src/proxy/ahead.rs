@@ -4,6 +4,7 @@
 //!
 //! A request of the same conversation always goes first: it stops whatever is under way here.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -280,6 +281,7 @@ impl App {
             old: &prepared.view,
             store: &self.store,
             count: &count,
+            digests: &HashMap::new(),
             written: written.as_deref(),
         })?;
         let out = rewrite::rewrite(conversation, &applied.view, &policy.template);

@@ -40,13 +40,13 @@ pub(super) struct Trial {
 }
 
 impl Trial {
-    fn may_try(&mut self) -> bool {
+    pub(super) fn may_try(&mut self) -> bool {
         let may = self.skip == 0;
         self.skip = self.skip.saturating_sub(1);
         may
     }
 
-    fn note(&mut self, useful: bool) {
+    pub(super) fn note(&mut self, useful: bool) {
         self.failures = if useful { 0 } else { (self.failures + 1).min(6) };
         self.skip = if useful { 0 } else { (1 << self.failures) - 1 };
     }

@@ -1,5 +1,6 @@
 //! `windowsill compact`: a conversation of the record is folded now, asked for by a person.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use http::HeaderMap;
@@ -83,6 +84,7 @@ impl App {
             old,
             store: &self.store,
             count: &count,
+            digests: &HashMap::new(),
             written: written.as_deref(),
         })?;
         let because: Vec<String> = plan.because.iter().map(ToString::to_string).collect();

@@ -1,6 +1,7 @@
 //! A plan until it fits: what is to be sent is made and counted, and planned again from the same start where it came out
 //! longer than planned.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -112,6 +113,7 @@ impl App {
         let request = Arc::clone(&draft.request);
         let conversation = &request.conversation;
         let mut written: Option<Option<Arc<str>>> = None;
+        let mut digests: Option<HashMap<usize, String>> = None;
         let slack = facts.slack;
         let mut round = 0;
         loop {
@@ -149,7 +151,11 @@ impl App {
                 // The client goes first; what was begun for later is begun again behind this reply.
                 self.stop_making(draft.id);
             }
+            if digests.is_none() && attempt == Attempt::First {
+                digests = self.digests(draft, &plan, from_client).await;
+            }
             let count = |text: &str| self.text_cost(draft, text);
+            let none = HashMap::new();
             let applied = if plan.actions.is_empty() {
                 apply::Applied { view: draft.old.clone(), originals: Vec::new() }
             } else {
@@ -161,6 +167,7 @@ impl App {
                     store: &self.store,
                     count: &count,
                     written: written.as_ref().and_then(|w| w.as_deref()),
+                    digests: digests.as_ref().unwrap_or(&none),
                 })?
             };
             let out = rewrite::rewrite(conversation, &applied.view, &draft.policy.template);

@@ -84,6 +84,10 @@ pub(super) struct Spend {
     pub(super) summary_prompt: u64,
     /// Of these, evaluated.
     pub(super) summary_evaluated: u64,
+    /// Prompt tokens of digests.
+    pub(super) digest_prompt: u64,
+    /// Tokens that digest models wrote.
+    pub(super) digest_completion: u64,
     /// Rewrites.
     pub(super) rewrites: u64,
 }
@@ -95,6 +99,7 @@ impl Spend {
             "requests": self.requests, "prompt_tokens": self.prompt, "cached_tokens": self.cached,
             "evaluated_tokens": self.evaluated, "completion_tokens": self.completion,
             "summary_prompt_tokens": self.summary_prompt, "summary_evaluated_tokens": self.summary_evaluated,
+            "digest_prompt_tokens": self.digest_prompt, "digest_completion_tokens": self.digest_completion,
             "rewrites": self.rewrites,
         })
     }
@@ -110,6 +115,8 @@ impl Spend {
             completion: n("completion_tokens"),
             summary_prompt: n("summary_prompt_tokens"),
             summary_evaluated: n("summary_evaluated_tokens"),
+            digest_prompt: n("digest_prompt_tokens"),
+            digest_completion: n("digest_completion_tokens"),
             rewrites: n("rewrites"),
         }
     }
@@ -128,6 +135,12 @@ impl Spend {
     pub(super) fn add_round(&mut self, reported: &Reported) {
         self.add(reported);
         self.requests -= 1;
+    }
+
+    /// Adds a digest.
+    pub(super) fn add_digest(&mut self, reported: &Reported) {
+        self.digest_prompt += reported.prompt.map_or(0, u64::from);
+        self.digest_completion += reported.completion.map_or(0, u64::from);
     }
 
     /// Adds a summary.

@@ -7,6 +7,7 @@ mod ahead;
 pub mod background;
 mod brief;
 mod compact;
+mod digest;
 mod doctor;
 mod draft;
 mod error;

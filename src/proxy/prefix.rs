@@ -13,6 +13,7 @@ use super::prepare::Prepared;
 use crate::conversation::wire::openai_chat;
 use crate::conversation::{Digest, Message, Role, Tokens, chain, repair};
 use crate::measure::tokens;
+use crate::plan::rewrite::Out;
 use crate::store::Located;
 
 /// A prompt that was forwarded, message by message.
@@ -115,6 +116,21 @@ impl App {
             live.last = Some(Instant::now());
             prefix
         })
+    }
+
+    /// Notes what was recalled behind a prompt: the server holds it too, and the next prompt begins with it.
+    pub(super) fn note_recalled(&self, prepared: &Prepared) {
+        let item = |out: &Out| Item {
+            mark: mark(&out.bytes),
+            tokens: tokens::message(&String::from_utf8_lossy(&out.bytes)),
+            at: None,
+        };
+        let recalled: Vec<Item> = prepared.recalled.iter().map(item).collect();
+        self.lives.with(&prepared.id, |live| {
+            if let Some(sent) = live.sent.as_mut().filter(|s| s.client == prepared.client_marks) {
+                sent.forwarded.extend(recalled);
+            }
+        });
     }
 
     fn sent(&self, prepared: &Prepared) -> Sent {

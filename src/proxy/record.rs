@@ -96,6 +96,12 @@ impl Record {
     }
 }
 
+/// The kind of a text that is several messages.
+pub(super) const MESSAGES: &str = "messages";
+
+/// Most bytes of messages that are put together.
+const LONGEST: usize = 4 << 20;
+
 /// The text that an id names: a record, a message of a conversation, or the whole of one. `None` where it looks like none of
 /// these, and should be searched for. `scope`: only what this conversation, or one it forked from, recorded.
 ///
@@ -116,6 +122,17 @@ pub(super) fn whole(store: &Store, what: &str, scope: Option<&str>) -> Result<Op
         Reference::Message(None, at) => match scope {
             None => Ok(None),
             Some(scope) => message(store, &row(store, scope, "")?, at).map(Some),
+        },
+        Reference::Messages(Some(conversation), from, to) => match named(store, &conversation)? {
+            None => {
+                store.pruned_conversation(&conversation)?.map_or(Ok(None), |gone| Err(pruned(&conversation, &gone)))
+            }
+            Some(row) if scope.is_some_and(|s| s != row.id) => Err(foreign(what)),
+            Some(row) => messages(store, &row, from, to).map(Some),
+        },
+        Reference::Messages(None, from, to) => match scope {
+            None => Ok(None),
+            Some(scope) => messages(store, &row(store, scope, "")?, from, to).map(Some),
         },
         Reference::Record(_) | Reference::Other(_) => match named(store, what)? {
             Some(row) => {
@@ -162,6 +179,22 @@ fn message(store: &Store, row: &ConversationRow, at: usize) -> Result<Text, Erro
     };
     let text = String::from_utf8_lossy(&node.raw).into_owned();
     Ok(Text { id: None, conversation: node.conversation, at: Some(node.at), kind: node.role, call: None, text })
+}
+
+/// What several messages say, each behind its number and role; as many as are worth printing at once.
+fn messages(store: &Store, row: &ConversationRow, from: usize, to: usize) -> Result<Text, Error> {
+    let (from, to) = (from.min(to), from.max(to).min(row.depth.saturating_sub(1)));
+    let mut out = message(store, row, from)?;
+    let mut text = String::new();
+    for (at, node) in store.messages(&row.id)?.into_iter().enumerate().take(to + 1).skip(from) {
+        text.push_str(&format!("[{at}] {}: {}\n", node.role, spoken(&String::from_utf8_lossy(&node.raw))));
+        if text.len() > LONGEST && at < to {
+            text.push_str(&format!("[{} more messages: ask for {}-{to}]\n", to - at, at + 1));
+            break;
+        }
+    }
+    (out.kind, out.text) = (MESSAGES.into(), text);
+    Ok(out)
 }
 
 /// What a message says, instead of its JSON.

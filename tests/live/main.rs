@@ -11,9 +11,14 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests: a panic is how they fail")]
 
 mod count;
+mod digest;
+#[path = "../suite/support/mod.rs"]
+#[allow(dead_code, unused_imports, reason = "few of the other tests' helpers are needed here")]
+mod fakes;
 mod llama;
 mod ollama;
 mod recall;
 mod restart;
+mod sdk;
 mod summary;
 mod support;

@@ -3,6 +3,8 @@
 
 use serde_json::{Value, json};
 
+use crate::support::relay::Relay;
+use crate::support::servers::{Ollama, Windowsill};
 use crate::support::session::Bench;
 use crate::support::{http, say};
 
@@ -23,9 +25,8 @@ fn calls_ours(forwarded: &Value) -> bool {
     all.iter().any(|m| m["tool_calls"][0]["function"]["name"] == TOOL)
 }
 
-#[test]
-fn a_model_reads_back_within_its_reply() {
-    let bench = Bench::start(4096, &[("CONTEXT_BACKGROUND", "false")]);
+/// A history that shows a model how to call the tool: a result that is evicted, then a few calls written as text.
+fn examples() -> Vec<Value> {
     let large: String = (0..900).map(|n| format!("line {n}: shelf {} holds {} boxes\n", n % 17, n * 7 % 101)).collect();
     let mut messages = vec![
         json!({"role": "user", "content": "Read the inventory."}),
@@ -39,6 +40,13 @@ fn a_model_reads_back_within_its_reply() {
             format!("<tool_call>\n{{\"name\": \"{TOOL}\", \"arguments\": {{\"query\": \"{word}\"}}}}\n</tool_call>");
         messages.push(json!({"role": "assistant", "content": call}));
     }
+    messages
+}
+
+#[test]
+fn a_model_reads_back_within_its_reply() {
+    let bench = Bench::start(4096, &[("CONTEXT_BACKGROUND", "false")]);
+    let messages = examples();
     let mut recalled = 0;
     for word in ["shelf", "holds", "line", "yellow", "inventory"] {
         let mut messages = messages.clone();
@@ -71,6 +79,48 @@ fn a_model_reads_back_within_its_reply() {
         assert!(prompt > told && prompt < 4096);
         if recalled == 1 {
             assert_next_begins_so(&bench, messages, &events, second);
+        }
+    }
+    assert!(recalled > 0, "the model never took the tool");
+}
+
+/// The same before Ollama: its template, its parser of calls, its own shape of messages.
+#[test]
+fn a_model_reads_back_through_ollama() {
+    let ollama = Ollama::start();
+    let relay = Relay::before(&ollama.url());
+    let windowsill = Windowsill::with(&relay.url(), &[("CONTEXT_BACKGROUND", "false")], &["--num-ctx", "4096"]);
+    let mut recalled = 0;
+    for word in ["shelf", "holds", "line", "yellow", "inventory"] {
+        let mut messages = examples();
+        messages.push(json!({"role": "user", "content": format!("Look up {word}.")}));
+        relay.take();
+        let reply = http::post(&windowsill.chat_url(), request(&messages));
+        assert_eq!((reply.status, reply.is_done()), (200, true), "{}", reply.text);
+        let events = reply.events();
+        assert!(events.iter().all(|e| e["error"].is_null()), "{}", reply.text);
+        let sent: Vec<Value> = relay.take().iter().filter_map(|b| serde_json::from_str(b).ok()).collect();
+        // Loading the model is a request without messages.
+        let rounds: Vec<&Value> =
+            sent.iter().filter(|b| b["messages"].as_array().is_some_and(|m| !m.is_empty())).collect();
+        assert_eq!(rounds[0]["tools"][1]["function"]["name"], TOOL);
+        let (first, last) =
+            (rounds[0]["messages"].as_array().unwrap(), rounds[rounds.len() - 1]["messages"].as_array().unwrap());
+        assert_eq!(last[..first.len()], first[..], "the rounds go on where the first ended");
+        let usage = events.iter().rev().find_map(|e| e.pointer("/usage/prompt_tokens").and_then(Value::as_u64));
+        say(&format!(
+            "ollama, {word}: {} rounds, {} planned, {usage:?} at last",
+            rounds.len(),
+            reply.ours("prompt-tokens")
+        ));
+        if rounds.len() > 1 {
+            recalled += 1;
+            let answers: Vec<&Value> = last[first.len()..].iter().filter(|m| m["role"] == "tool").collect();
+            assert!(
+                !answers.is_empty()
+                    && answers.iter().all(|m| m["content"].as_str().is_some_and(|t| t.starts_with('[')))
+            );
+            assert!(usage.is_some_and(|n| n < 4096));
         }
     }
     assert!(recalled > 0, "the model never took the tool");

@@ -108,7 +108,7 @@ fn every_bad_config_is_answered_in_full() {
         );
         expect_file(input, &text);
     }
-    assert_eq!(inputs.len(), 38);
+    assert_eq!(inputs.len(), 41);
     assert_eq!(files(&folder, "txt").len(), inputs.len(), "an expected message without its input");
 }
 

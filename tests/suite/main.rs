@@ -3,10 +3,12 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop where it stands, helpers included")]
 #![allow(clippy::print_stderr, reason = "a test that skips says so")]
 
+mod answers;
 mod background;
 mod cli;
 mod config;
 mod dry_run;
+mod digest;
 mod errors;
 mod fit;
 mod mcp;

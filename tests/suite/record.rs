@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+pub(crate) use super::support::script::ids;
 use super::support::*;
 
 /// A session of steps whose results are large enough to be rewritten at a window of 4,096.
@@ -25,16 +26,6 @@ fn cut(chat: &Chat, n: usize) -> Chat {
 /// Where turns end: behind each result.
 fn turns(chat: &Chat) -> Vec<Chat> {
     (1..=chat.messages.len()).filter(|n| chat.messages[n - 1]["role"] == "tool").map(|n| cut(chat, n)).collect()
-}
-
-/// Ids of originals that a forwarded request points at.
-pub(crate) fn ids(body: &[u8]) -> BTreeSet<String> {
-    let text = String::from_utf8_lossy(body);
-    let found = text.match_indices("recall r").map(|(at, _)| {
-        let rest = &text[at + "recall ".len()..];
-        rest.chars().take_while(char::is_ascii_alphanumeric).collect::<String>()
-    });
-    found.filter(|id| id.len() >= 13).collect()
 }
 
 /// Every original that the request points at is on disk, in the record, and was in the history word for word.

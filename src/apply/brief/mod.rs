@@ -30,7 +30,7 @@ pub struct Material<'a> {
     pub previous: Option<&'a str>,
     /// The file that holds the originals.
     pub history_path: &'a str,
-    /// Id of the conversation; empty if it has none.
+    /// Id of the conversation and the numbers of its folded messages, for whoever wants them back; empty if it has none.
     pub conversation: &'a str,
     /// The originals in the record: id, and in a few words what it is.
     pub records: &'a [(String, String)],
@@ -108,7 +108,7 @@ pub struct Facts {
     pub folded: u32,
     /// The file that holds the originals.
     pub history: String,
-    /// Id of the conversation; may be empty.
+    /// Id of the conversation and the numbers of its folded messages; may be empty.
     pub conversation: String,
     /// The last part that a model wrote; shown again if the next summary fails.
     pub summary: Option<String>,

@@ -1,11 +1,12 @@
 //! Build and test logs of any tool, stack traces, and texts of unknown kind: what went wrong and where, counts, ends.
 //! Reads the shapes that tools share (a message, a place, indented context), not every tool's own grammar.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
-use super::clean::floor;
+use super::clean::{floor, shorten};
+use super::failed;
 use super::fit::Draft;
-use super::paths::grouped;
+use super::paths::{by_folder, common_folder, grouped};
 use super::place::{family, gist, place};
 use super::signal::{Grade, Graded};
 
@@ -31,13 +32,21 @@ struct Message {
     places: Vec<String>,
 }
 
+/// Of failed tests beyond so many the reasons no longer come before other things.
+const REASONS: usize = 24;
+
+/// A log with errors in more files than this names the files before it tells more than a few messages.
+const MANY_FILES: usize = 16;
+
 /// Ranks, highest first: what a reader needs to act comes before what helps to understand.
 pub(super) mod rank {
     pub(crate) const TOTALS: u16 = 99;
     pub(crate) const ERROR: u16 = 98;
     pub(crate) const FILES: u16 = 90;
     pub(crate) const MORE: u16 = 86;
-    pub(crate) const NAME: u16 = 88;
+    pub(crate) const REASON: u16 = 89;
+    pub(crate) const NAME: u16 = 91;
+    pub(crate) const HEADING: u16 = 88;
     pub(crate) const TROUBLE: u16 = 67;
     pub(crate) const FRAME: u16 = 72;
     pub(crate) const END: u16 = 70;
@@ -54,10 +63,17 @@ pub(super) mod rank {
 pub(super) fn draft(graded: &Graded<'_>) -> Draft {
     let mut draft = Draft::default();
     let muted = passes(&graded.lines);
-    let mut collector =
-        Collector { lines: &graded.lines, taken: vec![false; graded.lines.len()], muted, draft: &mut draft };
+    let mut collector = Collector {
+        lines: &graded.lines,
+        taken: vec![false; graded.lines.len()],
+        muted,
+        joined: HashMap::new(),
+        draft: &mut draft,
+    };
     collector.traces();
+    collector.again_below();
     collector.sections(&graded.grades);
+    collector.reasons(&graded.grades);
     let (errors, error_files) = collector.messages(&graded.grades, Grade::Error, rank::ERROR);
     let (_, _) = collector.messages(&graded.grades, Grade::Trouble, rank::TROUBLE);
     let (warnings, _) = collector.messages(&graded.grades, Grade::Warning, rank::WARNING);
@@ -74,14 +90,63 @@ pub(super) fn draft(graded: &Graded<'_>) -> Draft {
     }
     draft.summary = facts.join("; ");
     draft.wish = errors.1;
-    if error_files.len() > 1 {
-        let mut files: Vec<(String, usize)> = error_files.into_iter().collect();
-        files.sort();
-        for group in grouped(&files) {
-            draft.top(rank::FILES, format!("errors in {group}"));
+    if errors.1 > FIRST + ALIKE {
+        codes(&mut draft, graded);
+    }
+    // Few messages name their files themselves.
+    let files_rank = if errors.1 > FIRST + ALIKE { rank::FILES } else { rank::MORE - 2 };
+    files(&mut draft, error_files, files_rank);
+    draft
+}
+
+/// How often each code of an error came (`TS2307`, `E0599`), with one of its messages.
+fn codes(draft: &mut Draft, graded: &Graded<'_>) {
+    let mut codes: Vec<(&str, usize, &str)> = Vec::new();
+    for (line, _) in graded.lines.iter().zip(&graded.grades).filter(|(_, g)| **g == Grade::Error) {
+        let Some((code, said)) = code(line) else { continue };
+        if let Some((_, times, _)) = codes.iter_mut().find(|(known, ..)| *known == code) {
+            *times += 1;
+        } else if codes.len() < 100 {
+            codes.push((code, 1, said));
         }
     }
-    draft
+    codes.sort_by_key(|(code, times, _)| (std::cmp::Reverse(*times), *code));
+    if codes.len() > 1 {
+        for (code, times, said) in codes.into_iter().take(FIRST - 2) {
+            draft.top(rank::FILES + 2, format!("{code}: {} (×{times})", shorten(said, 70)));
+        }
+    }
+}
+
+/// The code of an error and what is said behind it: `error TS2307: x`, `error[E0599]: x`, `fatal error C1083: x`.
+fn code(line: &str) -> Option<(&str, &str)> {
+    let rest = &line[line.find("error")? + 5..];
+    let (code, said) = rest.trim_start_matches([' ', '[']).split_once(':')?;
+    let code = code.trim_end_matches(']');
+    let letters = code.bytes().take_while(u8::is_ascii_uppercase).count();
+    let digits = code.bytes().skip(letters).take_while(u8::is_ascii_digit).count();
+    ((1..=8).contains(&letters) && digits > 1 && letters + digits == code.len()).then_some((code, said.trim()))
+}
+
+/// The files that errors were found in.
+fn files(draft: &mut Draft, files: HashMap<String, usize>, rank: u16) {
+    let mut files: Vec<(String, usize)> = files.into_iter().collect();
+    if files.len() < 2 {
+        return;
+    }
+    files.sort();
+    let above = common_folder(files.iter().map(|(path, _)| path.as_str())).to_owned();
+    if files.len() <= 4 || above.len() < 3 {
+        return grouped(&files).into_iter().for_each(|group| draft.top(rank, format!("errors in {group}")));
+    }
+    // What they have in common is said once.
+    let below: Vec<(String, usize)> = files.iter().map(|(path, n)| (path[above.len()..].to_owned(), *n)).collect();
+    if files.len() > MANY_FILES {
+        let folders: Vec<(String, usize)> = by_folder(&below).into_iter().collect();
+        draft.top(rank + 2, format!("errors by folder, in {above}: {}", grouped(&folders).join(", ")));
+    }
+    draft.top(rank + 1, format!("errors by file, in {above}"));
+    grouped(&below).into_iter().for_each(|group| draft.top(rank, group));
 }
 
 /// Where pytest shows the output of tests that passed: from that heading to the last summary.
@@ -97,6 +162,8 @@ struct Collector<'a, 't> {
     taken: Vec<bool>,
     /// Lines in the output of tests that passed.
     muted: std::ops::Range<usize>,
+    /// Places of messages that stand on the line below.
+    joined: HashMap<usize, String>,
     draft: &'a mut Draft,
 }
 
@@ -138,31 +205,71 @@ impl Collector<'_, '_> {
         }
     }
 
+    /// pytest lists what failed once more at the end: the lines on which it said so while running add nothing to that.
+    fn again_below(&mut self) {
+        let summary = |l: &&str| l.starts_with("===") && l.contains(" short test summary ");
+        let Some(start) = self.lines.iter().rposition(summary) else { return };
+        let name = |l: &str| l.split(" - ").next().unwrap_or(l).trim().to_owned();
+        let told = self.lines[start..].iter().filter_map(|l| Some(name(l.strip_prefix("FAILED ")?)));
+        let told: HashSet<String> = told.collect();
+        for (i, line) in self.lines[..start].iter().enumerate() {
+            let before = line.split_once(" FAILED").map_or("", |(before, _)| before);
+            self.taken[i] |= told.contains(before.trim());
+        }
+    }
+
+    /// Why tests failed, which stands around their names.
+    fn reasons(&mut self, grades: &[Grade]) {
+        let mut failures = 0;
+        for i in 0..self.lines.len() {
+            let line = self.lines[i].trim_start();
+            let names = grades[i] == Grade::Error || line.starts_with(['●', '✕', '✗', '✖', '×']);
+            if !names || self.muted.contains(&i) {
+                continue;
+            }
+            let found = failed::reasons(self.lines, i);
+            failures += usize::from(!found.is_empty());
+            for (n, (at, weight)) in found.into_iter().enumerate() {
+                let rank = match weight {
+                    0 if failures <= REASONS => rank::REASON,
+                    0 | 1 if failures <= REASONS => rank::FRAME,
+                    _ => rank::ODD - n.min(16) as u16,
+                };
+                // What a tool calls an error is told as one.
+                if grades[at] != Grade::Error {
+                    self.take(at, rank);
+                }
+            }
+        }
+    }
+
     /// `____ test_name ____`, `==== FAIL ====`, `● suite › test`, pytest's `E   ` and `>   ` lines.
     fn sections(&mut self, grades: &[Grade]) {
+        let mut told = false;
         let is_rule = |c: char| matches!(c, '_' | '=' | '!');
         for (i, &line) in self.lines.iter().enumerate() {
             let Some(first) = line.chars().next() else { continue };
             if is_rule(first) && line.len() > 12 && line.ends_with(first) {
                 let name = line.trim_matches(|c| c == first || c == ' ');
                 if !name.is_empty() && name.len() < 200 {
+                    told = false;
                     self.taken[i] = true;
                     let rank = if self.muted.contains(&i) {
                         rank::ODD
                     } else if first == '=' {
                         rank::CONTEXT
                     } else {
-                        rank::NAME
+                        rank::HEADING
                     };
                     self.draft.line(i, rank, &format!("__ {name} __"));
                 }
             } else if line.starts_with("E   ") && grades[i] < Grade::Error {
-                self.take(i, rank::FRAME + 8);
+                // The first says what, those below it how.
+                let rank = if std::mem::replace(&mut told, true) { rank::FRAME + 8 } else { rank::REASON };
+                self.take(i, if self.muted.contains(&i) { rank::ODD } else { rank });
             } else if line.starts_with(">   ") {
                 self.take(i, rank::CONTEXT);
-            } else if matches!(first, '●' | '✕' | '✗' | '✖' | '×')
-                || line.trim_start().starts_with(['✕', '✗', '✖', '×'])
-            {
+            } else if line.trim_start().starts_with(['●', '✕', '✗', '✖', '×']) {
                 self.take(i, rank::NAME);
             }
         }
@@ -179,6 +286,9 @@ impl Collector<'_, '_> {
             let line = self.lines[i];
             // The place is in the message, or on one of the next two lines, as rustc writes it.
             let near = [0, 1, 2].into_iter().filter_map(|d| self.lines.get(i + d)).find_map(|l| place(l));
+            if grade == Grade::Error {
+                self.join_place(i);
+            }
             if let Some(near) = &near {
                 *files.entry(near.file.to_owned()).or_default() += 1;
             }
@@ -206,14 +316,16 @@ impl Collector<'_, '_> {
         let roomy = distinct <= 12;
         let mut families: HashMap<u64, usize> = HashMap::new();
         let (mut first, mut late) = (0, 0);
+        let crowded = files.len() > MANY_FILES;
+        let most = if crowded { FIRST / 4 } else { FIRST };
         for message in &all {
             // After the first ones, and three of a kind, the names of the files say more than one more message; but
             // what stands at the end is the tool's own list of what went wrong.
             let alike = families.entry(family(self.lines[message.line])).or_default();
             *alike += 1;
-            let early = *alike <= ALIKE && first < FIRST;
+            let early = *alike <= ALIKE && first < most;
             first += usize::from(early);
-            let at_end = message.line + END > self.lines.len() && late < FIRST;
+            let at_end = message.line + END > self.lines.len() && late < most && !crowded;
             late += usize::from(at_end && !early);
             // Code in a diff speaks of trouble without having any.
             let quoted = grade != Grade::Error && self.lines[message.line].starts_with(['-', '+']);
@@ -231,16 +343,30 @@ impl Collector<'_, '_> {
         ((total, distinct), files)
     }
 
+    /// A message with its place on the next line, as rustc writes it, is told on one line.
+    fn join_place(&mut self, i: usize) {
+        let below = self.lines.get(i + 1).filter(|l| l.trim_start().starts_with("--> "));
+        if let Some(found) = below.and_then(|l| place(l))
+            && !self.taken[i]
+            && !self.taken[i + 1]
+        {
+            self.joined.insert(i, found.whole.to_owned());
+            self.taken[i + 1] = true;
+        }
+    }
+
     /// A message where it came first, how often it came, and where else.
     fn message(&mut self, message: &Message, rank: u16) {
         let i = message.line;
         if !self.taken[i] {
             self.take(i, rank);
-            if message.times > 1
-                && let Some(piece) = self.draft.pieces.last_mut()
-                && piece.line == i
-            {
-                piece.text.push_str(&format!(" (×{})", message.times));
+            if let Some(piece) = self.draft.pieces.last_mut().filter(|p| p.line == i) {
+                if let Some(place) = self.joined.get(&i) {
+                    piece.text.insert_str(0, &format!("{place}: "));
+                }
+                if message.times > 1 {
+                    piece.text.push_str(&format!(" (×{})", message.times));
+                }
             }
         }
         if !message.places.is_empty() {

@@ -7,6 +7,7 @@
 pub(crate) mod clean;
 pub(crate) mod code;
 mod diff;
+mod failed;
 pub(crate) mod fit;
 mod html;
 pub(crate) mod json;

@@ -36,6 +36,19 @@ pub(super) fn grouped(files: &[(String, usize)]) -> Vec<String> {
     out
 }
 
+/// The folder that all paths have in common, with the mark that ends it; empty where there is none.
+pub(super) fn common_folder<'p>(mut paths: impl Iterator<Item = &'p str>) -> &'p str {
+    let Some(first) = paths.next() else { return "" };
+    let folder = |path: &str| path.rfind(['/', '\\']).map_or(0, |at| at + 1);
+    let mut end = folder(first);
+    for path in paths {
+        while !path.starts_with(&first[..end]) {
+            end = folder(&first[..end - 1]);
+        }
+    }
+    &first[..end]
+}
+
 fn braced(folder: &str, names: &[String]) -> String {
     match names {
         [one] => format!("{folder}{one}"),
@@ -116,7 +129,7 @@ pub(super) fn grep(graded: &Graded<'_>) -> Draft {
 }
 
 /// Sums by the folder that a path stands in.
-fn by_folder(files: &[(String, usize)]) -> BTreeMap<String, usize> {
+pub(super) fn by_folder(files: &[(String, usize)]) -> BTreeMap<String, usize> {
     let mut folders: BTreeMap<String, usize> = BTreeMap::new();
     for (path, times) in files {
         *folders.entry(path[..path.trim_end_matches('/').rfind('/').unwrap_or(0)].to_owned()).or_default() += times;
@@ -223,6 +236,20 @@ mod tests {
         }
         for line in ["12:41: started", "https://x.example/y", "key: value", "let a = b::c(3:4);", ""] {
             assert_eq!(hit(line), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn folders_in_common() {
+        for (paths, want) in [
+            (&["a/b/c.rs", "a/b/d/e.rs"][..], "a/b/"),
+            (&["a/b.rs", "ab/c.rs"], ""),
+            (&["é/b.rs", "é/c.rs"], "é/"),
+            (&["C:\\x\\a.cs", "C:\\x\\b.cs"], "C:\\x\\"),
+            (&["a.rs"], ""),
+            (&[], ""),
+        ] {
+            assert_eq!(common_folder(paths.iter().copied()), want, "{paths:?}");
         }
     }
 

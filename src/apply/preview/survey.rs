@@ -5,6 +5,9 @@ use std::path::PathBuf;
 
 use proptest::prelude::*;
 
+#[path = "../../../benches/support/outputs.rs"]
+mod outputs;
+
 use super::place::{gist, place};
 use super::signal::{Grade, grade};
 use super::{Call, Kind, Pointer, clean, preview};
@@ -98,6 +101,44 @@ fn the_shared_outputs_keep_what_matters() {
         if let Some(to) = option_env!("WINDOWSILL_SURVEY") {
             let got = preview(&text, &call_for(name), &AT, 600, &tokens);
             std::fs::write(PathBuf::from(to).join(name), got.text).expect("writable");
+        }
+    }
+}
+
+/// What is wanted of an output: errors, names of failed tests, names of files.
+fn wanted(output: &outputs::Output) -> [&BTreeSet<String>; 3] {
+    [&output.errors, &output.tests, &output.files]
+}
+
+#[test]
+fn what_was_planted_is_kept() {
+    for output in outputs::made(100_000) {
+        let call = Call { tool: output.tool, arguments: output.arguments };
+        for (budget, least) in [(512, 85), (2048, 100)] {
+            let got = preview(&output.text, &call, &AT, budget, &tokens);
+            assert!(tokens(&got.text) <= budget);
+            for wanted in wanted(&output) {
+                let (kept, total) = outputs::share(wanted, &got.text).unwrap_or_default();
+                assert!(kept * 100 >= total * least, "{} in {budget}: {kept} of {wanted:?}\n{}", output.name, got.text);
+            }
+        }
+    }
+}
+
+#[test]
+fn of_real_outputs_all_errors_and_files_are_kept_where_there_is_room() {
+    let Some(folder) = shared() else { return };
+    for output in outputs::real(&folder).expect("readable") {
+        // A hundred messages are more than 2,048 tokens hold; the tests of a test tool fail on purpose, within tests that
+        // pass; a diff within a log is not a list of files.
+        if ["tsc-errors.txt", "pytest-long.txt", "swe-test-output.txt"].contains(&output.name.as_str()) {
+            continue;
+        }
+        let call = Call { tool: output.tool, arguments: output.arguments };
+        let got = preview(&output.text, &call, &AT, 2048, &tokens);
+        for wanted in wanted(&output) {
+            let (kept, total) = outputs::share(wanted, &got.text).unwrap_or_default();
+            assert_eq!(kept, total, "{}: {wanted:?}\n{}", output.name, got.text);
         }
     }
 }

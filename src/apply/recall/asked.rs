@@ -19,6 +19,11 @@ static RECORD: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(r"(?:^|[^0-9A-Za-z_])(r[0-9a-f]{12,64})(?:$|[^0-9A-Za-z_])").expect("it is a constant")
 });
 
+/// Some messages by number: `12-40`, `12..40`, `messages 12 to 40`.
+static RANGE: LazyLock<Regex> = LazyLock::new(|| {
+    Regex::new(r"^(?:messages?\s+)?#?(\d{1,9})\s*(?:-|–|\.\.|to)\s*#?(\d{1,9})$").expect("it is a constant")
+});
+
 /// What one call asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Asked {
@@ -37,6 +42,8 @@ pub enum Reference {
     Record(String),
     /// A message by its index in the conversation, and the conversation, where that is named.
     Message(Option<String>, usize),
+    /// Messages from one index to another, both included.
+    Messages(Option<String>, usize, usize),
     /// Nothing that looks like an id.
     Other(String),
 }
@@ -109,16 +116,21 @@ impl Reference {
             return Reference::Record(found[1].to_owned());
         }
         let bare = text.trim().trim_start_matches("windowsill recall").trim();
-        let number = |s: &str| s.trim().trim_start_matches('#').parse::<usize>().ok();
-        if let Some(at) = number(bare) {
-            return Reference::Message(None, at);
-        }
-        match bare.rsplit_once(':').and_then(|(conversation, at)| Some((conversation, number(at)?))) {
-            Some((conversation, at)) if !conversation.contains(['/', '\\', ' ']) => {
-                Reference::Message(Some(conversation.to_owned()), at)
+        let numbered = |conversation: Option<&str>, text: &str| {
+            let conversation = conversation.map(str::to_owned);
+            let text = text.trim();
+            if let Some(found) = RANGE.captures(text) {
+                return Some(Reference::Messages(conversation, found[1].parse().ok()?, found[2].parse().ok()?));
             }
-            _ => Reference::Other(bare.chars().take(QUERY).collect()),
-        }
+            let single = text.trim_start_matches("message").trim_start().trim_start_matches('#');
+            Some(Reference::Message(conversation, single.parse().ok()?))
+        };
+        let of = |(conversation, text): (&str, &str)| {
+            (!conversation.contains(['/', '\\', ' '])).then(|| numbered(Some(conversation), text)).flatten()
+        };
+        numbered(None, bare)
+            .or_else(|| bare.rsplit_once(':').and_then(of))
+            .unwrap_or_else(|| Reference::Other(bare.chars().take(QUERY).collect()))
     }
 }
 
@@ -167,6 +179,17 @@ mod tests {
             (r#""the port""#.into(), Asked::Search("the port".into(), all())),
             (r#"{"id":"12"}"#.into(), Asked::Text(Reference::Message(None, 12), all())),
             (r#"{"id":7}"#.into(), Asked::Text(Reference::Message(None, 7), all())),
+            (r#"{"id":"12-40"}"#.into(), Asked::Text(Reference::Messages(None, 12, 40), all())),
+            (
+                r#"{"id":"messages 12 to 40","offset":3}"#.into(),
+                Asked::Text(Reference::Messages(None, 12, 40), from(Some(3), None)),
+            ),
+            (r#"{"id":"c01:12..40"}"#.into(), Asked::Text(Reference::Messages(Some("c01".into()), 12, 40), all())),
+            (r#"{"id":"message #12"}"#.into(), Asked::Text(Reference::Message(None, 12), all())),
+            (
+                r#"{"id":"12-99999999999999999999"}"#.into(),
+                Asked::Text(Reference::Other("12-99999999999999999999".into()), all()),
+            ),
             (r#"{"id":"c01:12"}"#.into(), Asked::Text(Reference::Message(Some("c01".into()), 12), all())),
             (r#"{"id":"../../etc/passwd"}"#.into(), Asked::Text(Reference::Other("../../etc/passwd".into()), all())),
             (r#"{"id":"/etc/x:1"}"#.into(), Asked::Text(Reference::Other("/etc/x:1".into()), all())),

@@ -3,8 +3,8 @@
 use crate::apply::preview::clean::{floor, sanitize};
 use crate::conversation::Tokens;
 
-/// Longest line, in bytes. A longer one counts as several, so that any text can be read on with.
-const LINE: usize = 1_000;
+/// Longest line, in bytes. A longer one counts as several, so that any text can be read on with, however little fits at once.
+const LINE: usize = 400;
 
 /// Which lines are asked for, as the model wrote it: out of bounds, perhaps.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -40,7 +40,7 @@ pub struct Page {
     pub total: usize,
 }
 
-/// The lines that a span asks for, as many as fit `budget` tokens by `count`; at least a part of one.
+/// The lines that a span asks for, as many as fit `budget` tokens by `count`: none, where not even one does.
 ///
 /// `None` when the span begins behind the end.
 pub fn page(text: &str, span: Span, budget: Tokens, count: &dyn Fn(&str) -> Tokens) -> Option<Page> {
@@ -50,18 +50,13 @@ pub fn page(text: &str, span: Span, budget: Tokens, count: &dyn Fn(&str) -> Toke
     let mut out = String::new();
     let mut spent: Tokens = 0;
     let mut last = from;
-    for line in &lines[from..from + most] {
+    for (line, continues) in &lines[from..from + most] {
         let cost = count(line).saturating_add(1);
         if spent.saturating_add(cost) > budget {
-            if last == from {
-                out.push_str(&line[..floor(line, budget as usize)]);
-                out.push('…');
-                last += 1;
-            }
             break;
         }
         spent += cost;
-        if last > from && !out.ends_with('\n') {
+        if last > from && !continues {
             out.push('\n');
         }
         out.push_str(line);
@@ -70,17 +65,19 @@ pub fn page(text: &str, span: Span, budget: Tokens, count: &dyn Fn(&str) -> Toke
     Some(Page { text: out, first: if last > from { from + 1 } else { 0 }, last, total: lines.len() })
 }
 
-/// The lines of a text; long ones in pieces.
-fn lines(text: &str) -> Vec<&str> {
+/// The lines of a text, long ones in pieces; and whether a piece goes on with the line before it.
+fn lines(text: &str) -> Vec<(&str, bool)> {
     let mut out = Vec::new();
     for line in text.lines() {
         let mut rest = line;
+        let mut continues = false;
         while rest.len() > LINE {
             let (head, tail) = rest.split_at(floor(rest, LINE));
-            out.push(head);
+            out.push((head, continues));
             rest = tail;
+            continues = true;
         }
-        out.push(rest);
+        out.push((rest, continues));
     }
     out
 }
@@ -137,9 +134,11 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_nowhere_is_cut_and_markers_of_templates_are_broken() {
-        let cut = page(&"x".repeat(900), Span::default(), 10, &count).unwrap();
-        assert!(cut.text.len() < 20 && (cut.first, cut.last, cut.total) == (1, 1, 1), "{cut:?}");
+    fn nothing_is_skipped_for_want_of_room_and_markers_of_templates_are_broken() {
+        let none = page(&"x".repeat(900), Span::default(), 10, &count).unwrap();
+        assert_eq!((none.text.as_str(), none.first, none.last, none.total), ("", 0, 0, 3));
+        let some = page(&"x".repeat(900), Span::default(), 210, &count).unwrap();
+        assert_eq!((some.text.len(), some.last), (800, 2), "one line stays one line");
         assert!(!page("<|im_start|>system", Span::default(), 99, &count).unwrap().text.contains("<|im_start|>"));
         assert_eq!(page("", Span::default(), 99, &count).unwrap().first, 0);
         assert_eq!(page("a", span(Some(2), None), 99, &count), None);

@@ -101,7 +101,7 @@ fn shares_are_those_of_each_messages_own_text() {
         }
         let mean = off.iter().sum::<Tokens>() as f64 / off.len() as f64;
         eprintln!("{template}, {vocabulary}: {} places, off by {mean:.1}, {:?} at most", off.len(), off.iter().max());
-        assert!(off.len() > 100, "{template}: {} places", off.len());
+        assert!(off.len() > 50, "{template}: {} places", off.len());
     }
 }
 

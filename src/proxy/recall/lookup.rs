@@ -25,6 +25,9 @@ const LEAST: Tokens = 48;
 /// Tokens that are kept for the words around a page.
 const AROUND: Tokens = 48;
 
+/// Most bytes of messages that are read as one text.
+const LONGEST: usize = 1 << 20;
+
 /// Longest part of what a model wrote that is repeated to it, in characters.
 const ECHO: usize = 80;
 
@@ -42,6 +45,11 @@ fn found(text: String) -> Found {
 
 fn nothing(text: String) -> Found {
     Found { text, outcome: "nothing" }
+}
+
+fn no_room() -> Found {
+    let text = "[no room: the context window is full. Go on with what is there, or ask again later]";
+    Found { text: text.into(), outcome: "no_room" }
 }
 
 /// One call's view of the record.
@@ -85,13 +93,15 @@ impl App {
 impl Lookup<'_> {
     fn answer(&self, asked: Asked) -> Result<Found, crate::store::Error> {
         if self.budget < LEAST {
-            let text = "[no room: the context window is full. Go on with what is there, or ask again later]";
-            return Ok(Found { text: text.into(), outcome: "no_room" });
+            return Ok(no_room());
         }
         match asked {
             Asked::Text(Reference::Record(id), span) => self.record(&id, span),
             Asked::Text(Reference::Message(conversation, at), span) => {
                 Ok(self.message(conversation.as_deref(), at, span))
+            }
+            Asked::Text(Reference::Messages(conversation, from, to), span) => {
+                Ok(self.messages(conversation.as_deref(), from, to, span))
             }
             Asked::Text(Reference::Other(text), span) => {
                 let about = format!("`{}` is no id of this conversation's record", echo(&text));
@@ -124,10 +134,37 @@ impl Lookup<'_> {
         if conversation.is_some_and(|c| c != self.prepared.id) {
             return nothing("[only this conversation can be recalled]".into());
         }
-        let Some(message) = body.get(at) else {
-            return nothing(format!("[this conversation has messages 0 to {} only]", body.len().saturating_sub(1)));
-        };
+        let Some(message) = body.get(at) else { return self.no_message() };
         self.page(&at.to_string(), role(message), &spoken(message), span)
+    }
+
+    fn no_message(&self) -> Found {
+        let last = self.prepared.request.conversation.body.len().saturating_sub(1);
+        nothing(format!("[this conversation has messages 0 to {last} only]"))
+    }
+
+    /// Several messages as one text, each behind its number and who said it.
+    fn messages(&self, conversation: Option<&str>, from: usize, to: usize, span: Span) -> Found {
+        if from == to || conversation.is_some_and(|c| c != self.prepared.id) {
+            return self.message(conversation, from, span);
+        }
+        let body = &self.prepared.request.conversation.body;
+        let (from, to) = (from.min(to), from.max(to).min(body.len().saturating_sub(1)));
+        if from >= body.len() {
+            return self.no_message();
+        }
+        let mut text = String::new();
+        let mut last = to;
+        for at in (from..=to).filter(|at| !recall::is_woven(body, *at)) {
+            if text.len() > LONGEST {
+                last = at - 1;
+                break;
+            }
+            let message = &body[at];
+            let who = message.name.as_deref().map(|n| format!(" {}", echo(n))).unwrap_or_default();
+            text.push_str(&format!("[{at}] {}{who}: {}\n", role(message), spoken(message)));
+        }
+        self.page(&format!("{from}-{last}"), "messages", &text, span)
     }
 
     fn page(&self, id: &str, what: &str, text: &str, span: Span) -> Found {
@@ -137,6 +174,9 @@ impl Lookup<'_> {
             let total = page_total(text);
             return nothing(format!("[{id} has {total} lines: offset {} is past its end]", span.offset.unwrap_or(1)));
         };
+        if total > 0 && first == 0 {
+            return no_room();
+        }
         if total == 0 {
             return found(format!("[{id}: {what}; it is empty]"));
         }

@@ -46,6 +46,9 @@ const CALLS: usize = 8;
 /// Share of the window that the results of one round may take together.
 const SHARE: u32 = 6;
 
+/// Tokens that one of several results may take, where the room lasts.
+const PART: Tokens = 320;
+
 /// What stands for a result that the window has no room for after all.
 const NO_ROOM: &str = "[no room: the context window is full. Go on with what is there]";
 
@@ -96,6 +99,7 @@ impl Answering {
         let body = String::from_utf8_lossy(&prepared.body).into_owned();
         let exact = spelled::Fields::read(&body)
             .is_ok_and(|f| EXACT.iter().any(|k| f.get(k).is_some_and(|v| !matches!(v, "null" | "false"))));
+        let may_call = spelled::Fields::read(&body).is_ok_and(|f| f.string("tool_choice").as_deref() != Some("none"));
         Answering {
             app,
             upstream,
@@ -103,7 +107,7 @@ impl Answering {
             path,
             prepared: Some(prepared),
             started,
-            filter: Filter::new(!exact),
+            filter: Filter::new(!exact, may_call),
             reported: Reported::default(),
             round: 0,
             round_started: started,
@@ -119,16 +123,18 @@ impl Answering {
     async fn answer(&mut self, calls: &[Call]) {
         let Some(prepared) = &self.prepared else { return };
         let key = self.app.key(&self.upstream, &prepared.request);
-        let (room, left) = self.room(prepared, &key);
-        let budget = room / Tokens::try_from(calls.len().clamp(1, CALLS)).unwrap_or(1);
+        let (mut room, left) = self.room(prepared, &key);
+        // Parts too small to read anything of are no use to anybody: then the first calls get theirs.
+        let budget = (room / Tokens::try_from(calls.len().clamp(1, CALLS)).unwrap_or(1)).max(PART);
         let alone = self.filter.goes_on();
         let (mut written, mut results) = (Vec::new(), Vec::new());
         for (at, call) in calls.iter().enumerate() {
             let id = if call.id.is_empty() { self.new_id(prepared, at) } else { call.id.clone() };
             let text = match at {
-                ..CALLS => self.app.recalled(prepared, &key, &call.arguments, budget).await.text,
+                ..CALLS => self.app.recalled(prepared, &key, &call.arguments, budget.min(room)).await.text,
                 _ => format!("[left out: at most {CALLS} calls at once]"),
             };
+            room = room.saturating_sub(self.app.measure.count(&key, &text));
             written.push(call_json(&Call {
                 id: id.clone(),
                 name: recall::NAME.into(),
@@ -296,6 +302,7 @@ impl Answering {
             prepared.first_prompt = self.reported.prompt;
         }
         prepared.recalled = self.made.iter().filter_map(as_out).collect();
+        self.app.note_recalled(&prepared);
         let mut reported = std::mem::take(&mut self.reported);
         reported.called_tools = self.filter.message().get("tool_calls").is_some();
         self.app.account(Arc::clone(&self.upstream), &self.headers, prepared, reported, end, self.started);

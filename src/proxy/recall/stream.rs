@@ -66,6 +66,7 @@ impl Streaming {
         let Ok(value) = serde_json::from_str::<Value>(&text) else {
             // `[DONE]`: of a round that goes on it is not for the client.
             if !self.answering.goes_on_now() {
+                self.let_go(out);
                 out.extend_from_slice(&block.raw);
             }
             return;
@@ -94,6 +95,9 @@ impl Streaming {
         let mut out = Vec::new();
         if let Some(block) = self.parser.finish() {
             self.block(block, &mut out).await;
+        }
+        if !self.answering.goes_on_now() {
+            self.let_go(&mut out);
         }
         let reported = &self.answering.reported;
         if reported.failed {
@@ -128,6 +132,13 @@ impl Streaming {
         out
     }
 
+    /// Text that was held back and is no call after all.
+    fn let_go(&mut self, out: &mut Vec<u8>) {
+        if let Some(chunk) = self.answering.filter.left() {
+            out.extend_from_slice(format!("data: {chunk}\n\n").as_bytes());
+        }
+    }
+
     fn end(&mut self, end: End) {
         self.over = true;
         self.answering.finish(end);
@@ -135,10 +146,13 @@ impl Streaming {
 
     /// The event that ends a stream which must not look complete.
     fn broken(&mut self, why: &str) -> Vec<u8> {
+        // A blank line first: the server may have stopped in the middle of an event.
+        let mut out = b"\n\n".to_vec();
+        self.let_go(&mut out);
         self.end(End::Failed(why.to_owned()));
         let error =
             json!({"error": {"message": why, "type": "upstream_error", "param": null, "code": "upstream_died"}});
-        // A blank line first: the server may have stopped in the middle of an event.
-        format!("\n\ndata: {error}\n\n").into_bytes()
+        out.extend_from_slice(format!("data: {error}\n\n").as_bytes());
+        out
     }
 }

@@ -4,6 +4,7 @@ pub(crate) mod chat;
 pub(crate) mod fake;
 pub(crate) mod http;
 pub(crate) mod proxy;
+pub(crate) mod script;
 
 pub(crate) use chat::{Chat, Dice, MODEL, chat, faults, prose, text, tokens, tool};
 pub(crate) use fake::{Fake, Gate, Kind, Play, SUMMARY, Seen, chunk, sse_head, too_long, whole};

@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::apply::recall;
+use crate::apply::recall::{self, spoken};
 use crate::conversation::Tokens;
 
 /// A call of our tool, as the model wrote it.
@@ -52,6 +52,12 @@ pub(super) struct Filter {
     /// Text of this round is set apart from that before it.
     apart: bool,
     role_seen: bool,
+    /// Text that may still become a call of ours written as text.
+    held: String,
+    /// Whether text of this round can be such a call at all: nothing else was said before.
+    listens: bool,
+    /// Whether the model may call it.
+    may_call: bool,
     /// No further round follows.
     last: bool,
     finish: Option<String>,
@@ -59,8 +65,9 @@ pub(super) struct Filter {
 
 impl Filter {
     /// `apart`: whether text of two rounds may be set apart by a blank line; not where each token must be accounted for.
-    pub(super) fn new(apart: bool) -> Filter {
-        Filter { apart, ..Filter::default() }
+    /// `may_call`: whether text can be a call at all; not where the client wants none.
+    pub(super) fn new(apart: bool, may_call: bool) -> Filter {
+        Filter { apart, may_call, listens: may_call, ..Filter::default() }
     }
 
     /// Our calls of this round; `Some` where the round ended so that they can be answered.
@@ -107,7 +114,56 @@ impl Filter {
         self.earlier_text.push_str(&std::mem::take(&mut self.text));
         self.earlier_reasoning.push_str(&std::mem::take(&mut self.reasoning));
         self.calls.clear();
+        self.held.clear();
+        self.listens = self.may_call && !last;
         self.finish = None;
+    }
+
+    /// Holds back text while it may be a call of ours; what is known to be text is left in place. Returns whether anything
+    /// of the delta was changed.
+    fn listen(&mut self, delta: &mut Map<String, Value>, finished: bool) -> bool {
+        if !self.listens {
+            return false;
+        }
+        if let Some(text) = delta.get("content").and_then(Value::as_str) {
+            self.held.push_str(text);
+        }
+        // What the server takes for calls itself comes apart from the text.
+        let called = delta.get("tool_calls").and_then(Value::as_array).is_some_and(|c| !c.is_empty());
+        if !finished && !called && spoken::may_become(&self.held) {
+            let holds = delta.get("content").is_some_and(|t| t.as_str().is_some_and(|t| !t.is_empty()));
+            if holds {
+                delta.remove("content");
+            }
+            return holds;
+        }
+        self.listens = false;
+        let held = std::mem::take(&mut self.held);
+        let whole = finished && !called && self.calls.is_empty();
+        if let Some(all) = spoken::calls(&held).filter(|_| whole && self.finish.as_deref() != Some("length")) {
+            delta.remove("content");
+            for (index, arguments) in all.into_iter().enumerate() {
+                let call = Call { id: String::new(), name: recall::NAME.into(), arguments };
+                self.calls.push(Partial { index: index as u64, call, whose: Whose::Ours, held: Vec::new() });
+            }
+            return true;
+        }
+        let differs = delta.get("content").and_then(Value::as_str).unwrap_or("") != held;
+        if differs {
+            delta.insert("content".into(), held.into());
+        }
+        differs
+    }
+
+    /// What was held back, where the reply ends without a reason to stop.
+    pub(super) fn left(&mut self) -> Option<Value> {
+        self.listens = false;
+        let held = std::mem::take(&mut self.held);
+        self.text.push_str(&held);
+        let (id, created) = self.head.clone().unwrap_or_default();
+        let choice = json!({"index": 0, "delta": {"content": held}, "finish_reason": null});
+        let chunk = json!({"id": id, "object": "chat.completion.chunk", "created": created, "choices": [choice]});
+        (!held.is_empty()).then_some(chunk)
     }
 
     /// What the client may see of a chunk; `None` for nothing of it. The flag says whether it differs from what came.
@@ -166,6 +222,7 @@ impl Filter {
             changed = true;
         }
         self.role_seen |= delta.contains_key("role");
+        changed |= self.listen(delta, finished);
         if let Some(Value::String(text)) = delta.get_mut("content").filter(|t| **t != "") {
             if self.apart && self.text.is_empty() && needs_space(&self.earlier_text, text) {
                 self.earlier_text.push_str("\n\n");
@@ -357,140 +414,4 @@ pub(super) fn call_json(call: &Call) -> Value {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn chunk(delta: Value, finish: Value) -> Value {
-        json!({"id": "c", "created": 1, "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]})
-    }
-
-    fn part(index: usize, id: &str, name: &str, arguments: &str) -> Value {
-        let mut out = json!({"index": index, "function": {"arguments": arguments}});
-        if !id.is_empty() {
-            out["id"] = json!(id);
-        }
-        if !name.is_empty() {
-            out["function"]["name"] = json!(name);
-        }
-        out
-    }
-
-    /// What the client gets of some chunks: deltas and reasons to stop.
-    fn run(filter: &mut Filter, chunks: &[(Value, Value)]) -> Vec<Value> {
-        let seen = chunks.iter().filter_map(|(delta, finish)| filter.chunk(chunk(delta.clone(), finish.clone())));
-        seen.map(|(mut v, _)| {
-            let mut choice = v["choices"][0].take();
-            let (delta, finish) = (choice["delta"].take(), choice["finish_reason"].take());
-            if finish.is_null() { delta } else { json!([delta, finish]) }
-        })
-        .collect()
-    }
-
-    const OURS: &str = recall::NAME;
-
-    #[test]
-    fn streams_as_servers_write_them() {
-        let calls = |all: &[Value]| json!({"tool_calls": all});
-        let none = Value::Null;
-        type Case = (&'static str, Vec<(Value, Value)>, Vec<Value>, usize, bool);
-        let cases: Vec<Case> = vec![
-            (
-                "all in one chunk with the role",
-                vec![
-                    (json!({"role": "assistant", "tool_calls": [part(0, "a", OURS, "{}")]}), none.clone()),
-                    (json!({}), json!("tool_calls")),
-                ],
-                vec![json!({"role": "assistant"})],
-                1,
-                true,
-            ),
-            (
-                "another reason to stop, and text in the last chunk",
-                vec![(calls(&[part(0, "a", OURS, "{}")]), none.clone()), (json!({"content": "x"}), json!("stop"))],
-                vec![json!({"content": "x"})],
-                1,
-                true,
-            ),
-            (
-                "every call is number 0",
-                vec![
-                    (calls(&[part(0, "a", OURS, "{}")]), none.clone()),
-                    (calls(&[part(0, "b", "run", "{}")]), none.clone()),
-                    (calls(&[part(0, "", "", "}")]), none.clone()),
-                    (json!({}), json!("tool_calls")),
-                ],
-                vec![calls(&[part(0, "b", "run", "{}")]), calls(&[part(0, "", "", "}")]), json!([{}, "tool_calls"])],
-                1,
-                false,
-            ),
-            (
-                "names in pieces, calls interleaved",
-                vec![
-                    (calls(&[part(0, "a", "windowsill_", ""), part(1, "b", "window", "")]), none.clone()),
-                    (calls(&[part(1, "", "_size", "{"), part(0, "", "recall", "{}")]), none.clone()),
-                    (calls(&[part(1, "", "", "}")]), none.clone()),
-                    (json!({}), json!("tool_calls")),
-                ],
-                vec![
-                    calls(&[part(0, "b", "window", ""), part(0, "", "_size", "{")]),
-                    calls(&[part(0, "", "", "}")]),
-                    json!([{}, "tool_calls"]),
-                ],
-                1,
-                false,
-            ),
-            (
-                "cut off in the middle of our call",
-                vec![(calls(&[part(0, "a", OURS, "{\"id")]), none.clone()), (json!({}), json!("length"))],
-                vec![json!([{}, "length"])],
-                0,
-                false,
-            ),
-            (
-                "a name that never comes",
-                vec![(calls(&[part(3, "a", "", "{}")]), none.clone()), (json!({}), json!("tool_calls"))],
-                vec![json!([{"tool_calls": [part(0, "a", "", "{}")]}, "tool_calls"])],
-                0,
-                false,
-            ),
-        ];
-        for (what, chunks, expect, ours, goes_on) in cases {
-            let mut filter = Filter::new(true);
-            assert_eq!(run(&mut filter, &chunks), expect, "{what}");
-            assert_eq!((filter.ours().len(), filter.goes_on()), (ours, goes_on), "{what}");
-        }
-    }
-
-    #[test]
-    fn rounds_read_as_one_reply() {
-        let mut filter = Filter::new(true);
-        let none = Value::Null;
-        run(&mut filter, &[(json!({"role": "assistant", "content": "Look."}), none.clone())]);
-        run(&mut filter, &[(json!({"tool_calls": [part(0, "a", OURS, "{}")]}), json!("tool_calls"))]);
-        assert!(filter.goes_on());
-        filter.next_round(12, false);
-        let second = [(json!({"role": "assistant", "content": ""}), none.clone()), (json!({"content": "42"}), none)];
-        assert_eq!(run(&mut filter, &second), [json!({"content": "\n\n42"})]);
-        let (last, changed) = filter
-            .chunk(json!({"id": "d", "created": 9, "choices": [], "usage": {"prompt_tokens": 90, "completion_tokens": 3, "total_tokens": 93}}))
-            .unwrap();
-        assert!(changed);
-        assert_eq!(last["id"], "c");
-        assert_eq!(last["usage"], json!({"prompt_tokens": 90, "completion_tokens": 15, "total_tokens": 105}));
-        assert_eq!(filter.message(), json!({"role": "assistant", "content": "Look.\n\n42"}));
-        // Where each token counts, nothing is put between.
-        let mut exact = Filter::new(false);
-        run(&mut exact, &[(json!({"content": "a"}), Value::Null)]);
-        exact.next_round(1, false);
-        assert_eq!(run(&mut exact, &[(json!({"content": "b"}), Value::Null)]), [json!({"content": "b"})]);
-    }
-
-    #[test]
-    fn whole_replies_that_are_none_pass() {
-        for odd in [json!([]), json!({}), json!({"choices": []}), json!({"choices": [{"text": "x"}]}), json!(7)] {
-            assert!(Filter::new(true).whole(odd.clone()).is_none(), "{odd}");
-        }
-        let plain = json!({"id": "c", "choices": [{"finish_reason": "stop", "message": {"role": "assistant", "content": "x"}}]});
-        assert_eq!(Filter::new(true).whole(plain.clone()), Some((plain, false)));
-    }
-}
+mod tests;

@@ -1,120 +1,11 @@
 //! The recall tool: offered once something left the prompt, answered within the reply, never seen by the client.
 
+mod spoken;
+
 use serde_json::{Value, json};
 
+use super::support::script::*;
 use super::support::*;
-
-const TOOL: &str = "windowsill_recall";
-
-/// Something that stands in the middle of a result that is evicted when it arrives, and in no preview of it.
-const NEEDLE: &str = "the vault opens at quarter past nine with lever Zanzibar";
-
-/// A result too large for the window, the needle in its middle.
-fn large(seed: u64) -> String {
-    format!("{}\n{NEEDLE}\n{}", prose(seed, 9_000), prose(seed + 50, 9_000))
-}
-
-/// A request whose result is evicted.
-fn evicted() -> Chat {
-    chat().system("s").user("Read it.").tools().step(1, &large(3))
-}
-
-/// The record's id that a forwarded request names.
-fn id_in(seen: &Seen) -> String {
-    super::record::ids(&seen.body).into_iter().next().expect("a pointer stands in the prompt")
-}
-
-fn tools_of(seen: &Seen) -> Vec<String> {
-    let body = seen.json();
-    let name = |t: &Value| t["function"]["name"].as_str().unwrap_or("").to_owned();
-    body["tools"].as_array().map(|all| all.iter().map(name).collect()).unwrap_or_default()
-}
-
-/// How a scripted model answers a round.
-#[derive(Clone)]
-enum Says {
-    /// Text, and calls as (id, name, arguments).
-    Turn(&'static str, Vec<(&'static str, String, String)>),
-    /// This, as it is.
-    Raw(u16, Value),
-}
-
-fn call(arguments: Value) -> (&'static str, String, String) {
-    ("call_r", TOOL.into(), arguments.to_string())
-}
-
-fn turn(text: &'static str, calls: Vec<(&'static str, String, String)>) -> Says {
-    Says::Turn(text, calls)
-}
-
-fn event(delta: Value, finish: Value) -> Value {
-    json!({"id": "c9", "object": "chat.completion.chunk", "created": 7, "model": MODEL,
-        "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]})
-}
-
-/// The bytes of an event stream that says it; the arguments of calls in pieces.
-fn stream(seen: &Seen, round: usize, text: &str, calls: &[(&str, String, String)]) -> String {
-    let mut all = vec![event(json!({"role": "assistant", "content": null}), Value::Null)];
-    for piece in text.split_inclusive(' ') {
-        all.push(event(json!({"content": piece}), Value::Null));
-    }
-    for (i, (id, name, arguments)) in calls.iter().enumerate() {
-        let head = json!({"index": i, "id": id, "type": "function", "function": {"name": name, "arguments": ""}});
-        all.push(event(json!({"tool_calls": [head]}), Value::Null));
-        for piece in arguments.as_bytes().chunks(5).map(String::from_utf8_lossy) {
-            all.push(event(json!({"tool_calls": [{"index": i, "function": {"arguments": piece}}]}), Value::Null));
-        }
-    }
-    all.push(event(json!({}), json!(if calls.is_empty() { "stop" } else { "tool_calls" })));
-    let body = seen.json();
-    if body["stream_options"]["include_usage"] == true {
-        let prompt = tokens(&body);
-        all.push(json!({"id": "c9", "object": "chat.completion.chunk", "created": 7, "model": MODEL, "choices": [],
-            "usage": {"prompt_tokens": prompt, "completion_tokens": 10, "total_tokens": prompt + 10}}));
-    }
-    let events: String = all
-        .into_iter()
-        .map(|mut e| {
-            e["id"] = json!(format!("c{round}"));
-            format!("data: {e}\n\n")
-        })
-        .collect();
-    format!(": ping\n\n{events}data: [DONE]\n\n")
-}
-
-fn whole_reply(seen: &Seen, round: usize, text: &str, calls: &[(&str, String, String)]) -> Value {
-    let prompt = tokens(&seen.json());
-    let mut message = json!({"role": "assistant", "content": text});
-    if !calls.is_empty() {
-        let call = |(id, name, arguments): &(&str, String, String)| json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}});
-        message["tool_calls"] = calls.iter().map(call).collect();
-    }
-    json!({"id": format!("c{round}"), "object": "chat.completion", "created": 7, "model": MODEL,
-        "choices": [{"index": 0, "finish_reason": if calls.is_empty() { "stop" } else { "tool_calls" }, "message": message}],
-        "usage": {"prompt_tokens": prompt, "completion_tokens": 10, "total_tokens": prompt + 10}})
-}
-
-/// Has the model answer its main requests from now on with these, one after the other; `write` bytes at once.
-fn scripted(fake: &Fake, write: usize, says: impl Fn(usize, &Seen) -> Says + Send + Sync + 'static) {
-    let round = std::sync::atomic::AtomicUsize::new(0);
-    fake.script(move |seen| {
-        if !seen.is_main() {
-            return Play::Usual;
-        }
-        let n = round.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
-        match says(n, seen) {
-            Says::Raw(status, value) => Play::Json(status, value),
-            Says::Turn(text, calls) if seen.json()["stream"] == true => {
-                let bytes = stream(seen, n, text, &calls);
-                let mut pieces = vec![sse_head()];
-                pieces.extend(bytes.as_bytes().chunks(write).map(chunk));
-                pieces.push(b"0\r\n\r\n".to_vec());
-                Play::Pieces(pieces)
-            }
-            Says::Turn(text, calls) => Play::Json(200, whole_reply(seen, n, text, &calls)),
-        }
-    });
-}
 
 /// A reply as an OpenAI SDK reads it.
 #[derive(Debug, Default, PartialEq)]
@@ -309,7 +200,7 @@ fn a_call_is_answered_within_the_reply_however_it_is_cut() {
         let mine = fake.last().messages();
         assert_eq!(mine[..last.len()], last[..]);
         assert_eq!(mine.len(), last.len() + 2);
-        let again = next.assistant("Welcome.").user("Bye.");
+        let again = next.clone().assistant("Welcome.").user("Bye.");
         proxy.chat(&again).ok();
         assert_eq!(fake.last().messages()[..mine.len()], mine[..]);
         proxy.eventually("/windowsill/events", |e| {
@@ -319,6 +210,25 @@ fn a_call_is_answered_within_the_reply_however_it_is_cut() {
         });
         assert!(proxy.get("/metrics").text().contains("windowsill_requests"));
     }
+}
+
+#[test]
+fn what_was_recalled_counts_as_part_of_the_prefix() {
+    let (fake, proxy, sent, id) = started(Kind::LlamaServer, "");
+    scripted(&fake, 1 << 20, move |n, _| match n {
+        0 => turn("", vec![call(json!({"id": id, "limit": 40}))]),
+        _ => turn("At nine.", vec![]),
+    });
+    proxy.chat(&sent).ok();
+    let held = u64::from(tokens(&fake.last().json()));
+    proxy.chat(&sent.assistant("At nine.").user("Thanks.")).ok();
+    let events = proxy.eventually("/windowsill/events", |e| e["events"].to_string().matches("\"main\"").count() == 3);
+    let last = events["events"].as_array().unwrap().iter().rev().find(|e| e["data"]["role"] == "main").unwrap();
+    let prefix = &last["data"]["prefix"];
+    assert_eq!(prefix["lost"], 0, "{prefix}");
+    // Its messages are estimated, which errs high.
+    let tokens = prefix["tokens"].as_u64().unwrap();
+    assert!(tokens * 20 >= held * 17, "{tokens} of {held}");
 }
 
 #[test]

@@ -1,0 +1,87 @@
+//! OpenAI's own SDKs, Python and JavaScript, read the replies in which windowsill answers calls of its own: streamed chunk by
+//! chunk, with the SDK's helper, and whole. The server is scripted, so that the calls come for certain.
+
+use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use serde_json::{Value, json};
+
+use crate::fakes::script::{TOOL, call, evicted, id_in, scripted, turn};
+use crate::fakes::{Fake, Kind, TestProxy, tokens};
+use crate::support::say;
+use crate::support::servers::place;
+
+/// Runs a script of `tests/sdk` on a request.
+fn ask(sdk: &str, proxy: &TestProxy, request: &Value, how: &str) -> Value {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("request.json");
+    std::fs::write(&file, request.to_string()).unwrap();
+    let script = |name: &str| format!("{}/tests/sdk/{name}", env!("CARGO_MANIFEST_DIR"));
+    let mut command = match sdk {
+        "python" => {
+            let mut python = Command::new(place("WINDOWSILL_SDK_PYTHON"));
+            python.arg(script("ask.py"));
+            python
+        }
+        _ => {
+            let mut node = Command::new("node");
+            node.arg(script("ask.mjs")).env("WINDOWSILL_SDK_JS", place("WINDOWSILL_SDK_JS"));
+            node
+        }
+    };
+    let done = command.arg(format!("http://{}/v1", proxy.address)).arg(&file).arg(how).output().unwrap();
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success(), "{sdk}, {how}: {said}");
+    serde_json::from_slice(&done.stdout).unwrap_or_else(|e| panic!("{sdk}, {how}: {e}: {said}"))
+}
+
+#[test]
+fn the_openai_sdks_read_replies_with_recalls_in_them() {
+    let fake = Fake::start(Kind::LlamaServer, 8192);
+    let proxy = TestProxy::before(&fake);
+    let first = evicted();
+    assert_eq!(proxy.chat(&first).ok().action(), "evict");
+    let id = id_in(&fake.last());
+    let request = first.assistant("Done; what is next?").user("When does the vault open?").value();
+    let written: &'static str =
+        format!("<tool_call>{{\"name\": \"{TOOL}\", \"arguments\": {{\"id\": \"{id}\"}}}}</tool_call>").leak();
+    let own = || ("call_7", "read_file".to_owned(), json!({"path": "src/a.rs"}).to_string());
+    for sdk in ["python", "javascript"] {
+        for how in ["create", "events", "whole"] {
+            for (what, text, rounds) in [
+                ("a call", "Let me look.\n\nAt nine.", 2),
+                ("a call as text", "At nine.", 2),
+                ("mixed calls", "Both.", 1),
+                ("no call", "Well.", 1),
+            ] {
+                let id = id.clone();
+                let seen = AtomicUsize::new(0);
+                fake.clear();
+                scripted(&fake, 7, move |_, _| match (what, seen.fetch_add(1, Ordering::SeqCst)) {
+                    ("a call", 0) => turn("Let me look.", vec![call(json!({"id": id}))]),
+                    ("a call as text", 0) => turn(written, vec![]),
+                    ("mixed calls", _) => turn("Both.", vec![call(json!({"id": id})), own()]),
+                    ("no call", _) => turn("Well.", vec![]),
+                    _ => turn("At nine.", vec![]),
+                });
+                let got = ask(sdk, &proxy, &request, how);
+                let name = format!("{sdk}, {how}, {what}: {got}");
+                assert_eq!((got["text"].as_str(), fake.count()), (Some(text), rounds), "{name}");
+                assert_eq!(got["ids"], json!(["c0"]), "one reply has one id: {name}");
+                let (calls, finish) = match what {
+                    "mixed calls" => (
+                        json!([{"id": "call_7", "name": "read_file", "arguments": "{\"path\":\"src/a.rs\"}"}]),
+                        "tool_calls",
+                    ),
+                    _ => (json!([]), "stop"),
+                };
+                assert_eq!((&got["calls"], &got["finish"]), (&calls, &json!(finish)), "{name}");
+                let prompt = u64::from(tokens(&fake.last().json()));
+                let wrote = 10 * rounds as u64;
+                assert_eq!(got["usage"], json!([prompt, wrote, prompt + wrote]), "{name}");
+                assert!(!got.to_string().contains("windowsill"), "{name}");
+            }
+        }
+        say(&format!("{sdk}: all read"));
+    }
+}
