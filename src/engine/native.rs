@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 
 use super::VocabularyError;
 use super::header::{self, Header, HeaderError};
-use super::pieces::{Cuts, Special};
+use super::pieces::{Cuts, Special, c_space};
 use super::soft::{self, Soft};
 use crate::conversation::{Digest, Tokens};
 
@@ -53,6 +53,8 @@ pub struct Vocabulary {
     /// SentencePiece without any word that holds a line break: tokens the space put before a text takes. Such a
     /// vocabulary may be counted line by line.
     lines: Option<Tokens>,
+    /// Special tokens that swallow the white space behind them.
+    swallow: Vec<String>,
     /// Where pieces may be cut further.
     soft: Soft,
     /// Tokens of short parts.
@@ -98,13 +100,14 @@ impl Vocabulary {
         let vocab = model.vocab();
         let specials = specials(&vocab);
         let cuts = Cuts::new(&specials);
+        let swallow = specials.iter().filter(|s| s.strips_right).map(|s| s.text.clone()).collect();
         let lines = by_lines(&vocab, &header, &specials);
         let soft = Soft::of(&header.tokenizer, &header.pre, &specials);
         let (bos, eos) = (piece(&vocab, vocab.bos()), piece(&vocab, vocab.eos()));
         let enders =
             vocab.tokens().filter(|t| vocab.is_eog(*t)).map(|t| piece(&vocab, t)).filter(|t| !t.is_empty()).collect();
         let counted = Mutex::new(LruCache::new(NonZeroUsize::new(REMEMBERED).expect("not zero")));
-        Ok(Vocabulary { cuts, lines, soft, words: Mutex::default(), bos, eos, enders, counted, header, model })
+        Ok(Vocabulary { cuts, lines, swallow, soft, words: Mutex::default(), bos, eos, enders, counted, header, model })
     }
 
     /// The tokens of a prompt, as llama-server counts them: its own special tokens are read as such wherever they stand,
@@ -210,13 +213,22 @@ impl Vocabulary {
         let mut total: Tokens = 0;
         let mut from = 0;
         while from < text.len() {
-            let near = (from + CHUNK).min(text.len());
-            let end = memchr::memchr(b'\n', &text.as_bytes()[near..]).map_or(text.len(), |at| near + at);
+            let end = self.line_break(text, from + CHUNK);
             let counted = Tokens::try_from(tokens(vocab, &text[from..end], false).len()).unwrap_or(Tokens::MAX);
             total = total.saturating_add(if from == 0 { counted } else { counted.saturating_sub(prefix) });
             from = end;
         }
         total
+    }
+
+    /// The first line break at or behind `near` that no special token before it swallows; the end where there is none.
+    fn line_break(&self, text: &str, near: usize) -> usize {
+        let breaks = memchr::memchr_iter(b'\n', text.as_bytes().get(near..).unwrap_or_default()).map(|at| near + at);
+        let swallowed = |at: &usize| {
+            let before = text[..*at].trim_end_matches(|c: char| u8::try_from(c).is_ok_and(c_space));
+            self.swallow.iter().any(|special| before.ends_with(special.as_str()))
+        };
+        breaks.into_iter().find(|at| !swallowed(at)).unwrap_or(text.len())
     }
 
     /// The model's chat template.

@@ -115,7 +115,7 @@ fn contained<'a>(candidates: &[&'a Special], specials: &[Special]) -> HashSet<&'
 }
 
 /// White space as C's `isspace` has it, which llama.cpp strips by.
-fn c_space(b: u8) -> bool {
+pub(super) fn c_space(b: u8) -> bool {
     matches!(b, b' ' | 0x09..=0x0D)
 }
 

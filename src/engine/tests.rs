@@ -210,6 +210,18 @@ fn confusing() -> impl Strategy<Value = String> {
     prop::collection::vec(part, 0..24).prop_map(|parts| parts.concat())
 }
 
+/// A line break that a special token swallows is no place to cut.
+#[test]
+fn a_cut_is_never_behind_a_token_that_swallows_what_follows() {
+    let all: Vec<Vocabulary> = vocabularies().iter().map(|f| Vocabulary::load(f).unwrap()).collect();
+    for v in &all {
+        for words in 2020..2060 {
+            let text = format!("{}<|user|> \n\n{}", "a ".repeat(words), "b\n".repeat(1100));
+            assert_eq!(v.count(&text) as usize, v.tokenize(&text).len(), "{v:?}, {words}");
+        }
+    }
+}
+
 #[test]
 fn counting_in_pieces_is_counting_the_whole() {
     let all: Vec<Vocabulary> = vocabularies().iter().map(|f| Vocabulary::load(f).unwrap()).collect();
