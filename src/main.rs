@@ -362,6 +362,8 @@ fn context(config: &Config, id: Option<&str>, json: bool) -> Result<ExitCode, Fa
         return Ok(ExitCode::SUCCESS);
     }
     let percent = |state: &Value| state["pressure"].as_f64().map_or("-".into(), |p| format!("{:.0}%", p * 100.0));
+    // As text: a JSON value knows nothing of widths.
+    let number = |value: &Value| value.as_u64().map_or("-".to_owned(), |n| n.to_string());
     let mut page = String::new();
     if let Some(rows) = report["conversations"].as_array() {
         page += &format!(
@@ -372,8 +374,8 @@ fn context(config: &Config, id: Option<&str>, json: bool) -> Result<ExitCode, Fa
             page += &format!(
                 "{:<18}{:>9}{:>10}{:>9}  {:<20} {}\n",
                 row["id"].as_str().unwrap_or(""),
-                row["messages"],
-                row["state"]["prompt_tokens"],
+                number(&row["messages"]),
+                number(&row["state"]["prompt_tokens"]),
                 percent(&row["state"]),
                 row["model"].as_str().unwrap_or(""),
                 row["title"].as_str().unwrap_or("")

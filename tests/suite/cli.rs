@@ -135,7 +135,14 @@ fn context_and_recall_read_the_record_while_it_is_written() {
     assert_eq!(listed["conversations"][0]["id"], id.as_str());
     let one = document(&proxy.cli(&["context", &id[..8], "--json"]));
     assert_eq!((one["id"].as_str(), one["state"]["window"].as_u64()), (Some(id.as_str()), Some(4096)));
-    assert!(stdout(&proxy.cli(&["context"])).contains(&id));
+    let table = stdout(&proxy.cli(&["context"]));
+    let row = table.lines().find(|line| line.starts_with(&id)).unwrap();
+    let head = table.lines().next().unwrap();
+    assert_eq!(
+        row.find('%').unwrap() + 1,
+        head.find("PRESSURE").unwrap() + "PRESSURE".len(),
+        "columns stand in line:\n{table}"
+    );
     assert!(stdout(&proxy.cli(&["context", &id])).contains("evict"));
     code(&proxy.cli(&["context", "nonesuch"]), 1);
 
