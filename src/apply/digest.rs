@@ -12,6 +12,7 @@ use super::brief;
 use super::preview::clean::sanitize;
 use super::preview::fit::largest;
 use super::preview::{self, Call, Pointer, plural, size};
+pub use super::summarizer::Answer;
 use super::summarizer::exchange;
 use crate::conversation::Tokens;
 use crate::upstream::{ChatOptions, Upstream};
@@ -53,17 +54,6 @@ pub struct Job<'a> {
     pub theirs: &'a (dyn Fn(&str) -> Tokens + Send + Sync),
     /// The longest it may take.
     pub limit: Duration,
-}
-
-/// What came of it.
-#[derive(Debug, Clone)]
-pub struct Answer {
-    /// The digest under its marker; `None` when there is nothing of use.
-    pub text: Option<String>,
-    /// The reply as it came, for its figures.
-    pub reply: Bytes,
-    /// In a few words: how it went.
-    pub how: String,
 }
 
 /// Asks for a digest.

@@ -74,7 +74,7 @@ pub struct Job<'a> {
 /// What came of it.
 #[derive(Debug, Clone)]
 pub struct Answer {
-    /// The brief's text, judged and cleaned; `None` when the model wrote nothing of use.
+    /// What the model wrote, judged and cleaned; `None` when that is of no use.
     pub text: Option<String>,
     /// The reply as it came, for its figures.
     pub reply: Bytes,

@@ -112,11 +112,12 @@ impl App {
             Ok(window) => window,
             Err(_) => return nothing("its server does not answer".into()),
         };
+        let id_slot = self.slots(other, model, None).await.spare;
         let job = Job {
             upstream: other,
             model,
             headers: &self.outgoing(from_client),
-            options: ChatOptions { num_ctx: window.set, ..ChatOptions::default() },
+            options: ChatOptions { num_ctx: window.set, id_slot },
             window: window.tokens.unwrap_or(SMALL_WINDOW),
             text,
             call: crate::apply::call(&draft.request.conversation, at),

@@ -168,6 +168,15 @@ fn context_and_recall_read_the_record_while_it_is_written() {
     assert_eq!(hits["hits"][0]["conversation"], id.as_str());
     let at = format!("{id}:0");
     assert_eq!(serde_json::from_slice::<Value>(&proxy.cli(&["recall", &at]).stdout).unwrap(), sent.messages[1]);
+    // Some messages in a row, by command line and HTTP alike; numbers that are not there are told.
+    let range = format!("{id}:0-2");
+    let said = stdout(&proxy.cli(&["recall", &range]));
+    assert!(said.contains("Let us plan the garden.") && said.contains(original.trim()), "{said}");
+    assert!(!said.contains("And what about item 0?"), "no message more: {said}");
+    assert_eq!(proxy.get(&format!("/windowsill/records/{range}")).ok().text().trim(), said.trim());
+    let out = proxy.cli(&["recall", &format!("{id}:900-905")]);
+    code(&out, 1);
+    assert!(String::from_utf8_lossy(&out.stderr).contains("has messages 0 to"), "{out:?}");
     let out = proxy.cli(&["recall", "zzz-nowhere-zzz"]);
     code(&out, 1);
     let json = proxy.cli(&["recall", "zzz-nowhere-zzz", "--json"]);

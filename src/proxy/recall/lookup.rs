@@ -73,7 +73,8 @@ impl App {
             Asked::Search(..) => "query",
             Asked::Unclear => "unclear",
         };
-        let answer = match lookup.answer(asked) {
+        // A search may take a while in a large record; the other requests of this thread go on meanwhile.
+        let answer = match tokio::task::block_in_place(|| lookup.answer(asked)) {
             Ok(answer) => answer,
             Err(e) => {
                 warn!(conversation = %prepared.id, error = %e, "the record cannot be read for the model");
