@@ -2,7 +2,7 @@
 //! counts is the tokens evaluated in all kinds of session alike, as long as as much is known at the end.
 
 use windowsill::conversation::Tokens;
-use windowsill::plan::Policy;
+use windowsill::plan::{KeepRecent, Policy};
 use windowsill::store::Store;
 
 use super::policy;
@@ -27,7 +27,7 @@ const THRESHOLDS: [Threshold; 5] = [
     ("clear_to", &[0.2, 0.3, 0.4, 0.5], |p, v| p.clear_to = v),
     ("summarize_at", &[0.65, 0.75, 0.85, 0.95], |p, v| p.summarize_at = v),
     ("summarize_to", &[0.2, 0.3, 0.4, 0.45, 0.55], |p, v| p.summarize_to = v),
-    ("keep_recent", &[2.0, 4.0, 6.0, 8.0], |p, v| p.keep_recent = v as usize),
+    ("keep_recent", &[2.0, 4.0, 6.0, 8.0], |p, v| p.keep_recent = KeepRecent::Messages(v as usize)),
 ];
 
 /// A policy with some thresholds set, as in `clear_at=0.7,keep_recent=4`.
@@ -88,11 +88,11 @@ pub(crate) fn table(window: Tokens, kinds: Vec<(&'static str, Vec<&Session>)>, b
     names.iter().for_each(|name| print!("{name:>11}"));
     println!();
     for (rank, at) in order.iter().take(SHOWN).enumerate() {
-        sweep.tried[*at].print(&format!("{}", rank + 1));
+        sweep.tried[*at].print(&format!("{}", rank + 1), window);
     }
     for (name, at) in profiles {
         let rank = order.iter().position(|i| *i == at).map_or("-".to_owned(), |r| (r + 1).to_string());
-        sweep.tried[at].print(&format!("{name} {rank}"));
+        sweep.tried[at].print(&format!("{name} {rank}"), window);
     }
 }
 
@@ -152,8 +152,9 @@ impl Sweep<'_> {
 }
 
 impl Tried {
-    fn print(&self, name: &str) {
+    fn print(&self, name: &str, window: Tokens) {
         let Policy { clear_at, clear_to, summarize_at, summarize_to, keep_recent, .. } = self.policy;
+        let keep_recent = keep_recent.messages(window);
         print!(
             "{name:<9}{clear_at:>9.2}{clear_to:>9.2}{summarize_at:>9.2}{summarize_to:>9.2}{keep_recent:>8}{:>8.3}{:>6.0}%",
             self.cost,

@@ -3,7 +3,7 @@
 //! A setting is one line in `settings!` and one in `config.toml`. No layer is read twice, and none is ever changed.
 
 use crate::conversation::Tokens;
-use crate::plan::{Policy, Size, Strategy, TemplateFacts};
+use crate::plan::{KeepRecent, Policy, Size, Strategy, TemplateFacts};
 
 use super::file::Layer;
 use super::problem::Problem;
@@ -84,7 +84,7 @@ settings! {
     /// Pressure that folding goes down to.
     summarize_to: f64 = read::share, f64::to_string;
     /// Newest messages that are neither cleared nor folded.
-    keep_recent: usize = read::messages, usize::to_string;
+    keep_recent: KeepRecent = read::keep_recent, read::show_keep_recent;
     /// Names of tools whose results stay.
     never_clear: Vec<String> = read::names, |names: &Vec<String>| format!("{names:?}");
     /// What to do when clearing is not enough.

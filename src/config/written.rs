@@ -4,7 +4,7 @@
 //! place; [`Written::read`] puts those around the sentence.
 
 use crate::conversation::Tokens;
-use crate::plan::{Size, Strategy};
+use crate::plan::{KeepRecent, Size, Strategy};
 
 use super::problem::{Problem, near};
 
@@ -230,9 +230,22 @@ pub(crate) fn brief_tokens(value: &Value) -> Result<Tokens, String> {
     whole(value, 16, MOST_TOKENS, "tokens").map(|n| n as Tokens)
 }
 
-/// Messages, at least 1: the newest is never rewritten anyway.
-pub(crate) fn messages(value: &Value) -> Result<usize, String> {
-    whole(value, 1, 1_000_000, "messages").map(|n| n as usize)
+/// `"auto"`, or messages, at least 1: the newest is never rewritten anyway.
+pub(crate) fn keep_recent(value: &Value) -> Result<KeepRecent, String> {
+    match value.text() {
+        Some(text) if text.trim().eq_ignore_ascii_case("auto") => Ok(KeepRecent::ByWindow),
+        _ => whole(value, 1, 1_000_000, "messages")
+            .map(|n| KeepRecent::Messages(n as usize))
+            .map_err(|wanted| format!("{wanted}, or \"auto\"")),
+    }
+}
+
+/// How that is written.
+pub(crate) fn show_keep_recent(keep: &KeepRecent) -> String {
+    match keep {
+        KeepRecent::ByWindow => "auto".to_owned(),
+        KeepRecent::Messages(n) => n.to_string(),
+    }
 }
 
 /// Bytes of a request body.

@@ -13,7 +13,7 @@ pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
     if sheet.total() <= sheet.lines.clear_at {
         return None;
     }
-    let recent = sheet.recent(sheet.policy.keep_recent);
+    let recent = sheet.recent(sheet.keep_recent());
     if sheet.total() <= sheet.lines.limit {
         let (lines, total) = (sheet.lines, sheet.total());
         // Where folding may wait for the wall, so may clearing.
@@ -51,7 +51,7 @@ struct Instead {
 }
 
 fn fold_instead(sheet: &mut Sheet<'_>) -> Option<Instead> {
-    let fold = summarize::choose(sheet, sheet.policy.keep_recent, sheet.lines.summarize_to)?;
+    let fold = summarize::choose(sheet, sheet.keep_recent(), sheet.lines.summarize_to)?;
     let total = sheet.total();
     let old = sheet.fold.replace(fold.clone());
     let freed = total.saturating_sub(sheet.total());

@@ -2,7 +2,7 @@
 //! refusal taught, and harder.
 
 use super::facts::Facts;
-use super::policy::Policy;
+use super::policy::{KeepRecent, Policy};
 use crate::conversation::Tokens;
 
 /// What a refusal taught.
@@ -59,10 +59,10 @@ pub fn scale(facts: &mut Facts, factor: f64) {
 
 /// The policy for the second try: less is kept, and nothing waits for a line or for a model. Where the refusal named
 /// neither window nor prompt there is nothing to aim at but "much less": half of it.
-pub fn policy(policy: &Policy, refusal: Refusal) -> Policy {
+pub fn policy(policy: &Policy, window: Tokens, refusal: Refusal) -> Policy {
     let share = if refusal.window.is_some() || refusal.prompt.is_some() { 1.0 } else { 0.5 };
     Policy {
-        keep_recent: policy.keep_recent / 2,
+        keep_recent: KeepRecent::Messages(policy.keep_recent.messages(window) / 2),
         clear_at: policy.clear_at / 2.0,
         clear_to: policy.clear_to.min(policy.clear_at / 2.0) * share,
         summarize_at: policy.summarize_at / 2.0,

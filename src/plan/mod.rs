@@ -21,7 +21,7 @@ use std::fmt;
 
 pub use budget::{Lines, output_reserved};
 pub use facts::{Cost, Facts, Regions};
-pub use policy::{Policy, Size, Strategy, TemplateFacts};
+pub use policy::{KeepRecent, Policy, Size, Strategy, TemplateFacts};
 
 use crate::conversation::edit::Rule;
 use crate::conversation::{Conversation, Tokens};

@@ -33,6 +33,30 @@ impl Size {
     }
 }
 
+/// How many of the newest messages are neither cleared nor folded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeepRecent {
+    /// As many as came out best at the window: 6, and 4 from 16,384 tokens on (docs/cache-economics.md).
+    ByWindow,
+    /// This many.
+    Messages(usize),
+}
+
+impl KeepRecent {
+    /// From this window on fewer messages are kept (tokens): what four messages hold is enough to go on with there, and
+    /// each more is evaluated again by every rewrite.
+    const LARGE: Tokens = 16_384;
+
+    /// Messages at a window of `window` tokens.
+    pub fn messages(self, window: Tokens) -> usize {
+        match self {
+            KeepRecent::Messages(n) => n,
+            KeepRecent::ByWindow if window < Self::LARGE => 6,
+            KeepRecent::ByWindow => 4,
+        }
+    }
+}
+
 /// Facts about a model's chat template that decide which shapes of conversation it accepts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TemplateFacts {
@@ -68,7 +92,7 @@ pub struct Policy {
     /// Pressure that folding goes down to.
     pub summarize_to: f64,
     /// Newest messages that are neither cleared nor folded (whole steps).
-    pub keep_recent: usize,
+    pub keep_recent: KeepRecent,
     /// Names of tools whose results are never cleared or evicted.
     pub never_clear: Vec<String>,
     /// What to do when clearing is not enough.
@@ -88,7 +112,7 @@ impl Default for Policy {
             clear_to: 0.40,
             summarize_at: 0.85,
             summarize_to: 0.45,
-            keep_recent: 6,
+            keep_recent: KeepRecent::ByWindow,
             never_clear: Vec::new(),
             strategy: Strategy::Summarize,
             summary_max_tokens: 1024,

@@ -142,6 +142,11 @@ impl<'a> Sheet<'a> {
         body[at].role == Role::Tool && (called.is_some_and(listed) || named.is_some_and(listed))
     }
 
+    /// How many of the newest messages the policy keeps.
+    pub(super) fn keep_recent(&self) -> usize {
+        self.policy.keep_recent.messages(self.facts.window)
+    }
+
     /// First message of the newest `messages` messages, moved back to the border of a unit; at least the newest unit, for
     /// what nobody has seen yet is no history.
     pub(super) fn recent(&self, messages: usize) -> usize {

@@ -26,7 +26,7 @@ pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
     if can_wait && !at_wall {
         return None;
     }
-    let fold = choose(sheet, sheet.policy.keep_recent, sheet.lines.summarize_to)?;
+    let fold = choose(sheet, sheet.keep_recent(), sheet.lines.summarize_to)?;
     let old = sheet.fold.replace(fold.clone());
     let freed = total - sheet.total().min(total);
     let again = sheet.evaluated_again(fold.from) + fold.brief;

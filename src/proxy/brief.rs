@@ -2,6 +2,7 @@
 //! made, asked for where nothing else is left. How it is made between requests: [`super::ahead`].
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use http::HeaderMap;
@@ -89,8 +90,12 @@ impl App {
         window: Tokens,
     ) -> Option<Arc<str>> {
         if let Some(making) = self.lives.with(id, |l| l.making.clone()) {
-            let mut over = making.over;
-            let _ = tokio::time::timeout(WAIT, over.wait_for(|over| *over)).await;
+            // One that was not begun yet is not waited for: the pause before it may be long, and it gives way to requests.
+            if making.asking.load(Ordering::Relaxed) {
+                let mut over = making.over;
+                let _ = tokio::time::timeout(WAIT, over.wait_for(|over| *over)).await;
+            }
+            self.stop_making(id);
         }
         let ready = self.lives.with(id, |l| l.brief.clone());
         if let Some(brief) = ready.filter(|b| b.covers >= 1 && chain.get(b.covers - 1) == Some(&b.chain)) {

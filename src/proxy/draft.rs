@@ -47,6 +47,10 @@ pub(super) struct Draft<'a> {
     /// Where the window is known from.
     pub(super) source: String,
     pub(super) warnings: Vec<String>,
+    /// What a model wrote for the fold, if anything, once one was asked.
+    pub(super) written: Option<Option<Arc<str>>>,
+    /// Digests by message, once they were asked for.
+    pub(super) digests: Option<HashMap<usize, String>>,
 }
 
 /// A view that was drafted, with its bytes and size.
@@ -112,8 +116,6 @@ impl App {
     ) -> Result<Drafted, Error> {
         let request = Arc::clone(&draft.request);
         let conversation = &request.conversation;
-        let mut written: Option<Option<Arc<str>>> = None;
-        let mut digests: Option<HashMap<usize, String>> = None;
         let slack = facts.slack;
         let mut round = 0;
         loop {
@@ -131,45 +133,10 @@ impl App {
                 facts.output_reserved = least;
                 continue;
             }
-            let asks = plan.actions.iter().any(|a| matches!(a, Action::Fold { ask_model: true, .. }));
-            if asks && written.is_none() && attempt == Attempt::First {
-                written = Some(
-                    self.written(
-                        draft.upstream,
-                        &draft.held,
-                        draft.id,
-                        &draft.old,
-                        &plan,
-                        chain,
-                        from_client,
-                        facts.window,
-                    )
-                    .await,
-                );
+            if attempt == Attempt::First {
+                self.ask_models(draft, &plan, chain, from_client, facts.window).await;
             }
-            if !asks && attempt == Attempt::First {
-                // The client goes first; what was begun for later is begun again behind this reply.
-                self.stop_making(draft.id);
-            }
-            if digests.is_none() && attempt == Attempt::First {
-                digests = self.digests(draft, &plan, from_client).await;
-            }
-            let count = |text: &str| self.text_cost(draft, text);
-            let none = HashMap::new();
-            let applied = if plan.actions.is_empty() {
-                apply::Applied { view: draft.old.clone(), originals: Vec::new() }
-            } else {
-                apply::apply(&apply::Input {
-                    conversation,
-                    id: draft.id,
-                    plan: &plan,
-                    old: &draft.old,
-                    store: &self.store,
-                    count: &count,
-                    written: written.as_ref().and_then(|w| w.as_deref()),
-                    digests: digests.as_ref().unwrap_or(&none),
-                })?
-            };
+            let applied = self.applied(draft, &plan)?;
             let out = rewrite::rewrite(conversation, &applied.view, &draft.policy.template);
             let body = bytes_of(&request, &out);
             let planned = plan.after.prompt();
@@ -203,6 +170,48 @@ impl App {
             let more = tokens - planned.min(tokens);
             facts.slack = facts.slack.saturating_add(more + more / 8 + 8);
         }
+    }
+
+    /// Asks for what other models write for a plan: once, however often the request is planned.
+    async fn ask_models(
+        self: &Arc<Self>,
+        draft: &mut Draft<'_>,
+        plan: &Plan,
+        chain: &[Digest],
+        from_client: &HeaderMap,
+        window: Tokens,
+    ) {
+        let asks = plan.actions.iter().any(|a| matches!(a, Action::Fold { ask_model: true, .. }));
+        if !asks {
+            // The client goes first; what was begun for later is begun again behind this reply.
+            self.stop_making(draft.id);
+        } else if draft.written.is_none() {
+            let (upstream, held, old) = (draft.upstream, &draft.held, &draft.old);
+            let written = self.written(upstream, held, draft.id, old, plan, chain, from_client, window).await;
+            draft.written = Some(written);
+        }
+        if draft.digests.is_none() {
+            draft.digests = self.digests(draft, plan, from_client).await;
+        }
+    }
+
+    /// The view that a plan makes, with what was written for it.
+    fn applied(&self, draft: &Draft<'_>, plan: &Plan) -> Result<apply::Applied, Error> {
+        if plan.actions.is_empty() {
+            return Ok(apply::Applied { view: draft.old.clone(), originals: Vec::new() });
+        }
+        let count = |text: &str| self.text_cost(draft, text);
+        let none = HashMap::new();
+        Ok(apply::apply(&apply::Input {
+            conversation: &draft.request.conversation,
+            id: draft.id,
+            plan,
+            old: &draft.old,
+            store: &self.store,
+            count: &count,
+            written: draft.written.as_ref().and_then(|w| w.as_deref()),
+            digests: draft.digests.as_ref().unwrap_or(&none),
+        })?)
     }
 
     /// The room that a prompt leaves, by the server's own count, where it can count.

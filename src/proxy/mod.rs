@@ -12,6 +12,7 @@ mod doctor;
 mod draft;
 mod error;
 mod headers;
+mod history;
 mod live;
 mod machine;
 mod models;

@@ -8,8 +8,8 @@ use http::{HeaderMap, HeaderValue};
 use tracing::{debug, warn};
 
 use super::draft::{Draft, exact};
-use super::live::Ahead;
-use super::prefix::{Prefix, client_marks};
+use super::history::History;
+use super::prefix::Prefix;
 use super::{App, Error, headers};
 use crate::config::{ModelHints, Resolved};
 use crate::conversation::edit::View;
@@ -158,26 +158,8 @@ impl App {
         let policy = self.policy(&request.model, &window, headers::text(from_client, &headers::PROFILE));
         warnings.extend(policy.warning.clone());
         let repaired = self.repair(&mut request, &policy.policy)?;
-        let session = headers::text(from_client, &headers::SESSION);
-        let seed = format!("{}\n{}", session.as_deref().unwrap_or(""), request.model);
-        let (body, chain) = self.woven(&seed, std::mem::take(&mut request.conversation.body));
-        request.conversation.body = body;
-        request.withdraw();
-        let located = self.store.locate(&chain)?;
-        let id = name(located.as_ref(), &chain, session.as_deref());
-        let stored = self.store.view(&chain)?.map(|(_, view)| View::clone(&view)).unwrap_or_default();
-        let depth = located.as_ref().map_or(0, |l| l.depth);
-        let ahead = self.ahead(&id, &chain, depth, attempt);
-        let old = ahead.as_ref().map_or_else(|| stored.clone(), |a| a.view.clone());
-        let conversation = &mut request.conversation;
-        let client_marks = client_marks(conversation.tools.as_deref(), &conversation.system, &conversation.body);
-        if let Some(located) = &located {
-            let length = policy.policy.template.tool_call_id_length;
-            let place = (located, id.as_str(), seed.as_str());
-            if let Some(body) = self.settled(&conversation.body, &chain, &client_marks, place, length).await {
-                conversation.body = body;
-            }
-        }
+        let history = self.history(&mut request, &policy, from_client, attempt).await?;
+        let old = history.ahead.as_ref().map_or_else(|| history.stored.clone(), |a| a.view.clone());
         let tools = self.tool_for(&request, &policy, from_client);
         if let Some(tools) = tools.as_ref().filter(|_| !old.edits.is_empty()) {
             request.offer(tools.clone());
@@ -194,20 +176,23 @@ impl App {
             held: Arc::clone(&request),
             request,
             old,
-            id: &id,
+            id: &history.id,
             source: window.source.clone(),
             warnings,
+            written: None,
+            digests: None,
         };
-        let (mut facts, sureness) = self.measured(&mut draft, &chain, &window, depth, &policy, attempt).await;
+        let (mut facts, sureness) = self.measured(&mut draft, &history, &window, &policy, attempt).await;
         let added = self.offer(&mut draft, &mut facts, tools.as_ref());
         let lines =
             (draft.policy != policy.policy && attempt == Attempt::First).then(|| Lines::of(&facts, &policy.policy));
-        let mut drafted = self.drafted(&mut draft, facts, sureness, &chain, from_client, attempt).await?;
+        let mut drafted = self.drafted(&mut draft, facts, sureness, &history.chain, from_client, attempt).await?;
         // Before, the tool was not there.
         drafted.plan.before.tools = drafted.plan.before.tools.saturating_sub(added);
         let Draft { key, warnings, own, request, held, .. } = draft;
         drop(held);
         let request = Arc::unwrap_or_clone(request);
+        let History { chain, located, id, session, stored, ahead, client_marks } = history;
         let changed = drafted.view != stored;
         let raw_estimate = self.measure.raw_total(&key, &request.conversation, &drafted.view);
         let mut actions = layers(&drafted.plan, policy.policy.strategy);
@@ -253,19 +238,6 @@ impl App {
         })
     }
 
-    /// The view that was made ahead for what now comes, if it is the next request: longer than what was forwarded.
-    fn ahead(&self, id: &str, chain: &[Digest], forwarded: usize, attempt: Attempt) -> Option<Ahead> {
-        let fits =
-            |a: &mut Ahead| a.depth == forwarded && chain.len() > a.depth && chain.get(a.depth - 1) == Some(&a.chain);
-        self.lives.with(id, |live| {
-            let ahead = live.ahead.take_if(|a| attempt == Attempt::First && fits(a))?;
-            if let Some(tokens) = ahead.tokens {
-                live.known = Some((ahead.chain, fingerprint(&ahead.view), Known { messages: ahead.depth, tokens }));
-            }
-            Some(ahead)
-        })
-    }
-
     fn repair(&self, request: &mut Request, policy: &Policy) -> Result<Vec<String>, Error> {
         let body = std::mem::take(&mut request.conversation.body);
         let leading = request.conversation.system.len();
@@ -296,14 +268,14 @@ impl App {
     async fn measured(
         &self,
         draft: &mut Draft<'_>,
-        chain: &[Digest],
+        history: &History,
         window: &Window,
-        forwarded: usize,
         policy: &Resolved,
         attempt: Attempt,
     ) -> (Facts, Sureness) {
         let request = Arc::clone(&draft.request);
         let conversation = &request.conversation;
+        let (chain, forwarded) = (&history.chain, history.forwarded());
         let live = self.lives.with(draft.id, |l| l.clone());
         let print = fingerprint(&draft.old);
         let known: Option<Known> = live
@@ -322,7 +294,7 @@ impl App {
         }
         facts.slack = measure::slack(facts.window, if draft.can_count { Sureness::Counted } else { sureness });
         if let Attempt::Emergency { refusal, counted } = attempt {
-            draft.policy = emergency::policy(&draft.policy, refusal);
+            draft.policy = emergency::policy(&draft.policy, facts.window, refusal);
             return (emergency::facts(&facts, counted, refusal), sureness);
         }
         let again = attempt == Attempt::First && forwarded >= conversation.body.len();
@@ -383,20 +355,6 @@ fn in_order(layers: &mut Vec<&'static str>) {
     let order = ["evict", "clear", "summarize", "truncate"];
     layers.sort_by_key(|a| order.iter().position(|o| o == a));
     layers.dedup();
-}
-
-/// The name of the conversation: the one that this history continues, else a new one.
-fn name(located: Option<&Located>, chain: &[Digest], session: Option<&str>) -> String {
-    let Some(tip) = chain.last() else { return session.unwrap_or("empty").to_owned() };
-    match located {
-        // It goes on where the record ends, or is sent again.
-        Some(l) if l.depth == l.conversation_depth || l.depth == chain.len() => l.conversation.clone(),
-        Some(_) => match session {
-            Some(session) => format!("{session}.{}", &tip.hex()[..8]),
-            None => format!("c{}", &tip.hex()[..12]),
-        },
-        None => session.map_or_else(|| format!("c{}", &tip.hex()[..12]), str::to_owned),
-    }
 }
 
 /// The policy for a history that was forwarded before: the same history gives the same bytes, unless they no longer fit.

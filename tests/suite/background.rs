@@ -146,6 +146,36 @@ fn a_request_at_the_wall_waits_for_the_brief_in_the_making() {
     assert_eq!(fake.summaries().len(), 1);
 }
 
+/// For a client that keeps coming back the pause before a brief grows. A request that needs one does not wait for that: it
+/// asks itself.
+#[test]
+fn nobody_waits_for_the_pause_before_a_brief() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let never = Gate::default();
+    fake.script(
+        move |seen| {
+            if seen.is_summary() { Play::Wait(never.clone(), Box::new(Play::Usual)) } else { Play::Usual }
+        },
+    );
+    let proxy = TestProxy::before(&fake);
+    let mut sent = pressed();
+    // Two that are stopped make the next pause 3 s long.
+    for stopped in 1..=2 {
+        proxy.chat(&sent).ok();
+        fake.wait("a summary", |seen| seen.iter().filter(|s| s.is_summary()).count() == stopped);
+        sent = sent.assistant("Done; what is next?").user("Wait, first this.");
+    }
+    proxy.chat(&sent).ok();
+    fake.script(|_| Play::Usual);
+    let next = past_the_wall(sent.clone());
+    assert_eq!(proxy.chat(&next).ok().action(), "summarize");
+    assert!(summary_is_in(&sound(&next, &fake.last(), 4096)));
+    // One made behind a reply would begin with all of the prompt, and the reply.
+    let asked = fake.summaries();
+    assert_eq!(asked.len(), 3);
+    assert!(!asked[2].messages().starts_with(&sent.messages));
+}
+
 #[test]
 fn a_client_that_gives_up_stops_the_summary_it_waits_for() {
     let fake = Fake::start(Kind::LlamaServer, 4096);

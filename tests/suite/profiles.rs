@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use windowsill::config::{self, Config, ModelHints, SizeClass, print};
-use windowsill::plan::{Policy, TemplateFacts};
+use windowsill::plan::{KeepRecent, Policy, TemplateFacts};
 
 use crate::config::{Case, expect_file, files, root};
 
@@ -263,7 +263,7 @@ fn a_profile_dir_adds_and_overrides() {
     let config = case.load();
     assert_eq!(config.profiles.len(), 15);
     let of = |model: &str| config.policy(model, &ModelHints::default(), None);
-    assert_eq!(of("qwen3:8b").policy.keep_recent, 2);
+    assert_eq!(of("qwen3:8b").policy.keep_recent, KeepRecent::Messages(2));
     assert_eq!(of("qwen3:8b").policy.clear_at, 0.6, "the whole built-in profile is replaced");
     assert_eq!(of("QWEN3:8B-Work").profile, "work", "the longest glob wins, whatever the case");
     assert_eq!(of("corp/anything-1b").profile, "work");

@@ -64,7 +64,8 @@ fn results_of_protected_tools_stay() {
 #[test]
 fn old_results_are_cleared_in_one_go() {
     let fake = Fake::start(Kind::LlamaServer, 4096);
-    let proxy = TestProxy::before(&fake);
+    // Not ahead of need: that depends on how soon the next request comes.
+    let proxy = TestProxy::with(&[fake.url()], INLINE);
     let mut sent = chat().system("s").user("Work.").tools();
     let mut cleared = 0;
     let mut before = Value::Null;

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use windowsill::conversation::edit::{Edit, Rule, View};
 use windowsill::conversation::wire::{json, openai_chat as wire};
 use windowsill::conversation::{Conversation, Message, Role, Tokens, repair};
-use windowsill::plan::{Action, Facts, Plan, Policy, Size, Strategy};
+use windowsill::plan::{Action, Facts, KeepRecent, Plan, Policy, Size, Strategy};
 
 use super::harness::{self, BRIEF_MARK, FRAME, filler};
 
@@ -42,7 +42,7 @@ pub(crate) fn read(picture: &str) -> Picture {
             "window" => window = number(value()),
             "reserve" => reserve = number(value()),
             "forwarded" => forwarded = number(value()) as usize,
-            "keep" => policy.keep_recent = number(value()) as usize,
+            "keep" => policy.keep_recent = KeepRecent::Messages(number(value()) as usize),
             "evict" => policy.evict_over = Size::Tokens(number(value())),
             "brief" => policy.summary_max_tokens = number(value()) / 2,
             "never" => policy.never_clear.push(value().to_owned()),

@@ -7,7 +7,7 @@ use serde_json::json;
 use windowsill::conversation::edit::View;
 use windowsill::conversation::wire::openai_chat as wire;
 use windowsill::conversation::{Conversation, Message, Role, repair};
-use windowsill::plan::{Facts, Policy, Size, Strategy as Fold, TemplateFacts};
+use windowsill::plan::{Facts, KeepRecent, Policy, Size, Strategy as Fold, TemplateFacts};
 
 use super::{harness, oracle};
 
@@ -103,16 +103,15 @@ fn policy() -> impl Strategy<Value = Policy> {
             TemplateFacts { strict_alternation, later_system, tool_role, tool_call_id_length: ids.then_some(9) }
         }),
     ];
+    let keep = prop_oneof![4 => (0..12_usize).prop_map(KeepRecent::Messages), 1 => Just(KeepRecent::ByWindow)];
     let never = prop::bool::weighted(0.2);
-    (fold, template, 0..12_usize, 0.05..1.0_f64, never).prop_map(|(strategy, template, keep_recent, evict, never)| {
-        Policy {
-            strategy,
-            template,
-            keep_recent,
-            evict_over: Size::Share(evict),
-            never_clear: if never { vec!["f".into()] } else { Vec::new() },
-            ..Policy::default()
-        }
+    (fold, template, keep, 0.05..1.0_f64, never).prop_map(|(strategy, template, keep_recent, evict, never)| Policy {
+        strategy,
+        template,
+        keep_recent,
+        evict_over: Size::Share(evict),
+        never_clear: if never { vec!["f".into()] } else { Vec::new() },
+        ..Policy::default()
     })
 }
 
