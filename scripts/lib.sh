@@ -14,7 +14,7 @@ GO_MINIMUM=1.24.1               # the go line of Ollama's go.mod
 LIBCLANG_VERSION=18.1.1         # reads llama.cpp's headers while it is compiled in
 OPENAI_JS_VERSION=6.49.0        # OpenAI's JavaScript SDK; the Python one is pinned in tests/sdk/requirements.txt
 NODE_MINIMUM=18
-RUST_MINIMUM=1.88               # rust-version in Cargo.toml
+RUST_MINIMUM=1.89               # rust-version in Cargo.toml
 
 if [ -t 2 ]; then
   RED=$'\e[31m' GREEN=$'\e[32m' BOLD=$'\e[1m' DIM=$'\e[2m' PLAIN=$'\e[0m'

@@ -50,6 +50,9 @@ async fn pass(store: &Store, retention: Retention) {
                     "the record is larger than it may be: the rest is in use"
                 );
             }
+            if done.shared && retention != Retention::default() {
+                warn!("another windowsill writes the same `data_dir`: nothing is pruned until it has ended");
+            }
             debug!(bytes = after, "retention looked at the record");
         }
         Err(e) => warn!(error = %e, "the record could not be pruned"),

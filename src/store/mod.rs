@@ -13,6 +13,7 @@
 mod batch;
 mod files;
 mod history;
+mod presence;
 mod prune;
 mod read;
 mod recent;
@@ -38,6 +39,7 @@ use crate::conversation::edit::View;
 
 use batch::{check, permits, weigh};
 use files::Files;
+use presence::Presence;
 use recent::{Found, Recent, Tip, Work};
 use schema::sqlite_error;
 pub use types::{
@@ -98,11 +100,12 @@ impl Store {
         schema::private_dir(data_dir)?;
         let files = Files::new(data_dir);
         files.create()?;
+        let presence = Arc::new(Presence::new(data_dir)?);
         let path = schema::database(data_dir);
         let conn = schema::open_writer(&path)?;
         let recent = Arc::new(Mutex::new(recent_of(&conn, &path)?));
         let (queue, jobs) = mpsc::channel();
-        let writer = Writer { conn, path: path.clone(), files: files.clone(), recent: recent.clone() };
+        let writer = Writer { conn, path: path.clone(), files: files.clone(), recent: recent.clone(), presence };
         let spawned = thread::Builder::new().name("record-writer".into()).spawn(move || writer.run(&jobs));
         let writer = spawned.map_err(|e| schema::file_error(&path, e))?;
         Store::finish(path, files, recent, Some(queue), Some(writer))

@@ -8,6 +8,7 @@
 //! pass, never a text without a trace. One conversation a transaction, so that no request waits long behind it.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
 use serde_json::json;
@@ -31,16 +32,30 @@ const REMEMBERED: usize = 100_000;
 /// Free pages that are given back to the system at once: 8 MiB of 4 KiB pages.
 const PAGES: usize = 2_048;
 
+/// Pages of the index that are merged at once: some milliseconds.
+const INDEX_PAGES: i64 = 500;
+
 /// What a pass did so far.
 #[derive(Debug)]
 pub(super) struct Pass {
     retention: Retention,
     now_ms: i64,
     files: u64,
-    begun: bool,
-    /// All that may go is gone; only space is given back now.
-    ended: bool,
+    stage: Stage,
     done: Pruned,
+}
+
+/// What a pass does next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// Clear away what a killed pass left, and measure.
+    Begin,
+    /// Remove conversations, one a step.
+    Remove,
+    /// Write the index anew where it still holds words of what was removed: the first step, a further one.
+    Merge { first: bool },
+    /// Give free pages back to the system.
+    GiveBack,
 }
 
 /// Where a pass stands after a step.
@@ -67,26 +82,53 @@ struct Removed {
 
 impl Pass {
     pub(super) fn new(retention: Retention, now_ms: i64) -> Pass {
-        Pass { retention, now_ms, files: 0, begun: false, ended: false, done: Pruned::default() }
+        Pass { retention, now_ms, files: 0, stage: Stage::Begin, done: Pruned::default() }
     }
 }
 
 impl Writer {
-    /// One step of a pass: one conversation, or what comes before the first or behind the last.
-    pub(super) fn prune(&mut self, mut pass: Box<Pass>) -> Result<Step, Error> {
-        if !pass.begun {
-            self.sweep()?;
-            if pass.retention == Retention::default() {
-                return Ok(Step::Done(pass.done));
+    /// One step of a pass; the pass ends where another process writes the record too: what that one remembers in RAM may
+    /// not go.
+    pub(super) fn prune(&mut self, pass: Box<Pass>) -> Result<Step, Error> {
+        let shared = Pruned { shared: true, ..pass.done.clone() };
+        let presence = Arc::clone(&self.presence);
+        presence.alone(|| self.overwriting(|writer| writer.step(pass))).unwrap_or(Ok(Step::Done(shared)))
+    }
+
+    /// Acts with what is deleted overwritten: else the text stands on in free parts of the database.
+    fn overwriting<T>(&mut self, act: impl FnOnce(&mut Writer) -> Result<T, Error>) -> Result<T, Error> {
+        let set = |writer: &Writer, on: bool| {
+            writer.conn.pragma_update(None, "secure_delete", on).map_err(|e| sqlite_error(&writer.path, e))
+        };
+        set(self, true)?;
+        let done = act(self);
+        set(self, false)?;
+        done
+    }
+
+    /// One step: one conversation, or what comes before the first or behind the last.
+    fn step(&mut self, mut pass: Box<Pass>) -> Result<Step, Error> {
+        match pass.stage {
+            Stage::Begin => {
+                self.sweep()?;
+                if pass.retention == Retention::default() {
+                    return Ok(Step::Done(pass.done));
+                }
+                pass.files = self.files.bytes()?;
+                pass.stage = Stage::Remove;
+                pass.done.bytes_before = self.used(&pass)?;
             }
-            pass.files = self.files.bytes()?;
-            pass.begun = true;
-            pass.done.bytes_before = self.used(&pass)?;
+            Stage::Remove => {}
+            Stage::Merge { first } => return self.merge(pass, first),
+            Stage::GiveBack => return self.give_back(pass),
         }
-        if pass.ended {
-            return self.give_back(pass);
-        }
-        let Some(victim) = self.victim(&pass)? else { return self.finish(pass) };
+        let Some(victim) = self.victim(&pass)? else {
+            if pass.done.conversations == 0 {
+                return self.finish(pass);
+            }
+            pass.stage = Stage::Merge { first: true };
+            return Ok(Step::More(pass));
+        };
         let removed = self.remove_condemned(&victim, pass.now_ms);
         self.recent.lock().reprieve();
         let removed = removed?;
@@ -213,11 +255,27 @@ impl Writer {
         };
         tidy(&mut self.conn).map_err(|e| sqlite_error(&self.path, e))?;
         pass.done.bytes_after = after;
-        pass.ended = true;
+        pass.stage = Stage::GiveBack;
         Ok(if pass.done.conversations > 0 { Step::More(pass) } else { Step::Done(pass.done) })
     }
 
     /// Gives some of the free pages back to the system.
+    /// Merges a part of the index. What was deleted stands there until its segment is merged
+    /// (<https://sqlite.org/fts5.html#the_merge_command>: below zero begins with all segments; fewer than two changes say
+    /// that nothing was left to do).
+    fn merge(&mut self, mut pass: Box<Pass>, first: bool) -> Result<Step, Error> {
+        let pages = if first { -INDEX_PAGES } else { INDEX_PAGES };
+        let before = self.conn.total_changes();
+        let sql = "INSERT INTO words(words, rank) VALUES('merge', ?1)";
+        self.conn.execute(sql, [pages]).map_err(|e| sqlite_error(&self.path, e))?;
+        let done = self.conn.total_changes() - before < 2;
+        if done {
+            return self.finish(pass);
+        }
+        pass.stage = Stage::Merge { first: false };
+        Ok(Step::More(pass))
+    }
+
     fn give_back(&self, pass: Box<Pass>) -> Result<Step, Error> {
         let free = || self.conn.query_row("PRAGMA freelist_count", [], |r| r.get::<_, i64>(0));
         let vacuum = || {

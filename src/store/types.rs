@@ -126,6 +126,8 @@ pub struct Pruned {
     pub bytes_after: u64,
     /// Whether it is still larger than it should be, for what is left is in use.
     pub over: bool,
+    /// Whether the pass ended early, since another process writes the record too.
+    pub shared: bool,
 }
 
 /// Word of something that was pruned.

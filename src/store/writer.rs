@@ -18,6 +18,7 @@ use crate::conversation::Digest;
 use crate::conversation::edit::{Edit, View};
 
 use super::files::Files;
+use super::presence::Presence;
 use super::prune::{Pass, Step};
 use super::recent::{Applied, Recent, Tip, Work};
 use super::schema::sqlite_error;
@@ -55,6 +56,7 @@ pub(super) struct Writer {
     pub(super) path: PathBuf,
     pub(super) files: Files,
     pub(super) recent: Arc<Mutex<Recent>>,
+    pub(super) presence: Arc<Presence>,
 }
 
 impl Writer {

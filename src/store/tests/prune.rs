@@ -131,6 +131,46 @@ fn what_comes_back_is_recorded_as_if_it_were_new() {
     }
 }
 
+/// The index keeps the words of a deleted row until it is written anew.
+#[test]
+fn the_index_holds_no_words_of_what_went() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    let holds = |dir: &Path| {
+        let file = fs::read(schema::database(dir)).unwrap();
+        memchr::memmem::find(&file, b"ylophonist").is_some()
+    };
+    let mut old = batch("old", &["the xylophonist".to_owned(), "plays".to_owned()], 0);
+    old.conversation.as_mut().unwrap().now_ms = DAY;
+    runtime().block_on(store.record(old)).unwrap();
+    runtime().block_on(store.record(full("young", 9 * DAY))).unwrap();
+    drop(store);
+    assert!(holds(dir.path()));
+    let store = Store::open(dir.path()).unwrap();
+    assert_eq!(prune(&store, 2, 0, 9 * DAY).conversations, 1);
+    assert_eq!(store.search("original of young", None, 9).unwrap()[0].conversation, "young", "the rest is found");
+    drop(store);
+    assert!(!holds(dir.path()));
+}
+
+#[test]
+fn nothing_goes_while_another_process_writes_the_record() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    runtime().block_on(store.record(full("c", DAY))).unwrap();
+    let other = Store::open(dir.path()).unwrap();
+    for (one, n) in [(&store, 0), (&other, 0)] {
+        let done = prune(one, 1, 0, 9 * DAY);
+        assert_eq!((done.conversations, done.shared), (n, true));
+    }
+    assert!(store.original(&id_of("c")).unwrap().is_some());
+    // One that only reads is in nobody's way.
+    drop(other);
+    let _reader = Store::open_readonly(dir.path()).unwrap();
+    let done = prune(&store, 1, 0, 9 * DAY);
+    assert_eq!((done.conversations, done.shared), (1, false));
+}
+
 #[test]
 fn what_others_depend_on_stays() {
     let dir = tempfile::tempdir().unwrap();
@@ -183,6 +223,7 @@ fn past_its_size_the_oldest_go_until_it_fits_but_none_in_use() {
     );
     let why = store.pruned_conversation("c0").unwrap().unwrap().why;
     assert_eq!(why, format!("retention_bytes = {}", all / 2));
+    drop(store);
     let before = Store::open(dir.path()).unwrap();
     let done = prune(&before, 0, 1, now);
     assert!(done.over, "{done:?}");

@@ -23,6 +23,10 @@ impl Drop for Lock {
     }
 }
 
+fn present(dir: &Path) -> Arc<presence::Presence> {
+    Arc::new(presence::Presence::new(dir).unwrap())
+}
+
 #[test]
 fn queued_batches_are_seen_at_once() {
     let dir = tempfile::tempdir().unwrap();
@@ -155,7 +159,7 @@ fn a_full_disk_is_an_error_with_the_path() {
     let conn = schema::open_writer(&path).unwrap();
     conn.query_row("PRAGMA max_page_count = 60", [], |_| Ok(())).unwrap();
     let recent = Arc::new(Mutex::new(Recent::new(Default::default(), Default::default())));
-    let mut writer = Writer { conn, path, files: Files::new(dir.path()), recent };
+    let mut writer = Writer { conn, path, files: Files::new(dir.path()), recent, presence: present(dir.path()) };
     let work = |text: &str| {
         let batch = Batch { originals: vec![original("c", 0, text)], ..Batch::default() };
         Arc::new(Work { batch, view: None })
@@ -174,7 +178,7 @@ fn a_panic_costs_the_batch_and_not_the_writer() {
     let path = schema::database(dir.path());
     let conn = schema::open_writer(&path).unwrap();
     let recent = Arc::new(Mutex::new(Recent::new(Default::default(), Default::default())));
-    let mut writer = Writer { conn, path, files: Files::new(dir.path()), recent };
+    let mut writer = Writer { conn, path, files: Files::new(dir.path()), recent, presence: present(dir.path()) };
     let good = batch("c", &["a", "b"], 0);
     // The check before the queue refuses this one; past it, the depth before 0 overflows.
     let mut bad = good.clone();
@@ -192,7 +196,7 @@ fn a_durable_batch_is_synced_even_if_it_repeats_another() {
     let path = schema::database(dir.path());
     let conn = schema::open_writer(&path).unwrap();
     let recent = Arc::new(Mutex::new(Recent::new(Default::default(), Default::default())));
-    let mut writer = Writer { conn, path, files: Files::new(dir.path()), recent };
+    let mut writer = Writer { conn, path, files: Files::new(dir.path()), recent, presence: present(dir.path()) };
     let mut commit = |durable: bool| {
         let batch = Batch { originals: vec![original("c", 0, "text")], durable, ..Batch::default() };
         assert!(writer.commit_caught(&[Arc::new(Work { batch, view: None })])[0].is_ok());

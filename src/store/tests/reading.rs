@@ -359,7 +359,7 @@ fn nobody_else_may_read() {
             seen += 1;
         }
     }
-    assert_eq!(seen, 5, "database, wal, shm, a result and a history");
+    assert_eq!(seen, 6, "database, wal, shm, the lock, a result and a history");
     assert_eq!(fs::read_dir(parent.path()).unwrap().count(), 1);
     drop(store);
     fs::set_permissions(schema::database(&dir), fs::Permissions::from_mode(0o644)).unwrap();
