@@ -26,6 +26,14 @@ const QUESTION: Tokens = 10;
 /// Names and figures of a digest that may be missing in the result before it counts as invented, in percent.
 const INVENTED: usize = 34;
 
+/// What is asked of the model, behind the result and the user's question. Of the wordings tried, this one had the
+/// smallest model (SmolLM2-135M) answer and stop; a longer one it repeats, or goes on for ever.
+const INSTRUCTION: &str =
+    "Answer in a few lines from this output. Copy names, messages and figures exactly, and invent nothing.";
+
+/// Stands below a digest that came to its end too early.
+const CUT: &str = "[the digest was cut off here]";
+
 /// What a digest is made of and by whom.
 pub struct Job<'a> {
     /// Who writes it.
@@ -60,11 +68,11 @@ pub struct Job<'a> {
 pub async fn ask(job: &Job<'_>) -> Answer {
     let nothing = |reply: Bytes, how: String| Answer { text: None, reply, how };
     let marker = marker(job);
-    let room = job.budget.saturating_sub((job.count)(&marker) + 8);
+    let room = job.budget.saturating_sub((job.count)(&marker) + (job.count)(CUT) + 8);
     if room < LEAST {
         return nothing(Bytes::new(), format!("no room for one in {} tokens", job.budget));
     }
-    let Some(prompt) = prompt(job, room) else {
+    let Some((prompt, instruction)) = prompt(job, room) else {
         return nothing(Bytes::new(), format!("a window of {} tokens is too small", job.window));
     };
     let body = json!({
@@ -83,12 +91,11 @@ pub async fn ask(job: &Job<'_>) -> Answer {
     };
     let said = serde_json::from_slice::<Value>(&reply).unwrap_or_default();
     let finish = said.pointer("/choices/0/finish_reason").and_then(Value::as_str).unwrap_or_default();
-    if finish == "length" {
-        return nothing(reply, "the digest is too long".into());
-    }
     let text = said.pointer("/choices/0/message/content").and_then(Value::as_str).unwrap_or_default();
-    match judge(text, &prompt, job, room) {
-        Ok(text) => Answer { text: Some(format!("{marker}\n{text}")), reply, how: "digest".into() },
+    let (text, end) = if finish == "length" { (whole_lines(text), format!("\n{CUT}")) } else { (text, String::new()) };
+    match judge(text, (&prompt, &instruction), job, room) {
+        Ok(text) => Answer { text: Some(format!("{marker}\n{text}{end}")), reply, how: "digest".into() },
+        Err(_) if finish == "length" && text.is_empty() => nothing(reply, "the digest is too long".into()),
         Err(why) => nothing(reply, why),
     }
 }
@@ -107,19 +114,14 @@ fn marker(job: &Job<'_>) -> String {
     sanitize(&text).into_owned()
 }
 
-/// What the model is asked with; `None` where its window has no room for anything.
-fn prompt(job: &Job<'_>, room: Tokens) -> Option<String> {
-    let words = (room / 2).max(40);
-    let instruction = format!(
-        "Condense the tool result above for an assistant that works on the user's request. Copy exactly what the request \
-         needs: error messages, names of failing tests, files with line numbers, figures, ids, commands, values. Leave out \
-         what repeats or does not matter. Do not invent anything; if the result does not hold what is asked for, say so. At \
-         most {words} words of plain text. Answer with the condensed result only."
-    );
+/// What the model is asked with, and the part of it that is the instruction; `None` where its window has no room for
+/// anything. Question and instruction stand behind the result: small models do what they read last.
+fn prompt(job: &Job<'_>, room: Tokens) -> Option<(String, String)> {
     let share = job.window / QUESTION;
     let question = cut(job.question, share, job.theirs);
     let call = cut(&format!("{} {}", job.call.tool, job.call.arguments), share, job.theirs);
-    let head = format!("The user's request:\n{question}\n\nThe tool call:\n{call}\n\nIts result:\n");
+    let head = format!("Output of {call}:\n");
+    let instruction = format!("{question}\n{INSTRUCTION}");
     // A tenth is left for what the estimate may miss.
     let whole = (job.window / 10 * 9).saturating_sub(room + 32);
     let left = whole.saturating_sub((job.theirs)(&head) + (job.theirs)(&instruction));
@@ -133,7 +135,12 @@ fn prompt(job: &Job<'_>, room: Tokens) -> Option<String> {
         // What matters of it, with a marker of what is missing.
         preview::preview(&clean, &job.call, &job.pointer, left, &|text| (job.theirs)(text)).text
     };
-    Some(format!("{head}{result}\n\n{instruction}"))
+    Some((format!("{head}{result}\n\n{instruction}"), instruction))
+}
+
+/// A text without the line that it breaks off in.
+fn whole_lines(text: &str) -> &str {
+    text.trim_end_matches(|c| c != '\n').trim_end()
 }
 
 /// The beginning of a text, in so many tokens.
@@ -146,11 +153,11 @@ fn cut(text: &str, budget: Tokens, count: &dyn Fn(&str) -> Tokens) -> String {
     largest(budget, count, &head).unwrap_or_default()
 }
 
-/// The digest, cleaned, or why it is of no use.
-fn judge(answer: &str, prompt: &str, job: &Job<'_>, room: Tokens) -> Result<String, String> {
+/// The digest, cleaned, or why it is of no use. What it repeats of the result is what it is for; of the instruction, not.
+fn judge(answer: &str, (prompt, instruction): (&str, &str), job: &Job<'_>, room: Tokens) -> Result<String, String> {
     let material = brief::Material { messages: &[], previous: None, history_path: "", conversation: "", records: &[] };
-    let text =
-        brief::judge(answer, prompt, &material, room, &|text| (job.count)(text)).map_err(|fault| fault.to_string())?;
+    let text = brief::judge(answer, instruction, &material, room, &|text| (job.count)(text))
+        .map_err(|fault| fault.to_string())?;
     if (job.count)(&text) >= (job.count)(&job.text[..preview::clean::floor(job.text, text.len().saturating_mul(8))]) / 2
     {
         // A few lines, and hardly any shorter.
@@ -190,6 +197,13 @@ mod tests {
             telling("Two of `src/net/pool.rs:91` failed: 9120 tests, exit_code 1, at step 3; std::io"),
             ["src/net/pool.rs:91", "9120", "exit_code", "std::io"]
         );
+    }
+
+    #[test]
+    fn the_line_that_a_digest_breaks_off_in_goes() {
+        for (text, kept) in [("one\ntwo\nthr", "one\ntwo"), ("one\ntwo\n", "one\ntwo"), ("one two", ""), ("", "")] {
+            assert_eq!(whole_lines(text), kept, "{text:?}");
+        }
     }
 
     #[test]

@@ -108,15 +108,20 @@ fn a_brief_ahead_of_need() {
         .find(|turn| {
             let found = turn.action.contains("summarize");
             if !found {
-                before = Some(turn.evaluated);
+                before = Some((turn.evaluated, turn.first));
             }
             found
         });
     let folded = folded.expect("the session passes the line");
     assert!(brief_in(&folded.forwarded).is_some());
-    let (before, ahead) =
+    let ((before, waited), ahead) =
         (before.expect("a turn before"), prefilled(&bench).expect("the new prompt was evaluated ahead"));
-    say(&format!("evaluated ahead: {ahead}, then {} after {before} in the turn before", folded.evaluated));
+    say(&format!(
+        "evaluated ahead: {ahead}, then {} after {before} in the turn before; first token after {:.2} s and {:.2} s",
+        folded.evaluated,
+        folded.first.as_secs_f64(),
+        waited.as_secs_f64()
+    ));
     assert!(f64::from(folded.evaluated) <= f64::from(before) * 1.5, "{} after {before}", folded.evaluated);
     if made {
         assert!(folded.summaries.is_empty(), "it had been made: {:?}", folded.summaries);

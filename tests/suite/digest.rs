@@ -108,7 +108,7 @@ fn what_is_of_no_use_is_a_preview() {
         ("nothing", Play::Json(200, reply(json!(""), "stop"))),
         ("null", Play::Json(200, reply(Value::Null, "stop"))),
         ("only thoughts", Play::Json(200, reply(json!("<think>Let me see what the ledger lost here</think>"), "stop"))),
-        ("cut off", Play::Json(200, reply(json!(DIGEST), "length"))),
+        ("cut off in its first line", Play::Json(200, reply(json!(DIGEST), "length"))),
         ("far too long", Play::Json(200, reply(json!(long.replace('\n', " ")), "stop"))),
         ("a copy", Play::Json(200, reply(json!(copied), "stop"))),
         ("invented", Play::Json(200, reply(json!(invented), "stop"))),
@@ -136,6 +136,29 @@ fn what_is_of_no_use_is_a_preview() {
     let proxy = TestProxy::with(&[main.url(), absent], TOML);
     proxy.chat(&sent()).ok();
     assert!(shown(&main).starts_with("[preview of read_file"), "{}", shown(&main));
+}
+
+#[test]
+fn one_that_is_cut_off_is_kept_up_to_its_last_whole_line() {
+    let (main, small, proxy) = start(Kind::LlamaServer, 16_384, TOML);
+    let said = format!("{DIGEST}\nThe log ends with segm");
+    let reply = json!({"id": "d", "object": "chat.completion", "created": 1, "model": "tiny",
+        "choices": [{"index": 0, "finish_reason": "length", "message": {"role": "assistant", "content": said}}]});
+    small.script(move |seen| if seen.is_main() { Play::Json(200, reply.clone()) } else { Play::Usual });
+    proxy.chat(&sent()).ok();
+    let digest = shown(&main);
+    assert!(digest.ends_with(&format!("{DIGEST}\n[the digest was cut off here]")), "{digest}");
+    assert!(tokens(&json!({"messages": [{"role": "tool", "content": digest}]})) < 256);
+}
+
+/// What tells is often a line of the result, word for word.
+#[test]
+fn lines_of_the_result_are_no_echo() {
+    let (main, small, proxy) = start(Kind::LlamaServer, 16_384, TOML);
+    let said = "Segment 77 is bad.\nsegment_77 bad, 17 lost, replica 3";
+    small.set(|s| s.reply = said.into());
+    proxy.chat(&sent()).ok();
+    assert!(shown(&main).starts_with("[digest of") && shown(&main).ends_with(said), "{}", shown(&main));
 }
 
 #[test]

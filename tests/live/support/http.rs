@@ -60,9 +60,7 @@ pub(crate) fn post(url: &str, body: impl ToString) -> Reply {
 
 /// As [`post`], with headers.
 pub(crate) fn post_with(url: &str, headers: &[(&str, &str)], body: impl ToString) -> Reply {
-    let mut live = open(url, headers, body);
-    live.finish();
-    Reply { status: live.status, headers: live.headers.clone(), text: live.text }
+    open(url, headers, body).whole()
 }
 
 /// `GET url`.
@@ -117,6 +115,12 @@ impl Live {
         while !self.text.contains(what) {
             assert!(self.more(), "the reply ended before {what:?}: {}", self.text);
         }
+    }
+
+    /// The reply, read to its end.
+    pub(crate) fn whole(mut self) -> Reply {
+        self.finish();
+        Reply { status: self.status, headers: self.headers, text: self.text }
     }
 
     /// Reads all that comes.

@@ -1,7 +1,7 @@
 //! Recorded sessions, and their replay turn by turn as the agent's client sent them.
 
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -82,6 +82,8 @@ pub(crate) struct Turn {
     pub(crate) rewritten: bool,
     /// What a model was asked for a brief while this turn waited.
     pub(crate) summaries: Vec<String>,
+    /// Until the first token came.
+    pub(crate) first: Duration,
 }
 
 /// windowsill between a relay and a client.
@@ -106,7 +108,10 @@ impl Bench {
         let sent = session.request(end, 8, true);
         self.relay.take();
         let started = Instant::now();
-        let reply = http::post(&self.windowsill.chat_url(), &sent);
+        let mut live = http::open(&self.windowsill.chat_url(), &[], &sent);
+        live.until("data:");
+        let first = started.elapsed();
+        let reply = live.whole();
         let header = |what: &str| reply.ours(what).to_owned();
         assert_eq!(reply.status, 200, "{name}: {}", reply.text);
         let events = reply.events();
@@ -153,6 +158,7 @@ impl Bench {
             forwarded,
             rewritten,
             summaries,
+            first,
         };
         say(&format!(
             "{} {end:>3}: {prompt:>5} of {window} tokens, {evaluated:>5} evaluated, {:<20} {:.1} s {}",
