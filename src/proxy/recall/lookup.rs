@@ -150,10 +150,11 @@ impl Lookup<'_> {
             return self.message(conversation, from, span);
         }
         let body = &self.prepared.request.conversation.body;
-        let (from, to) = (from.min(to), from.max(to).min(body.len().saturating_sub(1)));
+        let (from, asked) = (from.min(to), from.max(to));
         if from >= body.len() {
             return self.no_message();
         }
+        let to = asked.min(body.len() - 1);
         let mut text = String::new();
         let mut last = to;
         for at in (from..=to).filter(|at| !recall::is_woven(body, *at)) {
@@ -165,7 +166,12 @@ impl Lookup<'_> {
             let who = message.name.as_deref().map(|n| format!(" {}", echo(n))).unwrap_or_default();
             text.push_str(&format!("[{at}] {}{who}: {}\n", role(message), spoken(message)));
         }
-        self.page(&format!("{from}-{last}"), "messages", &text, span)
+        let what = match () {
+            () if last < to => format!("messages; read on with {}-{asked}", last + 1),
+            () if to < asked => format!("messages; {to} is the last there is"),
+            () => "messages".into(),
+        };
+        self.page(&format!("{from}-{last}"), &what, &text, span)
     }
 
     fn page(&self, id: &str, what: &str, text: &str, span: Span) -> Found {

@@ -303,6 +303,7 @@ fn bad_calls_get_clear_answers_and_nothing_of_other_conversations() {
         (json!({"id": "r000000000000"}).to_string(), "no text `r000000000000` in the record of this conversation"),
         (json!({"id": format!("{other_id}:2")}).to_string(), "only this conversation can be recalled"),
         (json!({"id": "999"}).to_string(), "this conversation has messages 0 to"),
+        (json!({"id": "0-999", "limit": 1}).to_string(), " is the last there is; lines 1-1 of"),
         (json!({"id": "../../../etc/passwd"}).to_string(), "is no id of this conversation's record"),
         (json!({"id": "/etc/passwd"}).to_string(), "is no id of this conversation's record"),
         (json!({"query": "Secretive"}).to_string(), "nothing that left the prompt matches `Secretive`"),
