@@ -190,7 +190,13 @@ impl Model {
 
     /// The dimensions of a block's tensor, such as `attn_q.weight`.
     pub(crate) fn tensor(&self, block: usize, name: &str) -> Option<[u64; 4]> {
-        self.tensors.get(&format!("blk.{block}.{name}")).copied()
+        // The graph of an encoder-decoder that is reserved for prompts is its decoder's.
+        let part = match self.arch.as_str() {
+            "t5" => "dec.",
+            "t5encoder" => "enc.",
+            _ => "",
+        };
+        self.tensors.get(&format!("{part}blk.{block}.{name}")).copied()
     }
 }
 

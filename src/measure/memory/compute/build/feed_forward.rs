@@ -201,11 +201,13 @@ impl Builder<'_> {
     pub(super) fn feed_forward(&mut self, layer: usize, cur: Id) -> Option<Id> {
         let Some(routed) = self.routed(layer, cur) else { return self.dense(layer, cur, "") };
         let Some(mut shared) = self.dense(layer, cur, "_shexp") else {
-            // Some keep a dense part beside the experts.
-            return match self.style.beside && self.has(layer, "ffn_down.weight") {
-                true => self.dense(layer, cur, "").map(|dense| self.g.each(&[routed, dense])),
-                false => Some(routed),
-            };
+            // Some keep a dense part beside the experts (src/models/grok.cpp).
+            if self.model.arch != "grok" || !self.has(layer, "ffn_up.weight") {
+                return Some(routed);
+            }
+            let dense = self.dense(layer, cur, "")?;
+            let both = self.g.each(&[dense, routed]);
+            return Some(self.g.each(&[both]));
         };
         if let Some(gate) = self.weight(layer, "ffn_gate_inp_shexp.weight") {
             let gate = self.g.matmul(gate, cur);

@@ -15,6 +15,12 @@ impl Builder<'_> {
         if self.is_rwkv() {
             return self.rwkv_layer(layer, input, last);
         }
+        if self.is_bert() {
+            return self.bert_layer(layer, input, last);
+        }
+        if self.is_t5() {
+            return self.t5_layer(layer, input, last);
+        }
         let normed = self.pre_norm(layer, input);
         if kind.state.is_some() && kind.attention.is_some() {
             return self.both(layer, input, normed, last);
@@ -93,7 +99,13 @@ impl Builder<'_> {
         if !self.has_feed_forward(layer) {
             return self.g.each(&[mixed, input]);
         }
+        if self.has(layer, "attn_output_norm.weight") {
+            mixed = self.norm(mixed, layer, "attn_output_norm");
+        }
         let residual = self.added(mixed, input, self.style.residual_first.0);
+        if self.has(layer, "ffn_norm_exps.weight") {
+            return self.arctic_half(layer, input, residual);
+        }
         let mut cur = if has_ffn_norm {
             self.norm(residual, layer, "ffn_norm")
         } else if post_is_pre && self.has(layer, "post_attention_norm.weight") {
@@ -112,6 +124,16 @@ impl Builder<'_> {
         cur = self.added(cur, residual, self.style.residual_first.1);
         cur = self.per_layer(layer, cur, extra, last);
         self.deep_stacked(layer, cur)
+    }
+
+    /// A dense part behind attention, and experts that read what the block did (src/models/arctic.cpp).
+    fn arctic_half(&mut self, layer: usize, input: Id, residual: Id) -> Id {
+        let normed = self.norm(residual, layer, "ffn_norm");
+        let dense = self.dense(layer, normed, "").unwrap_or(normed);
+        let dense = self.g.each(&[dense, residual]);
+        let normed = self.norm(input, layer, "ffn_norm_exps");
+        let routed = self.experts(layer, normed, None).unwrap_or(normed);
+        self.g.each(&[routed, dense])
     }
 
     /// A result and the residual, in the order of the source.
@@ -182,6 +204,9 @@ impl Builder<'_> {
         let v = if matches!(self.model.arch.as_str(), "gemma4" | "gemma3n") { self.g.each(&[v]) } else { v };
         if self.style.scaled_queries {
             q = self.g.each(&[q]);
+        }
+        if self.is_block_sparse(layer) {
+            return self.block_sparse(layer, normed, (q, k, v), at);
         }
         let Some(gate) = self.weight(layer, "attn_gate.weight") else {
             return self.attend(layer, q, Some((k, v)), at, true);

@@ -3,9 +3,12 @@
 
 mod altup;
 mod attention;
+mod encoder;
 mod feed_forward;
+mod kda;
 mod layers;
 mod mla;
+mod msa;
 mod recurrent;
 mod rwkv;
 mod sparse;
@@ -16,6 +19,9 @@ use super::super::shape::Model;
 use super::super::{GpuLayers, Settings};
 use super::graph::{F16, F32, Graph, I64, Id, Side};
 use style::Style;
+
+/// Chameleon's tokens of images (src/models/chameleon.cpp).
+const IMAGE_TOKENS: u64 = 8192;
 
 /// Builds one graph.
 pub(super) struct Builder<'a> {
@@ -40,6 +46,8 @@ pub(super) struct Builder<'a> {
     first_value: Option<Id>,
     /// What the router says, where it reads the block's input.
     early_logits: Option<Id>,
+    /// What the next attention adds to its scores.
+    score_bias: Option<Id>,
     /// The embeddings as they came in, all parts.
     looked_up: Id,
     /// The caches of the layers that own one: keys, values.
@@ -55,7 +63,12 @@ struct Inputs {
     attention: [Option<AttentionInputs>; 2],
     state_copy: Option<(Id, Id, Id)>,
     attention_scale: Option<Id>,
+    /// Classes of distances between tokens.
+    buckets: Option<Id>,
+    /// What the encoder made, and who sees it.
+    encoder: Option<(Id, Id)>,
     indexer: Option<sparse::IndexerInputs>,
+    msa: Option<msa::Shared>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -96,6 +109,7 @@ pub(super) fn build(model: &Model, settings: &Settings, window: &Window, pinned:
         chosen: None,
         early_logits: None,
         first_value: None,
+        score_bias: None,
         looked_up: 0,
         caches: vec![None; model.layers.len()],
     };
@@ -184,10 +198,15 @@ impl Builder<'_> {
             looked_up = self.g.each(&[looked_up, scale]);
         }
         self.g.expand(looked_up);
+        if let Some(types) = self.global("token_types.weight", Side::Host).filter(|_| self.is_bert()) {
+            let first = self.g.view(types, [embd, 1, 1, 1]);
+            looked_up = self.g.each(&[looked_up, first]);
+        }
         if let Some(table) = self.global("position_embd.weight", Side::Host) {
             let ids = self.g.input([tokens, 1, 1, 1], F32);
             let places = self.g.get_rows(table, ids);
-            looked_up = self.g.each(&[looked_up, places]);
+            let sum = if self.is_bert() { [places, looked_up] } else { [looked_up, places] };
+            looked_up = self.g.each(&sum);
         }
         if self.style.embedding_norm {
             let side = self.side(0);
@@ -317,13 +336,17 @@ impl Builder<'_> {
             self.g.set_output(cur);
             cur = self.wanted_rows(cur);
         }
-        let lfm2 = self.model.tensors.contains_key("token_embd_norm.weight") && !self.style.embedding_norm;
-        cur = self.norm_with(cur, if lfm2 { "token_embd_norm" } else { "output_norm" });
+        if let Some(name) = self.style.final_norm {
+            cur = self.norm_with(cur, name);
+        }
         if late && self.style.hidden_out == style::Hidden::AfterNorm {
             self.g.set_output(cur);
             cur = self.wanted_rows(cur);
         }
         self.g.set_output(cur);
+        if !self.style.logits {
+            return self.g.expand(cur);
+        }
         let side = self.output_side();
         let head = self.global("output.weight", side);
         let head = head.unwrap_or_else(|| self.g.weight([self.model.embd, self.model.vocab, 1, 1], side));
@@ -333,6 +356,12 @@ impl Builder<'_> {
         }
         for _ in 0..self.style.logit_steps {
             cur = self.g.each(&[cur]);
+        }
+        if self.model.arch == "chameleon" {
+            // Tokens of images are never said (src/models/chameleon.cpp).
+            let images = self.g.constant([IMAGE_TOKENS, 1, 1, 1]);
+            let images = self.g.each(&[images]);
+            cur = self.g.same(&[cur, images]);
         }
         self.g.set_output(cur);
         self.g.expand(cur);

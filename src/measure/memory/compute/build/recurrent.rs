@@ -8,6 +8,8 @@ impl Builder<'_> {
     pub(super) fn recurrent(&mut self, layer: usize, cur: Id) -> Id {
         if self.has(layer, "shortconv.conv.weight") {
             self.short_convolution(layer, cur)
+        } else if self.has(layer, "ssm_conv1d_q.weight") {
+            self.kimi_delta(layer, cur)
         } else if self.has(layer, "ssm_x.weight") {
             self.mamba(layer, cur)
         } else if self.has(layer, "ssm_ba.weight") || self.has(layer, "ssm_beta.weight") {
@@ -19,7 +21,7 @@ impl Builder<'_> {
         }
     }
 
-    fn per_seq(&self) -> u64 {
+    pub(super) fn per_seq(&self) -> u64 {
         self.tokens / self.seqs.max(1)
     }
 
@@ -145,7 +147,7 @@ impl Builder<'_> {
         self.out_projection(layer, y)
     }
 
-    fn keep_conv(&mut self, cache: Id, all: Id, taps: u64, channels: u64) {
+    pub(super) fn keep_conv(&mut self, cache: Id, all: Id, taps: u64, channels: u64) {
         let nb = self.g.at(all).nb;
         let keep = self.g.view_strided(all, [taps, channels, self.seqs, 1], nb);
         let place = self.g.view(cache, [taps.saturating_mul(channels).saturating_mul(self.seqs), 1, 1, 1]);
@@ -271,7 +273,7 @@ impl Builder<'_> {
     }
 
     /// `build_gdn_l2_norm`: an RMS norm, scaled.
-    fn l2_norm(&mut self, id: Id) -> Id {
+    pub(super) fn l2_norm(&mut self, id: Id) -> Id {
         let normed = self.g.each(&[id]);
         self.g.each(&[normed])
     }

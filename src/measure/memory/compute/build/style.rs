@@ -51,8 +51,6 @@ pub(super) struct Style {
     pub(super) late_softmax: bool,
     pub(super) normed_weights: bool,
     pub(super) scaled_weights: bool,
-    /// A dense part stands beside the experts.
-    pub(super) beside: bool,
     /// Attention and feed-forward part read the same input.
     pub(super) parallel: bool,
     /// The residual stands first where attention's, and where the feed-forward part's result is added: that decides
@@ -67,6 +65,10 @@ pub(super) struct Style {
     /// Only wanted rows pass the last block.
     pub(super) early_rows: bool,
     pub(super) hidden_out: Hidden,
+    /// The norm behind the last block.
+    pub(super) final_norm: Option<&'static str>,
+    /// Hidden states are turned into logits; encoders end with them.
+    pub(super) logits: bool,
     /// What is not known of this architecture's graph.
     pub(super) assumed: Option<String>,
 }
@@ -113,7 +115,11 @@ impl Style {
                 | "refact" | "kimi-linear" => Rope::None,
                 // The one of 13B (src/models/baichuan.cpp).
                 "baichuan" if model.blocks == 40 => Rope::None,
-                "granitehybrid" if model.number("rope.scaling.finetuned") == 0 => Rope::None,
+                "granite" | "granitemoe" | "granitehybrid" | "graniteswitch"
+                    if model.numbers.get("rope.scaling.finetuned") == Some(&0) =>
+                {
+                    Rope::None
+                }
                 "cohere2" | "cohere2moe" | "exaone4" | "exaone-moe" | "smallthinker" => Rope::Sliding,
                 "llama4" if model.window.is_some() => Rope::AllBut(4),
                 "smollm3" | "afmoe" => Rope::AllBut(4),
@@ -157,7 +163,6 @@ impl Style {
             normed_weights: !is(&["jamba", "gpt-oss", "llama4", "deepseek", "qwen2moe"]),
             scaled_weights: model.has_number("expert_weights_scale")
                 && model.floats.get("expert_weights_scale") != Some(&1.0),
-            beside: is(&["arctic", "grok"]),
             parallel: is(&["falcon", "gptj", "phi2", "command-r", "cohere2", "cohere2moe", "plamo"])
                 || (arch == "gptneox" && model.number("use_parallel_residual") != 0),
             residual_first: match arch {
@@ -171,8 +176,31 @@ impl Style {
             scaled_queries: is(&["gemma", "gemma2", "gemma3", "phi2", "phi3"]),
             early_rows: hidden_out == Hidden::No,
             hidden_out,
+            final_norm: final_norm(model),
+            logits: !is(&[
+                "bert",
+                "nomic-bert",
+                "nomic-bert-moe",
+                "jina-bert-v2",
+                "jina-bert-v3",
+                "neo-bert",
+                "modern-bert",
+                "eurobert",
+                "gemma-embedding",
+                "t5encoder",
+            ]),
             assumed: estimated(model).then(|| format!("the graph of {arch} is estimated, erring high")),
         }
+    }
+}
+
+fn final_norm(model: &Model) -> Option<&'static str> {
+    match model.arch.as_str() {
+        "bert" | "nomic-bert" | "nomic-bert-moe" | "jina-bert-v2" | "jina-bert-v3" | "hrm_text" => None,
+        "t5" => Some("dec.output_norm"),
+        "t5encoder" | "neo-bert" => Some("enc.output_norm"),
+        "lfm2" | "lfm2moe" if model.tensors.contains_key("token_embd_norm.weight") => Some("token_embd_norm"),
+        _ => Some("output_norm"),
     }
 }
 
