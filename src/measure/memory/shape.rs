@@ -40,6 +40,8 @@ pub struct Model {
     pub widest_value: u64,
     /// Whether a token sees only those before it.
     pub causal: bool,
+    /// Whether hidden states are all that it makes: no logits.
+    pub encodes: bool,
     /// Its tensors.
     pub weights: Vec<Weight>,
     /// The bytes of the embedding, if it serves as the output's weights too.
@@ -58,6 +60,8 @@ pub struct Model {
     pub(crate) floats: HashMap<String, f64>,
     /// Experts used a token, by block.
     pub(crate) experts_used: Vec<u64>,
+    /// Which part of a wide input each block adds, if any (`deepstack_mapping`).
+    pub(crate) deepstack: Vec<Option<u64>>,
 }
 
 /// A block.
@@ -270,6 +274,7 @@ impl Keys<'_> {
             mla: self.mla(),
             widest_value: 0,
             causal: self.number("attention.causal") != Some(0) && self.arch != "gemma-embedding",
+            encodes: arch::encodes(self.arch),
             weights: Vec::new(),
             tied: None,
             repackable: false,
@@ -279,7 +284,14 @@ impl Keys<'_> {
             numbers: keys().filter_map(|key| Some((key.to_owned(), self.number(key)?))).collect(),
             floats: keys().filter_map(|key| Some((key.to_owned(), self.float(key)?))).collect(),
             experts_used: self.per_layer("expert_used_count", blocks as usize).unwrap_or_default(),
+            deepstack: self.deepstack(),
         })
+    }
+
+    /// Negative numbers mark blocks that add nothing.
+    fn deepstack(&self) -> Vec<Option<u64>> {
+        let listed = self.gguf.array(&self.key("deepstack_mapping")).and_then(|array| array.items.as_ref());
+        listed.map(|items| items.iter().map(Value::number).collect()).unwrap_or_default()
     }
 
     /// Both keys, and not zero: else an old file, with plain heads (src/llama-hparams.cpp, `is_mla`).
@@ -321,7 +333,7 @@ impl Keys<'_> {
         }
         let head = self.gguf.tensor("output.weight").is_some();
         let embedding = self.gguf.tensor("token_embd.weight").and_then(|tensor| tensor.bytes);
-        model.tied = embedding.filter(|_| !head);
+        model.tied = embedding.filter(|_| !head && arch::repeats_embedding(self.arch));
         Ok(())
     }
 }

@@ -13,17 +13,6 @@ use super::settings::Window;
 use super::shape::Model;
 use super::{GpuLayers, Settings, Split};
 
-/// What an encoder-decoder's attention to the encoder takes at most: scores of each token with all the encoder may hold,
-/// which llama.cpp takes for the trained length (src/llama-graph.cpp, `build_inp_cross_embd`).
-fn cross(model: &Model, window: &Window) -> u64 {
-    if model.arch != "t5" {
-        return 0;
-    }
-    let heads = model.layers.iter().filter_map(|layer| layer.attention).map(|at| at.heads).max().unwrap_or(1);
-    let scores = heads.saturating_mul(4).saturating_mul(model.trained).saturating_mul(window.ubatch);
-    scores.saturating_mul(2).saturating_add(model.embd.saturating_mul(model.trained).saturating_mul(8))
-}
-
 /// The scratch buffers in bytes, and what had to be assumed, if anything.
 pub(super) fn reserve(
     model: &Model,
@@ -38,8 +27,7 @@ pub(super) fn reserve(
         let (device, host) = allocate::peaks(&graph, &plan);
         // What is estimated gets a quarter on top.
         let margin = |bytes: u64| {
-            let more = if assumed.is_some() { (bytes / 4).saturating_add(cross(model, window)) } else { 0 };
-            bytes.saturating_add(more)
+            if assumed.is_some() { bytes.saturating_add(bytes / 4) } else { bytes }
         };
         (Split { device: margin(device), host: margin(host) }, assumed)
     };

@@ -49,7 +49,14 @@ impl Builder<'_> {
 
     /// A norm of heads, where the block has it.
     pub(super) fn head_norm(&mut self, layer: usize, name: &str, cur: Id) -> Id {
-        if self.has(layer, &format!("{name}.weight")) { self.norm(cur, layer, name) } else { cur }
+        if !self.has(layer, &format!("{name}.weight")) {
+            return cur;
+        }
+        let rms = self.style.rms;
+        self.style.rms &= self.model.arch != "chameleon";
+        let normed = self.norm(cur, layer, name);
+        self.style.rms = rms;
+        normed
     }
 
     /// Whether a block turns queries and keys by position.
@@ -83,10 +90,13 @@ impl Builder<'_> {
         self.g.expand(q);
         let kv = kv.map(|(k, v)| (rotate(self, k, inputs.k_rot), rotate(self, v, inputs.v_rot)));
         if let Some((k, v)) = kv {
-            self.g.expand(v);
-            self.g.expand(k);
+            // The caches of windows take keys first, as does attention without a cache.
+            let keys_first = !self.style.cached || self.model.window.is_some() || self.model.layers[layer].rows.is_empty();
+            for id in if keys_first { [k, v] } else { [v, k] } {
+                self.g.expand(id);
+            }
         }
-        let (k, v) = if self.model.layers.iter().all(|layer| layer.rows.is_empty()) {
+        let (k, v) = if !self.style.cached || self.model.layers.iter().all(|layer| layer.rows.is_empty()) {
             kv.unwrap_or((q, q))
         } else {
             if let Some((k, v)) = kv {
@@ -97,6 +107,9 @@ impl Builder<'_> {
         let sinks = self.weight(layer, "attn_sinks.weight");
         let mut cur = self.attention(q, (k, v), inputs.mask, sinks, None);
         cur = rotate(self, cur, inputs.v_rot);
+        if self.has(layer, "attn_sub_norm.weight") {
+            cur = self.norm(cur, layer, "attn_sub_norm");
+        }
         if out { self.projected_out(layer, cur) } else { cur }
     }
 

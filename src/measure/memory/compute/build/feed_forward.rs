@@ -3,6 +3,9 @@
 use super::super::graph::{F32, Id};
 use super::Builder;
 
+/// What several experts share, in the names of tensors (src/models/grovemoe.cpp).
+const CHUNKS: &str = "chexps";
+
 impl Builder<'_> {
     /// `build_ffn` with the tensors `ffn_up`, `ffn_gate`, `ffn_down` and this suffix, if the block has them.
     pub(super) fn dense(&mut self, layer: usize, cur: Id, suffix: &str) -> Option<Id> {
@@ -43,18 +46,31 @@ impl Builder<'_> {
 
     /// Experts, and shared experts behind them (`build_moe_ffn`); `None` if the block has none.
     pub(super) fn experts(&mut self, layer: usize, cur: Id, logits_in: Option<Id>) -> Option<Id> {
-        let down = self.weight(layer, "ffn_down_exps.weight")?;
-        let used = self.used_experts(layer);
-        let (selected, weights) = self.route(layer, cur, logits_in, used);
+        self.experts_of(layer, cur, logits_in, "exps")
+    }
+
+    fn experts_of(&mut self, layer: usize, cur: Id, logits_in: Option<Id>, kind: &str) -> Option<Id> {
+        let down = self.weight(layer, &format!("ffn_down_{kind}.weight"))?;
+        let mut used = self.used_experts(layer);
+        if kind == CHUNKS {
+            used = used.min(self.g.ne(down)[2]).max(1);
+        }
+        let (mut selected, weights) = self.route(layer, cur, logits_in, used);
+        if kind == CHUNKS {
+            // Experts' numbers become those of what they share, in floats.
+            let numbers = self.g.same(&[selected]);
+            let numbers = self.g.each(&[numbers]);
+            selected = self.g.same(&[numbers]);
+        }
         let ne = self.g.ne(cur);
         let mut cur = self.g.reshape(cur, [ne[0], 1, ne[1], 1]);
         if self.style.weighted_first {
             let repeated = self.g.fresh([ne[0], used, ne[1], 1], &[cur]);
             cur = self.g.each(&[repeated, weights]);
         }
-        let high = self.expert_high(layer, cur, selected, self.g.ne(down)[0]);
+        let high = self.expert_high(layer, cur, selected, (self.g.ne(down)[0], kind));
         let mut low = self.g.matmul_id(down, high, selected);
-        if let Some(bias) = self.weight(layer, "ffn_down_exps.bias") {
+        if let Some(bias) = self.weight(layer, &format!("ffn_down_{kind}.bias")) {
             low = self.g.each(&[low, bias, selected]);
         }
         if !self.style.weighted_first {
@@ -85,6 +101,9 @@ impl Builder<'_> {
         let mut selection = self.biased(layer, "exp_probs_b.bias", probs);
         if self.style.weighted_first {
             selection = logits;
+        }
+        if self.model.arch == "grovemoe" {
+            selection = self.g.each(&[logits]);
         }
         let groups = self.model.number("expert_group_count");
         if groups > 1 {
@@ -136,7 +155,7 @@ impl Builder<'_> {
         self.g.reshape(written, ne)
     }
 
-    fn expert_high(&mut self, layer: usize, cur: Id, selected: Id, inner: u64) -> Id {
+    fn expert_high(&mut self, layer: usize, cur: Id, selected: Id, (inner, kind): (u64, &str)) -> Id {
         if let Some(both) = self.weight(layer, "ffn_gate_up_exps.weight") {
             let both = self.g.matmul_id(both, cur, selected);
             let both = match self.weight(layer, "ffn_gate_up_exps.bias") {
@@ -149,9 +168,9 @@ impl Builder<'_> {
             return self.g.fresh([inner, ne[1], ne[2], 1], &[gate, up]);
         }
         let part = |builder: &mut Self, name: &str| {
-            let weight = builder.weight(layer, &format!("ffn_{name}_exps.weight"))?;
+            let weight = builder.weight(layer, &format!("ffn_{name}_{kind}.weight"))?;
             let high = builder.g.matmul_id(weight, cur, selected);
-            Some(match builder.weight(layer, &format!("ffn_{name}_exps.bias")) {
+            Some(match builder.weight(layer, &format!("ffn_{name}_{kind}.bias")) {
                 Some(bias) => builder.g.each(&[high, bias, selected]),
                 None => high,
             })
@@ -188,8 +207,16 @@ impl Builder<'_> {
     /// Experts; some work on a narrower input than the router's (src/models/nemotron-h.cpp, `ffn_latent`).
     fn routed(&mut self, layer: usize, cur: Id) -> Option<Id> {
         let early = self.early_logits.take();
+        let router = self.weight(layer, "ffn_gate_inp.weight");
+        if self.has(layer, "ffn_down_chexps.weight") {
+            let logits = router.map(|router| self.g.matmul(router, cur));
+            let routed = self.experts(layer, cur, logits)?;
+            let shared = self.experts_of(layer, routed, logits, CHUNKS)?;
+            let shared = self.g.each(&[shared]);
+            return Some(self.g.each(&[routed, shared]));
+        }
         let Some(down) = self.weight(layer, "ffn_latent_down.weight") else { return self.experts(layer, cur, early) };
-        let router = self.weight(layer, "ffn_gate_inp.weight")?;
+        let router = router?;
         let narrow = self.g.matmul(down, cur);
         let logits = self.g.matmul(router, cur);
         let routed = self.experts(layer, narrow, Some(logits))?;

@@ -21,6 +21,7 @@ impl Builder<'_> {
         if self.is_t5() {
             return self.t5_layer(layer, input, last);
         }
+        let input = self.deep_added(layer, input);
         let normed = self.pre_norm(layer, input);
         if kind.state.is_some() && kind.attention.is_some() {
             return self.both(layer, input, normed, last);
@@ -70,7 +71,7 @@ impl Builder<'_> {
         let high = self.feed_forward(layer, source).unwrap_or(source);
         let (first, second, third) = match self.model.arch.as_str() {
             "phi2" => (mixed, high, input),
-            "falcon" => (high, mixed, input),
+            "falcon" | "plamo" => (high, mixed, input),
             _ => (high, input, mixed),
         };
         let sum = self.g.each(&[first, second]);
@@ -78,11 +79,14 @@ impl Builder<'_> {
     }
 
     fn pre_norm(&mut self, layer: usize, input: Id) -> Id {
+        if self.style.swin {
+            return input;
+        }
         if !self.has(layer, "attn_norm.weight") && self.has(layer, "post_attention_norm.weight") {
             return input;
         }
         let normed = self.norm(input, layer, "attn_norm");
-        if matches!(self.model.arch.as_str(), "qwen3next" | "qwen35" | "qwen35moe") {
+        if matches!(self.model.arch.as_str(), "qwen3next" | "qwen35" | "qwen35moe" | "kimi-linear") {
             self.g.expand(normed);
         }
         normed
@@ -99,14 +103,16 @@ impl Builder<'_> {
         if !self.has_feed_forward(layer) {
             return self.g.each(&[mixed, input]);
         }
-        if self.has(layer, "attn_output_norm.weight") {
-            mixed = self.norm(mixed, layer, "attn_output_norm");
+        for (name, here) in [("attn_output_norm", true), ("attn_norm", self.style.swin)] {
+            if here && self.has(layer, &format!("{name}.weight")) {
+                mixed = self.norm(mixed, layer, name);
+            }
         }
         let residual = self.added(mixed, input, self.style.residual_first.0);
         if self.has(layer, "ffn_norm_exps.weight") {
             return self.arctic_half(layer, input, residual);
         }
-        let mut cur = if has_ffn_norm {
+        let mut cur = if has_ffn_norm && !self.style.swin {
             self.norm(residual, layer, "ffn_norm")
         } else if post_is_pre && self.has(layer, "post_attention_norm.weight") {
             self.norm(residual, layer, "post_attention_norm")
@@ -117,8 +123,13 @@ impl Builder<'_> {
             Some(both) => both,
             None => self.feed_forward(layer, cur).unwrap_or(cur),
         };
-        if self.has(layer, "post_ffw_norm.weight") {
-            let weight = self.weight(layer, "post_ffw_norm.weight");
+        if self.style.swin {
+            cur = self.norm(cur, layer, "ffn_norm");
+        }
+        // Grok's has two names (src/models/grok.cpp).
+        let post = ["post_ffw_norm.weight", "layer_output_norm.weight"].into_iter().find(|name| self.has(layer, name));
+        if let Some(post) = post {
+            let weight = self.weight(layer, post);
             cur = self.norm_by(cur, weight, None, None);
         }
         cur = self.added(cur, residual, self.style.residual_first.1);
@@ -144,11 +155,20 @@ impl Builder<'_> {
 
     /// The first blocks of some models with eyes add a part of the input (src/models/qwen3vl.cpp).
     fn deep_stacked(&mut self, layer: usize, cur: Id) -> Id {
-        if layer as u64 >= self.style.deepstack {
+        if layer as u64 >= self.style.deepstack || !self.model.deepstack.is_empty() {
             return cur;
         }
         let part = self.g.view(self.looked_up, [self.model.embd, self.tokens, 1, 1]);
         self.g.each(&[cur, part])
+    }
+
+    /// Others say which block adds which part before it does anything; the first is the input itself.
+    fn deep_added(&mut self, layer: usize, input: Id) -> Id {
+        if layer == 0 || !self.model.deepstack.get(layer).is_some_and(Option::is_some) {
+            return input;
+        }
+        let part = self.g.view(self.looked_up, [self.model.embd, self.tokens, 1, 1]);
+        self.g.each(&[input, part])
     }
 
     fn has_feed_forward(&self, layer: usize) -> bool {

@@ -229,7 +229,7 @@ impl Builder<'_> {
             layers.iter().any(|layer| layer.attention.is_some_and(|attention| attention.sliding == sliding))
         };
         for (slot, sliding) in [(0, false), (1, true)] {
-            let caches = layers.iter().any(|layer| !layer.rows.is_empty());
+            let caches = self.style.cached && layers.iter().any(|layer| !layer.rows.is_empty());
             if wants(sliding) {
                 let inputs = self.attention_inputs(sliding, caches);
                 self.inputs.attention[slot] = Some(inputs);
@@ -349,6 +349,8 @@ impl Builder<'_> {
         }
         let side = self.output_side();
         let head = self.global("output.weight", side);
+        // BitNet reads the embedding itself, where the others load it again.
+        let side = if self.model.arch == "bitnet" { Side::Host } else { side };
         let head = head.unwrap_or_else(|| self.g.weight([self.model.embd, self.model.vocab, 1, 1], side));
         cur = self.g.matmul(head, cur);
         if let Some(bias) = self.global("output.bias", side) {

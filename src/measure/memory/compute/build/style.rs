@@ -1,5 +1,7 @@
 //! What an architecture's graph does that its tensors do not show.
 
+use std::collections::HashSet;
+
 use super::super::super::Source;
 use super::super::super::shape::Model;
 
@@ -35,6 +37,8 @@ pub(super) struct Style {
     pub(super) mixed: bool,
     /// More embeddings of the same width that come with the input.
     pub(super) deepstack: u64,
+    /// Attention reads keys and values from the cache.
+    pub(super) cached: bool,
     pub(super) embedding_factor: bool,
     pub(super) scaled_rows: bool,
     pub(super) embedding_norm: bool,
@@ -56,6 +60,8 @@ pub(super) struct Style {
     /// The residual stands first where attention's, and where the feed-forward part's result is added: that decides
     /// whose memory is taken over.
     pub(super) residual_first: (bool, bool),
+    /// Norms stand behind attention and the feed-forward part, not before.
+    pub(super) swin: bool,
     /// Results are scaled before they are added.
     pub(super) residual_scale: bool,
     /// Blocks without rotation scale queries by position, those with it normalize heads.
@@ -86,7 +92,7 @@ impl Style {
             _ => Hidden::No,
         };
         Style {
-            rms: !is(&[
+            rms: !(arch == "cohere2moe" && !model.has_number("attention.layer_norm_rms_epsilon")) && !is(&[
                 "bloom",
                 "codeshell",
                 "cohere2",
@@ -106,15 +112,21 @@ impl Style {
                 "starcoder",
                 "starcoder2",
                 "gptj",
-                "cohere2moe",
+                "bert",
+                "nomic-bert",
+                "nomic-bert-moe",
+                "jina-bert-v2",
+                "jina-bert-v3",
+                "modern-bert",
+                "pockettts",
                 "rwkv6",
                 "rwkv7",
             ]),
             rope: match arch {
                 "jamba" | "nemotron_h" | "nemotron_h_moe" | "bloom" | "mpt" | "gpt2" | "starcoder" | "jais"
-                | "refact" | "kimi-linear" => Rope::None,
-                // The one of 13B (src/models/baichuan.cpp).
-                "baichuan" if model.blocks == 40 => Rope::None,
+                | "refact" | "kimi-linear" | "bert" | "jina-bert-v2" => Rope::None,
+                // Only the one of 7B turns (src/models/baichuan.cpp).
+                "baichuan" if model.blocks != 32 => Rope::None,
                 "granite" | "granitemoe" | "granitehybrid" | "graniteswitch"
                     if model.numbers.get("rope.scaling.finetuned") == Some(&0) =>
                 {
@@ -133,6 +145,7 @@ impl Style {
                 "qwen2vl",
                 "qwen3vl",
                 "qwen3vlmoe",
+                "qwen3tts",
                 "qwen35",
                 "qwen35moe",
                 "qwen4exp",
@@ -146,9 +159,12 @@ impl Style {
                 1
             },
             mixed: !is(&["cogvlm", "deepseek4", "graniteswitch", "eagle3", "dflash", "gemma4-assistant"]),
-            deepstack: model.number("n_deepstack_layers"),
-            embedding_factor: model.has_number("embedding_scale") || is(&["grok", "minicpm"]),
-            scaled_rows: gemma,
+            deepstack: deepstack(model),
+            cached: !is(&["llama-embed", "t5encoder"]),
+            embedding_factor: model.has_number("embedding_scale") && deepstack(model) == 0
+                || is(&["grok", "minicpm", "gemma", "gemma2"]),
+            scaled_rows: gemma && !is(&["gemma", "gemma2"])
+                || model.has_number("embedding_scale") && deepstack(model) > 0,
             embedding_norm: model.tensors.contains_key("token_embd_norm.weight") && !is(&["lfm2", "lfm2moe"]),
             clamped: model.has_number("attention.clamp_kqv"),
             score_steps: if arch == "gemma2" || arch == "grok" { 3 } else { 0 },
@@ -171,26 +187,24 @@ impl Style {
                 "phi3" | "phimoe" => (false, true),
                 _ => (false, false),
             },
+            swin: model.number("swin_norm") != 0,
             residual_scale: model.has_number("residual_scale"),
             llama4: arch == "llama4",
             scaled_queries: is(&["gemma", "gemma2", "gemma3", "phi2", "phi3"]),
             early_rows: hidden_out == Hidden::No,
             hidden_out,
             final_norm: final_norm(model),
-            logits: !is(&[
-                "bert",
-                "nomic-bert",
-                "nomic-bert-moe",
-                "jina-bert-v2",
-                "jina-bert-v3",
-                "neo-bert",
-                "modern-bert",
-                "eurobert",
-                "gemma-embedding",
-                "t5encoder",
-            ]),
+            logits: !model.encodes,
             assumed: estimated(model).then(|| format!("the graph of {arch} is estimated, erring high")),
         }
+    }
+}
+
+/// Embeddings of a picture that come beside those of a token: so many layers add one (src/models/granite.cpp).
+fn deepstack(model: &Model) -> u64 {
+    match model.deepstack.iter().filter(|part| part.is_some()).collect::<HashSet<_>>().len() {
+        0 => model.number("n_deepstack_layers"),
+        parts => parts as u64,
     }
 }
 
@@ -206,45 +220,17 @@ fn final_norm(model: &Model) -> Option<&'static str> {
 
 /// Architectures whose graph is not built here node by node.
 const ESTIMATED: &[&str] = &[
-    "bailingmoe3",
-    "bert",
-    "chameleon",
     "clef",
-    "cogvlm",
     "deepseek4",
     "dflash",
     "dots3note",
-    "dream",
     "eagle3",
-    "eurobert",
-    "gemma-embedding",
     "glm5-next",
     "graniteswitch",
-    "grok",
-    "grovemoe",
-    "hrm_text",
     "hy_v4",
-    "jina-bert-v2",
-    "jina-bert-v3",
     "kimi-k3",
-    "llada",
-    "llada-moe",
-    "minimax-01",
-    "minimax-m3",
-    "modern-bert",
-    "nanbeige",
-    "neo-bert",
-    "nomic-bert",
-    "nomic-bert-moe",
-    "plamo2",
-    "pockettts",
-    "qwen3tts",
     "qwen4exp",
-    "rnd1",
     "rwkv6qwen2",
-    "t5",
-    "t5encoder",
-    "talkie",
     "wavtokenizer-dec",
 ];
 
