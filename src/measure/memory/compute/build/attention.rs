@@ -66,6 +66,7 @@ impl Builder<'_> {
             Rope::All => true,
             Rope::None => false,
             Rope::Sliding => sliding(layer) || self.model.window.is_none(),
+            Rope::SlidingOrFirst(count) => sliding(layer) || (layer as u64) < count,
             Rope::AllBut(step) => !(layer as u64 + 1).is_multiple_of(step),
         }
     }

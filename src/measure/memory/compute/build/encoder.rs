@@ -40,7 +40,7 @@ impl Builder<'_> {
     }
 
     /// A norm over all heads at once, where the block has it.
-    fn whole_row_norm(&mut self, layer: usize, name: &str, cur: Id, heads: u64) -> Id {
+    pub(super) fn whole_row_norm(&mut self, layer: usize, name: &str, cur: Id, heads: u64) -> Id {
         if !self.has(layer, &format!("{name}.weight")) {
             return cur;
         }

@@ -62,7 +62,10 @@ impl Builder<'_> {
     fn kda_convolved(&mut self, layer: usize, (cache, past): (Id, Id), input: Id, name: &str, inner: u64) -> Id {
         let (per_seq, seqs) = (self.per_seq(), self.seqs);
         let taps = self.model.number("ssm.conv_kernel").saturating_sub(1);
-        let past = self.g.view(past, [taps, inner, seqs, 1]);
+        // The pasts of queries, keys and values stand one behind the other for each sequence.
+        let row = taps.saturating_mul(4);
+        let all_rows = row.saturating_mul(inner).saturating_mul(3);
+        let past = self.g.view_strided(past, [taps, inner, seqs, 1], [4, row, all_rows, all_rows.saturating_mul(seqs)]);
         let input = self.g.reshape(input, [inner, per_seq, seqs, 1]);
         let turned = self.g.permute(input, [1, 0, 2, 3]);
         let all = self.g.fresh([taps.saturating_add(per_seq), inner, seqs, 1], &[past, turned]);

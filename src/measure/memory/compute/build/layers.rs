@@ -112,8 +112,12 @@ impl Builder<'_> {
         if self.has(layer, "ffn_norm_exps.weight") {
             return self.arctic_half(layer, input, residual);
         }
-        let mut cur = if has_ffn_norm && !self.style.swin {
+        let mut cur = if self.style.bare_norms {
+            self.norm_by(residual, None, None, None)
+        } else if has_ffn_norm && !self.style.swin {
             self.norm(residual, layer, "ffn_norm")
+        } else if self.style.swin {
+            mixed
         } else if post_is_pre && self.has(layer, "post_attention_norm.weight") {
             self.norm(residual, layer, "post_attention_norm")
         } else {
@@ -133,6 +137,13 @@ impl Builder<'_> {
             cur = self.norm_by(cur, weight, None, None);
         }
         cur = self.added(cur, residual, self.style.residual_first.1);
+        if self.model.arch == "talkie" {
+            // Every block adds the embeddings again, scaled.
+            let skip = if last { self.wanted_rows(self.embedded) } else { self.embedded };
+            let scale = self.weight(layer, "layer_output_scale.weight").unwrap_or(skip);
+            let skip = self.g.each(&[skip, scale]);
+            return self.g.each(&[cur, skip]);
+        }
         cur = self.per_layer(layer, cur, extra, last);
         self.deep_stacked(layer, cur)
     }
@@ -214,9 +225,14 @@ impl Builder<'_> {
             return self.attend(layer, q, None, at, true);
         }
         let (q, k, v) = self.qkv(layer, normed, at);
-        let q = self.head_norm(layer, "attn_q_norm", q);
+        let (q, k) = match self.model.arch.as_str() {
+            "mpt" => (
+                self.whole_row_norm(layer, "attn_q_norm", q, at.heads),
+                self.whole_row_norm(layer, "attn_k_norm", k, at.kv_heads),
+            ),
+            _ => (self.head_norm(layer, "attn_q_norm", q), self.head_norm(layer, "attn_k_norm", k)),
+        };
         let mut q = self.rope(layer, q);
-        let k = self.head_norm(layer, "attn_k_norm", k);
         let mut k = self.rope(layer, k);
         if self.style.llama4 {
             (q, k) = self.llama4_heads(layer, q, k);
@@ -225,6 +241,7 @@ impl Builder<'_> {
         if self.style.scaled_queries {
             q = self.g.each(&[q]);
         }
+        q = self.tempered(q);
         if self.is_block_sparse(layer) {
             return self.block_sparse(layer, normed, (q, k, v), at);
         }
@@ -245,12 +262,28 @@ impl Builder<'_> {
             let normed = self.model.number("expert_count") != 128;
             return if normed { (self.g.each(&[q]), self.g.each(&[k])) } else { (q, k) };
         }
+        let scale = self.attention_scale();
+        (self.g.each(&[q, scale]), k)
+    }
+
+    /// What queries are scaled with by position.
+    fn attention_scale(&mut self) -> Id {
         let scale = match self.inputs.attention_scale {
             Some(scale) => scale,
             None => self.g.input([1, 1, self.tokens, 1], 4),
         };
         self.inputs.attention_scale = Some(scale);
-        (self.g.each(&[q, scale]), k)
+        scale
+    }
+
+    /// Queries scaled by position, where the file says so (src/models/mistral3.cpp, src/models/deepseek2.cpp).
+    pub(super) fn tempered(&mut self, q: Id) -> Id {
+        let asks = matches!(self.model.arch.as_str(), "mistral3" | "mistral4" | "deepseek2");
+        if !asks || !self.model.has_number("attention.temperature_scale") {
+            return q;
+        }
+        let scale = self.attention_scale();
+        self.g.each(&[q, scale])
     }
 
     /// Whether the projection of queries holds a gate too (qwen3next, qwen35).

@@ -39,6 +39,7 @@ impl Builder<'_> {
         let absorbed = self.g.matmul(absorb, q_plain);
         let absorbed = self.g.permute(absorbed, [0, 2, 1, 3]);
         let q = self.g.fresh([joint, at.heads, tokens, 1], &[absorbed, q_turning]);
+        let q = self.tempered(q);
         let latent = self.g.reshape(latent, [rank, 1, tokens, 1]);
         let k = self.g.fresh([joint, 1, tokens, 1], &[latent, k_turning]);
         self.attend_latent(layer, normed, (q, k, latent), chosen, at)

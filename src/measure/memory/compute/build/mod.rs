@@ -50,6 +50,8 @@ pub(super) struct Builder<'a> {
     score_bias: Option<Id>,
     /// The embeddings as they came in, all parts.
     looked_up: Id,
+    /// The embeddings as the first block reads them, where later ones come back to them.
+    embedded: Id,
     /// The caches of the layers that own one: keys, values.
     caches: Vec<Option<(Id, Option<Id>)>>,
 }
@@ -111,6 +113,7 @@ pub(super) fn build(model: &Model, settings: &Settings, window: &Window, pinned:
         first_value: None,
         score_bias: None,
         looked_up: 0,
+        embedded: 0,
         caches: vec![None; model.layers.len()],
     };
     (builder.run(), assumed)
@@ -208,6 +211,10 @@ impl Builder<'_> {
             let sum = if self.is_bert() { [places, looked_up] } else { [looked_up, places] };
             looked_up = self.g.each(&sum);
         }
+        if self.style.plain_embedding_norm {
+            looked_up = self.norm_by(looked_up, None, None, None);
+            self.embedded = looked_up;
+        }
         if self.style.embedding_norm {
             let side = self.side(0);
             let weight = self.global("token_embd_norm.weight", side);
@@ -266,7 +273,8 @@ impl Builder<'_> {
     /// Rotations of a quantized cache: only where all its layers have the same head size
     /// (src/llama-kv-cache.cpp:320-352).
     fn rotations(&mut self, sliding: bool) -> (Option<Id>, Option<Id>) {
-        if self.model.mla.is_some() {
+        let hybrid_window = self.model.window.is_some() && self.model.layers.iter().any(|layer| layer.state.is_some());
+        if self.model.mla.is_some() || hybrid_window {
             return (None, None);
         }
         let owners =
@@ -353,6 +361,16 @@ impl Builder<'_> {
         let side = if self.model.arch == "bitnet" { Side::Host } else { side };
         let head = head.unwrap_or_else(|| self.g.weight([self.model.embd, self.model.vocab, 1, 1], side));
         cur = self.g.matmul(head, cur);
+        let [_, rows, ..] = self.g.ne(head);
+        if self.model.arch.starts_with("qwen3") && rows < self.model.vocab {
+            // Tokens that are never said fill up the logits (src/models/qwen3vl.cpp).
+            let norm = self.global("output_norm.weight", side).unwrap_or(head);
+            let scalar = self.g.view(norm, [1, 1, 1, 1]);
+            let scalar = self.g.each(&[scalar]);
+            let [_, outputs, ..] = self.g.ne(cur);
+            let filler = self.g.fresh([self.model.vocab - rows, outputs, 1, 1], &[scalar]);
+            cur = self.g.fresh([self.model.vocab, outputs, 1, 1], &[filler, cur]);
+        }
         if let Some(bias) = self.global("output.bias", side) {
             cur = self.g.each(&[cur, bias]);
         }

@@ -20,6 +20,8 @@ pub(super) enum Rope {
     None,
     /// Those with a sliding window; all, if none has one.
     Sliding,
+    /// Those with a sliding window, and the first so many.
+    SlidingOrFirst(u64),
     /// All but every n-th.
     AllBut(u64),
 }
@@ -42,6 +44,8 @@ pub(super) struct Style {
     pub(super) embedding_factor: bool,
     pub(super) scaled_rows: bool,
     pub(super) embedding_norm: bool,
+    /// Embeddings are normalized without weights.
+    pub(super) plain_embedding_norm: bool,
     pub(super) clamped: bool,
     /// Operations between scores and softmax.
     pub(super) score_steps: u32,
@@ -60,6 +64,8 @@ pub(super) struct Style {
     /// The residual stands first where attention's, and where the feed-forward part's result is added: that decides
     /// whose memory is taken over.
     pub(super) residual_first: (bool, bool),
+    /// Norms have no weights.
+    pub(super) bare_norms: bool,
     /// Norms stand behind attention and the feed-forward part, not before.
     pub(super) swin: bool,
     /// Results are scaled before they are added.
@@ -132,7 +138,8 @@ impl Style {
                 {
                     Rope::None
                 }
-                "cohere2" | "cohere2moe" | "exaone4" | "exaone-moe" | "smallthinker" => Rope::Sliding,
+                "cohere2" | "exaone4" | "exaone-moe" | "smallthinker" => Rope::Sliding,
+                "cohere2moe" => Rope::SlidingOrFirst(model.number("leading_dense_block_count")),
                 "llama4" if model.window.is_some() => Rope::AllBut(4),
                 "smollm3" | "afmoe" => Rope::AllBut(4),
                 _ => Rope::All,
@@ -149,10 +156,9 @@ impl Style {
                 "qwen35",
                 "qwen35moe",
                 "qwen4exp",
-                "glm4",
                 "paddleocr",
-                "hunyuan_vl",
-            ]) || (arch == "glm4moe" && model.has_number("rope.dimension_sections"))
+            ]) || is(&["glm4", "glm4moe", "hunyuan_vl", "bailingmoe3"])
+                && model.has_number("rope.dimension_sections")
             {
                 4
             } else {
@@ -165,6 +171,7 @@ impl Style {
                 || is(&["grok", "minicpm", "gemma", "gemma2"]),
             scaled_rows: gemma && !is(&["gemma", "gemma2"])
                 || model.has_number("embedding_scale") && deepstack(model) > 0,
+            plain_embedding_norm: is(&["talkie", "muse-glimmer"]),
             embedding_norm: model.tensors.contains_key("token_embd_norm.weight") && !is(&["lfm2", "lfm2moe"]),
             clamped: model.has_number("attention.clamp_kqv"),
             score_steps: if arch == "gemma2" || arch == "grok" { 3 } else { 0 },
@@ -187,6 +194,7 @@ impl Style {
                 "phi3" | "phimoe" => (false, true),
                 _ => (false, false),
             },
+            bare_norms: is(&["talkie", "hrm_text"]),
             swin: model.number("swin_norm") != 0,
             residual_scale: model.has_number("residual_scale"),
             llama4: arch == "llama4",
