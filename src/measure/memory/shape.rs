@@ -60,6 +60,8 @@ pub struct Model {
     pub(crate) floats: HashMap<String, f64>,
     /// Experts used a token, by block.
     pub(crate) experts_used: Vec<u64>,
+    /// Whether gates are clamped, by block: of experts, of dense parts.
+    pub(crate) clamped: [Vec<bool>; 2],
     /// Which part of a wide input each block adds, if any (`deepstack_mapping`).
     pub(crate) deepstack: Vec<Option<u64>>,
 }
@@ -200,7 +202,22 @@ impl Model {
             "t5encoder" => "enc.",
             _ => "",
         };
-        self.tensors.get(&format!("{part}blk.{block}.{name}")).copied()
+        self.tensors.get(&format!("{part}blk.{}.{name}", self.stored(block))).copied()
+    }
+
+    /// The block of the file whose tensors a block runs with: some models run blocks several times.
+    pub(crate) fn stored(&self, block: usize) -> usize {
+        let number = |key: &str| usize::try_from(self.number(key)).unwrap_or(usize::MAX).max(1);
+        match self.arch.as_str() {
+            "nanbeige" => block % (self.layers.len() / number("num_loops")).max(1),
+            // Some rounds of a low stack, then one of a high stack (src/models/hrm-text.cpp).
+            "hrm_text" => {
+                let (size, rounds) = (number("hrm.layers_per_stack"), number("hrm.l_cycles"));
+                let high = (block / size) % rounds.saturating_add(1) == rounds;
+                block % size + if high { size } else { 0 }
+            }
+            _ => block,
+        }
     }
 }
 
@@ -284,8 +301,19 @@ impl Keys<'_> {
             numbers: keys().filter_map(|key| Some((key.to_owned(), self.number(key)?))).collect(),
             floats: keys().filter_map(|key| Some((key.to_owned(), self.float(key)?))).collect(),
             experts_used: self.per_layer("expert_used_count", blocks as usize).unwrap_or_default(),
+            clamped: ["swiglu_clamp_exp", "swiglu_clamp_shexp"].map(|key| self.positive(key, blocks as usize)),
             deepstack: self.deepstack(),
         })
+    }
+
+    /// Of floats by block, or one for all, which are above zero.
+    fn positive(&self, key: &str, blocks: usize) -> Vec<bool> {
+        let above = |value: &Value| matches!(value, Value::Float(float) if *float > 1e-6);
+        match self.gguf.get(&self.key(key)) {
+            Some(Value::Array(array)) => array.items.iter().flatten().map(above).collect(),
+            Some(value) => vec![above(value); blocks],
+            None => Vec::new(),
+        }
     }
 
     /// Negative numbers mark blocks that add nothing.

@@ -24,8 +24,7 @@ impl Builder<'_> {
             Some(gate) => {
                 let gated = self.g.matmul(gate, cur);
                 let gated = self.biased(layer, &format!("ffn_gate{suffix}.bias"), gated);
-                // swiglu, geglu: one result of its own.
-                self.g.same(&[gated, high])
+                self.gated_high(gated, high, self.clamps(layer, 1))
             }
             None => {
                 let (wide, inner) = (self.g.ne(high), self.g.ne(down)[0]);
@@ -178,13 +177,32 @@ impl Builder<'_> {
         let up = part(self, "up");
         let gate = part(self, "gate");
         match (gate, up) {
-            (Some(gate), Some(up)) => self.g.same(&[gate, up]),
+            (Some(gate), Some(up)) => {
+                let clamped = self.clamps(layer, 0) && !matches!(self.model.arch.as_str(), "maple" | "hy_v4");
+                self.gated_high(gate, up, clamped)
+            }
             (Some(high), None) | (None, Some(high)) => {
                 let steps = if self.style.squared { 2 } else { 1 };
                 (0..steps).fold(high, |high, _| self.g.each(&[high]))
             }
             (None, None) => cur,
         }
+    }
+
+    /// Whether a block's gates are clamped: of its experts (0), of a dense part (1).
+    fn clamps(&self, layer: usize, part: usize) -> bool {
+        self.model.clamped[part].get(layer).copied().unwrap_or(false)
+    }
+
+    /// SwiGLU and GeGLU are one operation with a result of its own; clamped, they are several in place.
+    fn gated_high(&mut self, gate: Id, up: Id, clamped: bool) -> Id {
+        if !clamped {
+            return self.g.same(&[gate, up]);
+        }
+        let up = self.g.each(&[up]);
+        let gate = self.g.each(&[gate]);
+        let gate = self.g.each(&[gate]);
+        self.g.each(&[gate, up])
     }
 
     fn sum_experts(&mut self, low: Id, used: u64) -> Id {

@@ -19,10 +19,13 @@ impl Builder<'_> {
         let [q, k, v] = [heads_of(0, "ssm_conv1d_q"), heads_of(1, "ssm_conv1d_k"), heads_of(2, "ssm_conv1d_v")];
         let decay = self.kda_low_rank(layer, cur, ["ssm_f_a", "ssm_f_b"]);
         let decay = self.biased(layer, "ssm_dt.bias", decay);
-        let decay = self.g.each(&[decay]);
+        // Softplus before the factor, or a sigmoid behind it.
+        let soft = self.has(layer, "ssm_f_b.weight");
+        let decay = if soft { self.g.each(&[decay]) } else { decay };
         let decay = self.g.reshape(decay, [head, heads, tokens, 1]);
         let a = self.weight(layer, "ssm_a").unwrap_or(decay);
         let decay = self.g.each(&[decay, a]);
+        let decay = if soft { decay } else { self.g.each(&[decay]) };
         let decay = self.g.reshape(decay, [head, heads, per_seq, seqs]);
         let beta = self.weight(layer, "ssm_beta.weight").map_or(cur, |weight| self.g.matmul(weight, cur));
         let beta = self.g.reshape(beta, [1, heads, per_seq, seqs]);

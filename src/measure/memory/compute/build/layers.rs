@@ -55,6 +55,10 @@ impl Builder<'_> {
             (mixed, input) = (self.wanted_rows(mixed), self.wanted_rows(input));
             self.early_logits = self.early_logits.map(|logits| self.wanted_rows(logits));
         }
+        if model.arch == "minimax-01" {
+            let normed = if last { self.wanted_rows(normed) } else { normed };
+            return self.minimax_half(layer, normed, mixed);
+        }
         if self.style.parallel && (self.model.arch == "gptneox" || !self.has(layer, "ffn_norm.weight")) {
             return self.parallel_half(layer, (input, normed, mixed), last);
         }
@@ -145,7 +149,44 @@ impl Builder<'_> {
             return self.g.each(&[cur, skip]);
         }
         cur = self.per_layer(layer, cur, extra, last);
+        if self.loops_on(layer, last) {
+            cur = self.norm_with(cur, "output_norm");
+        }
         self.deep_stacked(layer, cur)
+    }
+
+    /// Two stacks of blocks in turn, the low one several times for each time of the high one (src/models/hrm-text.cpp).
+    pub(super) fn stacks(&mut self, embeddings: Id) -> Id {
+        let number = |key: &str| usize::try_from(self.model.number(key)).unwrap_or(usize::MAX).max(1);
+        let (size, rounds) = (number("hrm.layers_per_stack"), number("hrm.l_cycles").saturating_add(1));
+        let mut low = self.global("hrm.z_l_init", super::Side::Host).unwrap_or(embeddings);
+        let mut high = embeddings;
+        let stacks = self.model.layers.len() / size;
+        for stack in 0..stacks {
+            let mut cur = self.g.each(&[high, low]);
+            for layer in stack * size..(stack + 1) * size {
+                cur = self.layer(layer, cur, false, None);
+            }
+            cur = self.norm_by(cur, None, None, None);
+            if (stack + 1).is_multiple_of(rounds) { high = cur } else { low = cur }
+        }
+        high
+    }
+
+    /// Whether all blocks are run once more behind this one (src/models/nanbeige.cpp).
+    fn loops_on(&self, layer: usize, last: bool) -> bool {
+        let again = self.model.stored(layer + 1) < self.model.stored(layer);
+        self.model.arch == "nanbeige" && !last && again && self.model.number("skip_loop_final_norm") == 0
+    }
+
+    /// Residuals are the normed inputs, scaled (src/models/minimax-01.cpp).
+    fn minimax_half(&mut self, layer: usize, normed: Id, mixed: Id) -> Id {
+        let residual = self.g.each(&[normed]);
+        let residual = self.g.each(&[mixed, residual]);
+        let normed = self.norm(residual, layer, "ffn_norm");
+        let high = self.feed_forward(layer, normed).unwrap_or(normed);
+        let residual = self.g.each(&[normed]);
+        self.g.each(&[high, residual])
     }
 
     /// A dense part behind attention, and experts that read what the block did (src/models/arctic.cpp).

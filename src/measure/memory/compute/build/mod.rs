@@ -7,6 +7,7 @@ mod encoder;
 mod feed_forward;
 mod kda;
 mod layers;
+mod lightning;
 mod mla;
 mod msa;
 mod recurrent;
@@ -65,6 +66,8 @@ struct Inputs {
     attention: [Option<AttentionInputs>; 2],
     state_copy: Option<(Id, Id, Id)>,
     attention_scale: Option<Id>,
+    /// Of lightning attention.
+    decays: Option<[Id; 4]>,
     /// Classes of distances between tokens.
     buckets: Option<Id>,
     /// What the encoder made, and who sees it.
@@ -87,7 +90,8 @@ pub(super) fn build(model: &Model, settings: &Settings, window: &Window, pinned:
     let seqs = settings.sequences();
     // src/llama-context.cpp:626-735 and 2531-2534: rounded up to a multiple of the sequences.
     let tokens = window.ubatch.min(window.n_ctx).next_multiple_of(seqs).max(seqs);
-    let asked = if settings.outputs == 0 { window.batch } else { settings.outputs };
+    let encoder = matches!(model.arch.as_str(), "t5" | "t5encoder");
+    let asked = if settings.outputs == 0 || encoder { window.batch } else { settings.outputs };
     let blocks = model.blocks;
     let full_offload = match settings.gpu_layers {
         GpuLayers::All => true,
@@ -128,8 +132,12 @@ impl Builder<'_> {
             state = self.spread_embeddings(state);
         }
         let trunk = usize::try_from(self.model.trunk).unwrap_or(usize::MAX).min(self.model.layers.len());
-        for index in 0..trunk {
-            state = self.layer(index, state, index + 1 == trunk, extra);
+        if self.model.arch == "hrm_text" {
+            state = self.stacks(state);
+        } else {
+            for index in 0..trunk {
+                state = self.layer(index, state, index + 1 == trunk, extra);
+            }
         }
         self.head(state);
         self.g
@@ -148,7 +156,7 @@ impl Builder<'_> {
     fn weight(&mut self, layer: usize, name: &str) -> Option<Id> {
         let ne = self.model.tensor(layer, name)?;
         let kept = name.contains("exps") && (layer as u64) < self.settings.cpu_moe;
-        let side = if kept { Side::Host } else { self.side(layer) };
+        let side = if kept { Side::Host } else { self.side(self.model.stored(layer)) };
         Some(self.g.weight(ne, side))
     }
 
@@ -198,6 +206,9 @@ impl Builder<'_> {
         }
         if self.style.scaled_rows {
             let scale = self.g.input([1, tokens, 1, 1], F32);
+            if wide != embd {
+                looked_up = self.g.same(&[looked_up]);
+            }
             looked_up = self.g.each(&[looked_up, scale]);
         }
         self.g.expand(looked_up);
@@ -339,15 +350,18 @@ impl Builder<'_> {
             cur = self.joined_embeddings(state);
             cur = self.wanted_rows(cur);
         }
-        let late = !self.style.early_rows;
-        if late && self.style.hidden_out == style::Hidden::BeforeNorm {
-            self.g.set_output(cur);
-            cur = self.wanted_rows(cur);
+        match self.style.hidden_out {
+            style::Hidden::BeforeNorm => {
+                self.g.set_output(cur);
+                cur = self.wanted_rows(cur);
+            }
+            style::Hidden::Late => cur = self.wanted_rows(cur),
+            _ => {}
         }
         if let Some(name) = self.style.final_norm {
             cur = self.norm_with(cur, name);
         }
-        if late && self.style.hidden_out == style::Hidden::AfterNorm {
+        if self.style.hidden_out == style::Hidden::AfterNorm {
             self.g.set_output(cur);
             cur = self.wanted_rows(cur);
         }

@@ -6,7 +6,9 @@ use super::Builder;
 impl Builder<'_> {
     /// The recurrent part of a block, by its tensors.
     pub(super) fn recurrent(&mut self, layer: usize, cur: Id) -> Id {
-        if self.has(layer, "shortconv.conv.weight") {
+        if self.model.arch == "minimax-01" {
+            self.lightning(layer, cur)
+        } else if self.has(layer, "shortconv.conv.weight") {
             self.short_convolution(layer, cur)
         } else if self.has(layer, "ssm_conv1d_q.weight") {
             self.kimi_delta(layer, cur)

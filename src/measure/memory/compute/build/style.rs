@@ -9,6 +9,10 @@ use super::super::super::shape::Model;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Hidden {
     No,
+    /// It does not, but rows are chosen only behind the last block.
+    Late,
+    /// All rows get logits.
+    All,
     BeforeNorm,
     AfterNorm,
 }
@@ -93,6 +97,8 @@ impl Style {
         let hidden_out = match arch {
             "gpt-oss" => Hidden::BeforeNorm,
             "step35" => Hidden::BeforeNorm,
+            "hrm_text" => Hidden::Late,
+            "cogvlm" => Hidden::All,
             "bailingmoe3" | "cohere2moe" | "gemma4" | "hy_v3" | "nemotron_h" | "nemotron_h_moe" | "qwen35"
             | "qwen35moe" | "qwen3next" => Hidden::AfterNorm,
             _ => Hidden::No,
@@ -138,7 +144,7 @@ impl Style {
                 {
                     Rope::None
                 }
-                "cohere2" | "exaone4" | "exaone-moe" | "smallthinker" => Rope::Sliding,
+                "cohere2" | "exaone4" | "exaone-moe" | "smallthinker" | "maple" | "muse-glimmer" => Rope::Sliding,
                 "cohere2moe" => Rope::SlidingOrFirst(model.number("leading_dense_block_count")),
                 "llama4" if model.window.is_some() => Rope::AllBut(4),
                 "smollm3" | "afmoe" => Rope::AllBut(4),
