@@ -159,7 +159,7 @@ impl Builder<'_> {
     pub(super) fn stacks(&mut self, embeddings: Id) -> Id {
         let number = |key: &str| usize::try_from(self.model.number(key)).unwrap_or(usize::MAX).max(1);
         let (size, rounds) = (number("hrm.layers_per_stack"), number("hrm.l_cycles").saturating_add(1));
-        let mut low = self.global("hrm.z_l_init", super::Side::Host).unwrap_or(embeddings);
+        let mut low = self.global("hrm.z_l_init", self.side(0)).unwrap_or(embeddings);
         let mut high = embeddings;
         let stacks = self.model.layers.len() / size;
         for stack in 0..stacks {
@@ -293,7 +293,16 @@ impl Builder<'_> {
         let cur = self.attend(layer, q, Some((k, v)), at, false);
         let gate = self.g.matmul(gate, normed);
         let gate = self.g.each(&[gate]);
+        let (shape, heads) = (self.g.ne(cur), at.heads.max(1));
+        if self.g.ne(gate)[0] != at.heads {
+            let cur = self.g.each(&[cur, gate]);
+            return self.projected_out(layer, cur);
+        }
+        // One factor a head.
+        let gate = self.g.reshape(gate, [1, heads, self.tokens, 1]);
+        let cur = self.g.reshape(cur, [shape[0] / heads, heads, self.tokens, 1]);
         let cur = self.g.each(&[cur, gate]);
+        let cur = self.g.reshape(cur, shape);
         self.projected_out(layer, cur)
     }
 

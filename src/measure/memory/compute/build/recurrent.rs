@@ -294,7 +294,7 @@ impl Builder<'_> {
                 let weight = self.weight(layer, name).unwrap_or(cur);
                 self.g.matmul(weight, cur)
             });
-            (b, a)
+            (self.g.reshape(b, shape), self.g.reshape(a, [heads, per_seq, seqs, 1]))
         };
         let beta = self.g.each(&[beta]);
         let alpha = self.biased(layer, "ssm_dt.bias", alpha);
