@@ -62,6 +62,8 @@ pub struct Model {
     pub(crate) experts_used: Vec<u64>,
     /// Whether gates are clamped, by block: of experts, of dense parts.
     pub(crate) clamped: [Vec<bool>; 2],
+    /// Whether a block turns queries and keys, by block, where the file says so (`attention.rope_pattern`).
+    pub(crate) turning: Vec<u64>,
     /// Which part of a wide input each block adds, if any (`deepstack_mapping`).
     pub(crate) deepstack: Vec<Option<u64>>,
 }
@@ -103,6 +105,8 @@ pub struct Row {
     pub value: u64,
     /// No values are kept, padded or not.
     pub key_only: bool,
+    /// Without flash attention values are padded to the widest layer's.
+    pub padded: bool,
     /// How many cells there are.
     pub cells: Cells,
     /// Each sequence has its own, even where the cache is unified.
@@ -302,6 +306,7 @@ impl Keys<'_> {
             floats: keys().filter_map(|key| Some((key.to_owned(), self.float(key)?))).collect(),
             experts_used: self.per_layer("expert_used_count", blocks as usize).unwrap_or_default(),
             clamped: ["swiglu_clamp_exp", "swiglu_clamp_shexp"].map(|key| self.positive(key, blocks as usize)),
+            turning: self.per_layer("attention.rope_pattern", blocks as usize).unwrap_or_default(),
             deepstack: self.deepstack(),
         })
     }

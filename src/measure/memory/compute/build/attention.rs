@@ -62,6 +62,9 @@ impl Builder<'_> {
     /// Whether a block turns queries and keys by position.
     pub(super) fn turns(&self, layer: usize) -> bool {
         let sliding = |layer: usize| self.model.layers[layer].attention.is_some_and(|at| at.sliding);
+        if self.model.turning.get(layer) == Some(&0) {
+            return false;
+        }
         match self.style.rope {
             Rope::All => true,
             Rope::None => false,

@@ -382,7 +382,7 @@ impl Builder<'_> {
 
     /// Embeddings of each layer, looked up and projected before the first (src/models/gemma4.cpp).
     pub(super) fn per_layer_inputs(&mut self, embeddings: Id) -> Option<Id> {
-        let width = self.model.number("embedding_length_per_layer_input");
+        let width = self.per_layer_width();
         let table = self.global("per_layer_token_embd.weight", super::Side::Host)?;
         let (tokens, layers) = (self.tokens, self.model.trunk);
         let (shape, side) = ([width, layers, tokens, 1], self.side(0));
@@ -404,13 +404,19 @@ impl Builder<'_> {
         Some(self.g.same(&[turned]))
     }
 
+    /// Elements of a layer's own embedding.
+    fn per_layer_width(&self) -> u64 {
+        let row = self.model.tensors.get("per_layer_token_embd.weight").map_or(0, |ne| ne[0]);
+        row / self.model.trunk.max(1)
+    }
+
     fn per_layer(&mut self, layer: usize, cur: Id, extra: Option<Id>, _last: bool) -> Id {
         let mut cur = cur;
         if let (Some(extra), Some(gate)) = (extra, self.weight(layer, "inp_gate.weight")) {
             let before = cur;
             cur = self.g.matmul(gate, cur);
             cur = self.g.each(&[cur]);
-            let width = self.model.number("embedding_length_per_layer_input");
+            let width = self.per_layer_width();
             let mine = self.g.view(extra, [width, self.tokens, 1, 1]);
             cur = self.g.each(&[cur, mine]);
             if let Some(projection) = self.weight(layer, "proj.weight") {

@@ -189,7 +189,7 @@ impl Style {
             squared: is(&["arcee", "jais2", "nemotron", "nemotron_h", "nemotron_h_moe", "plm"]),
             weighted_first: arch == "llama4",
             late_softmax: arch == "gpt-oss" || model.number("expert_gating_func") == 3,
-            normed_weights: !is(&["jamba", "gpt-oss", "llama4", "deepseek", "qwen2moe"]),
+            normed_weights: normed_weights(model),
             scaled_weights: model.has_number("expert_weights_scale")
                 && model.floats.get("expert_weights_scale") != Some(&1.0),
             parallel: is(&["falcon", "gptj", "phi2", "command-r", "cohere2", "cohere2moe", "plamo"])
@@ -219,6 +219,18 @@ fn deepstack(model: &Model) -> u64 {
     match model.deepstack.iter().filter(|part| part.is_some()).collect::<HashSet<_>>().len() {
         0 => model.number("n_deepstack_layers"),
         parts => parts as u64,
+    }
+}
+
+/// Whether the weights of the chosen experts are made to sum up to one: as the code has it, or as the file says.
+fn normed_weights(model: &Model) -> bool {
+    match model.arch.as_str() {
+        "deepseek" | "gpt-oss" | "jamba" | "llada-moe" | "llama4" | "nomic-bert-moe" | "olmoe" | "qwen2moe" => false,
+        "afmoe" | "bailingmoe" | "bailingmoe2" | "bailingmoe3" | "cohere2moe" | "deepseek2" | "deepseek2-ocr"
+        | "deepseek32" | "deepseek4" | "dflash" | "dots1" | "dots3note" | "exaone-moe" | "glm-dsa" | "glm4moe"
+        | "glm5-next" | "hy_v3" | "hy_v4" | "kimi-k3" | "laguna" | "minimax-m3" | "mistral4" | "nemotron_h_moe"
+        | "step35" => model.number("expert_weights_norm") != 0,
+        _ => true,
     }
 }
 
