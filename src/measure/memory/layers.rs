@@ -114,11 +114,21 @@ impl Keys<'_> {
                 }
             }
             _ if matches!(self.arch, "qwen4exp" | "glm5-next") && indexer > 0 && self.owns_indexer(model, index) => {
-                rows.push(Row { key: indexer.saturating_mul(2), value: 0, key_only: true, ..main });
+                rows.push(Row { key: indexer.saturating_mul(self.pooled_keys()), value: 0, key_only: true, ..main });
             }
             _ => {}
         }
         rows
+    }
+
+    /// How many keys an indexer keeps for a cell: its own, and where it pools keys those it makes of them
+    /// (src/llama-memory-hybrid-idx.cpp:57-58).
+    fn pooled_keys(&self) -> u64 {
+        match self.arch {
+            "glm5-next" => 3,
+            _ if self.number("attention.compress_ratios").unwrap_or(0) > 0 => 2,
+            _ => 1,
+        }
     }
 
     /// Whether a block owns an indexer; all do, unless `attention.indexer.types` says otherwise.

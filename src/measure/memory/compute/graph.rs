@@ -245,6 +245,13 @@ impl Graph {
         self.add(Tensor { view_of: Some(root), ..Tensor::inner(ne, nb, bytes, Op::Write, all) })
     }
 
+    /// An operation on elements that leaves its result in its first operand (`ggml_add_inplace`).
+    pub(super) fn each_into(&mut self, into: Id, other: Id) -> Id {
+        let write = self.write(into, &[]);
+        self.tensors[write as usize].src = vec![into, other];
+        write
+    }
+
     /// `ggml_flash_attn_ext`; the result is `[values, heads, tokens, streams]`.
     pub(super) fn flash(&mut self, ne: [u64; 4], src: &[Id]) -> Id {
         self.push(ne, F32, Op::Flash, src.to_vec())

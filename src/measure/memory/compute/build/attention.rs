@@ -95,7 +95,8 @@ impl Builder<'_> {
         let kv = kv.map(|(k, v)| (rotate(self, k, inputs.k_rot), rotate(self, v, inputs.v_rot)));
         if let Some((k, v)) = kv {
             // The caches of windows take keys first, as does attention without a cache.
-            let keys_first = !self.style.cached || self.model.window.is_some() || self.model.layers[layer].rows.is_empty();
+            let keys_first =
+                !self.style.cached || self.model.window.is_some() || self.model.layers[layer].rows.is_empty();
             for id in if keys_first { [k, v] } else { [v, k] } {
                 self.g.expand(id);
             }

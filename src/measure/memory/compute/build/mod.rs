@@ -90,7 +90,8 @@ pub(super) fn build(model: &Model, settings: &Settings, window: &Window, pinned:
     let seqs = settings.sequences();
     // src/llama-context.cpp:626-735 and 2531-2534: rounded up to a multiple of the sequences.
     let tokens = window.ubatch.min(window.n_ctx).next_multiple_of(seqs).max(seqs);
-    let encoder = matches!(model.arch.as_str(), "t5" | "t5encoder");
+    // Models with an encoder reserve a row for each token (src/llama-context.cpp:252, `llama_model_has_encoder`).
+    let encoder = matches!(model.arch.as_str(), "t5" | "t5encoder" | "eagle3" | "dflash");
     let asked = if settings.outputs == 0 || encoder { window.batch } else { settings.outputs };
     let blocks = model.blocks;
     let full_offload = match settings.gpu_layers {

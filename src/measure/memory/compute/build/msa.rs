@@ -115,10 +115,10 @@ impl Builder<'_> {
         let q = self.g.reshape(q, [head, rows, 1, 1]);
         let scores = self.g.matmul(gathered, q);
         let scores = self.g.reshape(scores, [positions, heads, tokens, 1]);
-        let visible = self.g.view(shared.positions, [positions, 1, tokens, 1]);
-        let scores = self.g.write(scores, &[visible]);
+        let visible = self.by_token(shared.positions, positions, tokens);
+        let scores = self.g.each_into(scores, visible);
         let best = self.g.fresh([count, heads, tokens, 1], &[scores]);
-        let bias = self.g.view(shared.bias, [count, 1, tokens, 1]);
+        let bias = self.by_token(shared.bias, count, tokens);
         let best = self.g.each(&[best, bias]);
         let chosen = self.g.fresh([kept, heads, tokens, 1], &[best]);
         let closed = self.g.each(&[bias]);
@@ -142,9 +142,15 @@ impl Builder<'_> {
         let mask = self.g.same(&[mask]);
         let mask = self.g.reshape(mask, [cells, tokens, heads, 1]);
         let causal = self.g.view(shared.mask, [cells, tokens, 1, 1]);
-        let mask = self.g.write(mask, &[causal]);
+        let mask = self.g.each_into(mask, causal);
         let mask = self.g.reshape(mask, [cells, tokens, 1, heads]);
         self.g.fresh_of([cells, tokens, 1, heads], F16, &[mask])
+    }
+
+    /// A row of floats for each token, the same for all heads.
+    fn by_token(&mut self, rows: Id, width: u64, tokens: u64) -> Id {
+        let nb = self.g.at(rows).nb;
+        self.g.view_strided(rows, [width, 1, tokens, 1], [nb[0], nb[1], nb[1], nb[2]])
     }
 
     /// Flash attention of all groups at once, each with its own mask (`build_attn_msa_fa`).
