@@ -206,7 +206,9 @@ impl Model {
             "t5encoder" => "enc.",
             _ => "",
         };
-        self.tensors.get(&format!("{part}blk.{}.{name}", self.stored(block))).copied()
+        let full = format!("{part}blk.{}.{name}", self.stored(block));
+        // PLaMo 2 has norms without the ending.
+        self.tensors.get(&full).or_else(|| self.tensors.get(full.strip_suffix(".weight")?)).copied()
     }
 
     /// The block of the file whose tensors a block runs with: some models run blocks several times.

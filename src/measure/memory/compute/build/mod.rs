@@ -10,6 +10,7 @@ mod layers;
 mod lightning;
 mod mla;
 mod msa;
+mod plamo;
 mod recurrent;
 mod rwkv;
 mod sparse;

@@ -8,6 +8,8 @@ impl Builder<'_> {
     pub(super) fn recurrent(&mut self, layer: usize, cur: Id) -> Id {
         if self.model.arch == "minimax-01" {
             self.lightning(layer, cur)
+        } else if self.model.arch == "plamo2" {
+            self.plamo_mamba(layer, cur)
         } else if self.has(layer, "shortconv.conv.weight") {
             self.short_convolution(layer, cur)
         } else if self.has(layer, "ssm_conv1d_q.weight") {
@@ -75,7 +77,7 @@ impl Builder<'_> {
     }
 
     /// `ssm_conv`, bias, SiLU.
-    fn convolved(&mut self, layer: usize, all: Id, channels: u64) -> Id {
+    pub(super) fn convolved(&mut self, layer: usize, all: Id, channels: u64) -> Id {
         let kernel = self.weight(layer, "ssm_conv1d.weight").unwrap_or(all);
         let cur = self.g.fresh([channels, self.per_seq(), self.seqs, 1], &[all, kernel]);
         let cur = self.biased(layer, "ssm_conv1d.bias", cur);
@@ -157,7 +159,7 @@ impl Builder<'_> {
         self.g.expand(write);
     }
 
-    fn out_projection(&mut self, layer: usize, y: Id) -> Id {
+    pub(super) fn out_projection(&mut self, layer: usize, y: Id) -> Id {
         let cur = match self.weight(layer, "ssm_out.weight") {
             Some(weight) => self.g.matmul(weight, y),
             None => y,
