@@ -39,7 +39,9 @@ impl Builder<'_> {
             Some(builder.g.fresh([total, 1, 1, 1], &[states, x, dt, a, b, c, ids]))
         });
         self.keep_state(state, scanned, size.saturating_mul(inner));
-        let y = self.g.view(scanned, part);
+        let row = inner.saturating_mul(4);
+        let strides = [4, head.saturating_mul(4), row, row.saturating_mul(per_seq)];
+        let y = self.g.view_strided(scanned, part, strides);
         let d = self.weight(layer, "ssm_d").unwrap_or(x);
         // A view of a weight is not followed to its device.
         let d = self.g.reshape(d, [1, heads, 1, 1]);
@@ -65,7 +67,7 @@ impl Builder<'_> {
         });
         let dt = self.weight(layer, "ssm_dt.weight").map_or(dt, |weight| self.g.matmul(weight, dt));
         let dt = self.biased(layer, "ssm_dt.bias", dt);
-        let [b, c] = [b, c].map(|id| self.g.view(id, [size, 1, per_seq, seqs]));
+        let [b, c] = [b, c].map(|id| self.g.reshape(id, [size, 1, per_seq, seqs]));
         [b, c, dt]
     }
 }

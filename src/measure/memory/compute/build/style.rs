@@ -93,99 +93,29 @@ impl Style {
     pub(super) fn of(model: &Model) -> Style {
         let arch = model.arch.as_str();
         let is = |archs: &[&str]| archs.contains(&arch);
-        let gemma = arch.starts_with("gemma");
-        let hidden_out = match arch {
-            "gpt-oss" => Hidden::BeforeNorm,
-            "step35" => Hidden::BeforeNorm,
-            "hrm_text" => Hidden::Late,
-            "cogvlm" => Hidden::All,
-            "bailingmoe3" | "cohere2moe" | "gemma4" | "hy_v3" | "nemotron_h" | "nemotron_h_moe" | "qwen35"
-            | "qwen35moe" | "qwen3next" => Hidden::AfterNorm,
-            _ => Hidden::No,
-        };
+        let hidden_out = hidden_out(arch);
+        let pictures = deepstack(model);
+        let factor = model.has_number("embedding_scale");
         Style {
-            rms: !(arch == "cohere2moe" && !model.has_number("attention.layer_norm_rms_epsilon"))
-                && !is(&[
-                    "bloom",
-                    "codeshell",
-                    "cohere2",
-                    "command-r",
-                    "dbrx",
-                    "falcon",
-                    "gpt2",
-                    "gptneox",
-                    "jais",
-                    "jais2",
-                    "mpt",
-                    "nemotron",
-                    "olmo",
-                    "orion",
-                    "phi2",
-                    "stablelm",
-                    "starcoder",
-                    "starcoder2",
-                    "gptj",
-                    "bert",
-                    "nomic-bert",
-                    "nomic-bert-moe",
-                    "jina-bert-v2",
-                    "jina-bert-v3",
-                    "modern-bert",
-                    "pockettts",
-                    "rwkv6",
-                    "rwkv7",
-                ]),
-            rope: match arch {
-                "jamba" | "nemotron_h" | "nemotron_h_moe" | "bloom" | "mpt" | "gpt2" | "starcoder" | "jais"
-                | "refact" | "kimi-linear" | "bert" | "jina-bert-v2" => Rope::None,
-                // Only the one of 7B turns (src/models/baichuan.cpp).
-                "baichuan" if model.blocks != 32 => Rope::None,
-                "granite" | "granitemoe" | "granitehybrid" | "graniteswitch"
-                    if model.numbers.get("rope.scaling.finetuned") == Some(&0) =>
-                {
-                    Rope::None
-                }
-                "cohere2" | "exaone4" | "exaone-moe" | "smallthinker" | "maple" | "muse-glimmer" => Rope::Sliding,
-                "cohere2moe" => Rope::SlidingOrFirst(model.number("leading_dense_block_count")),
-                "llama4" if model.window.is_some() => Rope::AllBut(4),
-                "smollm3" | "afmoe" => Rope::AllBut(4),
-                _ => Rope::All,
-            },
+            rms: !is(PLAIN_NORMS) || model.has_number("attention.layer_norm_rms_epsilon") && arch == "cohere2moe",
+            rope: rope(model),
             rope_factors: ["rope_freqs.weight", "rope_factors_short.weight"]
                 .iter()
                 .find(|name| model.tensors.contains_key(**name))
                 .map(|name| (*name).to_owned()),
-            positions: if is(&[
-                "qwen2vl",
-                "qwen3vl",
-                "qwen3vlmoe",
-                "qwen3tts",
-                "qwen35",
-                "qwen35moe",
-                "qwen4exp",
-                "paddleocr",
-            ]) || is(&["glm4", "glm4moe", "hunyuan_vl", "bailingmoe3"])
-                && model.has_number("rope.dimension_sections")
-            {
-                4
-            } else {
-                1
-            },
+            positions: positions(model),
             mixed: !is(&["cogvlm", "deepseek4", "graniteswitch", "eagle3", "dflash", "gemma4-assistant"]),
-            deepstack: deepstack(model),
+            deepstack: pictures,
             cached: !is(&["llama-embed", "t5encoder"]),
-            embedding_factor: model.has_number("embedding_scale") && deepstack(model) == 0
-                || is(&["grok", "minicpm", "gemma", "gemma2"]),
-            scaled_rows: gemma && !is(&["gemma", "gemma2"])
-                || model.has_number("embedding_scale") && deepstack(model) > 0,
+            embedding_factor: factor && pictures == 0 || is(&["grok", "minicpm", "gemma", "gemma2"]),
+            scaled_rows: factor && pictures > 0 || arch.starts_with("gemma") && !is(&["gemma", "gemma2"]),
             plain_embedding_norm: is(&["talkie", "muse-glimmer"]),
             embedding_norm: model.tensors.contains_key("token_embd_norm.weight") && !is(&["lfm2", "lfm2moe"]),
             clamped: model.has_number("attention.clamp_kqv"),
-            score_steps: if arch == "gemma2" || arch == "grok" { 3 } else { 0 },
-            logit_steps: if model.has_number("final_logit_softcapping") || arch == "gemma2" {
-                3
-            } else {
-                u32::from(model.has_number("logit_scale"))
+            score_steps: if is(&["gemma2", "grok"]) { 3 } else { 0 },
+            logit_steps: match model.has_number("final_logit_softcapping") || arch == "gemma2" {
+                true => 3,
+                false => u32::from(model.has_number("logit_scale")),
             },
             squared: is(&["arcee", "jais2", "nemotron", "nemotron_h", "nemotron_h_moe", "plm"]),
             weighted_first: arch == "llama4",
@@ -212,6 +142,78 @@ impl Style {
             logits: !model.encodes,
             assumed: estimated(model).then(|| format!("the graph of {arch} is estimated, erring high")),
         }
+    }
+}
+
+/// Architectures whose norms subtract the mean. Cohere 2 MoE's file says which it has.
+const PLAIN_NORMS: &[&str] = &[
+    "bert",
+    "bloom",
+    "codeshell",
+    "cohere2",
+    "cohere2moe",
+    "command-r",
+    "dbrx",
+    "falcon",
+    "gpt2",
+    "gptj",
+    "gptneox",
+    "jais",
+    "jais2",
+    "jina-bert-v2",
+    "jina-bert-v3",
+    "modern-bert",
+    "mpt",
+    "nemotron",
+    "nomic-bert",
+    "nomic-bert-moe",
+    "olmo",
+    "orion",
+    "phi2",
+    "pockettts",
+    "rwkv6",
+    "rwkv7",
+    "stablelm",
+    "starcoder",
+    "starcoder2",
+];
+
+fn hidden_out(arch: &str) -> Hidden {
+    match arch {
+        "gpt-oss" | "step35" => Hidden::BeforeNorm,
+        "hrm_text" => Hidden::Late,
+        "cogvlm" => Hidden::All,
+        "bailingmoe3" | "cohere2moe" | "gemma4" | "hy_v3" | "nemotron_h" | "nemotron_h_moe" | "qwen35"
+        | "qwen35moe" | "qwen3next" => Hidden::AfterNorm,
+        _ => Hidden::No,
+    }
+}
+
+fn rope(model: &Model) -> Rope {
+    match model.arch.as_str() {
+        "bert" | "bloom" | "gpt2" | "jais" | "jamba" | "jina-bert-v2" | "kimi-linear" | "mpt" | "nemotron_h"
+        | "nemotron_h_moe" | "refact" | "starcoder" => Rope::None,
+        // Only the one of 7B turns (src/models/baichuan.cpp).
+        "baichuan" if model.blocks != 32 => Rope::None,
+        "granite" | "granitemoe" | "granitehybrid" | "graniteswitch"
+            if model.numbers.get("rope.scaling.finetuned") == Some(&0) =>
+        {
+            Rope::None
+        }
+        "cohere2" | "exaone4" | "exaone-moe" | "smallthinker" | "maple" | "muse-glimmer" => Rope::Sliding,
+        "cohere2moe" => Rope::SlidingOrFirst(model.number("leading_dense_block_count")),
+        "llama4" if model.window.is_some() => Rope::AllBut(4),
+        "smollm3" | "afmoe" => Rope::AllBut(4),
+        _ => Rope::All,
+    }
+}
+
+/// Four integers where positions have sections: of time, height and width.
+fn positions(model: &Model) -> u64 {
+    match model.arch.as_str() {
+        "paddleocr" | "qwen2vl" | "qwen35" | "qwen35moe" | "qwen3tts" | "qwen3vl" | "qwen3vlmoe" | "qwen4exp" => 4,
+        "bailingmoe3" | "glm4" | "glm4moe" | "hunyuan_vl" if model.has_number("rope.dimension_sections") => 4,
+        _ => 1,
     }
 }
 
