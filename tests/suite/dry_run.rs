@@ -43,13 +43,17 @@ fn dry_runs_are_those_that_were_recorded() {
                 let model = Model::of(&Gguf::open(&path).unwrap()).unwrap();
                 (Rehearsal::of(program(), &path).unwrap_or_else(|why| panic!("{}: {why}", path.display())), model)
             });
-            match rehearsal.cost(model, &row.settings) {
-                Ok(told) if (told.weights, told.context(), told.compute) == (row.weights, row.context, row.compute) => {
-                }
-                told => wrong.push(format!(
-                    "{} {:?}: {told:?}, recorded {:?} {:?} {:?}",
-                    row.model, row.settings, row.weights, row.context, row.compute
-                )),
+            let told = rehearsal.cost(model, &row.settings);
+            let same = told.as_ref().is_ok_and(|told| {
+                let parts = (told.weights, told.context(), told.compute, told.output);
+                parts == (row.weights, row.context, row.compute, row.output)
+                    && (told.n_ctx, told.n_ctx_seq) == row.windows
+            });
+            if !same {
+                wrong.push(format!(
+                    "{} {} {:?}: {told:?}, recorded {:?} {:?} {:?}",
+                    row.model, row.placement, row.settings, row.weights, row.context, row.compute
+                ));
             }
         }
         assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), rows.len() / every, wrong.join("\n"));

@@ -87,9 +87,13 @@ impl Settings {
 /// are there.
 fn shared_again(model: &Model, settings: &Settings) -> u64 {
     // Gemma 4's are read by the blocks without a window alone.
-    let reads = |layer: &Layer| model.arch != "gemma4" || layer.attention.is_some_and(|at| !at.sliding);
+    let reads = |index: usize, layer: &Layer| {
+        model.stored(index) == index && (model.arch != "gemma4" || layer.attention.is_some_and(|at| !at.sliding))
+    };
     let trunk = model.layers.iter().take(usize::try_from(model.trunk).unwrap_or(usize::MAX)).enumerate();
-    let Some(last) = trunk.filter(|(_, layer)| reads(layer)).map(|(index, _)| index).next_back() else { return 0 };
+    let Some(last) = trunk.filter(|(index, layer)| reads(*index, layer)).map(|(index, _)| index).next_back() else {
+        return 0;
+    };
     if settings.layer_on_device(model, 0) || !settings.layer_on_device(model, last) {
         return 0;
     }

@@ -20,7 +20,7 @@ fn unknown(model: &Model, window: &Window) -> u64 {
     let state = model.embd.saturating_mul(window.ubatch).saturating_mul(4);
     let scores = model.number("attention.indexer.head_count").min(64).saturating_mul(window.full).saturating_mul(4);
     state
-        .saturating_mul(streams.saturating_mul(8).saturating_add(8))
+        .saturating_mul(streams.saturating_mul(8).saturating_add(16))
         .saturating_add(scores.saturating_mul(window.ubatch))
 }
 
