@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use super::{Gpu, GpuMemory, Hardware, Memory, entries, number, text};
+use super::{Gpu, GpuMemory, Hardware, Memory, cards, number, text};
 
 /// AMD's PCI vendor id.
 const AMD: &str = "0x1002";
@@ -14,18 +14,11 @@ const AMD: &str = "0x1002";
 const CARVE_OUT: u64 = 4 << 30;
 
 pub(super) fn add(root: &Path, hardware: &mut Hardware) {
-    for card in entries(&root.join("sys/class/drm")) {
-        let name = card.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        // `card0`, not its outputs `card0-DP-1`.
-        if !name.strip_prefix("card").is_some_and(|rest| !rest.is_empty() && rest.bytes().all(|b| b.is_ascii_digit())) {
-            continue;
-        }
+    for card in cards(root, AMD) {
         let device = card.join("device");
-        if text(&device.join("vendor")).as_deref() != Some(AMD) {
-            continue;
-        }
         let name = text(&device.join("product_name")).filter(|n| !n.is_empty()).unwrap_or_else(|| {
             let id = text(&device.join("device")).unwrap_or_default();
+            let name = card.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
             format!("AMD GPU {name} {id}").trim_end().to_owned()
         });
         let memory = read(&device, hardware);

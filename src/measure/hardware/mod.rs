@@ -1,10 +1,11 @@
 //! GPUs and RAM of this machine: total, free, and where each number comes from.
 //!
 //! Everything on Linux is read below a root folder, `/` but for tests and containers that mount the host's elsewhere.
-//! Nothing here creates a GPU context or loads a GPU runtime: NVML is looked for at run time, AMD is read from sysfs, and
-//! a part that cannot be read is labelled, never a failure. It judges nothing: [`room`] does.
+//! Nothing here creates a GPU context or loads a GPU runtime: NVML is looked for at run time, AMD and Intel are read from
+//! sysfs, and a part that cannot be read is labelled, never a failure. It judges nothing: [`room`] does.
 
 mod amd;
+mod intel;
 mod nvidia;
 mod ram;
 pub mod room;
@@ -112,6 +113,7 @@ pub fn read_with(place: &Place, nvml: &Nvml) -> Hardware {
     hardware.limit = ram::limit(&place.root, place.process);
     nvidia::add(&place.root, nvml, &mut hardware);
     amd::add(&place.root, &mut hardware);
+    intel::add(&place.root, &mut hardware);
     unified::add(place, &mut hardware);
     hardware
 }
@@ -133,6 +135,18 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
     let mut all: Vec<PathBuf> = read.flatten().map(|entry| entry.path()).collect();
     all.sort();
     all
+}
+
+/// The cards of one vendor (a PCI id such as `0x1002`) in `/sys/class/drm`, by name.
+fn cards(root: &Path, vendor: &str) -> Vec<PathBuf> {
+    let is_card = |path: &PathBuf| {
+        let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        // `card0`, not its outputs `card0-DP-1`.
+        let number = name.strip_prefix("card").filter(|rest| !rest.is_empty());
+        number.is_some_and(|rest| rest.bytes().all(|b| b.is_ascii_digit()))
+            && text(&path.join("device/vendor")).as_deref() == Some(vendor)
+    };
+    entries(&root.join("sys/class/drm")).into_iter().filter(is_card).collect()
 }
 
 #[cfg(test)]

@@ -123,12 +123,75 @@ fn garbage_is_labelled_and_never_a_failure() {
     ]);
     let hardware = machine.plain();
     assert_eq!(hardware.limit, None);
-    assert_eq!(hardware.gpus.len(), 2, "{:?}", hardware.gpus);
+    assert_eq!(hardware.gpus.len(), 3, "{:?}", hardware.gpus);
+    assert!(matches!(&hardware.gpus[2].memory, GpuMemory::Unknown(_)));
     assert!(matches!(&hardware.gpus[0].memory, GpuMemory::Unknown(why) if why.contains("VRAM")));
     assert!(matches!(&hardware.gpus[1].memory, GpuMemory::Own(m) if m.total == 16 * GIB && m.free == 0));
     assert!(hardware.notes[0].contains("mem_info_vram_used"), "{:?}", hardware.notes);
     let room = room(&hardware, Taken::default(), 0.0);
     assert_eq!((room.device_bytes(), room.host), (0, 24 * GIB));
+}
+
+const INTEL: (&str, &str) = ("sys/class/drm/card1/device/vendor", "0x8086");
+const INTEL_SLOT: (&str, &str) = ("sys/class/drm/card1/device/uevent", "DRIVER=xe\nPCI_SLOT_NAME=0000:03:00.0\n");
+const INTEL_TILE: (&str, &str) = ("sys/class/drm/card1/device/tile0/physical_vram_size_bytes", "12884901888\n");
+
+#[test]
+fn an_intel_card_tells_its_memory_by_tile_and_root_what_is_in_use() {
+    let usage = "  use_type: 1\n  size: 12884901888\n  usage: 1073741824\ndefault_page_size: 4KiB\n";
+    let debug = ("sys/kernel/debug/dri/0000:03:00.0/tile0/vram_mm", usage);
+    let hardware = Machine::new(&[MEMINFO, INTEL, INTEL_SLOT, INTEL_TILE, debug]).plain();
+    let memory = own(&hardware);
+    assert_eq!((memory.total, memory.free, memory.source.as_str()), (12 * GIB, 11 * GIB, "debugfs vram_mm"));
+    assert_eq!(hardware.notes, [""; 0]);
+}
+
+#[test]
+fn what_processes_hold_of_an_intel_card_is_added_up_once_a_client() {
+    let client = "drm-driver:\txe\ndrm-client-id:\t7\ndrm-pdev:\t0000:03:00.0\ndrm-total-vram0:\t4 GiB\n\
+                  drm-resident-vram0:\t2097152 KiB\ndrm-resident-system:\t512 MiB\n";
+    let other = client.replace("id:\t7", "id:\t8").replace("2097152 KiB", "1024 MiB");
+    let elsewhere = client.replace("id:\t7", "id:\t9").replace("03:00.0", "04:00.0");
+    let hardware = Machine::new(&[
+        MEMINFO,
+        INTEL,
+        INTEL_SLOT,
+        INTEL_TILE,
+        ("proc/12/fdinfo/3", client),
+        ("proc/12/fdinfo/4", client),
+        ("proc/13/fdinfo/3", &other),
+        ("proc/13/fdinfo/5", &elsewhere),
+        ("proc/13/fdinfo/6", "pos:\t0\nflags:\t02\n"),
+    ])
+    .plain();
+    assert_eq!((own(&hardware).total, own(&hardware).free), (12 * GIB, 9 * GIB));
+    assert_eq!(hardware.notes.len(), 1, "{:?}", hardware.notes);
+}
+
+#[test]
+fn an_older_intel_driver_tells_local_memory() {
+    let total = ("sys/class/drm/card1/lmem_total_bytes", "17179869184");
+    let hardware =
+        Machine::new(&[MEMINFO, INTEL, total, ("sys/class/drm/card1/lmem_avail_bytes", "8589934592")]).plain();
+    assert_eq!((own(&hardware).total, own(&hardware).free), (16 * GIB, 8 * GIB));
+    let hardware = Machine::new(&[MEMINFO, INTEL, total]).plain();
+    assert_eq!((own(&hardware).free, hardware.notes.len()), (0, 1));
+}
+
+#[test]
+fn an_integrated_intel_gpu_shares_ram_and_counts_only_without_a_card() {
+    let vendor = ("sys/class/drm/card0/device/vendor", "0x8086");
+    let slot = ("sys/class/drm/card0/device/uevent", "PCI_SLOT_NAME=0000:00:02.0\n");
+    let alone = Machine::new(&[MEMINFO, vendor, slot]).plain();
+    assert!(matches!(&alone.gpus[..], [Gpu { memory: GpuMemory::Unified { part: None, .. }, .. }]), "{:?}", alone.gpus);
+    assert_eq!(
+        (room(&alone, Taken::default(), 0.0).total(), room(&alone, Taken::default(), 0.0).unified),
+        (24 * GIB, true)
+    );
+    let both = Machine::new(&[MEMINFO, vendor, slot, INTEL, INTEL_SLOT, INTEL_TILE]).plain();
+    assert_eq!((both.gpus.len(), own(&both).total), (1, 12 * GIB));
+    let nvml = Nvml::Devices(vec![card(24 * GIB, 20 * GIB)]);
+    assert_eq!(Machine::new(&[MEMINFO, vendor, slot]).read(&nvml).gpus.len(), 1);
 }
 
 #[test]

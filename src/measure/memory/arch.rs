@@ -50,11 +50,35 @@ pub(super) fn facts(arch: &str) -> Option<Facts> {
     KNOWN.contains(&arch).then(|| Facts { family: family(arch), sliding: sliding(arch) })
 }
 
+/// Whether an architecture ends with hidden states and makes no logits.
+pub(super) fn encodes(arch: &str) -> bool {
+    matches!(
+        arch,
+        "bert"
+            | "nomic-bert"
+            | "nomic-bert-moe"
+            | "jina-bert-v2"
+            | "jina-bert-v3"
+            | "neo-bert"
+            | "modern-bert"
+            | "eurobert"
+            | "gemma-embedding"
+            | "llama-embed"
+            | "t5encoder"
+    )
+}
+
+/// Whether an architecture without a head of its own loads the embedding a second time (`TENSOR_DUPLICATED`).
+pub(super) fn repeats_embedding(arch: &str) -> bool {
+    let encoder = encodes(arch) && !matches!(arch, "gemma-embedding" | "llama-embed" | "t5encoder");
+    !encoder && !matches!(arch, "bitnet" | "wavtokenizer-dec")
+}
+
 fn family(arch: &str) -> Family {
     match arch {
         "bert" | "jina-bert-v2" | "jina-bert-v3" | "nomic-bert" | "nomic-bert-moe" | "neo-bert" | "eurobert"
         | "wavtokenizer-dec" | "modern-bert" | "gemma-embedding" | "dream" | "llada" | "llada-moe" | "rnd1"
-        | "clef" | "t5encoder" => Family::NoCache,
+        | "clef" => Family::NoCache,
         "mamba" | "mamba2" | "rwkv6" | "rwkv6qwen2" | "rwkv7" | "arwkv7" => Family::Recurrent,
         "jamba" | "plamo2" | "granitehybrid" | "lfm2" | "lfm2moe" | "kimi-linear" | "bailingmoe3" | "kimi-k3"
         | "glm5-next" => Family::ByHeads,

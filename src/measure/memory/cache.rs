@@ -25,7 +25,7 @@ fn bytes(model: &Model, settings: &Settings, window: &Window, row: &Row) -> u64 
     let streams = if row.per_sequence { settings.sequences() } else { window.streams };
     let value = match row.value {
         0 if model.mla.is_some() || row.key_only => 0,
-        _ if !settings.flash_attn => model.widest_value,
+        _ if !settings.flash_attn && row.padded => model.widest_value,
         value => value,
     };
     let width = |kind: crate::gguf::Kind, elements: u64| {

@@ -93,7 +93,7 @@ impl Keys<'_> {
         let key = attention.key.saturating_mul(attention.kv_heads);
         let value = if key_only { 0 } else { attention.value.saturating_mul(attention.kv_heads) };
         let per_sequence = family == Family::Dsv4;
-        let main = Row { key, value, key_only, cells, per_sequence };
+        let main = Row { key, value, key_only, padded: true, cells, per_sequence };
         let mut rows = vec![main];
         let indexer = self.number("attention.indexer.key_length").unwrap_or(0);
         match family {
@@ -102,7 +102,7 @@ impl Keys<'_> {
             }
             Family::Msa if index as u64 >= self.number("leading_dense_block_count").unwrap_or(0) => {
                 // One head: the cache behind it keeps values too, of the main head size.
-                rows.push(Row { key: indexer, value: attention.value, key_only: false, ..main });
+                rows.push(Row { key: indexer, value: attention.value, key_only: false, padded: false, ..main });
             }
             Family::Dsv4 => {
                 let ratio = self.per_layer("attention.compress_ratios", model.blocks as usize).map_or(0, |r| r[index]);
@@ -114,11 +114,21 @@ impl Keys<'_> {
                 }
             }
             _ if matches!(self.arch, "qwen4exp" | "glm5-next") && indexer > 0 && self.owns_indexer(model, index) => {
-                rows.push(Row { key: indexer.saturating_mul(2), value: 0, key_only: true, ..main });
+                rows.push(Row { key: indexer.saturating_mul(self.pooled_keys()), value: 0, key_only: true, ..main });
             }
             _ => {}
         }
         rows
+    }
+
+    /// How many keys an indexer keeps for a cell: its own, and where it pools keys those it makes of them
+    /// (src/llama-memory-hybrid-idx.cpp:57-58).
+    fn pooled_keys(&self) -> u64 {
+        match self.arch {
+            "glm5-next" => 3,
+            _ if self.number("attention.compress_ratios").unwrap_or(0) > 0 => 2,
+            _ => 1,
+        }
     }
 
     /// Whether a block owns an indexer; all do, unless `attention.indexer.types` says otherwise.
@@ -222,7 +232,14 @@ impl Keys<'_> {
             // One more layer with a single head holds the router's keys (src/models/granite-switch.cpp:55-71).
             let Some(attention) = model.layers.last().and_then(|layer| layer.attention) else { return };
             let one = Attention { heads: 1, kv_heads: 1, ..attention };
-            let row = Row { key: one.key, value: one.value, key_only: false, cells: Cells::Full, per_sequence: false };
+            let row = Row {
+                key: one.key,
+                value: one.value,
+                key_only: false,
+                padded: true,
+                cells: Cells::Full,
+                per_sequence: false,
+            };
             model.layers.push(Layer { attention: Some(one), rows: vec![row], state: None, feed_forward: 0 });
             model.blocks += 1;
         }

@@ -40,6 +40,8 @@ pub struct Model {
     pub widest_value: u64,
     /// Whether a token sees only those before it.
     pub causal: bool,
+    /// Whether hidden states are all that it makes: no logits.
+    pub encodes: bool,
     /// Its tensors.
     pub weights: Vec<Weight>,
     /// The bytes of the embedding, if it serves as the output's weights too.
@@ -58,6 +60,12 @@ pub struct Model {
     pub(crate) floats: HashMap<String, f64>,
     /// Experts used a token, by block.
     pub(crate) experts_used: Vec<u64>,
+    /// Whether gates are clamped, by block: of experts, of dense parts.
+    pub(crate) clamped: [Vec<bool>; 2],
+    /// Whether a block turns queries and keys, by block, where the file says so (`attention.rope_pattern`).
+    pub(crate) turning: Vec<u64>,
+    /// Which part of a wide input each block adds, if any (`deepstack_mapping`).
+    pub(crate) deepstack: Vec<Option<u64>>,
 }
 
 /// A block.
@@ -97,6 +105,8 @@ pub struct Row {
     pub value: u64,
     /// No values are kept, padded or not.
     pub key_only: bool,
+    /// Without flash attention values are padded to the widest layer's.
+    pub padded: bool,
     /// How many cells there are.
     pub cells: Cells,
     /// Each sequence has its own, even where the cache is unified.
@@ -190,7 +200,30 @@ impl Model {
 
     /// The dimensions of a block's tensor, such as `attn_q.weight`.
     pub(crate) fn tensor(&self, block: usize, name: &str) -> Option<[u64; 4]> {
-        self.tensors.get(&format!("blk.{block}.{name}")).copied()
+        // The graph of an encoder-decoder that is reserved for prompts is its decoder's.
+        let part = match self.arch.as_str() {
+            "t5" => "dec.",
+            "t5encoder" => "enc.",
+            _ => "",
+        };
+        let full = format!("{part}blk.{}.{name}", self.stored(block));
+        // PLaMo 2 has norms without the ending.
+        self.tensors.get(&full).or_else(|| self.tensors.get(full.strip_suffix(".weight")?)).copied()
+    }
+
+    /// The block of the file whose tensors a block runs with: some models run blocks several times.
+    pub(crate) fn stored(&self, block: usize) -> usize {
+        let number = |key: &str| usize::try_from(self.number(key)).unwrap_or(usize::MAX).max(1);
+        match self.arch.as_str() {
+            "nanbeige" => block % (self.layers.len() / number("num_loops")).max(1),
+            // Some rounds of a low stack, then one of a high stack (src/models/hrm-text.cpp).
+            "hrm_text" => {
+                let (size, rounds) = (number("hrm.layers_per_stack"), number("hrm.l_cycles"));
+                let high = (block / size) % rounds.saturating_add(1) == rounds;
+                block % size + if high { size } else { 0 }
+            }
+            _ => block,
+        }
     }
 }
 
@@ -264,6 +297,7 @@ impl Keys<'_> {
             mla: self.mla(),
             widest_value: 0,
             causal: self.number("attention.causal") != Some(0) && self.arch != "gemma-embedding",
+            encodes: arch::encodes(self.arch),
             weights: Vec::new(),
             tied: None,
             repackable: false,
@@ -273,7 +307,26 @@ impl Keys<'_> {
             numbers: keys().filter_map(|key| Some((key.to_owned(), self.number(key)?))).collect(),
             floats: keys().filter_map(|key| Some((key.to_owned(), self.float(key)?))).collect(),
             experts_used: self.per_layer("expert_used_count", blocks as usize).unwrap_or_default(),
+            clamped: ["swiglu_clamp_exp", "swiglu_clamp_shexp"].map(|key| self.positive(key, blocks as usize)),
+            turning: self.per_layer("attention.rope_pattern", blocks as usize).unwrap_or_default(),
+            deepstack: self.deepstack(),
         })
+    }
+
+    /// Of floats by block, or one for all, which are above zero.
+    fn positive(&self, key: &str, blocks: usize) -> Vec<bool> {
+        let above = |value: &Value| matches!(value, Value::Float(float) if *float > 1e-6);
+        match self.gguf.get(&self.key(key)) {
+            Some(Value::Array(array)) => array.items.iter().flatten().map(above).collect(),
+            Some(value) => vec![above(value); blocks],
+            None => Vec::new(),
+        }
+    }
+
+    /// Negative numbers mark blocks that add nothing.
+    fn deepstack(&self) -> Vec<Option<u64>> {
+        let listed = self.gguf.array(&self.key("deepstack_mapping")).and_then(|array| array.items.as_ref());
+        listed.map(|items| items.iter().map(Value::number).collect()).unwrap_or_default()
     }
 
     /// Both keys, and not zero: else an old file, with plain heads (src/llama-hparams.cpp, `is_mla`).
@@ -315,7 +368,7 @@ impl Keys<'_> {
         }
         let head = self.gguf.tensor("output.weight").is_some();
         let embedding = self.gguf.tensor("token_embd.weight").and_then(|tensor| tensor.bytes);
-        model.tied = embedding.filter(|_| !head);
+        model.tied = embedding.filter(|_| !head && arch::repeats_embedding(self.arch));
         Ok(())
     }
 }

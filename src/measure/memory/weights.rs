@@ -1,6 +1,6 @@
 //! Where the model's tensors go, in bytes. Never parameters times bits: the table of tensors is added up.
 
-use super::shape::Model;
+use super::shape::{Layer, Model};
 use super::{GpuLayers, Settings, Split};
 
 /// Which layer of the model a tensor belongs to, by its name.
@@ -86,7 +86,14 @@ impl Settings {
 /// Frequencies stand once in the file; they load with the first block, and once more on the device if only later blocks
 /// are there.
 fn shared_again(model: &Model, settings: &Settings) -> u64 {
-    let last = usize::try_from(model.trunk).unwrap_or(usize::MAX).saturating_sub(1);
+    // Gemma 4's are read by the blocks without a window alone.
+    let reads = |index: usize, layer: &Layer| {
+        model.stored(index) == index && (model.arch != "gemma4" || layer.attention.is_some_and(|at| !at.sliding))
+    };
+    let trunk = model.layers.iter().take(usize::try_from(model.trunk).unwrap_or(usize::MAX)).enumerate();
+    let Some(last) = trunk.filter(|(index, layer)| reads(*index, layer)).map(|(index, _)| index).next_back() else {
+        return 0;
+    };
     if settings.layer_on_device(model, 0) || !settings.layer_on_device(model, last) {
         return 0;
     }

@@ -59,6 +59,25 @@ pub(super) struct Tensor {
     pub(super) forced: Option<Side>,
 }
 
+impl Tensor {
+    /// A tensor with memory of its own that nobody fills before the graph runs or reads after it.
+    pub(super) fn inner(ne: [u64; 4], nb: [u64; 4], bytes: u64, op: Op, src: Vec<Id>) -> Tensor {
+        Tensor {
+            ne,
+            nb,
+            bytes,
+            op,
+            src,
+            view_of: None,
+            input: false,
+            output: false,
+            lives: None,
+            weight: false,
+            forced: None,
+        }
+    }
+}
+
 /// Tensors, and those of them to run, in order.
 #[derive(Debug, Default)]
 pub(super) struct Graph {
@@ -88,19 +107,7 @@ impl Graph {
             nb[dim] = nb[dim - 1].saturating_mul(ne[dim - 1]);
         }
         let bytes = nb[3].saturating_mul(ne[3]);
-        self.add(Tensor {
-            ne,
-            nb,
-            bytes,
-            op,
-            src,
-            view_of: None,
-            input: false,
-            output: false,
-            lives: None,
-            weight: false,
-            forced: None,
-        })
+        self.add(Tensor::inner(ne, nb, bytes, op, src))
     }
 
     fn add(&mut self, tensor: Tensor) -> Id {
@@ -207,19 +214,7 @@ impl Graph {
         // ggml_nbytes: from the first element to the end of the last.
         let span = (0..4).map(|dim| ne[dim].saturating_sub(1).saturating_mul(nb[dim]));
         let bytes = if ne.contains(&0) { 0 } else { span.fold(nb[0], u64::saturating_add) };
-        let source = self.at(of);
-        let tensor = Tensor {
-            ne,
-            nb,
-            bytes,
-            op: Op::View,
-            src: vec![of],
-            view_of: Some(root),
-            input: false,
-            output: false,
-            ..source.clone()
-        };
-        self.add(Tensor { lives: None, weight: false, forced: None, ..tensor })
+        self.add(Tensor { view_of: Some(root), ..Tensor::inner(ne, nb, bytes, Op::View, vec![of]) })
     }
 
     /// A contiguous reshape of a contiguous tensor.
@@ -246,8 +241,15 @@ impl Graph {
         let root = self.at(into).view_of.unwrap_or(into);
         let mut all = src.to_vec();
         all.push(into);
-        let tensor = Tensor { op: Op::Write, src: all, view_of: Some(root), ..self.at(into).clone() };
-        self.add(Tensor { lives: None, weight: false, input: false, output: false, forced: None, ..tensor })
+        let Tensor { ne, nb, bytes, .. } = *self.at(into);
+        self.add(Tensor { view_of: Some(root), ..Tensor::inner(ne, nb, bytes, Op::Write, all) })
+    }
+
+    /// An operation on elements that leaves its result in its first operand (`ggml_add_inplace`).
+    pub(super) fn each_into(&mut self, into: Id, other: Id) -> Id {
+        let write = self.write(into, &[]);
+        self.tensors[write as usize].src = vec![into, other];
+        write
     }
 
     /// `ggml_flash_attn_ext`; the result is `[values, heads, tokens, streams]`.

@@ -13,15 +13,15 @@ use super::settings::Window;
 use super::shape::Model;
 use super::{GpuLayers, Settings, Split};
 
-/// What an encoder-decoder's attention to the encoder takes at most: scores of each token with all the encoder may hold,
-/// which llama.cpp takes for the trained length (src/llama-graph.cpp, `build_inp_cross_embd`).
-fn cross(model: &Model, window: &Window) -> u64 {
-    if model.arch != "t5" {
-        return 0;
-    }
-    let heads = model.layers.iter().filter_map(|layer| layer.attention).map(|at| at.heads).max().unwrap_or(1);
-    let scores = heads.saturating_mul(4).saturating_mul(model.trained).saturating_mul(window.ubatch);
-    scores.saturating_mul(2).saturating_add(model.embd.saturating_mul(model.trained).saturating_mul(8))
+/// Room for what an estimated graph may hold at once beside the blocks as they are built here, on either side: some copies of
+/// the hidden state, more where it is kept in several streams (hyper-connections), and scores of an indexer.
+fn unknown(model: &Model, window: &Window) -> u64 {
+    let streams = model.number("hyper_connection.count").min(16);
+    let state = model.embd.saturating_mul(window.ubatch).saturating_mul(4);
+    let scores = model.number("attention.indexer.head_count").min(64).saturating_mul(window.full).saturating_mul(4);
+    state
+        .saturating_mul(streams.saturating_mul(8).saturating_add(16))
+        .saturating_add(scores.saturating_mul(window.ubatch))
 }
 
 /// The scratch buffers in bytes, and what had to be assumed, if anything.
@@ -36,10 +36,10 @@ pub(super) fn reserve(
         let (mut graph, assumed) = build::build(model, settings, window, pinned);
         let plan = schedule::schedule(&mut graph, has_device);
         let (device, host) = allocate::peaks(&graph, &plan);
-        // What is estimated gets a quarter on top.
-        let margin = |bytes: u64| {
-            let more = if assumed.is_some() { (bytes / 4).saturating_add(cross(model, window)) } else { 0 };
-            bytes.saturating_add(more)
+        // What is estimated gets a quarter on top, and room for what is not known.
+        let margin = |bytes: u64| match assumed {
+            Some(_) if bytes > 0 => bytes.saturating_add(bytes / 4).saturating_add(unknown(model, window)),
+            _ => bytes,
         };
         (Split { device: margin(device), host: margin(host) }, assumed)
     };

@@ -134,18 +134,8 @@ fn split(graph: &mut Graph, sides: &[Option<Side>]) -> Schedule {
 impl Graph {
     /// A tensor of the same layout with memory of its own (`ggml_dup_tensor_layout`).
     fn copy_of(&mut self, source: Id) -> Id {
-        let copy = Tensor {
-            op: Op::None,
-            src: Vec::new(),
-            view_of: None,
-            input: false,
-            output: false,
-            lives: None,
-            weight: false,
-            forced: None,
-            ..self.at(source).clone()
-        };
-        self.tensors.push(copy);
+        let Tensor { ne, nb, bytes, .. } = *self.at(source);
+        self.tensors.push(Tensor::inner(ne, nb, bytes, Op::None, Vec::new()));
         (self.tensors.len() - 1) as Id
     }
 }

@@ -7,7 +7,11 @@ use super::Builder;
 impl Builder<'_> {
     /// How many streams there are; 1 for all other models.
     pub(super) fn streams_of_embeddings(&self) -> u64 {
-        if self.model.arch == "gemma3n" { self.model.number("altup.num_inputs").clamp(2, 16) } else { 1 }
+        if self.model.arch != "gemma3n" {
+            return 1;
+        }
+        let projections = self.model.tensors.get("altup_proj.weight").map_or(1, |ne| ne[2]);
+        projections.saturating_add(1).clamp(2, 16)
     }
 
     fn flat(&self) -> [u64; 4] {

@@ -49,16 +49,27 @@ impl Builder<'_> {
 
     /// A norm of heads, where the block has it.
     pub(super) fn head_norm(&mut self, layer: usize, name: &str, cur: Id) -> Id {
-        if self.has(layer, &format!("{name}.weight")) { self.norm(cur, layer, name) } else { cur }
+        if !self.has(layer, &format!("{name}.weight")) {
+            return cur;
+        }
+        let rms = self.style.rms;
+        self.style.rms &= self.model.arch != "chameleon";
+        let normed = self.norm(cur, layer, name);
+        self.style.rms = rms;
+        normed
     }
 
     /// Whether a block turns queries and keys by position.
     pub(super) fn turns(&self, layer: usize) -> bool {
         let sliding = |layer: usize| self.model.layers[layer].attention.is_some_and(|at| at.sliding);
+        if self.model.turning.get(layer) == Some(&0) {
+            return false;
+        }
         match self.style.rope {
             Rope::All => true,
             Rope::None => false,
             Rope::Sliding => sliding(layer) || self.model.window.is_none(),
+            Rope::SlidingOrFirst(count) => sliding(layer) || (layer as u64) < count,
             Rope::AllBut(step) => !(layer as u64 + 1).is_multiple_of(step),
         }
     }
@@ -83,10 +94,14 @@ impl Builder<'_> {
         self.g.expand(q);
         let kv = kv.map(|(k, v)| (rotate(self, k, inputs.k_rot), rotate(self, v, inputs.v_rot)));
         if let Some((k, v)) = kv {
-            self.g.expand(v);
-            self.g.expand(k);
+            // The caches of windows take keys first, as does attention without a cache.
+            let keys_first =
+                !self.style.cached || self.model.window.is_some() || self.model.layers[layer].rows.is_empty();
+            for id in if keys_first { [k, v] } else { [v, k] } {
+                self.g.expand(id);
+            }
         }
-        let (k, v) = if self.model.layers.iter().all(|layer| layer.rows.is_empty()) {
+        let (k, v) = if !self.style.cached || self.model.layers.iter().all(|layer| layer.rows.is_empty()) {
             kv.unwrap_or((q, q))
         } else {
             if let Some((k, v)) = kv {
@@ -97,18 +112,22 @@ impl Builder<'_> {
         let sinks = self.weight(layer, "attn_sinks.weight");
         let mut cur = self.attention(q, (k, v), inputs.mask, sinks, None);
         cur = rotate(self, cur, inputs.v_rot);
+        if self.has(layer, "attn_sub_norm.weight") {
+            cur = self.norm(cur, layer, "attn_sub_norm");
+        }
         if out { self.projected_out(layer, cur) } else { cur }
     }
 
     pub(super) fn projected_out(&mut self, layer: usize, cur: Id) -> Id {
         let clamped = std::mem::replace(&mut self.style.clamped, false);
-        let result = self.projected(layer, "attn_output", cur).unwrap_or(cur);
+        let name = if self.is_t5() { "attn_o" } else { "attn_output" };
+        let result = self.projected(layer, name, cur).unwrap_or(cur);
         self.style.clamped = clamped;
         result
     }
 
     /// `llama_mul_mat_hadamard`.
-    fn hadamard(&mut self, cur: Id, rot: Id) -> Id {
+    pub(super) fn hadamard(&mut self, cur: Id, rot: Id) -> Id {
         let (ne, size) = (self.g.ne(cur), self.g.ne(rot)[0].max(1));
         let elements = ne.iter().fold(1, |product: u64, dim| product.saturating_mul(*dim));
         let rows = [size, elements / size, 1, 1];
@@ -198,7 +217,7 @@ impl Builder<'_> {
     }
 
     /// The whole cache as attention reads it: `get_k`, `get_v`.
-    fn cached(&mut self, layer: usize, at: Attention) -> (Id, Id) {
+    pub(super) fn cached(&mut self, layer: usize, at: Attention) -> (Id, Id) {
         let (k_cache, v_cache) = self.cache(layer);
         let k = self.cached_keys(k_cache, at.key, at.kv_heads);
         let Some(v_cache) = v_cache else { return (k, k) };
@@ -227,10 +246,11 @@ impl Builder<'_> {
         let strides = [nb[0], nb[1], nb[2], nb[2].saturating_mul(per_stream)];
         let q = self.g.view_strided(q, [ne[0], ne[1], per_stream, streams], strides);
         let [q, k, v] = [q, k, v].map(|id| self.g.permute(id, [0, 2, 1, 3]));
-        let cur = if self.settings.flash_attn {
+        let bias = self.score_bias.take();
+        let cur = if self.settings.flash_attn && bias.is_none() {
             self.flash(q, k, v, mask, sinks, unpack)
         } else {
-            self.plain(q, k, v, mask, sinks, unpack, transposed)
+            self.plain(q, k, v, (bias, mask, sinks), unpack, transposed)
         };
         self.g.expand(cur);
         cur
@@ -257,11 +277,23 @@ impl Builder<'_> {
         self.g.reshape(cur, [ne[0].saturating_mul(ne[1]), ne[2].saturating_mul(ne[3]), 1, 1])
     }
 
-    #[allow(clippy::too_many_arguments, reason = "as ggml's own")]
-    fn plain(&mut self, q: Id, k: Id, v: Id, mask: Id, sinks: Option<Id>, unpack: Option<Id>, transposed: bool) -> Id {
+    /// Scores, softmax and sum. `added` stands for what comes to the scores: bias, mask and sinks.
+    fn plain(
+        &mut self,
+        q: Id,
+        k: Id,
+        v: Id,
+        added: (Option<Id>, Id, Option<Id>),
+        unpack: Option<Id>,
+        transposed: bool,
+    ) -> Id {
+        let (bias, mask, sinks) = added;
         let mut kq = self.g.matmul(k, q);
         for _ in 0..self.style.score_steps {
             kq = self.g.each(&[kq]);
+        }
+        if let Some(bias) = bias {
+            kq = self.g.each(&[kq, bias]);
         }
         let operands: Vec<Id> = [Some(kq), Some(mask), sinks].into_iter().flatten().collect();
         let kq = self.g.each(&operands);

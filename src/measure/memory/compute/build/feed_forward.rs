@@ -3,6 +3,9 @@
 use super::super::graph::{F32, Id};
 use super::Builder;
 
+/// What several experts share, in the names of tensors (src/models/grovemoe.cpp).
+const CHUNKS: &str = "chexps";
+
 impl Builder<'_> {
     /// `build_ffn` with the tensors `ffn_up`, `ffn_gate`, `ffn_down` and this suffix, if the block has them.
     pub(super) fn dense(&mut self, layer: usize, cur: Id, suffix: &str) -> Option<Id> {
@@ -21,8 +24,7 @@ impl Builder<'_> {
             Some(gate) => {
                 let gated = self.g.matmul(gate, cur);
                 let gated = self.biased(layer, &format!("ffn_gate{suffix}.bias"), gated);
-                // swiglu, geglu: one result of its own.
-                self.g.same(&[gated, high])
+                self.gated_high(gated, high, self.clamps(layer, 1))
             }
             None => {
                 let (wide, inner) = (self.g.ne(high), self.g.ne(down)[0]);
@@ -43,18 +45,31 @@ impl Builder<'_> {
 
     /// Experts, and shared experts behind them (`build_moe_ffn`); `None` if the block has none.
     pub(super) fn experts(&mut self, layer: usize, cur: Id, logits_in: Option<Id>) -> Option<Id> {
-        let down = self.weight(layer, "ffn_down_exps.weight")?;
-        let used = self.used_experts(layer);
-        let (selected, weights) = self.route(layer, cur, logits_in, used);
+        self.experts_of(layer, cur, logits_in, "exps")
+    }
+
+    fn experts_of(&mut self, layer: usize, cur: Id, logits_in: Option<Id>, kind: &str) -> Option<Id> {
+        let down = self.weight(layer, &format!("ffn_down_{kind}.weight"))?;
+        let mut used = self.used_experts(layer);
+        if kind == CHUNKS {
+            used = used.min(self.g.ne(down)[2]).max(1);
+        }
+        let (mut selected, weights) = self.route(layer, cur, logits_in, used);
+        if kind == CHUNKS {
+            // Experts' numbers become those of what they share, in floats.
+            let numbers = self.g.same(&[selected]);
+            let numbers = self.g.each(&[numbers]);
+            selected = self.g.same(&[numbers]);
+        }
         let ne = self.g.ne(cur);
         let mut cur = self.g.reshape(cur, [ne[0], 1, ne[1], 1]);
         if self.style.weighted_first {
             let repeated = self.g.fresh([ne[0], used, ne[1], 1], &[cur]);
             cur = self.g.each(&[repeated, weights]);
         }
-        let high = self.expert_high(layer, cur, selected, self.g.ne(down)[0]);
+        let high = self.expert_high(layer, cur, selected, (self.g.ne(down)[0], kind));
         let mut low = self.g.matmul_id(down, high, selected);
-        if let Some(bias) = self.weight(layer, "ffn_down_exps.bias") {
+        if let Some(bias) = self.weight(layer, &format!("ffn_down_{kind}.bias")) {
             low = self.g.each(&[low, bias, selected]);
         }
         if !self.style.weighted_first {
@@ -85,6 +100,9 @@ impl Builder<'_> {
         let mut selection = self.biased(layer, "exp_probs_b.bias", probs);
         if self.style.weighted_first {
             selection = logits;
+        }
+        if self.model.arch == "grovemoe" {
+            selection = self.g.each(&[logits]);
         }
         let groups = self.model.number("expert_group_count");
         if groups > 1 {
@@ -136,7 +154,7 @@ impl Builder<'_> {
         self.g.reshape(written, ne)
     }
 
-    fn expert_high(&mut self, layer: usize, cur: Id, selected: Id, inner: u64) -> Id {
+    fn expert_high(&mut self, layer: usize, cur: Id, selected: Id, (inner, kind): (u64, &str)) -> Id {
         if let Some(both) = self.weight(layer, "ffn_gate_up_exps.weight") {
             let both = self.g.matmul_id(both, cur, selected);
             let both = match self.weight(layer, "ffn_gate_up_exps.bias") {
@@ -149,9 +167,9 @@ impl Builder<'_> {
             return self.g.fresh([inner, ne[1], ne[2], 1], &[gate, up]);
         }
         let part = |builder: &mut Self, name: &str| {
-            let weight = builder.weight(layer, &format!("ffn_{name}_exps.weight"))?;
+            let weight = builder.weight(layer, &format!("ffn_{name}_{kind}.weight"))?;
             let high = builder.g.matmul_id(weight, cur, selected);
-            Some(match builder.weight(layer, &format!("ffn_{name}_exps.bias")) {
+            Some(match builder.weight(layer, &format!("ffn_{name}_{kind}.bias")) {
                 Some(bias) => builder.g.each(&[high, bias, selected]),
                 None => high,
             })
@@ -159,13 +177,32 @@ impl Builder<'_> {
         let up = part(self, "up");
         let gate = part(self, "gate");
         match (gate, up) {
-            (Some(gate), Some(up)) => self.g.same(&[gate, up]),
+            (Some(gate), Some(up)) => {
+                let clamped = self.clamps(layer, 0) && !matches!(self.model.arch.as_str(), "maple" | "hy_v4");
+                self.gated_high(gate, up, clamped)
+            }
             (Some(high), None) | (None, Some(high)) => {
                 let steps = if self.style.squared { 2 } else { 1 };
                 (0..steps).fold(high, |high, _| self.g.each(&[high]))
             }
             (None, None) => cur,
         }
+    }
+
+    /// Whether a block's gates are clamped: of its experts (0), of a dense part (1).
+    fn clamps(&self, layer: usize, part: usize) -> bool {
+        self.model.clamped[part].get(layer).copied().unwrap_or(false)
+    }
+
+    /// SwiGLU and GeGLU are one operation with a result of its own; clamped, they are several in place.
+    fn gated_high(&mut self, gate: Id, up: Id, clamped: bool) -> Id {
+        if !clamped {
+            return self.g.same(&[gate, up]);
+        }
+        let up = self.g.each(&[up]);
+        let gate = self.g.each(&[gate]);
+        let gate = self.g.each(&[gate]);
+        self.g.each(&[gate, up])
     }
 
     fn sum_experts(&mut self, low: Id, used: u64) -> Id {
@@ -188,8 +225,16 @@ impl Builder<'_> {
     /// Experts; some work on a narrower input than the router's (src/models/nemotron-h.cpp, `ffn_latent`).
     fn routed(&mut self, layer: usize, cur: Id) -> Option<Id> {
         let early = self.early_logits.take();
+        let router = self.weight(layer, "ffn_gate_inp.weight");
+        if self.has(layer, "ffn_down_chexps.weight") {
+            let logits = router.map(|router| self.g.matmul(router, cur));
+            let routed = self.experts(layer, cur, logits)?;
+            let shared = self.experts_of(layer, routed, logits, CHUNKS)?;
+            let shared = self.g.each(&[shared]);
+            return Some(self.g.each(&[routed, shared]));
+        }
         let Some(down) = self.weight(layer, "ffn_latent_down.weight") else { return self.experts(layer, cur, early) };
-        let router = self.weight(layer, "ffn_gate_inp.weight")?;
+        let router = router?;
         let narrow = self.g.matmul(down, cur);
         let logits = self.g.matmul(router, cur);
         let routed = self.experts(layer, narrow, Some(logits))?;
@@ -201,11 +246,13 @@ impl Builder<'_> {
     pub(super) fn feed_forward(&mut self, layer: usize, cur: Id) -> Option<Id> {
         let Some(routed) = self.routed(layer, cur) else { return self.dense(layer, cur, "") };
         let Some(mut shared) = self.dense(layer, cur, "_shexp") else {
-            // Some keep a dense part beside the experts.
-            return match self.style.beside && self.has(layer, "ffn_down.weight") {
-                true => self.dense(layer, cur, "").map(|dense| self.g.each(&[routed, dense])),
-                false => Some(routed),
-            };
+            // Some keep a dense part beside the experts (src/models/grok.cpp).
+            if self.model.arch != "grok" || !self.has(layer, "ffn_up.weight") {
+                return Some(routed);
+            }
+            let dense = self.dense(layer, cur, "")?;
+            let both = self.g.each(&[dense, routed]);
+            return Some(self.g.each(&[both]));
         };
         if let Some(gate) = self.weight(layer, "ffn_gate_inp_shexp.weight") {
             let gate = self.g.matmul(gate, cur);

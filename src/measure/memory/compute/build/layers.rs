@@ -15,6 +15,13 @@ impl Builder<'_> {
         if self.is_rwkv() {
             return self.rwkv_layer(layer, input, last);
         }
+        if self.is_bert() {
+            return self.bert_layer(layer, input, last);
+        }
+        if self.is_t5() {
+            return self.t5_layer(layer, input, last);
+        }
+        let input = self.deep_added(layer, input);
         let normed = self.pre_norm(layer, input);
         if kind.state.is_some() && kind.attention.is_some() {
             return self.both(layer, input, normed, last);
@@ -48,6 +55,10 @@ impl Builder<'_> {
             (mixed, input) = (self.wanted_rows(mixed), self.wanted_rows(input));
             self.early_logits = self.early_logits.map(|logits| self.wanted_rows(logits));
         }
+        if model.arch == "minimax-01" {
+            let normed = if last { self.wanted_rows(normed) } else { normed };
+            return self.minimax_half(layer, normed, mixed);
+        }
         if self.style.parallel && (self.model.arch == "gptneox" || !self.has(layer, "ffn_norm.weight")) {
             return self.parallel_half(layer, (input, normed, mixed), last);
         }
@@ -64,7 +75,7 @@ impl Builder<'_> {
         let high = self.feed_forward(layer, source).unwrap_or(source);
         let (first, second, third) = match self.model.arch.as_str() {
             "phi2" => (mixed, high, input),
-            "falcon" => (high, mixed, input),
+            "falcon" | "plamo" => (high, mixed, input),
             _ => (high, input, mixed),
         };
         let sum = self.g.each(&[first, second]);
@@ -72,11 +83,14 @@ impl Builder<'_> {
     }
 
     fn pre_norm(&mut self, layer: usize, input: Id) -> Id {
+        if self.style.swin {
+            return input;
+        }
         if !self.has(layer, "attn_norm.weight") && self.has(layer, "post_attention_norm.weight") {
             return input;
         }
         let normed = self.norm(input, layer, "attn_norm");
-        if matches!(self.model.arch.as_str(), "qwen3next" | "qwen35" | "qwen35moe") {
+        if matches!(self.model.arch.as_str(), "qwen3next" | "qwen35" | "qwen35moe" | "kimi-linear") {
             self.g.expand(normed);
         }
         normed
@@ -93,9 +107,21 @@ impl Builder<'_> {
         if !self.has_feed_forward(layer) {
             return self.g.each(&[mixed, input]);
         }
+        for (name, here) in [("attn_output_norm", true), ("attn_norm", self.style.swin)] {
+            if here && self.has(layer, &format!("{name}.weight")) {
+                mixed = self.norm(mixed, layer, name);
+            }
+        }
         let residual = self.added(mixed, input, self.style.residual_first.0);
-        let mut cur = if has_ffn_norm {
+        if self.has(layer, "ffn_norm_exps.weight") {
+            return self.arctic_half(layer, input, residual);
+        }
+        let mut cur = if self.style.bare_norms {
+            self.norm_by(residual, None, None, None)
+        } else if has_ffn_norm && !self.style.swin {
             self.norm(residual, layer, "ffn_norm")
+        } else if self.style.swin {
+            mixed
         } else if post_is_pre && self.has(layer, "post_attention_norm.weight") {
             self.norm(residual, layer, "post_attention_norm")
         } else {
@@ -105,13 +131,72 @@ impl Builder<'_> {
             Some(both) => both,
             None => self.feed_forward(layer, cur).unwrap_or(cur),
         };
-        if self.has(layer, "post_ffw_norm.weight") {
-            let weight = self.weight(layer, "post_ffw_norm.weight");
+        if self.style.swin {
+            cur = self.norm(cur, layer, "ffn_norm");
+        }
+        // Grok's has two names (src/models/grok.cpp).
+        let post = ["post_ffw_norm.weight", "layer_output_norm.weight"].into_iter().find(|name| self.has(layer, name));
+        if let Some(post) = post {
+            let weight = self.weight(layer, post);
             cur = self.norm_by(cur, weight, None, None);
         }
         cur = self.added(cur, residual, self.style.residual_first.1);
+        if self.model.arch == "talkie" {
+            // Every block adds the embeddings again, scaled.
+            let skip = if last { self.wanted_rows(self.embedded) } else { self.embedded };
+            let scale = self.weight(layer, "layer_output_scale.weight").unwrap_or(skip);
+            let skip = self.g.each(&[skip, scale]);
+            return self.g.each(&[cur, skip]);
+        }
         cur = self.per_layer(layer, cur, extra, last);
+        if self.loops_on(layer, last) {
+            cur = self.norm_with(cur, "output_norm");
+        }
         self.deep_stacked(layer, cur)
+    }
+
+    /// Two stacks of blocks in turn, the low one several times for each time of the high one (src/models/hrm-text.cpp).
+    pub(super) fn stacks(&mut self, embeddings: Id) -> Id {
+        let number = |key: &str| usize::try_from(self.model.number(key)).unwrap_or(usize::MAX).max(1);
+        let (size, rounds) = (number("hrm.layers_per_stack"), number("hrm.l_cycles").saturating_add(1));
+        let mut low = self.global("hrm.z_l_init", self.side(0)).unwrap_or(embeddings);
+        let mut high = embeddings;
+        let stacks = self.model.layers.len() / size;
+        for stack in 0..stacks {
+            let mut cur = self.g.each(&[high, low]);
+            for layer in stack * size..(stack + 1) * size {
+                cur = self.layer(layer, cur, false, None);
+            }
+            cur = self.norm_by(cur, None, None, None);
+            if (stack + 1).is_multiple_of(rounds) { high = cur } else { low = cur }
+        }
+        high
+    }
+
+    /// Whether all blocks are run once more behind this one (src/models/nanbeige.cpp).
+    fn loops_on(&self, layer: usize, last: bool) -> bool {
+        let again = self.model.stored(layer + 1) < self.model.stored(layer);
+        self.model.arch == "nanbeige" && !last && again && self.model.number("skip_loop_final_norm") == 0
+    }
+
+    /// Residuals are the normed inputs, scaled (src/models/minimax-01.cpp).
+    fn minimax_half(&mut self, layer: usize, normed: Id, mixed: Id) -> Id {
+        let residual = self.g.each(&[normed]);
+        let residual = self.g.each(&[mixed, residual]);
+        let normed = self.norm(residual, layer, "ffn_norm");
+        let high = self.feed_forward(layer, normed).unwrap_or(normed);
+        let residual = self.g.each(&[normed]);
+        self.g.each(&[high, residual])
+    }
+
+    /// A dense part behind attention, and experts that read what the block did (src/models/arctic.cpp).
+    fn arctic_half(&mut self, layer: usize, input: Id, residual: Id) -> Id {
+        let normed = self.norm(residual, layer, "ffn_norm");
+        let dense = self.dense(layer, normed, "").unwrap_or(normed);
+        let dense = self.g.each(&[dense, residual]);
+        let normed = self.norm(input, layer, "ffn_norm_exps");
+        let routed = self.experts(layer, normed, None).unwrap_or(normed);
+        self.g.each(&[routed, dense])
     }
 
     /// A result and the residual, in the order of the source.
@@ -122,11 +207,20 @@ impl Builder<'_> {
 
     /// The first blocks of some models with eyes add a part of the input (src/models/qwen3vl.cpp).
     fn deep_stacked(&mut self, layer: usize, cur: Id) -> Id {
-        if layer as u64 >= self.style.deepstack {
+        if layer as u64 >= self.style.deepstack || !self.model.deepstack.is_empty() {
             return cur;
         }
         let part = self.g.view(self.looked_up, [self.model.embd, self.tokens, 1, 1]);
         self.g.each(&[cur, part])
+    }
+
+    /// Others say which block adds which part before it does anything; the first is the input itself.
+    fn deep_added(&mut self, layer: usize, input: Id) -> Id {
+        if layer == 0 || !self.model.deepstack.get(layer).is_some_and(Option::is_some) {
+            return input;
+        }
+        let part = self.g.view(self.looked_up, [self.model.embd, self.tokens, 1, 1]);
+        self.g.each(&[input, part])
     }
 
     fn has_feed_forward(&self, layer: usize) -> bool {
@@ -172,9 +266,14 @@ impl Builder<'_> {
             return self.attend(layer, q, None, at, true);
         }
         let (q, k, v) = self.qkv(layer, normed, at);
-        let q = self.head_norm(layer, "attn_q_norm", q);
+        let (q, k) = match self.model.arch.as_str() {
+            "mpt" => (
+                self.whole_row_norm(layer, "attn_q_norm", q, at.heads),
+                self.whole_row_norm(layer, "attn_k_norm", k, at.kv_heads),
+            ),
+            _ => (self.head_norm(layer, "attn_q_norm", q), self.head_norm(layer, "attn_k_norm", k)),
+        };
         let mut q = self.rope(layer, q);
-        let k = self.head_norm(layer, "attn_k_norm", k);
         let mut k = self.rope(layer, k);
         if self.style.llama4 {
             (q, k) = self.llama4_heads(layer, q, k);
@@ -183,6 +282,10 @@ impl Builder<'_> {
         if self.style.scaled_queries {
             q = self.g.each(&[q]);
         }
+        q = self.tempered(q);
+        if self.is_block_sparse(layer) {
+            return self.block_sparse(layer, normed, (q, k, v), at);
+        }
         let Some(gate) = self.weight(layer, "attn_gate.weight") else {
             return self.attend(layer, q, Some((k, v)), at, true);
         };
@@ -190,7 +293,16 @@ impl Builder<'_> {
         let cur = self.attend(layer, q, Some((k, v)), at, false);
         let gate = self.g.matmul(gate, normed);
         let gate = self.g.each(&[gate]);
+        let (shape, heads) = (self.g.ne(cur), at.heads.max(1));
+        if self.g.ne(gate)[0] != at.heads {
+            let cur = self.g.each(&[cur, gate]);
+            return self.projected_out(layer, cur);
+        }
+        // One factor a head.
+        let gate = self.g.reshape(gate, [1, heads, self.tokens, 1]);
+        let cur = self.g.reshape(cur, [shape[0] / heads, heads, self.tokens, 1]);
         let cur = self.g.each(&[cur, gate]);
+        let cur = self.g.reshape(cur, shape);
         self.projected_out(layer, cur)
     }
 
@@ -200,12 +312,28 @@ impl Builder<'_> {
             let normed = self.model.number("expert_count") != 128;
             return if normed { (self.g.each(&[q]), self.g.each(&[k])) } else { (q, k) };
         }
+        let scale = self.attention_scale();
+        (self.g.each(&[q, scale]), k)
+    }
+
+    /// What queries are scaled with by position.
+    fn attention_scale(&mut self) -> Id {
         let scale = match self.inputs.attention_scale {
             Some(scale) => scale,
             None => self.g.input([1, 1, self.tokens, 1], 4),
         };
         self.inputs.attention_scale = Some(scale);
-        (self.g.each(&[q, scale]), k)
+        scale
+    }
+
+    /// Queries scaled by position, where the file says so (src/models/mistral3.cpp, src/models/deepseek2.cpp).
+    pub(super) fn tempered(&mut self, q: Id) -> Id {
+        let asks = matches!(self.model.arch.as_str(), "mistral3" | "mistral4" | "deepseek2");
+        if !asks || !self.model.has_number("attention.temperature_scale") {
+            return q;
+        }
+        let scale = self.attention_scale();
+        self.g.each(&[q, scale])
     }
 
     /// Whether the projection of queries holds a gate too (qwen3next, qwen35).
@@ -254,7 +382,7 @@ impl Builder<'_> {
 
     /// Embeddings of each layer, looked up and projected before the first (src/models/gemma4.cpp).
     pub(super) fn per_layer_inputs(&mut self, embeddings: Id) -> Option<Id> {
-        let width = self.model.number("embedding_length_per_layer_input");
+        let width = self.per_layer_width();
         let table = self.global("per_layer_token_embd.weight", super::Side::Host)?;
         let (tokens, layers) = (self.tokens, self.model.trunk);
         let (shape, side) = ([width, layers, tokens, 1], self.side(0));
@@ -276,13 +404,19 @@ impl Builder<'_> {
         Some(self.g.same(&[turned]))
     }
 
+    /// Elements of a layer's own embedding.
+    fn per_layer_width(&self) -> u64 {
+        let row = self.model.tensors.get("per_layer_token_embd.weight").map_or(0, |ne| ne[0]);
+        row / self.model.trunk.max(1)
+    }
+
     fn per_layer(&mut self, layer: usize, cur: Id, extra: Option<Id>, _last: bool) -> Id {
         let mut cur = cur;
         if let (Some(extra), Some(gate)) = (extra, self.weight(layer, "inp_gate.weight")) {
             let before = cur;
             cur = self.g.matmul(gate, cur);
             cur = self.g.each(&[cur]);
-            let width = self.model.number("embedding_length_per_layer_input");
+            let width = self.per_layer_width();
             let mine = self.g.view(extra, [width, self.tokens, 1, 1]);
             cur = self.g.each(&[cur, mine]);
             if let Some(projection) = self.weight(layer, "proj.weight") {

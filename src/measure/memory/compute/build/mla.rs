@@ -39,9 +39,10 @@ impl Builder<'_> {
         let absorbed = self.g.matmul(absorb, q_plain);
         let absorbed = self.g.permute(absorbed, [0, 2, 1, 3]);
         let q = self.g.fresh([joint, at.heads, tokens, 1], &[absorbed, q_turning]);
+        let q = self.tempered(q);
         let latent = self.g.reshape(latent, [rank, 1, tokens, 1]);
         let k = self.g.fresh([joint, 1, tokens, 1], &[latent, k_turning]);
-        self.attend_latent(layer, (q, k, latent), rank, chosen, at)
+        self.attend_latent(layer, normed, (q, k, latent), chosen, at)
     }
 
     /// The compressed queries, if there are any, and the queries.
@@ -59,8 +60,9 @@ impl Builder<'_> {
     }
 
     /// `build_attn` with the cache of keys alone.
-    fn attend_latent(&mut self, layer: usize, qkv: (Id, Id, Id), rank: u64, chosen: Option<Id>, at: Attention) -> Id {
+    fn attend_latent(&mut self, layer: usize, normed: Id, qkv: (Id, Id, Id), chosen: Option<Id>, at: Attention) -> Id {
         let (q, k, v) = qkv;
+        let rank = self.g.ne(v)[0];
         let Some(inputs) = self.inputs.attention[usize::from(at.sliding)] else { return q };
         for id in [q, v, k] {
             self.g.expand(id);
@@ -73,8 +75,17 @@ impl Builder<'_> {
         let values = self.g.view_strided(keys, [rank, ne[1], ne[2], ne[3]], nb);
         let mask = chosen.map_or(inputs.mask, |chosen| self.sparse_mask(inputs.mask, chosen));
         let unpack = self.weight(layer, "attn_v_b.weight");
+        let gate = self.weight(layer, "attn_gate.weight").map(|weight| self.g.matmul(weight, normed));
         let cur = self.attention(q, (keys, values), mask, None, unpack);
-        self.projected_out(layer, cur)
+        let Some(gate) = gate else { return self.projected_out(layer, cur) };
+        // One factor a head (src/models/bailingmoe3.cpp).
+        let shape = self.g.ne(cur);
+        let gate = self.g.reshape(gate, [1, at.heads, self.tokens, 1]);
+        let gate = self.g.each(&[gate]);
+        let split = self.g.reshape(cur, [shape[0] / at.heads.max(1), at.heads, self.tokens, 1]);
+        let gated = self.g.each(&[split, gate]);
+        let gated = self.g.fresh(shape, &[gated]);
+        self.projected_out(layer, gated)
     }
 
     /// Old files: keys and values of every head are unpacked, then cached.

@@ -3,9 +3,14 @@
 
 mod altup;
 mod attention;
+mod encoder;
 mod feed_forward;
+mod kda;
 mod layers;
+mod lightning;
 mod mla;
+mod msa;
+mod plamo;
 mod recurrent;
 mod rwkv;
 mod sparse;
@@ -16,6 +21,9 @@ use super::super::shape::Model;
 use super::super::{GpuLayers, Settings};
 use super::graph::{F16, F32, Graph, I64, Id, Side};
 use style::Style;
+
+/// Chameleon's tokens of images (src/models/chameleon.cpp).
+const IMAGE_TOKENS: u64 = 8192;
 
 /// Builds one graph.
 pub(super) struct Builder<'a> {
@@ -40,8 +48,12 @@ pub(super) struct Builder<'a> {
     first_value: Option<Id>,
     /// What the router says, where it reads the block's input.
     early_logits: Option<Id>,
+    /// What the next attention adds to its scores.
+    score_bias: Option<Id>,
     /// The embeddings as they came in, all parts.
     looked_up: Id,
+    /// The embeddings as the first block reads them, where later ones come back to them.
+    embedded: Id,
     /// The caches of the layers that own one: keys, values.
     caches: Vec<Option<(Id, Option<Id>)>>,
 }
@@ -55,7 +67,14 @@ struct Inputs {
     attention: [Option<AttentionInputs>; 2],
     state_copy: Option<(Id, Id, Id)>,
     attention_scale: Option<Id>,
+    /// Of lightning attention.
+    decays: Option<[Id; 4]>,
+    /// Classes of distances between tokens.
+    buckets: Option<Id>,
+    /// What the encoder made, and who sees it.
+    encoder: Option<(Id, Id)>,
     indexer: Option<sparse::IndexerInputs>,
+    msa: Option<msa::Shared>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -72,7 +91,9 @@ pub(super) fn build(model: &Model, settings: &Settings, window: &Window, pinned:
     let seqs = settings.sequences();
     // src/llama-context.cpp:626-735 and 2531-2534: rounded up to a multiple of the sequences.
     let tokens = window.ubatch.min(window.n_ctx).next_multiple_of(seqs).max(seqs);
-    let asked = if settings.outputs == 0 { window.batch } else { settings.outputs };
+    // Models with an encoder reserve a row for each token (src/llama-context.cpp:252, `llama_model_has_encoder`).
+    let encoder = matches!(model.arch.as_str(), "t5" | "t5encoder" | "eagle3" | "dflash");
+    let asked = if settings.outputs == 0 || encoder { window.batch } else { settings.outputs };
     let blocks = model.blocks;
     let full_offload = match settings.gpu_layers {
         GpuLayers::All => true,
@@ -96,7 +117,9 @@ pub(super) fn build(model: &Model, settings: &Settings, window: &Window, pinned:
         chosen: None,
         early_logits: None,
         first_value: None,
+        score_bias: None,
         looked_up: 0,
+        embedded: 0,
         caches: vec![None; model.layers.len()],
     };
     (builder.run(), assumed)
@@ -111,8 +134,12 @@ impl Builder<'_> {
             state = self.spread_embeddings(state);
         }
         let trunk = usize::try_from(self.model.trunk).unwrap_or(usize::MAX).min(self.model.layers.len());
-        for index in 0..trunk {
-            state = self.layer(index, state, index + 1 == trunk, extra);
+        if self.model.arch == "hrm_text" {
+            state = self.stacks(state);
+        } else {
+            for index in 0..trunk {
+                state = self.layer(index, state, index + 1 == trunk, extra);
+            }
         }
         self.head(state);
         self.g
@@ -131,7 +158,7 @@ impl Builder<'_> {
     fn weight(&mut self, layer: usize, name: &str) -> Option<Id> {
         let ne = self.model.tensor(layer, name)?;
         let kept = name.contains("exps") && (layer as u64) < self.settings.cpu_moe;
-        let side = if kept { Side::Host } else { self.side(layer) };
+        let side = if kept { Side::Host } else { self.side(self.model.stored(layer)) };
         Some(self.g.weight(ne, side))
     }
 
@@ -181,13 +208,25 @@ impl Builder<'_> {
         }
         if self.style.scaled_rows {
             let scale = self.g.input([1, tokens, 1, 1], F32);
+            if wide != embd {
+                looked_up = self.g.same(&[looked_up]);
+            }
             looked_up = self.g.each(&[looked_up, scale]);
         }
         self.g.expand(looked_up);
+        if let Some(types) = self.global("token_types.weight", Side::Host).filter(|_| self.is_bert()) {
+            let first = self.g.view(types, [embd, 1, 1, 1]);
+            looked_up = self.g.each(&[looked_up, first]);
+        }
         if let Some(table) = self.global("position_embd.weight", Side::Host) {
             let ids = self.g.input([tokens, 1, 1, 1], F32);
             let places = self.g.get_rows(table, ids);
-            looked_up = self.g.each(&[looked_up, places]);
+            let sum = if self.is_bert() { [places, looked_up] } else { [looked_up, places] };
+            looked_up = self.g.each(&sum);
+        }
+        if self.style.plain_embedding_norm {
+            looked_up = self.norm_by(looked_up, None, None, None);
+            self.embedded = looked_up;
         }
         if self.style.embedding_norm {
             let side = self.side(0);
@@ -210,7 +249,7 @@ impl Builder<'_> {
             layers.iter().any(|layer| layer.attention.is_some_and(|attention| attention.sliding == sliding))
         };
         for (slot, sliding) in [(0, false), (1, true)] {
-            let caches = layers.iter().any(|layer| !layer.rows.is_empty());
+            let caches = self.style.cached && layers.iter().any(|layer| !layer.rows.is_empty());
             if wants(sliding) {
                 let inputs = self.attention_inputs(sliding, caches);
                 self.inputs.attention[slot] = Some(inputs);
@@ -247,7 +286,8 @@ impl Builder<'_> {
     /// Rotations of a quantized cache: only where all its layers have the same head size
     /// (src/llama-kv-cache.cpp:320-352).
     fn rotations(&mut self, sliding: bool) -> (Option<Id>, Option<Id>) {
-        if self.model.mla.is_some() {
+        let hybrid_window = self.model.window.is_some() && self.model.layers.iter().any(|layer| layer.state.is_some());
+        if self.model.mla.is_some() || hybrid_window {
             return (None, None);
         }
         let owners =
@@ -312,27 +352,52 @@ impl Builder<'_> {
             cur = self.joined_embeddings(state);
             cur = self.wanted_rows(cur);
         }
-        let late = !self.style.early_rows;
-        if late && self.style.hidden_out == style::Hidden::BeforeNorm {
-            self.g.set_output(cur);
-            cur = self.wanted_rows(cur);
+        match self.style.hidden_out {
+            style::Hidden::BeforeNorm => {
+                self.g.set_output(cur);
+                cur = self.wanted_rows(cur);
+            }
+            style::Hidden::Late => cur = self.wanted_rows(cur),
+            _ => {}
         }
-        let lfm2 = self.model.tensors.contains_key("token_embd_norm.weight") && !self.style.embedding_norm;
-        cur = self.norm_with(cur, if lfm2 { "token_embd_norm" } else { "output_norm" });
-        if late && self.style.hidden_out == style::Hidden::AfterNorm {
+        if let Some(name) = self.style.final_norm {
+            cur = self.norm_with(cur, name);
+        }
+        if self.style.hidden_out == style::Hidden::AfterNorm {
             self.g.set_output(cur);
             cur = self.wanted_rows(cur);
         }
         self.g.set_output(cur);
+        if !self.style.logits {
+            return self.g.expand(cur);
+        }
         let side = self.output_side();
         let head = self.global("output.weight", side);
+        // BitNet reads the embedding itself, where the others load it again.
+        let side = if self.model.arch == "bitnet" { Side::Host } else { side };
         let head = head.unwrap_or_else(|| self.g.weight([self.model.embd, self.model.vocab, 1, 1], side));
         cur = self.g.matmul(head, cur);
+        let [_, rows, ..] = self.g.ne(head);
+        if self.model.arch.starts_with("qwen3") && rows < self.model.vocab {
+            // Tokens that are never said fill up the logits (src/models/qwen3vl.cpp).
+            let norm = self.global("output_norm.weight", side).unwrap_or(head);
+            let scalar = self.g.view(norm, [1, 1, 1, 1]);
+            let scalar = self.g.each(&[scalar]);
+            let [_, outputs, ..] = self.g.ne(cur);
+            let filler = self.g.fresh([self.model.vocab - rows, outputs, 1, 1], &[scalar]);
+            cur = self.g.fresh([self.model.vocab, outputs, 1, 1], &[filler, cur]);
+        }
         if let Some(bias) = self.global("output.bias", side) {
             cur = self.g.each(&[cur, bias]);
         }
         for _ in 0..self.style.logit_steps {
             cur = self.g.each(&[cur]);
+        }
+        if self.model.arch == "chameleon" {
+            // Tokens of images are never said (src/models/chameleon.cpp).
+            let images = self.g.constant([IMAGE_TOKENS, 1, 1, 1]);
+            let images = self.g.each(&[images]);
+            cur = self.g.same(&[cur, images]);
         }
         self.g.set_output(cur);
         self.g.expand(cur);

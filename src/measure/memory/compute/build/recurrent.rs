@@ -6,8 +6,14 @@ use super::Builder;
 impl Builder<'_> {
     /// The recurrent part of a block, by its tensors.
     pub(super) fn recurrent(&mut self, layer: usize, cur: Id) -> Id {
-        if self.has(layer, "shortconv.conv.weight") {
+        if self.model.arch == "minimax-01" {
+            self.lightning(layer, cur)
+        } else if self.model.arch == "plamo2" {
+            self.plamo_mamba(layer, cur)
+        } else if self.has(layer, "shortconv.conv.weight") {
             self.short_convolution(layer, cur)
+        } else if self.has(layer, "ssm_conv1d_q.weight") {
+            self.kimi_delta(layer, cur)
         } else if self.has(layer, "ssm_x.weight") {
             self.mamba(layer, cur)
         } else if self.has(layer, "ssm_ba.weight") || self.has(layer, "ssm_beta.weight") {
@@ -19,7 +25,7 @@ impl Builder<'_> {
         }
     }
 
-    fn per_seq(&self) -> u64 {
+    pub(super) fn per_seq(&self) -> u64 {
         self.tokens / self.seqs.max(1)
     }
 
@@ -71,7 +77,7 @@ impl Builder<'_> {
     }
 
     /// `ssm_conv`, bias, SiLU.
-    fn convolved(&mut self, layer: usize, all: Id, channels: u64) -> Id {
+    pub(super) fn convolved(&mut self, layer: usize, all: Id, channels: u64) -> Id {
         let kernel = self.weight(layer, "ssm_conv1d.weight").unwrap_or(all);
         let cur = self.g.fresh([channels, self.per_seq(), self.seqs, 1], &[all, kernel]);
         let cur = self.biased(layer, "ssm_conv1d.bias", cur);
@@ -145,7 +151,7 @@ impl Builder<'_> {
         self.out_projection(layer, y)
     }
 
-    fn keep_conv(&mut self, cache: Id, all: Id, taps: u64, channels: u64) {
+    pub(super) fn keep_conv(&mut self, cache: Id, all: Id, taps: u64, channels: u64) {
         let nb = self.g.at(all).nb;
         let keep = self.g.view_strided(all, [taps, channels, self.seqs, 1], nb);
         let place = self.g.view(cache, [taps.saturating_mul(channels).saturating_mul(self.seqs), 1, 1, 1]);
@@ -153,7 +159,7 @@ impl Builder<'_> {
         self.g.expand(write);
     }
 
-    fn out_projection(&mut self, layer: usize, y: Id) -> Id {
+    pub(super) fn out_projection(&mut self, layer: usize, y: Id) -> Id {
         let cur = match self.weight(layer, "ssm_out.weight") {
             Some(weight) => self.g.matmul(weight, y),
             None => y,
@@ -271,7 +277,7 @@ impl Builder<'_> {
     }
 
     /// `build_gdn_l2_norm`: an RMS norm, scaled.
-    fn l2_norm(&mut self, id: Id) -> Id {
+    pub(super) fn l2_norm(&mut self, id: Id) -> Id {
         let normed = self.g.each(&[id]);
         self.g.each(&[normed])
     }
@@ -290,7 +296,7 @@ impl Builder<'_> {
                 let weight = self.weight(layer, name).unwrap_or(cur);
                 self.g.matmul(weight, cur)
             });
-            (b, a)
+            (self.g.reshape(b, shape), self.g.reshape(a, [heads, per_seq, seqs, 1]))
         };
         let beta = self.g.each(&[beta]);
         let alpha = self.biased(layer, "ssm_dt.bias", alpha);
