@@ -6,6 +6,7 @@
 
 mod date;
 mod jinja;
+mod loops;
 mod shape;
 
 use minijinja::value::Value as Jinja;
@@ -265,7 +266,7 @@ impl Template {
     /// The variables of a rendering, but for `add_generation_prompt`.
     fn context(&self, shaped: &Shaped, o: &Options) -> Vec<(String, Jinja)> {
         let mut out: Vec<(String, Jinja)> = vec![
-            ("messages".into(), Jinja::from(shaped.messages.iter().map(jinja::value).collect::<Vec<_>>())),
+            ("messages".into(), jinja::list(shaped.messages.iter().map(jinja::value).collect())),
             ("bos_token".into(), Jinja::from(o.bos_token.as_str())),
             ("eos_token".into(), Jinja::from(o.eos_token.as_str())),
             ("enable_thinking".into(), Jinja::from(!self.source.contains("<|inner_prefix|>"))),
