@@ -1,6 +1,7 @@
 //! Jinja as llama.cpp runs it (`common/jinja`), which is Hugging Face's with a few turns of its own: nothing, undefined
 //! and maps print as nothing; lists print their items one after the other; numbers and JSON are spelled in its own way.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, OnceLock};
 
@@ -23,7 +24,13 @@ pub(super) fn environment() -> Environment<'static> {
     env.set_lstrip_blocks(true);
     env.set_undefined_behavior(UndefinedBehavior::Chainable);
     env.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
-    env.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+    env.set_unknown_method_callback(|state, value, method, args| match (value.as_str(), method, args) {
+        (Some(text), "upper" | "lower" | "title" | "capitalize", []) => Ok(Jinja::from(cased(text, method))),
+        _ => minijinja_contrib::pycompat::unknown_method_callback(state, value, method, args),
+    });
+    for name in ["upper", "lower", "title", "capitalize"] {
+        env.add_filter(name, move |text: Cow<'_, str>| cased(&text, name));
+    }
     env.set_formatter(print);
     env.add_filter("tojson", tojson);
     env.add_filter("string", |value: &Jinja| match value.kind() {
@@ -42,13 +49,15 @@ pub(super) fn environment() -> Environment<'static> {
         ValueKind::Iterable => list(value.try_iter().into_iter().flatten().collect()),
         _ => value,
     });
-    // Nothing is not iterable in Python.
-    env.add_test("iterable", |value: &Jinja| {
-        matches!(
-            value.kind(),
-            ValueKind::String | ValueKind::Seq | ValueKind::Map | ValueKind::Iterable | ValueKind::Undefined
-        )
-    });
+    // Nothing is not iterable in Python; what is, is a sequence to llama.cpp.
+    for name in ["iterable", "sequence"] {
+        env.add_test(name, |value: &Jinja| {
+            matches!(
+                value.kind(),
+                ValueKind::String | ValueKind::Seq | ValueKind::Map | ValueKind::Iterable | ValueKind::Undefined
+            )
+        });
+    }
     env.add_filter("from_json", |text: &str| {
         let read = serde_json::from_str::<Value>(text);
         read.map(|v| value(&v)).map_err(|e| Error::new(ErrorKind::InvalidOperation, e.to_string()))
@@ -122,10 +131,26 @@ fn indent(
     Ok(out)
 }
 
-/// The length of a value; of what is not there, nothing.
+/// A text in capitals, or with them where words begin: ASCII alone, as C has it.
+fn cased(text: &str, how: &str) -> String {
+    let mut begins = true;
+    let each = |c: char| {
+        let upper = match how {
+            "upper" => true,
+            "lower" => false,
+            _ => begins && !c.is_ascii_whitespace(),
+        };
+        begins = how == "title" && c.is_ascii_whitespace();
+        if upper { c.to_ascii_uppercase() } else { c.to_ascii_lowercase() }
+    };
+    text.chars().map(each).collect()
+}
+
+/// The length of a value, of a text in bytes; of what is not there, nothing.
 fn length(value: &Jinja) -> Result<usize, Error> {
     match value.kind() {
         ValueKind::Undefined => Ok(0),
+        ValueKind::String => Ok(value.as_str().unwrap_or_default().len()),
         _ => value.len().ok_or_else(|| {
             Error::new(
                 ErrorKind::InvalidOperation,

@@ -225,7 +225,12 @@ impl Template {
             }
             self.run(&self.context(&shaped, options), false).ok()
         };
-        let without = known(std::slice::from_ref(&user)).unwrap_or_default();
+        // Where nothing opens a reply, what opens it in a conversation is none of the reasoning.
+        let before = match opening.is_empty() {
+            true => known(&[user.clone(), json!({"role": "assistant", "content": CONTENT})]),
+            false => known(std::slice::from_ref(&user)),
+        };
+        let without = before.unwrap_or_default();
         let found = known(&[user.clone(), reply]).and_then(|text| {
             let at = text.find(REASONING)?;
             let end = text[at..].find(CONTENT)? + at;
