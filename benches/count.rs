@@ -1,6 +1,7 @@
 //! What counting with the model's own vocabulary costs, for every vocabulary of the larger data set: the first count of a
 //! history of 2 MB, one message more, and the shares of all messages; beside llama.cpp's own tokenizer over the same bytes in
-//! one go, in the same run. `cargo bench --bench count [VOCABULARY]`.
+//! one go, in the same run. `cargo bench --bench count [VOCABULARY]`. `cargo bench --bench count templates [NAME]` shows what
+//! one message more costs with each template.
 //!
 //! Read the ratios: the times are those of the machine, and of what else runs on it.
 #![allow(clippy::print_stdout, reason = "a benchmark prints its table")]
@@ -11,7 +12,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use serde_json::{Value, json};
-use windowsill::conversation::template::CHATML;
+use windowsill::conversation::template::{CHATML, Options, Template};
 use windowsill::conversation::wire::openai_chat;
 use windowsill::engine::Vocabulary;
 use windowsill::measure::count::Counter;
@@ -42,7 +43,11 @@ fn main() {
         println!("the larger data set is not here");
         return;
     };
-    let only = std::env::args().skip(1).find(|a| !a.starts_with('-'));
+    let mut words = std::env::args().skip(1).filter(|a| !a.starts_with('-'));
+    let only = words.next();
+    if only.as_deref() == Some("templates") {
+        return templates(data, words.next().as_deref());
+    }
     let mut files: Vec<PathBuf> = std::fs::read_dir(data.join("vocab")).unwrap().map(|e| e.unwrap().path()).collect();
     files.retain(|f| f.extension().is_some_and(|e| e == "gguf"));
     files.sort();
@@ -56,6 +61,45 @@ fn main() {
         let name = file.file_stem().unwrap().to_string_lossy().replace("ggml-vocab-", "");
         if name != "bert-bge" && only.as_ref().is_none_or(|o| name.contains(o.as_str())) {
             one(data, &file, &name, messages.clone());
+        }
+    }
+}
+
+/// What one message more costs with each of the templates, and the part of rendering in it.
+fn templates(data: &Path, only: Option<&str>) {
+    let vocabulary = data.join("vocab/ggml-vocab-qwen2.gguf");
+    let mut files: Vec<PathBuf> =
+        std::fs::read_dir(data.join("templates")).unwrap().map(|e| e.unwrap().path()).collect();
+    files.retain(|f| f.extension().is_some_and(|e| e == "jinja"));
+    files.sort();
+    println!("one message more, qwen2's vocabulary, ms; bar 20\n{:<52}{:>8}{:>8}", "template", "count", "render");
+    for file in files {
+        let name = file.file_stem().unwrap().to_string_lossy().into_owned();
+        if only.is_some_and(|only| !name.contains(only)) {
+            continue;
+        }
+        let source = std::fs::read_to_string(&file).unwrap();
+        let counter = Counter::open(&vocabulary, Some(&source)).unwrap();
+        let template = Template::new(&source).unwrap();
+        let mut messages = history(data);
+        let (mut count, mut render) = (f64::MAX, f64::MAX);
+        for i in 0..4 {
+            messages.push(json!({"role": "user", "content": format!("And another thing, number {i}.")}));
+            let body = body(&messages);
+            let (time, counted) = ms(|| counter.total(&body));
+            if let Err(e) = counted {
+                println!("{name:<52} {e}");
+                break;
+            }
+            let request: Value = serde_json::from_slice(&body).unwrap();
+            let (rendering, _) = ms(|| template.render_request(&request, &Options::default()));
+            if i > 0 {
+                (count, render) = (count.min(time), render.min(rendering));
+            }
+            messages.push(json!({"role": "assistant", "content": "Done."}));
+        }
+        if count < f64::MAX {
+            println!("{name:<52}{count:>8.1}{render:>8.1}");
         }
     }
 }

@@ -17,6 +17,10 @@ mod native;
 mod pieces;
 #[cfg(feature = "engine")]
 mod soft;
+#[cfg(feature = "engine")]
+mod tally;
+#[cfg(feature = "engine")]
+mod words;
 
 use std::io;
 use std::path::{Path, PathBuf};

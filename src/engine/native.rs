@@ -1,42 +1,29 @@
 //! A vocabulary, held by llama.cpp.
 
-use std::collections::HashMap;
-use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::OnceLock;
 
+use aho_corasick::AhoCorasick;
 use llama_cpp_2::llama_backend::LlamaBackend;
 use llama_cpp_2::model::LlamaModel;
 use llama_cpp_2::model::params::LlamaModelParams;
 use llama_cpp_2::token::LlamaToken;
 use llama_cpp_2::token_type::LlamaTokenAttr;
 use llama_cpp_2::vocab::LlamaVocab;
-use lru::LruCache;
 use parking_lot::Mutex;
 
 use super::VocabularyError;
 use super::header::{self, Header, HeaderError};
-use super::pieces::{Cuts, Special, c_space};
-use super::soft::{self, Soft};
-use crate::conversation::{Digest, Tokens};
-
-/// Pieces whose counts are kept: 40 bytes each.
-const REMEMBERED: usize = 1 << 16;
-
-/// Pieces shorter than this are counted again rather than looked up.
-const WORTH_REMEMBERING: usize = 64;
+use super::pieces::{Cuts, Special};
+use super::soft::{Borders, SPACE};
+use super::tally::{self, Memory, Part};
+use super::words::{Lexicon, space_sign};
+use crate::conversation::Tokens;
 
 /// Bytes of a piece that is cut further where the vocabulary allows.
 const CHUNK: usize = 2048;
 
-/// Bytes of the parts of a text that are looked up as words are.
-const WORD: usize = 24;
-
-/// Words whose counts are kept: about a hundred bytes each.
-const WORDS: usize = 1 << 16;
-
-/// Bytes below which a piece that ends with a word of texts is not counted apart: llama.cpp looks for all its special
-/// tokens in each.
+/// Bytes below which a piece that ends with a word of texts is told together with what follows.
 const LEAST: usize = 1024;
 
 /// llama.cpp's regular expressions recurse once a character on some texts; this is enough for the longest.
@@ -50,19 +37,12 @@ pub struct Vocabulary {
     model: LlamaModel,
     header: Header,
     cuts: Cuts,
-    /// SentencePiece without any word that holds a line break: tokens the space put before a text takes. Such a
-    /// vocabulary may be counted line by line.
-    lines: Option<Tokens>,
-    /// Special tokens that swallow the white space behind them.
-    swallow: Vec<String>,
-    /// Where pieces may be cut further.
-    soft: Soft,
-    /// Tokens of short parts.
-    words: Mutex<HashMap<Box<str>, Tokens>>,
+    /// What its texts are counted by, word by word.
+    lexicon: Option<Lexicon>,
+    memory: Mutex<Memory>,
     bos: String,
     eos: String,
     enders: Vec<String>,
-    counted: Mutex<LruCache<Digest, Tokens>>,
 }
 
 impl std::fmt::Debug for Vocabulary {
@@ -100,14 +80,11 @@ impl Vocabulary {
         let vocab = model.vocab();
         let specials = specials(&vocab);
         let cuts = Cuts::new(&specials);
-        let swallow = specials.iter().filter(|s| s.strips_right).map(|s| s.text.clone()).collect();
-        let lines = by_lines(&vocab, &header, &specials);
-        let soft = Soft::of(&header.tokenizer, &header.pre, &specials);
+        let lexicon = lexicon(&vocab, &header, &specials, &cuts);
         let (bos, eos) = (piece(&vocab, vocab.bos()), piece(&vocab, vocab.eos()));
         let enders =
             vocab.tokens().filter(|t| vocab.is_eog(*t)).map(|t| piece(&vocab, t)).filter(|t| !t.is_empty()).collect();
-        let counted = Mutex::new(LruCache::new(NonZeroUsize::new(REMEMBERED).expect("not zero")));
-        Ok(Vocabulary { cuts, lines, swallow, soft, words: Mutex::default(), bos, eos, enders, counted, header, model })
+        Ok(Vocabulary { cuts, lexicon, memory: Mutex::default(), bos, eos, enders, header, model })
     }
 
     /// The tokens of a prompt, as llama-server counts them: its own special tokens are read as such wherever they stand,
@@ -119,38 +96,49 @@ impl Vocabulary {
     /// The prompt in pieces that are counted apart: where each ends, and its tokens. What the tokenizer adds of its own
     /// belongs to the first. A text has at least one piece.
     pub fn pieces(&self, text: &str) -> Vec<(usize, Tokens)> {
-        let vocab = self.model.vocab();
-        let mut added = Tokens::try_from(vocab.tokenize(b"", true, true).len()).unwrap_or(0);
         let mut from = 0;
+        let mut tokens = Tokens::try_from(self.model.vocab().tokenize(b"", true, true).len()).unwrap_or(0);
         let mut out = Vec::new();
-        for end in self.cuts.ends(text, LEAST) {
-            // A long piece is remembered in parts, so that one that grows at its end costs its new part.
-            while end - from > 2 * CHUNK
-                && let Some(at) = self.soft_cut(text.as_bytes(), from, end)
-            {
-                out.push((at, self.piece(&vocab, &text[from..at]) + std::mem::take(&mut added)));
-                from = at;
+        for (end, told, n) in self.counted(text) {
+            tokens = tokens.saturating_add(n);
+            if (told || end - from >= LEAST) && (end > from || out.is_empty()) {
+                out.push((end, std::mem::take(&mut tokens)));
+                from = end;
             }
-            let tokens = self.piece(&vocab, &text[from..end]);
-            out.push((end, tokens + std::mem::take(&mut added)));
-            from = end;
         }
         out
     }
 
-    /// The end of a part of a long piece: at a line's beginning, or a word's.
-    fn soft_cut(&self, bytes: &[u8], from: usize, end: usize) -> Option<usize> {
-        let lines = if self.soft == Soft::None { Soft::None } else { Soft::Lines };
-        let at = |soft: Soft| soft.next(&bytes[..end], from + CHUNK).filter(|at| *at < end);
-        at(lines).filter(|at| at - from < 4 * CHUNK).or_else(|| at(self.soft))
-    }
-
     /// The tokens of a part of a prompt, without what the tokenizer adds to a whole one.
     pub fn part(&self, text: &str) -> Tokens {
-        let vocab = self.model.vocab();
+        self.counted(text).iter().fold(0, |sum, (_, _, tokens)| sum.saturating_add(*tokens))
+    }
+
+    /// The parts of a text: where each ends, whether what stands there parts texts, and its tokens.
+    fn counted(&self, text: &str) -> Vec<(usize, bool, Tokens)> {
+        let mut parts: Vec<Part<'_>> = Vec::new();
+        let mut out: Vec<(usize, bool, Tokens)> = Vec::new();
         let mut from = 0;
-        let mut piece = |end: usize| self.piece(&vocab, &text[std::mem::replace(&mut from, end)..end]);
-        self.cuts.ends(text, LEAST).fold(0, |sum, end| sum.saturating_add(piece(end)))
+        for piece in self.cuts.pieces(text) {
+            let lexicon = self.lexicon.as_ref().filter(|l| l.takes(&text[from..piece.words]));
+            let mut begins = true;
+            // A long piece is remembered in parts, so that one that grows at its end costs its new part.
+            while let Some(lexicon) = lexicon.filter(|_| piece.words - from > 2 * CHUNK)
+                && let Some(at) = lexicon.borders.next(&text.as_bytes()[..piece.words], from + CHUNK)
+            {
+                parts.push(Part { text: &text[from..at], begins, by_words: true });
+                out.push((at, true, 0));
+                (from, begins) = (at, false);
+            }
+            parts.push(Part { text: &text[from..piece.words], begins, by_words: lexicon.is_some() });
+            out.push((piece.end, piece.control, Tokens::from(piece.special)));
+            from = piece.end;
+        }
+        let vocab = self.model.vocab();
+        let tokenize = |text: &str| tokens(&vocab, text, false).into_iter().map(|t| t.0).collect();
+        let counts = tally::count(&parts, self.lexicon.as_ref(), &self.memory, &tokenize);
+        out.iter_mut().zip(counts).for_each(|(part, tokens)| part.2 = part.2.saturating_add(tokens));
+        out
     }
 
     /// The texts of the tokens that end a turn or a text.
@@ -161,74 +149,6 @@ impl Vocabulary {
     /// The tokens of a prompt, the whole in one go: what [`Vocabulary::count`] must come to.
     pub fn tokenize(&self, text: &str) -> Vec<i32> {
         tokens(&self.model.vocab(), text, true).into_iter().map(|t| t.0).collect()
-    }
-
-    fn piece(&self, vocab: &LlamaVocab<'_>, text: &str) -> Tokens {
-        if text.len() < WORTH_REMEMBERING {
-            return tokens(vocab, text, false).len() as Tokens;
-        }
-        let digest = Digest::of(text.as_bytes());
-        if let Some(known) = self.counted.lock().get(&digest) {
-            return *known;
-        }
-        let counted = match self.lines {
-            Some(prefix) if text.len() > 2 * CHUNK => self.chunks(vocab, text, prefix),
-            _ if self.soft == Soft::Words && soft::is_quick(&self.header.pre) => self.by_words(vocab, text),
-            _ => Tokens::try_from(tokens(vocab, text, false).len()).unwrap_or(Tokens::MAX),
-        };
-        self.counted.lock().put(digest, counted);
-        counted
-    }
-
-    /// Counts word by word, of which most are known.
-    fn by_words(&self, vocab: &LlamaVocab<'_>, text: &str) -> Tokens {
-        let mut total: Tokens = 0;
-        let mut from = 0;
-        while from < text.len() {
-            let end = self.soft.next(text.as_bytes(), from).unwrap_or(text.len());
-            let part = &text[from..end];
-            from = end;
-            if part.len() > WORD {
-                total = total.saturating_add(Tokens::try_from(tokens(vocab, part, false).len()).unwrap_or(Tokens::MAX));
-                continue;
-            }
-            let known = self.words.lock().get(part).copied();
-            let counted = known.unwrap_or_else(|| {
-                let counted = tokens(vocab, part, false).len() as Tokens;
-                let mut words = self.words.lock();
-                if words.len() >= WORDS {
-                    words.clear();
-                }
-                words.insert(part.into(), counted);
-                counted
-            });
-            total = total.saturating_add(counted);
-        }
-        total
-    }
-
-    /// Counts from line break to line break, each begun with one: llama.cpp takes time by the square for bytes in a row
-    /// that are no words of the vocabulary.
-    fn chunks(&self, vocab: &LlamaVocab<'_>, text: &str, prefix: Tokens) -> Tokens {
-        let mut total: Tokens = 0;
-        let mut from = 0;
-        while from < text.len() {
-            let end = self.line_break(text, from + CHUNK);
-            let counted = Tokens::try_from(tokens(vocab, &text[from..end], false).len()).unwrap_or(Tokens::MAX);
-            total = total.saturating_add(if from == 0 { counted } else { counted.saturating_sub(prefix) });
-            from = end;
-        }
-        total
-    }
-
-    /// The first line break at or behind `near` that no special token before it swallows; the end where there is none.
-    fn line_break(&self, text: &str, near: usize) -> usize {
-        let breaks = memchr::memchr_iter(b'\n', text.as_bytes().get(near..).unwrap_or_default()).map(|at| near + at);
-        let swallowed = |at: &usize| {
-            let before = text[..*at].trim_end_matches(|c: char| u8::try_from(c).is_ok_and(c_space));
-            self.swallow.iter().any(|special| before.ends_with(special.as_str()))
-        };
-        breaks.into_iter().find(|at| !swallowed(at)).unwrap_or(text.len())
     }
 
     /// The model's chat template.
@@ -262,16 +182,42 @@ impl Vocabulary {
     }
 }
 
-/// What [`Vocabulary::lines`] says. A line break that is in no word is never joined with its neighbors, so that a text may
-/// be cut before it; nor may a special token hold one, or swallow it from far.
-fn by_lines(vocab: &LlamaVocab<'_>, header: &Header, specials: &[Special]) -> Option<Tokens> {
-    let alone = header.tokenizer == "llama"
-        && vocab
-            .tokens()
-            .all(|t| vocab.text(t).is_none_or(|w| w.to_bytes() == b"\n" || !w.to_bytes().contains(&b'\n')))
-        && specials.iter().all(|s| !s.text.contains('\n') && !s.strips_left);
-    let count = |text: &[u8]| vocab.tokenize(text, false, true).len();
-    alone.then(|| Tokens::try_from((2 * count(b"\n")).saturating_sub(count(b"\n\n"))).unwrap_or(0))
+/// What the texts of a vocabulary are counted by; `None` where nothing is known of where they may be cut.
+fn lexicon(vocab: &LlamaVocab<'_>, header: &Header, specials: &[Special], cuts: &Cuts) -> Option<Lexicon> {
+    let bytes_as_letters = header.tokenizer == "gpt2";
+    let words = vocab.tokens().filter_map(|t| vocab.text(t)).map(|t| t.to_string_lossy());
+    let borders = Borders::of(&header.tokenizer, &header.pre, words, specials)?;
+    let lengths = vocab.tokens().map(|t| length(vocab, t, bytes_as_letters)).collect();
+    let mut out = Lexicon::new(borders, lengths);
+    let count = |text: &str| vocab.tokenize(text.as_bytes(), false, true);
+    out.prefix = count("\n").iter().map(|t| length(vocab, *t, bytes_as_letters)).sum::<u32>() > 1;
+    let divider = |text: &str| match count(text)[..] {
+        [one] => Some((text.to_owned(), one.0)),
+        _ => None,
+    };
+    out.divider = cuts.divider().and_then(divider);
+    let texts = |which: &dyn Fn(&Special) -> bool| {
+        let texts: Vec<&str> = specials.iter().filter(|s| which(s)).map(|s| s.text.as_str()).collect();
+        (!texts.is_empty()).then(|| AhoCorasick::new(texts)).transpose()
+    };
+    let strips = specials.iter().any(|s| s.strips_left || s.strips_right);
+    out.apart = texts(&|s| !s.text.is_empty() && (strips || out.prefix)).ok()?;
+    out.unmeasured =
+        if bytes_as_letters { texts(&|s| !s.text.is_empty() && !s.text.is_ascii()).ok()? } else { space_sign() };
+    Some(out)
+}
+
+/// The bytes of text that a token stands for, where it is no special token that holds what its words have for a space.
+fn length(vocab: &LlamaVocab<'_>, token: LlamaToken, bytes_as_letters: bool) -> u32 {
+    let attr = vocab.attr(token);
+    let Some(text) = vocab.text(token).map(|t| t.to_string_lossy()) else { return 0 };
+    let special = attr.intersects(LlamaTokenAttr::Control | LlamaTokenAttr::UserDefined | LlamaTokenAttr::Unknown);
+    let bytes = match (attr.contains(LlamaTokenAttr::Byte), bytes_as_letters && !special) {
+        (true, _) => 1,
+        (_, true) => text.chars().count(),
+        (_, false) => text.len() - text.matches(SPACE).count() * (SPACE.len_utf8() - 1),
+    };
+    u32::try_from(bytes).unwrap_or(0)
 }
 
 /// llama.cpp, started once and silent.

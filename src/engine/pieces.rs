@@ -26,10 +26,21 @@ pub(super) struct Special {
 pub(super) struct Cuts {
     /// Finds the tokens behind which to cut; `None` where there are none.
     find: Option<AhoCorasick>,
-    /// For each pattern, whether it swallows the white space behind it.
-    strips: Vec<bool>,
-    /// For each pattern, whether it is no word of texts.
-    control: Vec<bool>,
+    /// The tokens it finds.
+    cutters: Vec<Special>,
+}
+
+/// A piece of a prompt: a text, and the special token that ends it but for the last one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Piece {
+    /// The end of the text that is tokenized; special tokens may be in it, too.
+    pub(super) words: usize,
+    /// The end of the piece, what its token swallows included.
+    pub(super) end: usize,
+    /// Whether a special token ends it.
+    pub(super) special: bool,
+    /// Whether that token is no word of texts, or the text ends.
+    pub(super) control: bool,
 }
 
 impl Cuts {
@@ -62,34 +73,35 @@ impl Cuts {
             .build(cutters.iter().map(|s| s.text.as_bytes()))
             .ok()
             .filter(|_| !cutters.is_empty());
-        Cuts {
-            find,
-            strips: cutters.iter().map(|s| s.strips_right).collect(),
-            control: cutters.iter().map(|s| s.control).collect(),
-        }
+        Cuts { find, cutters: cutters.into_iter().cloned().collect() }
     }
 
-    /// The ends of the pieces of a text, the end of the text included, in order. Those of less than `least` bytes that end
-    /// with a word of texts are left together with what follows.
-    pub(super) fn ends<'a>(&'a self, text: &'a str, least: usize) -> impl Iterator<Item = usize> + 'a {
-        let mut from = 0;
+    /// A control token behind which a text begins afresh, and which swallows nothing.
+    pub(super) fn divider(&self) -> Option<&str> {
+        let plain = |s: &&Special| s.control && !s.strips_left && !s.strips_right;
+        self.cutters.iter().find(plain).map(|s| s.text.as_str())
+    }
+
+    /// The pieces of a text, in order.
+    pub(super) fn pieces<'a>(&'a self, text: &'a str) -> impl Iterator<Item = Piece> + 'a {
         let bytes = text.as_bytes();
+        let mut from = 0;
         let inner = self.find.iter().flat_map(move |find| {
             find.find_iter(bytes).map(move |m| {
-                let swallowed = if self.strips[m.pattern().as_usize()] {
-                    bytes[m.end()..].iter().take_while(|b| c_space(**b)).count()
+                let cutter = &self.cutters[m.pattern().as_usize()];
+                let kept = if cutter.strips_left {
+                    bytes[from..m.start()].iter().rposition(|b| !c_space(*b)).map_or(0, |at| at + 1)
                 } else {
-                    0
+                    m.start() - from
                 };
-                (m.end() + swallowed, self.control[m.pattern().as_usize()])
+                let space = bytes[m.end()..].iter().take_while(|b| cutter.strips_right && c_space(**b)).count();
+                let words = from + kept;
+                from = m.end() + space;
+                Piece { words, end: from, special: true, control: cutter.control }
             })
         });
-        let kept = inner.filter(move |(end, control)| {
-            let kept = *end < text.len() && (*control || *end - from >= least);
-            from = if kept { *end } else { from };
-            kept
-        });
-        kept.map(|(end, _)| end).chain(std::iter::once(text.len()))
+        let last = Piece { words: text.len(), end: text.len(), special: false, control: true };
+        inner.chain(std::iter::once(last))
     }
 }
 
@@ -138,13 +150,13 @@ mod tests {
     fn cut(specials: &[Special], text: &str) -> Vec<String> {
         let cuts = Cuts::new(specials);
         let mut from = 0;
-        cuts.ends(text, 0).map(|end| text[std::mem::replace(&mut from, end)..end].to_owned()).collect()
+        cuts.pieces(text).map(|p| text[std::mem::replace(&mut from, p.end)..p.end].to_owned()).collect()
     }
 
     #[test]
     fn cut_behind_tokens_that_nothing_can_overlap() {
         let plain = [special("<a>"), special("<b>")];
-        assert_eq!(cut(&plain, "x<a>y<b><a>"), ["x<a>", "y<b>", "<a>"]);
+        assert_eq!(cut(&plain, "x<a>y<b><a>"), ["x<a>", "y<b>", "<a>", ""]);
         assert_eq!(cut(&plain, ""), [""]);
         assert_eq!(cut(&plain, "no token"), ["no token"]);
         for (specials, why) in [
@@ -163,6 +175,9 @@ mod tests {
     #[test]
     fn what_a_token_swallows_belongs_to_its_piece() {
         let strips = [Special { strips_right: true, ..special("<a>") }];
-        assert_eq!(cut(&strips, "1<a>\n 2<a> \n"), ["1<a>\n ", "2<a> \n"]);
+        assert_eq!(cut(&strips, "1<a>\n 2<a> \n"), ["1<a>\n ", "2<a> \n", ""]);
+        let left = [Special { strips_left: true, ..special("<a>") }];
+        let words: Vec<usize> = Cuts::new(&left).pieces("1 \n<a> <a>2").map(|p| p.words).collect();
+        assert_eq!(words, [1, 6, 11]);
     }
 }

@@ -1,90 +1,161 @@
-//! Where a text without special tokens may be cut so that the counts of its parts add up: between the words that a
-//! tokenizer's own regular expression divides it into.
+//! Where a text may be cut so that the counts of its parts add up, told by the two ASCII characters at the place alone.
 //!
-//! A vocabulary of the kind `gpt2` divides a text by such an expression before it merges anything, and a word of ASCII
-//! letters with the one space before it begins anew after a letter in all the expressions named here; so does a letter at
-//! the beginning of a line, behind a line break that stands alone.
+//! A vocabulary of the kind `gpt2` divides a text by a regular expression before it merges anything. In all the expressions
+//! named here a run of letters, or of digits, ends a word, whatever follows but an apostrophe (`'s` may belong to the word
+//! before it), and no expression looks back. Vocabularies of the kinds `llama` and `gemma4` merge neighbors as long as the
+//! result is a word of the vocabulary: two characters that stand side by side in none of its words are never joined.
 
 use super::pieces::Special;
 
-/// Expressions that divide a text at words, by the names that files give them (`tokenizer.ggml.pre`).
-const WORDS: [&str; 19] = [
+/// Expressions that end a word behind a run of letters or digits, by the names that files give them
+/// (`tokenizer.ggml.pre`; `llama-vocab.cpp` has the expressions). Not among them: `exaone-moe` and `superbpe`, whose words
+/// hold spaces; `poro-chat`, `bloom`, `viking`, whose words hold marks; `tiny_aya`, which looks behind a run of digits.
+const ENDING: [&str; 64] = [
+    "a.x-4.0",
+    "bailingmoe",
+    "bailingmoe2",
+    "chatglm-bpe",
+    "codeshell",
+    "command-r",
+    "dbrx",
+    "deepseek-coder",
+    "deepseek-llm",
+    "deepseek-r1-qwen",
+    "deepseek-v3",
+    "default",
+    "exaone",
+    "exaone4",
+    "falcon",
+    "falcon-h1",
+    "falcon3",
+    "gigachat",
+    "glm4",
+    "glm5",
     "gpt-2",
+    "gpt-4o",
+    "granite-docling",
+    "grok-2",
+    "hunyuan",
+    "hunyuan-dense",
+    "hy_v4",
+    "jais",
+    "jina-v5-nano",
+    "joyai-llm",
+    "kanana2",
+    "kimi-k2",
+    "kormo",
+    "laguna",
+    "lfm2",
+    "llada-moe",
     "llama-bpe",
-    "llama3",
     "llama-v3",
+    "llama3",
+    "llama4",
+    "megrez",
+    "mellum",
+    "mellum2",
+    "midm-2.0",
+    "minerva-7b",
+    "minicpm5",
+    "minimax-m2",
+    "mpt",
+    "olmo",
+    "phi-2",
+    "pixtral",
     "qwen2",
     "qwen35",
-    "deepseek-r1-qwen",
-    "deepseek-llm",
-    "deepseek-coder",
-    "deepseek-v3",
-    "falcon",
-    "starcoder",
     "refact",
+    "seed-coder",
+    "smaug-bpe",
     "smollm",
-    "command-r",
-    "glm4",
-    "chatglm-bpe",
+    "solar-open",
+    "stablelm2",
+    "starcoder",
+    "talkie",
     "tekken",
-    "gpt-4o",
+    "trillion",
+    "ufakzeka",
 ];
 
-/// Whether llama.cpp divides by an expression in code of its own. Others it compiles anew for each text, which makes many
-/// short texts slower than a long one.
-pub(super) fn is_quick(pre: &str) -> bool {
-    matches!(pre, "llama-bpe" | "llama3" | "llama-v3" | "qwen2" | "qwen35" | "deepseek-r1-qwen")
+/// The character that stands for the space in words of the kinds `llama` and `gemma4`.
+pub(super) const SPACE: char = '\u{2581}';
+
+/// Places that allow a cut: bit `b` of entry `a` says so of the place between the ASCII characters `a` and `b`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Borders {
+    allowed: [u128; 128],
+    /// The same, seen from behind: bit `a` of entry `b`.
+    before: [u128; 128],
 }
 
-/// Where a vocabulary allows to cut.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Soft {
-    /// Nowhere.
-    None,
-    /// Before a letter at the beginning of a line.
-    Lines,
-    /// There, and before a space between two letters.
-    Words,
-}
-
-impl Soft {
-    /// Where the vocabulary with this kind of tokenizer, this expression and these special tokens allows it.
-    pub(super) fn of(tokenizer: &str, pre: &str, specials: &[Special]) -> Soft {
-        let soft = match (tokenizer, pre) {
-            ("gemma4", _) => Soft::Lines,
-            ("gpt2", pre) if WORDS.contains(&pre) => Soft::Words,
-            _ => return Soft::None,
+impl Borders {
+    /// Those of a vocabulary with this kind of tokenizer, this expression, these words and these special tokens; `None`
+    /// where nothing is known of it.
+    pub(super) fn of(
+        tokenizer: &str,
+        pre: &str,
+        mut words: impl Iterator<Item = impl AsRef<str>>,
+        specials: &[Special],
+    ) -> Option<Borders> {
+        let mut allowed = match tokenizer {
+            "gpt2" if ENDING.contains(&pre) => behind_runs(),
+            "llama" | "gemma4" => {
+                let mut allowed = [u128::MAX; 128];
+                words.by_ref().for_each(|word| forbid(&mut allowed, word.as_ref()));
+                allowed
+            }
+            _ => return None,
         };
-        // None may reach over a cut, nor swallow white space across it.
-        let apart = |soft: Soft| {
-            specials.iter().all(|s| !s.strips_left && !s.strips_right && soft.next(s.text.as_bytes(), 0).is_none())
-        };
-        [soft, Soft::Lines].into_iter().find(|s| apart(*s)).unwrap_or(Soft::None)
+        // Nor may a special token reach over a cut.
+        specials.iter().for_each(|s| forbid(&mut allowed, &s.text));
+        let column = |b: usize| (0..128).fold(0, |bits, a| bits | (allowed[a] >> b & 1) << a);
+        let before = std::array::from_fn(column);
+        (allowed.iter().any(|bits| *bits != 0)).then_some(Borders { allowed, before })
     }
 
-    /// The first place at or behind `from`, and behind the beginning, where the text may be cut.
-    pub(super) fn next(self, bytes: &[u8], from: usize) -> Option<usize> {
-        let mut at = from;
-        loop {
-            at += match self {
-                Soft::None => return None,
-                Soft::Lines => memchr::memchr(b'\n', bytes.get(at..)?)?,
-                Soft::Words => memchr::memchr2(b'\n', b' ', bytes.get(at..)?)?,
-            };
-            let before = at.checked_sub(1).and_then(|i| bytes.get(i));
-            let letter_next = bytes.get(at + 1).is_some_and(u8::is_ascii_alphabetic);
-            if bytes[at] == b'\n' {
-                if letter_next
-                    && before.is_some_and(|b| !b.is_ascii_whitespace() && *b != 0x0B && *b < 0x80)
-                    && at + 1 > from
-                {
-                    return Some(at + 1);
-                }
-            } else if letter_next && before.is_some_and(u8::is_ascii_alphabetic) && at > from {
-                return Some(at);
-            }
-            at += 1;
+    /// Whether a text may be cut between these two bytes.
+    pub(super) fn between(&self, a: u8, b: u8) -> bool {
+        a < 128 && b < 128 && self.allowed[usize::from(a)] >> b & 1 == 1
+    }
+
+    /// The first place behind `from` where the text may be cut.
+    pub(super) fn next(&self, bytes: &[u8], from: usize) -> Option<usize> {
+        let rest = bytes.get(from..)?;
+        rest.windows(2).position(|pair| self.between(pair[0], pair[1])).map(|at| from + at + 1)
+    }
+
+    /// A character that may be cut off from `a` before it and from `b` behind it, from `b` alone without `a`: one that is
+    /// seen where there is one.
+    pub(super) fn joiner(&self, a: Option<u8>, b: u8) -> Option<char> {
+        const SEEN: u128 = (u128::MAX << b'!') & !(1 << 127);
+        let behind = match a {
+            Some(a) if a < 128 => self.allowed[usize::from(a)],
+            Some(_) => 0,
+            None => u128::MAX,
+        };
+        let any = behind & self.before.get(usize::from(b)).copied().unwrap_or(0) & !1;
+        let found = if any & SEEN == 0 { any } else { any & SEEN };
+        u8::try_from(found.trailing_zeros()).ok().filter(|j| *j < 128).map(char::from)
+    }
+}
+
+/// Behind a letter or a digit, before anything of another kind.
+fn behind_runs() -> [u128; 128] {
+    let kind = |b: u8| (b.is_ascii_alphabetic(), b.is_ascii_digit());
+    let text = |b: u8| b.is_ascii_graphic() || matches!(b, b' ' | b'\n' | b'\r' | b'\t');
+    let ends = |a: u8, b: u8| a.is_ascii_alphanumeric() && kind(a) != kind(b) && text(b) && b != b'\'';
+    std::array::from_fn(|a| (0..128u8).filter(|b| ends(a as u8, *b)).fold(0, |bits, b| bits | 1 << b))
+}
+
+/// Forbids the places within a word.
+fn forbid(allowed: &mut [u128; 128], word: &str) {
+    let mut before: Option<usize> = None;
+    for c in word.chars().map(|c| if c == SPACE { ' ' } else { c }) {
+        let at = u8::try_from(c).ok().filter(u8::is_ascii);
+        if let (Some(a), Some(b)) = (before, at) {
+            allowed[a] &= !(1 << b);
         }
+        before = at.map(usize::from);
     }
 }
 
@@ -92,10 +163,14 @@ impl Soft {
 mod tests {
     use super::*;
 
-    fn cut(soft: Soft, text: &str) -> Vec<&str> {
+    fn special(text: &str) -> Special {
+        Special { text: text.into(), strips_left: false, strips_right: false, control: true }
+    }
+
+    fn cut<'a>(borders: &Borders, text: &'a str) -> Vec<&'a str> {
         let mut from = 0;
         let mut out = Vec::new();
-        while let Some(at) = soft.next(text.as_bytes(), from) {
+        while let Some(at) = borders.next(text.as_bytes(), from) {
             out.push(&text[from..at]);
             from = at;
         }
@@ -103,27 +178,44 @@ mod tests {
         out
     }
 
-    #[test]
-    fn cuts_are_between_words_and_lines() {
-        let text = "one two  three 4 five, six\nseven\n\neight\r\nnine\n ten";
-        assert_eq!(cut(Soft::None, text), [text]);
-        assert_eq!(cut(Soft::Lines, text), ["one two  three 4 five, six\n", "seven\n\neight\r\nnine\n ten"]);
-        assert_eq!(cut(Soft::Words, text), ["one", " two  three 4 five, six\n", "seven\n\neight\r\nnine\n ten"]);
-        assert_eq!(cut(Soft::Words, "a b c"), ["a", " b", " c"]);
-        assert_eq!(cut(Soft::Words, ""), [""]);
-        assert_eq!(cut(Soft::Words, "\nx y"), ["\nx", " y"]);
+    fn gpt2(specials: &[Special]) -> Borders {
+        Borders::of("gpt2", "gpt-4o", std::iter::empty::<&str>(), specials).expect("it is known")
     }
 
     #[test]
-    fn special_tokens_forbid_what_they_reach_over() {
-        let special =
-            |text: &str| Special { text: text.into(), strips_left: false, strips_right: false, control: true };
-        assert_eq!(Soft::of("gpt2", "qwen2", &[special("<|x|>")]), Soft::Words);
-        assert_eq!(Soft::of("gpt2", "qwen2", &[special("<a b>")]), Soft::Lines);
-        assert_eq!(Soft::of("gpt2", "qwen2", &[special("<a>\nb")]), Soft::None);
-        let strips = Special { strips_right: true, ..special("<a>") };
-        assert_eq!(Soft::of("gpt2", "qwen2", &[strips]), Soft::None);
-        assert_eq!(Soft::of("gpt2", "unheard-of", &[]), Soft::None);
-        assert_eq!(Soft::of("llama", "default", &[]), Soft::None);
+    fn runs_of_letters_and_digits_end_a_word() {
+        let plain = gpt2(&[]);
+        assert_eq!(cut(&plain, "one two\n\n (3.14) x1y"), ["one", " two", "\n\n (3", ".14", ") x", "1", "y"]);
+        assert_eq!(cut(&plain, "don't é, ça va"), ["don't", " é, ça", " va"]);
+        assert_eq!(cut(&plain, ""), [""]);
+        assert_eq!(cut(&plain, "!?"), ["!?"]);
+        assert_eq!(cut(&gpt2(&[special("<a b>")]), "a b a c <a b>"), ["a b", " a c", " <a b>"]);
+        assert_eq!(Borders::of("gpt2", "exaone-moe", std::iter::empty::<&str>(), &[]), None);
+        assert_eq!(Borders::of("bert", "gpt-2", std::iter::empty::<&str>(), &[]), None);
+    }
+
+    #[test]
+    fn characters_that_no_word_holds_side_by_side_are_never_joined() {
+        let words = ["\u{2581}the", "th", ").", "\u{2581}\u{2581}", "é."];
+        let borders = Borders::of("llama", "", words.into_iter(), &[special("x>")]).expect("it is known");
+        assert_eq!(cut(&borders, "the  th).x>é."), ["the", "  th", ").", "x>é."]);
+        let all: Vec<String> = (0..=127u8)
+            .flat_map(|a| (0..=127u8).map(move |b| [a, b]))
+            .map(|p| p.map(char::from).iter().collect())
+            .collect();
+        assert_eq!(Borders::of("llama", "", all.iter().map(String::as_str), &[]), None);
+    }
+
+    #[test]
+    fn a_joiner_is_cut_off_on_both_sides() {
+        let plain = gpt2(&[]);
+        for (a, b) in [(b'a', b'a'), (b'1', b'2')] {
+            let joiner = u8::try_from(plain.joiner(Some(a), b).expect("there is one")).expect("it is ASCII");
+            assert!(plain.between(a, joiner) && plain.between(joiner, b));
+        }
+        assert_eq!(plain.joiner(Some(b'.'), b'a'), None);
+        assert_eq!(plain.joiner(Some(0xC3), b'a'), None);
+        assert_eq!(plain.joiner(Some(b'a'), 0xC3), None);
+        assert!(plain.joiner(None, b' ').is_some());
     }
 }

@@ -1,14 +1,18 @@
 //! Jinja as llama.cpp runs it (`common/jinja`), which is Hugging Face's with a few turns of its own: nothing, undefined
 //! and maps print as nothing; lists print their items one after the other; numbers and JSON are spelled in its own way.
 
-use std::sync::{Arc, LazyLock};
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::sync::{Arc, LazyLock, OnceLock};
 
+use minijinja::machinery::WhitespaceConfig;
 use minijinja::value::{Enumerator, Kwargs, Object, ObjectRepr, Value as Jinja, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, Output, State, UndefinedBehavior};
 use regex::Regex;
 use serde_json::Value;
 
 use super::date::strftime;
+use super::loops;
 
 /// The variable that tells `strftime_now` the time.
 pub(super) const NOW: &str = "__now";
@@ -20,7 +24,13 @@ pub(super) fn environment() -> Environment<'static> {
     env.set_lstrip_blocks(true);
     env.set_undefined_behavior(UndefinedBehavior::Chainable);
     env.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
-    env.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+    env.set_unknown_method_callback(|state, value, method, args| match (value.as_str(), method, args) {
+        (Some(text), "upper" | "lower" | "title" | "capitalize", []) => Ok(Jinja::from(cased(text, method))),
+        _ => minijinja_contrib::pycompat::unknown_method_callback(state, value, method, args),
+    });
+    for name in ["upper", "lower", "title", "capitalize"] {
+        env.add_filter(name, move |text: Cow<'_, str>| cased(&text, name));
+    }
     env.set_formatter(print);
     env.add_filter("tojson", tojson);
     env.add_filter("string", |value: &Jinja| match value.kind() {
@@ -34,13 +44,20 @@ pub(super) fn environment() -> Environment<'static> {
     env.add_filter("length", length);
     env.add_filter("count", length);
     env.add_filter("indent", indent);
-    // Nothing is not iterable in Python.
-    env.add_test("iterable", |value: &Jinja| {
-        matches!(
-            value.kind(),
-            ValueKind::String | ValueKind::Seq | ValueKind::Map | ValueKind::Iterable | ValueKind::Undefined
-        )
+    env.add_filter(loops::CALLING, calling);
+    env.add_filter(ITEMS, |value: Jinja| match value.kind() {
+        ValueKind::Iterable => list(value.try_iter().into_iter().flatten().collect()),
+        _ => value,
     });
+    // Nothing is not iterable in Python; what is, is a sequence to llama.cpp.
+    for name in ["iterable", "sequence"] {
+        env.add_test(name, |value: &Jinja| {
+            matches!(
+                value.kind(),
+                ValueKind::String | ValueKind::Seq | ValueKind::Map | ValueKind::Iterable | ValueKind::Undefined
+            )
+        });
+    }
     env.add_filter("from_json", |text: &str| {
         let read = serde_json::from_str::<Value>(text);
         read.map(|v| value(&v)).map_err(|e| Error::new(ErrorKind::InvalidOperation, e.to_string()))
@@ -52,6 +69,25 @@ pub(super) fn environment() -> Environment<'static> {
         strftime(state.lookup(NOW).and_then(|n| i64::try_from(n).ok()).unwrap_or(0), format)
     });
     env
+}
+
+/// The filter that makes a list of what is only walked through: a place in it is then found at once.
+const ITEMS: &str = "__items";
+
+/// Of a list of messages those with a call of this id, and those whose calls have ids that are no text; all of what is no
+/// such list.
+fn calling(value: Jinja, id: Jinja) -> Jinja {
+    match (value.downcast_object_ref::<List>(), id.as_str()) {
+        (Some(messages), Some(id)) => {
+            let places = messages.calls().get(id).map_or(&[][..], Vec::as_slice);
+            let all = messages.calls().get("").map_or(&[][..], Vec::as_slice);
+            let mut places = [places, all].concat();
+            places.sort_unstable();
+            places.dedup();
+            list(places.into_iter().filter_map(|at| messages.items.get(at).cloned()).collect())
+        }
+        _ => value,
+    }
 }
 
 /// A text with its lines indented, but for the first and the empty ones unless told; a line break at its end stays.
@@ -95,10 +131,26 @@ fn indent(
     Ok(out)
 }
 
-/// The length of a value; of what is not there, nothing.
+/// A text in capitals, or with them where words begin: ASCII alone, as C has it.
+fn cased(text: &str, how: &str) -> String {
+    let mut begins = true;
+    let each = |c: char| {
+        let upper = match how {
+            "upper" => true,
+            "lower" => false,
+            _ => begins && !c.is_ascii_whitespace(),
+        };
+        begins = how == "title" && c.is_ascii_whitespace();
+        if upper { c.to_ascii_uppercase() } else { c.to_ascii_lowercase() }
+    };
+    text.chars().map(each).collect()
+}
+
+/// The length of a value, of a text in bytes; of what is not there, nothing.
 fn length(value: &Jinja) -> Result<usize, Error> {
     match value.kind() {
         ValueKind::Undefined => Ok(0),
+        ValueKind::String => Ok(value.as_str().unwrap_or_default().len()),
         _ => value.len().ok_or_else(|| {
             Error::new(
                 ErrorKind::InvalidOperation,
@@ -117,7 +169,7 @@ pub(super) struct Raise(pub(super) String);
 /// training and changes nothing here; lists in a namespace are changed in place by `append` and `pop(0)`;
 /// what is not there may be added to a text.
 pub(super) fn prepared(source: &str) -> String {
-    static RULES: LazyLock<[(Regex, &str); 7]> = LazyLock::new(|| {
+    static RULES: LazyLock<[(Regex, &str); 8]> = LazyLock::new(|| {
         let rule = |pattern: &str| Regex::new(pattern).expect("the pattern is a constant and a test runs it");
         [
             (rule(r"\{%(-?)\s*generation\s*(-?)%\}"), "{%${1} if true ${2}%}"),
@@ -135,9 +187,12 @@ pub(super) fn prepared(source: &str) -> String {
             // minijinja panics on an empty list that is read backwards this way.
             (rule(r"(\w+(?:\.\w+)*)\[::-1\]"), "(${1} | reverse)"),
             (rule(r"~\s*([A-Za-z_]\w*)\s*~"), "~ (${1} | some) ~"),
+            (rule(r"(\{%-?\s*set\s+\w+\s*=\s*\w+\[-?\d*:-?\d*\])(\s*-?%\})"), "${1} | __items${2}"),
         ]
     });
-    RULES.iter().fold(source.to_owned(), |text, (pattern, by)| pattern.replace_all(&text, *by).into_owned())
+    let ours = RULES.iter().fold(source.to_owned(), |text, (pattern, by)| pattern.replace_all(&text, *by).into_owned());
+    let whitespace = WhitespaceConfig { keep_trailing_newline: false, lstrip_blocks: true, trim_blocks: true };
+    loops::shortened(&ours, whitespace)
 }
 
 /// A JSON value as templates see it.
@@ -153,7 +208,7 @@ pub(super) fn value(json: &Value) -> Jinja {
             _ => Jinja::from(()),
         },
         Value::String(text) => Jinja::from(text.as_str()),
-        Value::Array(items) => Jinja::from_object(List(items.iter().map(value).collect())),
+        Value::Array(items) => list(items.iter().map(value).collect()),
         Value::Object(map) => {
             Jinja::from_object(Dict(map.iter().map(|(k, v)| (Arc::from(k.as_str()), value(v))).collect()))
         }
@@ -187,9 +242,34 @@ impl Object for Dict {
     }
 }
 
+/// A list as templates see it.
+pub(super) fn list(items: Vec<Jinja>) -> Jinja {
+    Jinja::from_object(List { items, calls: OnceLock::new() })
+}
+
 /// A list that is spelled as Python spells it where it becomes text.
 #[derive(Debug)]
-struct List(Vec<Jinja>);
+struct List {
+    items: Vec<Jinja>,
+    calls: OnceLock<HashMap<Arc<str>, Vec<usize>>>,
+}
+
+impl List {
+    /// Of messages: the places of those with a call of an id, in order; of calls whose id is no text under the empty one.
+    fn calls(&self) -> &HashMap<Arc<str>, Vec<usize>> {
+        self.calls.get_or_init(|| {
+            let mut out: HashMap<Arc<str>, Vec<usize>> = HashMap::new();
+            for (at, message) in self.items.iter().enumerate() {
+                let calls = message.get_attr("tool_calls").unwrap_or_default();
+                for call in calls.try_iter().into_iter().flatten() {
+                    let id = call.get_attr("id").unwrap_or_default();
+                    out.entry(Arc::from(id.as_str().unwrap_or_default())).or_default().push(at);
+                }
+            }
+            out
+        })
+    }
+}
 
 impl Object for List {
     fn repr(self: &Arc<Self>) -> ObjectRepr {
@@ -197,11 +277,11 @@ impl Object for List {
     }
 
     fn get_value(self: &Arc<Self>, key: &Jinja) -> Option<Jinja> {
-        self.0.get(usize::try_from(key.clone()).ok()?).cloned()
+        self.items.get(usize::try_from(key.clone()).ok()?).cloned()
     }
 
     fn enumerate(self: &Arc<Self>) -> Enumerator {
-        Enumerator::Seq(self.0.len())
+        Enumerator::Seq(self.items.len())
     }
 
     fn render(self: &Arc<Self>, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -6,6 +6,7 @@
 
 mod date;
 mod jinja;
+mod loops;
 mod shape;
 
 use minijinja::value::Value as Jinja;
@@ -224,7 +225,12 @@ impl Template {
             }
             self.run(&self.context(&shaped, options), false).ok()
         };
-        let without = known(std::slice::from_ref(&user)).unwrap_or_default();
+        // Where nothing opens a reply, what opens it in a conversation is none of the reasoning.
+        let before = match opening.is_empty() {
+            true => known(&[user.clone(), json!({"role": "assistant", "content": CONTENT})]),
+            false => known(std::slice::from_ref(&user)),
+        };
+        let without = before.unwrap_or_default();
         let found = known(&[user.clone(), reply]).and_then(|text| {
             let at = text.find(REASONING)?;
             let end = text[at..].find(CONTENT)? + at;
@@ -265,7 +271,7 @@ impl Template {
     /// The variables of a rendering, but for `add_generation_prompt`.
     fn context(&self, shaped: &Shaped, o: &Options) -> Vec<(String, Jinja)> {
         let mut out: Vec<(String, Jinja)> = vec![
-            ("messages".into(), Jinja::from(shaped.messages.iter().map(jinja::value).collect::<Vec<_>>())),
+            ("messages".into(), jinja::list(shaped.messages.iter().map(jinja::value).collect())),
             ("bos_token".into(), Jinja::from(o.bos_token.as_str())),
             ("eos_token".into(), Jinja::from(o.eos_token.as_str())),
             ("enable_thinking".into(), Jinja::from(!self.source.contains("<|inner_prefix|>"))),

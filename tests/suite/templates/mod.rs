@@ -1,5 +1,7 @@
 //! Chat templates of real models: what renders before rewriting renders after it, and nothing that was kept is lost.
 
+mod renderings;
+
 use std::path::PathBuf;
 
 use serde_json::{Value, json};

@@ -1,0 +1,26 @@
+//! Small templates of what real ones use, rendered as a real llama.cpp server rendered them (`renderings.json`, written by
+//! `renderings.py`).
+
+use serde_json::Value;
+use windowsill::conversation::template::{Options, Template};
+
+#[test]
+fn every_prompt_is_llama_cpps_own() {
+    let all: Value = serde_json::from_str(include_str!("renderings.json")).unwrap();
+    let conversations = all["conversations"].as_object().unwrap();
+    // Those of the model that the server had loaded.
+    let options = Options { bos_token: "<|im_start|>".into(), eos_token: "<|im_end|>".into(), ..Options::default() };
+    let (mut equal, mut wrong) = (0, Vec::new());
+    for template in all["templates"].as_array().unwrap() {
+        let name = template["name"].as_str().unwrap();
+        let read = Template::new(template["source"].as_str().unwrap()).unwrap_or_else(|e| panic!("{name}: {e}"));
+        for (conversation, prompt) in template["renderings"].as_object().unwrap() {
+            match read.render_request(&conversations[conversation], &options) {
+                Ok(text) if text == *prompt => equal += 1,
+                other => wrong.push(format!("{name}, {conversation}: {other:?}\n  instead of Ok({prompt})")),
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{} wrong, {equal} equal:\n{}", wrong.len(), wrong.join("\n"));
+    assert!(equal > 140, "{equal}");
+}
