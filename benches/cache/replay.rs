@@ -7,7 +7,7 @@ use windowsill::apply::{self, brief};
 use windowsill::conversation::edit::{Edit, View};
 use windowsill::conversation::{Conversation, Message, Tokens};
 use windowsill::measure;
-use windowsill::measure::tokens::estimate;
+use windowsill::measure::tokens::{self, estimate};
 use windowsill::plan::rewrite::{self, Out};
 use windowsill::plan::{self, Action, Cost, Facts, Plan, Policy, Strategy, budget, economics};
 use windowsill::store::Store;
@@ -133,7 +133,7 @@ impl Run<'_> {
         let body = &self.conversation.body;
         let edit_cost = |edit: &Edit| match edit {
             Edit::Arguments { at, call, arguments, .. } => call_cost(&body[*at].calls[*call].name, arguments),
-            edit => measure::edit_cost(None, edit),
+            edit => tokens::edit(edit),
         };
         Facts {
             window: self.server.window,

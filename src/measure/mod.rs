@@ -2,25 +2,21 @@
 
 pub mod afford;
 pub mod count;
-pub mod family;
+pub mod estimate;
 pub mod hardware;
 pub mod memory;
 pub mod model_file;
+pub mod near;
 pub mod own;
 pub mod process;
 pub mod spread;
 pub mod tokens;
 pub mod window;
 
-use std::collections::HashMap;
-
-use parking_lot::Mutex;
-
 use crate::conversation::edit::{Edit, View};
 use crate::conversation::{Conversation, Tokens};
-use crate::plan::{Facts, emergency};
-use family::Family;
-use tokens::{Calibration, Estimates};
+use crate::plan::{Cost, Facts};
+use estimate::{Estimates, Sample};
 
 /// A prompt whose exact size is known, to build the next count on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,7 +70,7 @@ const SLACK: Tokens = 16;
 /// Share of the window left unused beside an estimate.
 const ESTIMATE_SLACK: f64 = 0.04;
 
-/// Counts and calibrations of everything in use.
+/// Counts and estimates of everything in use.
 #[derive(Default)]
 pub struct Measure {
     /// Windows of the models in use.
@@ -82,7 +78,6 @@ pub struct Measure {
     /// Vocabularies of the models in use.
     pub counters: own::Counters,
     estimates: Estimates,
-    calibrations: Mutex<HashMap<String, Calibration>>,
 }
 
 impl Measure {
@@ -93,77 +88,45 @@ impl Measure {
 
     /// The facts of a request with estimated costs: everything but window and reserve.
     ///
-    /// `model` names the calibration (upstream and model). `known` is a prompt of this very conversation and view whose
+    /// `model` names what is believed (upstream and model). `known` is a prompt of this very conversation and view whose
     /// size the server told.
     pub fn facts(&self, model: &str, conversation: &Conversation, view: &View, known: Option<Known>) -> Facts {
-        let family = Family::of(model);
-        let mut facts = self.estimated(family, conversation, view);
-        let factor = self.factor(model);
-        match known.filter(|k| k.messages <= conversation.body.len()) {
-            None => emergency::scale(&mut facts, factor),
-            Some(known) => {
-                // What was counted is exact as a whole; what is new is estimated, and errs high.
-                let raw = total(&facts, 0..known.messages);
-                let exact = f64::from(known.tokens) / f64::from(raw.max(1));
-                let mut new = facts.clone();
-                emergency::scale(&mut facts, exact);
-                emergency::scale(&mut new, tokens::factor_of_new(family, factor, exact));
-                facts.costs[known.messages..].clone_from_slice(&new.costs[known.messages..]);
-            }
-        }
-        facts
-    }
-
-    /// The facts as estimated, without any correction.
-    fn estimated(&self, family: Option<Family>, conversation: &Conversation, view: &View) -> Facts {
-        let (system, tools) = self.estimates.head(family, conversation);
-        Facts {
-            system,
-            tools,
-            costs: self.estimates.body(family, conversation),
-            edit_costs: view.edits.iter().map(|e| edit_cost(family, e)).collect(),
-            view: view.clone(),
-            ..Facts::default()
-        }
+        self.estimates.facts(model, conversation, view, known)
     }
 
     /// The estimated cost of each message of the body.
-    pub fn costs(&self, model: &str, conversation: &Conversation) -> Vec<crate::plan::Cost> {
-        self.estimates.body(Family::of(model), conversation)
+    pub fn costs(&self, model: &str, conversation: &Conversation) -> Vec<Cost> {
+        self.estimates.costs(model, conversation)
     }
 
     /// Tokens of a text, erring high.
     pub fn count(&self, model: &str, text: &str) -> Tokens {
-        (f64::from(tokens::estimate_for(Family::of(model), text)) * self.factor(model)).ceil() as Tokens
+        self.estimates.text(model, text)
     }
 
-    /// The factor that makes estimates of a model err high.
-    pub fn factor(&self, model: &str) -> f64 {
-        let family = Family::of(model);
-        self.calibrations.lock().get(model).map_or_else(|| Calibration::default().factor(family), |c| c.factor(family))
+    /// Tokens of what an edit put in place, erring high.
+    pub fn edit_cost(&self, model: &str, conversation: &Conversation, edit: &Edit) -> Tokens {
+        self.estimates.edit_cost(model, conversation, edit)
+    }
+
+    /// What there is to learn from once the server has counted a view.
+    pub fn sample(&self, model: &str, conversation: &Conversation, view: &View, known: Option<Known>) -> Sample {
+        self.estimates.sample(model, conversation, view, known)
+    }
+
+    /// Learns from a view that the server counted.
+    pub fn learn(&self, model: &str, sample: &Sample, reported: Tokens) {
+        self.estimates.learn(model, sample, reported);
+    }
+
+    /// Notes that prompts of a model are counted anyway: see [`Estimates::counted_anyway`].
+    pub fn counted_anyway(&self, model: &str) {
+        self.estimates.counted_anyway(model);
     }
 
     /// How sure an estimate of this model is.
     pub fn sureness(&self, model: &str) -> Sureness {
-        match self.calibrations.lock().get(model) {
-            Some(c) if c.is_known() => Sureness::Calibrated,
-            _ => Sureness::Estimated,
-        }
-    }
-
-    /// Learns from a view that the server counted. `estimated` is what [`Self::raw_total`] took it for.
-    pub fn learn(&self, model: &str, estimated: Tokens, reported: Tokens) {
-        self.calibrations.lock().entry(model.to_owned()).or_default().learn(estimated, reported);
-    }
-
-    /// The uncorrected estimate of a view.
-    pub fn raw_total(&self, model: &str, conversation: &Conversation, view: &View) -> Tokens {
-        total(&self.estimated(Family::of(model), conversation, view), 0..conversation.body.len())
-    }
-
-    /// Tokens of what an edit put in place, erring high.
-    pub fn edit_cost(&self, model: &str, edit: &Edit) -> Tokens {
-        (f64::from(edit_cost(Family::of(model), edit)) * self.factor(model)).ceil() as Tokens
+        if self.estimates.is_corrected(model) { Sureness::Calibrated } else { Sureness::Estimated }
     }
 }
 
@@ -173,35 +136,6 @@ pub fn slack(window: Tokens, sureness: Sureness) -> Tokens {
         Sureness::Counted | Sureness::Own | Sureness::OwnUnchecked => SLACK,
         _ => SLACK + (f64::from(window) * ESTIMATE_SLACK) as Tokens,
     }
-}
-
-/// Estimated tokens of what an edit put in place.
-pub fn edit_cost(family: Option<Family>, edit: &Edit) -> Tokens {
-    let (Edit::Text { text, .. } | Edit::Arguments { arguments: text, .. } | Edit::Fold { brief: text, .. }) = edit;
-    tokens::AROUND + tokens::estimate_for(family, text)
-}
-
-/// Tokens of a view of the first messages, as facts have them.
-fn total(facts: &Facts, range: std::ops::Range<usize>) -> Tokens {
-    let mut costs: Vec<Tokens> = facts.costs[range.clone()].iter().map(crate::plan::Cost::total).collect();
-    let mut brief = 0;
-    for (edit, tokens) in facts.view.edits.iter().zip(&facts.edit_costs) {
-        match edit {
-            Edit::Text { at, .. } if *at < costs.len() => {
-                costs[*at] = tokens + facts.costs[*at].calls.iter().sum::<Tokens>();
-            }
-            Edit::Arguments { at, call, .. } if *at < costs.len() => {
-                let before = facts.costs[*at].calls.get(*call).copied().unwrap_or(0);
-                costs[*at] = costs[*at].saturating_sub(before) + tokens;
-            }
-            Edit::Fold { from, to, keep, .. } if *to <= costs.len() => {
-                brief = *tokens;
-                (*from..*to).filter(|i| !keep.contains(i)).for_each(|i| costs[i] = 0);
-            }
-            _ => {}
-        }
-    }
-    facts.head() + costs.iter().sum::<Tokens>() + brief
 }
 
 #[cfg(all(test, feature = "engine"))]

@@ -1,17 +1,8 @@
-//! Prompt tokens. Where the server can count, the whole prompt is counted by it and the shares of the messages are
-//! scaled to that; where it cannot, an estimate that errs high, corrected by the `usage` the server reports.
-//!
-//! A message is looked at once: its figure is kept under the digest of what it says.
+//! Prompt tokens by rule of thumb: what is good enough where somebody counts, and what images and the like cost. Better
+//! estimates, which learn, are those of [`super::estimate`].
 
-use std::collections::VecDeque;
-use std::num::NonZeroUsize;
-
-use lru::LruCache;
-use parking_lot::Mutex;
-
-use super::family::Family;
-use crate::conversation::{Conversation, Digest, Media, MediaKind, Message, Tokens};
-use crate::plan::Cost;
+use crate::conversation::edit::Edit;
+use crate::conversation::{Conversation, Media, MediaKind, Tokens};
 
 /// Words that a chat template puts around a message: role, markers, line ends.
 const PER_MESSAGE: Tokens = 5;
@@ -19,42 +10,8 @@ const PER_MESSAGE: Tokens = 5;
 /// As much as most chat templates put around a message.
 pub const AROUND: Tokens = PER_MESSAGE;
 
-/// What a chat template adds once: begin of text, the opening of the reply.
-const PER_PROMPT: Tokens = 6;
-
-/// Many templates put in a system message of their own where the client sends none.
-const DEFAULT_SYSTEM: Tokens = 24;
-
-/// Words that a chat template puts around a tool call.
-const PER_CALL: Tokens = 10;
-
 /// What a picture costs when nothing better is known: Ollama's own charge (`server/prompt.go`, 768 an image).
 const IMAGE: Tokens = 768;
-
-/// Messages whose figures are kept.
-const REMEMBERED: usize = 1 << 16;
-
-/// Estimates of an unknown tokenizer start this much too high.
-const UNKNOWN: f64 = 1.2;
-
-/// Estimates for a known family are this much too high where nothing corrects them, and so are those of what is new in a
-/// conversation: one in a hundred texts is further off.
-const MARGIN: f64 = 1.1;
-
-/// Replies whose figures correct the estimate.
-const REPLIES: usize = 8;
-
-/// Estimated tokens of a text for a family of tokenizers, or for one that nothing is known of.
-pub fn estimate_for(family: Option<Family>, text: &str) -> Tokens {
-    family.map_or_else(|| estimate(text), |f| f.tokens(text))
-}
-
-/// The factor for what is new in a conversation whose beginning was counted at `exact` times its estimate; `factor` is
-/// the model's own.
-pub fn factor_of_new(family: Option<Family>, factor: f64, exact: f64) -> f64 {
-    // A family's weights are right in the middle; where its conversation came out below, the next message may not.
-    if family.is_some() { MARGIN * exact.max(1.0) } else { factor.max(exact) }
-}
 
 /// Estimated tokens of a text for a tokenizer of middling vocabulary (about 50,000 words).
 ///
@@ -118,103 +75,15 @@ pub fn media(media: &Media) -> Tokens {
     }
 }
 
-/// Estimates, remembered by message.
-pub struct Estimates {
-    messages: Mutex<LruCache<(Option<Family>, Digest), Cost>>,
-}
-
-impl Default for Estimates {
-    fn default() -> Self {
-        Estimates { messages: Mutex::new(LruCache::new(NonZeroUsize::new(REMEMBERED).expect("not zero"))) }
-    }
-}
-
-impl Estimates {
-    /// The estimated costs of each message of the body.
-    pub fn body(&self, family: Option<Family>, conversation: &Conversation) -> Vec<Cost> {
-        let mut known = self.messages.lock();
-        let last_user = crate::conversation::step::last_user(&conversation.body).unwrap_or(0);
-        conversation
-            .body
-            .iter()
-            .enumerate()
-            .map(|(at, m)| {
-                let mut cost = known.get_or_insert((family, m.digest), || cost(family, m)).clone();
-                // Templates drop the reasoning of turns before the last user message.
-                if at > last_user && !m.reasoning.is_empty() {
-                    cost.text += estimate_for(family, &m.reasoning);
-                }
-                cost
-            })
-            .collect()
-    }
-
-    /// The estimated tokens of the leading system messages and of the tools.
-    pub fn head(&self, family: Option<Family>, conversation: &Conversation) -> (Tokens, Tokens) {
-        let own: Tokens = conversation.system.iter().map(|m| self.one(family, m).total()).sum();
-        let system = if conversation.system.is_empty() { DEFAULT_SYSTEM } else { own } + PER_PROMPT;
-        let tools = conversation.tools.as_ref().map_or(0, |raw| {
-            let digest = Digest::of(raw);
-            let mut known = self.messages.lock();
-            let text = || estimate_for(family, &String::from_utf8_lossy(raw)) + 64;
-            known.get_or_insert((family, digest), || Cost { text: text(), ..Cost::default() }).text
-        });
-        (system, tools)
-    }
-
-    fn one(&self, family: Option<Family>, message: &Message) -> Cost {
-        self.messages.lock().get_or_insert((family, message.digest), || cost(family, message)).clone()
-    }
-}
-
-fn cost(family: Option<Family>, message: &Message) -> Cost {
-    let estimate = |text: &str| estimate_for(family, text);
-    Cost {
-        text: PER_MESSAGE + estimate(&message.text),
-        calls: message.calls.iter().map(|c| PER_CALL + estimate(&c.name) + estimate(&c.arguments)).collect(),
-        media: message.media.iter().map(media).sum(),
-    }
-}
-
 /// Estimated tokens of a message of ours with this text.
 pub fn message(text: &str) -> Tokens {
     PER_MESSAGE + estimate(text)
 }
 
-/// Corrects estimates of one model by what its server reports.
-#[derive(Debug, Clone, Default)]
-pub struct Calibration {
-    /// Reported over estimated, newest last.
-    ratios: VecDeque<f64>,
-}
-
-impl Calibration {
-    /// The factor that makes an estimate of this model a figure that errs high.
-    pub fn factor(&self, family: Option<Family>) -> f64 {
-        match self.ratios.iter().copied().reduce(f64::max) {
-            Some(highest) => highest * 1.01,
-            None if family.is_some() => MARGIN,
-            None => UNKNOWN,
-        }
-    }
-
-    /// Whether anything was reported yet.
-    pub fn is_known(&self) -> bool {
-        !self.ratios.is_empty()
-    }
-
-    /// Learns from a prompt that was estimated at `estimated` tokens (before any factor) and counted at `reported`.
-    pub fn learn(&mut self, estimated: Tokens, reported: Tokens) {
-        // Short prompts are mostly template; their ratio says little about long ones.
-        if estimated < 64 || reported == 0 {
-            return;
-        }
-        let ratio = (f64::from(reported) / f64::from(estimated)).clamp(0.2, 5.0);
-        self.ratios.push_back(ratio);
-        if self.ratios.len() > REPLIES {
-            self.ratios.pop_front();
-        }
-    }
+/// Estimated tokens of what an edit puts in place.
+pub fn edit(edit: &Edit) -> Tokens {
+    let (Edit::Text { text, .. } | Edit::Arguments { arguments: text, .. } | Edit::Fold { brief: text, .. }) = edit;
+    message(text)
 }
 
 /// An upper bound of the prompt tokens of a request body without media: byte-level tokenizers make at most one token of a
@@ -242,16 +111,5 @@ mod tests {
         }
         assert_eq!(estimate(""), 0);
         assert!(estimate(&" ".repeat(100_000)) < 10_000);
-    }
-
-    #[test]
-    fn calibration_errs_high() {
-        let mut c = Calibration::default();
-        assert_eq!(c.factor(None), UNKNOWN);
-        c.learn(1000, 900);
-        c.learn(1000, 950);
-        assert!(c.factor(None) > 0.95 && c.factor(None) < 0.97);
-        c.learn(10, 500);
-        assert!(c.factor(None) < 0.97);
     }
 }

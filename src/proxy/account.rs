@@ -74,7 +74,7 @@ impl App {
                     data: json!({"planned_prompt_tokens": prepared.tokens, "prompt_tokens": exact}),
                 });
             } else {
-                self.measure.learn(&key, prepared.raw_estimate, exact);
+                self.measure.learn(&key, &prepared.sample, exact);
                 if let Some(own) = &prepared.own {
                     own.learn(prepared.tokens, exact);
                 }

@@ -287,7 +287,7 @@ impl App {
         let mut made = facts.clone();
         made.edit_costs = match &draft.own {
             Some(_) => view.edits.iter().map(|e| self.edit_cost(draft, e)).collect(),
-            None => view.edits.iter().map(|e| self.measure.edit_cost(&draft.key, e)).collect(),
+            None => view.edits.iter().map(|e| self.measure.edit_cost(&draft.key, conversation, e)).collect(),
         };
         made.view = view.clone();
         let still = Policy {

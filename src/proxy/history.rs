@@ -82,6 +82,15 @@ impl App {
             Some(ahead)
         })
     }
+
+    /// The prompt of this conversation with this view whose size the server told last.
+    pub(super) fn known(&self, id: &str, chain: &[Digest], view: &View) -> Option<Known> {
+        let print = fingerprint(view);
+        let fits = |(at, view, known): &(Digest, Digest, Known)| {
+            *view == print && known.messages >= 1 && chain.get(known.messages - 1) == Some(at)
+        };
+        self.lives.with(id, |live| live.known.filter(fits)).map(|(.., known)| known)
+    }
 }
 
 /// The name of the conversation: the one that this history continues, else a new one.

@@ -15,8 +15,9 @@ use crate::config::{ModelHints, Resolved};
 use crate::conversation::edit::View;
 use crate::conversation::wire::openai_chat::{self, Request};
 use crate::conversation::{Digest, Tokens, repair};
+use crate::measure::estimate::Sample;
 use crate::measure::window::Window;
-use crate::measure::{self, Known, Sureness, own, spread, tokens};
+use crate::measure::{self, Sureness, own, spread, tokens};
 use crate::plan::emergency::{self, Refusal};
 use crate::plan::rewrite::{self, Out};
 use crate::plan::{self, Facts, Lines, Plan, Policy, Regions};
@@ -83,8 +84,8 @@ pub(super) struct Prepared {
     pub tokens: Tokens,
     /// How sure that is.
     pub sureness: Sureness,
-    /// The uncorrected estimate of the view, to calibrate with.
-    pub raw_estimate: Tokens,
+    /// What the estimates learn from once the view was counted.
+    pub sample: Sample,
     /// The client's history, with edits made earlier.
     pub before: Regions,
     /// The view.
@@ -194,7 +195,8 @@ impl App {
         let request = Arc::unwrap_or_clone(request);
         let History { chain, located, id, session, stored, ahead, client_marks } = history;
         let changed = drafted.view != stored;
-        let raw_estimate = self.measure.raw_total(&key, &request.conversation, &drafted.view);
+        let known = self.known(&id, &chain, &drafted.view);
+        let sample = self.measure.sample(&key, &request.conversation, &drafted.view, known);
         let mut actions = layers(&drafted.plan, policy.policy.strategy);
         let mut because: Vec<String> = drafted.plan.because.iter().map(ToString::to_string).collect();
         let mut originals = drafted.originals;
@@ -219,7 +221,7 @@ impl App {
             body: drafted.body,
             tokens: drafted.tokens,
             sureness: drafted.sureness,
-            raw_estimate,
+            sample,
             before: drafted.plan.before,
             after: drafted.plan.after,
             lines: lines.unwrap_or(drafted.plan.lines),
@@ -276,12 +278,10 @@ impl App {
         let request = Arc::clone(&draft.request);
         let conversation = &request.conversation;
         let (chain, forwarded) = (&history.chain, history.forwarded());
-        let live = self.lives.with(draft.id, |l| l.clone());
-        let print = fingerprint(&draft.old);
-        let known: Option<Known> = live
-            .known
-            .filter(|(at, view, k)| *view == print && k.messages >= 1 && chain.get(k.messages - 1) == Some(at))
-            .map(|(_, _, k)| k);
+        let known = self.known(draft.id, chain, &draft.old);
+        if draft.own.is_some() {
+            self.measure.counted_anyway(&draft.key);
+        }
         let mut facts = self.measure.facts(&draft.key, conversation, &draft.old, known);
         facts.window = window.tokens.unwrap_or(UNKNOWN_WINDOW);
         facts.output_reserved =

@@ -1,0 +1,175 @@
+//! Estimates learn, err high, add up, and bear whatever a server reports.
+
+use bytes::Bytes;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::conversation::wire::openai_chat;
+
+fn talk(messages: &[Value]) -> Conversation {
+    let body = Bytes::from(json!({"model": "m", "messages": messages}).to_string());
+    openai_chat::parse(&body).unwrap().conversation
+}
+
+/// A session of an agent that reads files: a system prompt, then a question, calls and results.
+fn session(steps: usize) -> Vec<Value> {
+    let mut out = vec![
+        json!({"role": "system", "content": "You are a careful engineer. Read before you write."}),
+        json!({"role": "user", "content": "Why does the parser loop on an empty line?"}),
+    ];
+    for i in 0..steps {
+        let arguments = json!({"path": format!("src/part_{i}.rs"), "from": i * 40}).to_string();
+        let call =
+            json!({"id": format!("c{i}"), "type": "function", "function": {"name": "read", "arguments": arguments}});
+        out.push(json!({"role": "assistant", "content": null, "tool_calls": [call]}));
+        let text = format!("    let next = self.cursor.take({i})?;\n    if next.is_empty() {{ return Ok(None); }}\n");
+        out.push(json!({"role": "tool", "tool_call_id": format!("c{i}"), "content": text.repeat(6 + i % 5)}));
+    }
+    out
+}
+
+fn total(facts: &Facts) -> Tokens {
+    facts.head() + facts.costs.iter().map(Cost::total).sum::<Tokens>()
+}
+
+/// A server whose vocabulary makes `ratio` of each near token and whose template adds `around` to each message.
+fn truth(conversation: &Conversation, ratio: f64, around: f64) -> Tokens {
+    let all = conversation.system.iter().chain(&conversation.body);
+    let text = |m: &Message| {
+        let calls = m.calls.iter().map(|c| Near::Qwen.count(&c.name) + Near::Qwen.count(&c.arguments));
+        Near::Qwen.count(&m.text) + calls.sum::<Tokens>()
+    };
+    all.map(|m| f64::from(text(m)) * ratio + around).sum::<f64>() as Tokens
+}
+
+/// Sends a session prompt by prompt; the errors as shares of the truth.
+fn replay(model: &str, ratio: f64, around: f64) -> Vec<f64> {
+    let estimates = Estimates::default();
+    let messages = session(24);
+    let mut known = None;
+    let mut out = Vec::new();
+    for end in (2..=messages.len()).step_by(2) {
+        let conversation = talk(&messages[..end]);
+        let truth = truth(&conversation, ratio, around);
+        let estimate = total(&estimates.facts(model, &conversation, &View::default(), known));
+        out.push(f64::from(estimate) / f64::from(truth) - 1.0);
+        let sample = estimates.sample(model, &conversation, &View::default(), known);
+        estimates.learn(model, &sample, truth);
+        known = Some(Known { messages: conversation.body.len(), tokens: truth });
+    }
+    out
+}
+
+#[test]
+fn three_replies_teach_another_vocabulary_and_template() {
+    for (model, ratio, around) in [
+        ("qwen3:8b", 1.0, 5.0),
+        ("qwen3:8b", 1.0, 20.0),
+        ("my-model", 1.0, 4.0),
+        ("my-model", 1.25, 9.0),
+        ("my-model", 0.8, 2.0),
+    ] {
+        let errors = replay(model, ratio, around);
+        let after = &errors[3..];
+        assert!(after.iter().all(|e| (-0.01..0.05).contains(e)), "{model}, {ratio}, {around}: {errors:?}");
+        let mean = after.iter().map(|e| e.abs()).sum::<f64>() / after.len() as f64;
+        assert!(mean < 0.01, "{model}, {ratio}, {around}: {mean}");
+    }
+}
+
+#[test]
+fn the_beginning_is_exact_and_shares_add_up() {
+    let estimates = Estimates::default();
+    let messages = session(40);
+    let conversation = talk(&messages);
+    let known = Known { messages: conversation.body.len(), tokens: 7919 };
+    let facts = estimates.facts("my-model", &conversation, &View::default(), Some(known));
+    assert!(total(&facts).abs_diff(7919) <= 1, "{}", total(&facts));
+    let part = Known { messages: 21, tokens: 3001 };
+    let facts = estimates.facts("my-model", &conversation, &View::default(), Some(part));
+    let first = facts.head() + facts.costs[..21].iter().map(Cost::total).sum::<Tokens>();
+    assert!(first.abs_diff(3001) <= 1, "{first}");
+    assert_eq!(estimates.facts("my-model", &conversation, &View::default(), Some(part)).costs, facts.costs);
+}
+
+#[test]
+fn a_longer_conversation_is_never_less() {
+    let estimates = Estimates::default();
+    let messages = session(20);
+    for known in [None, Some(Known { messages: 1, tokens: 60 })] {
+        let mut before = 0;
+        for end in 2..=messages.len() {
+            let now = total(&estimates.facts("llama3.1", &talk(&messages[..end]), &View::default(), known));
+            assert!(now > before, "{now} behind {before} at {end}");
+            before = now;
+        }
+    }
+}
+
+#[test]
+fn absurd_reports_do_no_harm() {
+    let conversation = talk(&session(10));
+    let plain = Estimates::default();
+    let expected = total(&plain.facts("my-model", &conversation, &View::default(), None));
+    let absurd = Estimates::default();
+    let known = Some(Known { messages: 3, tokens: 200 });
+    for (known, reported) in [(None, 0), (None, Tokens::MAX), (known, 7), (known, 1_000_000)] {
+        let sample = absurd.sample("my-model", &conversation, &View::default(), known);
+        absurd.learn("my-model", &sample, reported);
+    }
+    assert!(!absurd.is_corrected("my-model"));
+    assert_eq!(total(&absurd.facts("my-model", &conversation, &View::default(), None)), expected);
+    // What is only wrong is forgotten again.
+    let truth = truth(&conversation, 1.0, 6.0);
+    for reported in [truth * 3, 40, truth, truth, truth] {
+        let sample = absurd.sample("my-model", &conversation, &View::default(), None);
+        absurd.learn("my-model", &sample, reported);
+    }
+    let now = total(&absurd.facts("my-model", &conversation, &View::default(), None));
+    assert!(now >= truth - truth / 100 && now <= truth + truth / 4, "{now} of {truth}");
+}
+
+#[test]
+fn what_an_edit_puts_in_place_is_what_counts() {
+    let estimates = Estimates::default();
+    let conversation = talk(&session(12));
+    let text = |at: usize, text: &str| Edit::Text {
+        at,
+        digest: conversation.body[at].digest,
+        rule: crate::conversation::edit::Rule::Clear,
+        text: text.into(),
+        record: String::new(),
+    };
+    let view = View { messages: conversation.body.len(), edits: vec![text(2, "[cleared]"), text(4, "[cleared]")] };
+    let sample = |view| estimates.sample("qwen3", &conversation, view, None);
+    let [before, after] = [sample(&View::default()), sample(&view)].map(|s| s.new.words());
+    let gone = [2, 4].map(|at| f64::from(Near::Qwen.count(&conversation.body[at].text)));
+    let put = 2.0 * f64::from(Near::Qwen.count("[cleared]"));
+    assert!((before - after - gone.iter().sum::<f64>() + put).abs() < 0.5, "{before} {after}");
+    let facts = estimates.facts("qwen3", &conversation, &view, None);
+    assert_eq!(facts.edit_costs.len(), 2);
+    assert!(facts.edit_costs.iter().all(|t| (4..60).contains(t)), "{:?}", facts.edit_costs);
+}
+
+#[test]
+fn reasoning_of_earlier_turns_leaves_the_beginning() {
+    let estimates = Estimates::default();
+    let mut messages = session(1);
+    messages.push(json!({"role": "assistant", "content": "Found it.", "reasoning_content": "hm ".repeat(400)}));
+    let known = |tokens| Some(Known { messages: 4, tokens });
+    let tokens = 900;
+    let alone = estimates.sample("qwen3", &talk(&messages), &View::default(), known(tokens));
+    assert!(alone.new.words() < 1.0, "nothing is new");
+    messages.push(json!({"role": "user", "content": "Go on."}));
+    let next = estimates.sample("qwen3", &talk(&messages), &View::default(), known(tokens));
+    assert!(next.new.words() < -300.0, "{}", next.new.words());
+}
+
+#[test]
+fn a_model_that_is_counted_needs_no_vocabulary() {
+    let estimates = Estimates::default();
+    estimates.counted_anyway("local/qwen3");
+    assert_eq!(estimates.model("local/qwen3").ground, Ground::Rough);
+    estimates.learn("local/qwen3", &Sample::default(), 0);
+    assert_eq!(estimates.model("local/qwen3").ground, Ground::Rough, "learning does not change it");
+}
