@@ -52,7 +52,7 @@ impl Model {
     /// A model of which only the name is known.
     fn named(name: &str) -> Model {
         let (near, kinship) = Near::of(name);
-        Model { ground: prior::ground(near, kinship), belief: Belief::new(prior::of(near, kinship)) }
+        Model { ground: prior::ground(name, near), belief: Belief::new(prior::of(near, kinship)) }
     }
 }
 

@@ -89,7 +89,13 @@ pub(super) fn rough() -> &'static Prior {
     &PRIORS[2]
 }
 
-/// What the texts of a model are counted with: the templates of Llama 3 spell tool results as JSON does.
-pub(super) fn ground(near: Near, kinship: Kinship) -> Ground {
-    Ground::Near { near, escaped: near == Near::Cl100k && kinship == Kinship::Own }
+/// Names of models whose template is that of Llama 3 and 4, which spells tool results as JSON does, and of those that have the
+/// vocabulary alone.
+const LLAMA: [&[&str]; 2] = [&["llama3", "llama-3", "llama4", "llama-4"], &["hermes", "distill", "r1-llama"]];
+
+/// What the texts of a model are counted with.
+pub(super) fn ground(name: &str, near: Near) -> Ground {
+    let name = name.to_lowercase();
+    let [llama, others] = LLAMA.map(|names| names.iter().any(|n| name.contains(n)));
+    Ground::Near { near, escaped: near == Near::Cl100k && llama && !others }
 }
