@@ -1,6 +1,6 @@
 //! Estimated prompt tokens, where neither the model's file nor a server that counts is at hand: texts are counted with a
 //! near vocabulary, what a template makes of them is believed at first and learnt from each reply, and what is given out
-//! errs high. See [`belief`] for how.
+//! errs high. How: `belief.rs`.
 
 mod belief;
 mod items;
