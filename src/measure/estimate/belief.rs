@@ -13,9 +13,6 @@ const QUANTILE: f64 = 2.576;
 /// Share of the truth by which an estimate may be low without being counted as low.
 const LOW: f64 = 0.01;
 
-/// What a reply reports is unsure by this many tokens whatever the prompt holds: trimmed ends, joined messages.
-const UNSURE: f64 = 2.0;
-
 /// By how much the variance of every weight grows with each reply, as a share of what it was at first: texts change.
 const DRIFT: f64 = 0.001;
 
@@ -83,7 +80,7 @@ impl Belief {
 
     /// The tokens of a prompt, erring high: seldom more than [`LOW`] below.
     pub(super) fn total(&self, sample: &Sample) -> f64 {
-        self.high(&sample.new, f64::from(sample.counted), UNSURE)
+        self.high(&sample.new, f64::from(sample.counted), self.prior.unsure)
     }
 
     fn high(&self, row: &Row, counted: f64, unsure: f64) -> f64 {
@@ -101,7 +98,7 @@ impl Belief {
             return;
         }
         let surprise = reported - counted - dot(&self.mean, &sample.new);
-        let noise = self.noise(&sample.new, UNSURE);
+        let noise = self.noise(&sample.new, self.prior.unsure);
         let (mut gain, mut spread) = self.spread(&sample.new);
         let doubt = (surprise * surprise / (SURPRISE * SURPRISE) - noise) / spread.max(f64::MIN_POSITIVE);
         if doubt > 1.0 {

@@ -1,6 +1,6 @@
 //! Estimated prompt tokens, where neither the model's file nor a server that counts is at hand: texts are counted with a
 //! near vocabulary, what a template makes of them is believed at first and learnt from each reply, and what is given out
-//! errs high. See [`belief`] for how.
+//! errs high. How: `belief.rs`.
 
 mod belief;
 mod items;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use lru::LruCache;
 use parking_lot::Mutex;
 
-use super::near::{Kinship, Near};
+use super::near::Near;
 use super::{Known, tokens};
 use crate::conversation::edit::{Edit, View};
 use crate::conversation::{Conversation, Digest, Message, Role, Tokens, step};
@@ -52,7 +52,7 @@ impl Model {
     /// A model of which only the name is known.
     fn named(name: &str) -> Model {
         let (near, kinship) = Near::of(name);
-        Model { ground: prior::ground(near, kinship), belief: Belief::new(prior::of(kinship)) }
+        Model { ground: prior::ground(name, near), belief: Belief::new(prior::of(near, kinship)) }
     }
 }
 
@@ -152,7 +152,7 @@ impl Estimates {
     pub fn counted_anyway(&self, model: &str) {
         let mut models = self.models.lock();
         if models.get(model).is_none_or(|known| known.ground != Ground::Rough) {
-            let belief = Belief::new(prior::of(Kinship::Unknown));
+            let belief = Belief::new(prior::rough());
             models.put(model.to_owned(), Arc::new(Model { ground: Ground::Rough, belief }));
         }
     }

@@ -120,8 +120,8 @@ impl Classes {
             return from + at + 1;
         }
         let led = match rest[whole..].chars().next().map(class) {
-            Some(Class::Digit) => self.numbers_after_space || !self.breaks_alone,
-            Some(Class::Mark) => self.marks_after_space || !self.breaks_alone,
+            Some(Class::Digit) => self.numbers_after_space || self.cl100k,
+            Some(Class::Mark) => self.marks_after_space || self.cl100k,
             Some(Class::Letter) => true,
             _ => false,
         };
