@@ -325,10 +325,15 @@ fn guarded(conversation: &Conversation, facts: &Facts, draft: &mut Draft<'_>) ->
 /// Before a request is refused, less is kept for the reply: a short answer is better than none. False when there is
 /// nothing more to give.
 fn tighten(facts: &mut Facts) -> bool {
-    let least = (facts.window / 32).max(16);
+    let least = least_reserve(facts.window);
     let more = facts.output_reserved > least;
     facts.output_reserved = facts.output_reserved.min(least);
     more
+}
+
+/// The least that is kept for the reply.
+pub(super) fn least_reserve(window: Tokens) -> Tokens {
+    (window / 32).max(16)
 }
 
 /// `max_tokens` larger than the room left is lowered to it.

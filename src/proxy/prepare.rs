@@ -7,9 +7,8 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue};
 use tracing::{debug, warn};
 
-use super::draft::{Draft, exact};
+use super::draft::{Draft, exact, least_reserve};
 use super::history::History;
-use super::prefix::Prefix;
 use super::{App, Error, headers};
 use crate::config::{ModelHints, Resolved};
 use crate::conversation::edit::View;
@@ -327,6 +326,11 @@ impl App {
                 let sum = |f: &Facts| plan::plan(conversation, f, &draft.policy).before.prompt();
                 spread::spread(&mut facts, counted.as_ref(), &places, exact, &sum);
                 draft.counted = Some((exact, counted_by));
+                let room = facts.window.saturating_sub(exact.max(sum(&facts))).saturating_sub(facts.slack);
+                if again && room >= least_reserve(facts.window) {
+                    // It may have been sent with less kept for the reply: then that is what fits now, too.
+                    facts.output_reserved = facts.output_reserved.min(room);
+                }
                 (facts, counted_by)
             }
             Err(e) => {

@@ -33,6 +33,9 @@ const MOST_A_PART: f64 = 64.0;
 /// As above, whatever the length.
 const PREAMBLE: f64 = 2048.0;
 
+/// The least that a part of a prompt costs, as a share of what was believed at first.
+const LEAST: f64 = 0.1;
+
 type Weights = [f64; FEATURES];
 
 /// A belief.
@@ -68,9 +71,9 @@ impl Belief {
         self.replies > 0
     }
 
-    /// What a row costs in the middle; never below zero.
+    /// What a row costs in the middle; never less than a part of what was believed at first, so that nothing seems free.
     pub(super) fn middle(&self, row: &Row) -> f64 {
-        dot(&self.mean, row).max(0.0)
+        dot(&self.mean, row).max(LEAST * dot(&self.prior.means, row)).max(0.0)
     }
 
     /// What a text costs, erring high.

@@ -47,13 +47,16 @@ pub(super) enum Feature {
     TwoBytes,
     /// Letters of three bytes and more.
     ThreeBytes,
-    /// White space behind white space.
+    /// White space behind white space, up to [`BLANKS`] in a run.
     Blanks,
     /// Line breaks.
     Breaks,
     /// ASCII marks.
     Marks,
 }
+
+/// White space of one run that is counted: what vocabularies make of more is much the same.
+const BLANKS: u32 = 64;
 
 /// How many numbers a row has.
 pub(super) const FEATURES: usize = Feature::Marks as usize + 1;
@@ -161,20 +164,20 @@ impl Ground {
 /// What vocabularies treat in different ways, and how many characters a JSON string would escape.
 fn looks(text: &str) -> (Row, f32) {
     let [mut digits, mut two, mut three, mut blanks, mut breaks, mut marks, mut escapes] = [0u32; 7];
-    let mut before = b'a';
+    let mut run = 0;
     for b in text.bytes() {
         match b {
             b'0'..=b'9' => digits += 1,
             b'a'..=b'z' | b'A'..=b'Z' | 0x80..=0xBF | 0x7F => {}
             0xC0..0xE0 => two += 1,
             0xE0.. => three += 1,
-            b' ' | b'\t' => blanks += u32::from(matches!(before, b' ' | b'\t' | b'\n')),
+            b' ' | b'\t' => blanks += u32::from((1..=BLANKS).contains(&run)),
             b'\n' => breaks += 1,
             0x21..=0x7E => marks += 1,
             _ => {}
         }
         escapes += u32::from(matches!(b, b'"' | b'\\' | 0..0x20));
-        before = b;
+        run = if matches!(b, b' ' | b'\t' | b'\n') { run + 1 } else { 0 };
     }
     let row = [
         (Feature::Digits, digits),

@@ -504,13 +504,15 @@ fn what_was_recalled_is_cleared_and_folded_like_any_result() {
     let mut sent = evicted();
     proxy.chat(&sent).ok();
     let id = id_in(&fake.last());
-    let next = std::sync::atomic::AtomicBool::new(true);
+    let next = std::sync::atomic::AtomicUsize::new(0);
     fake.script(move |seen| {
         if !seen.is_main() {
             return Play::Usual;
         }
-        let recalls = next.fetch_xor(true, std::sync::atomic::Ordering::SeqCst);
-        let calls = if recalls { vec![call(json!({"id": id}))] } else { vec![] };
+        let round = next.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        let recalls = round % 2 == 0;
+        // Another part each time: a result that repeats an earlier one becomes a pointer.
+        let calls = if recalls { vec![call(json!({"id": id, "offset": 1 + round}))] } else { vec![] };
         Play::Json(200, whole_reply(seen, 0, if recalls { "" } else { "So." }, &calls))
     });
     let (mut cleared, mut folded) = (false, false);
