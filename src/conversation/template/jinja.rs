@@ -74,8 +74,8 @@ pub(super) fn environment() -> Environment<'static> {
 /// The filter that makes a list of what is only walked through: a place in it is then found at once.
 const ITEMS: &str = "__items";
 
-/// Of a list of messages those with a call of this id, and those whose calls have ids that are no text; all of what is no
-/// such list.
+/// Of a list of messages those with a call of this id, those whose calls have ids that are no text, and what is no message;
+/// all of what is no such list.
 fn calling(value: Jinja, id: Jinja) -> Jinja {
     match (value.downcast_object_ref::<List>(), id.as_str()) {
         (Some(messages), Some(id)) => {
@@ -255,11 +255,15 @@ struct List {
 }
 
 impl List {
-    /// Of messages: the places of those with a call of an id, in order; of calls whose id is no text under the empty one.
+    /// Of messages: the places of those with a call of an id, in order; under the empty one those of calls whose id is no
+    /// text, and of what is no message.
     fn calls(&self) -> &HashMap<Arc<str>, Vec<usize>> {
         self.calls.get_or_init(|| {
             let mut out: HashMap<Arc<str>, Vec<usize>> = HashMap::new();
             for (at, message) in self.items.iter().enumerate() {
+                if message.kind() != ValueKind::Map {
+                    out.entry(Arc::from("")).or_default().push(at);
+                }
                 let calls = message.get_attr("tool_calls").unwrap_or_default();
                 for call in calls.try_iter().into_iter().flatten() {
                     let id = call.get_attr("id").unwrap_or_default();
