@@ -12,7 +12,7 @@ use regex::Regex;
 use serde_json::Value;
 
 use super::date::strftime;
-use super::loops;
+use super::{loops, rope};
 
 /// The variable that tells `strftime_now` the time.
 pub(super) const NOW: &str = "__now";
@@ -45,6 +45,7 @@ pub(super) fn environment() -> Environment<'static> {
     env.add_filter("count", length);
     env.add_filter("indent", indent);
     env.add_filter(loops::CALLING, calling);
+    env.add_filter(rope::ADDED, |before: Jinja, more: &str| rope::added(&before, more));
     env.add_filter(ITEMS, |value: Jinja| match value.kind() {
         ValueKind::Iterable => list(value.try_iter().into_iter().flatten().collect()),
         _ => value,
@@ -192,7 +193,8 @@ pub(super) fn prepared(source: &str) -> String {
     });
     let ours = RULES.iter().fold(source.to_owned(), |text, (pattern, by)| pattern.replace_all(&text, *by).into_owned());
     let whitespace = WhitespaceConfig { keep_trailing_newline: false, lstrip_blocks: true, trim_blocks: true };
-    loops::shortened(&ours, whitespace)
+    let shortened = loops::shortened(&ours, whitespace);
+    rope::roped(&shortened, whitespace)
 }
 
 /// A JSON value as templates see it.

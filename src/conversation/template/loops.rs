@@ -168,7 +168,7 @@ fn conjunction<'a, 's>(e: &'a Expr<'s>, out: &mut Vec<&'a Expr<'s>>) {
 }
 
 /// A name with attributes, as it may be written: `a.b['c']` is `a.b.c`.
-fn path(e: &Expr<'_>) -> Option<String> {
+pub(super) fn path(e: &Expr<'_>) -> Option<String> {
     match e {
         Expr::Var(var) => Some(var.id.to_owned()),
         Expr::GetAttr(get) => Some(format!("{}.{}", path(&get.expr)?, get.name)),
@@ -183,7 +183,8 @@ fn path(e: &Expr<'_>) -> Option<String> {
     }
 }
 
-fn root(path: &str) -> &str {
+/// The variable of a [`path`].
+pub(super) fn root(path: &str) -> &str {
     path.split('.').next().unwrap_or(path)
 }
 
