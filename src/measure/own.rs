@@ -85,8 +85,10 @@ struct State {
     verified: bool,
     /// The server counts otherwise, and is right.
     differs: bool,
-    /// Our count and the server's, where they differ and nobody was told yet.
+    /// Our count and the server's, where they differ.
     mismatch: Option<(Tokens, Tokens)>,
+    /// Somebody was told of that.
+    told: bool,
     /// What was counted of requests whose reply is still out.
     pending: VecDeque<Pending>,
     /// Messages, and the server's count less ours, of the last replies.
@@ -139,6 +141,16 @@ impl Counters {
         let loaded = cell.get_or_init(|| load(key.file, template)).await.clone()?;
         let usable = !loaded.state.lock().differs;
         usable.then_some(loaded)
+    }
+}
+
+impl Counters {
+    /// Our count and the server's of a request that they counted otherwise, for the model that an upstream has loaded from
+    /// this file: the server's counts are taken since.
+    pub fn mismatch(&self, upstream: &str, file: &Path) -> Option<(Tokens, Tokens)> {
+        let models = self.models.lock();
+        let mut of_file = models.iter().filter(|(key, _)| key.upstream == upstream && key.file.path() == file);
+        of_file.find_map(|(_, loading)| loading.get()?.as_ref()?.state.lock().mismatch)
     }
 }
 
@@ -227,7 +239,10 @@ impl Model {
 
     /// Our count and the server's, where the server counts otherwise: told once.
     pub fn take_mismatch(&self) -> Option<(Tokens, Tokens)> {
-        self.state.lock().mismatch.take()
+        let mut state = self.state.lock();
+        let mismatch = state.mismatch.filter(|_| !state.told);
+        state.told |= mismatch.is_some();
+        mismatch
     }
 
     /// Learns what the server evaluated of a request that was said to have `told` tokens.

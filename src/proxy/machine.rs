@@ -69,6 +69,11 @@ impl App {
         let seen = Seen::of(machine, upstream, model).await;
         let mut out = seen.json(upstream, model);
         let decision = self.measure.windows.decision(upstream, &model.id);
+        let file = seen.loaded.as_ref().and_then(|l| l.model_path.as_deref());
+        let mismatch = file.and_then(|file| self.measure.counters.mismatch(upstream.name(), Path::new(file)));
+        if let Some((own, theirs)) = mismatch {
+            out["count_mismatch"] = json!({"own_tokens": own, "server_tokens": theirs});
+        }
         out["num_ctx"] = match (self.config.window.num_ctx, decision) {
             (NumCtx::Loaded, _) => json!({"asked": "loaded"}),
             (NumCtx::Fixed(n), _) => json!({"asked": n}),

@@ -66,4 +66,6 @@ fn a_server_that_counts_otherwise_is_believed_and_it_is_told_once() {
     // The space that SentencePiece puts before a text has no word here: three bytes.
     assert!(data["own_tokens"].as_u64().is_some_and(|n| n as usize >= said.len() + 2), "{data}");
     assert!(data["server_tokens"].as_u64().is_some_and(|n| n > 0 && n != data["own_tokens"]), "{data}");
+    let models = proxy.get("/windowsill/models").json();
+    assert_eq!(models["models"][0]["count_mismatch"]["server_tokens"], data["server_tokens"], "{models}");
 }

@@ -12,7 +12,7 @@ use regex::Regex;
 use serde_json::Value;
 
 use super::date::strftime;
-use super::loops;
+use super::{loops, rope};
 
 /// The variable that tells `strftime_now` the time.
 pub(super) const NOW: &str = "__now";
@@ -45,6 +45,7 @@ pub(super) fn environment() -> Environment<'static> {
     env.add_filter("count", length);
     env.add_filter("indent", indent);
     env.add_filter(loops::CALLING, calling);
+    env.add_filter(rope::ADDED, |before: Jinja, more: &str| rope::added(&before, more));
     env.add_filter(ITEMS, |value: Jinja| match value.kind() {
         ValueKind::Iterable => list(value.try_iter().into_iter().flatten().collect()),
         _ => value,
@@ -74,8 +75,8 @@ pub(super) fn environment() -> Environment<'static> {
 /// The filter that makes a list of what is only walked through: a place in it is then found at once.
 const ITEMS: &str = "__items";
 
-/// Of a list of messages those with a call of this id, and those whose calls have ids that are no text; all of what is no
-/// such list.
+/// Of a list of messages those with a call of this id, those whose calls have ids that are no text, and what is no message;
+/// all of what is no such list.
 fn calling(value: Jinja, id: Jinja) -> Jinja {
     match (value.downcast_object_ref::<List>(), id.as_str()) {
         (Some(messages), Some(id)) => {
@@ -192,7 +193,8 @@ pub(super) fn prepared(source: &str) -> String {
     });
     let ours = RULES.iter().fold(source.to_owned(), |text, (pattern, by)| pattern.replace_all(&text, *by).into_owned());
     let whitespace = WhitespaceConfig { keep_trailing_newline: false, lstrip_blocks: true, trim_blocks: true };
-    loops::shortened(&ours, whitespace)
+    let shortened = loops::shortened(&ours, whitespace);
+    rope::roped(&shortened, whitespace)
 }
 
 /// A JSON value as templates see it.
@@ -255,11 +257,15 @@ struct List {
 }
 
 impl List {
-    /// Of messages: the places of those with a call of an id, in order; of calls whose id is no text under the empty one.
+    /// Of messages: the places of those with a call of an id, in order; under the empty one those of calls whose id is no
+    /// text, and of what is no message.
     fn calls(&self) -> &HashMap<Arc<str>, Vec<usize>> {
         self.calls.get_or_init(|| {
             let mut out: HashMap<Arc<str>, Vec<usize>> = HashMap::new();
             for (at, message) in self.items.iter().enumerate() {
+                if message.kind() != ValueKind::Map {
+                    out.entry(Arc::from("")).or_default().push(at);
+                }
                 let calls = message.get_attr("tool_calls").unwrap_or_default();
                 for call in calls.try_iter().into_iter().flatten() {
                     let id = call.get_attr("id").unwrap_or_default();

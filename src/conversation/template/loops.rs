@@ -5,7 +5,7 @@
 //! proofs rest on what `minijinja` does: names, constants, attributes of names and their comparison have no effect and never
 //! fail, since what is missing is merely undefined here.
 
-use minijinja::machinery::ast::{BinOpKind, CompareOpKind, Expr, ForLoop, Spanned, Stmt, UnaryOpKind};
+use minijinja::machinery::ast::{BinOpKind, CallArg, CompareOpKind, Expr, ForLoop, Spanned, Stmt, UnaryOpKind};
 use minijinja::machinery::{WhitespaceConfig, parse};
 
 /// The filter that leaves of a list of messages those with a call of an id, and maybe others.
@@ -85,7 +85,7 @@ fn only_calling(source: &str, found: &Spanned<ForLoop<'_>>) -> Option<Insert> {
     let calls = match statement {
         Stmt::ForLoop(calls) => calls,
         Stmt::IfCond(guard) => match (&guard.true_body[..], &guard.false_body[..]) {
-            ([Stmt::ForLoop(calls)], []) if is_pure(&guard.expr) && !mentions(&guard.expr, "loop") => calls,
+            ([Stmt::ForLoop(calls)], []) if asks(&guard.expr, message.id) => calls,
             _ => return None,
         },
         _ => return None,
@@ -168,7 +168,7 @@ fn conjunction<'a, 's>(e: &'a Expr<'s>, out: &mut Vec<&'a Expr<'s>>) {
 }
 
 /// A name with attributes, as it may be written: `a.b['c']` is `a.b.c`.
-fn path(e: &Expr<'_>) -> Option<String> {
+pub(super) fn path(e: &Expr<'_>) -> Option<String> {
     match e {
         Expr::Var(var) => Some(var.id.to_owned()),
         Expr::GetAttr(get) => Some(format!("{}.{}", path(&get.expr)?, get.name)),
@@ -183,7 +183,8 @@ fn path(e: &Expr<'_>) -> Option<String> {
     }
 }
 
-fn root(path: &str) -> &str {
+/// The variable of a [`path`].
+pub(super) fn root(path: &str) -> &str {
     path.split('.').next().unwrap_or(path)
 }
 
@@ -206,6 +207,21 @@ fn is_pure(e: &Expr<'_>) -> bool {
         }
         _ => path(e).is_some(),
     }
+}
+
+/// Whether a condition on a message, a map, has no effect and cannot fail.
+fn asks(e: &Expr<'_>, message: &str) -> bool {
+    let mut flat = Vec::new();
+    conjunction(e, &mut flat);
+    flat.into_iter().all(|e| match e {
+        Expr::Call(call) => match (&call.expr, &call.args[..]) {
+            (Expr::GetAttr(get), [CallArg::Pos(Expr::Const(_))]) => {
+                get.name == "get" && path(&get.expr).as_deref() == Some(message)
+            }
+            _ => false,
+        },
+        e => is_pure(e) && !mentions(e, "loop"),
+    })
 }
 
 /// Whether an expression of names, or of what is [`is_pure`], names this variable.
@@ -307,10 +323,13 @@ mod tests {
         let (guard, id, act) = ("m.tool_calls", "c.id == wanted", "{{ c.function.name }}");
         let changed = |id: &str, act: &str| after(&source("messages", guard, id, act));
         assert_eq!(changed(id, act), source("messages | __calling(wanted)", guard, id, act));
+        let get = |list: &str| source(list, "m.get('tool_calls')", id, act);
+        assert_eq!(after(&get("messages")), get("messages | __calling(wanted)"));
         let (id, act) = ("t.id is not none and t.id == c['id']", "{%- set ns.name = c.function.name -%}");
         assert_eq!(changed(id, act), source("messages | __calling(t.id)", guard, id, act));
         for (guard, id, act) in [
             ("f(m)", "c.id == wanted", "x"),
+            ("n.get('tool_calls')", "c.id == wanted", "x"),
             (guard, "c.id != wanted", "x"),
             (guard, "c.id == m.wanted", "x"),
             (guard, "f(c) and c.id == wanted", "x"),

@@ -7,6 +7,7 @@
 mod date;
 mod jinja;
 mod loops;
+mod rope;
 mod shape;
 
 use minijinja::value::Value as Jinja;
