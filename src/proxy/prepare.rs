@@ -9,6 +9,7 @@ use tracing::{debug, warn};
 
 use super::draft::{Draft, exact, least_reserve};
 use super::history::History;
+use super::prefix::Prefix;
 use super::{App, Error, headers};
 use crate::config::{ModelHints, Resolved};
 use crate::conversation::edit::View;
