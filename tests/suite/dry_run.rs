@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 use serde_json::Value;
 use windowsill::gguf::{Gguf, Kind};
 use windowsill::measure::afford::dry_run::Rehearsal;
-use windowsill::measure::memory::{Budget, GpuLayers, Model, Settings, Split, cost, largest, largest_near};
+use windowsill::measure::memory::{Budget, GpuLayers, Model, Settings, Source, Split, cost, largest, largest_near};
 
 use super::config::root;
 
@@ -209,6 +209,7 @@ fn formulas_are_dry_runs_for_every_kind_of_model() {
                 let Ok(truth) = rehearsal.cost(&model, &settings) else { continue };
                 tried += 1;
                 assert_eq!((said.context(), said.weights), (truth.context(), truth.weights), "{name} {settings:?}");
+                let estimated = matches!(said.source, Source::Assumed(_));
                 let bar = match name.as_str() {
                     "gemma3n" => 0.15,
                     "deci" | "granitehybrid" if !kv_offload => 0.25,
@@ -220,7 +221,9 @@ fn formulas_are_dry_runs_for_every_kind_of_model() {
                     [(said.compute.device, truth.compute.device), (said.compute.host, truth.compute.host)]
                 {
                     let off = (said as f64 - truth as f64) / (truth.max(1) as f64);
-                    if said.abs_diff(truth) > 4096 && off.abs() > bar {
+                    // Of a graph that is not replayed it is only promised that it is not less.
+                    let wide = if estimated { off < 0.0 } else { off.abs() > bar };
+                    if said.abs_diff(truth) > 4096 && wide {
                         wrong.push(format!("{name} {:.1}% {said} {truth} {settings:?}", off * 100.0));
                     }
                 }

@@ -33,7 +33,11 @@ fn bytes(model: &Model, settings: &Settings, window: &Window, row: &Row) -> u64 
         kind.row(elements.next_multiple_of(kind.block)).unwrap_or(u64::MAX)
     };
     let row_bytes = width(settings.type_k, row.key).saturating_add(width(settings.type_v, value));
-    row_bytes.saturating_mul(cells(window, row.cells)).saturating_mul(streams)
+    let cells = match row.cells {
+        Cells::Sliding if row.per_sequence => window.own_sliding,
+        kind => cells(window, kind),
+    };
+    row_bytes.saturating_mul(cells).saturating_mul(streams)
 }
 
 /// The cells a stream of such a row has.

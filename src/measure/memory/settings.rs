@@ -89,6 +89,8 @@ pub(crate) struct Window {
     pub(crate) full: u64,
     /// Cells a stream of a layer with a sliding window.
     pub(crate) sliding: u64,
+    /// The same where each sequence has its own, though the cache is unified.
+    pub(crate) own_sliding: u64,
     /// Tokens of one evaluation.
     pub(crate) ubatch: u64,
     /// Tokens of one request's part.
@@ -159,10 +161,13 @@ impl Settings {
         let batch = if model.causal { self.n_batch.min(asked) } else { self.n_batch }.max(1);
         let ubatch = if self.n_ubatch == 0 { batch } else { batch.min(self.n_ubatch) };
         let shared = if self.unified { sequences } else { 1 };
-        let reach = model.window.unwrap_or(0).saturating_mul(shared).saturating_add(ubatch);
-        let sliding = if self.swa_full { n_ctx_seq } else { pad(n_ctx_seq.min(reach)) };
+        let sliding = |shared: u64| {
+            let reach = model.window.unwrap_or(0).saturating_mul(shared).saturating_add(ubatch);
+            if self.swa_full { n_ctx_seq } else { pad(n_ctx_seq.min(reach)) }
+        };
         let streams = if self.unified { 1 } else { sequences };
-        Window { n_ctx, n_ctx_seq, streams, full: n_ctx_seq, sliding, ubatch, batch }
+        let (own_sliding, sliding) = (sliding(1), sliding(shared));
+        Window { n_ctx, n_ctx_seq, streams, full: n_ctx_seq, sliding, own_sliding, ubatch, batch }
     }
 
     /// What llama.cpp makes of the settings for this model: it has no flash attention for Grok (src/llama-context.cpp,

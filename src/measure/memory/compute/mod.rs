@@ -18,9 +18,9 @@ use super::{GpuLayers, Settings, Split};
 fn unknown(model: &Model, window: &Window) -> u64 {
     let streams = model.number("hyper_connection.count").min(16);
     let state = model.embd.saturating_mul(window.ubatch).saturating_mul(4);
-    let scores = model.number("attention.indexer.head_count").min(64).saturating_mul(window.full).saturating_mul(4);
+    let scores = model.number("attention.indexer.head_count").min(1).saturating_mul(window.full).saturating_mul(16);
     state
-        .saturating_mul(streams.saturating_mul(8).saturating_add(16))
+        .saturating_mul(streams.saturating_mul(12).saturating_add(16))
         .saturating_add(scores.saturating_mul(window.ubatch))
 }
 

@@ -10,6 +10,7 @@ mod layers;
 mod lightning;
 mod mla;
 mod msa;
+mod per_layer;
 mod plamo;
 mod recurrent;
 mod rwkv;
