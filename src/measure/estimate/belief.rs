@@ -76,20 +76,19 @@ impl Belief {
         dot(&self.mean, row).max(LEAST * dot(&self.prior.means, row)).max(0.0)
     }
 
-    /// What a text costs, erring high.
+    /// What a text costs, erring high. Previews and briefs ask for thousands of texts, so this looks at the weight of
+    /// words alone for how sure it is.
     pub(super) fn text(&self, row: &Row) -> f64 {
-        self.high(row, 0.0, 0.0)
+        let weight = self.covariance[Feature::Words as usize][Feature::Words as usize];
+        let deviation = (weight + self.prior.noise * self.prior.noise).sqrt() * row.words();
+        self.middle(row) + QUANTILE * deviation
     }
 
     /// The tokens of a prompt, erring high: seldom more than [`LOW`] below.
     pub(super) fn total(&self, sample: &Sample) -> f64 {
-        self.high(&sample.new, f64::from(sample.counted), self.prior.unsure)
-    }
-
-    fn high(&self, row: &Row, counted: f64, unsure: f64) -> f64 {
-        let middle = (counted + dot(&self.mean, row)).max(0.0);
-        let (_, spread) = self.spread(row);
-        let deviation = (spread + self.noise(row, unsure)).sqrt();
+        let middle = (f64::from(sample.counted) + dot(&self.mean, &sample.new)).max(0.0);
+        let (_, spread) = self.spread(&sample.new);
+        let deviation = (spread + self.noise(&sample.new)).sqrt();
         middle.max((1.0 - LOW) * (middle + QUANTILE * deviation))
     }
 
@@ -101,7 +100,7 @@ impl Belief {
             return;
         }
         let surprise = reported - counted - dot(&self.mean, &sample.new);
-        let noise = self.noise(&sample.new, self.prior.unsure);
+        let noise = self.noise(&sample.new);
         let (mut gain, mut spread) = self.spread(&sample.new);
         let doubt = (surprise * surprise / (SURPRISE * SURPRISE) - noise) / spread.max(f64::MIN_POSITIVE);
         if doubt > 1.0 {
@@ -142,10 +141,10 @@ impl Belief {
     }
 
     /// The variance of what no weight explains: a share of the texts.
-    fn noise(&self, row: &Row, unsure: f64) -> f64 {
+    fn noise(&self, row: &Row) -> f64 {
         let pictures = f64::from(row.get(Feature::Media));
         let texts = self.prior.noise * row.words();
-        unsure * unsure + texts * texts + pictures * pictures * 1e-4
+        self.prior.unsure * self.prior.unsure + texts * texts + pictures * pictures * 1e-4
     }
 }
 

@@ -510,7 +510,7 @@ fn what_was_recalled_is_cleared_and_folded_like_any_result() {
             return Play::Usual;
         }
         let round = next.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
-        let recalls = round % 2 == 0;
+        let recalls = round.is_multiple_of(2);
         // Another part each time: a result that repeats an earlier one becomes a pointer.
         let calls = if recalls { vec![call(json!({"id": id, "offset": 1 + round}))] } else { vec![] };
         Play::Json(200, whole_reply(seen, 0, if recalls { "" } else { "So." }, &calls))
