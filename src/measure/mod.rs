@@ -9,9 +9,12 @@ pub mod model_file;
 pub mod near;
 pub mod own;
 pub mod process;
+pub mod shown;
 pub mod spread;
 pub mod tokens;
 pub mod window;
+
+use std::path::PathBuf;
 
 use crate::conversation::edit::{Edit, View};
 use crate::conversation::{Conversation, Tokens};
@@ -27,16 +30,35 @@ pub struct Known {
     pub tokens: Tokens,
 }
 
+/// Where a model's vocabulary comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// The model's own file.
+    File,
+    /// What Ollama tells of a file that is not on this machine.
+    Show,
+}
+
+impl Origin {
+    /// In words.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Origin::File => "the model's own vocabulary",
+            Origin::Show => "the vocabulary that Ollama's /api/show gives",
+        }
+    }
+}
+
 /// How sure a count is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sureness {
     /// Counted by the server.
     Counted,
     /// Counted with the model's own vocabulary, and the server counts the same or its replies told the difference.
-    Own,
+    Own(Origin),
     /// Counted with the model's own vocabulary, but the server renders prompts in a way of its own, which no reply has
     /// told the size of yet: errs high.
-    OwnUnchecked,
+    OwnUnchecked(Origin),
     /// Estimated, and corrected by what the server reported.
     Calibrated,
     /// Estimated; nothing was reported yet.
@@ -46,16 +68,20 @@ pub enum Sureness {
 impl Sureness {
     /// Whether it is a count, not an estimate.
     pub fn is_exact(self) -> bool {
-        matches!(self, Sureness::Counted | Sureness::Own | Sureness::OwnUnchecked)
+        matches!(self, Sureness::Counted | Sureness::Own(_) | Sureness::OwnUnchecked(_))
     }
 
     /// As it stands in headers and events.
     pub fn as_str(self) -> &'static str {
         match self {
             Sureness::Counted => "counted by the server",
-            Sureness::Own => "counted with the model's own vocabulary",
-            Sureness::OwnUnchecked => {
+            Sureness::Own(Origin::File) => "counted with the model's own vocabulary",
+            Sureness::Own(Origin::Show) => "counted with the vocabulary that Ollama's /api/show gives",
+            Sureness::OwnUnchecked(Origin::File) => {
                 "counted with the model's own vocabulary, with an allowance for the server's template"
+            }
+            Sureness::OwnUnchecked(Origin::Show) => {
+                "counted with the vocabulary that Ollama's /api/show gives, with an allowance for the server's template"
             }
             Sureness::Calibrated => "estimated, calibrated",
             Sureness::Estimated => "estimated",
@@ -81,9 +107,13 @@ pub struct Measure {
 }
 
 impl Measure {
-    /// Nothing is known yet; `machine` is where models are fitted.
-    pub fn on(machine: afford::Machine) -> Measure {
-        Measure { windows: window::Windows::on(machine), ..Measure::default() }
+    /// Nothing is known yet; `machine` is where models are fitted, and `vocabularies` the folder of those that servers tell.
+    pub fn on(machine: afford::Machine, vocabularies: PathBuf) -> Measure {
+        Measure {
+            windows: window::Windows::on(machine),
+            counters: own::Counters::with(shown::Shown::within(vocabularies)),
+            ..Measure::default()
+        }
     }
 
     /// The facts of a request with estimated costs: everything but window and reserve.
@@ -133,7 +163,7 @@ impl Measure {
 /// The tokens to leave unused.
 pub fn slack(window: Tokens, sureness: Sureness) -> Tokens {
     match sureness {
-        Sureness::Counted | Sureness::Own | Sureness::OwnUnchecked => SLACK,
+        Sureness::Counted | Sureness::Own(_) | Sureness::OwnUnchecked(_) => SLACK,
         _ => SLACK + (f64::from(window) * ESTIMATE_SLACK) as Tokens,
     }
 }

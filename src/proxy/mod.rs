@@ -58,6 +58,9 @@ use background::Tasks;
 use live::Lives;
 use prepare::{Attempt, Prepared};
 
+/// The folder in the data directory of vocabularies that servers told.
+const VOCABULARIES: &str = "vocabularies";
+
 /// A reply that is not streamed is read whole before it is passed on, up to this size; a larger one is relayed as it
 /// comes.
 const LARGEST_BUFFERED: usize = 64 << 20;
@@ -88,7 +91,7 @@ pub struct App {
 impl App {
     /// Puts the parts together. Nothing is sent yet.
     pub fn new(config: Config, store: Store, upstreams: Vec<Arc<Upstream>>) -> App {
-        let measure = Measure::on(Machine::of(&config));
+        let measure = Measure::on(Machine::of(&config), config.data_dir.join(VOCABULARIES));
         App {
             config,
             store,
