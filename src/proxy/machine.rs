@@ -10,6 +10,7 @@ use tracing::{debug, warn};
 use super::save::now_ms;
 use super::{App, Error, start};
 use crate::config::{Config, NumCtx};
+use crate::measure::Origin;
 use crate::measure::afford::report::{Report, Wish};
 use crate::measure::afford::{Afforded, Machine, Served};
 use crate::measure::window::{Change, Window};
@@ -70,6 +71,8 @@ impl App {
         let mut out = seen.json(upstream, model);
         let decision = self.measure.windows.decision(upstream, &model.id);
         let file = seen.loaded.as_ref().and_then(|l| l.model_path.as_deref());
+        let origin = file.and_then(|file| self.measure.counters.origin(upstream, file));
+        out["counted_with"] = json!(origin.map(Origin::as_str));
         let mismatch = file.and_then(|file| self.measure.counters.mismatch(upstream.name(), Path::new(file)));
         if let Some((own, theirs)) = mismatch {
             out["count_mismatch"] = json!({"own_tokens": own, "server_tokens": theirs});

@@ -243,12 +243,7 @@ impl Link {
     }
 
     /// [`Link::ask`] with POST, where only an answer below status 400 will do: its body, not looked into.
-    pub(super) async fn post_whole(
-        &self,
-        path: &str,
-        body: impl Into<Bytes>,
-        limit: Duration,
-    ) -> Result<Bytes, Error> {
+    pub(super) async fn post_whole(&self, path: &str, body: impl Into<Bytes>, limit: Duration) -> Result<Bytes, Error> {
         let answer = self.ask(Method::POST, path, Some(body.into()), limit).await?;
         Ok(self.below_400(path, answer)?.body)
     }
