@@ -14,8 +14,6 @@ pub mod spread;
 pub mod tokens;
 pub mod window;
 
-use std::path::PathBuf;
-
 use crate::conversation::edit::{Edit, View};
 use crate::conversation::{Conversation, Tokens};
 use crate::plan::{Cost, Facts};
@@ -45,6 +43,43 @@ impl Origin {
         match self {
             Origin::File => "the model's own vocabulary",
             Origin::Show => "the vocabulary that Ollama's /api/show gives",
+        }
+    }
+}
+
+/// How prompts of a model would be counted now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Counting {
+    /// With the model's vocabulary.
+    Own(Origin),
+    /// By an estimate, until its server has told the vocabulary, for which the first request asks.
+    Asks,
+    /// By its server.
+    Server,
+    /// By an estimate.
+    Estimate,
+}
+
+impl Counting {
+    /// In words.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Counting::Own(origin) => origin.as_str(),
+            Counting::Asks => {
+                "an estimate, until Ollama's /api/show gives the vocabulary, which the first request asks for"
+            }
+            Counting::Server => "the server's own count",
+            Counting::Estimate => "an estimate",
+        }
+    }
+
+    /// In a word, for tables.
+    pub fn word(self) -> &'static str {
+        match self {
+            Counting::Own(Origin::File) => "own file",
+            Counting::Own(Origin::Show) | Counting::Asks => "/api/show",
+            Counting::Server => "the server",
+            Counting::Estimate => "estimate",
         }
     }
 }
@@ -107,13 +142,9 @@ pub struct Measure {
 }
 
 impl Measure {
-    /// Nothing is known yet; `machine` is where models are fitted, and `vocabularies` the folder of those that servers tell.
-    pub fn on(machine: afford::Machine, vocabularies: PathBuf) -> Measure {
-        Measure {
-            windows: window::Windows::on(machine),
-            counters: own::Counters::with(shown::Shown::within(vocabularies)),
-            ..Measure::default()
-        }
+    /// Nothing is known yet; `machine` is where models are fitted, and `shown` has the vocabularies that servers tell.
+    pub fn on(machine: afford::Machine, shown: shown::Shown) -> Measure {
+        Measure { windows: window::Windows::on(machine), counters: own::Counters::with(shown), ..Measure::default() }
     }
 
     /// The facts of a request with estimated costs: everything but window and reserve.

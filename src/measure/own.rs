@@ -17,7 +17,7 @@ use tracing::{info, warn};
 use super::count::{CountError, Counted, Counter};
 use super::shown::{STAND_IN, Shown};
 use super::window::Window;
-use super::{Origin, Sureness};
+use super::{Counting, Origin, Sureness};
 use crate::conversation::{Conversation, Digest, Tokens};
 use crate::engine::FileId;
 use crate::upstream::Upstream;
@@ -170,10 +170,19 @@ impl Counters {
         usable.then_some(loaded)
     }
 
-    /// Where the vocabulary of the file that a server has loaded would come from now, if nothing was asked. Asks nothing.
-    pub fn origin(&self, upstream: &Upstream, model_path: &str) -> Option<Origin> {
-        let of_file = here(upstream, model_path).map(|_| Origin::File);
-        of_file.or_else(|| self.shown.known(upstream, model_path).map(|_| Origin::Show))
+    /// How prompts of the model whose file a server has loaded would be counted now. Asks nothing.
+    pub fn counting(&self, upstream: &Upstream, model_path: Option<&str>) -> Counting {
+        let (here, told) = match model_path {
+            Some(path) => (here(upstream, path), self.shown.known(upstream, path)),
+            None => (None, None),
+        };
+        match (here, told) {
+            (Some(_), _) => Counting::Own(Origin::File),
+            (None, Some(told)) if told.is_here => Counting::Own(Origin::Show),
+            (None, Some(told)) if !told.is_refused => Counting::Asks,
+            _ if upstream.can_count() => Counting::Server,
+            _ => Counting::Estimate,
+        }
     }
 }
 

@@ -10,9 +10,10 @@ use tracing::{debug, warn};
 use super::save::now_ms;
 use super::{App, Error, start};
 use crate::config::{Config, NumCtx};
-use crate::measure::Origin;
+use crate::measure::Counting;
 use crate::measure::afford::report::{Report, Wish};
 use crate::measure::afford::{Afforded, Machine, Served};
+use crate::measure::own::Counters;
 use crate::measure::window::{Change, Window};
 use crate::store::{Batch, Event};
 use crate::upstream::{Loaded, ModelInfo, Upstream};
@@ -67,12 +68,10 @@ impl App {
 
     async fn window_report(&self, upstream: &Upstream, model: &ModelInfo) -> Value {
         let machine = self.measure.windows.machine();
-        let seen = Seen::of(machine, upstream, model).await;
+        let seen = Seen::of(machine, &self.measure.counters, upstream, model).await;
         let mut out = seen.json(upstream, model);
         let decision = self.measure.windows.decision(upstream, &model.id);
         let file = seen.loaded.as_ref().and_then(|l| l.model_path.as_deref());
-        let origin = file.and_then(|file| self.measure.counters.origin(upstream, file));
-        out["counted_with"] = json!(origin.map(Origin::as_str));
         let mismatch = file.and_then(|file| self.measure.counters.mismatch(upstream.name(), Path::new(file)));
         if let Some((own, theirs)) = mismatch {
             out["count_mismatch"] = json!({"own_tokens": own, "server_tokens": theirs});
@@ -93,16 +92,23 @@ pub(super) struct Seen {
     pub(super) loaded: Option<Loaded>,
     /// What the machine affords, or why that cannot be said.
     pub(super) afforded: Result<Afforded, String>,
+    /// How its prompts are counted.
+    pub(super) counting: Counting,
 }
 
 impl Seen {
-    pub(super) async fn of(machine: &Machine, upstream: &Upstream, model: &ModelInfo) -> Seen {
+    pub(super) async fn of(machine: &Machine, counters: &Counters, upstream: &Upstream, model: &ModelInfo) -> Seen {
         match upstream.loaded(&model.id).await {
             Ok(loaded) => {
                 let afforded = machine.afford(upstream, &model.id, &loaded).await;
-                Seen { loaded: Some(loaded), afforded }
+                let counting = counters.counting(upstream, loaded.model_path.as_deref());
+                Seen { loaded: Some(loaded), afforded, counting }
             }
-            Err(e) => Seen { loaded: None, afforded: Err(format!("the server does not describe it: {e}")) },
+            Err(e) => Seen {
+                loaded: None,
+                afforded: Err(format!("the server does not describe it: {e}")),
+                counting: counters.counting(upstream, None),
+            },
         }
     }
 
@@ -143,7 +149,7 @@ impl Seen {
             "source": loaded.map(|l| l.asked_of), "provisional": loaded.map(|l| l.provisional),
             "slots": loaded.and_then(|l| l.slots), "slots_share_one_window": loaded.and_then(|l| l.unified),
             "held_bytes": loaded.and_then(|l| l.held).map(|held| held.total),
-            "affordable": affordable, "memory": memory,
+            "counted_with": self.counting.as_str(), "affordable": affordable, "memory": memory,
         })
     }
 }

@@ -50,6 +50,7 @@ use crate::config::{Config, Resolved};
 use crate::conversation::wire::openai_chat;
 use crate::measure::Measure;
 use crate::measure::afford::Machine;
+use crate::measure::shown::Shown;
 use crate::plan::emergency::Refusal;
 use crate::store::Store;
 use crate::upstream::{ChatOptions, Reply, Upstream, overflow};
@@ -91,14 +92,17 @@ pub struct App {
 impl App {
     /// Puts the parts together. Nothing is sent yet.
     pub fn new(config: Config, store: Store, upstreams: Vec<Arc<Upstream>>) -> App {
-        let measure = Measure::on(Machine::of(&config), config.data_dir.join(VOCABULARIES));
+        let tasks = Tasks::default();
+        let behind = tasks.clone();
+        let shown = Shown::asking(config.data_dir.join(VOCABULARIES), Box::new(move |task| behind.spawn(task)));
+        let measure = Measure::on(Machine::of(&config), shown);
         App {
             config,
             store,
             upstreams,
             measure,
             metrics: Metrics::default(),
-            tasks: Tasks::default(),
+            tasks,
             lives: Arc::default(),
             lent: slots::Lent::default(),
             summarizers: Mutex::default(),

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use windowsill::engine::Vocabulary;
 use windowsill::measure::shown::{QUESTION_WAITS, Shown};
+use windowsill::proxy::background::Tasks;
 use windowsill::upstream::{KindHint, Upstream, client};
 
 use crate::support::servers::{Ollama, Windowsill, place};
@@ -56,7 +57,8 @@ fn every_vocabulary_that_is_told_is_that_of_its_file() {
     let ollama = Ollama::start();
     let upstream = Upstream::new(client().unwrap(), "ollama".into(), &ollama.url(), KindHint::Ollama).unwrap();
     let (upstream, dir) = (Arc::new(upstream), tempfile::tempdir().unwrap());
-    let shown = Shown::within(dir.path().join("vocabularies"));
+    let tasks = Tasks::default();
+    let shown = Shown::asking(dir.path().join("vocabularies"), Box::new(move |task| tasks.spawn(task)));
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     for (nth, (file, texts)) in vocabularies().into_iter().enumerate() {
         let name = format!("v{nth}");

@@ -60,25 +60,44 @@ enum Outcome {
     Failed,
 }
 
+/// What is known of a vocabulary.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Told {
+    /// Its file is here.
+    pub is_here: bool,
+    /// There is none to be had.
+    pub is_refused: bool,
+}
+
 struct Asked {
     outcome: Shared<BoxFuture<'static, Outcome>>,
     at: Instant,
     times: u32,
 }
 
+/// Runs a task behind the request that began it.
+pub type Run = Box<dyn Fn(BoxFuture<'static, ()>) + Send + Sync>;
+
 /// The vocabularies that were told.
 #[derive(Default)]
 pub struct Shown {
-    /// Where their files are; `None` asks for none.
+    /// Where their files are.
     folder: Option<PathBuf>,
+    /// By whom more are asked for; `None` asks for none.
+    run: Option<Run>,
     /// By digest.
     asked: Mutex<HashMap<String, Asked>>,
 }
 
 impl Shown {
-    /// Keeps the files in this folder, which need not be there yet.
+    /// Those that are in this folder, which need not be there. Never asks for more.
     pub fn within(folder: PathBuf) -> Shown {
-        Shown { folder: Some(folder), asked: Mutex::default() }
+        Shown { folder: Some(folder), ..Shown::default() }
+    }
+
+    /// As [`Shown::within`], and asks for more by tasks that `run` runs.
+    pub fn asking(folder: PathBuf, run: Run) -> Shown {
+        Shown { run: Some(run), ..Shown::within(folder) }
     }
 
     /// The file with the vocabulary of the model that a server has in `model_path`: asked for, if it is not here yet, and
@@ -94,14 +113,18 @@ impl Shown {
         if file.is_file() {
             return Some(file);
         }
-        let outcome = self.asked(upstream, model, &file);
+        let outcome = self.asked(upstream, model, &file)?;
         let kept = tokio::time::timeout(patience, outcome).await == Ok(Outcome::Kept);
         (kept && file.is_file()).then_some(file)
     }
 
-    /// As [`Shown::file`], where it is here already. Asks nothing.
-    pub fn known(&self, upstream: &Upstream, model_path: &str) -> Option<PathBuf> {
-        self.place(upstream, model_path).filter(|file| file.is_file())
+    /// What is known of the vocabulary of the model that a server has in `model_path`; `None` where none can be told. Asks
+    /// nothing.
+    pub fn known(&self, upstream: &Upstream, model_path: &str) -> Option<Told> {
+        let file = self.place(upstream, model_path)?;
+        let asked = self.asked.lock();
+        let outcome = asked.get(&file.display().to_string()).and_then(|asked| asked.outcome.peek());
+        Some(Told { is_here: file.is_file(), is_refused: outcome == Some(&Outcome::Refused) })
     }
 
     /// Deletes a file that turned out broken, so that it is asked for again, if it is one of these.
@@ -118,7 +141,8 @@ impl Shown {
         Some(folder.join(format!("{}.gguf", digest(model_path)?)))
     }
 
-    fn asked(&self, upstream: &Arc<Upstream>, model: &str, file: &Path) -> Shared<BoxFuture<'static, Outcome>> {
+    fn asked(&self, upstream: &Arc<Upstream>, model: &str, file: &Path) -> Option<Shared<BoxFuture<'static, Outcome>>> {
+        let run = self.run.as_ref()?;
         let key = file.display().to_string();
         let mut asked = self.asked.lock();
         let before = asked.get(&key);
@@ -128,13 +152,16 @@ impl Shown {
             Some(Outcome::Failed) => before.at.elapsed() >= AGAIN,
         });
         if let Some(before) = before.filter(|_| !again) {
-            return before.outcome.clone();
+            return Some(before.outcome.clone());
         }
         let times = 1 + before.filter(|b| b.outcome.peek() == Some(&Outcome::Kept)).map_or(0, |b| b.times);
-        let task = tokio::spawn(ask(Arc::clone(upstream), model.to_owned(), file.to_owned()));
-        let outcome = task.map(|done| done.unwrap_or(Outcome::Failed)).boxed().shared();
+        let (tell, told) = tokio::sync::oneshot::channel();
+        let question = ask(Arc::clone(upstream), model.to_owned(), file.to_owned());
+        run(question.map(|outcome| _ = tell.send(outcome)).boxed());
+        // One that shutdown ends tells nothing.
+        let outcome = told.map(|outcome| outcome.unwrap_or(Outcome::Failed)).boxed().shared();
         asked.insert(key, Asked { outcome: outcome.clone(), at: Instant::now(), times });
-        outcome
+        Some(outcome)
     }
 }
 
