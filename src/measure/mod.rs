@@ -142,9 +142,10 @@ pub struct Measure {
 }
 
 impl Measure {
-    /// Nothing is known yet; `machine` is where models are fitted, and `shown` has the vocabularies that servers tell.
-    pub fn on(machine: afford::Machine, shown: shown::Shown) -> Measure {
-        Measure { windows: window::Windows::on(machine), counters: own::Counters::with(shown), ..Measure::default() }
+    /// Nothing is known yet; `machine` is where models are fitted, and has what servers tell of models that are not here.
+    pub fn on(machine: afford::Machine) -> Measure {
+        let counters = own::Counters::with(machine.shown());
+        Measure { windows: window::Windows::on(machine), counters, ..Measure::default() }
     }
 
     /// The facts of a request with estimated costs: everything but window and reserve.

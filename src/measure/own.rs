@@ -66,7 +66,7 @@ pub struct Counters {
     /// The one to use whatever a server says: a file named on the command line.
     named: OnceLock<Arc<Model>>,
     /// Of models whose files are not here.
-    shown: Shown,
+    shown: Arc<Shown>,
 }
 
 /// A model as one server renders it.
@@ -113,13 +113,13 @@ struct Pending {
 impl Default for Counters {
     fn default() -> Self {
         let models = Mutex::new(LruCache::new(NonZeroUsize::new(KEPT).expect("not zero")));
-        Counters { models, named: OnceLock::new(), shown: Shown::default() }
+        Counters { models, named: OnceLock::new(), shown: Arc::default() }
     }
 }
 
 impl Counters {
     /// Takes the vocabularies that servers tell from there, too.
-    pub fn with(shown: Shown) -> Counters {
+    pub fn with(shown: Arc<Shown>) -> Counters {
         Counters { shown, ..Counters::default() }
     }
 
@@ -138,7 +138,7 @@ impl Counters {
     /// that, no longer than `patience` is waited. The first call for a file reads it, and others wait for that.
     pub async fn of(
         &self,
-        upstream: &Arc<Upstream>,
+        upstream: &Upstream,
         model: &str,
         window: &Window,
         patience: Duration,

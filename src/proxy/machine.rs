@@ -3,20 +3,26 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use tracing::{debug, warn};
 
+use super::background::Tasks;
 use super::save::now_ms;
 use super::{App, Error, start};
 use crate::config::{Config, NumCtx};
 use crate::measure::Counting;
 use crate::measure::afford::report::{Report, Wish};
-use crate::measure::afford::{Afforded, Machine, Served};
+use crate::measure::afford::{Afforded, Machine};
 use crate::measure::own::Counters;
+use crate::measure::shown::{self, Shown};
 use crate::measure::window::{Change, Window};
 use crate::store::{Batch, Event};
 use crate::upstream::{Loaded, ModelInfo, Upstream};
+
+/// The folder in the data directory of what servers tell of models that are not here.
+pub(super) const VOCABULARIES: &str = "vocabularies";
 
 impl App {
     /// The window of a model now. That it changed is logged, and is an event.
@@ -100,7 +106,7 @@ impl Seen {
     pub(super) async fn of(machine: &Machine, counters: &Counters, upstream: &Upstream, model: &ModelInfo) -> Seen {
         match upstream.loaded(&model.id).await {
             Ok(loaded) => {
-                let afforded = machine.afford(upstream, &model.id, &loaded).await;
+                let afforded = machine.afford(upstream, &model.id, &loaded, Duration::ZERO).await;
                 let counting = counters.counting(upstream, loaded.model_path.as_deref());
                 Seen { loaded: Some(loaded), afforded, counting }
             }
@@ -159,7 +165,8 @@ impl Seen {
 /// # Errors
 /// When there is no such model, or what there is of it cannot be read.
 pub async fn fit(config: &Config, name: &str, wish: &Wish) -> Result<Report, Error> {
-    let machine = Machine::of(config);
+    let tasks = Tasks::default();
+    let machine = Machine::of(config, asking(config, &tasks));
     let path = Path::new(name);
     let bad = |why: String| Error::client(422, "cannot_fit", why, "");
     if path.is_file() {
@@ -205,8 +212,11 @@ async fn served(
         Ok(loaded) => loaded,
         Err(e) => return Some(Err(e.to_string())),
     };
-    let served = Served::by(upstream, &model.id, &loaded).await;
-    let machine = machine.clone();
-    let looked = tokio::task::spawn_blocking(move || machine.served(&served)).await;
-    Some(looked.unwrap_or_else(|e| Err(e.to_string())))
+    Some(machine.served(upstream, &model.id, &loaded, shown::QUESTION_WAITS).await)
+}
+
+/// What servers tell of models that are not here, asked for by these tasks.
+pub(super) fn asking(config: &Config, tasks: &Tasks) -> Shown {
+    let behind = tasks.clone();
+    Shown::asking(config.data_dir.join(VOCABULARIES), Box::new(move |task| behind.spawn(task)))
 }

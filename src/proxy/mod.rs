@@ -50,7 +50,6 @@ use crate::config::{Config, Resolved};
 use crate::conversation::wire::openai_chat;
 use crate::measure::Measure;
 use crate::measure::afford::Machine;
-use crate::measure::shown::Shown;
 use crate::plan::emergency::Refusal;
 use crate::store::Store;
 use crate::upstream::{ChatOptions, Reply, Upstream, overflow};
@@ -58,9 +57,6 @@ use crate::usage::Metrics;
 use background::Tasks;
 use live::Lives;
 use prepare::{Attempt, Prepared};
-
-/// The folder in the data directory of vocabularies that servers told.
-const VOCABULARIES: &str = "vocabularies";
 
 /// A reply that is not streamed is read whole before it is passed on, up to this size; a larger one is relayed as it
 /// comes.
@@ -93,9 +89,7 @@ impl App {
     /// Puts the parts together. Nothing is sent yet.
     pub fn new(config: Config, store: Store, upstreams: Vec<Arc<Upstream>>) -> App {
         let tasks = Tasks::default();
-        let behind = tasks.clone();
-        let shown = Shown::asking(config.data_dir.join(VOCABULARIES), Box::new(move |task| behind.spawn(task)));
-        let measure = Measure::on(Machine::of(&config), shown);
+        let measure = Measure::on(Machine::of(&config, machine::asking(&config, &tasks)));
         App {
             config,
             store,

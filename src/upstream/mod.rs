@@ -300,14 +300,16 @@ impl Upstream {
         self.noting(result)
     }
 
-    /// All that the server says of a model's file, vocabulary included, to be read with [`Described::read`]. Only Ollama can
-    /// be asked. Never loads a model.
-    pub async fn describe(&self, model: &str) -> Result<Bytes, Error> {
-        let result = match self.known().await? {
-            Kind::Ollama => ollama::describe(&self.link, model).await,
-            _ => Err(self.link.protocol("cannot describe a model's file")),
-        };
-        self.noting(result)
+    /// All that the server says of a model's file, vocabulary included, to be read with [`Described::read`]: asked once the
+    /// future runs. Only Ollama can be asked. Never loads a model.
+    pub fn describe(&self, model: &str) -> impl Future<Output = Result<Bytes, Error>> + Send + 'static + use<> {
+        let (link, kind, model) = (self.link.clone(), self.kind(), model.to_owned());
+        async move {
+            match kind {
+                Some(Kind::Ollama) => ollama::describe(&link, &model).await,
+                _ => Err(link.protocol("cannot describe a model's file")),
+            }
+        }
     }
 
     /// Has the model loaded, with this window if one is given, so that [`Upstream::loaded`] is exact. Only Ollama is

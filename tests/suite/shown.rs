@@ -5,10 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::{Value, json};
+use windowsill::gguf::{self, Gguf};
 
+use crate::config::root;
+use crate::fit::memory;
 use crate::support::chat::chat;
 use crate::support::fake::{Fake, Gate, Kind, Play, Seen, whole};
-use crate::support::proxy::{TestProxy, cli};
+use crate::support::proxy::{TestProxy, cli, cli_on_machine};
 
 const TOLD: &str = "counted with the vocabulary that Ollama's /api/show gives";
 const UNCHECKED: &str =
@@ -270,4 +273,52 @@ fn what_is_here_or_at_nobodys_is_not_asked_for() {
     let proxy = TestProxy::with(&elsewhere(&cloud), "");
     assert!(source(&proxy, 10).starts_with(ESTIMATED));
     assert_eq!(asked(&cloud), 0);
+}
+
+/// What Ollama says of a header that is at hand.
+fn of_header(file: &Path) -> Value {
+    let header = Gguf::open(file).unwrap();
+    let mut told = described('c', &["\u{2581}word"]);
+    for (key, value) in &header.metadata {
+        told["model_info"][key] = match value {
+            gguf::Value::Unsigned(n) => json!(n),
+            gguf::Value::Float(n) => json!(*n as f32),
+            gguf::Value::Text(text) if key == "general.architecture" => json!(text),
+            _ => continue,
+        };
+    }
+    let tensor =
+        |t: &gguf::Tensor| json!({"name": t.name, "type": t.kind.unwrap().name.to_uppercase(), "shape": t.dims});
+    told["tensors"] = header.tensors.iter().map(tensor).collect();
+    told
+}
+
+#[test]
+fn what_a_context_costs_is_told_of_a_model_in_a_container() {
+    let file = root().join("tests/data/llama-3.1-8b.gguf");
+    let fake = telling(&of_header(&file));
+    let dir = Arc::new(tempfile::tempdir().unwrap());
+    memory(dir.path(), 16 << 30);
+    let proxy = TestProxy::on_machine(Arc::clone(&dir), &[fake.url()], "[window]\nnum_ctx = 'fit'\n");
+    let affordable = || proxy.get("/windowsill/models").json()["models"][0]["affordable"]["num_ctx"].as_u64();
+    assert_eq!((affordable(), asked(&fake)), (None, 0), "looking at a list asks nothing");
+    let answer = proxy.chat(&chat().user("Hello!")).ok();
+    let window = answer.header("x-windowsill-window-source").unwrap().to_owned();
+    assert!(window.starts_with("fit: "), "{window}");
+    let models = proxy.get("/windowsill/models").json();
+    let notes = models["models"][0]["memory"]["notes"].to_string();
+    assert!(affordable().is_some() && notes.contains("its header is what Ollama's /api/show tells"), "{models}");
+    assert_eq!(asked(&fake), 1, "vocabulary and header come with one answer");
+
+    let fit = |name: &str| -> Value {
+        let out = cli_on_machine(dir.path(), &["fit", name, "--parallel", "1", "--json"]);
+        serde_json::from_slice(&out.stdout).unwrap_or_else(|e| panic!("{e}: {}", String::from_utf8_lossy(&out.stderr)))
+    };
+    let (told, own) = (fit(crate::support::MODEL), fit(file.to_str().unwrap()));
+    for (told, own) in told["rows"].as_array().unwrap().iter().zip(own["rows"].as_array().unwrap()) {
+        for part in ["n_ctx", "weights_bytes", "kv_bytes", "state_bytes"] {
+            assert_eq!(told[part], own[part], "{part}");
+        }
+    }
+    assert_eq!((told["rows"].as_array().unwrap().len() > 3, asked(&fake)), (true, 1));
 }

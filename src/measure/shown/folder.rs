@@ -7,11 +7,14 @@ use std::time::{Duration, SystemTime};
 
 use tempfile::NamedTempFile;
 
-/// Files kept.
-const MOST_FILES: usize = 16;
+/// Files kept: a vocabulary and a header of 16 models.
+const MOST_FILES: usize = 32;
 
 /// Bytes kept: sixteen of the largest vocabularies that are known.
 const MOST_BYTES: u64 = 256 << 20;
+
+/// How the names of drafts begin.
+const DRAFT: &str = ".draft";
 
 /// A draft that is older than this was left by a process that ended.
 const LEFT: Duration = Duration::from_secs(3600);
@@ -36,7 +39,7 @@ pub(super) struct Draft {
 impl Draft {
     /// Writes the draft of a file beside it.
     pub(super) fn write(file: &Path, bytes: &[u8]) -> io::Result<Draft> {
-        let mut inner = NamedTempFile::new_in(parent(file)?)?;
+        let mut inner = tempfile::Builder::new().prefix(DRAFT).tempfile_in(parent(file)?)?;
         inner.write_all(bytes)?;
         inner.flush()?;
         Ok(Draft { inner, file: file.to_owned() })
@@ -64,7 +67,8 @@ fn tidy(newest: &Path, now: SystemTime) -> io::Result<()> {
     for entry in fs::read_dir(parent(newest)?)?.flatten() {
         let (path, Ok(meta)) = (entry.path(), entry.metadata()) else { continue };
         let at = meta.modified().unwrap_or(now);
-        if path.extension().is_some_and(|e| e == "gguf") {
+        let is_draft = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(DRAFT));
+        if !is_draft {
             files.push((path != newest, std::cmp::Reverse(at), meta.len(), path));
         } else if now.duration_since(at).is_ok_and(|age| age > LEFT) {
             let _ = fs::remove_file(path);
@@ -100,11 +104,11 @@ mod tests {
         }
         assert!(!name(2).exists() && name(3).exists() && name(MOST_FILES + 2).exists());
         // A draft that was left, and one that is being written.
-        fs::write(folder.join("left"), "").unwrap();
+        fs::write(folder.join(".draft-left"), "").unwrap();
         tidy(&name(3), SystemTime::now()).unwrap();
-        assert!(folder.join("left").exists());
+        assert!(folder.join(".draft-left").exists());
         tidy(&name(3), SystemTime::now() + 2 * LEFT).unwrap();
-        assert!(!folder.join("left").exists() && name(3).exists());
+        assert!(!folder.join(".draft-left").exists() && name(3).exists());
     }
 
     #[test]

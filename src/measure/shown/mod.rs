@@ -1,15 +1,16 @@
 //! Vocabularies of models whose files are not here: an Ollama on another machine or in a container tells them by
 //! `/api/show`. Each is asked for once, behind the request that needs it first, and kept as a GGUF file under the digest of
-//! the model's own, so that a restart asks nothing and a model that is replaced is asked for anew.
+//! the model's own, so that a restart asks nothing and a model that is replaced is asked for anew. Beside it the rest of the
+//! header is kept, by which the memory of a context is reckoned.
 
 mod folder;
+mod header;
 #[cfg(test)]
 mod tests;
 mod vocabulary;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -19,7 +20,7 @@ use parking_lot::Mutex;
 use tracing::{info, warn};
 
 use crate::engine::{BUILT, Vocabulary};
-use crate::upstream::{Described, Kind, Upstream};
+use crate::upstream::{Described, Error, Kind, Upstream};
 
 /// How prompts are laid out where the server renders by a Go template, which is not read here: the vocabulary's own token
 /// for the end of a turn around each message, and tools and calls as JSON. What the server makes of them differs by so much
@@ -45,6 +46,9 @@ pub const QUESTION_WAITS: Duration = Duration::from_secs(130);
 
 /// A server that could not be asked is asked again after this.
 const AGAIN: Duration = Duration::from_secs(60);
+
+/// How headers are told from vocabularies, by their names.
+const HEADER: &str = "header";
 
 /// How often one file is asked for while this process runs, if it does not stay there or turns out broken.
 const MOST_TIMES: u32 = 2;
@@ -104,12 +108,12 @@ impl Shown {
     /// waited for this long.
     pub async fn file(
         &self,
-        upstream: &Arc<Upstream>,
+        upstream: &Upstream,
         model: &str,
         model_path: &str,
         patience: Duration,
     ) -> Option<PathBuf> {
-        let file = self.place(upstream, model_path)?;
+        let file = self.place(upstream, model_path).filter(|_| BUILT)?;
         if file.is_file() {
             return Some(file);
         }
@@ -118,10 +122,29 @@ impl Shown {
         (kept && file.is_file()).then_some(file)
     }
 
+    /// The file with the header of such a model, but for its vocabulary, as [`Shown::file`]. Without patience, only one that
+    /// is here: nothing is asked.
+    pub async fn header(
+        &self,
+        upstream: &Upstream,
+        model: &str,
+        model_path: &str,
+        patience: Duration,
+    ) -> Option<PathBuf> {
+        let vocabulary = self.place(upstream, model_path)?;
+        let header = vocabulary.with_extension(HEADER);
+        if !header.is_file() && !patience.is_zero() {
+            let outcome = self.asked(upstream, model, &vocabulary)?;
+            // One may be there for a model whose vocabulary is of no use.
+            let _ = tokio::time::timeout(patience, outcome).await;
+        }
+        header.is_file().then_some(header)
+    }
+
     /// What is known of the vocabulary of the model that a server has in `model_path`; `None` where none can be told. Asks
     /// nothing.
     pub fn known(&self, upstream: &Upstream, model_path: &str) -> Option<Told> {
-        let file = self.place(upstream, model_path)?;
+        let file = self.place(upstream, model_path).filter(|_| BUILT)?;
         let asked = self.asked.lock();
         let outcome = asked.get(&file.display().to_string()).and_then(|asked| asked.outcome.peek());
         Some(Told { is_here: file.is_file(), is_refused: outcome == Some(&Outcome::Refused) })
@@ -136,12 +159,11 @@ impl Shown {
 
     /// Where the vocabulary of a model is or would be kept.
     fn place(&self, upstream: &Upstream, model_path: &str) -> Option<PathBuf> {
-        let told = BUILT && upstream.kind() == Some(Kind::Ollama);
-        let folder = self.folder.as_ref().filter(|_| told)?;
+        let folder = self.folder.as_ref().filter(|_| upstream.kind() == Some(Kind::Ollama))?;
         Some(folder.join(format!("{}.gguf", digest(model_path)?)))
     }
 
-    fn asked(&self, upstream: &Arc<Upstream>, model: &str, file: &Path) -> Option<Shared<BoxFuture<'static, Outcome>>> {
+    fn asked(&self, upstream: &Upstream, model: &str, file: &Path) -> Option<Shared<BoxFuture<'static, Outcome>>> {
         let run = self.run.as_ref()?;
         let key = file.display().to_string();
         let mut asked = self.asked.lock();
@@ -156,7 +178,8 @@ impl Shown {
         }
         let times = 1 + before.filter(|b| b.outcome.peek() == Some(&Outcome::Kept)).map_or(0, |b| b.times);
         let (tell, told) = tokio::sync::oneshot::channel();
-        let question = ask(Arc::clone(upstream), model.to_owned(), file.to_owned());
+        let answer = upstream.describe(model).boxed();
+        let question = ask(answer, upstream.name().to_owned(), model.to_owned(), file.to_owned());
         run(question.map(|outcome| _ = tell.send(outcome)).boxed());
         // One that shutdown ends tells nothing.
         let outcome = told.map(|outcome| outcome.unwrap_or(Outcome::Failed)).boxed().shared();
@@ -172,18 +195,22 @@ fn digest(model_path: &str) -> Option<&str> {
     (hex.len() == 64 && hex.bytes().all(|b| b.is_ascii_hexdigit())).then_some(name)
 }
 
-async fn ask(upstream: Arc<Upstream>, model: String, file: PathBuf) -> Outcome {
-    let name = upstream.name();
+async fn ask(
+    answer: BoxFuture<'static, Result<Bytes, Error>>,
+    upstream: String,
+    model: String,
+    file: PathBuf,
+) -> Outcome {
     let unless = "prompts are estimated";
     if let Err(e) = folder::make(&file) {
-        warn!(upstream = name, model, file = %file.display(), error = %e, "there is no room for the model's vocabulary; {unless}");
+        warn!(upstream, model, file = %file.display(), error = %e, "there is no room for the model's vocabulary; {unless}");
         return Outcome::Refused;
     }
     let began = Instant::now();
-    let answer = match upstream.describe(&model).await {
+    let answer = match answer.await {
         Ok(answer) => answer,
         Err(e) => {
-            warn!(upstream = name, model, error = %e, "the model's vocabulary cannot be asked for now; {unless}");
+            warn!(upstream, model, error = %e, "the model's vocabulary cannot be asked for now; {unless}");
             return Outcome::Failed;
         }
     };
@@ -192,20 +219,27 @@ async fn ask(upstream: Arc<Upstream>, model: String, file: PathBuf) -> Outcome {
     match kept {
         Ok(Ok(())) => {
             let ms = began.elapsed().as_millis();
-            info!(upstream = name, model, bytes, ms, "/api/show gave the model's vocabulary");
+            info!(upstream, model, bytes, ms, "/api/show gave the model's vocabulary");
             Outcome::Kept
         }
         Ok(Err(why)) => {
-            warn!(upstream = name, model, why, "the model's vocabulary cannot be had; {unless}");
+            warn!(upstream, model, why, "the model's vocabulary cannot be had; {unless}");
             Outcome::Refused
         }
         Err(_) => Outcome::Refused,
     }
 }
 
-/// Writes the file that an answer makes, if it makes one that can be used.
+/// Writes the files that an answer makes: the header, and the vocabulary if it can be used.
 fn keep(answer: &Bytes, file: &Path) -> Result<(), String> {
     let described = Described::read(answer).map_err(|e| format!("/api/show gives no JSON that can be read: {e}"))?;
+    if let Some(bytes) = header::file(&described) {
+        let written = folder::Draft::write(&file.with_extension(HEADER), &bytes).and_then(folder::Draft::keep);
+        written.map_err(|e| format!("{}: {e}", file.display()))?;
+    }
+    if !BUILT {
+        return Err("this build counts with no vocabulary".to_owned());
+    }
     // Ollama has names of its own for some architectures, and a newer one has some that are not known here; of these, a
     // vocabulary depends on none.
     let mut why = String::new();

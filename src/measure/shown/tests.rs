@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 use super::*;
 use crate::conversation::template::{Options, Template};
 use crate::gguf::{self, Gguf};
+use crate::measure::memory::{Model, Settings, cost};
 
 /// The name of a blob.
 pub(super) fn blob(digit: char) -> String {
@@ -24,7 +25,13 @@ fn told(file: &Path) -> Value {
             info.insert(key.clone(), spelled(value));
         }
     }
-    json!({"modelfile": "", "template": "{{ .Prompt }}", "model_info": info, "tensors": []})
+    let tensor = |t: &gguf::Tensor| {
+        let dims = t.dims.iter().rposition(|n| *n != 1).map_or(1, |last| last + 1);
+        let kind = t.kind.map_or("?", |kind| kind.name).to_uppercase();
+        json!({"name": t.name, "type": kind, "shape": t.dims[..dims]})
+    };
+    let tensors: Vec<Value> = header.tensors.iter().map(tensor).collect();
+    json!({"modelfile": "", "template": "{{ .Prompt }}", "model_info": info, "tensors": tensors})
 }
 
 fn spelled(value: &gguf::Value) -> Value {
@@ -57,6 +64,42 @@ fn a_told_vocabulary_gives_the_tokens_of_its_file() {
         }
         assert_eq!((told.bos(), told.eos(), told.enders()), (own.bos(), own.eos(), own.enders()), "{name}");
     }
+}
+
+/// As Go prints them, floats without a fraction are whole numbers.
+fn without_fractions(value: &mut Value) {
+    match value {
+        Value::Array(all) => all.iter_mut().for_each(without_fractions),
+        Value::Object(all) => all.values_mut().for_each(without_fractions),
+        Value::Number(n) => {
+            if let Some(whole) = n.as_f64().filter(|f| n.is_f64() && f.fract() == 0.0) {
+                *value = json!(whole as i64);
+            }
+        }
+        _ => {}
+    }
+}
+
+#[test]
+fn a_told_header_costs_what_its_file_costs() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/memory/headers");
+    let mut models = 0;
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let file = entry.unwrap().path();
+        let mut told = told(&file);
+        without_fractions(&mut told);
+        let answer = told.to_string();
+        let bytes = header::file(&Described::read(answer.as_bytes()).unwrap()).unwrap();
+        let told = Model::of(&Gguf::read(std::io::Cursor::new(bytes)).unwrap()).unwrap();
+        let own = Model::of(&Gguf::open(&file).unwrap()).unwrap();
+        assert_eq!((told.trained, told.vocab), (own.trained, own.vocab), "{}", file.display());
+        for n_ctx in [4096, 32_768] {
+            let settings = Settings::ollama(n_ctx, 1);
+            assert_eq!(cost(&told, &settings).unwrap(), cost(&own, &settings).unwrap(), "{}", file.display());
+        }
+        models += 1;
+    }
+    assert!(models > 3, "{models}");
 }
 
 /// A tiny SentencePiece vocabulary, as it is told.

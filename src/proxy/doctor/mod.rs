@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::machine::Seen;
+use super::machine::{Seen, VOCABULARIES};
 use super::start;
 use crate::config::{Config, Problem};
 use crate::measure::afford::Machine;
@@ -75,8 +75,8 @@ pub struct Diagnosis {
 
 /// Looks at everything. `problems` are those of a config that could not be used.
 pub async fn doctor(config: &Config, problems: &[Problem]) -> Diagnosis {
-    let machine = Machine::of(config);
-    let counters = Counters::with(Shown::within(config.data_dir.join(super::VOCABULARIES)));
+    let machine = Machine::of(config, Shown::within(config.data_dir.join(VOCABULARIES)));
+    let counters = Counters::with(machine.shown());
     let mut findings: Vec<Finding> = problems.iter().map(checks::of_config).collect();
     let (upstreams, _) = match start::find(config).await {
         Ok(found) => found,
