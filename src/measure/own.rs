@@ -147,12 +147,23 @@ impl Counters {
             return Some(Arc::clone(named));
         }
         let path = window.model_path.as_deref()?;
+        self.of_file(upstream, model, path, window.template.clone(), patience).await
+    }
+
+    /// As [`Counters::of`], for a file that a server says it has loaded and the template that it says it renders with.
+    pub async fn of_file(
+        &self,
+        upstream: &Upstream,
+        model: &str,
+        path: &str,
+        served: Option<Arc<str>>,
+        patience: Duration,
+    ) -> Option<Arc<Model>> {
         let (file, origin) = match here(upstream, path) {
             Some(file) => (file, Origin::File),
             None => (self.shown.file(upstream, model, path, patience).await?, Origin::Show),
         };
         let file = FileId::of(&file).ok()?;
-        let served = window.template.clone();
         let key = Key {
             file: file.clone(),
             template: served.as_deref().map(|t| Digest::of(t.as_bytes())),

@@ -14,7 +14,7 @@ use super::{App, Error, start};
 use crate::config::{Config, NumCtx};
 use crate::measure::Counting;
 use crate::measure::afford::report::{Report, Wish};
-use crate::measure::afford::{Afforded, Machine};
+use crate::measure::afford::{Afforded, Machine, UNSEEN};
 use crate::measure::own::Counters;
 use crate::measure::shown::{self, Shown};
 use crate::measure::window::{Change, Window};
@@ -177,7 +177,7 @@ pub async fn fit(config: &Config, name: &str, wish: &Wish) -> Result<Report, Err
     let mut trouble = Vec::new();
     let (upstreams, _) = start::find(config).await?;
     for upstream in upstreams {
-        match served(&machine, &upstream, name).await {
+        match served(&machine, &upstream, name, wish).await {
             Some(Ok(subject)) => return subject.with(wish).report(name, wish).map_err(bad),
             Some(Err(why)) => trouble.push(format!("{}: {why}", upstream.name())),
             None => {}
@@ -205,9 +205,13 @@ async fn served(
     machine: &Machine,
     upstream: &Arc<Upstream>,
     name: &str,
+    wish: &Wish,
 ) -> Option<Result<crate::measure::afford::Subject, String>> {
     let models = upstream.models().await.ok()?;
     let model = models.iter().find(|model| super::models::same_model(&model.id, name))?;
+    if !upstream.is_local() && wish.memory.is_none() {
+        return Some(Err(format!("{UNSEEN}: name it with --memory")));
+    }
     let loaded = match upstream.loaded(&model.id).await {
         Ok(loaded) => loaded,
         Err(e) => return Some(Err(e.to_string())),

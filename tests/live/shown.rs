@@ -111,5 +111,5 @@ fn prompts_for_a_model_elsewhere_are_counted_as_its_server_counts_them() {
     let models: Value = http::get(&format!("{}/windowsill/models", windowsill.url())).json();
     assert_eq!(models["models"][0]["counted_with"], "the vocabulary that Ollama's /api/show gives", "{models}");
     let kept = std::fs::read_dir(windowsill.data().join("vocabularies")).unwrap().count();
-    assert_eq!(kept, 1);
+    assert_eq!(kept, 2, "a vocabulary and a header");
 }

@@ -56,4 +56,9 @@ fn a_server_that_counts_otherwise_is_believed_and_it_is_told_once() {
     assert!(data["server_tokens"].as_u64().is_some_and(|n| n > 0 && n != data["own_tokens"]), "{data}");
     let models = proxy.get("/windowsill/models").json();
     assert_eq!(models["models"][0]["count_mismatch"]["server_tokens"], data["server_tokens"], "{models}");
+    let out = proxy.cli(&["doctor", "--json"]);
+    let found: Value = serde_json::from_slice(&out.stdout).unwrap();
+    let differs = |p: &&Value| p["message"].as_str().is_some_and(|m| m.contains("the same request has"));
+    let problem = found["problems"].as_array().into_iter().flatten().find(differs);
+    assert!(problem.is_some_and(|p| p["severity"] == "warning" && p["fix"].is_string()), "{found}");
 }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use super::hardware::room::{Room, Taken, room};
+use super::hardware::room::{DeviceRoom, Room, Taken, room};
 use super::hardware::{self, GpuMemory, Hardware, Nvml, Place};
 use super::memory::{GpuLayers, Model};
 use super::model_file::{self, ModelFile};
@@ -35,6 +35,12 @@ const NVML_HOLDS: Duration = Duration::from_secs(1);
 /// How long the decision on a window waits for what Ollama tells of a file that is not here: loading the model takes longer,
 /// and the decision stands.
 pub const DECISION_WAITS: Duration = Duration::from_secs(10);
+
+/// Why there is no figure for the memory of another machine.
+pub const UNSEEN: &str = "the server runs on another machine, whose memory cannot be seen from here";
+
+/// Where a header comes from that is not the file's.
+const TOLD: &str = "the model's file is not here: its header is what Ollama's /api/show tells";
 
 /// Models whose headers are kept.
 const KEPT: usize = 16;
@@ -176,10 +182,14 @@ impl Machine {
         loaded: &Loaded,
         patience: Duration,
     ) -> Result<Afforded, String> {
+        if !upstream.is_local() {
+            return Err(UNSEEN.to_owned());
+        }
         self.looked_at(upstream, name, loaded, patience, |subject| subject.afforded()).await
     }
 
-    /// A served model as it is and would be set up.
+    /// A served model as it is and would be set up. One of another machine is by the header that its server tells and by
+    /// defaults, without room: that is to be given.
     ///
     /// # Errors
     /// As [`Machine::afford`].
@@ -210,7 +220,7 @@ impl Machine {
             }
         };
         let from_file = looked(served.clone()).await;
-        let Some(path) = loaded.model_path.as_deref().filter(|_| from_file.is_err() && served.local) else {
+        let Some(path) = loaded.model_path.as_deref().filter(|_| from_file.is_err()) else {
             return from_file;
         };
         served.told = self.inner.shown.header(upstream, name, path, patience).await;
@@ -288,7 +298,7 @@ impl Subject {
 impl Inner {
     fn subject(&self, served: &Served) -> Result<Subject, String> {
         if !served.local {
-            return Err("the server runs on another machine, whose memory cannot be seen from here".into());
+            return self.elsewhere(served);
         }
         let ollama = served.kind == Some(Kind::Ollama);
         let (environment, from) = if ollama { self.environment(served.port) } else { Default::default() };
@@ -296,7 +306,7 @@ impl Inner {
         let own = model_file::of_served(served.loaded.model_path.as_deref(), &served.name, &folders);
         let told = served.told.as_deref().filter(|_| own.is_err());
         let file = match told {
-            Some(told) => model_file::at(told, "Ollama's /api/show tells its header")?,
+            Some(told) => model_file::at(told, TOLD)?,
             None => own?,
         };
         let model = self.model(&file)?;
@@ -311,7 +321,7 @@ impl Inner {
             Setup::llama_server(process.as_ref(), &served.loaded, has_gpu(&hardware))
         };
         if told.is_some() {
-            setup.notes.push("the model's file is not here: its header is what Ollama's /api/show tells".into());
+            setup.notes.push(TOLD.into());
         }
         let taken = taken(&hardware, process.as_ref(), served.loaded.held, &model);
         let others = served.loaded.others;
@@ -323,6 +333,18 @@ impl Inner {
         let alone = (ollama && others.total > 0).then(|| room(&hardware, without_others, self.headroom));
         let room = room(&hardware, taken, self.headroom);
         Ok(Subject { model, file, setup, room, alone, program: self.config.program.clone() })
+    }
+
+    /// A model of another machine's Ollama, all of it on a GPU unless told otherwise.
+    fn elsewhere(&self, served: &Served) -> Result<Subject, String> {
+        let file = model_file::at(served.told.as_deref().ok_or(UNSEEN)?, TOLD)?;
+        let model = self.model(&file)?;
+        let runs = Runs::of(None, served.version.as_deref());
+        let mut setup = Setup::ollama(&BTreeMap::new(), "Ollama's defaults", &model, runs, true);
+        setup.notes.push(TOLD.into());
+        let devices = vec![DeviceRoom { name: "GPU".into(), bytes: 0 }];
+        let room = Room { devices, host: 0, unified: false, because: vec![UNSEEN.into()] };
+        Ok(Subject { model, file, setup, room, alone: None, program: self.config.program.clone() })
     }
 
     /// What this machine has, within the limits on a process.
@@ -406,5 +428,33 @@ pub fn gpu_layers(text: &str) -> Result<GpuLayers, String> {
         "all" | "-1" => Ok(GpuLayers::All),
         "0" => Ok(GpuLayers::None),
         n => n.parse().map(GpuLayers::Last).map_err(|_| format!("`{n}` is neither \"all\" nor a number of layers")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::report::Wish;
+    use super::*;
+
+    #[test]
+    fn a_model_elsewhere_is_reckoned_with_the_memory_that_is_named() {
+        let header = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/llama-3.1-8b.gguf");
+        let served = Served {
+            name: "m".into(),
+            kind: Some(Kind::Ollama),
+            port: 11434,
+            local: false,
+            version: None,
+            loaded: Loaded::default(),
+            told: None,
+        };
+        let inner = Inner::default();
+        assert_eq!(inner.subject(&served).unwrap_err(), UNSEEN);
+        let subject = inner.subject(&Served { told: Some(header), ..served }).unwrap();
+        let wish = Wish { memory: Some(12 << 30), ..Wish::default() };
+        let report = subject.with(&wish).report("m", &wish).unwrap();
+        assert!(report.fits.gpu.is_some_and(|n| (16_384..131_072).contains(&n)), "{:?}", report.fits);
+        let page = report.text();
+        assert!(page.contains(TOLD) && page.contains("12.0 GiB were given"), "{page}");
     }
 }

@@ -95,6 +95,7 @@ pub async fn doctor(config: &Config, problems: &[Problem]) -> Diagnosis {
         for (model, seen, _) in &server.models {
             if let Some(seen) = seen {
                 checks::model(config, upstream, model, seen, &mut findings);
+                checks::count(&counters, upstream, model, seen, &mut findings).await;
             }
         }
         servers.push(server);
