@@ -209,8 +209,8 @@ async fn served(
 ) -> Option<Result<crate::measure::afford::Subject, String>> {
     let models = upstream.models().await.ok()?;
     let model = models.iter().find(|model| super::models::same_model(&model.id, name))?;
-    if !upstream.is_local() && wish.memory.is_none() {
-        return Some(Err(format!("{UNSEEN}: name it with --memory")));
+    if !upstream.is_local() && (wish.memory.is_none() || wish.gpu_layers.is_some()) {
+        return Some(Err(format!("{UNSEEN}: name all that the model may take with --memory, and no --gpu-layers")));
     }
     let loaded = match upstream.loaded(&model.id).await {
         Ok(loaded) => loaded,

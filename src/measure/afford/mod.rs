@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use super::hardware::room::{DeviceRoom, Room, Taken, room};
+use super::hardware::room::{Room, Taken, room};
 use super::hardware::{self, GpuMemory, Hardware, Nvml, Place};
 use super::memory::{GpuLayers, Model};
 use super::model_file::{self, ModelFile};
@@ -335,15 +335,14 @@ impl Inner {
         Ok(Subject { model, file, setup, room, alone, program: self.config.program.clone() })
     }
 
-    /// A model of another machine's Ollama, all of it on a GPU unless told otherwise.
+    /// A model of another machine's Ollama. What memory it may take is to be given, as a whole.
     fn elsewhere(&self, served: &Served) -> Result<Subject, String> {
         let file = model_file::at(served.told.as_deref().ok_or(UNSEEN)?, TOLD)?;
         let model = self.model(&file)?;
         let runs = Runs::of(None, served.version.as_deref());
         let mut setup = Setup::ollama(&BTreeMap::new(), "Ollama's defaults", &model, runs, true);
         setup.notes.push(TOLD.into());
-        let devices = vec![DeviceRoom { name: "GPU".into(), bytes: 0 }];
-        let room = Room { devices, host: 0, unified: false, because: vec![UNSEEN.into()] };
+        let room = Room { devices: Vec::new(), host: 0, unified: false, because: vec![UNSEEN.into()] };
         Ok(Subject { model, file, setup, room, alone: None, program: self.config.program.clone() })
     }
 
@@ -453,7 +452,7 @@ mod tests {
         let subject = inner.subject(&Served { told: Some(header), ..served }).unwrap();
         let wish = Wish { memory: Some(12 << 30), ..Wish::default() };
         let report = subject.with(&wish).report("m", &wish).unwrap();
-        assert!(report.fits.gpu.is_some_and(|n| (16_384..131_072).contains(&n)), "{:?}", report.fits);
+        assert!(report.fits.best.is_some_and(|n| (16_384..131_072).contains(&n)), "{:?}", report.fits);
         let page = report.text();
         assert!(page.contains(TOLD) && page.contains("12.0 GiB were given"), "{page}");
     }
