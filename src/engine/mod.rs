@@ -28,6 +28,9 @@ use std::time::SystemTime;
 
 pub use native::Vocabulary;
 
+/// Whether this binary can read vocabularies.
+pub const BUILT: bool = cfg!(feature = "engine");
+
 /// Why a vocabulary cannot be had from a file.
 #[derive(Debug, thiserror::Error)]
 pub enum VocabularyError {

@@ -1,7 +1,8 @@
 //! The header of a GGUF file: its metadata and its table of tensors. It never reads a weight, never allocates by what a
 //! file claims, and knows nothing of ours: any file gives a header or a clear [`Error`].
 //!
-//! Large arrays (a vocabulary) are kept only as their length, unless asked for with [`Options::keep`].
+//! Large arrays (a vocabulary) are kept only as their length, unless asked for with [`Options::keep`]. [`Writer`] makes
+//! headers.
 //!
 //! Format: ggml/docs/gguf.md of `ggml-org/ggml`; limits are stricter than ggml/src/gguf.cpp's.
 
@@ -9,6 +10,7 @@ mod error;
 mod kind;
 mod read;
 mod split;
+mod write;
 
 use std::collections::BTreeMap;
 use std::collections::HashSet;
@@ -19,6 +21,7 @@ use std::path::Path;
 pub use error::Error;
 pub use kind::Kind;
 use read::Cursor;
+pub use write::Writer;
 
 /// A header.
 #[derive(Debug, Clone, PartialEq)]

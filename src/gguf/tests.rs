@@ -8,38 +8,8 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Writes a header.
-#[derive(Default)]
-struct Writer {
-    keys: Vec<Vec<u8>>,
-    tensors: Vec<Vec<u8>>,
-}
-
 fn text(text: &str) -> Vec<u8> {
     [&(text.len() as u64).to_le_bytes()[..], text.as_bytes()].concat()
-}
-
-impl Writer {
-    fn key(mut self, key: &str, kind: u32, value: &[u8]) -> Writer {
-        self.keys.push([&text(key)[..], &kind.to_le_bytes(), value].concat());
-        self
-    }
-
-    fn number(self, key: &str, value: u32) -> Writer {
-        self.key(key, 4, &value.to_le_bytes())
-    }
-
-    fn tensor(mut self, name: &str, dims: &[u64], kind: u32) -> Writer {
-        let dims_bytes: Vec<u8> = dims.iter().flat_map(|dim| dim.to_le_bytes()).collect();
-        let count = (dims.len() as u32).to_le_bytes();
-        self.tensors.push([&text(name)[..], &count, &dims_bytes, &kind.to_le_bytes(), &0_u64.to_le_bytes()].concat());
-        self
-    }
-
-    fn bytes(&self) -> Vec<u8> {
-        let counts = [(self.tensors.len() as u64).to_le_bytes(), (self.keys.len() as u64).to_le_bytes()].concat();
-        [b"GGUF".as_slice(), &3_u32.to_le_bytes(), &counts, &self.keys.concat(), &self.tensors.concat()].concat()
-    }
 }
 
 fn read(bytes: &[u8]) -> Result<Gguf, Error> {
@@ -54,10 +24,10 @@ fn headers() -> PathBuf {
 fn a_header_gives_what_was_written() {
     let writer = Writer::default()
         .number("a.number", 7)
-        .key("a.text", 8, &text("hé"))
-        .key("a.flag", 7, &[1])
-        .key("a.signed", 5, &(-3_i32).to_le_bytes())
-        .key(
+        .entry("a.text", 8, &text("hé"))
+        .entry("a.flag", 7, &[1])
+        .entry("a.signed", 5, &(-3_i32).to_le_bytes())
+        .entry(
             "a.list",
             9,
             &[&4_u32.to_le_bytes()[..], &2_u64.to_le_bytes(), &5_u32.to_le_bytes(), &6_u32.to_le_bytes()].concat(),
@@ -94,11 +64,11 @@ fn broken_headers_say_what_and_where() {
         ("more keys than bytes", patched(16, &60_000_u64.to_le_bytes()), "60000 of them"),
         ("cut short", good[..good.len() - 1].to_vec(), "the file ends at byte"),
         ("long key", patched(24, &(1_u64 << 40).to_le_bytes()), "of 1099511627776 bytes"),
-        ("unknown value", Writer::default().key("a", 13, &[0; 8]).bytes(), "`a` has a value of type 13"),
-        ("nested", Writer::default().key("a", 9, &list(9, 1)).bytes(), "array of arrays"),
-        ("unknown list", Writer::default().key("a", 9, &list(99, 1)).bytes(), "array of type 99"),
-        ("long list", Writer::default().key("a", 9, &list(10, u64::MAX)).bytes(), "an array of 18446744073709551615"),
-        ("long texts", Writer::default().key("a", 9, &list(8, 1 << 60)).bytes(), "texts"),
+        ("unknown value", Writer::default().entry("a", 13, &[0; 8]).bytes(), "`a` has a value of type 13"),
+        ("nested", Writer::default().entry("a", 9, &list(9, 1)).bytes(), "array of arrays"),
+        ("unknown list", Writer::default().entry("a", 9, &list(99, 1)).bytes(), "array of type 99"),
+        ("long list", Writer::default().entry("a", 9, &list(10, u64::MAX)).bytes(), "an array of 18446744073709551615"),
+        ("long texts", Writer::default().entry("a", 9, &list(8, 1 << 60)).bytes(), "texts"),
         ("twice", Writer::default().number("a", 1).number("a", 2).bytes(), "the key `a` stands twice"),
         ("tensor twice", Writer::default().tensor("t", &[1], 0).tensor("t", &[1], 0).bytes(), "`t` stands twice"),
         ("dims", Writer::default().tensor("t", &[1; 5], 0).bytes(), "has 5 dimensions"),
@@ -145,7 +115,7 @@ fn a_large_vocabulary_is_passed_over_and_kept_only_if_asked_for() {
     let tokens: Vec<u8> = (0..128_000_u64).flat_map(|id| text(&format!("token{id}"))).collect();
     let list = [&8_u32.to_le_bytes()[..], &128_000_u64.to_le_bytes(), &tokens].concat();
     let scores = [&6_u32.to_le_bytes()[..], &1_000_000_u64.to_le_bytes(), &vec![0; 4_000_000]].concat();
-    let writer = Writer::default().key("tokenizer.ggml.tokens", 9, &list).key("tokenizer.ggml.scores", 9, &scores);
+    let writer = Writer::default().entry("tokenizer.ggml.tokens", 9, &list).entry("tokenizer.ggml.scores", 9, &scores);
     let bytes = writer.number("a", 1).bytes();
     let read = Cell::new(0);
     // Weights behind the header are never touched.
@@ -165,8 +135,8 @@ fn a_split_model_adds_up() {
     let folder = tempfile::tempdir().unwrap();
     let part = |number: u16, tensor: &str| {
         Writer::default()
-            .key("split.no", 2, &number.to_le_bytes())
-            .key("split.count", 2, &2_u16.to_le_bytes())
+            .entry("split.no", 2, &number.to_le_bytes())
+            .entry("split.count", 2, &2_u16.to_le_bytes())
             .number("split.tensors.count", 2)
             .tensor(tensor, &[32], 0)
             .bytes()

@@ -9,6 +9,7 @@ pub mod model_file;
 pub mod near;
 pub mod own;
 pub mod process;
+pub mod shown;
 pub mod spread;
 pub mod tokens;
 pub mod window;
@@ -27,16 +28,72 @@ pub struct Known {
     pub tokens: Tokens,
 }
 
+/// Where a model's vocabulary comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// The model's own file.
+    File,
+    /// What Ollama tells of a file that is not on this machine.
+    Show,
+}
+
+impl Origin {
+    /// In words.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Origin::File => "the model's own vocabulary",
+            Origin::Show => "the vocabulary that Ollama's /api/show gives",
+        }
+    }
+}
+
+/// How prompts of a model would be counted now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Counting {
+    /// With the model's vocabulary.
+    Own(Origin),
+    /// By an estimate, until its server has told the vocabulary, for which the first request asks.
+    Asks,
+    /// By its server.
+    Server,
+    /// By an estimate.
+    Estimate,
+}
+
+impl Counting {
+    /// In words.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Counting::Own(origin) => origin.as_str(),
+            Counting::Asks => {
+                "an estimate, until Ollama's /api/show gives the vocabulary, which the first request asks for"
+            }
+            Counting::Server => "the server's own count",
+            Counting::Estimate => "an estimate",
+        }
+    }
+
+    /// In a word, for tables.
+    pub fn word(self) -> &'static str {
+        match self {
+            Counting::Own(Origin::File) => "own file",
+            Counting::Own(Origin::Show) | Counting::Asks => "/api/show",
+            Counting::Server => "the server",
+            Counting::Estimate => "estimate",
+        }
+    }
+}
+
 /// How sure a count is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sureness {
     /// Counted by the server.
     Counted,
     /// Counted with the model's own vocabulary, and the server counts the same or its replies told the difference.
-    Own,
+    Own(Origin),
     /// Counted with the model's own vocabulary, but the server renders prompts in a way of its own, which no reply has
     /// told the size of yet: errs high.
-    OwnUnchecked,
+    OwnUnchecked(Origin),
     /// Estimated, and corrected by what the server reported.
     Calibrated,
     /// Estimated; nothing was reported yet.
@@ -46,16 +103,20 @@ pub enum Sureness {
 impl Sureness {
     /// Whether it is a count, not an estimate.
     pub fn is_exact(self) -> bool {
-        matches!(self, Sureness::Counted | Sureness::Own | Sureness::OwnUnchecked)
+        matches!(self, Sureness::Counted | Sureness::Own(_) | Sureness::OwnUnchecked(_))
     }
 
     /// As it stands in headers and events.
     pub fn as_str(self) -> &'static str {
         match self {
             Sureness::Counted => "counted by the server",
-            Sureness::Own => "counted with the model's own vocabulary",
-            Sureness::OwnUnchecked => {
+            Sureness::Own(Origin::File) => "counted with the model's own vocabulary",
+            Sureness::Own(Origin::Show) => "counted with the vocabulary that Ollama's /api/show gives",
+            Sureness::OwnUnchecked(Origin::File) => {
                 "counted with the model's own vocabulary, with an allowance for the server's template"
+            }
+            Sureness::OwnUnchecked(Origin::Show) => {
+                "counted with the vocabulary that Ollama's /api/show gives, with an allowance for the server's template"
             }
             Sureness::Calibrated => "estimated, calibrated",
             Sureness::Estimated => "estimated",
@@ -81,9 +142,10 @@ pub struct Measure {
 }
 
 impl Measure {
-    /// Nothing is known yet; `machine` is where models are fitted.
+    /// Nothing is known yet; `machine` is where models are fitted, and has what servers tell of models that are not here.
     pub fn on(machine: afford::Machine) -> Measure {
-        Measure { windows: window::Windows::on(machine), ..Measure::default() }
+        let counters = own::Counters::with(machine.shown());
+        Measure { windows: window::Windows::on(machine), counters, ..Measure::default() }
     }
 
     /// The facts of a request with estimated costs: everything but window and reserve.
@@ -133,7 +195,7 @@ impl Measure {
 /// The tokens to leave unused.
 pub fn slack(window: Tokens, sureness: Sureness) -> Tokens {
     match sureness {
-        Sureness::Counted | Sureness::Own | Sureness::OwnUnchecked => SLACK,
+        Sureness::Counted | Sureness::Own(_) | Sureness::OwnUnchecked(_) => SLACK,
         _ => SLACK + (f64::from(window) * ESTIMATE_SLACK) as Tokens,
     }
 }

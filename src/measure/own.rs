@@ -1,10 +1,12 @@
-//! The counters of the models in use: found by the file that the server says it has loaded, kept while that file stays as
-//! it is, checked against the server's own count where it has one, and corrected by its `usage` where it has none.
+//! The counters of the models in use: found by the file that the server says it has loaded, or by what it tells of a file
+//! that is not here, kept while that file stays as it is, checked against the server's own count where it has one, and
+//! corrected by its `usage` where it has none.
 
 use std::collections::VecDeque;
 use std::num::NonZeroUsize;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use bytes::Bytes;
 use lru::LruCache;
@@ -12,9 +14,10 @@ use parking_lot::Mutex;
 use tokio::sync::OnceCell;
 use tracing::{info, warn};
 
-use super::Sureness;
 use super::count::{CountError, Counted, Counter};
+use super::shown::{STAND_IN, Shown};
 use super::window::Window;
+use super::{Counting, Origin, Sureness};
 use crate::conversation::{Conversation, Digest, Tokens};
 use crate::engine::FileId;
 use crate::upstream::Upstream;
@@ -38,8 +41,8 @@ const UNKNOWN_WHOLE: f64 = 48.0;
 pub struct Exact {
     /// Prompt tokens.
     pub tokens: Tokens,
-    /// Counted with the model's own vocabulary, and not by the server.
-    pub own: bool,
+    /// The vocabulary it was counted with; `None` where the server counted.
+    pub own: Option<Origin>,
     /// The server counts the same, or its replies have told the difference.
     pub sure: bool,
 }
@@ -48,9 +51,9 @@ impl Exact {
     /// As a word.
     pub fn sureness(self) -> Sureness {
         match (self.own, self.sure) {
-            (false, _) => Sureness::Counted,
-            (true, true) => Sureness::Own,
-            (true, false) => Sureness::OwnUnchecked,
+            (None, _) => Sureness::Counted,
+            (Some(origin), true) => Sureness::Own(origin),
+            (Some(origin), false) => Sureness::OwnUnchecked(origin),
         }
     }
 }
@@ -62,6 +65,8 @@ pub struct Counters {
     models: Mutex<LruCache<Key, Loading>>,
     /// The one to use whatever a server says: a file named on the command line.
     named: OnceLock<Arc<Model>>,
+    /// Of models whose files are not here.
+    shown: Arc<Shown>,
 }
 
 /// A model as one server renders it.
@@ -76,6 +81,7 @@ struct Key {
 #[derive(Debug)]
 pub struct Model {
     counter: Arc<Counter>,
+    origin: Origin,
     state: Mutex<State>,
 }
 
@@ -107,11 +113,16 @@ struct Pending {
 impl Default for Counters {
     fn default() -> Self {
         let models = Mutex::new(LruCache::new(NonZeroUsize::new(KEPT).expect("not zero")));
-        Counters { models, named: OnceLock::new() }
+        Counters { models, named: OnceLock::new(), shown: Arc::default() }
     }
 }
 
 impl Counters {
+    /// Takes the vocabularies that servers tell from there, too.
+    pub fn with(shown: Arc<Shown>) -> Counters {
+        Counters { shown, ..Counters::default() }
+    }
+
     /// Counts everything with the vocabulary and the template of this file from now on. Reads it at once.
     ///
     /// # Errors
@@ -119,28 +130,70 @@ impl Counters {
     pub fn name(&self, file: &Path) -> Result<(), CountError> {
         let counter = Arc::new(Counter::open(file, None)?);
         let state = Mutex::new(State { verified: true, ..State::default() });
-        let _ = self.named.set(Arc::new(Model { counter, state }));
+        let _ = self.named.set(Arc::new(Model { counter, origin: Origin::File, state }));
         Ok(())
     }
 
-    /// The counter for a model, where its file is on this machine and can be used. The first call for a file reads it,
-    /// and others wait for that.
-    pub async fn of(&self, upstream: &Upstream, window: &Window) -> Option<Arc<Model>> {
+    /// The counter for a model, where its file is on this machine and can be used, or its server tells the vocabulary; for
+    /// that, no longer than `patience` is waited. The first call for a file reads it, and others wait for that.
+    pub async fn of(
+        &self,
+        upstream: &Upstream,
+        model: &str,
+        window: &Window,
+        patience: Duration,
+    ) -> Option<Arc<Model>> {
         if let Some(named) = self.named.get() {
             return Some(Arc::clone(named));
         }
-        let path = window.model_path.as_deref().filter(|_| is_local(upstream.url()))?;
-        let file = FileId::of(Path::new(path)).ok()?;
-        let template = window.template.clone();
+        let path = window.model_path.as_deref()?;
+        self.of_file(upstream, model, path, window.template.clone(), patience).await
+    }
+
+    /// As [`Counters::of`], for a file that a server says it has loaded and the template that it says it renders with.
+    pub async fn of_file(
+        &self,
+        upstream: &Upstream,
+        model: &str,
+        path: &str,
+        served: Option<Arc<str>>,
+        patience: Duration,
+    ) -> Option<Arc<Model>> {
+        let (file, origin) = match here(upstream, path) {
+            Some(file) => (file, Origin::File),
+            None => (self.shown.file(upstream, model, path, patience).await?, Origin::Show),
+        };
+        let file = FileId::of(&file).ok()?;
         let key = Key {
-            file,
-            template: template.as_deref().map(|t| Digest::of(t.as_bytes())),
+            file: file.clone(),
+            template: served.as_deref().map(|t| Digest::of(t.as_bytes())),
             upstream: upstream.name().to_owned(),
         };
-        let cell = Arc::clone(self.models.lock().get_or_insert(key.clone(), Loading::default));
-        let loaded = cell.get_or_init(|| load(key.file, template)).await.clone()?;
+        let cell = Arc::clone(self.models.lock().get_or_insert(key, Loading::default));
+        let loaded = cell.get_or_init(|| load(file.clone(), served, origin)).await.clone();
+        let Some(loaded) = loaded else {
+            if origin == Origin::Show {
+                self.shown.spoiled(file.path());
+            }
+            return None;
+        };
         let usable = !loaded.state.lock().differs;
         usable.then_some(loaded)
+    }
+
+    /// How prompts of the model whose file a server has loaded would be counted now. Asks nothing.
+    pub fn counting(&self, upstream: &Upstream, model_path: Option<&str>) -> Counting {
+        let (here, told) = match model_path {
+            Some(path) => (here(upstream, path), self.shown.known(upstream, path)),
+            None => (None, None),
+        };
+        match (here, told) {
+            (Some(_), _) => Counting::Own(Origin::File),
+            (None, Some(told)) if told.is_here => Counting::Own(Origin::Show),
+            (None, Some(told)) if !told.is_refused => Counting::Asks,
+            _ if upstream.can_count() => Counting::Server,
+            _ => Counting::Estimate,
+        }
     }
 }
 
@@ -154,16 +207,27 @@ impl Counters {
     }
 }
 
-async fn load(file: FileId, template: Option<Arc<str>>) -> Option<Arc<Model>> {
+/// The file that a server says it has loaded, where it is this machine's and can be read.
+fn here(upstream: &Upstream, path: &str) -> Option<PathBuf> {
+    let path = Path::new(path);
+    (is_local(upstream.url()) && std::fs::File::open(path).is_ok()).then(|| path.to_owned())
+}
+
+async fn load(file: FileId, served: Option<Arc<str>>, origin: Origin) -> Option<Arc<Model>> {
     let path = file.path().display().to_string();
-    let read = tokio::task::spawn_blocking(move || Counter::open(file.path(), template.as_deref())).await;
-    match read {
+    let read = tokio::task::spawn_blocking(move || {
+        // No template comes with a vocabulary that was told.
+        let stand_in = (origin == Origin::Show).then_some(STAND_IN);
+        Counter::open(file.path(), served.as_deref().or(stand_in))
+    });
+    match read.await {
         Ok(Ok(counter)) => {
-            info!(file = %path, "prompts are counted with the model's own vocabulary");
-            Some(Arc::new(Model { counter: Arc::new(counter), state: Mutex::default() }))
+            info!(file = %path, "prompts are counted with {}", origin.as_str());
+            Some(Arc::new(Model { counter: Arc::new(counter), origin, state: Mutex::default() }))
         }
         Ok(Err(e)) => {
-            warn!(file = %path, error = %e, "the model's own vocabulary cannot be used; prompts are counted by the server, or estimated");
+            let what = origin.as_str();
+            warn!(file = %path, error = %e, "{what} cannot be used; prompts are counted by the server, or estimated");
             None
         }
         Err(_) => None,
@@ -204,11 +268,11 @@ impl Model {
                     "the server counts otherwise than its model's own vocabulary and template; its count is taken"
                 );
             }
-            return Some(Exact { tokens: theirs, own: state.verified, sure: true });
+            return Some(Exact { tokens: theirs, own: state.verified.then_some(self.origin), sure: true });
         }
         let mut state = self.state.lock();
         if verified {
-            return Some(Exact { tokens: own, own: true, sure: true });
+            return Some(Exact { tokens: own, own: Some(self.origin), sure: true });
         }
         let (more, sure) = state.difference(messages);
         let tokens = own.saturating_add_signed(more.ceil() as i32);
@@ -216,7 +280,7 @@ impl Model {
         if state.pending.len() > REMEMBERED {
             state.pending.pop_front();
         }
-        Some(Exact { tokens, own: true, sure })
+        Some(Exact { tokens, own: Some(self.origin), sure })
     }
 
     /// The shares of the messages of a request.

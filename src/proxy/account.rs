@@ -116,7 +116,7 @@ impl App {
     /// Whether a server took far less than was sent. Only said where the estimate has been right before.
     fn looks_dropped(&self, key: &str, prepared: &Prepared, exact: Tokens) -> bool {
         let trusted = self.measure.sureness(key) == crate::measure::Sureness::Calibrated
-            || matches!(prepared.sureness, crate::measure::Sureness::Counted | crate::measure::Sureness::Own);
+            || matches!(prepared.sureness, crate::measure::Sureness::Counted | crate::measure::Sureness::Own(_));
         trusted && prepared.tokens > 512 && f64::from(exact) < f64::from(prepared.tokens) * DROPPED_BELOW
     }
 

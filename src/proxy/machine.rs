@@ -3,18 +3,26 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use tracing::{debug, warn};
 
+use super::background::Tasks;
 use super::save::now_ms;
 use super::{App, Error, start};
 use crate::config::{Config, NumCtx};
+use crate::measure::Counting;
 use crate::measure::afford::report::{Report, Wish};
-use crate::measure::afford::{Afforded, Machine, Served};
+use crate::measure::afford::{Afforded, Machine, UNSEEN};
+use crate::measure::own::Counters;
+use crate::measure::shown::{self, Shown};
 use crate::measure::window::{Change, Window};
 use crate::store::{Batch, Event};
 use crate::upstream::{Loaded, ModelInfo, Upstream};
+
+/// The folder in the data directory of what servers tell of models that are not here.
+pub(super) const VOCABULARIES: &str = "vocabularies";
 
 impl App {
     /// The window of a model now. That it changed is logged, and is an event.
@@ -66,7 +74,7 @@ impl App {
 
     async fn window_report(&self, upstream: &Upstream, model: &ModelInfo) -> Value {
         let machine = self.measure.windows.machine();
-        let seen = Seen::of(machine, upstream, model).await;
+        let seen = Seen::of(machine, &self.measure.counters, upstream, model).await;
         let mut out = seen.json(upstream, model);
         let decision = self.measure.windows.decision(upstream, &model.id);
         let file = seen.loaded.as_ref().and_then(|l| l.model_path.as_deref());
@@ -90,16 +98,23 @@ pub(super) struct Seen {
     pub(super) loaded: Option<Loaded>,
     /// What the machine affords, or why that cannot be said.
     pub(super) afforded: Result<Afforded, String>,
+    /// How its prompts are counted.
+    pub(super) counting: Counting,
 }
 
 impl Seen {
-    pub(super) async fn of(machine: &Machine, upstream: &Upstream, model: &ModelInfo) -> Seen {
+    pub(super) async fn of(machine: &Machine, counters: &Counters, upstream: &Upstream, model: &ModelInfo) -> Seen {
         match upstream.loaded(&model.id).await {
             Ok(loaded) => {
-                let afforded = machine.afford(upstream, &model.id, &loaded).await;
-                Seen { loaded: Some(loaded), afforded }
+                let afforded = machine.afford(upstream, &model.id, &loaded, Duration::ZERO).await;
+                let counting = counters.counting(upstream, loaded.model_path.as_deref());
+                Seen { loaded: Some(loaded), afforded, counting }
             }
-            Err(e) => Seen { loaded: None, afforded: Err(format!("the server does not describe it: {e}")) },
+            Err(e) => Seen {
+                loaded: None,
+                afforded: Err(format!("the server does not describe it: {e}")),
+                counting: counters.counting(upstream, None),
+            },
         }
     }
 
@@ -140,7 +155,7 @@ impl Seen {
             "source": loaded.map(|l| l.asked_of), "provisional": loaded.map(|l| l.provisional),
             "slots": loaded.and_then(|l| l.slots), "slots_share_one_window": loaded.and_then(|l| l.unified),
             "held_bytes": loaded.and_then(|l| l.held).map(|held| held.total),
-            "affordable": affordable, "memory": memory,
+            "counted_with": self.counting.as_str(), "affordable": affordable, "memory": memory,
         })
     }
 }
@@ -150,7 +165,8 @@ impl Seen {
 /// # Errors
 /// When there is no such model, or what there is of it cannot be read.
 pub async fn fit(config: &Config, name: &str, wish: &Wish) -> Result<Report, Error> {
-    let machine = Machine::of(config);
+    let tasks = Tasks::default();
+    let machine = Machine::of(config, asking(config, &tasks));
     let path = Path::new(name);
     let bad = |why: String| Error::client(422, "cannot_fit", why, "");
     if path.is_file() {
@@ -161,7 +177,7 @@ pub async fn fit(config: &Config, name: &str, wish: &Wish) -> Result<Report, Err
     let mut trouble = Vec::new();
     let (upstreams, _) = start::find(config).await?;
     for upstream in upstreams {
-        match served(&machine, &upstream, name).await {
+        match served(&machine, &upstream, name, wish).await {
             Some(Ok(subject)) => return subject.with(wish).report(name, wish).map_err(bad),
             Some(Err(why)) => trouble.push(format!("{}: {why}", upstream.name())),
             None => {}
@@ -189,15 +205,22 @@ async fn served(
     machine: &Machine,
     upstream: &Arc<Upstream>,
     name: &str,
+    wish: &Wish,
 ) -> Option<Result<crate::measure::afford::Subject, String>> {
     let models = upstream.models().await.ok()?;
     let model = models.iter().find(|model| super::models::same_model(&model.id, name))?;
+    if !upstream.is_local() && (wish.memory.is_none() || wish.gpu_layers.is_some()) {
+        return Some(Err(format!("{UNSEEN}: name all that the model may take with --memory, and no --gpu-layers")));
+    }
     let loaded = match upstream.loaded(&model.id).await {
         Ok(loaded) => loaded,
         Err(e) => return Some(Err(e.to_string())),
     };
-    let served = Served::by(upstream, &model.id, &loaded).await;
-    let machine = machine.clone();
-    let looked = tokio::task::spawn_blocking(move || machine.served(&served)).await;
-    Some(looked.unwrap_or_else(|e| Err(e.to_string())))
+    Some(machine.served(upstream, &model.id, &loaded, shown::QUESTION_WAITS).await)
+}
+
+/// What servers tell of models that are not here, asked for by these tasks.
+pub(super) fn asking(config: &Config, tasks: &Tasks) -> Shown {
+    let behind = tasks.clone();
+    Shown::asking(config.data_dir.join(VOCABULARIES), Box::new(move |task| behind.spawn(task)))
 }

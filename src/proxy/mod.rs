@@ -88,14 +88,15 @@ pub struct App {
 impl App {
     /// Puts the parts together. Nothing is sent yet.
     pub fn new(config: Config, store: Store, upstreams: Vec<Arc<Upstream>>) -> App {
-        let measure = Measure::on(Machine::of(&config));
+        let tasks = Tasks::default();
+        let measure = Measure::on(Machine::of(&config, machine::asking(&config, &tasks)));
         App {
             config,
             store,
             upstreams,
             measure,
             metrics: Metrics::default(),
-            tasks: Tasks::default(),
+            tasks,
             lives: Arc::default(),
             lent: slots::Lent::default(),
             summarizers: Mutex::default(),

@@ -17,7 +17,7 @@ use crate::conversation::wire::openai_chat::{self, Request};
 use crate::conversation::{Digest, Tokens, repair};
 use crate::measure::estimate::Sample;
 use crate::measure::window::Window;
-use crate::measure::{self, Sureness, own, spread, tokens};
+use crate::measure::{self, Sureness, own, shown, spread, tokens};
 use crate::plan::emergency::{self, Refusal};
 use crate::plan::rewrite::{self, Out};
 use crate::plan::{self, Facts, Lines, Plan, Policy, Regions};
@@ -165,7 +165,8 @@ impl App {
         if let Some(tools) = tools.as_ref().filter(|_| !old.edits.is_empty()) {
             request.offer(tools.clone());
         }
-        let own = self.measure.counters.of(upstream, &window).await;
+        let patience = if attempt == Attempt::DryRun { shown::QUESTION_WAITS } else { shown::REQUEST_WAITS };
+        let own = self.measure.counters.of(upstream, &request.model, &window, patience).await;
         let request = Arc::new(request);
         let mut draft = Draft {
             upstream,

@@ -242,7 +242,18 @@ impl Link {
         self.good(path, answer)
     }
 
+    /// [`Link::ask`] with POST, where only an answer below status 400 will do: its body, not looked into.
+    pub(super) async fn post_whole(&self, path: &str, body: impl Into<Bytes>, limit: Duration) -> Result<Bytes, Error> {
+        let answer = self.ask(Method::POST, path, Some(body.into()), limit).await?;
+        Ok(self.below_400(path, answer)?.body)
+    }
+
     fn good(&self, path_and_query: &str, answer: Answer) -> Result<Value, Error> {
+        let answer = self.below_400(path_and_query, answer)?;
+        answer.json().ok_or_else(|| self.protocol(format!("{} is not JSON", path_only(path_and_query))))
+    }
+
+    fn below_400(&self, path_and_query: &str, answer: Answer) -> Result<Answer, Error> {
         if answer.status.as_u16() >= 400 {
             return Err(Error::Status {
                 server: self.server.clone(),
@@ -251,7 +262,7 @@ impl Link {
                 body: answer.body,
             });
         }
-        answer.json().ok_or_else(|| self.protocol(format!("{} is not JSON", path_only(path_and_query))))
+        Ok(answer)
     }
 
     /// The whole body, or an error where it is longer than `limit` bytes.

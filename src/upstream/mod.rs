@@ -28,7 +28,7 @@ use serde_json::Value;
 
 pub use error::{Error, Server};
 pub use link::{Reply, client};
-pub use ollama::SMALLEST_DEFAULT_WINDOW;
+pub use ollama::{Described, DescribedTensor, SMALLEST_DEFAULT_WINDOW};
 
 use link::Link;
 
@@ -38,6 +38,8 @@ pub const PROBE_LIMIT: Duration = Duration::from_secs(3);
 const ASK_LIMIT: Duration = Duration::from_secs(10);
 /// The limit on counting the tokens of a prompt, which may be megabytes.
 const COUNT_LIMIT: Duration = Duration::from_secs(60);
+/// The limit on describing a model's file, vocabulary included: up to 20 MB, over whatever network.
+const DESCRIBE_LIMIT: Duration = Duration::from_secs(120);
 /// The limit on loading a model. Ollama itself gives up after 5 minutes without progress.
 const LOAD_LIMIT: Duration = Duration::from_secs(900);
 
@@ -296,6 +298,18 @@ impl Upstream {
             Kind::OpenAi(flavor) => openai::loaded(&self.link, flavor, model).await,
         };
         self.noting(result)
+    }
+
+    /// All that the server says of a model's file, vocabulary included, to be read with [`Described::read`]: asked once the
+    /// future runs. Only Ollama can be asked. Never loads a model.
+    pub fn describe(&self, model: &str) -> impl Future<Output = Result<Bytes, Error>> + Send + 'static + use<> {
+        let (link, kind, model) = (self.link.clone(), self.kind(), model.to_owned());
+        async move {
+            match kind {
+                Some(Kind::Ollama) => ollama::describe(&link, &model).await,
+                _ => Err(link.protocol("cannot describe a model's file")),
+            }
+        }
     }
 
     /// Has the model loaded, with this window if one is given, so that [`Upstream::loaded`] is exact. Only Ollama is

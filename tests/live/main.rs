@@ -20,5 +20,6 @@ mod ollama;
 mod recall;
 mod restart;
 mod sdk;
+mod shown;
 mod summary;
 mod support;

@@ -95,6 +95,7 @@ fn other_endpoints(windowsill: &Windowsill) {
 fn a_refusal_is_answered_within_the_request() {
     let ollama = Ollama::start();
     let relay = Relay::before(&ollama.url());
+    relay.hide_vocabularies();
     // Qwen's vocabulary has Korean words; this model spells them in bytes.
     let name = "qwen3-small";
     let copied = http::post(&format!("{}/api/copy", ollama.url()), json!({"source": "smollm2", "destination": name}));
@@ -109,7 +110,7 @@ fn a_refusal_is_answered_within_the_request() {
     ];
     let speech = "모든 사람은 태어날 때부터 자유로우며 존엄하다. ";
     let refused = (4..14).any(|pairs| {
-        // By a name that is not taken for this machine, so that the model's own vocabulary is out of reach.
+        // By a name that is not taken for this machine, and with nobody to tell it, the model's own vocabulary is out of reach.
         let elsewhere = relay.url().replace("127.0.0.1", "0.0.0.0");
         let windowsill = Windowsill::with(&elsewhere, &late, &["--num-ctx", "1024"]);
         let pair =

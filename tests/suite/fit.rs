@@ -17,7 +17,7 @@ fn header() -> String {
 const GIB: u64 = 1 << 30;
 
 /// A machine with this much RAM free, of 64 GiB.
-fn memory(dir: &Path, free: u64) {
+pub(crate) fn memory(dir: &Path, free: u64) {
     std::fs::create_dir_all(dir.join("machine/proc")).unwrap();
     let text = format!("MemTotal: {} kB\nMemAvailable: {} kB\n", 64 * GIB / 1024, free / 1024);
     std::fs::write(dir.join("machine/proc/meminfo"), text).unwrap();

@@ -23,6 +23,8 @@ mod real_input;
 mod recall;
 mod record;
 mod relay;
+#[cfg(feature = "engine")]
+mod shown;
 mod support;
 mod templates;
 mod tidy;

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
+use windowsill::gguf::Writer;
 
 use crate::support::chat::chat;
 use crate::support::fake::{Fake, Kind, Play};
@@ -13,25 +14,12 @@ fn vocabulary(dir: &tempfile::TempDir) -> PathBuf {
     let mut words: Vec<String> = ["<unk>", "<s>", "</s>", "<|im_start|>", "<|im_end|>"].map(str::to_owned).to_vec();
     words.extend((0..=255).map(|b| format!("<0x{b:02X}>")));
     let kinds = [[2, 3, 3, 3, 3].as_slice(), &[6; 256]].concat();
-    let text = |out: &mut Vec<u8>, text: &str| {
-        out.extend((text.len() as u64).to_le_bytes());
-        out.extend(text.as_bytes());
-    };
-    let mut out = b"GGUF".to_vec();
-    out.extend([3u32.to_le_bytes().as_slice(), &0u64.to_le_bytes(), &4u64.to_le_bytes()].concat());
-    for (key, value) in [("general.architecture", "llama"), ("tokenizer.ggml.model", "llama")] {
-        text(&mut out, key);
-        out.extend(8u32.to_le_bytes());
-        text(&mut out, value);
-    }
-    text(&mut out, "tokenizer.ggml.tokens");
-    out.extend([9u32.to_le_bytes(), 8u32.to_le_bytes()].concat());
-    out.extend((words.len() as u64).to_le_bytes());
-    words.iter().for_each(|w| text(&mut out, w));
-    text(&mut out, "tokenizer.ggml.token_type");
-    out.extend([9u32.to_le_bytes(), 5u32.to_le_bytes()].concat());
-    out.extend((kinds.len() as u64).to_le_bytes());
-    kinds.iter().for_each(|k: &i32| out.extend(k.to_le_bytes()));
+    let out = Writer::default()
+        .text("general.architecture", "llama")
+        .text("tokenizer.ggml.model", "llama")
+        .texts("tokenizer.ggml.tokens", &words)
+        .integers("tokenizer.ggml.token_type", &kinds)
+        .bytes();
     let file = dir.path().join("model.gguf");
     std::fs::write(&file, out).unwrap();
     file
@@ -68,4 +56,9 @@ fn a_server_that_counts_otherwise_is_believed_and_it_is_told_once() {
     assert!(data["server_tokens"].as_u64().is_some_and(|n| n > 0 && n != data["own_tokens"]), "{data}");
     let models = proxy.get("/windowsill/models").json();
     assert_eq!(models["models"][0]["count_mismatch"]["server_tokens"], data["server_tokens"], "{models}");
+    let out = proxy.cli(&["doctor", "--json"]);
+    let found: Value = serde_json::from_slice(&out.stdout).unwrap();
+    let differs = |p: &&Value| p["message"].as_str().is_some_and(|m| m.contains("the same request has"));
+    let problem = found["problems"].as_array().into_iter().flatten().find(differs);
+    assert!(problem.is_some_and(|p| p["severity"] == "warning" && p["fix"].is_string()), "{found}");
 }

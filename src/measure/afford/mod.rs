@@ -18,6 +18,7 @@ use super::hardware::{self, GpuMemory, Hardware, Nvml, Place};
 use super::memory::{GpuLayers, Model};
 use super::model_file::{self, ModelFile};
 use super::process;
+use super::shown::Shown;
 use crate::config::{Config, MachineConfig};
 use crate::conversation::Tokens;
 use crate::gguf::Gguf;
@@ -30,6 +31,16 @@ const SERVICE_MODELS: &str = "usr/share/ollama/.ollama/models";
 
 /// How long what NVML said is taken as it is: far less than a load takes.
 const NVML_HOLDS: Duration = Duration::from_secs(1);
+
+/// How long the decision on a window waits for what Ollama tells of a file that is not here: loading the model takes longer,
+/// and the decision stands.
+pub const DECISION_WAITS: Duration = Duration::from_secs(10);
+
+/// Why there is no figure for the memory of another machine.
+pub const UNSEEN: &str = "the server runs on another machine, whose memory cannot be seen from here";
+
+/// Where a header comes from that is not the file's.
+const TOLD: &str = "the model's file is not here: its header is what Ollama's /api/show tells";
 
 /// Models whose headers are kept.
 const KEPT: usize = 16;
@@ -44,6 +55,8 @@ pub struct Machine {
 struct Inner {
     config: MachineConfig,
     headroom: f64,
+    /// Headers that servers tell.
+    shown: Arc<Shown>,
     /// Headers by the identity of their file.
     models: Mutex<HashMap<String, Arc<Model>>>,
     /// What NVML said, and when: a list of models asks many times at once.
@@ -65,6 +78,8 @@ pub struct Served {
     pub version: Option<String>,
     /// What it says of the model.
     pub loaded: Loaded,
+    /// A file with the header, where the server tells it and the model's own is not here.
+    pub told: Option<PathBuf>,
 }
 
 impl Served {
@@ -77,6 +92,7 @@ impl Served {
             port: upstream.authority().1,
             local: upstream.is_local(),
             loaded: loaded.clone(),
+            told: None,
         }
     }
 }
@@ -133,10 +149,15 @@ pub struct OnGpu {
 }
 
 impl Machine {
-    /// The machine of a config.
-    pub fn of(config: &Config) -> Machine {
-        let headroom = config.window.memory_headroom;
-        Machine { inner: Arc::new(Inner { config: config.machine.clone(), headroom, ..Inner::default() }) }
+    /// The machine of a config, and what servers tell of models that are not on it.
+    pub fn of(config: &Config, shown: Shown) -> Machine {
+        let (headroom, shown) = (config.window.memory_headroom, Arc::new(shown));
+        Machine { inner: Arc::new(Inner { config: config.machine.clone(), headroom, shown, ..Inner::default() }) }
+    }
+
+    /// What servers tell of models that are not here.
+    pub fn shown(&self) -> Arc<Shown> {
+        Arc::clone(&self.inner.shown)
     }
 
     /// What this machine has now.
@@ -149,23 +170,61 @@ impl Machine {
         self.inner.headroom
     }
 
-    /// What a served model may have here.
+    /// What a served model may have here. What its server must be asked for of its header is waited for this long; without
+    /// patience it is not asked.
     ///
     /// # Errors
     /// Why that cannot be said, in words: its server is elsewhere, its file cannot be read, its header is not understood.
-    pub async fn afford(&self, upstream: &Upstream, name: &str, loaded: &Loaded) -> Result<Afforded, String> {
-        let served = Served::by(upstream, name, loaded).await;
-        let inner = Arc::clone(&self.inner);
-        let looked = tokio::task::spawn_blocking(move || inner.subject(&served)?.afforded()).await;
-        looked.map_err(|e| format!("looking at the machine failed: {e}"))?
+    pub async fn afford(
+        &self,
+        upstream: &Upstream,
+        name: &str,
+        loaded: &Loaded,
+        patience: Duration,
+    ) -> Result<Afforded, String> {
+        if !upstream.is_local() {
+            return Err(UNSEEN.to_owned());
+        }
+        self.looked_at(upstream, name, loaded, patience, |subject| subject.afforded()).await
     }
 
-    /// A served model as it is and would be set up. Reads files: call it where that may take a while.
+    /// A served model as it is and would be set up. One of another machine is by the header that its server tells and by
+    /// defaults, without room: that is to be given.
     ///
     /// # Errors
     /// As [`Machine::afford`].
-    pub fn served(&self, served: &Served) -> Result<Subject, String> {
-        self.inner.subject(served)
+    pub async fn served(
+        &self,
+        upstream: &Upstream,
+        name: &str,
+        loaded: &Loaded,
+        patience: Duration,
+    ) -> Result<Subject, String> {
+        self.looked_at(upstream, name, loaded, patience, |subject| Ok(subject.clone())).await
+    }
+
+    async fn looked_at<T: Send + 'static>(
+        &self,
+        upstream: &Upstream,
+        name: &str,
+        loaded: &Loaded,
+        patience: Duration,
+        look: fn(&Subject) -> Result<T, String>,
+    ) -> Result<T, String> {
+        let mut served = Served::by(upstream, name, loaded).await;
+        let looked = |served: Served| {
+            let inner = Arc::clone(&self.inner);
+            async move {
+                let looked = tokio::task::spawn_blocking(move || look(&inner.subject(&served)?)).await;
+                looked.map_err(|e| format!("looking at the machine failed: {e}"))?
+            }
+        };
+        let from_file = looked(served.clone()).await;
+        let Some(path) = loaded.model_path.as_deref().filter(|_| from_file.is_err()) else {
+            return from_file;
+        };
+        served.told = self.inner.shown.header(upstream, name, path, patience).await;
+        if served.told.is_some() { looked(served).await } else { from_file }
     }
 
     /// A GGUF file by itself.
@@ -239,21 +298,31 @@ impl Subject {
 impl Inner {
     fn subject(&self, served: &Served) -> Result<Subject, String> {
         if !served.local {
-            return Err("the server runs on another machine, whose memory cannot be seen from here".into());
+            return self.elsewhere(served);
         }
         let ollama = served.kind == Some(Kind::Ollama);
         let (environment, from) = if ollama { self.environment(served.port) } else { Default::default() };
         let folders = if ollama { self.folders(&environment) } else { Vec::new() };
-        let file = model_file::of_served(served.loaded.model_path.as_deref(), &served.name, &folders)?;
+        let own = model_file::of_served(served.loaded.model_path.as_deref(), &served.name, &folders);
+        let told = served.told.as_deref().filter(|_| own.is_err());
+        let file = match told {
+            Some(told) => model_file::at(told, TOLD)?,
+            None => own?,
+        };
         let model = self.model(&file)?;
-        let process = process::serving(&self.config.root, &file.path);
+        // A server in a container was started with the path that it says.
+        let path = told.and(served.loaded.model_path.as_deref()).map_or(file.path.as_path(), Path::new);
+        let process = process::serving(&self.config.root, path);
         let hardware = self.hardware(process.as_ref().map(|process| process.id));
-        let setup = if ollama {
+        let mut setup = if ollama {
             let runs = Runs::of(process.as_ref(), served.version.as_deref());
             Setup::ollama(&environment, &from, &model, runs, has_gpu(&hardware))
         } else {
             Setup::llama_server(process.as_ref(), &served.loaded, has_gpu(&hardware))
         };
+        if told.is_some() {
+            setup.notes.push(TOLD.into());
+        }
         let taken = taken(&hardware, process.as_ref(), served.loaded.held, &model);
         let others = served.loaded.others;
         let without_others = Taken {
@@ -264,6 +333,17 @@ impl Inner {
         let alone = (ollama && others.total > 0).then(|| room(&hardware, without_others, self.headroom));
         let room = room(&hardware, taken, self.headroom);
         Ok(Subject { model, file, setup, room, alone, program: self.config.program.clone() })
+    }
+
+    /// A model of another machine's Ollama. What memory it may take is to be given, as a whole.
+    fn elsewhere(&self, served: &Served) -> Result<Subject, String> {
+        let file = model_file::at(served.told.as_deref().ok_or(UNSEEN)?, TOLD)?;
+        let model = self.model(&file)?;
+        let runs = Runs::of(None, served.version.as_deref());
+        let mut setup = Setup::ollama(&BTreeMap::new(), "Ollama's defaults", &model, runs, true);
+        setup.notes.push(TOLD.into());
+        let room = Room { devices: Vec::new(), host: 0, unified: false, because: vec![UNSEEN.into()] };
+        Ok(Subject { model, file, setup, room, alone: None, program: self.config.program.clone() })
     }
 
     /// What this machine has, within the limits on a process.
@@ -347,5 +427,33 @@ pub fn gpu_layers(text: &str) -> Result<GpuLayers, String> {
         "all" | "-1" => Ok(GpuLayers::All),
         "0" => Ok(GpuLayers::None),
         n => n.parse().map(GpuLayers::Last).map_err(|_| format!("`{n}` is neither \"all\" nor a number of layers")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::report::Wish;
+    use super::*;
+
+    #[test]
+    fn a_model_elsewhere_is_reckoned_with_the_memory_that_is_named() {
+        let header = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/llama-3.1-8b.gguf");
+        let served = Served {
+            name: "m".into(),
+            kind: Some(Kind::Ollama),
+            port: 11434,
+            local: false,
+            version: None,
+            loaded: Loaded::default(),
+            told: None,
+        };
+        let inner = Inner::default();
+        assert_eq!(inner.subject(&served).unwrap_err(), UNSEEN);
+        let subject = inner.subject(&Served { told: Some(header), ..served }).unwrap();
+        let wish = Wish { memory: Some(12 << 30), ..Wish::default() };
+        let report = subject.with(&wish).report("m", &wish).unwrap();
+        assert!(report.fits.best.is_some_and(|n| (16_384..131_072).contains(&n)), "{:?}", report.fits);
+        let page = report.text();
+        assert!(page.contains(TOLD) && page.contains("12.0 GiB were given"), "{page}");
     }
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::config::NumCtx;
 use crate::conversation::Tokens;
 use crate::measure::afford::fits::WORTH_RAM;
-use crate::measure::afford::{Afforded, Machine, OnGpu};
+use crate::measure::afford::{Afforded, DECISION_WAITS, Machine, OnGpu};
 use crate::measure::hardware::room::size;
 use crate::upstream::{Kind, Loaded, Upstream};
 
@@ -137,7 +137,7 @@ impl Goal {
             // Somebody else's load: no reason to decide anew, only whether to insist.
             return self.insist(loaded);
         }
-        let afforded = machine.afford(upstream, model, loaded).await;
+        let afforded = machine.afford(upstream, model, loaded, DECISION_WAITS).await;
         match afforded.and_then(|afforded| self.settle_on(&afforded, loaded)) {
             Ok(decision) => {
                 self.excuse = None;

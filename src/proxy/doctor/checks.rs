@@ -1,11 +1,16 @@
 //! What may be wrong, one check each, and what to do about it.
 
 use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::json;
 
 use super::{Finding, Seen, Server, Severity, loaded_window};
 use crate::config::{Config, NumCtx, Problem};
 use crate::measure::hardware::room::size;
 use crate::measure::hardware::{GpuMemory, Hardware};
+use crate::measure::own::Counters;
 use crate::proxy::grouped;
 use crate::upstream::{Kind, KindHint, ModelInfo, SMALLEST_DEFAULT_WINDOW, Upstream, client};
 
@@ -149,6 +154,34 @@ pub(super) fn model(config: &Config, upstream: &Upstream, model: &ModelInfo, see
             afforded.fits.because
         );
         add(Severity::Warning, message, format!("load it with {} or less", grouped(most)));
+    }
+}
+
+/// Has a small request counted here and by the server, where both can, and says where they differ. Only of a model that is
+/// loaded: to count, a router would load it.
+pub(super) async fn count(
+    counters: &Counters,
+    upstream: &Upstream,
+    model: &ModelInfo,
+    seen: &Seen,
+    findings: &mut Vec<Finding>,
+) {
+    let loaded = upstream.kind() == Some(Kind::LlamaServer { router: false }) || model.loaded == Some(true);
+    let said = seen.loaded.as_ref().filter(|_| loaded && upstream.can_count());
+    let Some((said, path)) = said.and_then(|said| Some((said, said.model_path.as_deref()?))) else { return };
+    let template = said.chat_template.as_deref().map(Arc::from);
+    let Some(own) = counters.of_file(upstream, &model.id, path, template, Duration::ZERO).await else { return };
+    let messages = json!([{"role": "user", "content": "How many tokens is this?\n\n1234567 é 北京"}]);
+    let request = json!({"model": model.id, "messages": messages}).to_string();
+    own.total(upstream, &request.into(), 0).await;
+    if let Some((ours, theirs)) = own.take_mismatch() {
+        let message = format!(
+            "{}: the same request has {ours} tokens by the model's own vocabulary and template, and {theirs} by the server: it \
+             is asked for every count",
+            model.id
+        );
+        let fix = "update the older of windowsill and the server, or start it with the model's own chat template";
+        findings.push(Finding::new(Severity::Warning, message, fix));
     }
 }
 

@@ -8,11 +8,13 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::machine::Seen;
+use super::machine::{Seen, VOCABULARIES};
 use super::start;
 use crate::config::{Config, Problem};
 use crate::measure::afford::Machine;
 use crate::measure::hardware::{Gpu, GpuMemory, Hardware, Memory};
+use crate::measure::own::Counters;
+use crate::measure::shown::Shown;
 use crate::upstream::{Loaded, ModelInfo, Upstream};
 
 /// Of a long list of models, so many are looked at closely; those that are loaded come first.
@@ -73,7 +75,8 @@ pub struct Diagnosis {
 
 /// Looks at everything. `problems` are those of a config that could not be used.
 pub async fn doctor(config: &Config, problems: &[Problem]) -> Diagnosis {
-    let machine = Machine::of(config);
+    let machine = Machine::of(config, Shown::within(config.data_dir.join(VOCABULARIES)));
+    let counters = Counters::with(machine.shown());
     let mut findings: Vec<Finding> = problems.iter().map(checks::of_config).collect();
     let (upstreams, _) = match start::find(config).await {
         Ok(found) => found,
@@ -87,11 +90,12 @@ pub async fn doctor(config: &Config, problems: &[Problem]) -> Diagnosis {
     }
     let mut servers = Vec::new();
     for upstream in &upstreams {
-        let server = look(&machine, upstream).await;
+        let server = look(&machine, &counters, upstream).await;
         checks::server(&server, upstream, &mut findings);
         for (model, seen, _) in &server.models {
             if let Some(seen) = seen {
                 checks::model(config, upstream, model, seen, &mut findings);
+                checks::count(&counters, upstream, model, seen, &mut findings).await;
             }
         }
         servers.push(server);
@@ -110,7 +114,7 @@ pub async fn doctor(config: &Config, problems: &[Problem]) -> Diagnosis {
     Diagnosis { servers, hardware, config, findings }
 }
 
-async fn look(machine: &Machine, upstream: &Arc<Upstream>) -> Server {
+async fn look(machine: &Machine, counters: &Counters, upstream: &Arc<Upstream>) -> Server {
     let (name, url) = (upstream.name().to_owned(), upstream.url().to_owned());
     let kind = match upstream.probe().await {
         Ok(kind) => kind.as_str(),
@@ -124,7 +128,7 @@ async fn look(machine: &Machine, upstream: &Arc<Upstream>) -> Server {
     listed.sort_by_key(|model| model.loaded != Some(true));
     let mut models = Vec::new();
     for (nth, model) in listed.into_iter().enumerate() {
-        let seen = if nth < CLOSELY { Some(Seen::of(machine, upstream, &model).await) } else { None };
+        let seen = if nth < CLOSELY { Some(Seen::of(machine, counters, upstream, &model).await) } else { None };
         let shown =
             seen.as_ref().map_or(json!({"model": model.id, "loaded": model.loaded}), |s| s.json(upstream, &model));
         models.push((model, seen, shown));

@@ -49,14 +49,16 @@ fn server_text(server: &Server) -> String {
     };
     let mut page = format!("  {} at {}: {kind}\n", server.name, server.url);
     if !server.models.is_empty() {
-        page += &format!("    {:<36} {:>9} {:>9} {:>10}\n", "MODEL", "TRAINED", "LOADED", "AFFORDABLE");
+        page +=
+            &format!("    {:<36} {:>9} {:>9} {:>10}  {}\n", "MODEL", "TRAINED", "LOADED", "AFFORDABLE", "COUNTED WITH");
     }
     let n = |n: Option<u32>| n.map_or_else(|| "-".to_owned(), grouped);
     for (model, seen, _) in &server.models {
         let trained = seen.as_ref().map_or(model.trained, |seen| seen.trained(model).0);
         let loaded = seen.as_ref().map_or(model.window, |seen| super::loaded_window(seen.loaded.as_ref()));
         let best = seen.as_ref().and_then(|seen| seen.afforded.as_ref().ok()).and_then(|a| a.fits.best);
-        page += &format!("    {:<36} {:>9} {:>9} {:>10}\n", model.id, n(trained), n(loaded), n(best));
+        let counted = seen.as_ref().map_or("-", |seen| seen.counting.word());
+        page += &format!("    {:<36} {:>9} {:>9} {:>10}  {counted}\n", model.id, n(trained), n(loaded), n(best));
     }
     page
 }

@@ -61,7 +61,7 @@ pub(super) fn loaded(ps: &Value, show: &Value, model: &str) -> Loaded {
         unified: Some(false),
         chat_template: template.map(str::to_owned),
         template_caps: None,
-        model_path: show["modelfile"].as_str().and_then(blob_path),
+        model_path: show["modelfile"].as_str().filter(|_| !remote).and_then(blob_path),
         vision,
         held: running.and_then(held),
         others: others(ps, model),
@@ -188,7 +188,8 @@ mod tests {
             s["capabilities"] = json!(["vision"]);
         });
         assert_eq!((small.window, small.vision), (Some(2048), true));
-        assert_eq!(with(&|s| s["remote_host"] = json!("https://ollama.com")).window, None);
+        let cloud = with(&|s| s["remote_host"] = json!("https://ollama.com"));
+        assert_eq!((cloud.window, cloud.model_path), (None, None));
         assert_eq!(with(&|s| s["template"] = json!("{{ if .System }}")).chat_template, None);
     }
 

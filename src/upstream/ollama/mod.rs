@@ -1,5 +1,6 @@
 //! Ollama, by its native API: the only one that can set the window, and be told not to drop messages in silence.
 
+mod describe;
 mod info;
 mod request;
 mod response;
@@ -18,8 +19,9 @@ use serde_json::{Value, json};
 use super::error::Error;
 use super::link::{ERROR_BODY, Link, Reply, strip_hop_by_hop};
 use super::ndjson::{LINE_LIMIT, Lines};
-use super::{ASK_LIMIT, ChatOptions, LOAD_LIMIT, Loaded, ModelInfo};
+use super::{ASK_LIMIT, ChatOptions, DESCRIBE_LIMIT, LOAD_LIMIT, Loaded, ModelInfo};
 
+pub use describe::{Described, DescribedTensor};
 pub(super) use info::canonical;
 use response::{Completion, Head};
 
@@ -48,6 +50,12 @@ pub(super) async fn loaded(link: &Link, model: &str) -> Result<Loaded, Error> {
 /// What is loaded under a name, told by the list of loaded models alone.
 pub(super) async fn identity(link: &Link, model: &str) -> Result<String, Error> {
     Ok(info::identity(&link.get("/api/ps", ASK_LIMIT).await?, model))
+}
+
+/// The answer of `/api/show` in full, which [`Described::read`] reads. Loads nothing.
+pub(super) async fn describe(link: &Link, model: &str) -> Result<Bytes, Error> {
+    let ask = json!({ "model": model, "verbose": true }).to_string();
+    link.post_whole("/api/show", ask, DESCRIBE_LIMIT).await
 }
 
 pub(super) async fn load(link: &Link, model: &str, num_ctx: Option<u32>) -> Result<(), Error> {

@@ -63,6 +63,13 @@ pub(crate) fn post_with(url: &str, headers: &[(&str, &str)], body: impl ToString
     open(url, headers, body).whole()
 }
 
+/// `POST url` with bytes as they are.
+pub(crate) fn post_bytes(url: &str, body: Vec<u8>) {
+    let sent = runtime().block_on(async { client().post(url).body(body).send().await });
+    let status = sent.unwrap_or_else(|e| panic!("POST {url}: {e:?}")).status();
+    assert!(status.is_success(), "{url}: {status}");
+}
+
 /// `GET url`.
 pub(crate) fn get(url: &str) -> Reply {
     runtime().block_on(async {

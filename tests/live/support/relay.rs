@@ -18,6 +18,8 @@ pub(crate) struct Relay {
 
 #[derive(Default)]
 struct Chats {
+    /// Nothing tells a model's vocabulary.
+    hides: AtomicBool,
     bodies: Mutex<Vec<String>>,
     came: Condvar,
 }
@@ -41,6 +43,11 @@ impl Relay {
             }
         });
         Relay { address, chats, over }
+    }
+
+    /// From now on, Ollama's `/api/show` with `verbose` is refused, as if the server could not tell a vocabulary.
+    pub(crate) fn hide_vocabularies(&self) {
+        self.chats.hides.store(true, Ordering::Relaxed);
     }
 
     pub(crate) fn url(&self) -> String {
@@ -111,6 +118,10 @@ fn pass(mut client: TcpStream, server: SocketAddr, chats: &Chats) -> std::io::Re
     if request.is_chat {
         chats.bodies.lock().push(String::from_utf8(request.body.clone()).expect("chat bodies are UTF-8"));
         chats.came.notify_all();
+    }
+    let asks = || String::from_utf8_lossy(&request.body).contains("\"verbose\":true");
+    if chats.hides.load(Ordering::Relaxed) && request.head.starts_with("POST /api/show ") && asks() {
+        return client.write_all(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
     }
     let mut server = TcpStream::connect(server)?;
     server.write_all(request.head.as_bytes())?;
