@@ -5,14 +5,16 @@
 //! proofs rest on what `minijinja` does: names, constants, attributes of names and their comparison have no effect and never
 //! fail, since what is missing is merely undefined here.
 
-use minijinja::machinery::ast::{BinOpKind, CallArg, CompareOpKind, Expr, ForLoop, Spanned, Stmt, UnaryOpKind};
+use minijinja::machinery::ast::{BinOp, BinOpKind, CallArg, CompareOpKind, Expr, ForLoop, Spanned, Stmt, UnaryOpKind};
 use minijinja::machinery::{WhitespaceConfig, parse};
+
+use super::scans;
 
 /// The filter that leaves of a list of messages those with a call of an id, and maybe others.
 pub(super) const CALLING: &str = "__calling";
 
 /// A text to put into a template, and before which byte.
-type Insert = (usize, String);
+pub(super) type Insert = (usize, String);
 
 /// Shortens the loops of a template, which is read with these rules for white space. One that cannot be read stays as it is.
 pub(super) fn shortened(source: &str, whitespace: WhitespaceConfig) -> String {
@@ -23,6 +25,7 @@ pub(super) fn shortened(source: &str, whitespace: WhitespaceConfig) -> String {
     every_loop(&template.children, &mut |found| {
         inserts.extend(ended(source, found));
         inserts.extend(only_calling(source, found));
+        inserts.extend(scans::ended(source, found));
     });
     inserts.sort_by_key(|(at, _)| std::cmp::Reverse(*at));
     let mut out = source.to_owned();
@@ -157,7 +160,7 @@ fn operands<'a, 's>(e: &'a Expr<'s>) -> Vec<Operand<'a, 's>> {
     flat.into_iter().map(operand).collect()
 }
 
-fn conjunction<'a, 's>(e: &'a Expr<'s>, out: &mut Vec<&'a Expr<'s>>) {
+pub(super) fn conjunction<'a, 's>(e: &'a Expr<'s>, out: &mut Vec<&'a Expr<'s>>) {
     match e {
         Expr::BinOp(op) if matches!(op.op, BinOpKind::ScAnd) => {
             conjunction(&op.left, out);
@@ -189,7 +192,7 @@ pub(super) fn root(path: &str) -> &str {
 }
 
 /// Whether an expression has no effect and cannot fail.
-fn is_pure(e: &Expr<'_>) -> bool {
+pub(super) fn is_pure(e: &Expr<'_>) -> bool {
     match e {
         Expr::Const(_) => true,
         Expr::UnaryOp(not) => matches!(not.op, UnaryOpKind::Not) && is_pure(&not.expr),
@@ -210,7 +213,7 @@ fn is_pure(e: &Expr<'_>) -> bool {
 }
 
 /// Whether a condition on a message, a map, has no effect and cannot fail.
-fn asks(e: &Expr<'_>, message: &str) -> bool {
+pub(super) fn asks(e: &Expr<'_>, message: &str) -> bool {
     let mut flat = Vec::new();
     conjunction(e, &mut flat);
     flat.into_iter().all(|e| match e {
@@ -220,12 +223,21 @@ fn asks(e: &Expr<'_>, message: &str) -> bool {
             }
             _ => false,
         },
+        Expr::BinOp(op) if matches!(op.op, BinOpKind::In) => has(op, message),
+        Expr::UnaryOp(not) => {
+            is_pure(e) && !mentions(e, "loop") || matches!(&not.expr, Expr::BinOp(op) if has(op, message))
+        }
         e => is_pure(e) && !mentions(e, "loop"),
     })
 }
 
+/// Whether it is asked if a message, a map, has a key.
+fn has(op: &BinOp<'_>, message: &str) -> bool {
+    matches!((op.op, &op.left, &op.right), (BinOpKind::In, Expr::Const(_), Expr::Var(var)) if var.id == message)
+}
+
 /// Whether an expression of names, or of what is [`is_pure`], names this variable.
-fn mentions(e: &Expr<'_>, name: &str) -> bool {
+pub(super) fn mentions(e: &Expr<'_>, name: &str) -> bool {
     match e {
         Expr::Var(var) => var.id == name,
         Expr::List(list) => list.items.iter().any(|e| mentions(e, name)),
@@ -271,7 +283,7 @@ fn rebinds(statements: &[Stmt<'_>], name: &str) -> bool {
 }
 
 /// Behind the tag whose last word ends here.
-fn behind_tag(source: &str, word: usize) -> Option<usize> {
+pub(super) fn behind_tag(source: &str, word: usize) -> Option<usize> {
     let rest = source.get(word..)?;
     let end = rest.find("%}")?;
     let between = rest[..end].trim();
@@ -333,7 +345,7 @@ mod tests {
             (guard, "c.id != wanted", "x"),
             (guard, "c.id == m.wanted", "x"),
             (guard, "f(c) and c.id == wanted", "x"),
-            (guard, "c.id == ns.wanted", "{%- set ns.wanted = 1 -%}"),
+            (guard, "c.id == ns.wanted", "{%- set ns.wanted = ns.wanted + 1 -%}"),
             (guard, "c.id == wanted", "{{ f() }}"),
             (guard, "c.id == wanted", "x{%- else -%}y"),
             ("loop.first", "c.id == wanted", "x"),

@@ -6,12 +6,15 @@
 
 mod continued;
 mod date;
+mod dumps;
 mod family;
 mod jinja;
 mod loops;
 mod reasoning;
 mod rope;
+mod scans;
 mod shape;
+mod values;
 
 use minijinja::value::Value as Jinja;
 use minijinja::{Environment, Error, ErrorKind};
@@ -231,7 +234,7 @@ impl Template {
     /// The variables of a rendering, but for `add_generation_prompt`.
     fn context(&self, shaped: &Shaped, o: &Options) -> Vec<(String, Jinja)> {
         let mut out: Vec<(String, Jinja)> = vec![
-            ("messages".into(), jinja::list(shaped.messages.iter().map(jinja::value).collect())),
+            ("messages".into(), values::list(shaped.messages.iter().map(values::value).collect())),
             ("bos_token".into(), Jinja::from(o.bos_token.as_str())),
             ("eos_token".into(), Jinja::from(o.eos_token.as_str())),
             ("enable_thinking".into(), Jinja::from(self.around.thinks)),
@@ -241,8 +244,8 @@ impl Template {
             ("functions".into(), Jinja::from("")),
             (jinja::NOW.into(), Jinja::from(o.now)),
         ];
-        out.extend(shaped.tools.iter().map(|t| ("tools".into(), jinja::value(t))));
-        out.extend(o.kwargs.iter().map(|(k, v)| (k.clone(), jinja::value(v))));
+        out.extend(shaped.tools.iter().map(|t| ("tools".into(), values::value(t))));
+        out.extend(o.kwargs.iter().map(|(k, v)| (k.clone(), values::value(v))));
         if let Some(keep) = o.kwargs.get("preserve_reasoning").and_then(Value::as_bool) {
             out.push(("preserve_thinking".into(), Jinja::from(keep)));
             let others = ["clear_thinking", "truncate_history_thinking", "drop_thinking"];
