@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::date::strftime;
 use super::dumps::{six_digits, tojson};
-use super::values::{backwards, calling, float, list, repr, value};
+use super::values::{backwards, calling, float, list, repr, value, with};
 use super::{loops, rope, scans};
 
 /// The variable that tells `strftime_now` the time.
@@ -46,6 +46,7 @@ pub(super) fn environment() -> Environment<'static> {
     env.add_filter("count", length);
     env.add_filter("indent", indent);
     env.add_filter(loops::CALLING, calling);
+    env.add_filter(loops::WITH, with);
     env.add_filter(scans::BACKWARDS, backwards);
     env.add_filter(rope::ADDED, |before: Jinja, more: &str| rope::added(&before, more));
     env.add_filter(ITEMS, |value: Jinja| match value.kind() {
@@ -177,10 +178,13 @@ pub(super) fn prepared(source: &str) -> String {
             (rule(r"(\{%-?\s*set\s+\w+\s*=\s*\w+\[-?\d*:-?\d*\])(\s*-?%\})"), "${1} | __items${2}"),
         ]
     });
-    let ours = RULES.iter().fold(source.to_owned(), |text, (pattern, by)| pattern.replace_all(&text, *by).into_owned());
+    RULES.iter().fold(source.to_owned(), |text, (pattern, by)| pattern.replace_all(&text, *by).into_owned())
+}
+
+/// Rewrites a [`prepared`] template so that it renders the same in less time.
+pub(super) fn quickened(source: &str) -> String {
     let whitespace = WhitespaceConfig { keep_trailing_newline: false, lstrip_blocks: true, trim_blocks: true };
-    let shortened = loops::shortened(&ours, whitespace);
-    rope::roped(&shortened, whitespace)
+    rope::roped(&loops::shortened(source, whitespace), whitespace)
 }
 
 /// Prints what a template puts out.

@@ -13,6 +13,9 @@ use super::scans;
 /// The filter that leaves of a list of messages those with a call of an id, and maybe others.
 pub(super) const CALLING: &str = "__calling";
 
+/// The filter that leaves of a list of messages those with an attribute.
+pub(super) const WITH: &str = "__with";
+
 /// A text to put into a template, and before which byte.
 pub(super) type Insert = (usize, String);
 
@@ -24,7 +27,7 @@ pub(super) fn shortened(source: &str, whitespace: WhitespaceConfig) -> String {
     let mut inserts = Vec::new();
     every_loop(&template.children, &mut |found| {
         inserts.extend(ended(source, found));
-        inserts.extend(only_calling(source, found));
+        inserts.extend(only_calling(source, found).or_else(|| only_with(source, found)));
         inserts.extend(scans::ended(source, found));
     });
     inserts.sort_by_key(|(at, _)| std::cmp::Reverse(*at));
@@ -109,6 +112,26 @@ fn only_calling(source: &str, found: &Spanned<ForLoop<'_>>) -> Option<Insert> {
     }
     let at = list.span().end_offset as usize;
     source[..at].ends_with(list.id).then(|| (at, format!(" | {CALLING}({id})")))
+}
+
+/// A loop over messages that does nothing but for those with an attribute, and does not ask where it is: it need not see
+/// the others.
+fn only_with(source: &str, found: &Spanned<ForLoop<'_>>) -> Option<Insert> {
+    let (Expr::Var(message), Expr::Var(list)) = (&found.target, &found.iter) else { return None };
+    if found.filter_expr.is_some() || !found.else_body.is_empty() || found.recursive {
+        return None;
+    }
+    let [Stmt::IfCond(guard)] = &found.body[..] else { return None };
+    let at = list.span().end_offset as usize;
+    let body = source.get(at..found.span().end_offset as usize)?;
+    if !guard.false_body.is_empty() || body.contains("loop") || !source[..at].ends_with(list.id) {
+        return None;
+    }
+    let mut all = Vec::new();
+    conjunction(&guard.expr, &mut all);
+    let name = path(all.first()?)?;
+    let attribute = name.strip_prefix(message.id)?.strip_prefix('.').filter(|a| !a.contains('.'))?;
+    Some((at, format!(" | {WITH}('{attribute}')")))
 }
 
 /// A condition that has to hold, asked after others that have no effect.
@@ -351,7 +374,31 @@ mod tests {
             ("loop.first", "c.id == wanted", "x"),
         ] {
             let kept = source("messages", guard, id, act);
-            assert_eq!(after(&kept), kept);
+            let shorter = source("messages | __with('tool_calls')", guard, id, act);
+            assert!([kept.clone(), shorter].contains(&after(&kept)), "{}", after(&kept));
+        }
+    }
+
+    #[test]
+    fn a_loop_for_messages_with_calls_sees_only_those() {
+        let source = |list: &str, guard: &str, body: &str| {
+            format!("{{%- for m in {list} -%}}{{%- if {guard} -%}}{body}{{%- endif -%}}{{%- endfor -%}}")
+        };
+        for guard in ["m.tool_calls", "m['tool_calls'] and f(m)"] {
+            let expect = source("messages | __with('tool_calls')", guard, "{{ f(m) }}");
+            assert_eq!(after(&source("messages", guard, "{{ f(m) }}")), expect);
+        }
+        for (guard, body) in [
+            ("m.tool_calls", "{{ loop.index }}"),
+            ("loop.first and m.tool_calls", "x"),
+            ("m", "x"),
+            ("not m.tool_calls", "x"),
+            ("m.tool_calls or m.name", "x"),
+            ("n.tool_calls", "x"),
+            ("m.tool_calls", "x{%- else -%}y"),
+        ] {
+            let kept = source("messages", guard, body);
+            assert!(!after(&kept).contains(WITH), "{}", after(&kept));
         }
     }
 }

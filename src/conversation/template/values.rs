@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use minijinja::value::{Enumerator, Object, ObjectRepr, Value as Jinja, ValueKind};
+use parking_lot::Mutex;
 use serde_json::Value;
 
 /// A JSON value as templates see it.
@@ -56,14 +57,16 @@ impl Object for Dict {
 
 /// A list as templates see it.
 pub(super) fn list(items: Vec<Jinja>) -> Jinja {
-    Jinja::from_object(List { items, calls: OnceLock::new() })
+    Jinja::from_object(List { items, ..List::default() })
 }
 
 /// A list that is spelled as Python spells it where it becomes text.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct List {
     items: Vec<Jinja>,
     calls: OnceLock<HashMap<Arc<str>, Vec<usize>>>,
+    /// The lists of those items with an attribute, by its name.
+    with: Mutex<HashMap<String, Jinja>>,
 }
 
 impl List {
@@ -135,6 +138,18 @@ impl DoubleEndedIterator for Walk {
     fn next_back(&mut self) -> Option<Jinja> {
         self.places.next_back().and_then(|at| self.list.items.get(at).cloned())
     }
+}
+
+/// Of a list of messages those in which an attribute is true, and what is no message; all of what is no such list.
+pub(super) fn with(value: Jinja, attribute: &str) -> Jinja {
+    let Some(all) = value.downcast_object_ref::<List>() else { return value };
+    if let Some(known) = all.with.lock().get(attribute) {
+        return known.clone();
+    }
+    let wanted = |m: &&Jinja| m.kind() != ValueKind::Map || m.get_attr(attribute).is_ok_and(|value| value.is_true());
+    let found = list(all.items.iter().filter(wanted).cloned().collect());
+    all.with.lock().insert(attribute.to_owned(), found.clone());
+    found
 }
 
 /// A list backwards, from before a place if that is a number.
