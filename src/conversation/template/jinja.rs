@@ -12,8 +12,8 @@ use serde_json::Value;
 
 use super::date::strftime;
 use super::dumps::{six_digits, tojson};
-use super::values::{backwards, calling, float, list, repr, value, with};
-use super::{loops, rope, scans};
+use super::values::{backwards, calling, calls_before, first_calling, float, list, repr, value, with};
+use super::{loops, numbers, rope, scans};
 
 /// The variable that tells `strftime_now` the time.
 pub(super) const NOW: &str = "__now";
@@ -47,6 +47,8 @@ pub(super) fn environment() -> Environment<'static> {
     env.add_filter("indent", indent);
     env.add_filter(loops::CALLING, calling);
     env.add_filter(loops::WITH, with);
+    env.add_filter(numbers::BEFORE, calls_before);
+    env.add_filter(numbers::FIRST, first_calling);
     env.add_filter(scans::BACKWARDS, backwards);
     env.add_filter(rope::ADDED, |before: Jinja, more: &str| rope::added(&before, more));
     env.add_filter(ITEMS, |value: Jinja| match value.kind() {

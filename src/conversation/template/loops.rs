@@ -8,7 +8,7 @@
 use minijinja::machinery::ast::{BinOp, BinOpKind, CallArg, CompareOpKind, Expr, ForLoop, Spanned, Stmt, UnaryOpKind};
 use minijinja::machinery::{WhitespaceConfig, parse};
 
-use super::scans;
+use super::{numbers, scans};
 
 /// The filter that leaves of a list of messages those with a call of an id, and maybe others.
 pub(super) const CALLING: &str = "__calling";
@@ -24,7 +24,7 @@ pub(super) fn shortened(source: &str, whitespace: WhitespaceConfig) -> String {
     let Ok(Stmt::Template(template)) = parse(source, "", Default::default(), whitespace) else {
         return source.to_owned();
     };
-    let mut inserts = Vec::new();
+    let mut inserts = numbers::begun(source, &template.children);
     every_loop(&template.children, &mut |found| {
         inserts.extend(ended(source, found));
         inserts.extend(only_calling(source, found).or_else(|| only_with(source, found)));
@@ -152,10 +152,15 @@ impl Operand<'_, '_> {
     /// The name that has to be equal to this one.
     fn equals(&self, name: &str) -> Option<String> {
         let Operand::Holds(e) = self else { return None };
-        let (left, right) = equal(e)?;
-        let (left, right) = (path(left)?, path(right)?);
-        if left == name { Some(right) } else { (right == name).then_some(left) }
+        equals(e, name)
     }
+}
+
+/// The name that is asked to be equal to this one.
+pub(super) fn equals(e: &Expr<'_>, name: &str) -> Option<String> {
+    let (left, right) = equal(e)?;
+    let (left, right) = (path(left)?, path(right)?);
+    if left == name { Some(right) } else { (right == name).then_some(left) }
 }
 
 /// The two sides of `==`.

@@ -10,6 +10,7 @@ mod dumps;
 mod family;
 mod jinja;
 mod loops;
+mod numbers;
 mod reasoning;
 mod rope;
 mod scans;

@@ -65,6 +65,8 @@ pub(super) fn list(items: Vec<Jinja>) -> Jinja {
 struct List {
     items: Vec<Jinja>,
     calls: OnceLock<HashMap<Arc<str>, Vec<usize>>>,
+    /// How many calls there are before each item.
+    before: OnceLock<Vec<usize>>,
     /// The lists of those items with an attribute, by its name.
     with: Mutex<HashMap<String, Jinja>>,
 }
@@ -138,6 +140,41 @@ impl DoubleEndedIterator for Walk {
     fn next_back(&mut self) -> Option<Jinja> {
         self.places.next_back().and_then(|at| self.list.items.get(at).cloned())
     }
+}
+
+/// How many calls there are before the first message with a call of this id; none where [`first_calling`] leaves all.
+pub(super) fn calls_before(value: &Jinja, id: &Jinja) -> usize {
+    let Some((all, place)) = first(value, id) else { return 0 };
+    *all.before
+        .get_or_init(|| {
+            let calls =
+                |m: &Jinja| m.get_attr("tool_calls").ok().filter(Jinja::is_true).and_then(|c| c.len()).unwrap_or(0);
+            let sum = |sum: &mut usize, m: &Jinja| {
+                *sum += calls(m);
+                Some(*sum - calls(m))
+            };
+            all.items.iter().scan(0, sum).collect()
+        })
+        .get(place)
+        .unwrap_or(&0)
+}
+
+/// Of a list of messages the first with a call of this id; all of it where there is none, or where that cannot be told.
+pub(super) fn first_calling(value: Jinja, id: &Jinja) -> Jinja {
+    match first(&value, id) {
+        Some((all, place)) => list(all.items.get(place).cloned().into_iter().collect()),
+        None => value,
+    }
+}
+
+/// A list of messages, and the place of the first with a call of this id.
+fn first<'a>(value: &'a Jinja, id: &Jinja) -> Option<(&'a List, usize)> {
+    let all = value.downcast_object_ref::<List>()?;
+    let calls = all.calls();
+    if calls.contains_key("") {
+        return None;
+    }
+    Some((all, *calls.get(id.as_str()?)?.first()?))
 }
 
 /// Of a list of messages those in which an attribute is true, and what is no message; all of what is no such list.
