@@ -7,6 +7,9 @@
 #![allow(clippy::print_stdout, reason = "a benchmark prints its table")]
 #![allow(clippy::unwrap_used, reason = "a benchmark that cannot read its data has nothing to say")]
 
+#[path = "support/data.rs"]
+mod data;
+
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -33,16 +36,8 @@ const TEMPLATES: [(&str, &str); 8] = [
 ];
 
 fn main() {
-    // `cargo test --benches` only wants to see it build.
-    if std::env::args().any(|a| a == "--test") {
-        return;
-    }
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let places = ["../shared/data", "../../shared/data"].map(|p| root.join(p));
-    let Some(data) = places.iter().find(|p| p.is_dir()) else {
-        println!("the larger data set is not here");
-        return;
-    };
+    let Some(data) = data::folder() else { return };
+    let data = &*data;
     let mut words = std::env::args().skip(1).filter(|a| !a.starts_with('-'));
     let only = words.next();
     if only.as_deref() == Some("templates") {

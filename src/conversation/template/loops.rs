@@ -5,24 +5,30 @@
 //! proofs rest on what `minijinja` does: names, constants, attributes of names and their comparison have no effect and never
 //! fail, since what is missing is merely undefined here.
 
-use minijinja::machinery::ast::{BinOpKind, CallArg, CompareOpKind, Expr, ForLoop, Spanned, Stmt, UnaryOpKind};
+use minijinja::machinery::ast::{BinOp, BinOpKind, CallArg, CompareOpKind, Expr, ForLoop, Spanned, Stmt, UnaryOpKind};
 use minijinja::machinery::{WhitespaceConfig, parse};
+
+use super::{numbers, scans};
 
 /// The filter that leaves of a list of messages those with a call of an id, and maybe others.
 pub(super) const CALLING: &str = "__calling";
 
+/// The filter that leaves of a list of messages those with an attribute.
+pub(super) const WITH: &str = "__with";
+
 /// A text to put into a template, and before which byte.
-type Insert = (usize, String);
+pub(super) type Insert = (usize, String);
 
 /// Shortens the loops of a template, which is read with these rules for white space. One that cannot be read stays as it is.
 pub(super) fn shortened(source: &str, whitespace: WhitespaceConfig) -> String {
     let Ok(Stmt::Template(template)) = parse(source, "", Default::default(), whitespace) else {
         return source.to_owned();
     };
-    let mut inserts = Vec::new();
+    let mut inserts = numbers::begun(source, &template.children);
     every_loop(&template.children, &mut |found| {
         inserts.extend(ended(source, found));
-        inserts.extend(only_calling(source, found));
+        inserts.extend(only_calling(source, found).or_else(|| only_with(source, found)));
+        inserts.extend(scans::ended(source, found));
     });
     inserts.sort_by_key(|(at, _)| std::cmp::Reverse(*at));
     let mut out = source.to_owned();
@@ -108,6 +114,26 @@ fn only_calling(source: &str, found: &Spanned<ForLoop<'_>>) -> Option<Insert> {
     source[..at].ends_with(list.id).then(|| (at, format!(" | {CALLING}({id})")))
 }
 
+/// A loop over messages that does nothing but for those with an attribute, and does not ask where it is: it need not see
+/// the others.
+fn only_with(source: &str, found: &Spanned<ForLoop<'_>>) -> Option<Insert> {
+    let (Expr::Var(message), Expr::Var(list)) = (&found.target, &found.iter) else { return None };
+    if found.filter_expr.is_some() || !found.else_body.is_empty() || found.recursive {
+        return None;
+    }
+    let [Stmt::IfCond(guard)] = &found.body[..] else { return None };
+    let at = list.span().end_offset as usize;
+    let body = source.get(at..found.span().end_offset as usize)?;
+    if !guard.false_body.is_empty() || body.contains("loop") || !source[..at].ends_with(list.id) {
+        return None;
+    }
+    let mut all = Vec::new();
+    conjunction(&guard.expr, &mut all);
+    let name = path(all.first()?)?;
+    let attribute = name.strip_prefix(message.id)?.strip_prefix('.').filter(|a| !a.contains('.'))?;
+    Some((at, format!(" | {WITH}('{attribute}')")))
+}
+
 /// A condition that has to hold, asked after others that have no effect.
 enum Operand<'a, 's> {
     Holds(&'a Expr<'s>),
@@ -126,10 +152,15 @@ impl Operand<'_, '_> {
     /// The name that has to be equal to this one.
     fn equals(&self, name: &str) -> Option<String> {
         let Operand::Holds(e) = self else { return None };
-        let (left, right) = equal(e)?;
-        let (left, right) = (path(left)?, path(right)?);
-        if left == name { Some(right) } else { (right == name).then_some(left) }
+        equals(e, name)
     }
+}
+
+/// The name that is asked to be equal to this one.
+pub(super) fn equals(e: &Expr<'_>, name: &str) -> Option<String> {
+    let (left, right) = equal(e)?;
+    let (left, right) = (path(left)?, path(right)?);
+    if left == name { Some(right) } else { (right == name).then_some(left) }
 }
 
 /// The two sides of `==`.
@@ -157,7 +188,7 @@ fn operands<'a, 's>(e: &'a Expr<'s>) -> Vec<Operand<'a, 's>> {
     flat.into_iter().map(operand).collect()
 }
 
-fn conjunction<'a, 's>(e: &'a Expr<'s>, out: &mut Vec<&'a Expr<'s>>) {
+pub(super) fn conjunction<'a, 's>(e: &'a Expr<'s>, out: &mut Vec<&'a Expr<'s>>) {
     match e {
         Expr::BinOp(op) if matches!(op.op, BinOpKind::ScAnd) => {
             conjunction(&op.left, out);
@@ -189,7 +220,7 @@ pub(super) fn root(path: &str) -> &str {
 }
 
 /// Whether an expression has no effect and cannot fail.
-fn is_pure(e: &Expr<'_>) -> bool {
+pub(super) fn is_pure(e: &Expr<'_>) -> bool {
     match e {
         Expr::Const(_) => true,
         Expr::UnaryOp(not) => matches!(not.op, UnaryOpKind::Not) && is_pure(&not.expr),
@@ -210,7 +241,7 @@ fn is_pure(e: &Expr<'_>) -> bool {
 }
 
 /// Whether a condition on a message, a map, has no effect and cannot fail.
-fn asks(e: &Expr<'_>, message: &str) -> bool {
+pub(super) fn asks(e: &Expr<'_>, message: &str) -> bool {
     let mut flat = Vec::new();
     conjunction(e, &mut flat);
     flat.into_iter().all(|e| match e {
@@ -220,12 +251,21 @@ fn asks(e: &Expr<'_>, message: &str) -> bool {
             }
             _ => false,
         },
+        Expr::BinOp(op) if matches!(op.op, BinOpKind::In) => has(op, message),
+        Expr::UnaryOp(not) => {
+            is_pure(e) && !mentions(e, "loop") || matches!(&not.expr, Expr::BinOp(op) if has(op, message))
+        }
         e => is_pure(e) && !mentions(e, "loop"),
     })
 }
 
+/// Whether it is asked if a message, a map, has a key.
+fn has(op: &BinOp<'_>, message: &str) -> bool {
+    matches!((op.op, &op.left, &op.right), (BinOpKind::In, Expr::Const(_), Expr::Var(var)) if var.id == message)
+}
+
 /// Whether an expression of names, or of what is [`is_pure`], names this variable.
-fn mentions(e: &Expr<'_>, name: &str) -> bool {
+pub(super) fn mentions(e: &Expr<'_>, name: &str) -> bool {
     match e {
         Expr::Var(var) => var.id == name,
         Expr::List(list) => list.items.iter().any(|e| mentions(e, name)),
@@ -271,7 +311,7 @@ fn rebinds(statements: &[Stmt<'_>], name: &str) -> bool {
 }
 
 /// Behind the tag whose last word ends here.
-fn behind_tag(source: &str, word: usize) -> Option<usize> {
+pub(super) fn behind_tag(source: &str, word: usize) -> Option<usize> {
     let rest = source.get(word..)?;
     let end = rest.find("%}")?;
     let between = rest[..end].trim();
@@ -333,13 +373,37 @@ mod tests {
             (guard, "c.id != wanted", "x"),
             (guard, "c.id == m.wanted", "x"),
             (guard, "f(c) and c.id == wanted", "x"),
-            (guard, "c.id == ns.wanted", "{%- set ns.wanted = 1 -%}"),
+            (guard, "c.id == ns.wanted", "{%- set ns.wanted = ns.wanted + 1 -%}"),
             (guard, "c.id == wanted", "{{ f() }}"),
             (guard, "c.id == wanted", "x{%- else -%}y"),
             ("loop.first", "c.id == wanted", "x"),
         ] {
             let kept = source("messages", guard, id, act);
-            assert_eq!(after(&kept), kept);
+            let shorter = source("messages | __with('tool_calls')", guard, id, act);
+            assert!([kept.clone(), shorter].contains(&after(&kept)), "{}", after(&kept));
+        }
+    }
+
+    #[test]
+    fn a_loop_for_messages_with_calls_sees_only_those() {
+        let source = |list: &str, guard: &str, body: &str| {
+            format!("{{%- for m in {list} -%}}{{%- if {guard} -%}}{body}{{%- endif -%}}{{%- endfor -%}}")
+        };
+        for guard in ["m.tool_calls", "m['tool_calls'] and f(m)"] {
+            let expect = source("messages | __with('tool_calls')", guard, "{{ f(m) }}");
+            assert_eq!(after(&source("messages", guard, "{{ f(m) }}")), expect);
+        }
+        for (guard, body) in [
+            ("m.tool_calls", "{{ loop.index }}"),
+            ("loop.first and m.tool_calls", "x"),
+            ("m", "x"),
+            ("not m.tool_calls", "x"),
+            ("m.tool_calls or m.name", "x"),
+            ("n.tool_calls", "x"),
+            ("m.tool_calls", "x{%- else -%}y"),
+        ] {
+            let kept = source("messages", guard, body);
+            assert!(!after(&kept).contains(WITH), "{}", after(&kept));
         }
     }
 }

@@ -4,19 +4,31 @@
 //! Never reads a clock (a template that asks for the date gets [`Options::now`]) and never runs away: a template that
 //! loops is stopped and is an error.
 
+mod continued;
 mod date;
+mod dumps;
+mod family;
 mod jinja;
 mod loops;
+mod numbers;
+mod reasoning;
 mod rope;
+mod scans;
 mod shape;
+mod values;
 
 use minijinja::value::Value as Jinja;
 use minijinja::{Environment, Error, ErrorKind};
 use serde_json::{Map, Value, json};
 
+use continued::Continued;
 use date::strftime;
+use family::Family;
 use jinja::Raise;
+use reasoning::{Around, Trial};
 use shape::Shaped;
+
+pub use continued::Continue;
 
 /// Instructions that one rendering may take. A long session in the most laborious of the known templates takes some
 /// millions; this many take a second or two.
@@ -65,6 +77,8 @@ pub struct Options {
     pub kwargs: Map<String, Value>,
     /// What `strftime_now` tells, in seconds since 1970.
     pub now: i64,
+    /// Which message the reply goes on with.
+    pub continues: Continue,
 }
 
 impl Default for Options {
@@ -77,6 +91,7 @@ impl Default for Options {
             adds_eos: false,
             kwargs: Map::new(),
             now: 0,
+            continues: Continue::default(),
         }
     }
 }
@@ -99,19 +114,29 @@ pub struct Caps {
 pub struct Template {
     env: Environment<'static>,
     source: String,
+    family: Family,
     caps: Caps,
+    around: Around,
 }
 
 impl Template {
     /// Compiles a template and finds out what it understands.
     pub fn new(source: &str) -> Result<Template, TemplateError> {
+        Template::read(source, jinja::quickened)
+    }
+
+    /// Compiles what is made of a template that is prepared.
+    fn read(source: &str, rewritten: impl FnOnce(&str) -> String) -> Result<Template, TemplateError> {
         let source = shape::source(source);
         let mut env = jinja::environment();
-        env.add_template_owned(NAME, jinja::prepared(&source)).map_err(|e| TemplateError::Syntax(say(&e)))?;
+        env.add_template_owned(NAME, rewritten(&jinja::prepared(&source)))
+            .map_err(|e| TemplateError::Syntax(say(&e)))?;
         let caps = Caps { string_content: true, typed_content: false, system_role: true, object_arguments: true };
-        let mut template = Template { env, source, caps };
+        let family = Family::of(&source);
+        let mut template = Template { env, source, family, caps, around: Around { thinks: true, ..Around::default() } };
         template.env.set_fuel(Some(TRIAL_FUEL));
         template.caps = template.probe();
+        template.around = template.around();
         template.env.set_fuel(Some(FUEL));
         Ok(template)
     }
@@ -142,9 +167,9 @@ impl Template {
         if let Some(generate) = request["add_generation_prompt"].as_bool() {
             options.add_generation_prompt = generate;
         }
+        options.continues = Continue::read(&request["continue_final_message"]);
         if let Some(schema) = request.pointer("/response_format/json_schema/schema")
-            && self.source.contains("dsml_token")
-            && !self.source.contains("function_calls")
+            && self.family == Family::DeepSeek4
         {
             options.kwargs.insert("response_format".into(), schema.clone());
         }
@@ -158,132 +183,76 @@ impl Template {
         tools: Option<&Value>,
         options: &Options,
     ) -> Result<String, TemplateError> {
-        let shaped = shape::shape(&self.source, self.caps, messages, tools);
-        let context = self.context(&shaped, options);
-        let generate = options.add_generation_prompt && shaped.continued.is_none();
-        let mut text = self.run(&context, generate)?;
-        if let Some(continued) = &shaped.continued {
-            let opened = self.run(&context, true)?;
-            let same = text.bytes().zip(opened.bytes()).take_while(|(a, b)| a == b).count();
-            let same = (0..=same).rev().find(|at| opened.is_char_boundary(*at)).unwrap_or(0);
-            text.push_str(&self.continuation(&opened[same..], continued, options));
+        let read = |m: &Value| shape::message(m, false);
+        let continued = Continued::of(messages, options.continues, read);
+        let messages = &messages[..messages.len() - usize::from(continued.is_some())];
+        let context = self.context(&shape::shape(self, messages, tools), options);
+        let Some(continued) = continued else {
+            let mut text = self.prompt(&context, options, options.add_generation_prompt)?;
+            if options.add_generation_prompt && self.family.is_gemma_4() && text.ends_with("<turn|>\n") {
+                text.push_str("<|turn>model\n");
+            }
+            return Ok(text);
+        };
+        let mut text = self.prompt(&context, options, false)?;
+        let opened = self.prompt(&context, options, true)?;
+        let same = text.char_indices().zip(opened.chars()).find(|((_, a), b)| a != b);
+        let opening = opened.get(same.map_or(text.len(), |((at, _), _)| at)..).unwrap_or_default();
+        let more = continued.behind(&text, self.family, opening, &self.around);
+        text.push_str(&more);
+        Ok(text)
+    }
+
+    /// The prompt as the server has it, with or without what begins a reply.
+    fn prompt(&self, context: &[(String, Jinja)], options: &Options, generate: bool) -> Result<String, TemplateError> {
+        let mut text = self.run(context, generate)?;
+        if options.adds_bos && !options.bos_token.is_empty() && text.starts_with(&options.bos_token) {
+            text.drain(..options.bos_token.len());
         }
-        if generate && shape::is_gemma_4(&self.source) && text.ends_with("<turn|>\n") {
-            text.push_str("<|turn>model\n");
+        if options.adds_eos && !options.eos_token.is_empty() && text.ends_with(&options.eos_token) {
+            text.truncate(text.len() - options.eos_token.len());
         }
-        let cut = |text: &str| text.to_owned();
-        if options.adds_bos && !options.bos_token.is_empty() {
-            text = text.strip_prefix(&options.bos_token).map_or(text.clone(), cut);
-        }
-        if options.adds_eos && !options.eos_token.is_empty() {
-            text = text.strip_suffix(&options.eos_token).map_or(text.clone(), cut);
+        // A turn that ended in training has not ended where the model goes on.
+        if !generate
+            && self.family == Family::Harmony
+            && let Some(at) = text.rfind("<|return|>")
+        {
+            text.replace_range(at..at + "<|return|>".len(), "<|end|>");
         }
         Ok(text)
     }
 
-    /// The opening of a reply that continues what the assistant said already: its reasoning, empty or not, is closed
-    /// before what it says.
-    fn continuation(&self, opening: &str, continued: &shape::Continued, options: &Options) -> String {
-        let (mut start, mut end) = self.reasoning(opening, options, !continued.reasoning.is_empty());
-        if shape::bare_reasoning(&self.source) {
-            (start, end) = (start.trim().to_owned(), end.trim().to_owned());
+    /// What the template puts around reasoning.
+    fn around(&self) -> Around {
+        if self.family != Family::Other {
+            let thinks = !matches!(self.family, Family::Functionary | Family::GigaChat | Family::Qwen3Coder);
+            return Around { thinks, ..Around::default() };
         }
-        let mut out = opening.to_owned();
-        if !start.is_empty() || !end.is_empty() {
-            let start = &*start;
-            let opens = if start.is_empty() { "<think>" } else { start };
-            let at = opening.find(opens).or_else(|| opening.find(opens.trim_end()));
-            out.truncate(at.unwrap_or(opening.len()));
-            out.push_str(start);
-            if !shape::drops_reasoning(&self.source) {
-                out.push_str(&continued.reasoning);
-            }
-            if !continued.content.is_empty() || continued.reasoning.is_empty() {
-                out.push_str(&end);
-            }
-        }
-        out.push_str(&continued.content);
-        out
-    }
-
-    /// What stands before and behind the reasoning of a reply, found by rendering one.
-    fn reasoning(&self, opening: &str, options: &Options, thought: bool) -> (String, String) {
-        if let Some((start, end)) = shape::reasoning(&self.source, thought) {
-            return (start.to_owned(), end.to_owned());
-        }
-        const REASONING: &str = "reasoning-needle";
-        const CONTENT: &str = "content-needle";
-        let user = json!({"role": "user", "content": "u"});
-        let reply = json!({"role": "assistant", "content": CONTENT, "reasoning_content": REASONING});
-        let known = |messages: &[Value]| {
-            let mut shaped = shape::shape(&self.source, self.caps, messages, None);
-            if let Some(last) = shaped.continued.take() {
-                let mut more = messages.to_vec();
-                more.push(user.clone());
-                shaped = shape::shape(&self.source, self.caps, &more, None);
-                shaped.messages.pop();
-                debug_assert_eq!(last.content, CONTENT);
-            }
-            self.run(&self.context(&shaped, options), false).ok()
-        };
-        // Where nothing opens a reply, what opens it in a conversation is none of the reasoning.
-        let before = match opening.is_empty() {
-            true => known(&[user.clone(), json!({"role": "assistant", "content": CONTENT})]),
-            false => known(std::slice::from_ref(&user)),
-        };
-        let without = before.unwrap_or_default();
-        let found = known(&[user.clone(), reply]).and_then(|text| {
-            let at = text.find(REASONING)?;
-            let end = text[at..].find(CONTENT)? + at;
-            let same = |a: &str, b: &str| {
-                let same = a.bytes().zip(b.bytes()).take_while(|(a, b)| a == b).count();
-                (0..=same).rev().find(|at| b.is_char_boundary(*at)).unwrap_or(0)
-            };
-            let before = text[same(&without, &text)..].find(REASONING).map(|_| &text[same(&without, &text)..at])?;
-            let start = &before[same(opening, before).min(before.len())..];
-            // Where the opening goes into the reasoning itself, the tag is the last of it.
-            let start =
-                if start.trim().is_empty() { before.rfind('<').map_or(before, |i| &before[i..]) } else { start };
-            Some((start.trim_start_matches('\n').to_owned(), text[at + REASONING.len()..end].to_owned()))
-        });
-        match found.or_else(|| self.switched(&user, options)) {
-            Some(found) => found,
-            None if opening.contains("<think>") || self.source.contains("</think>") => {
-                ("<think>".into(), "</think>".into())
-            }
-            None => (String::new(), String::new()),
-        }
-    }
-
-    /// As [`Template::reasoning`], found in what an opening has more of where thinking is switched off.
-    fn switched(&self, user: &Value, options: &Options) -> Option<(String, String)> {
-        let shaped = shape::shape(&self.source, self.caps, std::slice::from_ref(user), None);
-        let opened = |thinking: bool| {
-            let mut options = options.clone();
-            options.kwargs.insert("enable_thinking".into(), json!(thinking));
-            self.run(&self.context(&shaped, &options), true).ok()
-        };
-        let (off, on) = (opened(false)?, opened(true)?);
-        let end = off.strip_prefix(on.as_str()).filter(|rest| !rest.trim().is_empty())?;
-        let open = on.trim_end().strip_suffix('>').and_then(|_| on.rfind('<'));
-        Some((open.map_or_else(String::new, |at| on[at..].trim_end().to_owned()), end.to_owned()))
+        reasoning::around(&self.source, &|trial: Trial| {
+            let tools = trial.tools.then(reasoning::tools);
+            let mut messages = trial.messages;
+            messages.iter_mut().for_each(|m| shape::fit_content(m, self.caps));
+            let mut options = Options::default();
+            options.kwargs.insert("enable_thinking".into(), json!(trial.thinking));
+            self.run(&self.context(&Shaped { messages, tools }, &options), trial.generate).ok()
+        })
     }
 
     /// The variables of a rendering, but for `add_generation_prompt`.
     fn context(&self, shaped: &Shaped, o: &Options) -> Vec<(String, Jinja)> {
         let mut out: Vec<(String, Jinja)> = vec![
-            ("messages".into(), jinja::list(shaped.messages.iter().map(jinja::value).collect())),
+            ("messages".into(), values::list(shaped.messages.iter().map(values::value).collect())),
             ("bos_token".into(), Jinja::from(o.bos_token.as_str())),
             ("eos_token".into(), Jinja::from(o.eos_token.as_str())),
-            ("enable_thinking".into(), Jinja::from(!self.source.contains("<|inner_prefix|>"))),
+            ("enable_thinking".into(), Jinja::from(self.around.thinks)),
             ("datetime".into(), Jinja::from(strftime(o.now, "%b %d %Y"))),
             ("date_string".into(), Jinja::from(strftime(o.now, "%d %b %Y"))),
             // Firefunction adds it to a text, which llama.cpp takes nothing for where it is not there.
             ("functions".into(), Jinja::from("")),
             (jinja::NOW.into(), Jinja::from(o.now)),
         ];
-        out.extend(shaped.tools.iter().map(|t| ("tools".into(), jinja::value(t))));
-        out.extend(o.kwargs.iter().map(|(k, v)| (k.clone(), jinja::value(v))));
+        out.extend(shaped.tools.iter().map(|t| ("tools".into(), values::value(t))));
+        out.extend(o.kwargs.iter().map(|(k, v)| (k.clone(), values::value(v))));
         if let Some(keep) = o.kwargs.get("preserve_reasoning").and_then(Value::as_bool) {
             out.push(("preserve_thinking".into(), Jinja::from(keep)));
             let others = ["clear_thinking", "truncate_history_thinking", "drop_thinking"];
@@ -380,97 +349,4 @@ fn say(error: &Error) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn render(source: &str, messages: Value) -> Result<String, TemplateError> {
-        let options = Options { now: 1_700_000_000, ..Options::default() };
-        Template::new(source)?.render(messages.as_array().unwrap(), None, &options)
-    }
-
-    /// The messages as they are.
-    fn raw(source: &str, messages: Value) -> Result<String, TemplateError> {
-        let template = Template::new(source)?;
-        let shaped = Shaped { messages: messages.as_array().cloned().unwrap(), ..Shaped::default() };
-        template.run(&template.context(&shaped, &Options { now: 1_700_000_000, ..Options::default() }), true)
-    }
-
-    #[test]
-    fn what_templates_use() {
-        let value = json!([{"role": "user", "content": "é <b> 'q'", "x": {"b": [1, 2.5, true, null], "a": {}}}]);
-        for (source, expect) in [
-            ("{{ messages[0].x | tojson }}", r#"{"b": [1, 2.5, true, null], "a": {}}"#),
-            ("{{ messages[0].content | tojson }}", r#""é <b> 'q'""#),
-            ("{{ messages[0].content | tojson(ensure_ascii=True) }}", r#""\u00e9 <b> 'q'""#),
-            (
-                "{{ {'a': [1, {'b': 2}]} | tojson(indent=2) }}",
-                "{\n  \"a\": [\n    1,\n    {\n      \"b\": 2\n    }\n  ]\n}",
-            ),
-            ("{{ [1, 2] | tojson(separators=(',', ':')) }}", "[1,2]"),
-            ("{{ true }} {{ none }} {{ ' a '.strip() }} {{ 'a-b'.split('-')[1] }}", "True  a b"),
-            ("{{ none | string }} {{ missing | length }}{% set m = messages[0] %}{{ 'a' + m.missing }}", "None 0a"),
-            (
-                "{{ messages[0].x }}{{ [1, 'a', [2.50]] }} {{ '' ~ messages[0].x }}",
-                "1a2.5 {'b': [1, 2.5, True, None], 'a': {}}",
-            ),
-            ("{{ [1.0, 0.1, 1e300, 123456789.5, -0.00001] | tojson }}", "[1, 0.1, 1e+300, 1.23457e+08, -1e-05]"),
-            (
-                "{% set ns = namespace(a=0) %}{% for i in range(5) %}{% if i == 3 %}{% break %}{% endif %}{% set ns.a = ns.a + i %}{% endfor %}{{ ns.a }}",
-                "3",
-            ),
-            (
-                "{% for k, v in messages[0].x.items() %}{{ k }}{{ v is mapping }} {% endfor %}{{ messages[::-1][0].role }}",
-                "bFalse aTrue user",
-            ),
-            ("{% generation %}{{ messages[0].get('none', 7) }}{%- endgeneration %}", "7"),
-            (
-                "{% set q = namespace(ids=[]) %}{% for i in range(3) %}{% set _ = q.ids.append(i) %}{% endfor %}{% set first = q.ids.pop(0) %}{{ first }}{{ q.ids | tojson }}",
-                "0[1, 2]",
-            ),
-            ("{{ strftime_now('%d %b %Y, %A %H:%M:%S') }}", "14 Nov 2023, Tuesday 22:13:20"),
-            ("  {% if true %}\n  x\n  {% endif %}\ny", "  x\ny"),
-            ("{% set e = [] %}{% for i in e[::-1] %}{{ i }}{% endfor %}{{ messages[::-1][0].role }}", "user"),
-            ("{{ '[1, {\"a\": 2}]' | from_json | tojson }}", "[1, {\"a\": 2}]"),
-        ] {
-            assert_eq!(raw(source, value.clone()).as_deref(), Ok(expect), "{source}");
-        }
-    }
-
-    #[test]
-    fn trouble_is_a_value() {
-        let hi = json!([{"role": "user", "content": "hi"}]);
-        let raised = TemplateError::Raised("roles must alternate".into());
-        assert_eq!(render("{{ raise_exception('roles must alternate') }}", hi.clone()), Err(raised));
-        let endless = "{% for a in range(9999) %}{% for b in range(9999) %}{{ a }}{% endfor %}{% endfor %}";
-        assert_eq!(render(endless, hi.clone()), Err(TemplateError::Endless));
-        let syntax = Template::new("{% if %}").unwrap_err();
-        assert!(matches!(&syntax, TemplateError::Syntax(e) if e.contains("line 1")), "{syntax}");
-        let wrong = render("{{ messages[0].content.no_such_method() }}", hi).unwrap_err();
-        assert!(matches!(&wrong, TemplateError::Render(e) if e.contains("no_such_method")), "{wrong}");
-    }
-
-    #[test]
-    fn messages_get_the_shape_the_template_wants() {
-        let call = json!([{"role": "developer", "content": [{"type": "text", "text": "s"}, {"type": "text", "text": "t"}]},
-            {"role": "assistant", "content": null, "tool_calls": [{"function": {"name": "f", "arguments": "{\"a\":1}"}}]}]);
-        for (source, expect) in [
-            // Strings, objects.
-            (
-                "{% for m in messages %}{{ m.role }}={{ m.content }};{% for c in m.tool_calls %}{{ c.function.arguments | tojson }}{% endfor %}{% endfor %}",
-                "system=s\nt;assistant=;{\"a\": 1}",
-            ),
-            // Parts.
-            (
-                "{% for m in messages %}{% for p in m.content %}{% if p is mapping %}{{ p.text }}{% endif %}{% endfor %};{% endfor %}",
-                "st;;",
-            ),
-            // Arguments as strings, no system role.
-            (
-                "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system') }}{% endif %}{{ m.content }};{% for c in m.tool_calls %}{{ c.function.arguments + '' }}{% endfor %}{% endfor %}",
-                "s\nt\n;{\"a\":1}",
-            ),
-        ] {
-            assert_eq!(render(source, call.clone()).as_deref(), Ok(expect), "{source}");
-        }
-    }
-}
+mod tests;

@@ -3,22 +3,14 @@
 
 use serde_json::{Map, Value, json};
 
-use super::Caps;
+use super::family::Family;
+use super::{Caps, Template};
 
 /// What a template sees of a request.
 #[derive(Debug, Default)]
 pub(super) struct Shaped {
     pub(super) messages: Vec<Value>,
     pub(super) tools: Option<Value>,
-    /// An assistant message at the end, which the reply continues: it is not rendered by the template.
-    pub(super) continued: Option<Continued>,
-}
-
-/// A message that the reply continues.
-#[derive(Debug)]
-pub(super) struct Continued {
-    pub(super) content: String,
-    pub(super) reasoning: String,
 }
 
 /// Repairs of a template's own source, before it is compiled.
@@ -39,20 +31,12 @@ pub(super) fn source(source: &str) -> String {
     source
 }
 
-/// Shapes messages and tools for a template with this source.
-pub(super) fn shape(source: &str, caps: Caps, messages: &[Value], tools: Option<&Value>) -> Shaped {
+/// Shapes messages and tools for a template.
+pub(super) fn shape(template: &Template, messages: &[Value], tools: Option<&Value>) -> Shaped {
+    let (source, caps) = (&*template.source, template.caps);
+    // StepFun's.
     let trim = source.contains("You have access to the following functions in JSONSchema format");
-    let mut out: Vec<Value> = messages.iter().map(|m| Value::Object(message(m, trim))).collect();
-    // One with calls cannot be continued: the server refuses it.
-    let calls = |m: &Value| m["tool_calls"].as_array().is_some_and(|c| !c.is_empty());
-    let last = messages.last().filter(|m| m["role"] == "assistant" && !calls(m));
-    let continued = last.and_then(|_| {
-        let last = out.pop()?;
-        Some(Continued {
-            content: joined(&last["content"]),
-            reasoning: last["reasoning_content"].as_str().unwrap_or_default().to_owned(),
-        })
-    });
+    let mut out: Vec<Value> = messages.iter().map(|m| message(m, trim)).collect();
     for m in &mut out {
         fit_content(m, caps);
         if !source.contains("<|channel|>") && m["role"] == "developer" {
@@ -68,13 +52,13 @@ pub(super) fn shape(source: &str, caps: Caps, messages: &[Value], tools: Option<
     if caps.object_arguments {
         out.iter_mut().for_each(objects);
     }
-    family(source, &mut out);
+    for_family(template.family, &mut out);
     let tools = tools.and_then(Value::as_array).filter(|t| !t.is_empty());
-    Shaped { messages: out, tools: tools.map(|t| Value::Array(t.iter().map(tool).collect())), continued }
+    Shaped { messages: out, tools: tools.map(|t| Value::Array(t.iter().map(tool).collect())) }
 }
 
 /// What llama.cpp reads of a message, in its order.
-fn message(from: &Value, trim: bool) -> Map<String, Value> {
+pub(super) fn message(from: &Value, trim: bool) -> Value {
     let text = |value: &Value| {
         let text = value.as_str().unwrap_or_default();
         if trim { text.trim_matches(|c: char| c.is_ascii_whitespace() || c == '\x0b') } else { text }.to_owned()
@@ -104,7 +88,7 @@ fn message(from: &Value, trim: bool) -> Map<String, Value> {
     if !calls.is_empty() {
         out.insert("tool_calls".into(), Value::Array(calls));
     }
-    out
+    Value::Object(out)
 }
 
 fn call(from: &Value) -> Value {
@@ -127,7 +111,7 @@ fn tool(from: &Value) -> Value {
 }
 
 /// Content as the template wants it.
-fn fit_content(message: &mut Value, caps: Caps) {
+pub(super) fn fit_content(message: &mut Value, caps: Caps) {
     match &message["content"] {
         Value::Array(_) if !caps.typed_content => message["content"] = json!(joined(&message["content"])),
         Value::String(text) if !caps.string_content && caps.typed_content => {
@@ -138,7 +122,7 @@ fn fit_content(message: &mut Value, caps: Caps) {
 }
 
 /// The text of a content: a string, or its parts joined by line breaks.
-pub(super) fn joined(content: &Value) -> String {
+fn joined(content: &Value) -> String {
     match content {
         Value::String(text) => text.clone(),
         Value::Array(parts) => {
@@ -165,70 +149,15 @@ fn objects(message: &mut Value) {
     }
 }
 
-/// Whether a template is Gemma 4's.
-pub(super) fn is_gemma_4(source: &str) -> bool {
-    source.contains("'<|tool_call>call:'")
-}
-
-/// What stands before and behind the reasoning of a reply that is continued, in the families for which llama.cpp has it
-/// written down.
-///
-/// `thought`: there is any.
-pub(super) fn reasoning(source: &str, thought: bool) -> Option<(&'static str, &'static str)> {
-    let has = |text: &str| source.contains(text);
-    if has("[SYSTEM_PROMPT]") && has("[TOOL_CALLS]") && has("[ARGS]") && !has("[CALL_ID]") {
-        Some(("[THINK]", "[/THINK]"))
-    } else if has("<|tool_calls_section_begin|>") || (has("<|tool_list_start|>") && has("<|tool_list_end|>")) {
-        Some(("<think>", "</think>"))
-    } else if has("<|open|>") && has("<|close|>") && has("<|end_of_msg|>") {
-        Some(("<|open|>think<|sep|>", "<|close|>think<|sep|><|open|>response<|sep|>"))
-    } else if has("dsml_token") && has("DSML") && !has("function_calls") {
-        Some((if thought { "<think>" } else { "" }, "</think>"))
-    } else if is_gemma_4(source) {
-        Some(("<|channel>thought\n", "<channel|>"))
-    } else if has("<tool_call>")
-        && has("<function=")
-        && has("<parameter=")
-        && has("<think>")
-        && !has("'<tool_call><function=' ~")
-    {
-        Some(("<think>\n", "\n</think>\n\n"))
-    } else if has(">>>all") {
-        Some(("all\n", ""))
-    } else if has("<SPECIAL_11>") {
-        Some(("<think>\n", "</think>"))
-    } else if has("<|START_THINKING|>") && !has("<|START_TEXT|>") {
-        Some(("<|START_THINKING|>", "<|END_THINKING|>"))
-    } else {
-        None
-    }
-}
-
-/// Whether what stands around reasoning is taken without its white space.
-pub(super) fn bare_reasoning(source: &str) -> bool {
-    source.contains("laguna_glm_thinking")
-}
-
-/// Whether the reasoning of a message that is continued is left out.
-pub(super) fn drops_reasoning(source: &str) -> bool {
-    source.contains(">>>all")
-}
-
 /// What is done for single families of templates.
-fn family(source: &str, messages: &mut Vec<Value>) {
-    let has = |text: &str| source.contains(text);
-    if has("[SYSTEM_PROMPT]") && has("[TOOL_CALLS]") && has("[ARGS]") && !has("[CALL_ID]") {
-        messages.iter_mut().for_each(ministral);
-    } else if has("chat_format=llm-jp-harmony-v1") || has("<|channel|>") {
-        messages.iter_mut().for_each(|m| thinking(m, true));
-    } else if (has("<|tool_list_start|>") && has("<|tool_list_end|>"))
-        || (has("List of tools: [") && !has("<|tool_list_start|>"))
-    {
-        messages.iter_mut().for_each(|m| thinking(m, false));
-    } else if has("dsml_token") && has("DSML") && !has("function_calls") && has("tool_calls") {
-        in_call_order(messages);
-    } else if is_gemma_4(source) && !has("{#- OpenAI Chat Completions:") {
-        *messages = gemma(std::mem::take(messages));
+fn for_family(family: Family, messages: &mut Vec<Value>) {
+    match family {
+        Family::Ministral => messages.iter_mut().for_each(ministral),
+        Family::Harmony => messages.iter_mut().for_each(|m| thinking(m, true)),
+        Family::Lfm2 => messages.iter_mut().for_each(|m| thinking(m, false)),
+        Family::DeepSeek4 => in_call_order(messages),
+        Family::Gemma4Outdated => *messages = gemma(std::mem::take(messages)),
+        _ => {}
     }
 }
 

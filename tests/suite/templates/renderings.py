@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Renders the templates of renderings.json with a real llama.cpp server, and writes down what comes out.
+"""Renders the templates of renderings.json and continued.json with a real llama.cpp server, and writes down what comes out.
 
     eval "$(scripts/servers/install --env)" && "$WINDOWSILL_PYTHON" tests/suite/templates/renderings.py
 
@@ -16,7 +16,7 @@ import tempfile
 import urllib.error
 import urllib.request
 
-FILE = pathlib.Path(__file__).with_name("renderings.json")
+FILES = [pathlib.Path(__file__).with_name(name) for name in ("renderings.json", "continued.json")]
 
 
 def rendered(template: str, conversations: dict) -> dict:
@@ -49,11 +49,12 @@ def asked(url: str, body: dict) -> str | None:
 
 
 def main() -> None:
-    data = json.loads(FILE.read_text(encoding="utf-8"))
-    for template in data["templates"]:
-        template["renderings"] = rendered(template["source"], data["conversations"])
-        print(f"{template['name']}: {len(template['renderings'])}", file=sys.stderr)
-    FILE.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    for file in FILES:
+        data = json.loads(file.read_text(encoding="utf-8"))
+        for template in data["templates"]:
+            template["renderings"] = rendered(template["source"], data["conversations"])
+            print(f"{template['name']}: {len(template['renderings'])}", file=sys.stderr)
+        file.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

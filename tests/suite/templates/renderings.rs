@@ -1,12 +1,22 @@
-//! Small templates of what real ones use, rendered as a real llama.cpp server rendered them (`renderings.json`, written by
-//! `renderings.py`).
+//! Small templates of what real ones use, rendered as a real llama.cpp server rendered them (`renderings.json` and
+//! `continued.json`, written by `renderings.py`).
 
 use serde_json::Value;
 use windowsill::conversation::template::{Options, Template};
 
 #[test]
 fn every_prompt_is_llama_cpps_own() {
-    let all: Value = serde_json::from_str(include_str!("renderings.json")).unwrap();
+    compare(include_str!("renderings.json"), 140);
+}
+
+#[test]
+fn what_a_reply_continues_is_put_as_llama_cpp_puts_it() {
+    compare(include_str!("continued.json"), 280);
+}
+
+/// Renders what `pinned` has, which is at least this many prompts.
+fn compare(pinned: &str, least: usize) {
+    let all: Value = serde_json::from_str(pinned).unwrap();
     let conversations = all["conversations"].as_object().unwrap();
     // Those of the model that the server had loaded.
     let options = Options { bos_token: "<|im_start|>".into(), eos_token: "<|im_end|>".into(), ..Options::default() };
@@ -22,5 +32,5 @@ fn every_prompt_is_llama_cpps_own() {
         }
     }
     assert!(wrong.is_empty(), "{} wrong, {equal} equal:\n{}", wrong.len(), wrong.join("\n"));
-    assert!(equal > 140, "{equal}");
+    assert!(equal > least, "{equal}");
 }

@@ -31,14 +31,7 @@ impl Builder<'_> {
         let x = self.convolved(layer, all, inner);
         let [b, c, dt] = self.plamo_steps(layer, x, size);
         let x = self.g.view_strided(x, part, [4, head.saturating_mul(4), self.g.at(x).nb[1], self.g.at(x).nb[2]]);
-        let a = self.weight(layer, "ssm_a").unwrap_or(dt);
-        let total = inner.saturating_mul(self.tokens).saturating_add(size.saturating_mul(inner).saturating_mul(seqs));
-        let scanned = self.gather(state, |builder, states, ids| {
-            let rows = builder.g.ne(states)[1];
-            let states = builder.g.reshape(states, [size, head, heads, rows]);
-            Some(builder.g.fresh([total, 1, 1, 1], &[states, x, dt, a, b, c, ids]))
-        });
-        self.keep_state(state, scanned, size.saturating_mul(inner));
+        let scanned = self.scan(layer, state, [x, dt, b, c], inner, [size, head, heads]);
         let row = inner.saturating_mul(4);
         let strides = [4, head.saturating_mul(4), row, row.saturating_mul(per_seq)];
         let y = self.g.view_strided(scanned, part, strides);

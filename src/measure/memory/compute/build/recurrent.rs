@@ -168,6 +168,23 @@ impl Builder<'_> {
         self.g.reshape(cur, [width, self.tokens, 1, 1])
     }
 
+    /// A scan by heads, from the state kept of each sequence: what comes out, with the new states behind it, which are kept.
+    ///
+    /// `by`: size of a state, width and number of heads.
+    pub(super) fn scan(&mut self, layer: usize, state: Id, inputs: [Id; 4], inner: u64, by: [u64; 3]) -> Id {
+        let ([x, dt, b, c], [size, head, heads]) = (inputs, by);
+        let a = self.weight(layer, "ssm_a").unwrap_or(dt);
+        let states = size.saturating_mul(inner).saturating_mul(self.seqs);
+        let total = inner.saturating_mul(self.tokens).saturating_add(states);
+        let scanned = self.gather(state, |builder, states, ids| {
+            let rows = builder.g.ne(states)[1];
+            let states = builder.g.reshape(states, [size, head, heads, rows]);
+            Some(builder.g.fresh([total, 1, 1, 1], &[states, x, dt, a, b, c, ids]))
+        });
+        self.keep_state(state, scanned, size.saturating_mul(inner));
+        scanned
+    }
+
     /// src/models/mamba-base.cpp, `build_mamba2_layer`.
     fn mamba2(&mut self, layer: usize, cur: Id) -> Id {
         let (per_seq, seqs) = (self.per_seq(), self.seqs);
@@ -200,14 +217,7 @@ impl Builder<'_> {
         let c = self.g.view_strided(mixed, [size, groups, per_seq, seqs], by_group);
         let dt = self.g.same(&[dt]);
         let dt = self.biased(layer, "ssm_dt.bias", dt);
-        let a = self.weight(layer, "ssm_a").unwrap_or(dt);
-        let total = inner.saturating_mul(self.tokens).saturating_add(size.saturating_mul(inner).saturating_mul(seqs));
-        let scanned = self.gather(state, |builder, states, ids| {
-            let rows = builder.g.ne(states)[1];
-            let states = builder.g.reshape(states, [size, head, heads, rows]);
-            Some(builder.g.fresh([total, 1, 1, 1], &[states, x, dt, a, b, c, ids]))
-        });
-        self.keep_state(state, scanned, size.saturating_mul(inner));
+        let scanned = self.scan(layer, state, [x, dt, b, c], inner, [size, head, heads]);
         let y = self.g.reshape(scanned, [head, heads, per_seq, seqs]);
         let d = self.weight(layer, "ssm_d").unwrap_or(dt);
         let skip = self.g.each(&[x, d]);
