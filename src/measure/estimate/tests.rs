@@ -206,7 +206,7 @@ fn told(model: &str, near: Near) -> Vec<Ground> {
 fn replies_tell_the_vocabulary_whatever_the_name_says() {
     for near in [Near::DeepSeek, Near::Spm, Near::Gemma, Near::StarCoder] {
         let grounds = told("my-model", near);
-        assert!(grounds[2..].iter().all(|ground| *ground == Ground::Near(near)), "{near:?}: {grounds:?}");
+        assert!(grounds[3..].iter().all(|ground| *ground == Ground::Near(near)), "{near:?}: {grounds:?}");
     }
     let grounds = told("qwen3:8b", Near::Spm);
     assert_eq!((grounds[0], grounds[13]), (Ground::Near(Near::Qwen), Ground::Near(Near::Spm)), "{grounds:?}");
