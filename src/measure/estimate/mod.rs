@@ -1,6 +1,6 @@
 //! Estimated prompt tokens, where neither the model's file nor a server that counts is at hand: texts are counted with a
-//! near vocabulary, what a template makes of them is believed at first and learnt from each reply, and what is given out
-//! errs high. How: `belief.rs`.
+//! near vocabulary, replies tell which vocabulary and what template it is, and what is given out
+//! errs high. How: `mixture.rs`.
 
 mod belief;
 mod items;
