@@ -52,6 +52,15 @@ impl Belief {
         self.prior.means[at]
     }
 
+    /// How two weights vary together.
+    pub(super) fn covariance(&self, one: usize, other: usize) -> f64 {
+        match &self.learnt {
+            Some(learnt) => learnt.covariance[one][other],
+            None if one == other => self.prior.deviations[one] * self.prior.deviations[one],
+            None => 0.0,
+        }
+    }
+
     /// The variance of the cost of a word.
     pub(super) fn words_variance(&self) -> f64 {
         let words = Feature::Words as usize;

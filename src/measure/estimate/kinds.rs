@@ -79,7 +79,7 @@ static KINDS: [Kind; 40] = [
     ),
     aside(kind(&["hermes"], [5.0, 5.0, 9.0, 10.3, 0.0], Form::Json)),
     escaped(aside(kind(&["llama3", "llama-3", "llama4", "llama-4"], [5.0, 5.0, 7.8, 7.6, 0.0], Form::Json))),
-    kind(&["smollm", "granite3", "granite-3", "lfm2"], [5.0, 5.0, 4.7, 0.4, 0.0], Form::Dropped),
+    kind(&["smollm3", "granite3", "granite-3", "lfm2"], [5.0, 5.0, 4.7, 0.4, 0.0], Form::Dropped),
     kind(&["gemma"], [5.0, 4.9, 6.4, 6.0, 1.2], Form::Tags),
     kind(&["phi", "apriel", "solar", "kimi"], [4.0, 4.0, 17.0, 26.0, 0.0], Form::Json),
     kind(&["deepseek"], [1.0, 3.8, 4.4, 0.0, 0.0], Form::Json),

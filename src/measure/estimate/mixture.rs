@@ -87,6 +87,8 @@ pub(super) struct Mixture {
     /// What the likeliest vocabulary's rows cost in the middle, and the least of it.
     middle: Weights,
     least: Weights,
+    /// How the weights of its rows vary together.
+    covariance: Box<[Weights; FEATURES]>,
     /// How sure the cost of words is: a standard deviation, as a share.
     unsure: f64,
     replies: u32,
@@ -104,6 +106,7 @@ impl Mixture {
             grounds: Vec::new(),
             middle: [0.0; FEATURES],
             least: [0.0; FEATURES],
+            covariance: Box::new([[0.0; FEATURES]; FEATURES]),
             unsure: 0.0,
             replies: 0,
             surprised: false,
@@ -144,6 +147,12 @@ impl Mixture {
     /// that nothing seems free.
     pub(super) fn middle(&self, row: &Row) -> f64 {
         dot(&self.middle, row).max(dot(&self.least, row)).max(0.0)
+    }
+
+    /// How far that may be off: a standard deviation.
+    pub(super) fn doubt(&self, row: &Row) -> f64 {
+        let gain: Weights = std::array::from_fn(|at| dot(&self.covariance[at], row));
+        dot(&gain, row).max(0.0).sqrt()
     }
 
     /// What a text costs, erring high. Previews and briefs ask for thousands of texts, so this looks at the weight of
@@ -236,6 +245,15 @@ impl Mixture {
         let mean = |of: &dyn Fn(&Hypothesis) -> f64| all.iter().map(|h| h.weight / total * of(h)).sum::<f64>();
         let middle: Weights = std::array::from_fn(|at| mean(&|h| h.belief.mean(at)));
         let least: Weights = std::array::from_fn(|at| LEAST * mean(&|h| h.belief.first(at)));
+        let together = |one: usize, other: usize| {
+            let apart = |h: &Hypothesis| (h.belief.mean(one) - middle[one]) * (h.belief.mean(other) - middle[other]);
+            mean(&|h| h.belief.covariance(one, other) + apart(h))
+        };
+        for one in 0..FEATURES {
+            for other in 0..FEATURES {
+                self.covariance[one][other] = together(one, other);
+            }
+        }
         let words = middle[Feature::Words as usize];
         let variance = mean(&|h| h.belief.words_variance() + (h.belief.mean(Feature::Words as usize) - words).powi(2));
         (self.middle, self.least, self.unsure) = (middle, least, variance.sqrt());

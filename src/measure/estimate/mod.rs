@@ -71,11 +71,12 @@ impl Estimates {
         let (sample, first, begun) = self.begun(&model, conversation, view, known);
         let total = model.total(&sample);
         let costs = first.map(|row| model.middle(row));
+        let doubts = first.map(|row| model.doubt(row));
         match begun {
-            None => costs.facts(costs.body.len(), total, 0.0),
+            None => costs.facts(&doubts, costs.body.len(), total, 0.0),
             Some(begun) => {
                 let before = f64::from(sample.counted) - model.middle(&begun.left);
-                costs.facts(begun.messages, before, total - before)
+                costs.facts(&doubts, begun.messages, before, total - before)
             }
         }
     }

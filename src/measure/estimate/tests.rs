@@ -211,3 +211,17 @@ fn replies_tell_the_vocabulary_whatever_the_name_says() {
     let grounds = told("qwen3:8b", Near::Spm);
     assert_eq!((grounds[0], grounds[13]), (Ground::Near(Near::Qwen), Ground::Near(Near::Spm)), "{grounds:?}");
 }
+
+#[test]
+fn doubt_of_one_message_is_not_laid_on_the_others() {
+    let estimates = Estimates::default();
+    let mut messages = session(1);
+    let others = estimates.facts("smollm2", &talk(&messages), &View::default(), None);
+    // A template may drop what is called.
+    let call = json!({"id": "c", "type": "function", "function": {"name": "w", "arguments": "x  y ".repeat(20_000)}});
+    messages.push(json!({"role": "assistant", "content": "", "tool_calls": [call]}));
+    let all = estimates.facts("smollm2", &talk(&messages), &View::default(), None);
+    assert!(total(&all) > 10 * total(&others));
+    let before = total(&all) - all.costs.last().unwrap().total();
+    assert!(before < 2 * total(&others), "{before} and {}", total(&others));
+}
