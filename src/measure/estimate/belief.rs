@@ -1,9 +1,17 @@
-//! One hypothesis of a model: the tokens that each number of a row costs, and how sure that is. Bayesian linear
+//! What is believed of one model: the tokens that each number of a row costs, and how sure that is. Bayesian linear
 //! regression with Gaussian weights; each reply's reported prompt is one observation (Bishop, Pattern Recognition and
 //! Machine Learning, 3.3).
 
-use super::kinds::Prior;
+use super::prior::Prior;
 use super::row::{FEATURES, Feature, Row};
+use crate::conversation::Tokens;
+
+/// An estimate may be more than [`LOW`] below the truth with a probability of 0.005: the quantile of the normal distribution
+/// above which that much lies.
+const QUANTILE: f64 = 2.576;
+
+/// Share of the truth by which an estimate may be low without being counted as low.
+const LOW: f64 = 0.01;
 
 /// By how much the variance of every weight grows with each reply, as a share of what it was at first: texts change.
 const DRIFT: f64 = 0.001;
@@ -14,125 +22,108 @@ const SURPRISE: f64 = 4.0;
 /// How much larger a variance may become than it was at first.
 const DOUBT: f64 = 25.0;
 
-/// A number for each of a row.
-pub(super) type Weights = [f64; FEATURES];
+/// A server speaks of something else, of what it evaluated or of all slots, if what it reports is less than this share of the
+/// beginning that it counted before.
+const PLAUSIBLE: f64 = 0.5;
+
+/// Tokens that the server may make of one near token, of one message or call, and add to a prompt of any length, at most.
+const MOST_A_TOKEN: f64 = 5.0;
+/// As above, of one message or call.
+const MOST_A_PART: f64 = 64.0;
+/// As above, whatever the length.
+const PREAMBLE: f64 = 2048.0;
+
+/// The least that a part of a prompt costs, as a share of what was believed at first.
+const LEAST: f64 = 0.1;
+
+type Weights = [f64; FEATURES];
 
 /// A belief.
 #[derive(Debug, Clone)]
 pub(super) struct Belief {
     prior: &'static Prior,
-    /// Nothing before the first reply: most hypotheses are given up at that.
-    learnt: Option<Box<Learnt>>,
+    mean: Weights,
+    covariance: Box<[Weights; FEATURES]>,
+    replies: u32,
 }
 
-#[derive(Debug, Clone)]
-struct Learnt {
-    mean: Weights,
-    covariance: [Weights; FEATURES],
+/// What a prompt holds, and what the server counted of its beginning.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Sample {
+    /// What is not part of the beginning that was counted.
+    pub(super) new: Row,
+    /// Tokens of that beginning.
+    pub(super) counted: Tokens,
 }
 
 impl Belief {
     /// What is believed before any reply.
     pub(super) fn new(prior: &'static Prior) -> Belief {
-        Belief { prior, learnt: None }
-    }
-
-    /// Whether it is of a known template and the model's own vocabulary.
-    pub(super) fn is_known(&self) -> bool {
-        self.prior.own && !self.prior.doubts
-    }
-
-    /// What one number of a row costs in the middle.
-    pub(super) fn mean(&self, at: usize) -> f64 {
-        self.means()[at]
-    }
-
-    /// What one number of a row was believed to cost at first.
-    pub(super) fn first(&self, at: usize) -> f64 {
-        self.prior.means[at]
-    }
-
-    /// How two weights vary together.
-    pub(super) fn covariance(&self, one: usize, other: usize) -> f64 {
-        match &self.learnt {
-            Some(learnt) => learnt.covariance[one][other],
-            None if one == other => self.prior.deviations[one] * self.prior.deviations[one],
-            None => 0.0,
+        let mut covariance = Box::new([[0.0; FEATURES]; FEATURES]);
+        for (at, sd) in prior.deviations.iter().enumerate() {
+            covariance[at][at] = sd * sd;
         }
+        Belief { prior, mean: prior.means, covariance, replies: 0 }
     }
 
-    /// The variance of the cost of a word.
-    pub(super) fn words_variance(&self) -> f64 {
-        let words = Feature::Words as usize;
-        let first = self.prior.deviations[words] * self.prior.deviations[words];
-        self.learnt.as_ref().map_or(first, |l| l.covariance[words][words]) + self.prior.noise * self.prior.noise
+    /// Whether any reply was learnt from.
+    pub(super) fn is_corrected(&self) -> bool {
+        self.replies > 0
     }
 
-    /// The tokens of a row: mean and variance.
-    pub(super) fn foretell(&self, row: &Row) -> (f64, f64) {
-        (dot(self.means(), row), self.spread(row).1 + self.noise(row))
+    /// What a row costs in the middle; never less than a part of what was believed at first, so that nothing seems free.
+    pub(super) fn middle(&self, row: &Row) -> f64 {
+        dot(&self.mean, row).max(LEAST * dot(&self.prior.means, row)).max(0.0)
     }
 
-    /// Learns what a row cost.
-    pub(super) fn learn(&mut self, row: &Row, cost: f64) {
-        let surprise = cost - dot(self.means(), row);
-        let noise = self.noise(row);
-        let (mut gain, mut spread) = self.spread(row);
-        let prior = self.prior;
-        let learnt = self.learnt.get_or_insert_with(|| Box::new(Learnt::new(prior)));
+    /// What a text costs, erring high. Previews and briefs ask for thousands of texts, so this looks at the weight of
+    /// words alone for how sure it is.
+    pub(super) fn text(&self, row: &Row) -> f64 {
+        let weight = self.covariance[Feature::Words as usize][Feature::Words as usize];
+        let deviation = (weight + self.prior.noise * self.prior.noise).sqrt() * row.words();
+        self.middle(row) + QUANTILE * deviation
+    }
+
+    /// The tokens of a prompt, erring high: seldom more than [`LOW`] below.
+    pub(super) fn total(&self, sample: &Sample) -> f64 {
+        let middle = (f64::from(sample.counted) + dot(&self.mean, &sample.new)).max(0.0);
+        let (_, spread) = self.spread(&sample.new);
+        let deviation = (spread + self.noise(&sample.new)).sqrt();
+        middle.max((1.0 - LOW) * (middle + QUANTILE * deviation))
+    }
+
+    /// Learns what the server counted. What cannot be is passed over.
+    pub(super) fn learn(&mut self, sample: &Sample, reported: Tokens) {
+        let (counted, reported) = (f64::from(sample.counted), f64::from(reported));
+        let most = counted + MOST_A_TOKEN * sample.new.words() + MOST_A_PART * sample.new.parts() + PREAMBLE;
+        if reported < 1.0 || reported < counted * PLAUSIBLE || reported > most {
+            return;
+        }
+        let surprise = reported - counted - dot(&self.mean, &sample.new);
+        let noise = self.noise(&sample.new);
+        let (mut gain, mut spread) = self.spread(&sample.new);
         let doubt = (surprise * surprise / (SURPRISE * SURPRISE) - noise) / spread.max(f64::MIN_POSITIVE);
-        if prior.doubts && doubt > 1.0 {
+        if doubt > 1.0 {
             let doubt = doubt.min(DOUBT);
-            learnt.covariance.iter_mut().flatten().for_each(|c| *c *= doubt);
+            self.covariance.iter_mut().flatten().for_each(|c| *c *= doubt);
             gain.iter_mut().for_each(|g| *g *= doubt);
             spread *= doubt;
         }
         for at in 0..FEATURES {
-            learnt.mean[at] += gain[at] / (spread + noise) * surprise;
+            self.mean[at] += gain[at] / (spread + noise) * surprise;
             for other in 0..FEATURES {
-                learnt.covariance[at][other] -= gain[at] * gain[other] / (spread + noise);
+                self.covariance[at][other] -= gain[at] * gain[other] / (spread + noise);
             }
         }
-        learnt.bound(prior);
-    }
-
-    fn means(&self) -> &Weights {
-        self.learnt.as_ref().map_or(&self.prior.means, |l| &l.mean)
-    }
-
-    /// Covariance times row, and the variance of what the row costs.
-    fn spread(&self, row: &Row) -> (Weights, f64) {
-        let gain: Weights = match &self.learnt {
-            Some(learnt) => std::array::from_fn(|at| dot(&learnt.covariance[at], row)),
-            None => std::array::from_fn(|at| self.prior.deviations[at].powi(2) * f64::from(row.0[at])),
-        };
-        let variance = dot(&gain, row).max(0.0);
-        (gain, variance)
-    }
-
-    /// The variance of what no weight explains: a share of the texts.
-    fn noise(&self, row: &Row) -> f64 {
-        let pictures = f64::from(row.get(Feature::Media));
-        let texts = self.prior.noise * row.words();
-        let letters = self.prior.letters * f64::from(row.get(Feature::ThreeBytes));
-        letters * letters + self.prior.unsure * self.prior.unsure + texts * texts + pictures * pictures * 1e-4
-    }
-}
-
-impl Learnt {
-    fn new(prior: &Prior) -> Learnt {
-        let mut covariance = [[0.0; FEATURES]; FEATURES];
-        for (at, deviation) in prior.deviations.iter().enumerate() {
-            covariance[at][at] = deviation * deviation;
-        }
-        Learnt { mean: prior.means, covariance }
+        self.bound();
+        self.replies = self.replies.saturating_add(1);
     }
 
     /// Lets every variance drift, and keeps it within [`DOUBT`]: rows and columns alike, so that the matrix stays one of
     /// covariances.
-    fn bound(&mut self, prior: &Prior) {
+    fn bound(&mut self) {
         let mut shrink = [1.0; FEATURES];
-        for (at, first) in prior.deviations.iter().enumerate() {
+        for (at, first) in self.prior.deviations.iter().enumerate() {
             let variance = &mut self.covariance[at][at];
             *variance = variance.max(0.0) + DRIFT * first * first;
             shrink[at] = (DOUBT * first * first / variance.max(f64::MIN_POSITIVE)).min(1.0).sqrt();
@@ -141,9 +132,22 @@ impl Learnt {
             row.iter_mut().zip(shrink).for_each(|(c, other)| *c *= shrink[at] * other);
         }
     }
+
+    /// Covariance times row, and the variance of what the row costs.
+    fn spread(&self, row: &Row) -> (Weights, f64) {
+        let gain: Weights = std::array::from_fn(|at| dot(&self.covariance[at], row));
+        let variance = dot(&gain, row).max(0.0);
+        (gain, variance)
+    }
+
+    /// The variance of what no weight explains: a share of the texts.
+    fn noise(&self, row: &Row) -> f64 {
+        let pictures = f64::from(row.get(Feature::Media));
+        let texts = self.prior.noise * row.words();
+        self.prior.unsure * self.prior.unsure + texts * texts + pictures * pictures * 1e-4
+    }
 }
 
-/// The sum of what each number of a row costs.
-pub(super) fn dot(weights: &Weights, row: &Row) -> f64 {
+fn dot(weights: &Weights, row: &Row) -> f64 {
     weights.iter().zip(row.0).map(|(w, n)| w * f64::from(n)).sum()
 }

@@ -81,14 +81,12 @@ impl<'a, T: Copy + Default + Add<Output = T> + Sub<Output = T>> Items<'a, T> {
 }
 
 impl Items<'_, f64> {
-    /// Facts that add up to `before` for head and the first `known` messages, and to `new` for the others. What these are more
-    /// than the middle costs is laid on each item by how far its cost may be off (`doubts`): one that is in doubt says
-    /// nothing of the others.
-    pub(super) fn facts(&self, doubts: &Items<'_, f64>, known: usize, before: f64, new: f64) -> Facts {
-        let (first, doubted) = (self.total(known), doubts.total(known));
-        let (whole, doubted_whole) = (self.total(self.body.len()), doubts.total(self.body.len()));
-        let old = Surplus::of(before, first, doubted);
-        let new = Surplus::of(new, whole - first, doubted_whole - doubted);
+    /// Facts that add up to `before` for head and the first `known` messages, and to `new` for the others.
+    pub(super) fn facts(&self, known: usize, before: f64, new: f64) -> Facts {
+        let first = self.total(known);
+        let rest = self.total(self.body.len()) - first;
+        let factor = |target: f64, sum: f64| if sum > 0.0 { target.max(0.0) / sum } else { 1.0 };
+        let (old, new) = (factor(before, first), factor(new, rest));
         // Each figure rounded by itself would add up to another sum over a long history.
         let mut carried = 0.0;
         let mut whole = |n: f64| {
@@ -97,47 +95,18 @@ impl Items<'_, f64> {
             carried -= out;
             out as Tokens
         };
-        let system = whole(old.laid(self.system, doubts.system));
-        let tools = whole(old.laid(self.tools, doubts.tools));
-        let part = |at: usize| if at < known { &old } else { &new };
+        let (system, tools) = (whole(self.system * old), whole(self.tools * old));
+        let scale = |at: usize| if at < known { old } else { new };
         let mut costs = Vec::with_capacity(self.body.len());
-        for (at, (item, doubt)) in self.body.iter().zip(&doubts.body).enumerate() {
-            let mut laid = |n: f64, doubt: f64| whole(part(at).laid(n, doubt));
-            costs.push(Cost {
-                text: laid(item.text, doubt.text),
-                calls: item.calls.iter().zip(&doubt.calls).map(|(n, doubt)| laid(*n, *doubt)).collect(),
-                media: laid(item.media, doubt.media),
-            });
+        for (at, item) in self.body.iter().enumerate() {
+            let scaled = item.map(&mut |n| whole(n * scale(at)));
+            costs.push(Cost { text: scaled.text, calls: scaled.calls, media: scaled.media });
         }
-        let edits = self.view.edits.iter().zip(&self.edits).zip(&doubts.edits);
-        let put = edits.map(|((edit, n), doubt)| match edit {
-            Edit::Text { at, .. } | Edit::Arguments { at, .. } => part(*at).laid(*n, *doubt).round() as Tokens,
-            Edit::Fold { from, .. } => part(*from).laid(*n, *doubt).round() as Tokens,
+        let put = self.view.edits.iter().zip(&self.edits).map(|(edit, n)| match edit {
+            Edit::Text { at, .. } | Edit::Arguments { at, .. } => (n * scale(*at)).round() as Tokens,
+            Edit::Fold { from, .. } => (n * scale(*from)).round() as Tokens,
         });
         let edit_costs = put.collect();
         Facts { system, tools, costs, edit_costs, view: self.view.clone(), ..Facts::default() }
-    }
-}
-
-/// How the items of a part come to its total.
-struct Surplus {
-    /// Each is this many times its middle cost,
-    factor: f64,
-    /// and so many deviations more.
-    deviations: f64,
-}
-
-impl Surplus {
-    /// For a part that is to cost `target`, and costs `sum` in the middle.
-    fn of(target: f64, sum: f64, doubts: f64) -> Surplus {
-        let target = target.max(0.0);
-        if target > sum && doubts > 0.0 {
-            return Surplus { factor: 1.0, deviations: (target - sum) / doubts };
-        }
-        Surplus { factor: if sum > 0.0 { target / sum } else { 1.0 }, deviations: 0.0 }
-    }
-
-    fn laid(&self, n: f64, doubt: f64) -> f64 {
-        n * self.factor + doubt * self.deviations
     }
 }

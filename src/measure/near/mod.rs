@@ -61,10 +61,9 @@ const GPT2: Classes = Classes {
 
 /// Families by what a model's name contains; the first that fits. A distilled model has the vocabulary of the one that was
 /// taught, so these stand first.
-const NAMES: [(&[&str], Near, Kinship); 14] = [
+const NAMES: [(&[&str], Near, Kinship); 13] = [
     (&["distill-llama", "distilled-llama", "r1-llama"], Near::Cl100k, Kinship::Own),
     (&["distill-qwen", "distilled-qwen", "r1-qwen", "qwen", "qwq", "mimo"], Near::Qwen, Kinship::Own),
-    (&["deepseek-coder"], Near::DeepSeek, Kinship::Kin),
     (&["deepseek"], Near::DeepSeek, Kinship::Own),
     (&["gemma"], Near::Gemma, Kinship::Own),
     (
@@ -115,13 +114,11 @@ impl Near {
 
     fn pack(self) -> Pack {
         const WORDS: &[u8] = include_bytes!("vocab/qwen2.bin");
-        let pack = |bytes, division| Pack { bytes, division, by_characters: false, numbers: false, shared: None };
+        let pack = |bytes, division| Pack { bytes, division, by_characters: false, numbers: false };
         let classes = |bytes, classes| pack(bytes, Division::Classes(classes));
         let spaces = |bytes| Pack { by_characters: true, ..pack(bytes, Division::Spaces) };
         match self {
-            Near::Cl100k => {
-                Pack { numbers: true, shared: Some(99_000), ..classes(WORDS, Classes { digits: 3, ..QWEN }) }
-            }
+            Near::Cl100k => Pack { numbers: true, ..classes(WORDS, Classes { digits: 3, ..QWEN }) },
             Near::Qwen => classes(WORDS, QWEN),
             Near::Gemma => spaces(include_bytes!("vocab/gemma-4.bin")),
             Near::Spm => spaces(include_bytes!("vocab/phi-3.bin")),
