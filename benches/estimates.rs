@@ -6,6 +6,9 @@
 #![allow(clippy::print_stdout, reason = "a benchmark prints its table")]
 #![allow(clippy::unwrap_used, reason = "a benchmark that cannot read its data has nothing to say")]
 
+#[path = "support/data.rs"]
+mod data;
+
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 
@@ -53,16 +56,8 @@ const MODELS: [(&str, &str, &str); 22] = [
 const UNKNOWN: &str = "my-model";
 
 fn main() {
-    // `cargo test --benches` only wants to see it build.
-    if std::env::args().any(|a| a == "--test") {
-        return;
-    }
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let places = ["../shared/data", "../../shared/data"].map(|p| root.join(p));
-    let Some(data) = places.iter().find(|p| p.is_dir()) else {
-        println!("the larger data set is not here");
-        return;
-    };
+    let Some(data) = data::folder() else { return };
+    let data = &*data;
     let only = std::env::args().skip(1).find(|a| !a.starts_with('-'));
     let requests = sessions(data);
     println!("{} sessions, prompts from the fourth on; shares and errors in %", requests.len());

@@ -109,7 +109,9 @@ fn play(kind: Kind, window: u32, toml: &str, seeds: std::ops::Range<u64>, turns:
                 // The last user message may be cut, but only when it does not fit beside what must stay.
                 let last = sent.messages.iter().rev().find(|m| m["role"] == "user");
                 let alone = json!({"messages": [sent.messages[0], last], "tools": sent.fields.get("tools")});
-                let large = tokens(&alone) + 250 > window / 4 * 3;
+                // An estimate errs high, above all for a server that counts as no vocabulary does: cut is what fills the window.
+                let full = kind == Kind::OpenAi && tokens(&forwarded) > window / 3 * 2;
+                let large = full || tokens(&alone) + 250 > window / 4 * 3;
                 let mut faults = faults(&sent.value(), &forwarded);
                 faults.retain(|f| f != "last user message lost" || !large);
                 assert!(faults.is_empty(), "{context}: {faults:?} ({})", answer.action());

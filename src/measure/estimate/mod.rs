@@ -1,10 +1,11 @@
 //! Estimated prompt tokens, where neither the model's file nor a server that counts is at hand: texts are counted with a
-//! near vocabulary, what a template makes of them is believed at first and learnt from each reply, and what is given out
-//! errs high. How: `belief.rs`.
+//! near vocabulary, replies tell which vocabulary and what template it is, and what is given out
+//! errs high. How: `mixture.rs`.
 
 mod belief;
 mod items;
-mod prior;
+mod kinds;
+mod mixture;
 mod row;
 
 use std::num::NonZeroUsize;
@@ -13,14 +14,14 @@ use std::sync::Arc;
 use lru::LruCache;
 use parking_lot::Mutex;
 
-use super::near::Near;
 use super::{Known, tokens};
 use crate::conversation::edit::{Edit, View};
 use crate::conversation::{Conversation, Digest, Message, Role, Tokens, step};
 use crate::plan::{Cost, Facts};
-use belief::Belief;
-pub use belief::Sample;
+use belief::dot;
 use items::{Item, Items};
+use mixture::Mixture;
+pub use mixture::Sample;
 use row::{Feature, Ground, Row};
 
 /// Messages, and texts of edits, whose rows are kept.
@@ -34,26 +35,10 @@ const SHORT: usize = 64;
 
 /// A prompt whose beginning was counted.
 struct Begun {
-    sample: Sample,
-    /// Messages of that beginning; none where nothing was counted.
+    /// Messages of that beginning.
     messages: usize,
-    /// What has left it since.
+    /// What has left it since, by the likeliest vocabulary.
     left: Row,
-}
-
-/// A model: what its texts are counted with, and what is believed.
-#[derive(Debug, Clone)]
-struct Model {
-    ground: Ground,
-    belief: Belief,
-}
-
-impl Model {
-    /// A model of which only the name is known.
-    fn named(name: &str) -> Model {
-        let (near, kinship) = Near::of(name);
-        Model { ground: prior::ground(name, near), belief: Belief::new(prior::of(near, kinship)) }
-    }
 }
 
 /// The rows of messages, by what they are counted with and what they say.
@@ -64,7 +49,7 @@ type Texts = LruCache<(Ground, u8, Digest), Row>;
 
 /// Estimates of all models in use, corrected by what their servers report.
 pub struct Estimates {
-    models: Mutex<LruCache<String, Arc<Model>>>,
+    models: Mutex<LruCache<String, Arc<Mixture>>>,
     messages: Mutex<Messages>,
     texts: Mutex<Texts>,
 }
@@ -84,42 +69,58 @@ impl Estimates {
     /// The facts of a request, costs alone: what is `known` is exact as a whole, and what is new errs high.
     pub fn facts(&self, model: &str, conversation: &Conversation, view: &View, known: Option<Known>) -> Facts {
         let model = self.model(model);
-        let rows = self.rows(model.ground, conversation, view);
-        let begun = self.begun(model.ground, conversation, &rows, known);
-        let total = model.belief.total(&begun.sample);
-        let costs = rows.map(|row| model.belief.middle(row));
-        match begun.messages {
-            0 => costs.facts(costs.body.len(), total, 0.0),
-            messages => {
-                let before = f64::from(begun.sample.counted) - model.belief.middle(&begun.left);
-                costs.facts(messages, before, total - before)
+        let (sample, rows, begun) = self.begun(&model, conversation, view, known);
+        let foretold = model.foretell(&sample);
+        let by_all = rows.iter().zip(&foretold.weights).map(|(rows, weights)| rows.map(|row| dot(weights, row)));
+        let first = &rows[0];
+        let least = first.map(|row| model.least(row));
+        let new =
+            by_all.reduce(|all, by| all.zip(&by, |a, b| a + b)).map_or(least.clone(), |all| all.zip(&least, f64::max));
+        match begun {
+            None => new.facts(&new, conversation.body.len(), foretold.total, 0.0),
+            Some(begun) => {
+                let before = f64::from(sample.counted) - model.middle(&begun.left);
+                first.map(|row| model.middle(row)).facts(&new, begun.messages, before, foretold.total - before)
             }
         }
     }
 
     /// What there is to learn from once the server has counted this view.
     pub fn sample(&self, model: &str, conversation: &Conversation, view: &View, known: Option<Known>) -> Sample {
-        let ground = self.model(model).ground;
-        self.begun(ground, conversation, &self.rows(ground, conversation, view), known).sample
+        self.begun(&self.model(model), conversation, view, known).0
     }
 
-    fn begun(&self, ground: Ground, conversation: &Conversation, rows: &Items<'_, Row>, known: Option<Known>) -> Begun {
-        let whole = rows.total(rows.body.len());
-        match known.filter(|k| (1..=conversation.body.len()).contains(&k.messages)) {
-            None => Begun { sample: Sample { new: whole, counted: 0 }, messages: 0, left: Row::default() },
-            Some(known) => {
-                let left = self.left(ground, conversation, known.messages);
-                let new = whole - rows.total(known.messages) - left;
-                Begun { sample: Sample { new, counted: known.tokens }, messages: known.messages, left }
-            }
+    /// What a prompt holds by each vocabulary in question (one at least), the likeliest first; its items; its beginning.
+    fn begun<'a>(
+        &self,
+        model: &Mixture,
+        conversation: &Conversation,
+        view: &'a View,
+        known: Option<Known>,
+    ) -> (Sample, Vec<Items<'a, Row>>, Option<Begun>) {
+        let known = known.filter(|k| (1..=conversation.body.len()).contains(&k.messages));
+        let mut sample = Sample { new: Vec::new(), counted: known.map_or(0, |k| k.tokens) };
+        let (mut all, mut first) = (Vec::new(), None);
+        for ground in model.grounds() {
+            let rows = self.rows(*ground, conversation, view);
+            let mut new = rows.total(rows.body.len());
+            let begun = known.map(|known| {
+                let left = self.left(*ground, conversation, known.messages);
+                new = new - rows.total(known.messages) - left;
+                Begun { messages: known.messages, left }
+            });
+            sample.new.push((*ground, new));
+            first = first.or(begun);
+            all.push(rows);
         }
+        (sample, all, first)
     }
 
     /// The middle costs of each message of the body.
     pub fn costs(&self, model: &str, conversation: &Conversation) -> Vec<Cost> {
         let model = self.model(model);
         let view = View::default();
-        let items = self.rows(model.ground, conversation, &view).map(|row| model.belief.middle(row).round() as Tokens);
+        let items = self.rows(ground(&model), conversation, &view).map(|row| model.middle(row).round() as Tokens);
         let cost = |item: Item<Tokens>| Cost { text: item.text, calls: item.calls, media: item.media };
         items.body.into_iter().map(cost).collect()
     }
@@ -127,38 +128,41 @@ impl Estimates {
     /// Tokens of a text, erring high.
     pub fn text(&self, model: &str, text: &str) -> Tokens {
         let model = self.model(model);
-        model.belief.text(&self.row(model.ground, Feature::Words, text)).ceil() as Tokens
+        model.text(&self.row(ground(&model), Feature::Words, text)).ceil() as Tokens
     }
 
     /// Tokens of what an edit puts in place, erring high.
     pub fn edit_cost(&self, model: &str, conversation: &Conversation, edit: &Edit) -> Tokens {
         let model = self.model(model);
-        model.belief.text(&self.edit(model.ground, conversation, edit)).ceil() as Tokens
+        model.text(&self.edit(ground(&model), conversation, edit)).ceil() as Tokens
     }
 
     /// Whether any reply has corrected the estimates of a model.
     pub fn is_corrected(&self, model: &str) -> bool {
-        self.models.lock().get(model).is_some_and(|m| m.belief.is_corrected())
+        self.models.lock().get(model).is_some_and(|m| m.is_corrected())
     }
 
     /// Learns what the server counted.
     pub fn learn(&self, model: &str, sample: &Sample, reported: Tokens) {
         let mut models = self.models.lock();
-        let known = models.get_or_insert_mut(model.to_owned(), || Arc::new(Model::named(model)));
-        Arc::make_mut(known).belief.learn(sample, reported);
+        let known = models.get_or_insert_mut(model.to_owned(), || Arc::new(named(model)));
+        let mixture = Arc::make_mut(known);
+        mixture.learn(sample, reported);
+        if mixture.is_misled() {
+            mixture.open(&kinds::of(model, true));
+        }
     }
 
     /// Notes that prompts of a model are counted anyway: its estimates may be rough, and cost next to nothing.
     pub fn counted_anyway(&self, model: &str) {
         let mut models = self.models.lock();
-        if models.get(model).is_none_or(|known| known.ground != Ground::Rough) {
-            let belief = Belief::new(prior::rough());
-            models.put(model.to_owned(), Arc::new(Model { ground: Ground::Rough, belief }));
+        if models.get(model).is_none_or(|known| ground(known) != Ground::Rough) {
+            models.put(model.to_owned(), Arc::new(Mixture::new(&kinds::rough())));
         }
     }
 
-    fn model(&self, name: &str) -> Arc<Model> {
-        self.models.lock().get(name).cloned().unwrap_or_else(|| Arc::new(Model::named(name)))
+    fn model(&self, name: &str) -> Arc<Mixture> {
+        self.models.lock().get_or_insert(name.to_owned(), || Arc::new(named(name))).clone()
     }
 
     /// The row of a text, remembered.
@@ -241,6 +245,16 @@ impl Estimates {
             Edit::Fold { brief, .. } => self.row(ground, Feature::Words, brief),
         }
     }
+}
+
+/// A model of which only the name is known.
+fn named(name: &str) -> Mixture {
+    Mixture::new(&kinds::of(name, false))
+}
+
+/// What the texts of a model are counted with first of all.
+fn ground(model: &Mixture) -> Ground {
+    model.grounds().first().copied().unwrap_or(Ground::Rough)
 }
 
 /// Where the text of a message counts.

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::conversation::wire::openai_chat;
+use crate::measure::near::Near;
 
 fn talk(messages: &[Value]) -> Conversation {
     let body = Bytes::from(json!({"model": "m", "messages": messages}).to_string());
@@ -142,7 +143,7 @@ fn what_an_edit_puts_in_place_is_what_counts() {
     };
     let view = View { messages: conversation.body.len(), edits: vec![text(2, "[cleared]"), text(4, "[cleared]")] };
     let sample = |view| estimates.sample("qwen3", &conversation, view, None);
-    let [before, after] = [sample(&View::default()), sample(&view)].map(|s| s.new.words());
+    let [before, after] = [sample(&View::default()), sample(&view)].map(|s| s.first().words());
     let gone = [2, 4].map(|at| f64::from(Near::Qwen.count(&conversation.body[at].text)));
     let put = 2.0 * f64::from(Near::Qwen.count("[cleared]"));
     assert!((before - after - gone.iter().sum::<f64>() + put).abs() < 0.5, "{before} {after}");
@@ -159,17 +160,74 @@ fn reasoning_of_earlier_turns_leaves_the_beginning() {
     let known = |tokens| Some(Known { messages: 4, tokens });
     let tokens = 900;
     let alone = estimates.sample("qwen3", &talk(&messages), &View::default(), known(tokens));
-    assert!(alone.new.words() < 1.0, "nothing is new");
+    assert!(alone.first().words() < 1.0, "nothing is new");
     messages.push(json!({"role": "user", "content": "Go on."}));
     let next = estimates.sample("qwen3", &talk(&messages), &View::default(), known(tokens));
-    assert!(next.new.words() < -300.0, "{}", next.new.words());
+    assert!(next.first().words() < -300.0, "{}", next.first().words());
 }
 
 #[test]
 fn a_model_that_is_counted_needs_no_vocabulary() {
     let estimates = Estimates::default();
     estimates.counted_anyway("local/qwen3");
-    assert_eq!(estimates.model("local/qwen3").ground, Ground::Rough);
+    assert_eq!(ground(&estimates.model("local/qwen3")), Ground::Rough);
     estimates.learn("local/qwen3", &Sample::default(), 0);
-    assert_eq!(estimates.model("local/qwen3").ground, Ground::Rough, "learning does not change it");
+    assert_eq!(ground(&estimates.model("local/qwen3")), Ground::Rough, "learning does not change it");
+}
+
+/// An agent that reads this very room, whose server counts with `near`: the likeliest vocabulary after each reply.
+fn told(model: &str, near: Near) -> Vec<Ground> {
+    let estimates = Estimates::default();
+    let lines: Vec<&str> = concat!(include_str!("mod.rs"), include_str!("kinds.rs")).lines().collect();
+    let mut messages = session(0);
+    let mut known = None;
+    let mut out = Vec::new();
+    for step in 0..14 {
+        let lines = &lines[step * 30..][..10 + 25 * (step % 3)];
+        let arguments = json!({"path": "mod.rs", "from": step * 30}).to_string();
+        let call = json!({"id": "c", "type": "function", "function": {"name": "read", "arguments": arguments}});
+        messages.push(json!({"role": "assistant", "content": null, "tool_calls": [call]}));
+        messages.push(json!({"role": "tool", "tool_call_id": "c", "content": lines.join("\n")}));
+        let conversation = talk(&messages);
+        let count = |m: &Message| {
+            let calls = m.calls.iter().map(|c| near.count(&c.name) + near.count(&c.arguments) + 8);
+            near.count(&m.text) + calls.sum::<Tokens>() + 5
+        };
+        let truth = conversation.system.iter().chain(&conversation.body).map(count).sum();
+        let sample = estimates.sample(model, &conversation, &View::default(), known);
+        estimates.learn(model, &sample, truth);
+        known = Some(Known { messages: conversation.body.len(), tokens: truth });
+        out.push(ground(&estimates.model(model)));
+    }
+    out
+}
+
+#[test]
+fn replies_tell_the_vocabulary_whatever_the_name_says() {
+    for near in [Near::DeepSeek, Near::Spm, Near::Gemma, Near::StarCoder] {
+        let grounds = told("my-model", near);
+        assert!(grounds[3..].iter().all(|ground| *ground == Ground::Near(near)), "{near:?}: {grounds:?}");
+    }
+    let grounds = told("qwen3:8b", Near::Spm);
+    assert_eq!((grounds[0], grounds[13]), (Ground::Near(Near::Qwen), Ground::Near(Near::Spm)), "{grounds:?}");
+}
+
+#[test]
+fn doubt_of_one_message_is_not_laid_on_the_others() {
+    // A template may drop what is called; vocabularies make very different numbers of tokens of blanks.
+    for arguments in ["x  y ".repeat(20_000), format!("{{\"path\": \"{}", " ".repeat(300_000))] {
+        for (model, known) in
+            [("smollm2", None), ("my-model", None), ("my-model", Some(Known { messages: 3, tokens: 500 }))]
+        {
+            let estimates = Estimates::default();
+            let mut messages = session(1);
+            let others = total(&estimates.facts(model, &talk(&messages), &View::default(), known));
+            let call = json!({"id": "c", "type": "function", "function": {"name": "w", "arguments": arguments}});
+            messages.push(json!({"role": "assistant", "content": "", "tool_calls": [call]}));
+            let all = estimates.facts(model, &talk(&messages), &View::default(), known);
+            assert!(total(&all) > 10 * others, "{model}: {} of {others}", total(&all));
+            let before = total(&all) - all.costs.last().unwrap().total();
+            assert!(before < 2 * others, "{model}: {before} and {others}");
+        }
+    }
 }

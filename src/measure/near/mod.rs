@@ -47,23 +47,31 @@ pub enum Near {
 }
 
 /// The expression of Qwen 2, which is cl100k's with single digits.
-const QWEN: Classes =
-    Classes { cl100k: true, digits: 1, numbers_after_space: false, marks_after_space: true, breaks_alone: false };
+const QWEN: Classes = Classes {
+    cl100k: true,
+    digits: 1,
+    numbers_after_space: false,
+    full_numbers_alone: false,
+    marks_after_space: true,
+    breaks_alone: false,
+};
 
 /// The expression of GPT-2.
 const GPT2: Classes = Classes {
     cl100k: false,
     digits: usize::MAX,
     numbers_after_space: true,
+    full_numbers_alone: false,
     marks_after_space: true,
     breaks_alone: false,
 };
 
 /// Families by what a model's name contains; the first that fits. A distilled model has the vocabulary of the one that was
 /// taught, so these stand first.
-const NAMES: [(&[&str], Near, Kinship); 13] = [
+const NAMES: [(&[&str], Near, Kinship); 14] = [
     (&["distill-llama", "distilled-llama", "r1-llama"], Near::Cl100k, Kinship::Own),
     (&["distill-qwen", "distilled-qwen", "r1-qwen", "qwen", "qwq", "mimo"], Near::Qwen, Kinship::Own),
+    (&["deepseek-coder"], Near::DeepSeek, Kinship::Kin),
     (&["deepseek"], Near::DeepSeek, Kinship::Own),
     (&["gemma"], Near::Gemma, Kinship::Own),
     (
@@ -114,11 +122,13 @@ impl Near {
 
     fn pack(self) -> Pack {
         const WORDS: &[u8] = include_bytes!("vocab/qwen2.bin");
-        let pack = |bytes, division| Pack { bytes, division, by_characters: false, numbers: false };
+        let pack = |bytes, division| Pack { bytes, division, by_characters: false, numbers: false, shared: None };
         let classes = |bytes, classes| pack(bytes, Division::Classes(classes));
         let spaces = |bytes| Pack { by_characters: true, ..pack(bytes, Division::Spaces) };
         match self {
-            Near::Cl100k => Pack { numbers: true, ..classes(WORDS, Classes { digits: 3, ..QWEN }) },
+            Near::Cl100k => {
+                Pack { numbers: true, shared: Some(99_000), ..classes(WORDS, Classes { digits: 3, ..QWEN }) }
+            }
             Near::Qwen => classes(WORDS, QWEN),
             Near::Gemma => spaces(include_bytes!("vocab/gemma-4.bin")),
             Near::Spm => spaces(include_bytes!("vocab/phi-3.bin")),
@@ -132,7 +142,7 @@ impl Near {
             ),
             Near::Falcon => classes(
                 include_bytes!("vocab/falcon.bin"),
-                Classes { digits: 3, numbers_after_space: false, marks_after_space: false, ..GPT2 },
+                Classes { digits: 3, full_numbers_alone: true, marks_after_space: false, ..GPT2 },
             ),
             Near::Gpt2 => classes(include_bytes!("vocab/gpt-2.bin"), GPT2),
         }

@@ -43,6 +43,8 @@ pub(super) struct Pack {
     pub(super) by_characters: bool,
     /// A number of up to three digits is a word, though the pack has none of two.
     pub(super) numbers: bool,
+    /// Words of marks are only to be had among so many of the first.
+    pub(super) shared: Option<u32>,
 }
 
 /// A vocabulary, unpacked.
@@ -84,11 +86,18 @@ impl Vocabulary {
         };
         let words = if out.bytes.len() == end as usize { out.starts.len() - 1 } else { 0 };
         let mut ranks = HashTable::with_capacity(words);
-        for rank in 0..words as u32 {
+        for rank in (0..words as u32).filter(|rank| pack.shared.is_none_or(|shared| out.is_common(*rank, shared))) {
             ranks.insert_unique(out.hash.hash_one(out.word(rank)), rank, |r| out.hash.hash_one(out.word(*r)));
         }
         out.ranks = ranks;
         out
+    }
+
+    /// Whether a word is one of the `shared` first, or a word of some language: those that are not shared have other marks,
+    /// box drawings above all.
+    fn is_common(&self, rank: u32, shared: u32) -> bool {
+        let letters = |word: &str| word.chars().any(char::is_alphanumeric);
+        rank < shared || std::str::from_utf8(self.word(rank)).is_ok_and(letters)
     }
 
     fn word(&self, rank: u32) -> &[u8] {

@@ -22,6 +22,9 @@ pub(super) struct Classes {
     pub(super) digits: usize,
     /// A space may lead a number.
     pub(super) numbers_after_space: bool,
+    /// A space that leads a number of more digits than [`Classes::digits`] allows, or just as many, stands alone: those
+    /// numbers are divided once more, by another expression.
+    pub(super) full_numbers_alone: bool,
     /// A space may lead marks.
     pub(super) marks_after_space: bool,
     /// Each line break stands alone.
@@ -88,7 +91,10 @@ impl Classes {
             (Class::Mark, _) => self.marks(text, from),
             (Class::Space, Some(Class::Letter)) if self.cl100k || first == ' ' => run(text, next, Class::Letter),
             (Class::Space, Some(Class::Mark)) if first == ' ' && self.marks_after_space => self.marks(text, next),
-            (Class::Space, Some(Class::Digit)) if first == ' ' && self.numbers_after_space => self.number(text, next),
+            (Class::Space, Some(Class::Digit)) if first == ' ' && self.numbers_after_space => {
+                let full = self.full_numbers_alone && run(text, next, Class::Digit) - next >= self.digits;
+                if full { next } else { self.number(text, next) }
+            }
             (Class::Break, _) if self.breaks_alone => next,
             _ => self.white(text, from),
         }
@@ -183,6 +189,9 @@ mod tests {
         assert_eq!(words(Division::Spaces, text), spaces);
         let triples = Classes { digits: 3, ..QWEN };
         assert_eq!(words(Division::Classes(triples), " 12345"), [" ", "123", "45"]);
+        let falcon = Classes { digits: 3, full_numbers_alone: true, marks_after_space: false, ..GPT2 };
+        let numbers = ["  ", " 12", "\t", "\t", "3", "   ", " ", "456", " ", "789", "0"];
+        assert_eq!(words(Division::Classes(falcon), "   12\t\t3    456 7890"), numbers);
         let alone = Classes { breaks_alone: true, numbers_after_space: false, ..GPT2 };
         assert_eq!(words(Division::Classes(alone), "a  \n\n  b  42"), ["a", "  ", "\n", "\n", " ", " b", "  ", "42"]);
     }
