@@ -11,6 +11,7 @@ mod family;
 mod jinja;
 mod loops;
 mod numbers;
+mod ready;
 mod reasoning;
 mod rope;
 mod scans;
@@ -29,6 +30,7 @@ use reasoning::{Around, Trial};
 use shape::Shaped;
 
 pub use continued::Continue;
+pub use ready::Ready;
 
 /// Instructions that one rendering may take. A long session in the most laborious of the known templates takes some
 /// millions; this many take a second or two.
@@ -115,6 +117,7 @@ pub struct Template {
     env: Environment<'static>,
     source: String,
     family: Family,
+    reads: shape::Reads,
     caps: Caps,
     around: Around,
 }
@@ -133,7 +136,9 @@ impl Template {
             .map_err(|e| TemplateError::Syntax(say(&e)))?;
         let caps = Caps { string_content: true, typed_content: false, system_role: true, object_arguments: true };
         let family = Family::of(&source);
-        let mut template = Template { env, source, family, caps, around: Around { thinks: true, ..Around::default() } };
+        let reads = shape::Reads::of(&source);
+        let around = Around { thinks: true, ..Around::default() };
+        let mut template = Template { env, source, family, reads, caps, around };
         template.env.set_fuel(Some(TRIAL_FUEL));
         template.caps = template.probe();
         template.around = template.around();
@@ -150,6 +155,11 @@ impl Template {
     /// template sees.
     pub fn render_request(&self, request: &Value, options: &Options) -> Result<String, TemplateError> {
         let messages = request["messages"].as_array().map_or(&[][..], Vec::as_slice);
+        self.render(messages, request.get("tools"), &Template::asked(request, options, self.family))
+    }
+
+    /// The options with what a request asks for.
+    fn asked(request: &Value, options: &Options, family: Family) -> Options {
         let mut options = options.clone();
         if let Some(kwargs) = request["chat_template_kwargs"].as_object() {
             options.kwargs.extend(kwargs.clone());
@@ -169,11 +179,11 @@ impl Template {
         }
         options.continues = Continue::read(&request["continue_final_message"]);
         if let Some(schema) = request.pointer("/response_format/json_schema/schema")
-            && self.family == Family::DeepSeek4
+            && family == Family::DeepSeek4
         {
             options.kwargs.insert("response_format".into(), schema.clone());
         }
-        self.render(messages, request.get("tools"), &options)
+        options
     }
 
     /// Renders messages (in OpenAI's chat shape) and tool definitions into the prompt.
@@ -186,20 +196,23 @@ impl Template {
         let read = |m: &Value| shape::message(m, false);
         let continued = Continued::of(messages, options.continues, read);
         let messages = &messages[..messages.len() - usize::from(continued.is_some())];
-        let context = self.context(&shape::shape(self, messages, tools), options);
-        let Some(continued) = continued else {
-            let mut text = self.prompt(&context, options, options.add_generation_prompt)?;
-            if options.add_generation_prompt && self.family.is_gemma_4() && text.ends_with("<turn|>\n") {
-                text.push_str("<|turn>model\n");
-            }
-            return Ok(text);
-        };
+        let context = self.seen(&shape::shape(self, messages, tools), options);
+        let Some(continued) = continued else { return self.reply(&context, options) };
         let mut text = self.prompt(&context, options, false)?;
         let opened = self.prompt(&context, options, true)?;
         let same = text.char_indices().zip(opened.chars()).find(|((_, a), b)| a != b);
         let opening = opened.get(same.map_or(text.len(), |((at, _), _)| at)..).unwrap_or_default();
         let more = continued.behind(&text, self.family, opening, &self.around);
         text.push_str(&more);
+        Ok(text)
+    }
+
+    /// The prompt of a reply that continues nothing.
+    fn reply(&self, context: &[(String, Jinja)], options: &Options) -> Result<String, TemplateError> {
+        let mut text = self.prompt(context, options, options.add_generation_prompt)?;
+        if options.add_generation_prompt && self.family.is_gemma_4() && text.ends_with("<turn|>\n") {
+            text.push_str("<|turn>model\n");
+        }
         Ok(text)
     }
 
@@ -234,14 +247,20 @@ impl Template {
             messages.iter_mut().for_each(|m| shape::fit_content(m, self.caps));
             let mut options = Options::default();
             options.kwargs.insert("enable_thinking".into(), json!(trial.thinking));
-            self.run(&self.context(&Shaped { messages, tools }, &options), trial.generate).ok()
+            self.run(&self.seen(&Shaped { messages, tools }, &options), trial.generate).ok()
         })
     }
 
+    /// The variables of a rendering of what was shaped.
+    fn seen(&self, shaped: &Shaped, options: &Options) -> Vec<(String, Jinja)> {
+        let messages = values::list(shaped.messages.iter().map(values::value).collect());
+        self.context(messages, shaped.tools.as_ref(), options)
+    }
+
     /// The variables of a rendering, but for `add_generation_prompt`.
-    fn context(&self, shaped: &Shaped, o: &Options) -> Vec<(String, Jinja)> {
+    fn context(&self, messages: Jinja, tools: Option<&Value>, o: &Options) -> Vec<(String, Jinja)> {
         let mut out: Vec<(String, Jinja)> = vec![
-            ("messages".into(), values::list(shaped.messages.iter().map(values::value).collect())),
+            ("messages".into(), messages),
             ("bos_token".into(), Jinja::from(o.bos_token.as_str())),
             ("eos_token".into(), Jinja::from(o.eos_token.as_str())),
             ("enable_thinking".into(), Jinja::from(self.around.thinks)),
@@ -251,7 +270,7 @@ impl Template {
             ("functions".into(), Jinja::from("")),
             (jinja::NOW.into(), Jinja::from(o.now)),
         ];
-        out.extend(shaped.tools.iter().map(|t| ("tools".into(), values::value(t))));
+        out.extend(tools.map(|t| ("tools".into(), values::value(t))));
         out.extend(o.kwargs.iter().map(|(k, v)| (k.clone(), values::value(v))));
         if let Some(keep) = o.kwargs.get("preserve_reasoning").and_then(Value::as_bool) {
             out.push(("preserve_thinking".into(), Jinja::from(keep)));
@@ -294,7 +313,7 @@ impl Template {
         let has = |messages: Value, needle: &str| {
             let messages = messages.as_array().cloned().unwrap_or_default();
             let shaped = Shaped { messages, ..Shaped::default() };
-            let context = self.context(&shaped, &Options::default());
+            let context = self.seen(&shaped, &Options::default());
             self.run(&context, true).is_ok_and(|text| text.contains(needle))
         };
         let user = |content: Value| json!({"role": "user", "content": content});

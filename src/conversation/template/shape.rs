@@ -31,30 +31,75 @@ pub(super) fn source(source: &str) -> String {
     source
 }
 
+/// What the source of a template tells of how messages are read for it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Reads {
+    /// Texts are trimmed: StepFun's.
+    trims: bool,
+    /// It knows developers; to others they are systems.
+    developers: bool,
+}
+
+impl Reads {
+    /// For a template with this source.
+    pub(super) fn of(source: &str) -> Reads {
+        let trims = source.contains("You have access to the following functions in JSONSchema format");
+        Reads { trims, developers: source.contains("<|channel|>") }
+    }
+}
+
 /// Shapes messages and tools for a template.
 pub(super) fn shape(template: &Template, messages: &[Value], tools: Option<&Value>) -> Shaped {
-    let (source, caps) = (&*template.source, template.caps);
-    // StepFun's.
-    let trim = source.contains("You have access to the following functions in JSONSchema format");
-    let mut out: Vec<Value> = messages.iter().map(|m| message(m, trim)).collect();
-    for m in &mut out {
-        fit_content(m, caps);
-        if !source.contains("<|channel|>") && m["role"] == "developer" {
-            m["role"] = json!("system");
-        }
-    }
-    if !caps.system_role && out.first().is_some_and(|m| m["role"] == "system") {
+    let mut out: Vec<Value> = messages.iter().map(|m| read(template, m)).collect();
+    if !template.caps.system_role && out.first().is_some_and(|m| m["role"] == "system") {
         let system = out.remove(0);
         if let Some(first) = out.first_mut() {
             first["content"] = json!(format!("{}\n{}", joined(&system["content"]), joined(&first["content"])));
         }
     }
-    if caps.object_arguments {
-        out.iter_mut().for_each(objects);
+    out.iter_mut().for_each(|m| fit(template, m));
+    match template.family {
+        Family::DeepSeek4 => in_call_order(&mut out),
+        Family::Gemma4Outdated => out = gemma(out),
+        _ => {}
     }
-    for_family(template.family, &mut out);
-    let tools = tools.and_then(Value::as_array).filter(|t| !t.is_empty());
-    Shaped { messages: out, tools: tools.map(|t| Value::Array(t.iter().map(tool).collect())) }
+    Shaped { messages: out, tools: self::tools(tools) }
+}
+
+/// A message by itself, as [`shape`] has it in most templates.
+pub(super) fn alone(template: &Template, from: &Value) -> Value {
+    let mut out = read(template, from);
+    fit(template, &mut out);
+    out
+}
+
+/// Tool definitions as a template sees them.
+pub(super) fn tools(from: Option<&Value>) -> Option<Value> {
+    let tools = from.and_then(Value::as_array).filter(|t| !t.is_empty())?;
+    Some(Value::Array(tools.iter().map(tool).collect()))
+}
+
+/// A message as it is read for a template.
+fn read(template: &Template, from: &Value) -> Value {
+    let mut out = message(from, template.reads.trims);
+    fit_content(&mut out, template.caps);
+    if !template.reads.developers && out["role"] == "developer" {
+        out["role"] = json!("system");
+    }
+    out
+}
+
+/// A message that was read, as a template wants it.
+fn fit(template: &Template, message: &mut Value) {
+    if template.caps.object_arguments {
+        objects(message);
+    }
+    match template.family {
+        Family::Ministral => ministral(message),
+        Family::Harmony => thinking(message, true),
+        Family::Lfm2 => thinking(message, false),
+        _ => {}
+    }
 }
 
 /// What llama.cpp reads of a message, in its order.
@@ -146,18 +191,6 @@ fn objects(message: &mut Value) {
         if let Some(read) = arguments.as_str().and_then(|a| serde_json::from_str::<Value>(a).ok()) {
             *arguments = read;
         }
-    }
-}
-
-/// What is done for single families of templates.
-fn for_family(family: Family, messages: &mut Vec<Value>) {
-    match family {
-        Family::Ministral => messages.iter_mut().for_each(ministral),
-        Family::Harmony => messages.iter_mut().for_each(|m| thinking(m, true)),
-        Family::Lfm2 => messages.iter_mut().for_each(|m| thinking(m, false)),
-        Family::DeepSeek4 => in_call_order(messages),
-        Family::Gemma4Outdated => *messages = gemma(std::mem::take(messages)),
-        _ => {}
     }
 }
 

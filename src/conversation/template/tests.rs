@@ -13,7 +13,7 @@ fn render(source: &str, messages: Value) -> Result<String, TemplateError> {
 fn raw(source: &str, messages: Value) -> Result<String, TemplateError> {
     let template = Template::new(source)?;
     let shaped = Shaped { messages: messages.as_array().cloned().unwrap(), ..Shaped::default() };
-    template.run(&template.context(&shaped, &Options { now: 1_700_000_000, ..Options::default() }), true)
+    template.run(&template.seen(&shaped, &Options { now: 1_700_000_000, ..Options::default() }), true)
 }
 
 #[test]

@@ -9,14 +9,16 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
 
+mod kept;
 mod marks;
 mod shares;
 
+use kept::{Kept, Prepared};
 use marks::{Kind, Seen, Without};
 use shares::{Prompt, Shares, distribute};
 
 use super::tokens;
-use crate::conversation::template::{CHATML, Options, Template, TemplateError};
+use crate::conversation::template::{CHATML, Options, Ready, Template, TemplateError};
 use crate::conversation::{Conversation, Message, Tokens};
 use crate::engine::{Vocabulary, VocabularyError};
 use crate::plan::Cost;
@@ -28,9 +30,9 @@ const ATTEMPTS: usize = 6;
 const KINDS_FROM: usize = 2;
 
 /// Tokens of the marks around a message, and around a call.
-const MARKS: usize = 5;
+const MARKS: Tokens = 5;
 /// As above, around a call.
-const CALL_MARKS: usize = 12;
+const CALL_MARKS: Tokens = 12;
 
 /// Tokens with which a template may introduce tool definitions.
 const INTRODUCTION: Tokens = 160;
@@ -60,6 +62,7 @@ pub struct Counter {
     tool_template: Option<Template>,
     /// Kinds of strings that the template looks into, so that no marks can be put there.
     unmarked: AtomicU16,
+    kept: Kept,
 }
 
 /// A request, counted: its parts add up to what the server evaluates.
@@ -94,7 +97,7 @@ impl Counter {
             (None, Some(source)) => Template::new(source).ok(),
             _ => None,
         };
-        Ok(Counter { vocabulary, template, tool_template, unmarked: AtomicU16::new(0) })
+        Ok(Counter { vocabulary, template, tool_template, unmarked: AtomicU16::new(0), kept: Kept::default() })
     }
 
     /// The prompt tokens of a chat request (OpenAI's shape) without its media, and its number of messages.
@@ -102,9 +105,13 @@ impl Counter {
     /// # Errors
     /// When the template refuses it.
     pub fn total(&self, request: &[u8]) -> Result<(Tokens, usize), CountError> {
+        let options = self.options();
+        if let Some((rendered, prepared)) = self.prepared(request, &options, false) {
+            return Ok((self.vocabulary.count(&rendered?), prepared.messages.len()));
+        }
         let request: Value = serde_json::from_slice(request)?;
-        let text = self.render(&request, &self.options())?;
-        Ok((self.vocabulary.count(&text), request["messages"].as_array().map_or(0, Vec::len)))
+        let text = self.render(&request, &options)?;
+        Ok((self.vocabulary.count(&text), messages(&request).len()))
     }
 
     /// The prompt tokens of a request for a server that renders prompts in a way of its own: by the model's template, or
@@ -113,26 +120,50 @@ impl Counter {
     /// # Errors
     /// When the request is no JSON.
     pub fn at_least(&self, request: &[u8]) -> Result<(Tokens, usize), CountError> {
-        let request: Value = serde_json::from_slice(request)?;
-        let rendered = self.render(&request, &self.options()).map_or(0, |text| self.vocabulary.count(&text));
-        let messages = request["messages"].as_array().map_or(&[][..], Vec::as_slice);
-        // Words that introduce the tools, and a wider spelling of them.
-        let mut words = match self.tools_spelled(&request) {
-            0 => 0,
-            tools => tools + tools / 8 + INTRODUCTION,
-        };
-        let mut add = |text: Option<&str>| words = words.saturating_add(text.map_or(0, |t| self.vocabulary.count(t)));
-        let calls = messages.iter().filter_map(|m| m["tool_calls"].as_array()).map(Vec::len).sum::<usize>();
-        for message in messages {
-            add(message["content"].as_str());
-            message["content"].as_array().into_iter().flatten().for_each(|part| add(part["text"].as_str()));
-            for call in message["tool_calls"].as_array().into_iter().flatten() {
-                add(call["function"]["name"].as_str());
-                add(call["function"]["arguments"].as_str());
+        let options = self.options();
+        let (rendered, words, tools, n) = match self.prepared(request, &options, true) {
+            Some((rendered, Prepared { messages, rest })) => {
+                let words = messages.iter().filter_map(|m| m.words).fold(0, Tokens::saturating_add);
+                (rendered, words, self.tools_spelled(&rest), messages.len())
             }
-        }
-        let marks = messages.len() * MARKS + calls * CALL_MARKS;
-        Ok((rendered.max(words.saturating_add(Tokens::try_from(marks).unwrap_or(Tokens::MAX))), messages.len()))
+            None => {
+                let request: Value = serde_json::from_slice(request)?;
+                let words = messages(&request).iter().map(|m| self.words(m)).fold(0, Tokens::saturating_add);
+                (self.render(&request, &options), words, self.tools_spelled(&request), messages(&request).len())
+            }
+        };
+        // Words that introduce the tools, and a wider spelling of them.
+        let tools = if tools == 0 { 0 } else { tools.saturating_add(tools / 8).saturating_add(INTRODUCTION) };
+        let rendered = rendered.map_or(0, |text| self.vocabulary.count(&text));
+        Ok((rendered.max(words.saturating_add(tools)), n))
+    }
+
+    /// A request rendered from messages that are kept; `None` where it has to be taken as a whole. `words`: those of each
+    /// message are counted, too.
+    fn prepared(
+        &self,
+        request: &[u8],
+        options: &Options,
+        words: bool,
+    ) -> Option<(Result<String, TemplateError>, Prepared)> {
+        let count = |message: &Value| self.words(message);
+        let count = words.then_some(&count as &dyn Fn(&Value) -> Tokens);
+        let prepared = self.kept.prepare(request, |tools| self.template(tools), count)?;
+        let ready: Vec<Ready> = prepared.messages.iter().map(|m| m.ready.clone()).collect();
+        let template = self.template(has_tools(&prepared.rest));
+        let rendered = template.render_ready(&ready, &prepared.rest, options)?;
+        Some((rendered, prepared))
+    }
+
+    /// Tokens of what a message says and calls, and of marks around it.
+    fn words(&self, message: &Value) -> Tokens {
+        let count = |text: Option<&str>| text.map_or(0, |t| self.vocabulary.count(t));
+        let parts = message["content"].as_array().into_iter().flatten().map(|part| count(part["text"].as_str()));
+        let calls = message["tool_calls"].as_array().into_iter().flatten().map(|call| {
+            let called = &call["function"];
+            count(called["name"].as_str()) + count(called["arguments"].as_str()) + CALL_MARKS
+        });
+        parts.chain(calls).fold(count(message["content"].as_str()) + MARKS, Tokens::saturating_add)
     }
 
     /// The tool definitions as text.
@@ -212,7 +243,7 @@ impl Counter {
 
     /// What the tools add to the shortest prompt they can be part of.
     fn tools(&self, request: &Value, options: &Options) -> Tokens {
-        if request["tools"].as_array().is_none_or(Vec::is_empty) {
+        if !has_tools(request) {
             return 0;
         }
         let Some(messages) = request["messages"].as_array() else { return 0 };
@@ -244,10 +275,23 @@ impl Counter {
     }
 
     fn render(&self, request: &Value, options: &Options) -> Result<String, TemplateError> {
-        let tools = request["tools"].as_array().is_some_and(|t| !t.is_empty());
-        let template = self.tool_template.as_ref().filter(|_| tools).unwrap_or(&self.template);
-        template.render_request(request, options)
+        self.template(has_tools(request)).render_request(request, options)
     }
+
+    /// The template for requests with tools, or without.
+    fn template(&self, tools: bool) -> &Template {
+        self.tool_template.as_ref().filter(|_| tools).unwrap_or(&self.template)
+    }
+}
+
+/// Whether a request offers tools.
+fn has_tools(request: &Value) -> bool {
+    request["tools"].as_array().is_some_and(|t| !t.is_empty())
+}
+
+/// The messages of a request.
+fn messages(request: &Value) -> &[Value] {
+    request["messages"].as_array().map_or(&[], Vec::as_slice)
 }
 
 /// The shares of a conversation: by region, and by message.
@@ -300,9 +344,9 @@ impl Shared {
 
 /// What a message's words and each of its calls count for by themselves.
 fn weights(message: &Message, count: &dyn Fn(&str) -> Tokens) -> Vec<u64> {
-    let words = MARKS as u64 + u64::from(count(&message.text));
+    let words = u64::from(MARKS) + u64::from(count(&message.text));
     let call = |c: &crate::conversation::ToolCall| {
-        CALL_MARKS as u64 + u64::from(count(&c.name)) + u64::from(count(&c.arguments))
+        u64::from(CALL_MARKS) + u64::from(count(&c.name)) + u64::from(count(&c.arguments))
     };
     std::iter::once(words).chain(message.calls.iter().map(call)).collect()
 }

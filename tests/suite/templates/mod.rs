@@ -177,13 +177,18 @@ fn marks(text: &str) -> Vec<&str> {
 #[test]
 fn what_renders_before_rewriting_renders_after() {
     let mut wrong = Vec::new();
-    let (mut rewritten, mut rendered, mut folded) = (0, 0, 0);
+    let (mut rewritten, mut rendered, mut folded, mut one_by_one) = (0, 0, 0, 0);
     let conversations = conversations();
     for (name, template) in parsed() {
         let facts = facts(&name);
         for (shape, messages) in &conversations {
             let conversation = sessions::read(messages, &Value::Null, facts.tool_call_id_length).expect("no orphans");
             let before = template.render(messages, Some(&tools()), &options());
+            let request = json!({"messages": messages, "tools": tools()});
+            if let Some(ready) = renderings::by_messages(&template, &request, &options()) {
+                one_by_one += 1;
+                assert_eq!(ready, before, "{name}, {shape}: message by message");
+            }
             for (window, strategy) in [(100, Strategy::Summarize), (60, Strategy::Truncate), (30, Strategy::Summarize)]
             {
                 let policy = Policy { template: facts.clone(), strategy, ..Policy::default() };
@@ -222,7 +227,8 @@ fn what_renders_before_rewriting_renders_after() {
             }
         }
     }
-    eprintln!("{rewritten} views, {folded} with a brief, {rendered} rendered");
+    eprintln!("{rewritten} views, {folded} with a brief, {rendered} rendered; {one_by_one} message by message");
+    assert!(one_by_one > conversations.len() * 40, "{one_by_one}");
     assert!(folded * 2 > rewritten, "only {folded} of {rewritten} have a brief");
     assert!(rendered * 10 > rewritten * 9, "only {rendered} of {rewritten} rendered");
     assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
