@@ -39,11 +39,6 @@ pub(super) enum Family {
 }
 
 impl Family {
-    /// Whether the messages are put in another order, or together, before the template sees them.
-    pub(super) fn sees_all(self) -> bool {
-        matches!(self, Family::DeepSeek4 | Family::Gemma4Outdated)
-    }
-
     /// The family of a template with this source.
     pub(super) fn of(source: &str) -> Family {
         let has = |text: &str| source.contains(text);

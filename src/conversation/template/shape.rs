@@ -59,7 +59,10 @@ pub(super) fn shape(template: &Template, messages: &[Value], tools: Option<&Valu
     }
     out.iter_mut().for_each(|m| fit(template, m));
     match template.family {
-        Family::DeepSeek4 => in_call_order(&mut out),
+        Family::DeepSeek4 => {
+            let order = in_call_order(&out.iter().map(Place::of).collect::<Vec<_>>());
+            out = order.into_iter().map(|i| out[i].clone()).collect();
+        }
         Family::Gemma4Outdated => out = gemma(out),
         _ => {}
     }
@@ -226,31 +229,50 @@ fn thinking(message: &mut Value, instead: bool) {
     }
 }
 
-/// DeepSeek V4: results stand in the order of their calls.
-fn in_call_order(messages: &mut [Value]) {
-    let mut order: Vec<String> = Vec::new();
-    let mut at = 0;
-    while at < messages.len() {
-        let role = messages[at]["role"].as_str().unwrap_or_default();
-        if role == "assistant"
-            && let Some(calls) = messages[at]["tool_calls"].as_array()
-        {
-            order = calls.iter().map(|c| c["id"].as_str().unwrap_or_default().to_owned()).collect();
+/// What of a message tells its place among the results of its turn.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Place {
+    /// It may stand between results, or is one.
+    within: bool,
+    result: bool,
+    /// The call that it answers.
+    answers: String,
+    /// The calls that the assistant makes, if any.
+    calls: Option<Vec<String>>,
+}
+
+impl Place {
+    /// That of a message as it was read.
+    pub(super) fn of(message: &Value) -> Place {
+        let role = message["role"].as_str().unwrap_or_default();
+        let id = |m: &Value, key: &str| m[key].as_str().unwrap_or_default().to_owned();
+        let calls = message["tool_calls"].as_array().filter(|_| role == "assistant");
+        Place {
+            within: role == "user" || role == "tool",
+            result: role == "tool",
+            answers: id(message, "tool_call_id"),
+            calls: calls.map(|calls| calls.iter().map(|c| id(c, "id")).collect()),
         }
-        if role != "user" && role != "tool" {
-            at += 1;
-            continue;
-        }
-        let run = messages[at..].iter().take_while(|m| m["role"] == "user" || m["role"] == "tool").count();
-        let places: Vec<usize> = (at..at + run).filter(|i| messages[*i]["role"] == "tool").collect();
-        let mut results: Vec<Value> = places.iter().map(|i| messages[*i].clone()).collect();
-        results.sort_by_key(|m| {
-            let id = m["tool_call_id"].as_str().unwrap_or_default();
-            order.iter().rposition(|o| !o.is_empty() && o == id).unwrap_or(0)
-        });
-        places.into_iter().zip(results).for_each(|(place, result)| messages[place] = result);
-        at += run;
     }
+}
+
+/// DeepSeek V4: results stand in the order of their calls. Where each message comes from.
+pub(super) fn in_call_order(places: &[Place]) -> Vec<usize> {
+    let mut out: Vec<usize> = (0..places.len()).collect();
+    let mut order: &[String] = &[];
+    let mut at = 0;
+    while at < places.len() {
+        if let Some(calls) = &places[at].calls {
+            order = calls;
+        }
+        let run = places[at..].iter().take_while(|p| p.within).count();
+        let slots: Vec<usize> = (at..at + run).filter(|i| places[*i].result).collect();
+        let mut results = slots.clone();
+        results.sort_by_key(|i| order.iter().rposition(|o| !o.is_empty() && *o == places[*i].answers).unwrap_or(0));
+        slots.into_iter().zip(results).for_each(|(slot, result)| out[slot] = result);
+        at += run.max(1);
+    }
+    out
 }
 
 /// Older templates of Gemma 4: calls, their results and the answer are one message.
