@@ -83,6 +83,31 @@ fn main() {
     println!();
     let labels = ["all, by name", "all, by no name", "bytes / 4", "rule of thumb"];
     labels.iter().zip(&all).for_each(|(label, found)| found.print(label));
+    times(&requests);
+}
+
+/// What estimating costs before any reply: a long history at first, and with one message more.
+fn times(requests: &[Value]) {
+    let mut size = 0;
+    let fits = |m: &&Value| {
+        size += m.to_string().len();
+        size < 2_000_000
+    };
+    let messages: Vec<Value> =
+        requests.iter().flat_map(|r| r["messages"].as_array().unwrap()).take_while(fits).cloned().collect();
+    println!("\na history of {:.1} MB, {} messages, ms", size as f64 / 1e6, messages.len());
+    for name in ["qwen3:8b", UNKNOWN] {
+        let measure = Measure::default();
+        let estimate = |messages: &[Value]| {
+            let body = Bytes::from(json!({"model": "m", "messages": messages}).to_string());
+            let talk = openai_chat::parse(&body).unwrap().conversation;
+            let started = std::time::Instant::now();
+            std::hint::black_box(measure.facts(name, &talk, &View::default(), None));
+            started.elapsed().as_secs_f64() * 1000.0
+        };
+        let first = estimate(&messages[..messages.len() - 1]);
+        println!("{name:<26}first {first:>9.1}, one more {:>7.1}", estimate(&messages));
+    }
 }
 
 /// Sends a session prompt by prompt.
