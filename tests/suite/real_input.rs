@@ -377,6 +377,32 @@ fn max_tokens_as_large_as_the_window() {
 }
 
 #[test]
+fn a_history_that_was_sent_with_less_kept_for_the_reply_goes_as_it_was() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let proxy =
+        TestProxy::with(&[fake.url()], "[context]\nbackground = false\nstrategy = \"truncate\"\nsummarize_at = 0.95\n");
+    let history = |seed: u64| {
+        let turns =
+            (0..11).fold(chat().system("s"), |c, n| c.user(&prose(seed + n, 600)).assistant(&prose(seed + n, 600)));
+        turns.user("And?")
+    };
+    let sent = history(1);
+    let size = tokens(&sent.value());
+    assert!((3400..3900).contains(&size), "{size}");
+    proxy.chat(&sent.with("max_tokens", json!(100))).ok();
+    let first = fake.last().messages();
+    // The client no longer says how short a reply it wants: more is kept for one, but what fitted fits.
+    proxy.chat(&history(1)).ok();
+    assert_eq!(fake.last().messages(), first);
+    assert_eq!(first, history(1).messages);
+    // A history that was not sent before is cut to leave room for the reply.
+    let other = history(100);
+    let answer = proxy.chat(&other).ok();
+    assert_ne!(answer.action(), "none");
+    assert!(tokens(&sound(&other, &fake.last(), 4096)) <= 4096 - 1024);
+}
+
+#[test]
 fn reasoning_in_a_running_turn() {
     let (fake, proxy) = start(4096);
     let step = |sent: Chat, n: u64, bytes: usize| {
