@@ -9,13 +9,16 @@ mod date;
 mod dumps;
 mod family;
 mod jinja;
+mod limits;
 mod loops;
+mod macros;
 mod numbers;
 mod ready;
 mod reasoning;
 mod rope;
 mod scans;
 mod shape;
+mod sums;
 mod values;
 
 use minijinja::value::Value as Jinja;
@@ -130,6 +133,9 @@ impl Template {
 
     /// Compiles what is made of a template that is prepared.
     fn read(source: &str, rewritten: impl FnOnce(&str) -> String) -> Result<Template, TemplateError> {
+        if let Some(passed) = limits::passed(source, jinja::WHITESPACE) {
+            return Err(TemplateError::Syntax(passed));
+        }
         let source = shape::source(source);
         let mut env = jinja::environment();
         env.add_template_owned(NAME, rewritten(&jinja::prepared(&source)))

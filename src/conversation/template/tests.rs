@@ -71,6 +71,41 @@ fn trouble_is_a_value() {
 }
 
 #[test]
+fn a_template_made_to_harm_does_none() {
+    let refused = [
+        format!("{{{{ {} }}}}", ["'a'"; 100_000].join(" + ")),
+        format!("{{{{ {} }}}}", ["m"; 100_000].join(" ~ ")),
+        format!("{{{{ {}m{} }}}}", "(".repeat(100_000), ")".repeat(100_000)),
+        format!("{{{{ m{} }}}}", "|trim".repeat(100_000)),
+        format!("{{{{ m{} }}}}", ".a".repeat(100_000)),
+        format!("{}{}", "{% if m %}".repeat(50_000), "{% endif %}".repeat(50_000)),
+        format!("{{% if m %}}{}{{% endif %}}", "{% elif n %}".repeat(50_000)),
+        "x".repeat(2_000_000),
+    ];
+    for source in refused {
+        let error = Template::new(&source).unwrap_err();
+        assert!(
+            matches!(&error, TemplateError::Syntax(why) if why.contains(" more than ") || why.contains("recursion")),
+            "{error}"
+        );
+    }
+    let most = [
+        format!("{{{{ {} }}}}", ["'a'"; 500].join(" + ")),
+        format!("{{{{ {} }}}}", ["bos_token"; 500].join(" ~ ")),
+        format!("{{{{ bos_token{} }}}}", "|trim".repeat(490)),
+        format!("{{{{ bos_token{} }}}}", ".a".repeat(490)),
+        format!("{{% if m %}}{}{{% endif %}}", "{% elif n %}".repeat(400)),
+        format!("{{%- macro f(x) -%}}{}{{%- endmacro -%}}{}", "long ".repeat(200), "{{ f(1) }}".repeat(2_000)),
+    ];
+    let hi = json!([{"role": "user", "content": "hi"}]);
+    for source in most {
+        assert!(render(&source, hi.clone()).is_ok());
+    }
+    let endless = render("{%- macro f(x) -%}{{ f([x]) }}{%- endmacro -%}{{ f(1) }}", hi).unwrap_err();
+    assert!(endless.to_string().contains("recursion"), "{endless}");
+}
+
+#[test]
 fn messages_get_the_shape_the_template_wants() {
     let call = json!([{"role": "developer", "content": [{"type": "text", "text": "s"}, {"type": "text", "text": "t"}]},
         {"role": "assistant", "content": null, "tool_calls": [{"function": {"name": "f", "arguments": "{\"a\":1}"}}]}]);
@@ -130,14 +165,20 @@ fn a_rewritten_template_renders_what_the_given_one_does() {
     let files: Vec<PathBuf> =
         folders.flat_map(|f| std::fs::read_dir(f).unwrap().map(|e| e.unwrap().path()).collect::<Vec<_>>()).collect();
     let talks = ["u", "uauau", "ucacuccau", "upcpaucpu", "utuctcu", "uncndau", "ucpccppcaucu", "ucccccc", "upapu"];
+    let parameters = json!({"type": "object", "required": ["at"], "properties": {
+        "at": {"type": "array", "items": {"type": ["string", "integer"]}, "description": "Where \"it\" is."},
+        "how": {"type": "object", "properties": {"deep": {"enum": ["a", "b"], "default": null}}}}});
+    let tool = |name| json!({"type": "function", "function": {"name": name, "description": "Looks.", "parameters": parameters}});
+    let tools = json!([tool("look0"), tool("look1")]);
     let mut equal = 0;
     for file in files.iter().filter(|f| f.extension().is_some_and(|e| e == "jinja")) {
         let source = std::fs::read_to_string(file).unwrap();
         let quick = Template::new(&source).unwrap();
         let plain = Template::read(&source, str::to_owned).unwrap();
         assert_eq!((quick.caps, &quick.around), (plain.caps, &plain.around), "{}", file.display());
-        for letters in talks {
-            let rendered = |t: &Template| t.render(&talk(letters), None, &Options::default());
+        for (at, letters) in talks.into_iter().enumerate() {
+            let tools = (at % 2 == 1).then_some(&tools);
+            let rendered = |t: &Template| t.render(&talk(letters), tools, &Options::default());
             match (rendered(&quick), rendered(&plain)) {
                 // The lines of errors differ.
                 (Err(_), Err(_)) => {}
