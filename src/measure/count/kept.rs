@@ -143,4 +143,31 @@ mod tests {
             assert!(kept.prepare(odd.as_bytes(), |_| &template, None).is_none(), "{odd}");
         }
     }
+
+    #[test]
+    fn conversations_at_the_same_time_get_each_their_own() {
+        let template = Template::new(crate::conversation::template::CHATML).unwrap();
+        let kept = Kept::default();
+        let length = |message: &Value| Tokens::try_from(message["content"].as_str().unwrap().len()).unwrap();
+        let go_on = |conversation: usize| {
+            for turns in 1..40 {
+                // Two of them say the same; all together more than is kept.
+                let say =
+                    |turn: usize| format!("{} {turn} {}", conversation / 2, "x".repeat(turn * 4000 + conversation / 2));
+                let said: Vec<String> = (0..turns).map(say).collect();
+                let messages: Vec<Value> = said.iter().map(|s| json!({"role": "user", "content": s})).collect();
+                let body = serde_json::to_vec(&json!({"messages": messages})).unwrap();
+                let got = kept.prepare(&body, |_| &template, Some(&length)).unwrap().messages;
+                let words: Vec<Option<Tokens>> = got.iter().map(|m| m.words).collect();
+                assert_eq!(words, messages.iter().map(|m| Some(length(m))).collect::<Vec<_>>());
+            }
+        };
+        std::thread::scope(|s| {
+            let go_on = &go_on;
+            (0..8).for_each(|conversation| drop(s.spawn(move || go_on(conversation))));
+        });
+        let state = kept.0.lock();
+        assert_eq!(state.bytes, state.all.iter().map(|(_, m)| m.bytes).sum::<usize>());
+        assert!(state.bytes <= BYTES);
+    }
 }
