@@ -19,6 +19,7 @@ GGUF = ["qwen2", "gemma-4", "phi-3", "deepseek-llm", "starcoder", "falcon", "gpt
 SOURCES = {name: f"ggml-vocab-{name}.gguf" for name in GGUF} | {
     "o200k": "o200k_base.tiktoken",
     "tekken": "tekken_240718.json",
+    "mistral": "tokenizer.model.v1",
 }
 OUT = Path(__file__).resolve().parents[2] / "src/measure/near/vocab"
 SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
@@ -75,6 +76,8 @@ def words(path):
         return of_tiktoken(path)
     if path.suffix == ".json":
         return of_tekken(path)
+    if ".model" in path.suffixes:
+        return of_sentencepiece(path)
     return of_gguf(Gguf(path).values)
 
 
@@ -91,6 +94,37 @@ def of_tekken(path):
     most = config["default_vocab_size"] - config["default_num_special_tokens"]
     ranked = sorted(file["vocab"], key=lambda word: word["rank"])
     return [base64.b64decode(word["token_bytes"]) for word in ranked[:most]]
+
+
+def of_sentencepiece(path):
+    """A SentencePiece model: a protobuf message, whose fields 1 are the pieces, each of a text, a score and a type (fields 1 to 3)."""
+    pieces = [dict(fields(piece)) for number, piece in fields(path.read_bytes()) if number == 1]
+    normal = [piece for piece in pieces if piece.get(3, NORMAL) == NORMAL]
+    scores = {piece[1]: struct.unpack("<f", piece.get(2, bytes(4)))[0] for piece in normal}
+    return [word.replace("▁".encode(), b" ") for word in sorted(scores, key=lambda word: -scores[word])]
+
+
+def fields(message):
+    """The numbers and values of a protobuf message's fields."""
+    at = 0
+
+    def varint():
+        nonlocal at
+        value, shift = 0, 0
+        while True:
+            byte = message[at]
+            at, value, shift = at + 1, value | (byte & 127) << shift, shift + 7
+            if byte < 128:
+                return value
+
+    while at < len(message):
+        number, wire = divmod(varint(), 8)
+        if wire == 0:
+            yield number, varint()
+            continue
+        length = varint() if wire == 2 else {1: 8, 5: 4}[wire]
+        yield number, message[at : at + length]
+        at += length
 
 
 def of_gguf(gguf):

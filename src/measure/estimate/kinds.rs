@@ -174,8 +174,8 @@ const ESCAPED: f64 = 0.1;
 
 /// How likely a vocabulary is that of a model whose name does not tell: a guess by what people run. The last two are of
 /// models that hardly anybody runs, and count white space as nobody else does: their odds together are less than
-/// the risk taken. cl100k by itself is left out: only East Asian texts tell it from Llama 3's, so both would be counted with
-/// for good.
+/// the risk taken. Left out are cl100k by itself (only East Asian texts tell it from Llama 3's, so both would be counted with
+/// for good) and Mistral's earlier words, for each takes a count of every text.
 const VOCABULARIES: [(Near, f64); 10] = [
     (Near::Qwen, 0.25),
     (Near::Llama3, 0.25),

@@ -1,4 +1,4 @@
-//! Counting a text with a near vocabulary, where the model's own is not at hand: ten public vocabularies are built in,
+//! Counting a text with a near vocabulary, where the model's own is not at hand: eleven public vocabularies are built in,
 //! and a model's name tells which of them is its own or its kin. A count of a text, never of a prompt: what a template
 //! adds is for [`super::estimate`] to learn.
 //!
@@ -43,7 +43,9 @@ pub enum Near {
     Gemma,
     /// The 32,000 words of Llama 2, Phi 3 and their kin.
     Spm,
-    /// DeepSeek.
+    /// Mistral's words before tekken, of which there are as many.
+    Mistral,
+    /// DeepSeek LLM, V2 and Coder V2.
     DeepSeek,
     /// StarCoder and Granite.
     StarCoder,
@@ -108,8 +110,8 @@ const NAMES: [(&[&str], Near, Kinship); 26] = [
         Near::Cl100k,
         Kinship::Own,
     ),
-    // Mistral's before tekken have 32,000 words, or 32,768.
-    (&["mistral-small:22b", "mistral-small-22b", "instruct-2409", "pixtral-large"], Near::Spm, Kinship::Kin),
+    // Mistral's before tekken.
+    (&["mistral-small:22b", "mistral-small-22b", "instruct-2409", "pixtral-large"], Near::Mistral, Kinship::Own),
     (
         &["mistral-nemo", "mistral-small", "mistral-24b", "mistral-medium", "mistral-large-3", "mistral-large-25"],
         Near::Tekken,
@@ -117,7 +119,7 @@ const NAMES: [(&[&str], Near, Kinship); 26] = [
     ),
     (&["ministral", "devstral", "magistral", "pixtral", "voxtral"], Near::Tekken, Kinship::Own),
     (&["nemotron", "apertus"], Near::Tekken, Kinship::Kin),
-    (&["mistral", "mixtral", "codestral", "mathstral", "zephyr"], Near::Spm, Kinship::Kin),
+    (&["mistral", "mixtral", "codestral", "mathstral", "zephyr-7b", "zephyr:"], Near::Mistral, Kinship::Own),
     // Numbers in threes, as Llama 3 divides texts.
     (&["glm", "kimi", "lfm2", "falcon3", "falcon-3", "falcon-h1"], Near::Llama3, Kinship::Kin),
     (&["starcoder", "granite", "refact"], Near::StarCoder, Kinship::Own),
@@ -128,7 +130,7 @@ const NAMES: [(&[&str], Near, Kinship); 26] = [
 
 impl Near {
     /// All of them.
-    pub const ALL: [Near; 11] = [
+    pub const ALL: [Near; 12] = [
         Near::Cl100k,
         Near::Llama3,
         Near::O200k,
@@ -136,6 +138,7 @@ impl Near {
         Near::Qwen,
         Near::Gemma,
         Near::Spm,
+        Near::Mistral,
         Near::DeepSeek,
         Near::StarCoder,
         Near::Falcon,
@@ -176,6 +179,7 @@ impl Near {
             Near::Qwen => classes(WORDS, QWEN),
             Near::Gemma => spaces(include_bytes!("vocab/gemma-4.bin")),
             Near::Spm => spaces(include_bytes!("vocab/phi-3.bin")),
+            Near::Mistral => spaces(include_bytes!("vocab/mistral.bin")),
             Near::DeepSeek => classes(
                 include_bytes!("vocab/deepseek-llm.bin"),
                 Classes { numbers_after_space: false, breaks_alone: true, ..GPT2 },
