@@ -39,7 +39,7 @@ pub enum Near {
     Tekken,
     /// Qwen 2 and 3.
     Qwen,
-    /// Gemma.
+    /// Gemma 3 and 4.
     Gemma,
     /// The 32,000 words of Llama 2, Phi 3 and their kin.
     Spm,
@@ -47,7 +47,7 @@ pub enum Near {
     Mistral,
     /// DeepSeek LLM, V2 and Coder V2.
     DeepSeek,
-    /// StarCoder and Granite.
+    /// StarCoder, and Granite up to 3.
     StarCoder,
     /// Falcon.
     Falcon,
@@ -81,7 +81,7 @@ const CL100K_WORDS: u32 = 99_156;
 /// Families by what a model's name contains; the first that fits. A distilled model has the vocabulary of the one that was
 /// taught, so these stand first. As llama.cpp's converter tells the vocabularies apart, and by how many words the models
 /// have: where that is another number, it is another list, and the model of the same family no more than kin.
-const NAMES: [(&[&str], Near, Kinship); 26] = [
+const NAMES: [(&[&str], Near, Kinship); 28] = [
     (&["distill-llama", "distilled-llama", "llama-distill", "r1-llama", "deepseek-r1:70b"], Near::Llama3, Kinship::Own),
     (&["distill-qwen", "distilled-qwen", "qwen-distill", "r1-qwen", "r1-0528-qwen"], Near::Qwen, Kinship::Own),
     // Ollama calls distilled Qwens so.
@@ -94,8 +94,9 @@ const NAMES: [(&[&str], Near, Kinship); 26] = [
     // From V3 on, 128,000 words and numbers in threes.
     (&["deepseek-v", "deepseek-r"], Near::Llama3, Kinship::Kin),
     (&["deepseek"], Near::DeepSeek, Kinship::Kin),
-    // 256,000 words up to Gemma 2, other 262,000 since.
-    (&["gemma-1", "gemma-2", "gemma-7b", "gemma2", "gemma:", "codegemma"], Near::Gemma, Kinship::Kin),
+    // 256,000 words up to Gemma 2, other 262,000 since; MedGemma is made of Gemma 3.
+    (&["medgemma"], Near::Gemma, Kinship::Own),
+    (&["gemma-1.", "gemma-2-", "gemma-2b", "gemma-7b", "gemma2", "gemma:", "codegemma"], Near::Gemma, Kinship::Kin),
     (&["gemma"], Near::Gemma, Kinship::Own),
     (
         &["codellama", "code-llama", "tinyllama", "llama2", "llama-2", "phi3", "phi-3", "vicuna"],
@@ -119,6 +120,7 @@ const NAMES: [(&[&str], Near, Kinship); 26] = [
     ),
     (&["ministral", "devstral", "magistral", "pixtral", "voxtral"], Near::Tekken, Kinship::Own),
     (&["nemotron", "apertus"], Near::Tekken, Kinship::Kin),
+    (&["nemo"], Near::Tekken, Kinship::Own),
     (&["mistral", "mixtral", "codestral", "mathstral", "zephyr-7b", "zephyr:"], Near::Mistral, Kinship::Own),
     // Numbers in threes, as Llama 3 divides texts.
     (&["glm", "kimi", "lfm2", "falcon3", "falcon-3", "falcon-h1"], Near::Llama3, Kinship::Kin),

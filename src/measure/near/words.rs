@@ -230,8 +230,8 @@ fn number(text: &str, from: usize, digits: usize) -> usize {
     text[from..end].char_indices().nth(digits).map_or(end, |(at, _)| from + at)
 }
 
-/// The end of white space at `from`: up to the last line break in it where it is `divided` there, or all but its last
-/// character if that may lead what follows, as `leads` tells by the class of that.
+/// The end of white space at `from`, line breaks included if `breaks` says so: up to the last line break in it where it is
+/// `divided` there, or all but its last character if that may lead what follows, as `leads` tells by the class of that.
 fn white(text: &str, from: usize, breaks: bool, divided: bool, leads: impl Fn(Class) -> bool) -> usize {
     let rest = &text[from..];
     let blank = |c: char| match Class::of(c) {
