@@ -63,16 +63,29 @@ enum Class {
     Mark,
 }
 
+/// The classes of ASCII.
+static ASCII: [Class; 128] = {
+    let mut all = [Class::Mark; 128];
+    let mut at = 0;
+    while at < 128 {
+        all[at] = match at as u8 {
+            b'a'..=b'z' => Class::Lower,
+            b'A'..=b'Z' => Class::Upper,
+            b'0'..=b'9' => Class::Digit,
+            b'\n' | b'\r' => Class::Break,
+            b' ' | b'\t' | 0xb | 0xc => Class::Space,
+            _ => Class::Mark,
+        };
+        at += 1;
+    }
+    all
+};
+
 impl Class {
     fn of(c: char) -> Class {
         use GeneralCategory as Category;
         match c {
-            'a'..='z' => Class::Lower,
-            'A'..='Z' => Class::Upper,
-            '0'..='9' => Class::Digit,
-            '\n' | '\r' => Class::Break,
-            ' ' | '\t' | '\u{b}' | '\u{c}' => Class::Space,
-            '\0'..='\u{7f}' => Class::Mark,
+            c if c.is_ascii() => ASCII[c as usize],
             c if c.is_whitespace() => Class::Space,
             c => match get_general_category(c) {
                 Category::UppercaseLetter | Category::TitlecaseLetter => Class::Upper,
@@ -251,8 +264,17 @@ fn white(text: &str, from: usize, breaks: bool, divided: bool, leads: impl Fn(Cl
 
 /// The end of the characters of a class that begin at `from`.
 fn run(text: &str, from: usize, of: fn(Class) -> bool) -> usize {
-    let rest = &text[from..];
-    from + rest.find(|c| !of(Class::of(c))).unwrap_or(rest.len())
+    // Most are ASCII, and need no decoding.
+    let bytes = text.as_bytes();
+    let mut at = from;
+    while at < bytes.len() && bytes[at] < 128 {
+        if !of(ASCII[usize::from(bytes[at])]) {
+            return at;
+        }
+        at += 1;
+    }
+    let rest = &text[at..];
+    at + rest.find(|c| !of(Class::of(c))).unwrap_or(rest.len())
 }
 
 /// The end of an English contraction (`'s`, `'ll`) at `from`.
