@@ -26,8 +26,9 @@ const REPLIES: usize = 3;
 /// Bytes and messages of a session that are sent.
 const LONGEST: (usize, usize) = (60_000, 48);
 
-/// Models as a server names them, each with the template and the vocabulary that tell the truth about it.
-const MODELS: [(&str, &str, &str); 22] = [
+/// Models as a server names them, each with a template and the vocabulary that tell the truth about it. The template is the
+/// model's own but where the name stands for its vocabulary alone.
+const MODELS: [(&str, &str, &str); 24] = [
     ("llama3.1:8b", "meta-llama-Llama-3.1-8B-Instruct", "llama-bpe"),
     ("llama3.2:3b", "meta-llama-Llama-3.2-3B-Instruct", "llama-bpe"),
     ("hermes-3-llama-3.1", "NousResearch-Hermes-3-Llama-3.1-8B-tool_use", "llama-bpe"),
@@ -35,22 +36,27 @@ const MODELS: [(&str, &str, &str); 22] = [
     ("qwen2.5-coder", "Qwen-Qwen2.5-7B-Instruct", "qwen2"),
     ("qwen3:8b", "Qwen-Qwen3-0.6B", "qwen2"),
     ("qwen3-coder", "Qwen3-Coder", "qwen2"),
-    ("qwen3.5:4b", "Qwen3.5-4B", "qwen35"),
+    ("qwen3-next", "Qwen3.5-4B", "qwen35"),
     ("qwq", "Qwen-QwQ-32B", "qwen2"),
     ("deepseek-r1-distill-qwen", "deepseek-ai-DeepSeek-R1-Distill-Qwen-32B", "qwen2"),
     ("gemma-4-31b", "google-gemma-4-31B-it", "gemma-4"),
-    ("gemma2:2b", "google-gemma-2-2b-it", "gemma-4"),
+    ("gemma3:4b", "google-gemma-2-2b-it", "gemma-4"),
     ("phi-3.5-mini", "microsoft-Phi-3.5-mini-instruct", "phi-3"),
     ("phi-3.5-tools", "Qwen-Qwen2.5-7B-Instruct", "phi-3"),
-    ("mistral-7b", "mistralai-Mistral-Nemo-Instruct-2407", "llama-spm"),
-    ("deepseek-v3.1", "deepseek-ai-DeepSeek-V3.1", "deepseek-llm"),
+    ("deepseek-v2.5", "deepseek-ai-DeepSeek-V3.1", "deepseek-llm"),
     ("deepseek-coder", "Qwen-Qwen2.5-7B-Instruct", "deepseek-coder"),
     ("granite3.3", "ibm-granite-granite-3.3-2B-Instruct", "starcoder"),
-    ("granite4", "ibm-granite-granite-4.0", "starcoder"),
-    ("gpt-oss:20b", "openai-gpt-oss-120b", "llama-bpe"),
-    ("glm-4.6", "GLM-4.6", "llama-bpe"),
     ("falcon", "Qwen-Qwen2.5-7B-Instruct", "falcon"),
+    ("granite4", "ibm-granite-granite-4.0", "cl100k"),
+    ("gpt-oss:20b", "openai-gpt-oss-120b", "o200k"),
+    ("mistral-nemo", "mistralai-Mistral-Nemo-Instruct-2407", "tekken"),
+    ("mistral-small3.2", "Mistral-Small-3.2-24B-Instruct-2506", "tekken"),
+    ("devstral", "unsloth-mistral-Devstral-Small-2507", "tekken"),
+    ("ministral-3", "mistralai-Ministral-3-14B-Reasoning-2512", "tekken"),
 ];
+
+/// Where `scripts/vocab/gguf.py` is told to put the vocabularies of which llama.cpp has no file.
+const MADE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/.cache/vocab");
 
 /// A name that tells nothing.
 const UNKNOWN: &str = "my-model";
@@ -68,7 +74,12 @@ fn main() {
             continue;
         }
         let source = std::fs::read_to_string(data.join(format!("templates/{template}.jinja"))).unwrap();
-        let file = data.join(format!("vocab/ggml-vocab-{vocabulary}.gguf"));
+        let file = format!("ggml-vocab-{vocabulary}.gguf");
+        let Some(file) = [data.join("vocab"), MADE.into()].map(|f| f.join(&file)).into_iter().find(|f| f.exists())
+        else {
+            println!("{name:<26}without {file}: scripts/vocab/gguf.py");
+            continue;
+        };
         let counter = Counter::open(&file, Some(&source)).unwrap();
         let mut found: [Found; 4] = Default::default();
         // Servers refuse tools for a template that does not know them.

@@ -174,14 +174,17 @@ const ESCAPED: f64 = 0.1;
 
 /// How likely a vocabulary is that of a model whose name does not tell: a guess by what people run. The last two are of
 /// models that hardly anybody runs, and count white space as nobody else does: their odds together are less than
-/// the risk taken.
-const VOCABULARIES: [(Near, f64); 8] = [
-    (Near::Qwen, 0.322),
-    (Near::Cl100k, 0.322),
+/// the risk taken. Left out are cl100k by itself (only East Asian texts tell it from Llama 3's, so both would be counted with
+/// for good) and Mistral's earlier words, for each takes a count of every text.
+const VOCABULARIES: [(Near, f64); 10] = [
+    (Near::Qwen, 0.25),
+    (Near::Llama3, 0.25),
+    (Near::O200k, 0.1),
+    (Near::Tekken, 0.1),
     (Near::Gemma, 0.12),
-    (Near::Spm, 0.12),
-    (Near::DeepSeek, 0.056),
-    (Near::StarCoder, 0.056),
+    (Near::Spm, 0.1),
+    (Near::DeepSeek, 0.038),
+    (Near::StarCoder, 0.038),
     (Near::Falcon, 0.002),
     (Near::Gpt2, 0.002),
 ];
@@ -189,7 +192,7 @@ const VOCABULARIES: [(Near, f64); 8] = [
 /// One hypothesis: what to count with, what is believed, and how likely that is (weights of a model add up to one).
 pub(super) type Candidate = (Ground, &'static Prior, f64);
 
-/// Priors by kind of template (known ones first) and by nearness of the vocabulary, and of cl100k as Llama has it.
+/// Priors by kind of template (known ones first) and by nearness of the vocabulary, and of Llama 3's.
 static PRIORS: LazyLock<Vec<[Prior; 4]>> = LazyLock::new(|| {
     let known = KINDS.iter().map(|kind| (*kind, NARROW, false));
     let forms = [Form::Dropped, Form::Sent, Form::Json, Form::Tags];
@@ -270,7 +273,7 @@ pub(super) fn of(name: &str, anything: bool) -> Vec<Candidate> {
         .map(|((near, kinship, weight), (kind, share))| {
             let priors = &PRIORS[*kind];
             let prior = match kinship {
-                Kinship::Own if *near == Near::Cl100k => &priors[3],
+                Kinship::Own if *near == Near::Llama3 => &priors[3],
                 Kinship::Own => &priors[0],
                 Kinship::Kin => &priors[1],
                 Kinship::Unknown => &priors[2],

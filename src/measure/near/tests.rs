@@ -7,16 +7,34 @@ use super::*;
 #[test]
 fn families_by_name() {
     for (model, near, kinship) in [
-        ("llama3.1:8b", Near::Cl100k, Kinship::Own),
+        ("llama3.1:8b", Near::Llama3, Kinship::Own),
+        ("meta-llama/Llama-4-Scout", Near::O200k, Kinship::Kin),
         ("ollama/Qwen2.5-Coder-7B-Instruct", Near::Qwen, Kinship::Own),
-        ("deepseek-r1-distill-llama-8b", Near::Cl100k, Kinship::Own),
+        ("qwen3.5:4b", Near::Qwen, Kinship::Kin),
+        ("deepseek-r1-distill-llama-8b", Near::Llama3, Kinship::Own),
         ("DeepSeek-R1-Distill-Qwen-32B", Near::Qwen, Kinship::Own),
-        ("deepseek-v3", Near::DeepSeek, Kinship::Own),
+        ("deepseek-r1:14b", Near::Qwen, Kinship::Own),
+        ("deepseek-v3", Near::Llama3, Kinship::Kin),
+        ("deepseek-coder-v2:16b", Near::DeepSeek, Kinship::Own),
         ("gemma3:27b", Near::Gemma, Kinship::Own),
+        ("google/gemma-2-9b-it", Near::Gemma, Kinship::Kin),
+        ("medgemma:27b", Near::Gemma, Kinship::Own),
         ("tinyllama", Near::Spm, Kinship::Own),
-        ("gpt-oss:20b", Near::Cl100k, Kinship::Kin),
+        ("gpt-oss:20b", Near::O200k, Kinship::Own),
+        ("phi4-mini", Near::O200k, Kinship::Own),
+        ("microsoft/phi-4", Near::Cl100k, Kinship::Own),
+        ("granite4:micro-h", Near::Cl100k, Kinship::Own),
         ("granite-code", Near::StarCoder, Kinship::Own),
-        ("devstral", Near::Cl100k, Kinship::Kin),
+        ("devstral", Near::Tekken, Kinship::Own),
+        ("mistral-small3.2:24b", Near::Tekken, Kinship::Own),
+        ("mistralai/mistral-nemo-instruct-2407", Near::Tekken, Kinship::Own),
+        ("NemoMix-Unleashed-12B", Near::Tekken, Kinship::Own),
+        ("mistral-small:22b", Near::Mistral, Kinship::Own),
+        ("mistral:latest", Near::Mistral, Kinship::Own),
+        ("codestral:22b", Near::Mistral, Kinship::Own),
+        ("llama-3.1-nemotron-nano-8b", Near::Llama3, Kinship::Own),
+        ("nemotron-3-nano:30b", Near::Tekken, Kinship::Kin),
+        ("falcon3:7b", Near::Llama3, Kinship::Kin),
         ("my-model", Near::Qwen, Kinship::Unknown),
     ] {
         assert_eq!(Near::of(model), (near, kinship), "{model}");
@@ -25,10 +43,38 @@ fn families_by_name() {
 
 #[test]
 fn every_vocabulary_is_whole() {
-    let words = [148_629, 151_643, 255_566, 31_741, 100_013, 49_127, 65_040, 50_256];
+    let words = [99_156, 148_636, 199_998, 130_072, 151_643, 255_566, 31_741, 31_741, 100_013, 49_127, 65_040, 50_256];
     for (near, words) in Near::ALL.into_iter().zip(words) {
         assert_eq!(near.vocabulary().words(), words, "{near:?}");
         assert_eq!((near.count(""), near.count("the")), (0, 1), "{near:?}");
+    }
+}
+
+#[test]
+fn counts_are_those_of_the_makers_tokenizers() {
+    // What tiktoken 0.14 makes of each with o200k_base, tekken_240718 and cl100k_base.
+    let blank = format!("{}x{}", " ".repeat(100), "=".repeat(80));
+    for (text, counts) in [
+        ("getElementById(HTTPServer2XML), SCREAMING_SNAKE_CASE: don't I'LL", [21, 23, 20]),
+        ("x = 1234567;\n\n\n    if (a) {\r\n\t\treturn \"/\";\n//\n}   ", [19, 26, 19]),
+        ("Ça coûte 12,50 €, naïve Äpfel cafe\u{301}s", [14, 19, 19]),
+        ("Привет, мир! ΑΒΓδε İstanbul Ⅳ ² ٣", [17, 17, 25]),
+        ("我想在apple工作1314151天～ 日本語のテキスト 안녕하세요", [18, 23, 24]),
+        ("हिन्दी में कुछ पाठ, ภาษาไทย, שלום עולם, مرحبا", [15, 20, 44]),
+        ("🚀 (normal) 😶\u{200d}🌫️ ✅ ═══════ ▁▂▃", [21, 41, 27]),
+        (&blank, [4, 6, 4]),
+    ] {
+        let near = [Near::O200k, Near::Tekken, Near::Cl100k];
+        assert_eq!(near.map(|near| near.count(text)), counts, "{text}");
+    }
+    // What sentencepiece 0.2 makes of them with tokenizer.model.v1 of mistral-common; it puts a space before every text.
+    for (text, count) in [
+        (" getElementById(HTTPServer2XML): don't", 12),
+        (" x = 1234567;\n\n    return \"/\";\n", 18),
+        (" Ça coûte 12,50 €, naïve Äpfel", 20),
+        (" 我想在apple工作 안녕하세요", 15),
+    ] {
+        assert_eq!(Near::Mistral.count(text), count, "{text}");
     }
 }
 
@@ -83,7 +129,7 @@ fn counts_are_those_of_the_vocabulary_itself() {
     assert!(texts.len() > 150, "{}", texts.len());
     let mut wrong = Vec::new();
     for (near, file, most) in [
-        (Near::Cl100k, "llama-bpe", 0.001),
+        (Near::Llama3, "llama-bpe", 0.001),
         (Near::Qwen, "qwen2", 0.001),
         (Near::Gemma, "gemma-4", 0.001),
         (Near::Spm, "phi-3", 0.002),
@@ -95,7 +141,7 @@ fn counts_are_those_of_the_vocabulary_itself() {
         let vocabulary = Vocabulary::load(&data.join(format!("vocab/ggml-vocab-{file}.gguf"))).unwrap();
         let (mut off, mut all) = (0, 0);
         // Llama 3 has other words than Qwen for East Asia.
-        for text in texts.iter().filter(|t| near != Near::Cl100k || t.is_ascii()) {
+        for text in texts.iter().filter(|t| near != Near::Llama3 || t.is_ascii()) {
             let truth = vocabulary.part(text);
             off += near.count(text).abs_diff(truth);
             all += truth;

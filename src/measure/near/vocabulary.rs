@@ -43,8 +43,19 @@ pub(super) struct Pack {
     pub(super) by_characters: bool,
     /// A number of up to three digits is a word, though the pack has none of two.
     pub(super) numbers: bool,
-    /// Words of marks are only to be had among so many of the first.
-    pub(super) shared: Option<u32>,
+    /// Which of the words are used.
+    pub(super) extent: Extent,
+}
+
+/// Which words of a pack are used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Extent {
+    All,
+    /// So many of the first.
+    First(u32),
+    /// So many of the first, and those behind them that have a letter in them, or a number: the others, box drawings above
+    /// all, are not shared.
+    FirstAndLetters(u32),
 }
 
 /// A vocabulary, unpacked.
@@ -86,18 +97,20 @@ impl Vocabulary {
         };
         let words = if out.bytes.len() == end as usize { out.starts.len() - 1 } else { 0 };
         let mut ranks = HashTable::with_capacity(words);
-        for rank in (0..words as u32).filter(|rank| pack.shared.is_none_or(|shared| out.is_common(*rank, shared))) {
+        for rank in (0..words as u32).filter(|rank| out.is_used(*rank)) {
             ranks.insert_unique(out.hash.hash_one(out.word(rank)), rank, |r| out.hash.hash_one(out.word(*r)));
         }
         out.ranks = ranks;
         out
     }
 
-    /// Whether a word is one of the `shared` first, or a word of some language: those that are not shared have other marks,
-    /// box drawings above all.
-    fn is_common(&self, rank: u32, shared: u32) -> bool {
+    fn is_used(&self, rank: u32) -> bool {
         let letters = |word: &str| word.chars().any(char::is_alphanumeric);
-        rank < shared || std::str::from_utf8(self.word(rank)).is_ok_and(letters)
+        match self.pack.extent {
+            Extent::All => true,
+            Extent::First(first) => rank < first,
+            Extent::FirstAndLetters(first) => rank < first || std::str::from_utf8(self.word(rank)).is_ok_and(letters),
+        }
     }
 
     fn word(&self, rank: u32) -> &[u8] {
@@ -135,16 +148,13 @@ impl Vocabulary {
             return self.long(word);
         }
         let hash = self.hash.hash_one(bytes);
-        if self.find(bytes, hash).is_some() {
-            return 1;
-        }
         let place = &self.counted[hash as usize % PLACES];
         let known = place.load(Ordering::Relaxed);
         let mask = (1u64 << COUNT_BITS) - 1;
         if known & !mask == hash & !mask && known & mask != 0 {
             return (known & mask) as usize;
         }
-        let tokens = self.merge(word);
+        let tokens = if self.find(bytes, hash).is_some() { 1 } else { self.merge(word) };
         place.store((hash & !mask) | tokens as u64, Ordering::Relaxed);
         tokens
     }

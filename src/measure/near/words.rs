@@ -1,7 +1,9 @@
 //! A text in the words that a tokenizer divides it into before it merges anything.
 //!
 //! By hand and not by the tokenizers' regular expressions: counting is on the way of every request. Rare cases differ
-//! from the expressions (scripts that write no spaces, letters of numbers); a near count may.
+//! from the expressions (some scripts in DeepSeek's, Unicode's case folding of contractions); a near count may.
+
+use unicode_general_category::{GeneralCategory, get_general_category};
 
 /// How a vocabulary divides texts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -10,6 +12,8 @@ pub(super) enum Division {
     Spaces,
     /// By GPT-2's expression and those that came of it.
     Classes(Classes),
+    /// By o200k's expression and those that came of it.
+    Cased(Cased),
 }
 
 /// What tells expressions apart that divide by classes of characters.
@@ -31,27 +35,94 @@ pub(super) struct Classes {
     pub(super) breaks_alone: bool,
 }
 
-/// Classes of characters.
+/// What tells expressions apart that divide words where small letters are followed by capitals. Otherwise they are as
+/// cl100k's, but that a contraction is part of the word before it, slashes go with the line breaks behind marks, and
+/// combining marks are letters of either case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Cased {
+    /// Most digits in one number.
+    pub(super) digits: usize,
+    /// A word takes the English contraction behind it.
+    pub(super) contractions: bool,
+}
+
+/// Classes of characters: Unicode's general categories, as far as the expressions tell them apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Class {
-    Letter,
+    /// A capital letter, or a titlecase one (Lu, Lt).
+    Upper,
+    /// A small letter (Ll).
+    Lower,
+    /// A letter that has no case (Lm, Lo).
+    Caseless,
+    /// An accent or the like, on the character before it (M).
+    Combining,
     Digit,
     Break,
     Space,
     Mark,
 }
 
-fn class(c: char) -> Class {
-    match c {
-        'a'..='z' | 'A'..='Z' => Class::Letter,
-        '0'..='9' => Class::Digit,
-        '\n' | '\r' => Class::Break,
-        ' ' | '\t' | '\u{b}' | '\u{c}' => Class::Space,
-        '\0'..='\u{7f}' => Class::Mark,
-        c if c.is_alphabetic() => Class::Letter,
-        c if c.is_numeric() => Class::Digit,
-        c if c.is_whitespace() => Class::Space,
-        _ => Class::Mark,
+/// The classes of ASCII.
+static ASCII: [Class; 128] = {
+    let mut all = [Class::Mark; 128];
+    let mut at = 0;
+    while at < 128 {
+        all[at] = match at as u8 {
+            b'a'..=b'z' => Class::Lower,
+            b'A'..=b'Z' => Class::Upper,
+            b'0'..=b'9' => Class::Digit,
+            b'\n' | b'\r' => Class::Break,
+            b' ' | b'\t' | 0xb | 0xc => Class::Space,
+            _ => Class::Mark,
+        };
+        at += 1;
+    }
+    all
+};
+
+impl Class {
+    fn of(c: char) -> Class {
+        use GeneralCategory as Category;
+        match c {
+            c if c.is_ascii() => ASCII[c as usize],
+            c if c.is_whitespace() => Class::Space,
+            c => match get_general_category(c) {
+                Category::UppercaseLetter | Category::TitlecaseLetter => Class::Upper,
+                Category::LowercaseLetter => Class::Lower,
+                Category::ModifierLetter | Category::OtherLetter => Class::Caseless,
+                Category::NonspacingMark | Category::SpacingMark | Category::EnclosingMark => Class::Combining,
+                Category::DecimalNumber | Category::LetterNumber | Category::OtherNumber => Class::Digit,
+                _ => Class::Mark,
+            },
+        }
+    }
+
+    fn is_letter(self) -> bool {
+        matches!(self, Class::Upper | Class::Lower | Class::Caseless)
+    }
+
+    fn is_digit(self) -> bool {
+        self == Class::Digit
+    }
+
+    fn is_break(self) -> bool {
+        self == Class::Break
+    }
+
+    /// Neither letter nor number nor white space.
+    fn is_mark(self) -> bool {
+        matches!(self, Class::Mark | Class::Combining)
+    }
+
+    /// May stand among the capitals that begin a word.
+    fn is_upper(self) -> bool {
+        matches!(self, Class::Upper | Class::Caseless | Class::Combining)
+    }
+
+    /// May stand among the small letters that end a word.
+    fn is_lower(self) -> bool {
+        matches!(self, Class::Lower | Class::Caseless | Class::Combining)
     }
 }
 
@@ -61,6 +132,7 @@ impl Division {
         match self {
             Division::Spaces => spaces(text.as_bytes(), from),
             Division::Classes(classes) => classes.end(text, from),
+            Division::Cased(cased) => cased.end(text, from),
         }
     }
 }
@@ -79,72 +151,135 @@ impl Classes {
     fn end(self, text: &str, from: usize) -> usize {
         let mut chars = text[from..].chars();
         let Some(first) = chars.next() else { return text.len() };
-        let second = chars.next().map(class);
+        let second = chars.next().map(Class::of);
         let next = from + first.len_utf8();
         if let Some(end) = contraction(text.as_bytes(), from, self.cl100k) {
             return end;
         }
-        match (class(first), second) {
-            (Class::Letter, _) => run(text, from, Class::Letter),
-            (Class::Digit, _) => self.number(text, from),
-            (Class::Mark, Some(Class::Letter)) if self.cl100k => run(text, next, Class::Letter),
-            (Class::Mark, _) => self.marks(text, from),
-            (Class::Space, Some(Class::Letter)) if self.cl100k || first == ' ' => run(text, next, Class::Letter),
-            (Class::Space, Some(Class::Mark)) if first == ' ' && self.marks_after_space => self.marks(text, next),
-            (Class::Space, Some(Class::Digit)) if first == ' ' && self.numbers_after_space => {
-                let full = self.full_numbers_alone && run(text, next, Class::Digit) - next >= self.digits;
-                if full { next } else { self.number(text, next) }
+        let word = second.is_some_and(Class::is_letter);
+        match Class::of(first) {
+            class if class.is_letter() => run(text, from, Class::is_letter),
+            Class::Digit => number(text, from, self.digits),
+            Class::Space if word && (self.cl100k || first == ' ') => run(text, next, Class::is_letter),
+            Class::Space if first == ' ' && self.marks_after_space && second.is_some_and(Class::is_mark) => {
+                self.marks(text, next)
             }
-            (Class::Break, _) if self.breaks_alone => next,
-            _ => self.white(text, from),
+            Class::Space if first == ' ' && self.numbers_after_space && second == Some(Class::Digit) => {
+                let full = self.full_numbers_alone && run(text, next, Class::is_digit) - next >= self.digits;
+                if full { next } else { number(text, next, self.digits) }
+            }
+            Class::Break if self.breaks_alone => next,
+            Class::Space | Class::Break => self.white(text, from),
+            _ if word && self.cl100k => run(text, next, Class::is_letter),
+            _ => self.marks(text, from),
         }
     }
 
-    fn number(self, text: &str, from: usize) -> usize {
-        let end = run(text, from, Class::Digit);
-        text[from..end].char_indices().nth(self.digits).map_or(end, |(at, _)| from + at)
-    }
-
     fn marks(self, text: &str, from: usize) -> usize {
-        let end = run(text, from, Class::Mark);
-        if self.cl100k { run(text, end, Class::Break) } else { end }
+        let end = run(text, from, Class::is_mark);
+        if self.cl100k { run(text, end, Class::is_break) } else { end }
     }
 
     /// White space up to the last line break in it, or all but its last character, if that may lead what follows.
     fn white(self, text: &str, from: usize) -> usize {
-        let rest = &text[from..];
-        let blank = |c: char| match class(c) {
-            Class::Space => true,
-            Class::Break => !self.breaks_alone,
-            _ => false,
-        };
-        let whole = rest.find(|c| !blank(c)).unwrap_or(rest.len());
-        let white = &rest[..whole];
-        if self.cl100k
-            && let Some(at) = white.rfind(['\n', '\r'])
-        {
-            return from + at + 1;
-        }
-        let led = match rest[whole..].chars().next().map(class) {
-            Some(Class::Digit) => self.numbers_after_space || self.cl100k,
-            Some(Class::Mark) => self.marks_after_space || self.cl100k,
-            Some(Class::Letter) => true,
-            _ => false,
-        };
-        let last = white.char_indices().next_back().map_or(0, |(at, _)| at);
-        from + if led && last > 0 { last } else { whole }
+        white(text, from, !self.breaks_alone, self.cl100k, |class| match class {
+            Class::Digit => self.numbers_after_space || self.cl100k,
+            class if class.is_mark() => self.marks_after_space || self.cl100k,
+            class => class.is_letter(),
+        })
     }
 }
 
-/// The end of the characters of a class that begin at `from`.
-fn run(text: &str, from: usize, of: Class) -> usize {
+impl Cased {
+    fn end(self, text: &str, from: usize) -> usize {
+        let mut chars = text[from..].chars();
+        let Some(first) = chars.next() else { return text.len() };
+        let next = from + first.len_utf8();
+        let class = Class::of(first);
+        // Whatever is no letter, number or line break may lead a word.
+        let word = match class {
+            Class::Digit => return number(text, from, self.digits),
+            Class::Mark | Class::Space => self.word(text, next),
+            Class::Break => None,
+            _ => self.word(text, from),
+        };
+        let marks = |at: usize| {
+            let end = run(text, at, Class::is_mark);
+            end + text.as_bytes()[end..].iter().take_while(|b| matches!(b, b'\r' | b'\n' | b'/')).count()
+        };
+        match (word, class) {
+            (Some(end), _) => end,
+            (None, Class::Mark) => marks(from),
+            (None, _) if first == ' ' && chars.next().is_some_and(|c| Class::of(c).is_mark()) => marks(next),
+            (None, _) => white(text, from, true, true, |_| true),
+        }
+    }
+
+    /// The end of the capitals and small letters behind them at `from`: small letters at least, or else capitals. What is of
+    /// either case is taken for a small letter where no other is to be had.
+    fn word(self, text: &str, from: usize) -> Option<usize> {
+        let mut last = None;
+        let mut end = text.len();
+        for (at, c) in text[from..].char_indices() {
+            let class = Class::of(c);
+            if !class.is_upper() {
+                end = from + at;
+                break;
+            }
+            if class.is_lower() {
+                last = Some(from + at + c.len_utf8());
+            }
+        }
+        let small = run(text, end, Class::is_lower);
+        let end = if small > end { small } else { last.unwrap_or(end) };
+        let contraction = contraction(text.as_bytes(), end, true).filter(|_| self.contractions);
+        (end > from).then(|| contraction.unwrap_or(end))
+    }
+}
+
+/// The end of a number of up to so many digits at `from`.
+fn number(text: &str, from: usize, digits: usize) -> usize {
+    let end = run(text, from, Class::is_digit);
+    text[from..end].char_indices().nth(digits).map_or(end, |(at, _)| from + at)
+}
+
+/// The end of white space at `from`, line breaks included if `breaks` says so: up to the last line break in it where it is
+/// `divided` there, or all but its last character if that may lead what follows, as `leads` tells by the class of that.
+fn white(text: &str, from: usize, breaks: bool, divided: bool, leads: impl Fn(Class) -> bool) -> usize {
     let rest = &text[from..];
-    from + rest.find(|c| class(c) != of).unwrap_or(rest.len())
+    let blank = |c: char| match Class::of(c) {
+        Class::Space => true,
+        Class::Break => breaks,
+        _ => false,
+    };
+    let whole = rest.find(|c| !blank(c)).unwrap_or(rest.len());
+    let white = &rest[..whole];
+    if divided && let Some(at) = white.rfind(['\n', '\r']) {
+        return from + at + 1;
+    }
+    let led = rest[whole..].chars().next().map(Class::of).is_some_and(leads);
+    let last = white.char_indices().next_back().map_or(0, |(at, _)| at);
+    from + if led && last > 0 { last } else { whole }
+}
+
+/// The end of the characters of a class that begin at `from`.
+fn run(text: &str, from: usize, of: fn(Class) -> bool) -> usize {
+    // Most are ASCII, and need no decoding.
+    let bytes = text.as_bytes();
+    let mut at = from;
+    while at < bytes.len() && bytes[at] < 128 {
+        if !of(ASCII[usize::from(bytes[at])]) {
+            return at;
+        }
+        at += 1;
+    }
+    let rest = &text[at..];
+    at + rest.find(|c| !of(Class::of(c))).unwrap_or(rest.len())
 }
 
 /// The end of an English contraction (`'s`, `'ll`) at `from`.
 fn contraction(bytes: &[u8], from: usize, any_case: bool) -> Option<usize> {
-    if bytes[from] != b'\'' {
+    if bytes.get(from) != Some(&b'\'') {
         return None;
     }
     let letter = |i: usize| bytes.get(from + i).map(|b| if any_case { b.to_ascii_lowercase() } else { *b });
@@ -197,9 +332,30 @@ mod tests {
     }
 
     #[test]
+    fn words_are_divided_at_capitals() {
+        let o200k = Division::Cased(Cased { digits: 3, contractions: true });
+        let tekken = Division::Cased(Cased { digits: 1, contractions: false });
+        let names = "getHTTPServer2XML don't_I'LL 'so";
+        assert_eq!(
+            words(o200k, names),
+            ["get", "HTTPServer", "2", "XML", " don't", "_I'LL", " '", "so"],
+            "a quotation mark leads no word behind a space"
+        );
+        let tails = ["get", "HTTPServer", "2", "XML", " don", "'t", "_I", "'LL", " '", "so"];
+        assert_eq!(words(tekken, names), tails);
+        // Letters without case end a word as small ones do, and capitals behind them begin another.
+        assert_eq!(words(o200k, "世界ABC世界 ÀÉab cafe\u{301}S"), ["世界ABC世界", " ÀÉab", " cafe\u{301}", "S"]);
+        assert_eq!(words(o200k, "世AB \u{301}AB"), ["世", "AB", " \u{301}", "AB"]);
+        let blanks = ["//\n/\n", "   ", " x", " //\n\n", "  \n", "\t", " ", "123", "4"];
+        assert_eq!(words(o200k, "//\n/\n    x //\n\n  \n\t 1234"), blanks);
+        assert_eq!(words(tekken, " 12 "), [" ", "1", "2", " "]);
+    }
+
+    #[test]
     fn every_byte_is_in_one_word() {
         let odd = "\0\u{7f}\u{85}\u{3000} \u{1f600}'\r\n'x\u{e9}\u{301}٣ \u{a0}\t";
-        for division in [Division::Spaces, Division::Classes(QWEN), Division::Classes(GPT2)] {
+        let cased = Division::Cased(Cased { digits: 3, contractions: true });
+        for division in [Division::Spaces, Division::Classes(QWEN), Division::Classes(GPT2), cased] {
             assert_eq!(words(division, odd).concat(), odd);
         }
     }
