@@ -91,9 +91,10 @@ fn a_template_made_to_harm_does_none() {
     }
     let most = [
         format!("{{{{ {} }}}}", ["'a'"; 500].join(" + ")),
-        format!("{{{{ {} }}}}", ["bos_token"; 500].join(" ~ ")),
-        format!("{{{{ bos_token{} }}}}", "|trim".repeat(490)),
-        format!("{{{{ bos_token{} }}}}", ".a".repeat(490)),
+        format!("{{{{ {} }}}}", ["bos_token"; 250].join(" ~ ")),
+        format!("{{{{ bos_token{} }}}}", "|trim".repeat(249)),
+        format!("{{{{ bos_token{} }}}}", ".a".repeat(249)),
+        format!("{{%- set languages = {{ {} }} -%}}", ["'en': ['English', 1]"; 490].join(", ")),
         format!("{{% if m %}}{}{{% endif %}}", "{% elif n %}".repeat(400)),
         format!("{{%- macro f(x) -%}}{}{{%- endmacro -%}}{}", "long ".repeat(200), "{{ f(1) }}".repeat(2_000)),
     ];
