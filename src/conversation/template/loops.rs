@@ -8,6 +8,7 @@
 use minijinja::machinery::ast::{BinOp, BinOpKind, CallArg, CompareOpKind, Expr, ForLoop, Spanned, Stmt, UnaryOpKind};
 use minijinja::machinery::{WhitespaceConfig, parse};
 
+use super::walk::every;
 use super::{numbers, scans};
 
 /// The filter that leaves of a list of messages those with a call of an id, and maybe others.
@@ -25,39 +26,18 @@ pub(super) fn shortened(source: &str, whitespace: WhitespaceConfig) -> String {
         return source.to_owned();
     };
     let mut inserts = numbers::begun(source, &template.children);
-    every_loop(&template.children, &mut |found| {
-        inserts.extend(ended(source, found));
-        inserts.extend(only_calling(source, found).or_else(|| only_with(source, found)));
-        inserts.extend(scans::ended(source, found));
+    every(&template.children, &mut |statement| {
+        if let Stmt::ForLoop(found) = statement {
+            inserts.extend(ended(source, found));
+            inserts.extend(only_calling(source, found).or_else(|| only_with(source, found)));
+            inserts.extend(scans::ended(source, found));
+        }
+        true
     });
     inserts.sort_by_key(|(at, _)| std::cmp::Reverse(*at));
     let mut out = source.to_owned();
     inserts.into_iter().for_each(|(at, text)| out.insert_str(at, &text));
     out
-}
-
-/// Visits all loops.
-fn every_loop<'a, 's>(statements: &'a [Stmt<'s>], visit: &mut dyn FnMut(&'a Spanned<ForLoop<'s>>)) {
-    for statement in statements {
-        match statement {
-            Stmt::ForLoop(found) => {
-                visit(found);
-                every_loop(&found.body, visit);
-                every_loop(&found.else_body, visit);
-            }
-            Stmt::IfCond(found) => {
-                every_loop(&found.true_body, visit);
-                every_loop(&found.false_body, visit);
-            }
-            Stmt::WithBlock(found) => every_loop(&found.body, visit),
-            Stmt::SetBlock(found) => every_loop(&found.body, visit),
-            Stmt::FilterBlock(found) => every_loop(&found.body, visit),
-            Stmt::AutoEscape(found) => every_loop(&found.body, visit),
-            Stmt::Macro(found) => every_loop(&found.body, visit),
-            Stmt::CallBlock(found) => every_loop(&found.macro_decl.body, visit),
-            _ => {}
-        }
-    }
 }
 
 /// A loop of nothing but one `if`, all of whose iterations do nothing once a flag is set: it ends there.

@@ -13,6 +13,8 @@ use minijinja::machinery::ast::{Call, CallArg, EmitExpr, Expr, Macro, Spanned, S
 use minijinja::machinery::{WhitespaceConfig, parse};
 use regex::Regex;
 
+use super::walk::every;
+
 /// Macros that call each other are followed this deep.
 const DEPTH: usize = 8;
 
@@ -347,44 +349,29 @@ fn replaced(source: &str, all: &[Stmt<'_>], macros: &BTreeMap<String, Inline>) -
     let mut calls: Vec<(usize, usize, String)> = Vec::new();
     let mut declared = BTreeSet::new();
     let mut size = source.len();
-    for statement in all {
+    every(all, &mut |statement| {
         if let Stmt::Macro(found) = statement {
             declared.insert(found.name);
+            return false;
         }
-        every_call(statement, &mut |emit, call, name| {
-            let inline = macros.get(name).filter(|_| declared.contains(name) && size <= LARGEST);
-            let found = inline.and_then(|inline| block(source, emit, call, inline));
+        if let Stmt::EmitExpr(emit) = statement
+            && let Expr::Call(call) = &emit.expr
+            && let Expr::Var(var) = &call.expr
+            && declared.contains(var.id)
+            && size <= LARGEST
+        {
+            let found = macros.get(var.id).and_then(|inline| block(source, emit, call, inline));
             size += found.as_ref().map_or(0, |(.., text)| text.len());
             calls.extend(found);
-        });
-    }
+        }
+        true
+    });
     if size > LARGEST {
         return source.to_owned();
     }
     let mut out = source.to_owned();
     calls.iter().rev().for_each(|(from, end, text)| out.replace_range(*from..*end, text));
     out
-}
-
-/// Visits what is put out by calls of a name, outside of macros, in order.
-fn every_call<'a, 's>(
-    statement: &'a Stmt<'s>,
-    visit: &mut dyn FnMut(&'a Spanned<EmitExpr<'s>>, &'a Call<'s>, &'s str),
-) {
-    match statement {
-        Stmt::EmitExpr(emit) => {
-            if let Expr::Call(call) = &emit.expr
-                && let Expr::Var(var) = &call.expr
-            {
-                visit(emit, call, var.id);
-            }
-        }
-        Stmt::ForLoop(l) => l.body.iter().chain(&l.else_body).for_each(|s| every_call(s, visit)),
-        Stmt::IfCond(c) => c.true_body.iter().chain(&c.false_body).for_each(|s| every_call(s, visit)),
-        Stmt::WithBlock(w) => w.body.iter().for_each(|s| every_call(s, visit)),
-        Stmt::SetBlock(s) => s.body.iter().for_each(|s| every_call(s, visit)),
-        _ => {}
-    }
 }
 
 /// What takes the place of a call: from where, to where, and the block.

@@ -20,6 +20,7 @@ mod scans;
 mod shape;
 mod sums;
 mod values;
+mod walk;
 
 use minijinja::value::Value as Jinja;
 use minijinja::{Environment, Error, ErrorKind};

@@ -14,6 +14,7 @@ use minijinja::{Error, ErrorKind, State};
 use parking_lot::Mutex;
 
 use super::loops::{path, root};
+use super::walk::{every, operands};
 
 /// The filter that adds to a text.
 pub(super) const ADDED: &str = "__added";
@@ -65,9 +66,12 @@ pub(super) fn roped(source: &str, whitespace: WhitespaceConfig) -> String {
         return source.to_owned();
     };
     let mut sites: Vec<(String, usize, usize)> = Vec::new();
-    every_set(&template.children, &mut |set, end| {
-        let place = grown(set).and_then(|(name, behind)| Some((name, tilde(source, behind)?, end)));
-        sites.extend(place);
+    every(&template.children, &mut |statement| {
+        if let Stmt::Set(set) = statement {
+            let end = set.span().end_offset as usize;
+            sites.extend(grown(set).and_then(|(name, behind)| Some((name, tilde(source, behind)?, end))));
+        }
+        true
     });
     let names: BTreeSet<&String> = sites.iter().map(|(name, ..)| name).collect();
     let plain: BTreeSet<String> = names.into_iter().filter(|n| !any_use(&template.children, n)).cloned().collect();
@@ -79,14 +83,13 @@ pub(super) fn roped(source: &str, whitespace: WhitespaceConfig) -> String {
     out
 }
 
+fn is_concat(op: BinOpKind) -> bool {
+    matches!(op, BinOpKind::Concat)
+}
+
 /// The attribute that a statement adds to, and the end of its name on the right.
 fn grown(set: &Set<'_>) -> Option<(String, usize)> {
-    let mut first = &set.expr;
-    while let Expr::BinOp(op) = first
-        && matches!(op.op, BinOpKind::Concat)
-    {
-        first = &op.left;
-    }
+    let first = operands(&set.expr, is_concat)[0];
     let (Expr::GetAttr(_), Expr::BinOp(_), Expr::GetAttr(right)) = (&set.target, &set.expr, first) else { return None };
     let name = path(&set.target).filter(|name| path(first).as_ref() == Some(name))?;
     Some((name, right.span().end_offset as usize))
@@ -99,25 +102,6 @@ fn tilde(source: &str, behind: usize) -> Option<usize> {
     trimmed.starts_with('~').then_some(behind + rest.len() - trimmed.len())
 }
 
-/// Visits all `set` statements in order, each with the end of its expression.
-fn every_set<'a, 's>(statements: &'a [Stmt<'s>], visit: &mut dyn FnMut(&'a Set<'s>, usize)) {
-    for statement in statements {
-        match statement {
-            Stmt::Set(set) => visit(set, set.span().end_offset as usize),
-            Stmt::ForLoop(found) => {
-                every_set(&found.body, visit);
-                every_set(&found.else_body, visit);
-            }
-            Stmt::IfCond(found) => {
-                every_set(&found.true_body, visit);
-                every_set(&found.false_body, visit);
-            }
-            Stmt::Macro(found) => every_set(&found.body, visit),
-            _ => {}
-        }
-    }
-}
-
 /// Whether statements use an attribute, or all of its namespace, for more than what [`Rope`] can do.
 fn any_use(statements: &[Stmt<'_>], name: &str) -> bool {
     let used = |e: &Expr<'_>| is_used(e, name);
@@ -126,7 +110,7 @@ fn any_use(statements: &[Stmt<'_>], name: &str) -> bool {
         Stmt::EmitRaw(_) | Stmt::Break(_) | Stmt::Continue(_) => false,
         Stmt::EmitExpr(emit) => path(&emit.expr).as_deref() != Some(name) && used(&emit.expr),
         Stmt::Set(set) => match grown(set) {
-            Some((grown, _)) if grown == name => bits(&set.expr).into_iter().any(used),
+            Some((grown, _)) if grown == name => operands(&set.expr, is_concat)[1..].iter().any(|e| used(e)),
             _ => used(&set.expr),
         },
         Stmt::ForLoop(l) => {
@@ -136,18 +120,6 @@ fn any_use(statements: &[Stmt<'_>], name: &str) -> bool {
         Stmt::Macro(found) => found.defaults.iter().any(used) || within(&found.body),
         _ => true,
     })
-}
-
-/// What is added to the first text of a chain of `~`.
-fn bits<'a, 's>(chain: &'a Expr<'s>) -> Vec<&'a Expr<'s>> {
-    match chain {
-        Expr::BinOp(op) if matches!(op.op, BinOpKind::Concat) => {
-            let mut out = bits(&op.left);
-            out.push(&op.right);
-            out
-        }
-        _ => Vec::new(),
-    }
 }
 
 /// As [`any_use`], of an expression.

@@ -10,6 +10,7 @@ use minijinja::machinery::ast::{BinOpKind, EmitExpr, Expr, Spanned, Stmt};
 use minijinja::machinery::{WhitespaceConfig, parse};
 
 use super::macros::bare;
+use super::walk::{every, operands};
 
 /// Divides such sums. A template that cannot be read stays as it is.
 pub(super) fn divided(source: &str, whitespace: WhitespaceConfig) -> String {
@@ -19,34 +20,20 @@ pub(super) fn divided(source: &str, whitespace: WhitespaceConfig) -> String {
     let named = |s: &Stmt<'_>| if let Stmt::Macro(found) = s { Some(found.name.to_owned()) } else { None };
     let macros: BTreeSet<String> = template.children.iter().filter_map(named).collect();
     let mut places = Vec::new();
-    every_sum(&template.children, &mut |emit| places.extend(pluses(source, emit, &macros).unwrap_or_default()));
+    every(&template.children, &mut |statement| {
+        if let Stmt::EmitExpr(emit) = statement {
+            places.extend(pluses(source, emit, &macros).unwrap_or_default());
+        }
+        true
+    });
     let mut out = source.to_owned();
     places.into_iter().rev().for_each(|at| out.replace_range(at..=at, "-}}{{-"));
     out
 }
 
-/// Visits all that is put out, in order.
-fn every_sum<'a, 's>(statements: &'a [Stmt<'s>], visit: &mut dyn FnMut(&'a Spanned<EmitExpr<'s>>)) {
-    for statement in statements {
-        match statement {
-            Stmt::EmitExpr(emit) => visit(emit),
-            Stmt::ForLoop(l) => {
-                every_sum(&l.body, visit);
-                every_sum(&l.else_body, visit);
-            }
-            Stmt::IfCond(c) => {
-                every_sum(&c.true_body, visit);
-                every_sum(&c.false_body, visit);
-            }
-            Stmt::Macro(found) => every_sum(&found.body, visit),
-            _ => {}
-        }
-    }
-}
-
 /// Where the additions stand that need not be made.
 fn pluses(source: &str, emit: &Spanned<EmitExpr<'_>>, macros: &BTreeSet<String>) -> Option<Vec<usize>> {
-    let terms = terms(&emit.expr);
+    let terms = operands(&emit.expr, |op| matches!(op, BinOpKind::Add));
     let span = emit.span();
     let text = source.get(span.start_offset as usize..span.end_offset as usize)?;
     let begin = text.strip_prefix("{{")?.trim_start_matches(['-', '+']);
@@ -68,18 +55,6 @@ fn pluses(source: &str, emit: &Spanned<EmitExpr<'_>>, macros: &BTreeSet<String>)
         certain |= this;
     }
     Some(out)
-}
-
-/// What is added up.
-fn terms<'a, 's>(e: &'a Expr<'s>) -> Vec<&'a Expr<'s>> {
-    match e {
-        Expr::BinOp(op) if matches!(op.op, BinOpKind::Add) => {
-            let mut out = terms(&op.left);
-            out.push(&op.right);
-            out
-        }
-        e => vec![e],
-    }
 }
 
 #[cfg(test)]
