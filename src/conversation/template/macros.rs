@@ -72,7 +72,7 @@ fn known(source: &str, all: &[Stmt<'_>]) -> BTreeMap<String, Inline> {
         let Some(inline) = Inline::of(source, found) else { continue };
         let mut within = Bound::default();
         within.statements(found.body.iter(), true);
-        let mut free = inline.free();
+        let Some(mut free) = inline.free() else { continue };
         free.extend(within.of_itself);
         free.retain(|name| !inline.parameters.iter().any(|(parameter, _)| parameter == name));
         let plain = |name: &String| !around.inner.contains(name) && name != "loop";
@@ -220,7 +220,7 @@ impl Inline {
         let body = text.get(head + behind + begin[0].len()..text.len() - end[0].len())?;
         let first_default = found.args.len() - found.defaults.len();
         let parameter = |(at, part): (usize, &&str)| {
-            let Expr::Var(var) = &found.args[at] else { return None };
+            let Expr::Var(var) = found.args.get(at)? else { return None };
             let default = at.checked_sub(first_default).map(|at| found.defaults[at].as_const());
             match (default, part.split_once('=')) {
                 (None, None) => Some((var.id.to_owned(), None)),
@@ -243,13 +243,13 @@ impl Inline {
         self
     }
 
-    /// The names that it does not give a value to before it reads them.
-    fn free(&self) -> BTreeSet<String> {
+    /// The names that it does not give a value to before it reads them. `None` if its text is no macro by itself.
+    fn free(&self) -> Option<BTreeSet<String>> {
         let parameters: Vec<&str> = self.parameters.iter().map(|(name, _)| name.as_str()).collect();
         let source = format!("{{% macro m({}) %}}{}{{% endmacro %}}", parameters.join(", "), self.body);
         let env = Environment::new();
-        let read = env.template_from_str(&source).map(|t| t.undeclared_variables(false)).unwrap_or_default();
-        read.into_iter().collect()
+        let read = env.template_from_str(&source).ok()?;
+        Some(read.undeclared_variables(false).into_iter().collect())
     }
 
     /// Its parameters with what a call gives them, `NAME=VALUE`. `None` if a value may come out otherwise there.
