@@ -1,5 +1,6 @@
-//! With the feature `engine`: compiles the C++ edge of the memory dry run (`src/engine/dry_run/memory.cpp`) against the
-//! sources of the very llama.cpp that llama-cpp-sys-2 built. Does nothing else.
+//! With the feature `engine`: compiles the C++ edges (the memory dry run's, `src/engine/dry_run/memory.cpp`, and the chat
+//! templates', `src/engine/chat_template/edge.cpp`) against the sources of the very llama.cpp that llama-cpp-sys-2 built.
+//! Does nothing else.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
@@ -11,20 +12,25 @@ fn main() {
 mod engine {
     use std::path::{Path, PathBuf};
 
-    const EDGE: &str = "src/engine/dry_run/memory.cpp";
+    /// Each edge, what it is called, and where its headers are.
+    const EDGES: [(&str, &str, &[&str]); 2] = [
+        ("src/engine/dry_run/memory.cpp", "windowsill_dry_run", &["src", "include", "ggml/include", "ggml/src"]),
+        ("src/engine/chat_template/edge.cpp", "windowsill_chat_template", &["common"]),
+    ];
 
     pub(super) fn compile() {
-        println!("cargo::rerun-if-changed={EDGE}");
+        EDGES.iter().for_each(|(edge, ..)| println!("cargo::rerun-if-changed={edge}"));
         let sources = sources().expect(
             "llama.cpp's sources were not found beside what llama-cpp-sys-2 built: run `cargo clean -p llama-cpp-sys-2` and \
              build again, or build with --no-default-features (without the engine)",
         );
-        cc::Build::new()
-            .cpp(true)
-            .std("c++17")
-            .file(EDGE)
-            .includes(["src", "include", "ggml/include", "ggml/src"].map(|folder| sources.join(folder)))
-            .compile("windowsill_dry_run");
+        for (edge, name, folders) in EDGES {
+            let folders = folders.iter().map(|folder| sources.join(folder));
+            let mut build = cc::Build::new();
+            build.cpp(true).std("c++17").file(edge).includes(folders);
+            // Of functions in llama.cpp's headers.
+            build.flag_if_supported("-Wno-unused-function").compile(name);
+        }
     }
 
     /// Where llama-cpp-sys-2 had CMake build llama.cpp from; CMake's own record of its build says so.

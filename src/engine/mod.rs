@@ -5,6 +5,7 @@
 //! Never loads weights, and never hands llama.cpp a file that has not been looked through here first: it ends the
 //! process on some of them.
 
+pub mod chat_template;
 pub mod dry_run;
 #[cfg(feature = "engine")]
 mod header;

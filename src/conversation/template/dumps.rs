@@ -90,7 +90,11 @@ impl Dumps<'_> {
 /// A fraction as C++ streams print it (`%g`): six significant digits, the exponent only where it is shorter.
 pub(super) fn six_digits(number: f64) -> String {
     if number == 0.0 || !number.is_finite() {
-        return if number == 0.0 { "0".into() } else { format!("{number}").to_lowercase() };
+        return if number == 0.0 {
+            if number.is_sign_negative() { "-0" } else { "0" }.into()
+        } else {
+            format!("{number}").to_lowercase()
+        };
     }
     let scientific = format!("{number:.5e}");
     let (mantissa, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));

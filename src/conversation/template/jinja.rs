@@ -31,11 +31,20 @@ pub(super) fn environment() -> Environment<'static> {
     env.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
     env.set_unknown_method_callback(|state, value, method, args| match (value.as_str(), method, args) {
         (Some(text), "upper" | "lower" | "title" | "capitalize", []) => Ok(Jinja::from(cased(text, method))),
+        (Some(text), "strip" | "lstrip" | "rstrip", []) => Ok(Jinja::from(stripped(text, method, None))),
+        (Some(text), "strip" | "lstrip" | "rstrip", [of]) if of.as_str().is_some() => {
+            Ok(Jinja::from(stripped(text, method, of.as_str())))
+        }
         _ => minijinja_contrib::pycompat::unknown_method_callback(state, value, method, args),
     });
     for name in ["upper", "lower", "title", "capitalize"] {
         env.add_filter(name, move |text: Cow<'_, str>| cased(&text, name));
     }
+    env.add_filter("trim", |value: &Jinja, of: Option<&str>| match value.kind() {
+        ValueKind::Undefined => String::new(),
+        _ => stripped(value.as_str().map_or_else(|| repr(value, false).into(), Cow::from).as_ref(), "strip", of)
+            .to_owned(),
+    });
     env.set_formatter(print);
     env.add_filter("tojson", tojson);
     env.add_filter("string", |value: &Jinja| match value.kind() {
@@ -138,6 +147,13 @@ fn cased(text: &str, how: &str) -> String {
         if upper { c.to_ascii_uppercase() } else { c.to_ascii_lowercase() }
     };
     text.chars().map(each).collect()
+}
+
+/// A text without white space at its ends, as C's `isspace` has it, or without these characters.
+fn stripped<'a>(text: &'a str, how: &str, of: Option<&str>) -> &'a str {
+    let goes = |c: char| of.map_or(matches!(c, ' ' | '\t'..='\r'), |of| of.contains(c));
+    let text = if how == "rstrip" { text } else { text.trim_start_matches(goes) };
+    if how == "lstrip" { text } else { text.trim_end_matches(goes) }
 }
 
 /// The length of a value, of a text in bytes; of what is not there, nothing.

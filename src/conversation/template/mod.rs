@@ -15,6 +15,7 @@ mod macros;
 mod numbers;
 mod ready;
 mod reasoning;
+mod reference;
 mod rope;
 mod scans;
 mod shape;
@@ -31,10 +32,12 @@ use date::strftime;
 use family::Family;
 use jinja::Raise;
 use reasoning::{Around, Trial};
+use reference::Differs;
 use shape::Shaped;
 
 pub use continued::Continue;
 pub use ready::Ready;
+pub use reference::{ReadReference, Reference};
 
 /// Instructions that one rendering may take. A long session in the most laborious of the known templates takes some
 /// millions; this many take a second or two.
@@ -124,16 +127,27 @@ pub struct Template {
     reads: shape::Reads,
     caps: Caps,
     around: Around,
+    /// Where another engine renders it.
+    differs: Option<Differs>,
 }
 
 impl Template {
     /// Compiles a template and finds out what it understands.
     pub fn new(source: &str) -> Result<Template, TemplateError> {
-        Template::read(source, jinja::quickened)
+        Template::read(source, jinja::quickened, &|_| None)
+    }
+
+    /// As [`Template::new`], held against another engine's reading.
+    pub fn checked(source: &str, reference: &ReadReference<'_>) -> Result<Template, TemplateError> {
+        Template::read(source, jinja::quickened, reference)
     }
 
     /// Compiles what is made of a template that is prepared.
-    fn read(source: &str, rewritten: impl FnOnce(&str) -> String) -> Result<Template, TemplateError> {
+    fn read(
+        source: &str,
+        rewritten: impl FnOnce(&str) -> String,
+        reference: &ReadReference<'_>,
+    ) -> Result<Template, TemplateError> {
         if let Some(passed) = limits::passed(source, jinja::WHITESPACE) {
             return Err(TemplateError::Syntax(passed));
         }
@@ -145,9 +159,10 @@ impl Template {
         let family = Family::of(&source);
         let reads = shape::Reads::of(&source);
         let around = Around { thinks: true, ..Around::default() };
-        let mut template = Template { env, source, family, reads, caps, around };
+        let mut template = Template { env, source, family, reads, caps, around, differs: None };
         template.env.set_fuel(Some(TRIAL_FUEL));
         template.caps = template.probe();
+        template = template.held_against(reference);
         template.around = template.around();
         template.env.set_fuel(Some(FUEL));
         Ok(template)
@@ -295,11 +310,24 @@ impl Template {
         if generate {
             all.push(("add_generation_prompt".into(), Jinja::from(true)));
         }
-        let template = self.env.get_template(NAME).map_err(|e| TemplateError::Syntax(say(&e)))?;
-        // Templates come from strangers, and the engine has panicked on one: it costs the count, never the process.
-        let render = std::panic::AssertUnwindSafe(|| template.render(all.into_iter().collect::<Jinja>()));
-        let rendered = std::panic::catch_unwind(render);
-        rendered.map_err(|_| TemplateError::Render("the template engine gave up".into()))?.map_err(|e| failure(&e))
+        let rendered = self.rendered(&all);
+        if let Some(differs) = self.differs.as_ref().filter(|d| d.on(&all))
+            && self.came_to_an_end(&rendered)
+        {
+            let now = all.iter().find(|(name, _)| name == jinja::NOW).and_then(|(_, n)| i64::try_from(n.clone()).ok());
+            return differs.reference.render(&reference::variables(&all), now.unwrap_or(0));
+        }
+        let gave_up = || TemplateError::Render("the template engine gave up".into());
+        rendered.map_err(|e| e.as_ref().map_or_else(gave_up, failure))
+    }
+
+    /// What this engine makes of it; no error where it panicked. Templates come from strangers, and it has panicked on one:
+    /// that costs the count, never the process.
+    fn rendered(&self, variables: &[(String, Jinja)]) -> Result<String, Option<Error>> {
+        let template = self.env.get_template(NAME).map_err(Some)?;
+        let all = variables.iter().cloned().collect::<Jinja>();
+        let rendered = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| template.render(all)));
+        rendered.map_err(|_| None)?.map_err(Some)
     }
 
     /// Whether content as parts is taken apart, as llama.cpp finds out: not where it is only spelled out, nor where a

@@ -15,7 +15,7 @@ pub(super) struct Shaped {
 
 /// Repairs of a template's own source, before it is compiled.
 pub(super) fn source(source: &str) -> String {
-    let mut source = source.to_owned();
+    let mut source = source.replace("\r\n", "\n").replace('\r', "\n");
     if source.contains("<|channel|>") && source.contains("in message.content or") {
         source = source.replace(
             "{%- if \"<|channel|>analysis<|message|>\" in message.content or \"<|channel|>final<|message|>\" in message.content %}",
@@ -161,7 +161,9 @@ fn tool(from: &Value) -> Value {
 /// Content as the template wants it.
 pub(super) fn fit_content(message: &mut Value, caps: Caps) {
     match &message["content"] {
-        Value::Array(_) if !caps.typed_content => message["content"] = json!(joined(&message["content"])),
+        Value::Array(_) if caps.string_content && !caps.typed_content => {
+            message["content"] = json!(joined(&message["content"]))
+        }
         Value::String(text) if !caps.string_content && caps.typed_content => {
             message["content"] = json!([{"type": "text", "text": text}]);
         }

@@ -1,4 +1,4 @@
-//! The edge to C: the functions of `memory.cpp`, and a model opened by them. The only unsafe code of this program.
+//! The edge to C: the functions of `memory.cpp`, and a model opened by them.
 
 #![allow(unsafe_code)]
 

@@ -20,7 +20,7 @@ use shares::{Prompt, Shares, distribute};
 use super::tokens;
 use crate::conversation::template::{CHATML, Options, Ready, Template, TemplateError};
 use crate::conversation::{Conversation, Message, Tokens};
-use crate::engine::{Vocabulary, VocabularyError};
+use crate::engine::{Vocabulary, VocabularyError, chat_template};
 use crate::plan::Cost;
 
 /// How often a request is rendered with marks, with fewer each time.
@@ -92,9 +92,9 @@ impl Counter {
     pub fn open(path: &Path, served: Option<&str>) -> Result<Counter, CountError> {
         let vocabulary = Vocabulary::load(path)?;
         let own = vocabulary.chat_template().filter(|t| !t.is_empty() && *t != "chatml");
-        let template = Template::new(served.or(own).unwrap_or(CHATML))?;
+        let template = Template::checked(served.or(own).unwrap_or(CHATML), &chat_template::read)?;
         let tool_template = match (served, vocabulary.tool_template()) {
-            (None, Some(source)) => Template::new(source).ok(),
+            (None, Some(source)) => Template::checked(source, &chat_template::read).ok(),
             _ => None,
         };
         Ok(Counter { vocabulary, template, tool_template, unmarked: AtomicU16::new(0), kept: Kept::default() })
@@ -357,5 +357,7 @@ pub fn media(conversation: &Conversation) -> Tokens {
     all.flat_map(|m| &m.media).fold(0, |sum, m| sum.saturating_add(tokens::media(m)))
 }
 
+#[cfg(all(test, feature = "engine"))]
+mod agreement;
 #[cfg(all(test, feature = "engine"))]
 pub(crate) mod tests;

@@ -143,7 +143,7 @@ fn differences(
 fn what_cannot_be_marked_is_shared_out_and_still_adds_up() {
     let Some(data) = data() else { return };
     let vocabulary = data.join("vocab/ggml-vocab-qwen2.gguf");
-    let print = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content | NOTHING }}<|im_end|>\n{% endfor %}";
+    let print = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ NOTHING }}<|im_end|>\n{% endfor %}";
     let request = json!({"messages": [
         {"role": "system", "content": "Be brief."},
         {"role": "user", "content": "one two three four five six seven"},
@@ -154,11 +154,11 @@ fn what_cannot_be_marked_is_shared_out_and_still_adds_up() {
     ]});
     let (body, talk) = parsed(&request);
     for (filter, why) in [
-        ("trim", "as it is"),
-        ("length", "no mark comes out"),
-        ("reverse", "marks in the wrong order"),
-        ("upper", "another spelling"),
-        ("tojson | replace('t', '')", "another text"),
+        ("m.content | trim", "as it is"),
+        ("m.content | length", "no mark comes out"),
+        ("m.content[::-1]", "marks in the wrong order"),
+        ("m.content | upper", "another spelling"),
+        ("m.content | tojson | replace('t', '')", "another text"),
     ] {
         let counter = Counter::open(&vocabulary, Some(&print.replace("NOTHING", filter))).unwrap();
         let counted = counter.counted(&body, &talk, false).unwrap();

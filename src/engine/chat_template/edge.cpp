@@ -1,0 +1,99 @@
+// llama.cpp's own engine for chat templates (common/jinja), for Rust: reads a template, says what its trials of it found,
+// and renders it. What llama.cpp throws ends here, as a text.
+
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <exception>
+#include <string>
+
+#include "jinja/caps.h"
+#include "jinja/lexer.h"
+#include "jinja/parser.h"
+#include "jinja/runtime.h"
+#include "jinja/value.h"
+#include "json.h"
+
+struct sill_chat_template {
+    jinja::program prog;
+    std::string    source;
+};
+
+// A text that the other side reads and gives back to sill_text_free.
+struct sill_text {
+    char * bytes;
+    size_t length;
+};
+
+namespace {
+
+bool put(sill_text * out, const std::string & text, bool result) {
+    out->bytes = static_cast<char *>(std::malloc(text.size() + 1));
+    out->length = out->bytes ? text.size() : 0;
+    if (out->bytes) {
+        std::memcpy(out->bytes, text.data(), text.size());
+    }
+    return out->bytes && result;
+}
+
+}  // namespace
+
+extern "C" {
+
+void sill_text_free(sill_text * text) {
+    std::free(text->bytes);
+    text->bytes = nullptr;
+    text->length = 0;
+}
+
+// Null where llama.cpp does not read it; `why` then says so.
+sill_chat_template * sill_chat_template_read(const char * source, size_t length, sill_text * why) {
+    try {
+        jinja::lexer lexer;
+        auto         read = lexer.tokenize(std::string(source, length));
+        auto *       out  = new sill_chat_template{ jinja::parse_from_tokens(read), {} };
+        out->source       = std::move(read.source);
+        return out;
+    } catch (const std::exception & e) {
+        put(why, e.what(), false);
+    } catch (...) {
+        put(why, "llama.cpp gave up", false);
+    }
+    return nullptr;
+}
+
+void sill_chat_template_free(sill_chat_template * chat) {
+    delete chat;
+}
+
+// Bits, from the lowest: content as a string, content as parts, a system role, arguments as objects.
+bool sill_chat_template_caps(sill_chat_template * chat, uint32_t * out) {
+    try {
+        const auto caps = jinja::caps_get(chat->prog);
+        *out = uint32_t(caps.supports_string_content) | uint32_t(caps.supports_typed_content) << 1 |
+               uint32_t(caps.supports_system_role) << 2 | uint32_t(caps.supports_object_arguments) << 3;
+        return true;
+    } catch (...) {
+        return false;
+    }
+}
+
+// Renders with the variables of a JSON object; `out` is the prompt, or else what went wrong.
+bool sill_chat_template_render(const sill_chat_template * chat, const char * variables, size_t length, int64_t now,
+                               sill_text * out) {
+    try {
+        jinja::context ctx(chat->source);
+        ctx.current_time = static_cast<std::time_t>(now);
+        jinja::global_from_json(ctx, common_json::parse(std::string(variables, length)), true);
+        jinja::runtime runtime(ctx);
+        const auto     results = runtime.execute(chat->prog);
+        return put(out, jinja::runtime::gather_string_parts(results)->as_string().str(), true);
+    } catch (const std::exception & e) {
+        return put(out, e.what(), false);
+    } catch (...) {
+        return put(out, "llama.cpp gave up", false);
+    }
+}
+
+}  // extern "C"

@@ -1,0 +1,26 @@
+//! llama.cpp's own engine for chat templates, of the llama.cpp that is built in: what its renderings of a template are
+//! held against. `None` in a build without the feature `engine`.
+//!
+//! It takes what it is given: a template that has not ended elsewhere, or was not seen to, is none for it.
+
+#[cfg(feature = "engine")]
+mod native;
+
+use std::sync::Arc;
+
+use crate::conversation::template::Reference;
+
+/// A template as llama.cpp reads it; `None` where it does not.
+#[cfg(feature = "engine")]
+pub fn read(source: &str) -> Option<Arc<dyn Reference>> {
+    Some(Arc::new(native::ChatTemplate::read(source).ok()?))
+}
+
+/// A template as llama.cpp reads it; there is none in this build.
+#[cfg(not(feature = "engine"))]
+pub fn read(_source: &str) -> Option<Arc<dyn Reference>> {
+    None
+}
+
+#[cfg(all(test, feature = "engine"))]
+mod tests;

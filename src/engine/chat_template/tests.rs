@@ -1,0 +1,97 @@
+//! What llama.cpp makes of templates, and what it is not given.
+
+use serde_json::{Value, json};
+
+use super::read;
+use crate::conversation::template::{Caps, Options, Template, TemplateError};
+
+fn rendered(source: &str, messages: Value) -> Result<String, TemplateError> {
+    let template = Template::checked(source, &read)?;
+    template.render_request(&json!({"messages": messages}), &Options::default())
+}
+
+#[test]
+fn a_template_is_read_rendered_and_tried() {
+    let source = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}";
+    let template = read(source).unwrap();
+    let caps = Caps { string_content: true, typed_content: false, system_role: true, object_arguments: false };
+    assert_eq!(template.caps(), caps);
+    let messages = json!([{"role": "user", "content": "é\u{1f600} <b>"}, {"role": "tool", "content": null}]);
+    let text = template.render(&json!({"messages": messages}), 0).unwrap();
+    assert_eq!(text, "user: é\u{1f600} <b>\ntool: \n");
+    assert!(read("{% for %}").is_none());
+    let raises = read("{{ raise_exception('no ' + messages[0].role) }}").unwrap();
+    let refused = raises.render(&json!({"messages": messages}), 0).unwrap_err();
+    assert_eq!(refused, TemplateError::Raised("no user".into()));
+    // A letter cut in pieces is told as one that cannot be read.
+    let cut = read("{{ messages[0].content[:1] }}").unwrap();
+    assert_eq!(cut.render(&json!({"messages": messages}), 0).unwrap(), "\u{fffd}");
+}
+
+#[test]
+fn where_the_engines_differ_the_prompt_is_llama_cpps() {
+    // Lists are never equal to it, so messages whose content is in parts are not.
+    let last = "{% for m in messages %}{% if m == messages[-1] %}[last]{% endif %}{% if m.content is string %}{{ m.content }}\
+                {% else %}{% for p in m.content %}{{ p.text }}{% endfor %}{% endif %}{% endfor %}";
+    assert!(Template::checked(last, &read).unwrap().is_rendered_elsewhere());
+    assert_eq!(rendered(last, json!([{"role": "user", "content": "a"}])).unwrap(), "[last]a");
+    let parts = json!([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]);
+    assert_eq!(rendered(last, json!([{"role": "user", "content": parts}])).unwrap(), "ab");
+    // Nothing may stand on either side of a sum, a list has no length of its own in a condition, text is cut by bytes.
+    let nothing = "{{ messages[0].content + messages[0].name }}";
+    assert_eq!(rendered(nothing, json!([{"role": "user", "content": "a"}])).unwrap(), "a");
+    let bytes = "{{ messages[-1].content[1:] }}";
+    assert_eq!(rendered(bytes, json!([{"role": "user", "content": "éa"}])).unwrap(), "\u{fffd}a");
+    // What it refuses is refused.
+    let lists = "{% for t in tools %}{% if t.function.parameters.properties.n.type in ['a'] %}x{% endif %}{% endfor %}";
+    let template = Template::checked(lists, &read).unwrap();
+    let ask = |kind: Value| {
+        let tool =
+            json!({"type": "function", "function": {"name": "f", "parameters": {"properties": {"n": {"type": kind}}}}});
+        template.render_request(
+            &json!({"messages": [{"role": "user", "content": "a"}], "tools": [tool]}),
+            &Options::default(),
+        )
+    };
+    assert_eq!(ask(json!("a")).unwrap(), "x");
+    let refused = ask(json!(["a", "b"])).unwrap_err().to_string();
+    assert!(refused.contains("Unknown operator \"in\" between Array and Array"), "{refused}");
+}
+
+#[test]
+fn what_a_template_understands_is_what_llama_cpp_finds() {
+    let caps = |source: &str| Template::checked(source, &read).unwrap().caps();
+    // Printed as a map, which prints nothing: arguments stay the client's own text.
+    let printed = "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls %}{{ c.function.arguments }}{% endfor %}{% endfor %}";
+    assert!(!caps(printed).object_arguments);
+    assert!(caps(&printed.replace("arguments }}", "arguments | tojson }}")).object_arguments);
+    // Content that is taken apart where it is no string.
+    let parts = "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}{{ p.text }}{% endfor %}{% endif %}{% endfor %}";
+    assert!(caps(parts).typed_content && caps(parts).string_content);
+    // A system prompt that nothing reads.
+    let users = "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% endif %}{% endfor %}";
+    assert!(!caps(users).system_role);
+}
+
+#[test]
+fn what_may_have_no_end_is_never_handed_over() {
+    let user = json!([{"role": "user", "content": "a"}]);
+    for (source, needle) in [
+        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "recursion"),
+        ("{% macro f() %}{{ f() }}{% endmacro %}{{ messages | nosuch }}{{ f() }}", "nosuch"),
+        ("{{ messages[0].content[:1] }}{% for i in range(2000000000) %}x{% endfor %}", "range"),
+    ] {
+        let error = rendered(source, user.clone()).unwrap_err().to_string();
+        assert!(error.contains(needle), "{error}");
+    }
+    // One that behaved while it was tried.
+    let later = "{% macro f() %}{{ f() }}{% endmacro %}{{ messages[-1].content[1:] }}{% if messages[-1].content == 'go' %}{{ f() }}{% endif %}";
+    let template = Template::checked(later, &read).unwrap();
+    assert!(template.is_rendered_elsewhere());
+    let say = |text: &str| {
+        let request = json!({"messages": [{"role": "user", "content": text}]});
+        template.render_request(&request, &Options::default())
+    };
+    assert_eq!(say("éa").unwrap(), "\u{fffd}a");
+    assert!(say("go").unwrap_err().to_string().contains("recursion"));
+}
