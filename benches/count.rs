@@ -1,7 +1,7 @@
 //! What counting with the model's own vocabulary costs, for every vocabulary of the larger data set: the first count of a
 //! history of 2 MB, one message more, and the shares of all messages; beside llama.cpp's own tokenizer over the same bytes in
-//! one go, in the same run. `cargo bench --bench count [VOCABULARY]`. `cargo bench --bench count templates [NAME]` shows what
-//! one message more costs with each template.
+//! one go, in the same run. `cargo bench --bench count [VOCABULARY]`. `cargo bench --bench count templates [NAME|FILE]` shows
+//! what one message more costs with each template, and beside it what llama.cpp's own engine for templates takes.
 //!
 //! Read the ratios: the times are those of the machine, and of what else runs on it.
 #![allow(clippy::print_stdout, reason = "a benchmark prints its table")]
@@ -17,7 +17,7 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 use windowsill::conversation::template::{CHATML, Options, Template};
 use windowsill::conversation::wire::openai_chat;
-use windowsill::engine::Vocabulary;
+use windowsill::engine::{Vocabulary, chat_template};
 use windowsill::measure::count::Counter;
 
 /// Bytes of the history.
@@ -67,7 +67,10 @@ fn templates(data: &Path, only: Option<&str>) {
         std::fs::read_dir(data.join("templates")).unwrap().map(|e| e.unwrap().path()).collect();
     files.retain(|f| f.extension().is_some_and(|e| e == "jinja"));
     files.sort();
-    let columns = ["count", "foreign", "render"].map(|c| format!("{c:>9}")).concat();
+    let file = only.map(PathBuf::from).filter(|f| f.is_file());
+    let only = only.filter(|_| file.is_none());
+    let files = file.map_or(files, |file| vec![file]);
+    let columns = ["count", "foreign", "render", "llama.cpp"].map(|c| format!("{c:>10}")).concat();
     println!("one message more, qwen2's vocabulary, ms; bar 20\n{:<52}{columns}", "template");
     for file in files {
         let name = file.file_stem().unwrap().to_string_lossy().into_owned();
@@ -78,7 +81,8 @@ fn templates(data: &Path, only: Option<&str>) {
         let counter = Counter::open(&vocabulary, Some(&source)).unwrap();
         let template = Template::new(&source).unwrap();
         let mut messages = history(data);
-        let mut least = [f64::MAX; 3];
+        let reference = chat_template::read(&source);
+        let mut least = [f64::MAX; 4];
         // One template by itself is measured longer: for a profiler to see.
         for i in 0..if only.is_some() { 60 } else { 4 } {
             messages.push(json!({"role": "user", "content": format!("And another thing, number {i}.")}));
@@ -92,13 +96,17 @@ fn templates(data: &Path, only: Option<&str>) {
             // As for a server that renders in a way of its own.
             let (foreign, _) = ms(|| counter.at_least(&body));
             let (rendering, _) = ms(|| template.render_request(&request, &Options::default()));
+            let variables = json!({"messages": request["messages"], "bos_token": "", "eos_token": ""});
+            let (theirs, text) = ms(|| reference.as_ref().map(|r| r.render(&variables, 0)));
+            let theirs = text.filter(Result::is_ok).map_or(f64::NAN, |_| theirs);
             if i > 0 {
-                least = std::array::from_fn(|at| least[at].min([time, foreign, rendering][at]));
+                least = std::array::from_fn(|at| least[at].min([time, foreign, rendering, theirs][at]));
             }
             messages.push(json!({"role": "assistant", "content": "Done."}));
         }
         if least[0] < f64::MAX {
-            println!("{name:<52}{}", least.map(|ms| format!("{ms:>9.1}")).concat());
+            let shown = |ms: f64| if ms < f64::MAX { format!("{ms:>10.1}") } else { format!("{:>10}", "-") };
+            println!("{name:<52}{}", least.map(shown).concat());
         }
     }
 }

@@ -208,6 +208,21 @@ fn trials() -> Vec<Trial> {
         json!([user, calls(&[second]), result("call00002", ""), calls(&[third]), result("call00003", "[1]")]),
         json!([user, thought, user, thinks, result("call00001", "r")]),
         json!([user, says("<think>\nhm\n</think>\n\nA."), user, says("<think>x</think>B"), user]),
+        json!([user, thought, user, says("B"), user]),
+        // To it, what is set in one round of a loop is still there in the next.
+        json!([user, thinks, result("call00001", "r"), calls(&[third]), result("call00003", "r")]),
+        json!([user, calls(&[third]), result("call00003", "r"), parts, says("B"), user, says("C"), user]),
+        json!([
+            user,
+            says("<think>x</think>C"),
+            parts,
+            says("D"),
+            user,
+            thinks,
+            result("call00001", "r"),
+            says("E"),
+            user
+        ]),
         json!([system, user, says("A"), system, user]),
         json!([user, user, says("x"), says("y"), user]),
         json!([{"role": "user", "content": ""}, says("  \n"), {"role": "user", "content": " \n\t\u{a0}x \u{3000}"}]),

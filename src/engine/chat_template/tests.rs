@@ -37,7 +37,14 @@ fn where_the_engines_differ_the_prompt_is_llama_cpps() {
     assert_eq!(rendered(last, json!([{"role": "user", "content": "a"}])).unwrap(), "[last]a");
     let parts = json!([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]);
     assert_eq!(rendered(last, json!([{"role": "user", "content": parts}])).unwrap(), "ab");
-    // Nothing may stand on either side of a sum, a list has no length of its own in a condition, text is cut by bytes.
+    // What was set in one round of a loop is still there in the next.
+    let kept = "{% for m in messages %}{% if m.reasoning_content %}{% set r = m.reasoning_content %}{% endif %}\
+                {% if r is defined %}[{{ r }}]{% endif %}{{ m.content }}{% endfor %}";
+    let thinks = json!({"role": "assistant", "content": "a", "reasoning_content": "hm"});
+    let says = json!({"role": "assistant", "content": "b"});
+    let user = json!({"role": "user", "content": "c"});
+    assert_eq!(rendered(kept, json!([user, thinks, user, says, user])).unwrap(), "c[hm]a[hm]c[hm]b[hm]c");
+    // Nothing may stand on either side of a sum; text is cut by bytes.
     let nothing = "{{ messages[0].content + messages[0].name }}";
     assert_eq!(rendered(nothing, json!([{"role": "user", "content": "a"}])).unwrap(), "a");
     let bytes = "{{ messages[-1].content[1:] }}";
