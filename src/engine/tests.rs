@@ -228,7 +228,7 @@ fn counting_in_pieces_is_counting_the_whole() {
     let tiny = load(&tiny("")).unwrap();
     let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig::with_cases(64));
     runner
-        .run(&(confusing(), confusing(), 0usize..400), |(a, b, again)| {
+        .run(&(confusing(), confusing(), 0usize..160), |(a, b, again)| {
             // Long enough to be cut by lines; the second text shares its beginning with the first.
             let long = format!("{a}{}{b}", format!("{a}\n").repeat(again));
             for v in all.iter().chain(std::iter::once(&tiny)) {

@@ -40,7 +40,7 @@ fn sessions_render_as_llama_cpp_renders_them() {
         std::fs::read_dir(data.join("templates")).unwrap().map(|e| e.unwrap().path()).collect();
     files.retain(|f| f.extension().is_some_and(|e| e == "jinja"));
     files.sort();
-    let requests = requests(24_000, 12);
+    let requests = requests(16_000, 12);
     let options =
         Options { bos_token: "<bos>".into(), eos_token: "<eos>".into(), now: 1_700_000_000, ..Options::default() };
     let (mut equal, mut refused, mut off) = (0, 0, Vec::new());
