@@ -45,3 +45,77 @@ pub(super) fn passed(source: &str, whitespace: WhitespaceConfig) -> Option<Strin
     }
     None
 }
+
+/// Whether a template ends whatever it is rendered with, in any engine: its macros only call those before them, and nothing
+/// in it makes long lists of numbers. Templates of which that cannot be told so easily are said not to.
+pub(super) fn must_end(source: &str, whitespace: WhitespaceConfig) -> bool {
+    let read: Result<Vec<_>, _> = tokenize(source, false, Default::default(), whitespace).collect();
+    let Ok(tokens) = read else { return false };
+    let token = |at: usize| tokens.get(at).map(|(token, _)| token);
+    let begins = |at: usize| at > 0 && matches!(token(at - 1), Some(Token::BlockStart));
+    let name = |at: usize| match token(at) {
+        Some(Token::Ident(name)) => Some(*name),
+        _ => None,
+    };
+    let macros: Vec<&str> = (0..tokens.len())
+        .filter(|at| begins(*at) && name(*at) == Some("macro"))
+        .filter_map(|at| name(at + 1))
+        .collect();
+    let (mut known, mut inside): (Vec<&str>, Option<&str>) = (Vec::new(), None);
+    for at in 0..tokens.len() {
+        match name(at) {
+            Some("range" | "caller" | "recursive" | "import" | "include" | "extends" | "block") => return false,
+            Some("macro") if begins(at) => {
+                if inside.is_some() || name(at + 1).is_none_or(|new| known.contains(&new)) {
+                    return false;
+                }
+                inside = name(at + 1);
+            }
+            Some("endmacro") if begins(at) => known.extend(inside.take()),
+            Some(called) if macros.contains(&called) => {
+                let defined = at > 1 && begins(at - 1) && name(at - 1) == Some("macro");
+                let calls = matches!(token(at + 1), Some(Token::ParenOpen));
+                let free = at == 0 || !matches!(token(at - 1), Some(Token::Dot));
+                let earlier = inside.is_none() || known.contains(&called);
+                if !(defined || calls && free && earlier) {
+                    return false;
+                }
+            }
+            _ => {}
+        }
+    }
+    inside.is_none()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::conversation::template::jinja::WHITESPACE;
+
+    #[test]
+    fn what_must_end_is_told_from_the_rest() {
+        let ends = |source: &str| must_end(source, WHITESPACE);
+        for source in [
+            "{% for m in messages %}{{ m.content }}{% endfor %}",
+            "{% macro f(x) %}{{ x }}{% endmacro %}{% macro g() %}{{ f(1) }}{% endmacro %}{{ g() }} range",
+            "{{ f() }}{% macro f() %}a{% endmacro %}",
+            "{% if 'range' in messages %}{% endif %}",
+        ] {
+            assert!(ends(source), "{source}");
+        }
+        for source in [
+            "{% for i in range(9) %}{% endfor %}",
+            "{% macro f() %}{{ f() }}{% endmacro %}",
+            "{% macro f() %}{{ g() }}{% endmacro %}{% macro g() %}{{ f() }}{% endmacro %}",
+            "{% macro f(x) %}{{ x(x) }}{% endmacro %}{{ f(f) }}",
+            "{% macro f() %}{{ a.g() }}{% endmacro %}{% set a.g = f %}",
+            "{% macro f() %}{% endmacro %}{% macro g() %}{{ f() }}{% endmacro %}{% macro f() %}{{ g() }}{% endmacro %}{{ f() }}",
+            "{% macro f() %}{% macro g() %}{% endmacro %}{{ f() }}{% endmacro %}",
+            "{% macro f() %}{{ caller() }}{% endmacro %}{% call f() %}a{% endcall %}",
+            "{% macro f() %}",
+            "{{ 'a",
+        ] {
+            assert!(!ends(source), "{source}");
+        }
+    }
+}

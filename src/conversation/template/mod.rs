@@ -32,7 +32,7 @@ use date::strftime;
 use family::Family;
 use jinja::Raise;
 use reasoning::{Around, Trial};
-use reference::Differs;
+use reference::Elsewhere;
 use shape::Shaped;
 
 pub use continued::Continue;
@@ -127,8 +127,8 @@ pub struct Template {
     reads: shape::Reads,
     caps: Caps,
     around: Around,
-    /// Where another engine renders it.
-    differs: Option<Differs>,
+    /// The same template in another engine.
+    elsewhere: Option<Elsewhere>,
 }
 
 impl Template {
@@ -159,7 +159,7 @@ impl Template {
         let family = Family::of(&source);
         let reads = shape::Reads::of(&source);
         let around = Around { thinks: true, ..Around::default() };
-        let mut template = Template { env, source, family, reads, caps, around, differs: None };
+        let mut template = Template { env, source, family, reads, caps, around, elsewhere: None };
         template.env.set_fuel(Some(TRIAL_FUEL));
         template.caps = template.probe();
         template = template.held_against(reference);
@@ -311,11 +311,11 @@ impl Template {
             all.push(("add_generation_prompt".into(), Jinja::from(true)));
         }
         let rendered = self.rendered(&all);
-        if let Some(differs) = self.differs.as_ref().filter(|d| d.on(&all))
+        if let Some(elsewhere) = self.elsewhere.as_ref().filter(|e| failed(&rendered) || e.differs(&all))
             && self.came_to_an_end(&rendered)
         {
             let now = all.iter().find(|(name, _)| name == jinja::NOW).and_then(|(_, n)| i64::try_from(n.clone()).ok());
-            return differs.reference.render(&reference::variables(&all), now.unwrap_or(0));
+            return elsewhere.reference.render(&reference::variables(&all), now.unwrap_or(0));
         }
         let gave_up = || TemplateError::Render("the template engine gave up".into());
         rendered.map_err(|e| e.as_ref().map_or_else(gave_up, failure))
@@ -377,6 +377,11 @@ impl Template {
             object_arguments: as_object,
         }
     }
+}
+
+/// Whether the engine failed, and not the template itself by saying so.
+fn failed(rendered: &Result<String, Option<Error>>) -> bool {
+    rendered.as_ref().is_err_and(|e| e.as_ref().is_none_or(|e| matches!(failure(e), TemplateError::Render(_))))
 }
 
 fn failure(error: &Error) -> TemplateError {

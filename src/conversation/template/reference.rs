@@ -11,7 +11,7 @@ use minijinja::Error;
 use minijinja::value::ValueKind;
 use serde_json::{Map, Value, json};
 
-use super::{Caps, Jinja, Options, TRIAL_FUEL, Template, TemplateError, failure, jinja, shape};
+use super::{Caps, Jinja, Options, TRIAL_FUEL, Template, TemplateError, failure, jinja, limits, shape};
 
 /// A template as another engine has it.
 pub trait Reference: Debug + Send + Sync {
@@ -41,19 +41,21 @@ pub(super) fn variables(context: &[(String, Jinja)]) -> Value {
     Value::Object(out)
 }
 
-/// Where another engine renders a template otherwise.
+/// A template in another engine.
 #[derive(Debug)]
-pub(super) struct Differs {
+pub(super) struct Elsewhere {
     pub(super) reference: Arc<dyn Reference>,
     /// What those requests have in them that came out otherwise.
     on: Vec<Parts>,
 }
 
-impl Differs {
-    /// Whether it may on a rendering with these variables.
-    pub(super) fn on(&self, context: &[(String, Jinja)]) -> bool {
-        let has = Parts::of(context);
-        self.on.iter().any(|parts| parts.are_in(has))
+impl Elsewhere {
+    /// Whether a rendering with these variables may come out otherwise.
+    pub(super) fn differs(&self, context: &[(String, Jinja)]) -> bool {
+        !self.on.is_empty() && {
+            let has = Parts::of(context);
+            self.on.iter().any(|parts| parts.are_in(has))
+        }
     }
 }
 
@@ -79,7 +81,7 @@ impl Template {
             (ours != theirs.ok()).then(|| Parts::of(&context))
         };
         let on: Vec<Parts> = trials.iter().zip(tried).filter_map(differs).collect();
-        self.differs = (!on.is_empty()).then_some(Differs { reference, on });
+        self.elsewhere = Some(Elsewhere { reference, on });
         self
     }
 
@@ -97,7 +99,7 @@ impl Template {
 
     /// Whether the other engine will end, too: this one did, or failed where nothing could have gone on for ever.
     pub(super) fn came_to_an_end(&self, rendered: &Result<String, Option<Error>>) -> bool {
-        let simple = || !["macro", "range"].iter().any(|word| self.source.contains(word));
+        let simple = || limits::must_end(&self.source, jinja::WHITESPACE);
         match rendered {
             Ok(_) => true,
             Err(None) => false,
@@ -111,7 +113,7 @@ impl Template {
 
     /// Whether there are requests whose prompts are the other engine's.
     pub fn is_rendered_elsewhere(&self) -> bool {
-        self.differs.is_some()
+        self.elsewhere.as_ref().is_some_and(|e| !e.on.is_empty())
     }
 }
 
@@ -135,7 +137,7 @@ impl Parts {
             let get = |name: &str| message.get_attr(name).unwrap_or_default();
             let mut found = |is: bool, part: u8| out |= if is { part } else { 0 };
             found(!matches!(get("content").kind(), ValueKind::String | ValueKind::Undefined), Parts::CONTENT_PARTS);
-            found(!get("tool_calls").is_undefined(), Parts::CALLS);
+            found(!get("tool_calls").is_undefined() || get("role").as_str() == Some("tool"), Parts::CALLS);
             found(!get("reasoning_content").is_undefined() || !get("thinking").is_undefined(), Parts::REASONING);
             found(at > 0 && get("role").as_str() == Some("system"), Parts::LATE_SYSTEM);
         }

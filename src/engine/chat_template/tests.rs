@@ -49,6 +49,13 @@ fn where_the_engines_differ_the_prompt_is_llama_cpps() {
     assert_eq!(rendered(nothing, json!([{"role": "user", "content": "a"}])).unwrap(), "a");
     let bytes = "{{ messages[-1].content[1:] }}";
     assert_eq!(rendered(bytes, json!([{"role": "user", "content": "éa"}])).unwrap(), "\u{fffd}a");
+    // A macro sees what is set where it is called.
+    let seen =
+        "{% macro name() %}{{ '<' + tool.function.name }}{% endmacro %}{% for tool in tools %}{{ name() }}{% endfor %}";
+    let tool = json!({"type": "function", "function": {"name": "f"}});
+    let request = json!({"messages": [{"role": "user", "content": "a"}], "tools": [tool]});
+    let template = Template::checked(seen, &read).unwrap();
+    assert_eq!(template.render_request(&request, &Options::default()).unwrap(), "<f");
     // What it refuses is refused.
     let lists = "{% for t in tools %}{% if t.function.parameters.properties.n.type in ['a'] %}x{% endif %}{% endfor %}";
     let template = Template::checked(lists, &read).unwrap();
