@@ -84,7 +84,7 @@ pub struct Options {
     pub adds_eos: bool,
     /// `chat_template_kwargs` of the request: further variables, such as `enable_thinking`.
     pub kwargs: Map<String, Value>,
-    /// What `strftime_now` tells, in seconds since 1970.
+    /// What `strftime_now` tells: what a clock on the wall shows, in seconds since 1970.
     pub now: i64,
     /// Which message the reply goes on with.
     pub continues: Continue,

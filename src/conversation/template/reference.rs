@@ -18,7 +18,7 @@ pub trait Reference: Debug + Send + Sync {
     /// What it found that the template understands.
     fn caps(&self) -> Caps;
 
-    /// The prompt, with these variables (an object) at this time (seconds since 1970).
+    /// The prompt, with these variables (an object) when a clock on the wall shows this (seconds since 1970).
     ///
     /// # Errors
     /// What the template or the engine says.

@@ -41,6 +41,17 @@ bool put(sill_text * out, const std::string & text, bool result) {
 
 extern "C" {
 
+// What a clock on the wall shows at a time: both in seconds since 1970, the clock's as if it were in Greenwich.
+int64_t sill_wall_clock(int64_t now) {
+    const std::time_t time = static_cast<std::time_t>(now);
+    std::tm           shown{};
+#ifdef _WIN32
+    return localtime_s(&shown, &time) == 0 ? static_cast<int64_t>(_mkgmtime(&shown)) : now;
+#else
+    return localtime_r(&time, &shown) ? static_cast<int64_t>(timegm(&shown)) : now;
+#endif
+}
+
 void sill_text_free(sill_text * text) {
     std::free(text->bytes);
     text->bytes = nullptr;
@@ -79,12 +90,14 @@ bool sill_chat_template_caps(sill_chat_template * chat, uint32_t * out) {
     }
 }
 
-// Renders with the variables of a JSON object; `out` is the prompt, or else what went wrong.
-bool sill_chat_template_render(const sill_chat_template * chat, const char * variables, size_t length, int64_t now,
+// Renders with the variables of a JSON object, when a clock on the wall shows `shown`; `out` is the prompt, or else what went
+// wrong.
+bool sill_chat_template_render(const sill_chat_template * chat, const char * variables, size_t length, int64_t shown,
                                sill_text * out) {
     try {
         jinja::context ctx(chat->source);
-        ctx.current_time = static_cast<std::time_t>(now);
+        // Off by no more than what the clock was put forward or back within a day.
+        ctx.current_time = static_cast<std::time_t>(shown - (sill_wall_clock(shown) - shown));
         jinja::global_from_json(ctx, common_json::parse(std::string(variables, length)), true);
         jinja::runtime runtime(ctx);
         const auto     results = runtime.execute(chat->prog);

@@ -22,5 +22,18 @@ pub fn read(_source: &str) -> Option<Arc<dyn Reference>> {
     None
 }
 
+/// What a clock on the wall shows at a time, both in seconds since 1970: templates that ask for the date get that of the
+/// machine's time zone, which llama.cpp goes by.
+#[cfg(feature = "engine")]
+pub fn wall_clock(now: i64) -> i64 {
+    native::wall_clock(now)
+}
+
+/// In this build the time in Greenwich.
+#[cfg(not(feature = "engine"))]
+pub fn wall_clock(now: i64) -> i64 {
+    now
+}
+
 #[cfg(all(test, feature = "engine"))]
 mod tests;

@@ -23,6 +23,7 @@ struct RawText {
 }
 
 unsafe extern "C" {
+    fn sill_wall_clock(now: i64) -> i64;
     fn sill_text_free(text: *mut RawText);
     fn sill_chat_template_read(source: *const c_char, length: usize, why: *mut RawText) -> *mut RawTemplate;
     fn sill_chat_template_free(template: *mut RawTemplate);
@@ -31,9 +32,15 @@ unsafe extern "C" {
         template: *const RawTemplate,
         variables: *const c_char,
         length: usize,
-        now: i64,
+        shown: i64,
         out: *mut RawText,
     ) -> bool;
+}
+
+/// What a clock on the wall shows at a time, both in seconds since 1970.
+pub(super) fn wall_clock(now: i64) -> i64 {
+    // SAFETY: it takes and returns a number.
+    unsafe { sill_wall_clock(now) }
 }
 
 /// A text that the other side made.

@@ -29,6 +29,19 @@ fn a_template_is_read_rendered_and_tried() {
 }
 
 #[test]
+fn dates_are_those_on_the_wall() {
+    let date = read("{{ strftime_now('%Y-%m-%d %H:%M:%S') }}").unwrap();
+    for shown in [0, 1_700_000_000, 1_751_000_000] {
+        let told = date.render(&json!({}), shown).unwrap();
+        let ours = Template::new("{{ strftime_now('%Y-%m-%d %H:%M:%S') }}").unwrap();
+        let options = Options { now: shown, ..Options::default() };
+        assert_eq!(told, ours.render(&[], None, &options).unwrap());
+    }
+    let now = 1_700_000_000;
+    assert!(super::wall_clock(now).abs_diff(now) <= 14 * 3600);
+}
+
+#[test]
 fn where_the_engines_differ_the_prompt_is_llama_cpps() {
     // Lists are never equal to it, so messages whose content is in parts are not.
     let last = "{% for m in messages %}{% if m == messages[-1] %}[last]{% endif %}{% if m.content is string %}{{ m.content }}\

@@ -269,7 +269,7 @@ impl Counter {
             eos_token: self.vocabulary.eos().to_owned(),
             adds_bos: self.vocabulary.adds_bos(),
             adds_eos: self.vocabulary.adds_eos(),
-            now: i64::try_from(since.as_secs()).unwrap_or(0),
+            now: chat_template::wall_clock(i64::try_from(since.as_secs()).unwrap_or(0)),
             ..Options::default()
         }
     }
