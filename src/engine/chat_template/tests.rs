@@ -122,3 +122,26 @@ fn what_may_have_no_end_is_never_handed_over() {
     assert_eq!(say("éa").unwrap(), "\u{fffd}a");
     assert!(say("go").unwrap_err().to_string().contains("recursion"));
 }
+
+#[test]
+fn what_is_read_here_takes_no_more_stack_than_there_is_there() {
+    // Just below what a template may have (`template/limits.rs`, and minijinja's own limit of 150); threads of tests have the
+    // 2 MiB that those have in which models are read.
+    let parens = format!("{{{{ {}messages[0].content{} }}}}", "(".repeat(120), ")".repeat(120));
+    let branches = format!("{{% if a %}}{}{{% else %}}z{{% endif %}}", "{% elif a %}b".repeat(390));
+    let blocks = format!("{}x{}", "{% if messages %}".repeat(120), "{% endif %}".repeat(120));
+    let loops = format!("{}x{}", "{% for m in [1] %}".repeat(60), "{% endfor %}".repeat(60));
+    let sum = format!("{{{{ messages[0].content{} }}}}", " ~ 'a'".repeat(240));
+    let negated = format!("{{{{ {}true }}}}", "not ".repeat(120));
+    let chosen = format!("{{{{ {}'a' }}}}", "'b' if c else ".repeat(120));
+    let list = format!("{{% set a = {}{} %}}{{{{ a }}}}x", "[".repeat(120), "]".repeat(120));
+    let mut read_too = 0;
+    for source in [parens, branches, blocks, loops, sum, negated, chosen, list] {
+        let ours = Template::checked(&source, &read);
+        let Ok(template) = ours else { continue };
+        let request = json!({"messages": [{"role": "user", "content": "a"}]});
+        assert!(template.render_request(&request, &Options::default()).is_ok(), "{source}");
+        read_too += usize::from(read(&source).is_some());
+    }
+    assert!(read_too > 5, "{read_too}");
+}
