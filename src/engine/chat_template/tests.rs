@@ -111,6 +111,13 @@ fn what_may_have_no_end_is_never_handed_over() {
         let error = rendered(source, user.clone()).unwrap_err().to_string();
         assert!(error.contains(needle), "{error}");
     }
+    // Over this one llama.cpp's engine would end the process; ours panics, which is caught.
+    let divides =
+        "{{ messages[0].content[1:] }}{% if messages[-1].content == 'go' %}{{ 1 is divisibleby(0) }}{% endif %}";
+    for source in [divides, "{{ 1 is divisibleby(0) }}"] {
+        let error = rendered(source, json!([{"role": "user", "content": "go"}])).unwrap_err().to_string();
+        assert!(error.contains("gave up"), "{error}");
+    }
     // One that behaved while it was tried.
     let later = "{% macro f() %}{{ f() }}{% endmacro %}{{ messages[-1].content[1:] }}{% if messages[-1].content == 'go' %}{{ f() }}{% endif %}";
     let template = Template::checked(later, &read).unwrap();
