@@ -9,12 +9,17 @@ use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::path::Path;
 
+use super::sound::{self, Lists};
+
 /// Entries of metadata a file may have.
 const MOST_KEYS: u64 = 1 << 16;
 /// Bytes of metadata a file may have: the largest known vocabularies take about 16 MB.
 const MOST_BYTES: u64 = 256 << 20;
 /// Words a vocabulary may have; the largest known has about 262,000.
 const MOST_WORDS: u64 = 4 << 20;
+
+/// The rules by which SentencePiece makes a text plain, as its own format has them.
+const CHARSMAP: &str = "tokenizer.ggml.precompiled_charsmap";
 
 /// Why a file is not a vocabulary that may be loaded.
 #[derive(Debug, thiserror::Error)]
@@ -41,9 +46,6 @@ pub(super) struct Header {
     /// `tokenizer.chat_template.tool_use`.
     pub(super) tool_template: Option<String>,
 }
-
-/// Kinds of tokenizer that are known not to end the process on a vocabulary that passed the checks here.
-const TOKENIZERS: [&str; 4] = ["llama", "gpt2", "gemma4", "bert"];
 
 /// Reads and checks the metadata of a file.
 pub(super) fn read(path: &Path) -> Result<Header, HeaderError> {
@@ -112,7 +114,8 @@ fn array(r: &mut Reader, key: &str) -> Result<Value, HeaderError> {
     if length.checked_mul(smallest).is_none_or(|bytes| bytes > r.left) {
         return Err(HeaderError::Bad(format!("{key} says it has {length} entries, which the file is too short for")));
     }
-    let wanted = matches!(key, "tokenizer.ggml.tokens" | "tokenizer.ggml.token_type" | "tokenizer.ggml.merges");
+    let wanted =
+        matches!(key, "tokenizer.ggml.tokens" | "tokenizer.ggml.token_type" | "tokenizer.ggml.merges" | CHARSMAP);
     if wanted && length > MOST_WORDS {
         return Err(HeaderError::Bad(format!("{key} has {length} entries")));
     }
@@ -161,12 +164,8 @@ fn checked(mut metadata: HashMap<String, Value>) -> Result<Header, HeaderError> 
         template: text("tokenizer.chat_template"),
         tool_template: text("tokenizer.chat_template.tool_use"),
     };
-    let tokenizer = header.tokenizer.as_str();
-    if tokenizer.is_empty() {
+    if header.tokenizer.is_empty() {
         return bad("it has no vocabulary (no tokenizer.ggml.model)".into());
-    }
-    if !TOKENIZERS.contains(&tokenizer) {
-        return bad(format!("its tokenizer is of a kind not known here: {}", shown(tokenizer)));
     }
     let Some(Value::Words(words)) = metadata.get("tokenizer.ggml.tokens") else {
         return bad("it has no vocabulary (no tokenizer.ggml.tokens)".into());
@@ -176,9 +175,16 @@ fn checked(mut metadata: HashMap<String, Value>) -> Result<Header, HeaderError> 
         None => &[],
         _ => return bad("its words and their kinds differ in number".into()),
     };
+    let charsmap = match metadata.get(CHARSMAP) {
+        Some(Value::Numbers(bytes)) => Some(bytes.iter().map(|b| *b as u8).collect()),
+        None => None,
+        _ => return bad(format!("{CHARSMAP} is no list of bytes")),
+    };
     unique(words)?;
-    special(&metadata, tokenizer, words.len())?;
-    spelled(&metadata, tokenizer, words, kinds)?;
+    special(&metadata, words.len())?;
+    let merges = matches!(metadata.get("tokenizer.ggml.merges"), Some(Value::Words(_)));
+    let lists = Lists { tokenizer: &header.tokenizer, pre: &header.pre, words, kinds, merges, charsmap };
+    sound::check(&lists).map_err(HeaderError::Bad)?;
     Ok(header)
 }
 
@@ -202,8 +208,9 @@ fn unique(words: &[Vec<u8>]) -> Result<(), HeaderError> {
     Ok(())
 }
 
-/// The ids of tokens with a meaning must be words of the vocabulary.
-fn special(metadata: &HashMap<String, Value>, tokenizer: &str, words: usize) -> Result<(), HeaderError> {
+/// The ids of tokens with a meaning must be words of the vocabulary. That those which are added exist is seen once
+/// llama.cpp has chosen them.
+fn special(metadata: &HashMap<String, Value>, words: usize) -> Result<(), HeaderError> {
     for (key, value) in metadata {
         let Some(name) = key.strip_prefix("tokenizer.ggml.").and_then(|k| k.strip_suffix("_token_id")) else {
             continue;
@@ -216,57 +223,8 @@ fn special(metadata: &HashMap<String, Value>, tokenizer: &str, words: usize) -> 
         if !none && usize::try_from(*id).map_or(true, |id| id >= words) {
             return Err(HeaderError::Bad(format!("the {name} token is number {id} of {words}")));
         }
-        let asked = ["bos", "eos", "sep", "cls"].contains(&name);
-        let added = metadata.get(&format!("tokenizer.ggml.add_{name}_token"));
-        if none && asked && matches!(added, Some(Value::Number(1))) {
-            return Err(HeaderError::Bad(format!("a {name} token is to be added, and there is none")));
-        }
-    }
-    let defaults = match tokenizer {
-        "llama" => 3,
-        "bert" => 104,
-        _ => 0,
-    };
-    if words < defaults {
-        return Err(HeaderError::Bad(format!("a vocabulary of {words} words is too small for its tokenizer")));
     }
     Ok(())
-}
-
-/// SentencePiece falls back to bytes, and llama.cpp throws where they are missing; nothing can catch that.
-fn spelled(
-    metadata: &HashMap<String, Value>,
-    tokenizer: &str,
-    words: &[Vec<u8>],
-    kinds: &[i64],
-) -> Result<(), HeaderError> {
-    match tokenizer {
-        "llama" => {
-            let all: HashSet<&[u8]> = words.iter().map(Vec::as_slice).collect();
-            let missing = (0..=255u8)
-                .find(|b| !all.contains(format!("<0x{b:02X}>").as_bytes()) && !all.contains(std::slice::from_ref(b)));
-            if let Some(byte) = missing {
-                return Err(HeaderError::Bad(format!("its vocabulary has no word for the byte 0x{byte:02X}")));
-            }
-        }
-        "gpt2" => {
-            let Some(Value::Words(_)) = metadata.get("tokenizer.ggml.merges") else {
-                return Err(HeaderError::Bad("its vocabulary has no merges".into()));
-            };
-        }
-        _ => {}
-    }
-    // A byte token is read by its spelling, `<0x41>`.
-    let wrong = kinds.iter().zip(words).position(|(kind, word)| *kind == 6 && word.len() < 5);
-    match wrong {
-        Some(at) => Err(HeaderError::Bad(format!("word {at} of its vocabulary is to be a byte and is not"))),
-        None => Ok(()),
-    }
-}
-
-/// The start of a text that came out of a file.
-fn shown(text: &str) -> String {
-    text.chars().filter(|c| !c.is_control()).take(32).collect()
 }
 
 struct Reader {

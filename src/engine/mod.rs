@@ -19,6 +19,8 @@ mod pieces;
 #[cfg(feature = "engine")]
 mod soft;
 #[cfg(feature = "engine")]
+mod sound;
+#[cfg(feature = "engine")]
 mod tally;
 #[cfg(feature = "engine")]
 mod words;

@@ -1,5 +1,6 @@
 //! A vocabulary, held by llama.cpp.
 
+use std::borrow::Cow;
 use std::path::Path;
 use std::sync::OnceLock;
 
@@ -15,7 +16,8 @@ use parking_lot::Mutex;
 use super::VocabularyError;
 use super::header::{self, Header, HeaderError};
 use super::pieces::{Cuts, Special};
-use super::soft::{Borders, SPACE};
+use super::soft::{Borders, Rule, SPACE};
+use super::sound::unescaped;
 use super::tally::{self, Memory, Part};
 use super::words::{Lexicon, space_sign};
 use crate::conversation::Tokens;
@@ -78,6 +80,9 @@ impl Vocabulary {
         let model = LlamaModel::load_from_file(backend, path, &params)
             .map_err(|_| broken("llama.cpp cannot read it (cut short, or newer than this build)".into()))?;
         let vocab = model.vocab();
+        if let Some(name) = wanting(&vocab, &header.tokenizer) {
+            return Err(broken(format!("a {name} token is to be added, and there is none")));
+        }
         let specials = specials(&vocab);
         let cuts = Cuts::new(&specials);
         let lexicon = lexicon(&vocab, &header, &specials, &cuts);
@@ -182,15 +187,35 @@ impl Vocabulary {
     }
 }
 
+/// A token that a prompt is to begin or end with, and that is not there: llama.cpp ends the process over it.
+fn wanting(vocab: &LlamaVocab<'_>, tokenizer: &str) -> Option<&'static str> {
+    // The kind of BERT begins and ends every text, whatever its file says.
+    let always = tokenizer == "bert";
+    let wanted = [
+        (always || vocab.should_add_bos(), vocab.bos(), "bos"),
+        (vocab.should_add_eos(), vocab.eos(), "eos"),
+        (always, vocab.sep(), "sep"),
+    ];
+    wanted.into_iter().find(|(wanted, token, _)| *wanted && token.0 < 0).map(|(_, _, name)| name)
+}
+
 /// What the texts of a vocabulary are counted by; `None` where nothing is known of where they may be cut.
 fn lexicon(vocab: &LlamaVocab<'_>, header: &Header, specials: &[Special], cuts: &Cuts) -> Option<Lexicon> {
-    let bytes_as_letters = header.tokenizer == "gpt2";
-    let words = vocab.tokens().filter_map(|t| vocab.text(t)).map(|t| t.to_string_lossy());
-    let borders = Borders::of(&header.tokenizer, &header.pre, words, specials)?;
-    let lengths = vocab.tokens().map(|t| length(vocab, t, bytes_as_letters)).collect();
+    let rule = Rule::of(&header.tokenizer, &header.pre)?;
+    let spelling = match (header.tokenizer.as_str(), rule) {
+        ("rwkv", _) => Spelling::Escaped,
+        (_, Rule::Runs { .. }) => Spelling::BytesAsLetters,
+        (_, Rule::Words) => Spelling::Plain,
+    };
+    let words = vocab.tokens().filter_map(|t| vocab.text(t)).map(|t| match spelling {
+        Spelling::Escaped => Cow::Owned(String::from_utf8_lossy(&unescaped(t.to_bytes())).into_owned()),
+        _ => t.to_string_lossy(),
+    });
+    let borders = Borders::of(rule, words, specials)?;
+    let lengths = vocab.tokens().map(|t| length(vocab, t, spelling)).collect();
     let mut out = Lexicon::new(borders, lengths);
     let count = |text: &str| vocab.tokenize(text.as_bytes(), false, true);
-    out.prefix = count("\n").iter().map(|t| length(vocab, *t, bytes_as_letters)).sum::<u32>() > 1;
+    out.prefix = count("\n").iter().map(|t| length(vocab, *t, spelling)).sum::<u32>() > 1;
     let divider = |text: &str| match count(text)[..] {
         [one] => Some((text.to_owned(), one.0)),
         _ => None,
@@ -202,20 +227,37 @@ fn lexicon(vocab: &LlamaVocab<'_>, header: &Header, specials: &[Special], cuts: 
     };
     let strips = specials.iter().any(|s| s.strips_left || s.strips_right);
     out.apart = texts(&|s| !s.text.is_empty() && (strips || out.prefix)).ok()?;
-    out.unmeasured =
-        if bytes_as_letters { texts(&|s| !s.text.is_empty() && !s.text.is_ascii()).ok()? } else { space_sign() };
+    out.unmeasured = match spelling {
+        Spelling::BytesAsLetters => texts(&|s| !s.text.is_empty() && !s.text.is_ascii()).ok()?,
+        Spelling::Plain => space_sign(),
+        Spelling::Escaped => None,
+    };
     Some(out)
 }
 
+/// How words stand in a vocabulary.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Spelling {
+    /// As they are, but for a sign that stands for the space.
+    Plain,
+    /// A letter for each byte.
+    BytesAsLetters,
+    /// With escapes (RWKV).
+    Escaped,
+}
+
 /// The bytes of text that a token stands for, where it is no special token that holds what its words have for a space.
-fn length(vocab: &LlamaVocab<'_>, token: LlamaToken, bytes_as_letters: bool) -> u32 {
+fn length(vocab: &LlamaVocab<'_>, token: LlamaToken, spelling: Spelling) -> u32 {
     let attr = vocab.attr(token);
-    let Some(text) = vocab.text(token).map(|t| t.to_string_lossy()) else { return 0 };
+    let Some(word) = vocab.text(token) else { return 0 };
+    let text = word.to_string_lossy();
     let special = attr.intersects(LlamaTokenAttr::Control | LlamaTokenAttr::UserDefined | LlamaTokenAttr::Unknown);
-    let bytes = match (attr.contains(LlamaTokenAttr::Byte), bytes_as_letters && !special) {
-        (true, _) => 1,
-        (_, true) => text.chars().count(),
-        (_, false) => text.len() - text.matches(SPACE).count() * (SPACE.len_utf8() - 1),
+    let bytes = match spelling {
+        Spelling::Escaped if special => word.count_bytes(),
+        Spelling::Escaped => unescaped(word.to_bytes()).len(),
+        _ if attr.contains(LlamaTokenAttr::Byte) => 1,
+        Spelling::BytesAsLetters if !special => text.chars().count(),
+        _ => text.len() - text.matches(SPACE).count() * (SPACE.len_utf8() - 1),
     };
     u32::try_from(bytes).unwrap_or(0)
 }

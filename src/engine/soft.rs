@@ -3,15 +3,19 @@
 //! A vocabulary of the kind `gpt2` divides a text by a regular expression before it merges anything. In all the expressions
 //! named here a run of letters, or of digits, ends a word, whatever follows but an apostrophe (`'s` may belong to the word
 //! before it), and no expression looks back. Vocabularies of the kinds `llama` and `gemma4` merge neighbors as long as the
-//! result is a word of the vocabulary: two characters that stand side by side in none of its words are never joined.
+//! result is a word of the vocabulary, and those of the kind `rwkv` take the longest word that stands at a place: two
+//! characters that stand side by side in none of their words are never joined.
 
 use super::pieces::Special;
 
 /// Expressions that end a word behind a run of letters or digits, by the names that files give them
-/// (`tokenizer.ggml.pre`; `llama-vocab.cpp` has the expressions). Not among them: `exaone-moe` and `superbpe`, whose words
-/// hold spaces; `poro-chat`, `bloom`, `viking`, whose words hold marks; `tiny_aya`, which looks behind a run of digits.
-const ENDING: [&str; 64] = [
+/// (`tokenizer.ggml.pre`; `llama-vocab.cpp` has the expressions); the first is that of files that name none. Not among
+/// them: `superbpe`, whose words hold spaces; `poro-chat`, `bloom`, `viking`, whose words hold marks; `chameleon`, which
+/// has expressions for the names of images; and those that no model which chats has.
+const ENDING: [&str; 69] = [
+    "",
     "a.x-4.0",
+    "afmoe",
     "bailingmoe",
     "bailingmoe2",
     "chatglm-bpe",
@@ -39,6 +43,7 @@ const ENDING: [&str; 64] = [
     "hunyuan-dense",
     "hy_v4",
     "jais",
+    "jais-2",
     "jina-v5-nano",
     "joyai-llm",
     "kanana2",
@@ -69,13 +74,44 @@ const ENDING: [&str; 64] = [
     "smaug-bpe",
     "smollm",
     "solar-open",
+    "spark2_5",
     "stablelm2",
     "starcoder",
     "talkie",
     "tekken",
     "trillion",
     "ufakzeka",
+    "youtu",
 ];
+
+/// Kinds of a place where a text may be cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Rule {
+    /// Behind a run of letters or digits.
+    Runs {
+        /// Behind digits, too.
+        digits: bool,
+        /// Also where a space follows on letters.
+        spaces: bool,
+    },
+    /// Between characters that stand side by side in no word.
+    Words,
+}
+
+impl Rule {
+    /// That of a kind of tokenizer and its expression, where it is known.
+    pub(super) fn of(tokenizer: &str, pre: &str) -> Option<Rule> {
+        match (tokenizer, pre) {
+            ("llama" | "gemma4" | "rwkv", _) | ("gpt2", "gemma4" | "sarvam-moe") => Some(Rule::Words),
+            // How digits are grouped depends on what follows them.
+            ("gpt2", "tiny_aya" | "cohere2moe") => Some(Rule::Runs { digits: false, spaces: true }),
+            // A word goes on behind a space.
+            ("gpt2", "exaone-moe") => Some(Rule::Runs { digits: true, spaces: false }),
+            ("gpt2", pre) if ENDING.contains(&pre) => Some(Rule::Runs { digits: true, spaces: true }),
+            _ => None,
+        }
+    }
+}
 
 /// The character that stands for the space in words of the kinds `llama` and `gemma4`.
 pub(super) const SPACE: char = '\u{2581}';
@@ -89,22 +125,19 @@ pub(super) struct Borders {
 }
 
 impl Borders {
-    /// Those of a vocabulary with this kind of tokenizer, this expression, these words and these special tokens; `None`
-    /// where nothing is known of it.
+    /// Those of a vocabulary with this rule, these words and these special tokens; `None` where there are none.
     pub(super) fn of(
-        tokenizer: &str,
-        pre: &str,
+        rule: Rule,
         mut words: impl Iterator<Item = impl AsRef<str>>,
         specials: &[Special],
     ) -> Option<Borders> {
-        let mut allowed = match tokenizer {
-            "gpt2" if ENDING.contains(&pre) => behind_runs(),
-            "llama" | "gemma4" => {
+        let mut allowed = match rule {
+            Rule::Runs { digits, spaces } => behind_runs(digits, spaces),
+            Rule::Words => {
                 let mut allowed = [u128::MAX; 128];
                 words.by_ref().for_each(|word| forbid(&mut allowed, word.as_ref()));
                 allowed
             }
-            _ => return None,
         };
         // Nor may a special token reach over a cut.
         specials.iter().for_each(|s| forbid(&mut allowed, &s.text));
@@ -140,10 +173,14 @@ impl Borders {
 }
 
 /// Behind a letter or a digit, before anything of another kind.
-fn behind_runs() -> [u128; 128] {
+fn behind_runs(digits: bool, spaces: bool) -> [u128; 128] {
     let kind = |b: u8| (b.is_ascii_alphabetic(), b.is_ascii_digit());
     let text = |b: u8| b.is_ascii_graphic() || matches!(b, b' ' | b'\n' | b'\r' | b'\t');
-    let ends = |a: u8, b: u8| a.is_ascii_alphanumeric() && kind(a) != kind(b) && text(b) && b != b'\'';
+    let run = |a: u8, b: u8| match a.is_ascii_digit() {
+        true => digits,
+        false => a.is_ascii_alphabetic() && (spaces || b != b' '),
+    };
+    let ends = |a: u8, b: u8| run(a, b) && kind(a) != kind(b) && text(b) && b != b'\'';
     std::array::from_fn(|a| (0..128u8).filter(|b| ends(a as u8, *b)).fold(0, |bits, b| bits | 1 << b))
 }
 
@@ -178,8 +215,12 @@ mod tests {
         out
     }
 
+    fn of(tokenizer: &str, pre: &str, words: &[&str], specials: &[Special]) -> Option<Borders> {
+        Borders::of(Rule::of(tokenizer, pre)?, words.iter(), specials)
+    }
+
     fn gpt2(specials: &[Special]) -> Borders {
-        Borders::of("gpt2", "gpt-4o", std::iter::empty::<&str>(), specials).expect("it is known")
+        of("gpt2", "gpt-4o", &[], specials).expect("it is known")
     }
 
     #[test]
@@ -190,20 +231,24 @@ mod tests {
         assert_eq!(cut(&plain, ""), [""]);
         assert_eq!(cut(&plain, "!?"), ["!?"]);
         assert_eq!(cut(&gpt2(&[special("<a b>")]), "a b a c <a b>"), ["a b", " a c", " <a b>"]);
-        assert_eq!(Borders::of("gpt2", "exaone-moe", std::iter::empty::<&str>(), &[]), None);
-        assert_eq!(Borders::of("bert", "gpt-2", std::iter::empty::<&str>(), &[]), None);
+        assert_eq!(of("gpt2", "", &[], &[]), Some(plain));
+        assert_eq!((of("gpt2", "superbpe", &[], &[]), of("bert", "gpt-2", &[], &[])), (None, None));
+        let digits = of("gpt2", "cohere2moe", &[], &[]).expect("it is known");
+        assert_eq!(cut(&digits, "one 1234,5 x1y"), ["one", " 1234,5 x", "1y"]);
+        let spaces = of("gpt2", "exaone-moe", &[], &[]).expect("it is known");
+        assert_eq!(cut(&spaces, "one two. 12 x1y"), ["one two", ". 12", " x", "1", "y"]);
     }
 
     #[test]
     fn characters_that_no_word_holds_side_by_side_are_never_joined() {
         let words = ["\u{2581}the", "th", ").", "\u{2581}\u{2581}", "é."];
-        let borders = Borders::of("llama", "", words.into_iter(), &[special("x>")]).expect("it is known");
+        let borders = of("llama", "", &words, &[special("x>")]).expect("it is known");
         assert_eq!(cut(&borders, "the  th).x>é."), ["the", "  th", ").", "x>é."]);
         let all: Vec<String> = (0..=127u8)
             .flat_map(|a| (0..=127u8).map(move |b| [a, b]))
             .map(|p| p.map(char::from).iter().collect())
             .collect();
-        assert_eq!(Borders::of("llama", "", all.iter().map(String::as_str), &[]), None);
+        assert_eq!(Borders::of(Rule::Words, all.iter(), &[]), None);
     }
 
     #[test]

@@ -30,8 +30,11 @@ fn vocabularies() -> Vec<PathBuf> {
 enum Value<'a> {
     Text(&'a str),
     Number(u32),
+    Flag(bool),
     Words(&'a [&'a [u8]]),
     Kinds(&'a [i32]),
+    Scores(&'a [f32]),
+    Bytes(&'a [u8]),
 }
 
 /// A GGUF file of nothing but metadata.
@@ -55,6 +58,10 @@ fn gguf(entries: &[(&str, Value<'_>)]) -> Vec<u8> {
                 out.extend(4u32.to_le_bytes());
                 out.extend(n.to_le_bytes());
             }
+            Value::Flag(flag) => {
+                out.extend(7u32.to_le_bytes());
+                out.push(u8::from(*flag));
+            }
             Value::Words(words) => {
                 out.extend([9u32.to_le_bytes(), 8u32.to_le_bytes()].concat());
                 out.extend((words.len() as u64).to_le_bytes());
@@ -64,6 +71,16 @@ fn gguf(entries: &[(&str, Value<'_>)]) -> Vec<u8> {
                 out.extend([9u32.to_le_bytes(), 5u32.to_le_bytes()].concat());
                 out.extend((kinds.len() as u64).to_le_bytes());
                 kinds.iter().for_each(|k| out.extend(k.to_le_bytes()));
+            }
+            Value::Scores(scores) => {
+                out.extend([9u32.to_le_bytes(), 6u32.to_le_bytes()].concat());
+                out.extend((scores.len() as u64).to_le_bytes());
+                scores.iter().for_each(|s| out.extend(s.to_le_bytes()));
+            }
+            Value::Bytes(bytes) => {
+                out.extend([9u32.to_le_bytes(), 0u32.to_le_bytes()].concat());
+                out.extend((bytes.len() as u64).to_le_bytes());
+                out.extend(*bytes);
             }
         }
     }
@@ -105,6 +122,104 @@ fn a_tiny_vocabulary_counts_and_brings_its_template() {
     }
 }
 
+/// A vocabulary of any kind: words with their kinds and scores, and what else its file says.
+fn made(tokenizer: &str, words: &[(&str, i32, f32)], more: Vec<(&str, Value<'_>)>) -> Vec<u8> {
+    let texts: Vec<&[u8]> = words.iter().map(|w| w.0.as_bytes()).collect();
+    let kinds: Vec<i32> = words.iter().map(|w| w.1).collect();
+    let scores: Vec<f32> = words.iter().map(|w| w.2).collect();
+    let mut entries = vec![
+        ("general.architecture", Value::Text("llama")),
+        ("tokenizer.ggml.model", Value::Text(tokenizer)),
+        ("tokenizer.ggml.tokens", Value::Words(&texts)),
+        ("tokenizer.ggml.token_type", Value::Kinds(&kinds)),
+        ("tokenizer.ggml.scores", Value::Scores(&scores)),
+    ];
+    entries.extend(more);
+    gguf(&entries)
+}
+
+/// All bytes as RWKV's vocabulary has them, behind the token that ends a text; and some words.
+fn rwkv(words: &[&'static str]) -> Vec<u8> {
+    let bytes: Vec<String> = (0..=255u8)
+        .map(|b| match b {
+            b'\t' => r"\t".into(),
+            b'\n' => r"\n".into(),
+            b'\r' => r"\r".into(),
+            b'\\' => r"\\".into(),
+            b if b.is_ascii_graphic() || b == b' ' => char::from(b).to_string(),
+            b => format!(r"\x{b:02x}"),
+        })
+        .collect();
+    let mut all = vec![("<s>", 3, 0.0)];
+    all.extend(bytes.iter().map(|b| (b.as_str(), 1, 0.0)));
+    all.extend(words.iter().map(|w| (*w, 1, 0.0)));
+    made("rwkv", &all, vec![])
+}
+
+/// Bytes by their names, then some words.
+fn named_bytes<'a>(
+    first: &[(&'a str, i32, f32)],
+    bytes: &'a [String],
+    words: &[(&'a str, f32)],
+) -> Vec<(&'a str, i32, f32)> {
+    let mut all = first.to_vec();
+    all.extend(bytes.iter().map(|b| (b.as_str(), 6, 0.0)));
+    all.extend(words.iter().map(|(word, score)| (*word, 1, *score)));
+    all
+}
+
+#[test]
+fn vocabularies_of_rarer_kinds_are_counted_as_well() {
+    let bytes: Vec<String> = (0..=255).map(|b| format!("<0x{b:02X}>")).collect();
+    let world = rwkv(&["ab", "abc", r"\n\n", "User", r"\xe4\xb8\xad", "d\u{fc}"]);
+    let unigram = made(
+        "t5",
+        &[
+            ("<pad>", 3, 0.0),
+            ("</s>", 3, 0.0),
+            ("<unk>", 2, 0.0),
+            ("\u{2581}", 1, -2.0),
+            ("a", 1, -3.0),
+            ("b", 1, -3.0),
+            ("\u{2581}ab", 1, -4.0),
+            ("<sep>", 4, 0.0),
+        ],
+        vec![("tokenizer.ggml.remove_extra_whitespaces", Value::Flag(true))],
+    );
+    let plamo = named_bytes(
+        &[("<unk>", 2, 0.0), ("<bos>", 3, 0.0), ("<eos>", 3, 0.0), ("<pad>", 3, 0.0)],
+        &bytes,
+        &[("a", -3.0), ("b", -3.0), ("ab", -4.0), ("\u{65e5}", -5.0)],
+    );
+    let plamo = made("plamo2", &plamo, vec![("tokenizer.ggml.add_bos_token", Value::Flag(true))]);
+    let merges: &[&[u8]] = &[b"a b"];
+    let words = [("a", 1, 0.0), ("b", 1, 0.0), ("ab", 1, 0.0), ("<x>", 3, 0.0)];
+    let spaced = made("whitespace", &words, vec![("tokenizer.ggml.merges", Value::Words(merges))]);
+    let kimi = made("gpt2", &words, vec![("tokenizer.ggml.pre", Value::Text("kimi-k2"))]);
+    for (file, text, tokens) in [
+        (&world, "abcab\n\n\n", &[258, 257, 259, 11][..]),
+        (&world, "User: \u{4e2d}\u{fc}", &[260, 59, 33, 261, 196, 189]),
+        (&world, "<s>d\u{fc}", &[0, 262]),
+        (&unigram, "ab  ab", &[6, 6, 1]),
+        (&unigram, "ab<sep>zz", &[6, 7, 3, 2, 1]),
+        (&unigram, "", &[1]),
+        (&plamo, "ab\u{65e5}\u{e9}", &[1, 262, 263, 199, 173]),
+        (&plamo, "<pad>b", &[1, 3, 261]),
+        (&spaced, "ab a\nb<x>ab", &[2, 0, 1, 3, 2]),
+        (&kimi, "a<x>b", &[0, 3, 1]),
+    ] {
+        let v = load(file).unwrap();
+        assert_eq!(v.tokenize(text), tokens, "{v:?}: {text:?}");
+        let long = format!("{text} {}", format!("{text}, ").repeat(500));
+        for text in [text, &long, &long] {
+            assert_eq!(v.count(text) as usize, v.tokenize(text).len(), "{v:?}: {text:?}");
+        }
+    }
+    // Texts grow at their ends, and only the new part is counted.
+    let v = load(&world).unwrap();
+    assert!(v.pieces(&"User: abc.\n\n".repeat(1000)).len() > 3);
+}
+
 #[test]
 fn what_llama_cpp_would_not_survive_is_refused_with_a_reason() {
     let good = tiny("");
@@ -120,6 +235,18 @@ fn what_llama_cpp_would_not_survive_is_refused_with_a_reason() {
             ("tokenizer.ggml.model", Value::Text(model)),
             ("tokenizer.ggml.tokens", Value::Words(words)),
         ]
+    };
+    // A vocabulary too small for the number of the token that its kind begins a text with, and which begins one.
+    let begun = |kind, flag: bool| {
+        let merges: &[&[u8]] = &[b"a b"];
+        let mut more = vec![("tokenizer.ggml.merges", Value::Words(merges))];
+        more.extend(flag.then_some(("tokenizer.ggml.add_bos_token", Value::Flag(true))));
+        made(kind, &[("a", 1, 0.0), ("b", 1, 0.0), ("ab", 1, 0.0)], more)
+    };
+    let bert = |kind| {
+        let names: Vec<String> = (0..200).map(|n| format!("<word {n}>")).collect();
+        let words: Vec<(&str, i32, f32)> = names.iter().map(|n| (n.as_str(), kind, 0.0)).collect();
+        made("bert", &words, vec![])
     };
     let with = |mut entries: Vec<(&'static str, Value<'static>)>, more| {
         entries.push(more);
@@ -139,6 +266,21 @@ fn what_llama_cpp_would_not_survive_is_refused_with_a_reason() {
         (with(base("gpt2", words), ("tokenizer.ggml.bos_token_id", Value::Number(3))), "number 3 of 3"),
         (with(base("gpt2", words), ("tokenizer.ggml.eos_token_id", Value::Text("x"))), "no number"),
         (with(base("gpt2", words), ("tokenizer.ggml.token_type", Value::Kinds(&[1]))), "differ in number"),
+        (with(base("whitespace", words), ("tokenizer.ggml.scores", Value::Scores(&[]))), "no merges"),
+        (made("bert", &[("<0x41>", 6, 0.0)], vec![]), "vocabulary is empty"),
+        (bert(6), "is to be a byte and is not"),
+        (begun("gpt2", true), "a bos token is to be added"),
+        (begun("gemma4", false), "a bos token is to be added"),
+        (begun("t5", true), "a bos token is to be added"),
+        (made("rwkv", &[("ab", 1, 0.0), ("a", 1, 0.0), ("cd", 1, 0.0)], vec![]), "no word for the byte 0x63"),
+        (rwkv(&[Box::leak("x".repeat(100_000).into_boxed_str())]), "has 100000 bytes"),
+        (
+            with(base("t5", words), ("tokenizer.ggml.precompiled_charsmap", Value::Bytes(&[4, 0, 0, 0, 0, 0, 0, 0]))),
+            "its end",
+        ),
+        (with(base("t5", words), ("tokenizer.ggml.precompiled_charsmap", Value::Number(1))), "no list of bytes"),
+        (gguf(&base("plamo2", &[b"a", b"b", b"\xff"])), "not UTF-8"),
+        (made("plamo2", &[("a", 1, 0.0), ("b", 1, 0.0), (&"x".repeat(8000), 1, 0.0)], vec![]), "too long"),
     ] {
         let error = load(&bytes).unwrap_err().to_string();
         assert!(error.contains(why), "{error}, not {why}");
