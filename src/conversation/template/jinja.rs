@@ -64,6 +64,7 @@ pub(super) fn environment() -> Environment<'static> {
     env.add_filter(numbers::FIRST, first_calling);
     env.add_filter(scans::BACKWARDS, backwards);
     env.add_filter(rope::ADDED, |before: Jinja, more: &str| rope::added(&before, more));
+    env.add_filter("__same", |a: &Jinja, b: &Jinja| same(a, b));
     env.add_filter(ITEMS, |value: Jinja| match value.kind() {
         ValueKind::Iterable => list(value.try_iter().into_iter().flatten().collect()),
         _ => value,
@@ -92,6 +93,20 @@ pub(super) fn environment() -> Environment<'static> {
 
 /// The filter that makes a list of what is only walked through: a place in it is then found at once.
 const ITEMS: &str = "__items";
+
+/// Whether two values are equal. Maps and lists that hold maps or lists never are, be they the same: llama.cpp compares
+/// only those that it can hash (`value_t::equivalent`).
+fn same(a: &Jinja, b: &Jinja) -> bool {
+    let holds = |value: &Jinja| matches!(value.kind(), ValueKind::Map | ValueKind::Seq | ValueKind::Iterable);
+    let deep = |value: &Jinja| {
+        let items = || value.try_iter().into_iter().flatten();
+        match value.kind() {
+            ValueKind::Map => items().any(|key| value.get_item(&key).is_ok_and(|item| holds(&item))),
+            _ => holds(value) && items().any(|item| holds(&item)),
+        }
+    };
+    a == b && !deep(a) && !deep(b)
+}
 
 /// A text with its lines indented, but for the first and the empty ones unless told; a line break at its end stays.
 fn indent(
@@ -179,7 +194,7 @@ pub(super) struct Raise(pub(super) String);
 /// training and changes nothing here; lists in a namespace are changed in place by `append` and `pop(0)`;
 /// what is not there may be added to a text.
 pub(super) fn prepared(source: &str) -> String {
-    static RULES: LazyLock<[(Regex, &str); 8]> = LazyLock::new(|| {
+    static RULES: LazyLock<[(Regex, &str); 9]> = LazyLock::new(|| {
         let rule = |pattern: &str| Regex::new(pattern).expect("the pattern is a constant and a test runs it");
         [
             (rule(r"\{%(-?)\s*generation\s*(-?)%\}"), "{%${1} if true ${2}%}"),
@@ -194,6 +209,11 @@ pub(super) fn prepared(source: &str) -> String {
             ),
             // Nothing, added to a text, is no text.
             (rule(r#"('[^'\n]*'|"[^"\n]*")\s*\+\s*(\w+(?:\.\w+)+)\s*(-?\}\})"#), "${1} + (${2} | some) ${3}"),
+            // A message, as one of a list.
+            (
+                rule(r"(^|[^\w.\])}])([A-Za-z_]\w*)\s*==\s*([A-Za-z_]\w*\[-?\d+\])([^\w.\[(]|$)"),
+                "${1}(${2} | __same(${3}))${4}",
+            ),
             // minijinja panics on an empty list that is read backwards this way.
             (rule(r"(\w+(?:\.\w+)*)\[::-1\]"), "(${1} | reverse)"),
             (rule(r"~\s*([A-Za-z_]\w*)\s*~"), "~ (${1} | some) ~"),

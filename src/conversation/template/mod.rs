@@ -4,6 +4,7 @@
 //! Never reads a clock (a template that asks for the date gets [`Options::now`]) and never runs away: a template that
 //! loops is stopped and is an error.
 
+mod carried;
 mod continued;
 mod date;
 mod dumps;
@@ -145,16 +146,14 @@ impl Template {
     /// Compiles what is made of a template that is prepared.
     fn read(
         source: &str,
-        rewritten: impl FnOnce(&str) -> String,
+        rewritten: impl Fn(&str) -> String,
         reference: &ReadReference<'_>,
     ) -> Result<Template, TemplateError> {
         if let Some(passed) = limits::passed(source, jinja::WHITESPACE) {
             return Err(TemplateError::Syntax(passed));
         }
         let source = shape::source(source);
-        let mut env = jinja::environment();
-        env.add_template_owned(NAME, rewritten(&jinja::prepared(&source)))
-            .map_err(|e| TemplateError::Syntax(say(&e)))?;
+        let env = compiled(rewritten(&jinja::prepared(&source))).map_err(|e| TemplateError::Syntax(say(&e)))?;
         let caps = Caps { string_content: true, typed_content: false, system_role: true, object_arguments: true };
         let family = Family::of(&source);
         let reads = shape::Reads::of(&source);
@@ -162,7 +161,7 @@ impl Template {
         let mut template = Template { env, source, family, reads, caps, around, elsewhere: None };
         template.env.set_fuel(Some(TRIAL_FUEL));
         template.caps = template.probe();
-        template = template.held_against(reference);
+        template = template.held_against(reference, &rewritten);
         template.around = template.around();
         template.env.set_fuel(Some(FUEL));
         Ok(template)
@@ -377,6 +376,13 @@ impl Template {
             object_arguments: as_object,
         }
     }
+}
+
+/// An environment with a template that is prepared.
+fn compiled(source: String) -> Result<Environment<'static>, Error> {
+    let mut env = jinja::environment();
+    env.add_template_owned(NAME, source)?;
+    Ok(env)
 }
 
 /// Whether the engine failed, and not the template itself by saying so.

@@ -11,7 +11,9 @@ use minijinja::Error;
 use minijinja::value::ValueKind;
 use serde_json::{Map, Value, json};
 
-use super::{Caps, Jinja, Options, TRIAL_FUEL, Template, TemplateError, failure, jinja, limits, shape};
+use super::{
+    Caps, Jinja, Options, TRIAL_FUEL, Template, TemplateError, carried, compiled, failure, jinja, limits, shape,
+};
 
 /// A template as another engine has it.
 pub trait Reference: Debug + Send + Sync {
@@ -60,8 +62,9 @@ impl Elsewhere {
 }
 
 impl Template {
-    /// Holds the template against the other engine's reading of it.
-    pub(super) fn held_against(mut self, read: &ReadReference<'_>) -> Template {
+    /// Holds the template against the other engine's reading of it. `rewritten` is what becomes of a source that is
+    /// prepared.
+    pub(super) fn held_against(mut self, read: &ReadReference<'_>, rewritten: &dyn Fn(&str) -> String) -> Template {
         self.env.set_fuel(Some(TRIAL_FUEL));
         let trials = trials();
         let Some(mut tried) = self.tried(&trials) else { return self };
@@ -76,13 +79,34 @@ impl Template {
                 }
             }
         }
-        let differs = |(trial, (context, ours)): (&Trial, (Variables, Option<String>))| {
-            let theirs = reference.render(&variables(&context), trial.options.now);
-            (ours != theirs.ok()).then(|| Parts::of(&context))
-        };
-        let on: Vec<Parts> = trials.iter().zip(tried).filter_map(differs).collect();
+        let mut on = differing(&trials, tried, &*reference);
+        if !on.is_empty()
+            && let Some(less) = self.carries(&trials, &*reference, rewritten, on.len())
+        {
+            on = less;
+        }
         self.elsewhere = Some(Elsewhere { reference, on });
         self
+    }
+
+    /// Has the template's loops keep what is set in them, if less than so many trials then come out otherwise; says which.
+    fn carries(
+        &mut self,
+        trials: &[Trial],
+        reference: &dyn Reference,
+        rewritten: &dyn Fn(&str) -> String,
+        most: usize,
+    ) -> Option<Vec<Parts>> {
+        let source = carried::carried(&self.source, jinja::WHITESPACE);
+        let mut env = compiled(rewritten(&jinja::prepared(&source))).ok().filter(|_| source != self.source)?;
+        env.set_fuel(Some(TRIAL_FUEL));
+        let plain = std::mem::replace(&mut self.env, env);
+        let on = self.tried(trials).map(|tried| differing(trials, tried, reference));
+        let better = on.filter(|on| on.len() < most);
+        if better.is_none() {
+            self.env = plain;
+        }
+        better
     }
 
     /// The variables of each trial and its prompt, if any; `None` where one might go on for ever.
@@ -115,6 +139,15 @@ impl Template {
     pub fn is_rendered_elsewhere(&self) -> bool {
         self.elsewhere.as_ref().is_some_and(|e| !e.on.is_empty())
     }
+}
+
+/// What those trials have in them that the other engine renders otherwise.
+fn differing(trials: &[Trial], tried: Vec<(Variables, Option<String>)>, reference: &dyn Reference) -> Vec<Parts> {
+    let differs = |(trial, (context, ours)): (&Trial, (Variables, Option<String>))| {
+        let theirs = reference.render(&variables(&context), trial.options.now);
+        (ours != theirs.ok()).then(|| Parts::of(&context))
+    };
+    trials.iter().zip(tried).filter_map(differs).collect()
 }
 
 /// What of a request templates treat in ways of their own, a bit for each.

@@ -43,16 +43,18 @@ fn dates_are_those_on_the_wall() {
 
 #[test]
 fn where_the_engines_differ_the_prompt_is_llama_cpps() {
-    // Lists are never equal to it, so messages whose content is in parts are not.
+    let own = |source: &str| !Template::checked(source, &read).unwrap().is_rendered_elsewhere();
+    // Lists are never equal to it, so messages whose content is in parts are not. Our engine does the same.
     let last = "{% for m in messages %}{% if m == messages[-1] %}[last]{% endif %}{% if m.content is string %}{{ m.content }}\
                 {% else %}{% for p in m.content %}{{ p.text }}{% endfor %}{% endif %}{% endfor %}";
-    assert!(Template::checked(last, &read).unwrap().is_rendered_elsewhere());
+    assert!(own(last));
     assert_eq!(rendered(last, json!([{"role": "user", "content": "a"}])).unwrap(), "[last]a");
     let parts = json!([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]);
     assert_eq!(rendered(last, json!([{"role": "user", "content": parts}])).unwrap(), "ab");
-    // What was set in one round of a loop is still there in the next.
+    // What was set in one round of a loop is still there in the next, and in ours where a template needs it.
     let kept = "{% for m in messages %}{% if m.reasoning_content %}{% set r = m.reasoning_content %}{% endif %}\
                 {% if r is defined %}[{{ r }}]{% endif %}{{ m.content }}{% endfor %}";
+    assert!(own(kept));
     let thinks = json!({"role": "assistant", "content": "a", "reasoning_content": "hm"});
     let says = json!({"role": "assistant", "content": "b"});
     let user = json!({"role": "user", "content": "c"});
@@ -62,6 +64,7 @@ fn where_the_engines_differ_the_prompt_is_llama_cpps() {
     assert_eq!(rendered(nothing, json!([{"role": "user", "content": "a"}])).unwrap(), "a");
     let bytes = "{{ messages[-1].content[1:] }}";
     assert_eq!(rendered(bytes, json!([{"role": "user", "content": "éa"}])).unwrap(), "\u{fffd}a");
+    assert!(!own(bytes));
     // A macro sees what is set where it is called.
     let seen =
         "{% macro name() %}{{ '<' + tool.function.name }}{% endmacro %}{% for tool in tools %}{{ name() }}{% endfor %}";

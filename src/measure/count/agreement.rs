@@ -78,7 +78,7 @@ fn difference([ours, theirs]: &[String; 2]) -> String {
     format!("ours {ours:?}, llama.cpp's {theirs:?}")
 }
 
-/// Those that are slower for it, and why: with tools whose schemas allow of several types, or with content in parts.
+/// Those that are slower for it, and why: with tools whose schemas allow of several types.
 #[test]
 fn few_templates_need_the_other_engine() {
     let Some(data) = data() else { return };
@@ -98,7 +98,6 @@ fn few_templates_need_the_other_engine() {
         "CohereForAI-c4ai-command-r-plus-tool_use",
         "GigaChat3-10B-A1.8B",
         "GigaChat3.1-10B-A1.8B",
-        "Mistral-Small-3.2-24B-Instruct-2506",
         "NousResearch-Hermes-2-Pro-Llama-3-8B-tool_use",
         "NousResearch-Hermes-3-Llama-3.1-8B-tool_use",
     ];
