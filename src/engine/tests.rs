@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests: a panic is how they fail")]
 
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 use proptest::prelude::*;
 
@@ -25,6 +26,10 @@ fn vocabularies() -> Vec<PathBuf> {
     out.sort();
     out
 }
+
+/// All of them, read once for all tests.
+static ALL: LazyLock<Vec<Vocabulary>> =
+    LazyLock::new(|| vocabularies().iter().map(|f| Vocabulary::load(f).unwrap()).collect());
 
 /// One value of metadata.
 enum Value<'a> {
@@ -296,8 +301,7 @@ fn what_llama_cpp_would_not_survive_is_refused_with_a_reason() {
 
 #[test]
 fn every_vocabulary_gives_the_expected_tokens() {
-    for file in vocabularies() {
-        let v = Vocabulary::load(&file).unwrap();
+    for (file, v) in vocabularies().iter().zip(&*ALL) {
         let read = |end: &str| std::fs::read_to_string(format!("{}.{end}", file.display())).unwrap();
         let added = v.tokenize("").len();
         for (text, expected) in read("inp").split("\n__ggml_vocab_test__\n").zip(read("out").lines()) {
@@ -355,8 +359,7 @@ fn confusing() -> impl Strategy<Value = String> {
 /// A line break that a special token swallows is no place to cut.
 #[test]
 fn a_cut_is_never_behind_a_token_that_swallows_what_follows() {
-    let all: Vec<Vocabulary> = vocabularies().iter().map(|f| Vocabulary::load(f).unwrap()).collect();
-    for v in &all {
+    for v in &*ALL {
         for words in 2020..2060 {
             let text = format!("{}<|user|> \n\n{}", "a ".repeat(words), "b\n".repeat(1100));
             assert_eq!(v.count(&text) as usize, v.tokenize(&text).len(), "{v:?}, {words}");
@@ -366,14 +369,13 @@ fn a_cut_is_never_behind_a_token_that_swallows_what_follows() {
 
 #[test]
 fn counting_in_pieces_is_counting_the_whole() {
-    let all: Vec<Vocabulary> = vocabularies().iter().map(|f| Vocabulary::load(f).unwrap()).collect();
     let tiny = load(&tiny("")).unwrap();
-    let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig::with_cases(64));
+    let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig::with_cases(48));
     runner
         .run(&(confusing(), confusing(), 0usize..160), |(a, b, again)| {
             // Long enough to be cut by lines; the second text shares its beginning with the first.
             let long = format!("{a}{}{b}", format!("{a}\n").repeat(again));
-            for v in all.iter().chain(std::iter::once(&tiny)) {
+            for v in ALL.iter().chain(std::iter::once(&tiny)) {
                 for text in [a.as_str(), &long] {
                     prop_assert_eq!(v.count(text) as usize, v.tokenize(text).len(), "{:?}: {:?}", v, text);
                 }
@@ -386,10 +388,9 @@ fn counting_in_pieces_is_counting_the_whole() {
 #[test]
 fn long_runs_take_no_square_of_time() {
     let spm = load(&tiny("")).unwrap();
-    let all = vocabularies();
-    let real =
-        all.iter().filter(|f| f.to_string_lossy().contains("deepseek-coder")).map(|f| Vocabulary::load(f).unwrap());
-    for v in std::iter::once(spm).chain(real) {
+    let real = vocabularies().into_iter().zip(&*ALL);
+    let real = real.filter(|(file, _)| file.to_string_lossy().contains("deepseek-coder")).map(|(_, v)| v);
+    for v in std::iter::once(&spm).chain(real) {
         for text in ["\n".repeat(200_000), " ".repeat(200_000), "é".repeat(50_000)] {
             let started = std::time::Instant::now();
             assert!(v.count(&text) > 0);

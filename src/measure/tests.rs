@@ -36,10 +36,11 @@ impl Found {
 fn after_three_replies_estimates_are_near_and_seldom_low() {
     let Some(data) = data() else { return };
     let requests = requests(40_000, 36);
-    for (model, template, vocabulary) in MODELS {
+    for (at, (model, template, vocabulary)) in MODELS.into_iter().enumerate() {
         let counter = counter(&data, template, vocabulary);
         let mut found = Found { errors: Vec::new() };
-        for (_, request) in &requests {
+        // Every second session with each: `benches/estimates.rs` has them all.
+        for (_, request) in requests.iter().skip(at % 2).step_by(2) {
             let messages = request["messages"].as_array().into_iter().flatten().cloned().collect::<Vec<_>>();
             let measure = Measure::default();
             let mut known: Option<Known> = None;
@@ -76,7 +77,7 @@ fn after_three_replies_estimates_are_near_and_seldom_low() {
             low * 100.0,
             high * 100.0
         );
-        assert!(found.errors.len() > 100, "{model}: {} prompts", found.errors.len());
+        assert!(found.errors.len() > 50, "{model}: {} prompts", found.errors.len());
         let most = if Near::of(model).1 == Kinship::Own { (0.015, 0.02, 0.006) } else { (0.03, 0.08, 0.016) };
         assert!(
             low <= most.0 && high <= most.1 && mean <= most.2,

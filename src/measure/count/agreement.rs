@@ -44,14 +44,15 @@ fn sessions_render_as_llama_cpp_renders_them() {
     let options =
         Options { bos_token: "<bos>".into(), eos_token: "<eos>".into(), now: 1_700_000_000, ..Options::default() };
     let (mut equal, mut refused, mut off) = (0, 0, Vec::new());
-    for file in &files {
+    for (at, file) in files.iter().enumerate() {
         let source = std::fs::read_to_string(file).unwrap();
         let (ours, theirs) = (Template::checked(&source, &chat_template::read).unwrap(), theirs(&source));
         if !theirs.is_rendered_elsewhere() {
             eprintln!("{}: not compared", file.display());
             continue;
         }
-        for (name, request) in &requests {
+        // Every second session with each, and each with every second template: all would take half a minute.
+        for (name, request) in requests.iter().skip(at % 2).step_by(2) {
             let (a, b) = (ours.render_request(request, &options), theirs.render_request(request, &options));
             let texts = [&a, &b].map(|r| r.as_ref().map_or_else(|e| format!("({e})"), Clone::clone));
             if a.as_ref().ok() != b.as_ref().ok() {
@@ -67,7 +68,7 @@ fn sessions_render_as_llama_cpp_renders_them() {
         off.len(),
         off.iter().step_by(1 + off.len() / 12).cloned().collect::<Vec<_>>().join("\n")
     );
-    assert!(equal > 20 * files.len(), "{equal}");
+    assert!(equal > 10 * files.len(), "{equal}");
 }
 
 /// Two prompts from shortly before the place where they part.

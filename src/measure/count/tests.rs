@@ -86,10 +86,10 @@ pub(crate) fn parsed(request: &Value) -> (Bytes, Conversation) {
 fn shares_are_those_of_each_messages_own_text() {
     let Some(data) = data() else { return };
     let requests = requests(16_000, 24);
-    for (template, vocabulary, most) in PAIRS {
+    for (at, (template, vocabulary, most)) in PAIRS.into_iter().enumerate() {
         let counter = counter(&data, template, vocabulary);
         let mut off: Vec<Tokens> = Vec::new();
-        for (name, request) in &requests {
+        for (name, request) in requests.iter().skip(at % 2).step_by(2) {
             let (body, talk) = parsed(request);
             let Ok((total, _)) = counter.total(&body) else { continue };
             let counted = counter.counted(&body, &talk, false).unwrap();
@@ -101,7 +101,7 @@ fn shares_are_those_of_each_messages_own_text() {
         }
         let mean = off.iter().sum::<Tokens>() as f64 / off.len() as f64;
         eprintln!("{template}, {vocabulary}: {} places, off by {mean:.1}, {:?} at most", off.len(), off.iter().max());
-        assert!(off.len() > 50, "{template}: {} places", off.len());
+        assert!(off.len() > 25, "{template}: {} places", off.len());
     }
 }
 
