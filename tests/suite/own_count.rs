@@ -9,8 +9,8 @@ use crate::support::chat::chat;
 use crate::support::fake::{Fake, Kind, Play};
 use crate::support::proxy::TestProxy;
 
-/// A tiny SentencePiece vocabulary: special tokens and all bytes.
-fn vocabulary(dir: &tempfile::TempDir) -> PathBuf {
+/// A tiny SentencePiece vocabulary: special tokens and all bytes; and a chat template.
+fn vocabulary(dir: &tempfile::TempDir, template: &str) -> PathBuf {
     let mut words: Vec<String> = ["<unk>", "<s>", "</s>", "<|im_start|>", "<|im_end|>"].map(str::to_owned).to_vec();
     words.extend((0..=255).map(|b| format!("<0x{b:02X}>")));
     let kinds = [[2, 3, 3, 3, 3].as_slice(), &[6; 256]].concat();
@@ -19,6 +19,7 @@ fn vocabulary(dir: &tempfile::TempDir) -> PathBuf {
         .text("tokenizer.ggml.model", "llama")
         .texts("tokenizer.ggml.tokens", &words)
         .integers("tokenizer.ggml.token_type", &kinds)
+        .text("tokenizer.chat_template", template)
         .bytes();
     let file = dir.path().join("model.gguf");
     std::fs::write(&file, out).unwrap();
@@ -28,9 +29,9 @@ fn vocabulary(dir: &tempfile::TempDir) -> PathBuf {
 #[test]
 fn a_server_that_counts_otherwise_is_believed_and_it_is_told_once() {
     let dir = tempfile::tempdir().unwrap();
-    let file = vocabulary(&dir);
-    let fake = Fake::start(Kind::LlamaServer, 4096);
     let template = "{% for m in messages %}<|im_start|>{{ m.content }}<|im_end|>{% endfor %}";
+    let file = vocabulary(&dir, template);
+    let fake = Fake::start(Kind::LlamaServer, 4096);
     fake.script(move |seen| match seen.path() {
         "/props" => Play::Json(
             200,
@@ -61,4 +62,31 @@ fn a_server_that_counts_otherwise_is_believed_and_it_is_told_once() {
     let differs = |p: &&Value| p["message"].as_str().is_some_and(|m| m.contains("the same request has"));
     let problem = found["problems"].as_array().into_iter().flatten().find(differs);
     assert!(problem.is_some_and(|p| p["severity"] == "warning" && p["fix"].is_string()), "{found}");
+}
+
+#[test]
+fn templates_are_told_the_time_of_this_machine() {
+    let dir = tempfile::tempdir().unwrap();
+    // As many letters as the clock shows hours.
+    let file =
+        vocabulary(&dir, "{% for hour in range(strftime_now('%H') | int) %}x{% endfor %}{{ messages[0].content }}");
+    let request = dir.path().join("request.json");
+    std::fs::write(&request, json!({"messages": [{"role": "user", "content": "a"}]}).to_string()).unwrap();
+    let hour = || std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs() / 3600;
+    let shown = |zone: &str| loop {
+        let before = hour();
+        let mut windowsill = std::process::Command::new(env!("CARGO_BIN_EXE_windowsill"));
+        windowsill.args(["count", "--json", "--model"]).arg(&file).arg(&request).env("TZ", zone);
+        let out = windowsill.current_dir(dir.path()).output().unwrap();
+        let counted: Value = serde_json::from_slice(&out.stdout).unwrap_or_else(|_| panic!("{out:?}"));
+        if hour() == before {
+            break (before, counted["total"].as_u64().unwrap());
+        }
+    };
+    let (hours, none) = shown("UTC0");
+    let rest = none - hours % 24;
+    for (zone, ahead) in [("AAA-5", 5), ("BBB7", 17)] {
+        let (hours, total) = shown(zone);
+        assert_eq!(total - rest, (hours + ahead) % 24, "{zone}");
+    }
 }
