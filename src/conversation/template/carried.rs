@@ -3,6 +3,8 @@
 //!
 //! Only for names that a round may ask for before it has set them; for the others both ways are the same.
 
+use std::collections::HashSet;
+
 use minijinja::machinery::{Span, Token, WhitespaceConfig, tokenize};
 
 use super::loops::Insert;
@@ -18,9 +20,17 @@ pub(super) fn carried(source: &str, whitespace: WhitespaceConfig) -> String {
     for (number, found) in loops(&tokens).into_iter().enumerate() {
         inserts.extend(kept(source, &format!("{KEPT}{number}"), &found));
     }
-    inserts.sort_by_key(|(at, _)| std::cmp::Reverse(*at));
-    let mut out = source.to_owned();
-    inserts.into_iter().for_each(|(at, text)| out.insert_str(at, &text));
+    // Outer loops come last: at one place, what theirs is stands before what is an inner one's.
+    inserts.reverse();
+    inserts.sort_by_key(|(at, _)| *at);
+    let mut out = String::with_capacity(source.len());
+    let mut from = 0;
+    for (at, text) in inserts {
+        out.push_str(&source[from..at]);
+        out.push_str(&text);
+        from = at;
+    }
+    out.push_str(&source[from..]);
     out
 }
 
@@ -47,9 +57,9 @@ struct Loop {
     items: Vec<String>,
     sets: Vec<Assigned>,
     /// Names that may be asked for in a round before it has set them.
-    asked: Vec<String>,
+    asked: HashSet<String>,
     /// Names that every round has set by now.
-    sure: Vec<String>,
+    sure: HashSet<String>,
 }
 
 /// A block that is open.
@@ -104,7 +114,8 @@ fn statement(words: &[(Token<'_>, Span)], tag: Tag, open: &mut Vec<Open>, out: &
             let items = names(&rest[..at]);
             let own = |name: &&String| !items.contains(name);
             names(&rest[at..]).iter().filter(own).for_each(|name| asks(open, name));
-            open.push(Open::Loop(Loop { tag, items, sets: Vec::new(), asked: Vec::new(), sure: Vec::new() }));
+            let (sets, asked, sure) = Default::default();
+            open.push(Open::Loop(Loop { tag, items, sets, asked, sure }));
         }
         "if" => {
             names(rest).iter().for_each(|name| asks(open, name));
@@ -170,8 +181,8 @@ fn asks(open: &mut [Open], name: &str) {
         Open::Loop(found) => Some(found),
         _ => None,
     });
-    if let Some(found) = around.filter(|found| !found.sure.iter().any(|n| n == name)) {
-        found.asked.push(name.to_owned());
+    if let Some(found) = around.filter(|found| !found.sure.contains(name)) {
+        found.asked.insert(name.to_owned());
     }
 }
 
@@ -246,7 +257,7 @@ mod tests {
             ),
             ("{% for i in items %}{{ x }},{% set x %}[{{ i }}]{% endset %}{% endfor %}", ",,,,", ",[1],[2],[3],"),
             ("{% for i in items %}{% set x = x ~ i %}{% endfor %}{{ x }}", "", ""),
-            // An outer loop keeps what an inner one asks for.
+            // An outer loop keeps what an inner one asks for; tags may stand side by side.
             (
                 "{% for i in items %}{% if i == 1 %}{% set x = 9 %}{% endif %}{% for j in [1] %}{{ x }},{% endfor %}{% endfor %}",
                 "9,,,,",
