@@ -9,6 +9,7 @@ use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::path::Path;
 
+use super::soft::SPACE;
 use super::sound::{self, Lists};
 
 /// Entries of metadata a file may have.
@@ -41,6 +42,10 @@ pub(super) struct Header {
     pub(super) tokenizer: String,
     /// `tokenizer.ggml.pre`: the expression that divides texts into words.
     pub(super) pre: String,
+    /// `tokenizer.ggml.add_space_prefix`: SentencePiece puts a space before a text, unless told not to.
+    pub(super) space_prefix: bool,
+    /// `tokenizer.ggml.merges`: the ASCII characters that meet where two words are joined, [`SPACE`] being a space.
+    pub(super) joints: HashSet<(u8, u8)>,
     /// `tokenizer.chat_template`.
     pub(super) template: Option<String>,
     /// `tokenizer.chat_template.tool_use`.
@@ -153,6 +158,11 @@ fn size_of_number(kind: u32) -> Result<u64, HeaderError> {
 /// What llama.cpp takes for granted of a vocabulary, and would end the process or never come back without.
 fn checked(mut metadata: HashMap<String, Value>) -> Result<Header, HeaderError> {
     let bad = |what: String| Err(HeaderError::Bad(what));
+    let space_prefix = !matches!(metadata.get("tokenizer.ggml.add_space_prefix"), Some(Value::Number(0)));
+    let joints = match metadata.get("tokenizer.ggml.merges") {
+        Some(Value::Words(merges)) => merges.iter().filter_map(|merge| joint(merge)).collect(),
+        _ => HashSet::new(),
+    };
     let mut text = |key: &str| match metadata.remove(key) {
         Some(Value::Text(text)) => Some(text),
         _ => None,
@@ -161,6 +171,8 @@ fn checked(mut metadata: HashMap<String, Value>) -> Result<Header, HeaderError> 
         architecture: text("general.architecture").unwrap_or_default(),
         tokenizer: text("tokenizer.ggml.model").unwrap_or_default(),
         pre: text("tokenizer.ggml.pre").unwrap_or_default(),
+        space_prefix,
+        joints,
         template: text("tokenizer.chat_template"),
         tool_template: text("tokenizer.chat_template.tool_use"),
     };
@@ -186,6 +198,18 @@ fn checked(mut metadata: HashMap<String, Value>) -> Result<Header, HeaderError> 
     let lists = Lists { tokenizer: &header.tokenizer, pre: &header.pre, words, kinds, merges, charsmap };
     sound::check(&lists).map_err(HeaderError::Bad)?;
     Ok(header)
+}
+
+/// The characters that meet in a merge, if both are ASCII. Its two words are parted by the first space that is not its first
+/// byte.
+fn joint(merge: &[u8]) -> Option<(u8, u8)> {
+    let at = 1 + merge.get(1..)?.iter().position(|b| *b == b' ')?;
+    let (left, right) = (&merge[..at], &merge[at + 1..]);
+    let mut sign = [0; 4];
+    let sign = SPACE.encode_utf8(&mut sign).as_bytes();
+    let last = if left.ends_with(sign) { b' ' } else { *left.last()? };
+    let first = if right.starts_with(sign) { b' ' } else { *right.first()? };
+    (last.is_ascii() && first.is_ascii()).then_some((last, first))
 }
 
 /// llama.cpp asserts that no word stands there twice; empty words get the names it gives them.

@@ -211,11 +211,15 @@ fn lexicon(vocab: &LlamaVocab<'_>, header: &Header, specials: &[Special], cuts: 
         Spelling::Escaped => Cow::Owned(String::from_utf8_lossy(&unescaped(t.to_bytes())).into_owned()),
         _ => t.to_string_lossy(),
     });
-    let borders = Borders::of(rule, words, specials)?;
+    let borders = Borders::of(rule, words, &header.joints, specials)?;
     let lengths = vocab.tokens().map(|t| length(vocab, t, spelling)).collect();
     let mut out = Lexicon::new(borders, lengths);
     let count = |text: &str| vocab.tokenize(text.as_bytes(), false, true);
-    out.prefix = count("\n").iter().map(|t| length(vocab, *t, spelling)).sum::<u32>() > 1;
+    out.prefix = header.tokenizer == "llama" && header.space_prefix;
+    // With the space that is put before it, a text might begin with such a token, which is not so.
+    if out.prefix && specials.iter().any(|s| s.text.starts_with(' ')) {
+        return None;
+    }
     let divider = |text: &str| match count(text)[..] {
         [one] => Some((text.to_owned(), one.0)),
         _ => None,
@@ -246,20 +250,29 @@ enum Spelling {
     Escaped,
 }
 
-/// The bytes of text that a token stands for, where it is no special token that holds what its words have for a space.
+/// The bytes of text that a token stands for, where it is no special token that holds what its words have for a space;
+/// none where that depends on the text.
 fn length(vocab: &LlamaVocab<'_>, token: LlamaToken, spelling: Spelling) -> u32 {
     let attr = vocab.attr(token);
     let Some(word) = vocab.text(token) else { return 0 };
     let text = word.to_string_lossy();
     let special = attr.intersects(LlamaTokenAttr::Control | LlamaTokenAttr::UserDefined | LlamaTokenAttr::Unknown);
     let bytes = match spelling {
-        Spelling::Escaped if special => word.count_bytes(),
+        // These may stand for themselves as well as for what they spell.
+        Spelling::Escaped if special && word.to_bytes().contains(&b'\\') => 0,
         Spelling::Escaped => unescaped(word.to_bytes()).len(),
-        _ if attr.contains(LlamaTokenAttr::Byte) => 1,
+        _ if attr.contains(LlamaTokenAttr::Byte) => usize::from(names_a_byte(&text)),
+        Spelling::Plain if names_a_byte(&text) => 0,
         Spelling::BytesAsLetters if !special => text.chars().count(),
         _ => text.len() - text.matches(SPACE).count() * (SPACE.len_utf8() - 1),
     };
     u32::try_from(bytes).unwrap_or(0)
+}
+
+/// Whether a word is spelled as one for a byte is: `<0x41>`.
+fn names_a_byte(word: &str) -> bool {
+    let digits = word.strip_prefix("<0x").and_then(|rest| rest.strip_suffix('>'));
+    digits.is_some_and(|digits| digits.len() == 2 && digits.bytes().all(|b| b.is_ascii_hexdigit()))
 }
 
 /// llama.cpp, started once and silent.

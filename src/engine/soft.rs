@@ -6,6 +6,8 @@
 //! result is a word of the vocabulary, and those of the kind `rwkv` take the longest word that stands at a place: two
 //! characters that stand side by side in none of their words are never joined.
 
+use std::collections::HashSet;
+
 use super::pieces::Special;
 
 /// Expressions that end a word behind a run of letters or digits, by the names that files give them
@@ -122,13 +124,17 @@ pub(super) struct Borders {
     allowed: [u128; 128],
     /// The same, seen from behind: bit `a` of entry `b`.
     before: [u128; 128],
+    /// Characters that are special tokens by themselves, and part nothing but are found before all else.
+    special: u128,
 }
 
 impl Borders {
-    /// Those of a vocabulary with this rule, these words and these special tokens; `None` where there are none.
+    /// Those of a vocabulary with this rule, these words, these characters that meet in its merges, and these special tokens;
+    /// `None` where there are none.
     pub(super) fn of(
         rule: Rule,
         mut words: impl Iterator<Item = impl AsRef<str>>,
+        joints: &HashSet<(u8, u8)>,
         specials: &[Special],
     ) -> Option<Borders> {
         let mut allowed = match rule {
@@ -136,6 +142,9 @@ impl Borders {
             Rule::Words => {
                 let mut allowed = [u128::MAX; 128];
                 words.by_ref().for_each(|word| forbid(&mut allowed, word.as_ref()));
+                // What is joined need not be a word.
+                let ascii = joints.iter().filter(|(a, b)| a.is_ascii() && b.is_ascii());
+                ascii.for_each(|(a, b)| allowed[usize::from(*a)] &= !(1 << b));
                 allowed
             }
         };
@@ -143,7 +152,9 @@ impl Borders {
         specials.iter().for_each(|s| forbid(&mut allowed, &s.text));
         let column = |b: usize| (0..128).fold(0, |bits, a| bits | (allowed[a] >> b & 1) << a);
         let before = std::array::from_fn(column);
-        (allowed.iter().any(|bits| *bits != 0)).then_some(Borders { allowed, before })
+        let alone = |s: &Special| s.text.as_bytes().first().copied().filter(|b| b.is_ascii() && s.text.len() == 1);
+        let special = specials.iter().filter_map(alone).fold(0, |bits, b| bits | 1 << b);
+        (allowed.iter().any(|bits| *bits != 0)).then_some(Borders { allowed, before, special })
     }
 
     /// Whether a text may be cut between these two bytes.
@@ -166,7 +177,7 @@ impl Borders {
             Some(_) => 0,
             None => u128::MAX,
         };
-        let any = behind & self.before.get(usize::from(b)).copied().unwrap_or(0) & !1;
+        let any = behind & self.before.get(usize::from(b)).copied().unwrap_or(0) & !self.special & !1;
         let found = if any & SEEN == 0 { any } else { any & SEEN };
         u8::try_from(found.trailing_zeros()).ok().filter(|j| *j < 128).map(char::from)
     }
@@ -216,7 +227,7 @@ mod tests {
     }
 
     fn of(tokenizer: &str, pre: &str, words: &[&str], specials: &[Special]) -> Option<Borders> {
-        Borders::of(Rule::of(tokenizer, pre)?, words.iter(), specials)
+        Borders::of(Rule::of(tokenizer, pre)?, words.iter(), &HashSet::new(), specials)
     }
 
     fn gpt2(specials: &[Special]) -> Borders {
@@ -244,11 +255,13 @@ mod tests {
         let words = ["\u{2581}the", "th", ").", "\u{2581}\u{2581}", "é."];
         let borders = of("llama", "", &words, &[special("x>")]).expect("it is known");
         assert_eq!(cut(&borders, "the  th).x>é."), ["the", "  th", ").", "x>é."]);
+        let joined = Borders::of(Rule::Words, words.iter(), &HashSet::from([(b'e', b' ')]), &[]).expect("it is known");
+        assert_eq!(cut(&joined, "the  th).x"), ["the  th", ").", "x"]);
         let all: Vec<String> = (0..=127u8)
             .flat_map(|a| (0..=127u8).map(move |b| [a, b]))
             .map(|p| p.map(char::from).iter().collect())
             .collect();
-        assert_eq!(Borders::of(Rule::Words, all.iter(), &[]), None);
+        assert_eq!(Borders::of(Rule::Words, all.iter(), &HashSet::new(), &[]), None);
     }
 
     #[test]
@@ -262,5 +275,8 @@ mod tests {
         assert_eq!(plain.joiner(Some(0xC3), b'a'), None);
         assert_eq!(plain.joiner(Some(b'a'), 0xC3), None);
         assert!(plain.joiner(None, b' ').is_some());
+        // Nor is it a special token by itself.
+        let first = plain.joiner(None, b' ').expect("there is one");
+        assert_ne!(gpt2(&[special(&first.to_string())]).joiner(None, b' '), Some(first));
     }
 }

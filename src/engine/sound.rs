@@ -43,6 +43,10 @@ pub(super) fn check(lists: &Lists<'_>) -> Result<(), String> {
         return Err(format!("its tokenizer is of a kind not known here: {shown}"));
     }
     spelled(lists)?;
+    // Its expression leaves white space as it is, which only that kind has taken out before.
+    if lists.pre == "whitespace" && tokenizer != "whitespace" {
+        return Err(format!("its tokenizer is of the kind {tokenizer}, and its expression of another: whitespace"));
+    }
     match tokenizer {
         "llama" => fallback(lists.words),
         // Kimi K2 is the one that may come without.

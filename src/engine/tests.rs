@@ -271,6 +271,7 @@ fn what_llama_cpp_would_not_survive_is_refused_with_a_reason() {
         (with(base("gpt2", words), ("tokenizer.ggml.bos_token_id", Value::Number(3))), "number 3 of 3"),
         (with(base("gpt2", words), ("tokenizer.ggml.eos_token_id", Value::Text("x"))), "no number"),
         (with(base("gpt2", words), ("tokenizer.ggml.token_type", Value::Kinds(&[1]))), "differ in number"),
+        (with(base("gpt2", words), ("tokenizer.ggml.pre", Value::Text("whitespace"))), "of another: whitespace"),
         (with(base("whitespace", words), ("tokenizer.ggml.scores", Value::Scores(&[]))), "no merges"),
         (made("bert", &[("<0x41>", 6, 0.0)], vec![]), "vocabulary is empty"),
         (bert(6), "is to be a byte and is not"),
@@ -297,6 +298,52 @@ fn what_llama_cpp_would_not_survive_is_refused_with_a_reason() {
     assert!(load(&huge).unwrap_err().to_string().contains("too short"));
     assert!(matches!(Vocabulary::load(Path::new("/no/such.gguf")), Err(VocabularyError::Unreadable { .. })));
     assert!(Vocabulary::load(Path::new("/dev/null")).is_err());
+}
+
+/// Files that say of no word what it is, that make special tokens of marks, or join what makes no word.
+#[test]
+fn bytes_that_say_they_are_words_are_counted_all_the_same() {
+    let bytes: Vec<String> = (0..=255).map(|b| format!("<0x{b:02X}>")).collect();
+    let words = |kind: i32, end: i32| -> Vec<(&str, i32, f32)> {
+        let odd = [("!", end, 0.0), (if end == 3 { " b" } else { "b" }, 3, 0.0)];
+        let head = [
+            ("<unk>", 2, 0.0),
+            ("<s>", 3, 0.0),
+            ("</s>", 3, 0.0),
+            ("\n", end, 0.0),
+            ("äbcd", kind, 0.0),
+            ("a", 1, 0.0),
+            odd[0],
+            odd[1],
+        ];
+        head.into_iter().chain(bytes.iter().map(|b| (b.as_str(), kind, 0.0))).collect()
+    };
+    for (kind, end) in [(1, 1), (6, 3), (6, 1)] {
+        for tokenizer in ["llama", "gemma4"] {
+            let merges: &[&[u8]] = &[b"a a"];
+            let more = vec![
+                ("tokenizer.ggml.merges", Value::Words(merges)),
+                ("tokenizer.ggml.bos_token_id", Value::Number(1)),
+            ];
+            let v = load(&made(tokenizer, &words(kind, end), more)).unwrap();
+            for text in [
+                "n \u{10ffff}",
+                ">_",
+                "<0x41> a<0x42>",
+                "a\n b \n",
+                "\u{2581} a",
+                &"a b, \u{e9}\n".repeat(400),
+                "se",
+                "b!e",
+                "a aa",
+            ] {
+                assert_eq!(v.count(text) as usize, v.tokenize(text).len(), "{tokenizer}, {kind}, {end}: {text:?}");
+            }
+        }
+    }
+    let world = rwkv(&["a\\x0a"]);
+    let text = |v: &Vocabulary| v.tokenize(r"\x0a").len();
+    assert_eq!(text(&load(&world).unwrap()), 4);
 }
 
 #[test]
