@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::path::Path;
 
-use super::soft::SPACE;
+use super::soft::{Rule, SPACE};
 use super::sound::{self, Lists};
 
 /// Entries of metadata a file may have.
@@ -44,7 +44,8 @@ pub(super) struct Header {
     pub(super) pre: String,
     /// `tokenizer.ggml.add_space_prefix`: SentencePiece puts a space before a text, unless told not to.
     pub(super) space_prefix: bool,
-    /// `tokenizer.ggml.merges`: the ASCII characters that meet where two words are joined, [`SPACE`] being a space.
+    /// `tokenizer.ggml.merges`: the ASCII characters that meet where two words are joined, [`SPACE`] being a space. None where
+    /// texts are not cut by them ([`Rule::Words`]).
     pub(super) joints: HashSet<(u8, u8)>,
     /// `tokenizer.chat_template`.
     pub(super) template: Option<String>,
@@ -159,20 +160,16 @@ fn size_of_number(kind: u32) -> Result<u64, HeaderError> {
 fn checked(mut metadata: HashMap<String, Value>) -> Result<Header, HeaderError> {
     let bad = |what: String| Err(HeaderError::Bad(what));
     let space_prefix = !matches!(metadata.get("tokenizer.ggml.add_space_prefix"), Some(Value::Number(0)));
-    let joints = match metadata.get("tokenizer.ggml.merges") {
-        Some(Value::Words(merges)) => merges.iter().filter_map(|merge| joint(merge)).collect(),
-        _ => HashSet::new(),
-    };
     let mut text = |key: &str| match metadata.remove(key) {
         Some(Value::Text(text)) => Some(text),
         _ => None,
     };
-    let header = Header {
+    let mut header = Header {
         architecture: text("general.architecture").unwrap_or_default(),
         tokenizer: text("tokenizer.ggml.model").unwrap_or_default(),
         pre: text("tokenizer.ggml.pre").unwrap_or_default(),
         space_prefix,
-        joints,
+        joints: HashSet::new(),
         template: text("tokenizer.chat_template"),
         tool_template: text("tokenizer.chat_template.tool_use"),
     };
@@ -194,7 +191,14 @@ fn checked(mut metadata: HashMap<String, Value>) -> Result<Header, HeaderError> 
     };
     unique(words)?;
     special(&metadata, words.len())?;
-    let merges = matches!(metadata.get("tokenizer.ggml.merges"), Some(Value::Words(_)));
+    let merges = match metadata.get("tokenizer.ggml.merges") {
+        Some(Value::Words(merges)) => Some(merges),
+        _ => None,
+    };
+    if Rule::of(&header.tokenizer, &header.pre) == Some(Rule::Words) {
+        header.joints = merges.into_iter().flatten().filter_map(|merge| joint(merge)).collect();
+    }
+    let merges = merges.is_some();
     let lists = Lists { tokenizer: &header.tokenizer, pre: &header.pre, words, kinds, merges, charsmap };
     sound::check(&lists).map_err(HeaderError::Bad)?;
     Ok(header)

@@ -40,7 +40,7 @@ pub struct Vocabulary {
     header: Header,
     cuts: Cuts,
     /// What its texts are counted by, word by word.
-    lexicon: Option<Lexicon>,
+    pub(super) lexicon: Option<Lexicon>,
     memory: Mutex<Memory>,
     bos: String,
     eos: String,

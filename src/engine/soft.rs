@@ -14,7 +14,7 @@ use super::pieces::Special;
 /// (`tokenizer.ggml.pre`; `llama-vocab.cpp` has the expressions); the first is that of files that name none. Not among
 /// them: `superbpe`, whose words hold spaces; `poro-chat`, `bloom`, `viking`, whose words hold marks; `chameleon`, which
 /// has expressions for the names of images; and those that no model which chats has.
-const ENDING: [&str; 69] = [
+pub(super) const ENDING: [&str; 69] = [
     "",
     "a.x-4.0",
     "afmoe",
@@ -143,8 +143,7 @@ impl Borders {
                 let mut allowed = [u128::MAX; 128];
                 words.by_ref().for_each(|word| forbid(&mut allowed, word.as_ref()));
                 // What is joined need not be a word.
-                let ascii = joints.iter().filter(|(a, b)| a.is_ascii() && b.is_ascii());
-                ascii.for_each(|(a, b)| allowed[usize::from(*a)] &= !(1 << b));
+                joints.iter().for_each(|(a, b)| allowed[usize::from(*a)] &= !(1 << b));
                 allowed
             }
         };

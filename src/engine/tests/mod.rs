@@ -5,6 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
+mod expressions;
 mod made;
 mod random;
 
