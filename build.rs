@@ -1,5 +1,5 @@
-//! With the feature `engine`: compiles the C++ edges (the memory dry run's, `src/engine/dry_run/memory.cpp`, and the chat
-//! templates', `src/engine/chat_template/edge.cpp`) against the sources of the very llama.cpp that llama-cpp-sys-2 built.
+//! With the feature `engine`: compiles the C++ edges (the memory dry run's, `src/engine/dry_run/memory.cpp`, the chat
+//! templates', `src/engine/chat_template/edge.cpp`, and generation's, `src/engine/generate/edge.cpp`) against the sources of the very llama.cpp that llama-cpp-sys-2 built.
 //! Does nothing else.
 
 fn main() {
@@ -13,9 +13,10 @@ mod engine {
     use std::path::{Path, PathBuf};
 
     /// Each edge, what it is called, and where its headers are.
-    const EDGES: [(&str, &str, &[&str]); 2] = [
+    const EDGES: [(&str, &str, &[&str]); 3] = [
         ("src/engine/dry_run/memory.cpp", "windowsill_dry_run", &["src", "include", "ggml/include", "ggml/src"]),
         ("src/engine/chat_template/edge.cpp", "windowsill_chat_template", &["common"]),
+        ("src/engine/generate/edge.cpp", "windowsill_generate", &["common", "include", "ggml/include"]),
     ];
 
     pub(super) fn compile() {

@@ -54,6 +54,9 @@ enum Command {
         /// Address and port; port 0 takes a free one and prints it.
         #[arg(long, value_name = "ADDR")]
         listen: Option<String>,
+        /// Serve this model itself, without any other server; the config's upstreams are left out then.
+        #[arg(long, value_name = "FILE.gguf")]
+        model: Option<PathBuf>,
     },
     /// What is installed and running: servers, models and their windows, memory, problems and how to fix them.
     Doctor {
@@ -71,6 +74,9 @@ enum Command {
         /// The model's file.
         file: PathBuf,
     },
+    /// Generates with one model, for `serve --model`.
+    #[command(name = "engine-worker", hide = true)]
+    EngineWorker(cli::engine::Worker),
     /// Prompt tokens of a request, by region.
     Count(OfFile),
     /// Conversations; or one conversation's gauge, regions, thresholds and what was done to it.
@@ -180,14 +186,18 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
     if let Command::DryRunWorker { file } = &cli.command {
         return Ok(cli::fit::dry_run_worker(file));
     }
-    let listen = match &cli.command {
-        Command::Serve { listen } => listen.clone(),
-        _ => None,
+    if let Command::EngineWorker(of) = &cli.command {
+        return Ok(cli::engine::work_on(of));
+    }
+    let (listen, model) = match &cli.command {
+        Command::Serve { listen, model } => (listen.clone(), model.clone()),
+        _ => (None, None),
     };
     let flags = Flags {
         config: cli.common.config,
         listen,
         upstream: cli.common.upstream,
+        model,
         num_ctx: cli.common.num_ctx,
         data_dir: cli.common.data_dir,
         log: cli.common.log,
@@ -202,7 +212,9 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         // Looked at above, whatever becomes of the config.
         Command::Doctor { json } => cli::doctor::run(Ok(config), json),
         Command::Fit(of) => cli::fit::run(&config, &of),
+        // Looked at above, before the config.
         Command::DryRunWorker { file } => Ok(cli::fit::dry_run_worker(&file)),
+        Command::EngineWorker(of) => Ok(cli::engine::work_on(&of)),
         Command::Plan(of) => plan(config, &of),
         Command::Count(of) => count(config, &of),
         Command::Context { id, json } => context(&config, id.as_deref(), json),
@@ -253,6 +265,7 @@ fn serve(config: Config) -> Result<ExitCode, Failure> {
                 "no inference server was found: start Ollama or llama-server, or name one with --upstream URL"
             );
         }
+        app.load_embedded().await?;
         let app = Arc::new(app);
         out(&format!("listening on http://{address}\n"))?;
         io::stdout().flush()?;

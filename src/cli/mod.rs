@@ -1,6 +1,7 @@
 //! Commands too long for `main.rs`, one file each. They print and exit; what they show is worked out elsewhere.
 
 pub(crate) mod doctor;
+pub(crate) mod engine;
 pub(crate) mod fit;
 pub(crate) mod mcp;
 pub(crate) mod recall;

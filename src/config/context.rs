@@ -141,6 +141,8 @@ fn digest_model(value: &Value) -> Result<Option<OtherModel>, String> {
 pub enum SummaryModel {
     /// The conversation's own model.
     Own,
+    /// The model that windowsill serves itself.
+    Embedded,
     /// A model of a named upstream.
     Other {
         /// Name of a configured upstream.
@@ -155,17 +157,18 @@ impl std::fmt::Display for SummaryModel {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             SummaryModel::Own => f.write_str("\"\""),
+            SummaryModel::Embedded => f.write_str("embedded"),
             SummaryModel::Other { upstream, model } => write!(f, "{upstream}/{model}"),
         }
     }
 }
 
 fn summary_model(value: &Value) -> Result<SummaryModel, String> {
-    let wanted = "must be \"\" (the conversation's own model) or \"UPSTREAM/MODEL\"";
+    let wanted = "must be \"\" (the conversation's own model), \"UPSTREAM/MODEL\" or \"embedded\"";
     let text = read::any_text(value).map_err(|_| wanted.to_owned())?;
     match text.split_once('/') {
         _ if text.is_empty() => Ok(SummaryModel::Own),
-        _ if text == "embedded" => Err(format!("{wanted}\na summarizer inside windowsill is not built in yet")),
+        _ if text == "embedded" => Ok(SummaryModel::Embedded),
         Some((upstream, model)) if !upstream.is_empty() && !model.is_empty() => {
             Ok(SummaryModel::Other { upstream: upstream.to_owned(), model: model.to_owned() })
         }
@@ -305,7 +308,8 @@ mod tests {
         assert_eq!(read(""), Ok(SummaryModel::Own));
         let other = SummaryModel::Other { upstream: "gpu".into(), model: "hf.co/a/b".into() };
         assert_eq!(read("gpu/hf.co/a/b"), Ok(other));
-        for wrong in ["gpu", "/model", "gpu/", "embedded"] {
+        assert_eq!(read("embedded"), Ok(SummaryModel::Embedded));
+        for wrong in ["gpu", "/model", "gpu/"] {
             assert!(read(wrong).is_err(), "{wrong}");
         }
     }

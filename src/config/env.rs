@@ -119,6 +119,12 @@ pub(crate) fn flags(flags: &Flags) -> Layer {
         let written = Written::word("--upstream", url, "--upstream", "flag --upstream");
         layer.repeated.push(("--upstream".to_owned(), BTreeMap::from([("url".to_owned(), written)])));
     }
+    if let Some(model) = &flags.model {
+        let word = |text: &str| Written::word("--model", text, "--model", "flag --model");
+        let table = [("name", "embedded"), ("kind", "embedded"), ("model", &model.to_string_lossy())];
+        let table = table.map(|(key, text)| (key.to_owned(), word(text)));
+        layer.repeated.push(("--model".to_owned(), BTreeMap::from(table)));
+    }
     layer
 }
 

@@ -64,6 +64,8 @@ pub struct Flags {
     pub listen: Option<String>,
     /// `--upstream URL`, each time it is given; they replace those of the file.
     pub upstream: Vec<String>,
+    /// `--model FILE.gguf`: windowsill serves it itself, instead of the file's upstreams or besides those of `upstream`.
+    pub model: Option<PathBuf>,
     /// `--num-ctx N|fit|loaded`.
     pub num_ctx: Option<String>,
     /// `--data-dir DIR`.
@@ -235,6 +237,13 @@ impl Layers {
             strongest = strongest.or(path);
         }
         strongest
+    }
+
+    /// The path that a value is: of the file's, a relative one starts at its folder; of others, at the working directory.
+    pub(crate) fn path_of(&self, written: &written::Written, environment: &Environment) -> PathBuf {
+        let in_file = self.file.repeated.iter().flat_map(|(_, table)| table.values()).any(|known| known == written);
+        let folder = self.path.as_deref().and_then(Path::parent).filter(|_| in_file);
+        environment.path(written.value.text().unwrap_or_default(), folder.unwrap_or(&environment.cwd))
     }
 }
 

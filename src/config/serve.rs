@@ -110,7 +110,8 @@ pub(crate) fn resolve(
     let retention_days = layers.take("retention_days", read::days, problems);
     let retention_bytes = layers.take("retention_bytes", read::record_bytes, problems);
     let profile_dir = layers.take_path("profile_dir", environment, problems);
-    let upstreams = upstream::resolve(&layers.flags, &layers.env, &layers.file, problems);
+    let at = |written: &Written| layers.path_of(written, environment);
+    let upstreams = upstream::resolve(&layers.flags, &layers.env, &layers.file, &at, problems);
     let mut sources = Vec::new();
     let window = window(layers, &mut sources, problems);
     let limits = limits(layers, &mut sources, problems);
@@ -310,8 +311,17 @@ fn check_models(
     let digests = std::iter::once(&context.digest_model).chain(layers.filter_map(|l| l.digest_model.as_ref()));
     let mut named: Vec<(&str, &str, String, &str)> = Vec::new();
     for model in summaries {
-        if let SummaryModel::Other { upstream, .. } = &model.value {
-            named.push(("summary_model", upstream, model.value.to_string(), &model.source));
+        match &model.value {
+            SummaryModel::Own => {}
+            SummaryModel::Other { upstream, .. } => {
+                named.push(("summary_model", upstream, model.value.to_string(), &model.source));
+            }
+            SummaryModel::Embedded if upstreams.iter().any(|known| known.model.is_some()) => {}
+            SummaryModel::Embedded => {
+                let message = "`summary_model` is \"embedded\", and windowsill serves no model itself";
+                let hint = "name a file: an [[upstream]] with kind = \"embedded\" and model = \"FILE.gguf\"";
+                problems.push(Problem::new(&model.source, message).hint(hint));
+            }
         }
     }
     for model in digests {

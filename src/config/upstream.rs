@@ -3,6 +3,7 @@
 //! It does not look for servers and talks to none.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use super::Secret;
 use super::file::Layer;
@@ -10,7 +11,7 @@ use super::problem::Problem;
 use super::written::{self as read, Value, Written};
 
 /// The keys of `[[upstream]]`.
-pub(crate) const KEYS: &[&str] = &["name", "url", "kind", "api_key"];
+pub(crate) const KEYS: &[&str] = &["name", "url", "kind", "model", "api_key"];
 
 /// What kind of server an upstream is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -23,16 +24,19 @@ pub enum UpstreamKind {
     LlamaServer,
     /// Any other server with an OpenAI-compatible API.
     OpenAi,
+    /// None: windowsill serves a model's file itself.
+    Embedded,
 }
 
 impl UpstreamKind {
-    /// As it is written in the config: `auto`, `ollama`, `llama-server`, `openai`.
+    /// As it is written in the config: `auto`, `ollama`, `llama-server`, `openai`, `embedded`.
     pub fn name(self) -> &'static str {
         match self {
             UpstreamKind::Auto => "auto",
             UpstreamKind::Ollama => "ollama",
             UpstreamKind::LlamaServer => "llama-server",
             UpstreamKind::OpenAi => "openai",
+            UpstreamKind::Embedded => "embedded",
         }
     }
 }
@@ -42,8 +46,11 @@ impl UpstreamKind {
 pub struct UpstreamConfig {
     /// Its name, unique among the upstreams.
     pub name: String,
-    /// Its address, `http://` or `https://`, without a slash at the end; a path is kept as written.
+    /// Its address, `http://` or `https://`, without a slash at the end; a path is kept as written. Empty where windowsill
+    /// serves a model itself.
     pub url: String,
+    /// The GGUF file that windowsill serves itself; `None` for servers.
+    pub model: Option<PathBuf>,
     /// What kind of server it is.
     pub kind: UpstreamKind,
     /// Sent to it as a bearer token where the client sends no authorization of its own.
@@ -57,13 +64,21 @@ type Table = (String, BTreeMap<String, Written>);
 
 /// The upstreams, from the flags if there are any, else the environment, else the file. An upstream of a flag or the
 /// environment that the file names too keeps what the file says of it.
-pub(crate) fn resolve(flags: &Layer, env: &Layer, file: &Layer, problems: &mut Vec<Problem>) -> Vec<UpstreamConfig> {
+pub(crate) fn resolve(
+    flags: &Layer,
+    env: &Layer,
+    file: &Layer,
+    path: &dyn Fn(&Written) -> PathBuf,
+    problems: &mut Vec<Problem>,
+) -> Vec<UpstreamConfig> {
     let in_file = file.repeated.clone();
     let mut tables = if !flags.repeated.is_empty() {
         flags.repeated.iter().map(|table| with_file(table, &in_file)).collect()
     } else if let Some(url) = env.values.get("upstream.url") {
         let table = ("environment".to_owned(), BTreeMap::from([("url".to_owned(), url.clone())]));
         vec![with_file(&table, &in_file)]
+    } else if let (Some(model), []) = (env.values.get("upstream.model"), in_file.as_slice()) {
+        vec![("environment".to_owned(), BTreeMap::from([("model".to_owned(), model.clone())]))]
     } else {
         in_file
     };
@@ -72,7 +87,7 @@ pub(crate) fn resolve(flags: &Layer, env: &Layer, file: &Layer, problems: &mut V
     let found: Vec<UpstreamConfig> = tables
         .iter()
         .enumerate()
-        .filter_map(|(index, table)| upstream(table, if several { index + 1 } else { 0 }, problems))
+        .filter_map(|(index, table)| upstream(table, if several { index + 1 } else { 0 }, path, problems))
         .collect();
     for (index, upstream) in found.iter().enumerate() {
         if let Some(first) = found[..index].iter().find(|other| other.name == upstream.name) {
@@ -95,9 +110,9 @@ fn with_file((place, values): &Table, in_file: &[Table]) -> Table {
     (place.clone(), filled)
 }
 
-/// Lays `WINDOWSILL_UPSTREAM_NAME`, `_KIND` and `_API_KEY` over the upstream, if there is just one.
+/// Lays `WINDOWSILL_UPSTREAM_NAME`, `_KIND`, `_MODEL` and `_API_KEY` over the upstream, if there is just one.
 fn overlay(tables: &mut [Table], env: &Layer, problems: &mut Vec<Problem>) {
-    let given: Vec<(&str, &Written)> = ["name", "kind", "api_key"]
+    let given: Vec<(&str, &Written)> = ["name", "kind", "model", "api_key"]
         .into_iter()
         .filter_map(|key| env.values.get(&format!("upstream.{key}")).map(|written| (key, written)))
         .collect();
@@ -112,24 +127,51 @@ fn overlay(tables: &mut [Table], env: &Layer, problems: &mut Vec<Problem>) {
 }
 
 /// Reads one upstream; `number` counts from 1 where there are several, for those without a name.
-fn upstream((place, values): &Table, number: usize, problems: &mut Vec<Problem>) -> Option<UpstreamConfig> {
+fn upstream(
+    (place, values): &Table,
+    number: usize,
+    path: &dyn Fn(&Written) -> PathBuf,
+    problems: &mut Vec<Problem>,
+) -> Option<UpstreamConfig> {
     let before = problems.len();
     let name = match values.get("name") {
         Some(written) => written.read(name, problems).map(|name| name.value),
         None if number <= 1 => Some("local".to_owned()),
         None => Some(format!("local-{number}")),
     };
+    let kind = match values.get("kind") {
+        Some(written) => written.read(kind, problems).map(|kind| kind.value),
+        None if values.contains_key("model") => Some(UpstreamKind::Embedded),
+        None => Some(UpstreamKind::Auto),
+    };
+    let embedded = kind == Some(UpstreamKind::Embedded);
+    let model = values.get("model").and_then(|written| {
+        written.read(read::text, problems)?;
+        if kind.is_some() && !embedded {
+            let message = "`model` is a file that windowsill serves itself, and this is a server";
+            problems.push(Problem::new(&written.place, message).hint("say kind = \"embedded\", or leave it out"));
+        }
+        Some(path(written))
+    });
     let url = match values.get("url") {
+        Some(written) if embedded => {
+            let message = "`url` is the address of a server, and this is a model that windowsill serves itself";
+            problems.push(Problem::new(&written.place, message).hint("leave `url` out, and name the file in `model`"));
+            None
+        }
         Some(written) => written.read(url, problems).map(|url| url.value),
+        None if embedded => {
+            if !values.contains_key("model") {
+                let problem = Problem::new(place, "this upstream is to serve a model, and has no `model`");
+                problems.push(problem.hint("for instance, model = \"~/models/qwen3-8b-q4_k_m.gguf\""));
+            }
+            Some(String::new())
+        }
         None => {
             let problem = Problem::new(place, "this upstream has no `url`");
             problems.push(problem.hint("for instance, url = \"http://127.0.0.1:11434\""));
             None
         }
-    };
-    let kind = match values.get("kind") {
-        Some(written) => written.read(kind, problems).map(|kind| kind.value),
-        None => Some(UpstreamKind::Auto),
     };
     let api_key = values.get("api_key").and_then(|written| written.read(read::text, problems));
     if problems.len() > before {
@@ -138,6 +180,7 @@ fn upstream((place, values): &Table, number: usize, problems: &mut Vec<Problem>)
     Some(UpstreamConfig {
         name: name?,
         url: url?,
+        model,
         kind: kind?,
         api_key: api_key.map(|key| Secret::new(key.value)),
         place: place.clone(),
@@ -154,15 +197,11 @@ fn name(value: &Value) -> Result<String, String> {
 }
 
 fn kind(value: &Value) -> Result<UpstreamKind, String> {
-    if value.text() == Some("embedded") {
-        return Err("must be a server, for serving a model inside windowsill is not built in yet\n\
-                    run llama-server or Ollama, and say kind = \"auto\""
-            .to_owned());
-    }
-    Ok(match read::choice(value, &["auto", "ollama", "llama-server", "openai"])? {
+    Ok(match read::choice(value, &["auto", "ollama", "llama-server", "openai", "embedded"])? {
         "auto" => UpstreamKind::Auto,
         "ollama" => UpstreamKind::Ollama,
         "llama-server" => UpstreamKind::LlamaServer,
+        "embedded" => UpstreamKind::Embedded,
         _ => UpstreamKind::OpenAi,
     })
 }

@@ -2,11 +2,12 @@
 //! knows llama-cpp-2. Built without the feature `engine`, every file is refused with [`VocabularyError::NotBuilt`], and
 //! whoever asks goes on without.
 //!
-//! Never loads weights, and never hands llama.cpp a file that has not been looked through here first: it ends the
-//! process on some of them.
+//! Never loads weights into this process ([`generate`] has one of its own for that), and never hands llama.cpp a file that
+//! has not been looked through here first: it ends the process on some of them.
 
 pub mod chat_template;
 pub mod dry_run;
+pub mod generate;
 #[cfg(feature = "engine")]
 mod header;
 #[cfg(feature = "engine")]

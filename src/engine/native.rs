@@ -276,7 +276,8 @@ fn names_a_byte(word: &str) -> bool {
 }
 
 /// llama.cpp, started once and silent.
-fn backend() -> Option<&'static LlamaBackend> {
+/// llama.cpp, started once, and silent.
+pub(super) fn backend() -> Option<&'static LlamaBackend> {
     static BACKEND: OnceLock<Option<LlamaBackend>> = OnceLock::new();
     BACKEND
         .get_or_init(|| {

@@ -4,6 +4,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use crate::engine::generate::COMMAND;
+
 /// A process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Process {
@@ -39,6 +41,13 @@ pub fn serving(root: &Path, file: &Path) -> Option<Process> {
     let found = all(root).into_iter().filter(|p| p.arguments.iter().skip(1).any(holds));
     // A shell that was told to start it has it among its arguments too.
     found.max_by_key(|process| process.anonymous)
+}
+
+/// The process of ours that generates with this model file.
+pub fn generating(root: &Path, file: &Path) -> Option<Process> {
+    let ours = |process: &Process| process.arguments.get(1).is_some_and(|word| word == COMMAND);
+    let found = all(root).into_iter().filter(ours);
+    found.filter(|p| p.option(&["--model"]).is_some_and(|named| Path::new(named) == file)).max_by_key(|p| p.anonymous)
 }
 
 /// The process with this program that was told to listen on this port.

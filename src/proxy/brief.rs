@@ -151,6 +151,11 @@ impl App {
                 let options = ChatOptions { num_ctx: window.set, ..ChatOptions::default() };
                 (Arc::clone(other), Some(model.as_str()), window.tokens.unwrap_or(ask.window), options)
             }
+            SummaryModel::Embedded => {
+                let (other, model) = self.upstreams.iter().find_map(|u| Some((u, u.embedded_model()?)))?;
+                let window = self.window_of(other, model).await;
+                (Arc::clone(other), Some(model), window.tokens.unwrap_or(ask.window), ChatOptions::default())
+            }
         };
         let who = format!("{}/{}", upstream.name(), model.unwrap_or(&ask.request.model));
         if !self.summarizers.lock().entry(who.clone()).or_default().may_try() {

@@ -1,10 +1,15 @@
 //! Puts an [`App`] together from the settings: the record, the upstreams, looked for where none is named.
 
+use std::path::Path;
 use std::sync::Arc;
 
-use crate::config::{Config, UpstreamKind};
+use crate::config::{Config, UpstreamConfig, UpstreamKind};
+use crate::engine;
+use crate::measure::hardware;
 use crate::store::Store;
-use crate::upstream::{self, KindHint, Upstream};
+use crate::upstream::{self, Embedded, KindHint, Upstream};
+
+use tracing::info;
 
 use super::{App, Error};
 
@@ -35,10 +40,42 @@ impl App {
         Ok(Self::with_store(config, store).await?.0)
     }
 
+    /// Loads the models that this program serves itself.
+    ///
+    /// # Errors
+    /// When one cannot be loaded.
+    pub async fn load_embedded(&self) -> Result<(), Error> {
+        for upstream in &self.upstreams {
+            let Some(model) = upstream.embedded_model() else { continue };
+            info!(model, "loading it");
+            let window = self.window_of(upstream, model).await;
+            if upstream.loaded(model).await.is_ok_and(|loaded| !loaded.provisional) {
+                info!(model, window = window.tokens, source = window.source, "serving it");
+            } else {
+                let why = format!("{} cannot be served: {}", upstream.url(), window.source);
+                return Err(Error::client(422, "cannot_serve", why, "see what fits: windowsill fit FILE.gguf"));
+            }
+        }
+        Ok(())
+    }
+
     async fn with_store(config: Config, store: Store) -> Result<(App, Found), Error> {
         let (upstreams, found) = find(&config).await?;
         Ok((App::new(config, store, upstreams), found))
     }
+}
+
+/// A model that this program serves itself. Nothing is loaded yet; that it could be is looked at.
+fn embedded(config: &Config, named: &UpstreamConfig) -> Result<Embedded, Error> {
+    let bad = |why: String| Error::client(422, "cannot_serve", why, "name a GGUF file that llama.cpp reads");
+    let file = named.model.as_deref().unwrap_or(Path::new(""));
+    if !engine::BUILT {
+        return Err(bad(format!("{}: this build has no llama.cpp in it (feature `engine`)", file.display())));
+    }
+    let program = config.machine.program.as_deref();
+    let program = program.ok_or_else(|| bad("where this program's own file is, is not known".into()))?;
+    engine::Vocabulary::load(file).map_err(|e| bad(e.to_string()))?;
+    Ok(Embedded::new(file, program, hardware::threads()))
 }
 
 /// The upstreams of a config, and what was found behind each.
@@ -52,6 +89,12 @@ pub(super) async fn find(config: &Config) -> Result<(Vec<Arc<Upstream>>, Found),
             UpstreamKind::Ollama => KindHint::Ollama,
             UpstreamKind::LlamaServer => KindHint::LlamaServer,
             UpstreamKind::OpenAi => KindHint::OpenAi,
+            UpstreamKind::Embedded => {
+                let upstream = Upstream::embedded(client.clone(), &named.name, embedded(config, named)?)?;
+                found.push(format!("{} at {}: embedded", upstream.name(), upstream.url()));
+                upstreams.push(Arc::new(upstream));
+                continue;
+            }
         };
         let key = named.api_key.as_ref().map(|k| k.expose().to_owned());
         let upstream = Upstream::new(client.clone(), named.name.clone(), &named.url, hint)?.with_api_key(key)?;

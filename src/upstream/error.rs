@@ -79,6 +79,14 @@ pub enum Error {
         /// At most 1 MiB of the body: see [`super::overflow::overflow`].
         body: Bytes,
     },
+    /// The model that this program serves itself could not be loaded.
+    #[error("{server}: the model cannot be loaded: {what}")]
+    Unloadable {
+        /// The model meant.
+        server: Server,
+        /// Why, in llama.cpp's words or ours.
+        what: String,
+    },
     /// An answer without the expected shape, or larger than the limit.
     #[error("{server}: {what}")]
     Protocol {

@@ -12,6 +12,7 @@ use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, StatusCode};
 use serde_json::Value;
 
+use super::embedded::Embedded;
 use super::error::{Error, Server};
 
 /// The longest error body that is read (bytes).
@@ -90,6 +91,8 @@ impl Answer {
 #[derive(Clone)]
 pub(super) struct Link {
     client: reqwest::Client,
+    /// Who answers instead of a server.
+    pub(super) embedded: Option<Embedded>,
     pub(super) server: Server,
     /// With credentials if the user wrote some; without a trailing `/`, `/v1` or `/api`.
     base: reqwest::Url,
@@ -114,7 +117,14 @@ impl Link {
         // Neither can fail: the URL has a host.
         let _ = (shown.set_username(""), shown.set_password(None));
         let shown = shown.as_str().trim_end_matches('/');
-        Ok(Link { client, server: Server { name: name.into(), url: shown.into() }, base, key: None })
+        Ok(Link { client, embedded: None, server: Server { name: name.into(), url: shown.into() }, base, key: None })
+    }
+
+    /// To a model that this program serves itself: nothing goes over the network.
+    pub(super) fn within(client: reqwest::Client, name: &str, embedded: Embedded) -> Result<Link, Error> {
+        let shown = format!("embedded:{}", embedded.file().display());
+        let link = Link::new(client, name, "http://embedded")?;
+        Ok(Link { embedded: Some(embedded), server: Server { name: name.into(), url: shown.into() }, ..link })
     }
 
     pub(super) fn set_key(&mut self, key: Option<&str>) -> Result<(), Error> {
@@ -167,6 +177,9 @@ impl Link {
     /// Sends, and sends once more if a pooled connection turned out to be dead and the body can be sent again.
     pub(super) async fn send(&self, request: reqwest::RequestBuilder) -> Result<reqwest::Response, Error> {
         let request = request.build().map_err(|e| self.broken(e))?;
+        if let Some(embedded) = &self.embedded {
+            return Ok(embedded.answer(request).await);
+        }
         let again = request.try_clone();
         let started = Instant::now();
         let error = match self.client.execute(request).await {
@@ -304,6 +317,11 @@ impl Link {
 
     pub(super) fn broken(&self, error: reqwest::Error) -> Error {
         failed(self.server.clone(), error)
+    }
+
+    /// The model could not be loaded, and why.
+    pub(super) fn unloadable(&self, what: String) -> Error {
+        Error::Unloadable { server: self.server.clone(), what }
     }
 
     pub(super) fn protocol(&self, what: impl Into<String>) -> Error {

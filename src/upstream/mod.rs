@@ -6,6 +6,7 @@
 //! OpenAI layer can neither set the window nor be told not to drop messages, so there the request is translated to its
 //! native API.
 
+mod embedded;
 mod error;
 mod link;
 mod llama_server;
@@ -26,6 +27,7 @@ use http::{HeaderMap, Method, StatusCode};
 use parking_lot::Mutex;
 use serde_json::Value;
 
+pub use embedded::{Embedded, Threads};
 pub use error::{Error, Server};
 pub use link::{Reply, client};
 pub use ollama::{Described, DescribedTensor, SMALLEST_DEFAULT_WINDOW};
@@ -53,6 +55,8 @@ pub enum Kind {
         /// Started without a model: it starts one child a model, on demand.
         router: bool,
     },
+    /// This program itself, with a model's file.
+    Embedded,
     /// Any other server with OpenAI's API.
     OpenAi(Flavor),
 }
@@ -75,12 +79,18 @@ pub enum Flavor {
 }
 
 impl Kind {
+    /// Whether it loads a model with the window that a client asks for.
+    pub fn takes_num_ctx(self) -> bool {
+        matches!(self, Kind::Ollama | Kind::Embedded)
+    }
+
     /// The kind as one word, for logs and reports.
     pub fn as_str(self) -> &'static str {
         match self {
             Kind::Ollama => "ollama",
             Kind::LlamaServer { router: false } => "llama-server",
             Kind::LlamaServer { router: true } => "llama-server-router",
+            Kind::Embedded => "embedded",
             Kind::OpenAi(Flavor::Vllm) => "vllm",
             Kind::OpenAi(Flavor::LmStudio) => "lm-studio",
             Kind::OpenAi(Flavor::SgLang) => "sglang",
@@ -217,10 +227,27 @@ impl Upstream {
         })
     }
 
+    /// A model's file that this program serves itself. Nothing is loaded until [`Upstream::load`].
+    pub fn embedded(client: reqwest::Client, name: &str, embedded: Embedded) -> Result<Upstream, Error> {
+        Ok(Upstream {
+            link: Link::within(client, name, embedded)?,
+            hint: KindHint::Auto,
+            known: Mutex::new(Some(Kind::Embedded)),
+            probing: tokio::sync::Mutex::new(()),
+            stale: AtomicBool::new(false),
+            cannot_count: AtomicBool::new(true),
+        })
+    }
+
     /// The key for requests that come without an `Authorization` of their own, and for our own questions.
     pub fn with_api_key(mut self, key: Option<String>) -> Result<Upstream, Error> {
         self.link.set_key(key.as_deref())?;
         Ok(self)
+    }
+
+    /// The name of the model that this program serves itself; `None` for servers.
+    pub fn embedded_model(&self) -> Option<&str> {
+        self.link.embedded.as_ref().map(Embedded::id)
     }
 
     /// The configured name.
@@ -241,6 +268,9 @@ impl Upstream {
     /// Asks the server what it is, and remembers it. Each question is limited to [`PROBE_LIMIT`]; all but the first are
     /// asked together, so the whole takes at most twice that.
     pub async fn probe(&self) -> Result<Kind, Error> {
+        if self.link.embedded.is_some() {
+            return Ok(Kind::Embedded);
+        }
         let _one_at_a_time = self.probing.lock().await;
         let kind = probe::recognize(&self.link, self.hint).await?;
         self.remember(kind);
@@ -284,6 +314,7 @@ impl Upstream {
         let result = match self.known().await? {
             Kind::Ollama => ollama::models(&self.link).await,
             Kind::LlamaServer { router } => llama_server::models(&self.link, router).await,
+            Kind::Embedded => llama_server::models(&self.link, false).await,
             Kind::OpenAi(flavor) => openai::models(&self.link, flavor).await,
         };
         self.noting(result)
@@ -295,6 +326,7 @@ impl Upstream {
         let result = match self.known().await? {
             Kind::Ollama => ollama::loaded(&self.link, model).await,
             Kind::LlamaServer { router } => llama_server::loaded(&self.link, router, model).await,
+            Kind::Embedded => llama_server::loaded(&self.link, false, model).await,
             Kind::OpenAi(flavor) => openai::loaded(&self.link, flavor, model).await,
         };
         self.noting(result)
@@ -312,11 +344,15 @@ impl Upstream {
         }
     }
 
-    /// Has the model loaded, with this window if one is given, so that [`Upstream::loaded`] is exact. Only Ollama is
-    /// asked; to the others this is nothing.
+    /// Has the model loaded, with this window if one is given, so that [`Upstream::loaded`] is exact. Only Ollama and the
+    /// embedded engine are asked; to the others this is nothing.
     pub async fn load(&self, model: &str, num_ctx: Option<u32>) -> Result<(), Error> {
         let result = match self.known().await? {
             Kind::Ollama => ollama::load(&self.link, model, num_ctx).await,
+            Kind::Embedded => match &self.link.embedded {
+                Some(embedded) => embedded.load(num_ctx).await.map_err(|what| self.link.unloadable(what)),
+                None => Ok(()),
+            },
             _ => Ok(()),
         };
         self.noting(result)
@@ -327,20 +363,25 @@ impl Upstream {
     pub async fn identity(&self, model: &str) -> Option<String> {
         match self.known().await.ok()? {
             Kind::Ollama => self.noting(ollama::identity(&self.link, model).await).ok(),
+            Kind::Embedded => self.loaded(model).await.ok().map(|loaded| loaded.identity),
             _ => None,
         }
     }
 
-    /// The one spelling of a model's name: Ollama takes several for the same model.
+    /// The one spelling of a model's name: Ollama takes several for the same model, and the embedded engine takes any.
     pub fn canonical(&self, model: &str) -> String {
-        if self.kind() == Some(Kind::Ollama) { ollama::canonical(model) } else { model.to_owned() }
+        match (self.kind(), self.embedded_model()) {
+            (_, Some(only)) => only.to_owned(),
+            (Some(Kind::Ollama), _) => ollama::canonical(model),
+            _ => model.to_owned(),
+        }
     }
 
     /// The server's version, in its own words; `None` where it does not say.
     pub async fn version(&self) -> Option<String> {
         let (path, key) = match self.known().await.ok()? {
             Kind::Ollama => ("/api/version", "version"),
-            Kind::LlamaServer { .. } => ("/props", "build_info"),
+            Kind::LlamaServer { .. } | Kind::Embedded => ("/props", "build_info"),
             Kind::OpenAi(Flavor::Vllm) => ("/version", "version"),
             Kind::OpenAi(_) => return None,
         };
@@ -358,6 +399,9 @@ impl Upstream {
 
     /// Whether it runs on this machine, as far as its address tells.
     pub fn is_local(&self) -> bool {
+        if self.link.embedded.is_some() {
+            return true;
+        }
         let (host, _) = self.authority();
         let address = host.trim_start_matches('[').trim_end_matches(']').parse::<std::net::IpAddr>();
         host == "localhost" || address.is_ok_and(|ip| ip.to_canonical().is_loopback() || ip.is_unspecified())
@@ -367,6 +411,7 @@ impl Upstream {
     pub async fn slots(&self, model: &str) -> Vec<Slot> {
         match self.known().await {
             Ok(Kind::LlamaServer { router }) => llama_server::slots(&self.link, router, model).await,
+            Ok(Kind::Embedded) => llama_server::slots(&self.link, false, model).await,
             _ => Vec::new(),
         }
     }
@@ -385,7 +430,7 @@ impl Upstream {
         let result = match self.known().await? {
             Kind::LlamaServer { router } => llama_server::count(&self.link, router, body).await,
             Kind::OpenAi(flavor) => openai::count(&self.link, flavor, body).await,
-            Kind::Ollama => Err(self.link.protocol("Ollama cannot count the tokens of a request")),
+            Kind::Ollama | Kind::Embedded => Err(self.link.protocol("it cannot count the tokens of a request")),
         };
         if let Err(Error::Status { status, .. }) = &result
             && matches!(*status, StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED | StatusCode::NOT_IMPLEMENTED)

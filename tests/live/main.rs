@@ -12,6 +12,7 @@
 
 mod count;
 mod digest;
+mod embedded;
 #[path = "../suite/support/mod.rs"]
 #[allow(dead_code, unused_imports, reason = "few of the other tests' helpers are needed here")]
 mod fakes;

@@ -108,7 +108,7 @@ fn every_bad_config_is_answered_in_full() {
         );
         expect_file(input, &text);
     }
-    assert_eq!(inputs.len(), 41);
+    assert_eq!(inputs.len(), 42);
     assert_eq!(files(&folder, "txt").len(), inputs.len(), "an expected message without its input");
 }
 
@@ -152,7 +152,8 @@ fn every_commented_setting_is_accepted() {
     };
     let text: Vec<String> = config::DEFAULT_FILE.lines().map(bare).collect();
     let config = Case::new(&text.join("\n")).file("mine/x.toml", "[match]\nnames = ['x']\n").load();
-    assert_eq!(config.upstreams.len(), 1);
+    assert_eq!(config.upstreams.len(), 2);
+    assert!(config.upstreams[1].model.is_some());
     assert!(config.api_key.is_some() && config.upstreams[0].api_key.is_some());
     assert_eq!(config.data_dir, Case::new("").load().data_dir);
     assert!(config.profiles.iter().any(|profile| profile.name == "x"));

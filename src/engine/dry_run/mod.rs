@@ -85,5 +85,17 @@ pub struct Covers {
     pub devices: Vec<String>,
 }
 
+/// The GPUs that this build has backends for, by name: those that the embedded engine can use.
+#[cfg(feature = "engine")]
+pub fn gpus() -> Vec<String> {
+    native::devices().into_iter().filter(|name| !name.is_empty()).collect()
+}
+
+/// None, in a build without llama.cpp.
+#[cfg(not(feature = "engine"))]
+pub fn gpus() -> Vec<String> {
+    Vec::new()
+}
+
 #[cfg(all(test, feature = "engine"))]
 mod tests;

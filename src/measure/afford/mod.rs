@@ -21,6 +21,7 @@ use super::process;
 use super::shown::Shown;
 use crate::config::{Config, MachineConfig};
 use crate::conversation::Tokens;
+use crate::engine;
 use crate::gguf::Gguf;
 use crate::upstream::{Held, Kind, Loaded, Upstream};
 use fits::{Case, Fits};
@@ -312,11 +313,17 @@ impl Inner {
         let model = self.model(&file)?;
         // A server in a container was started with the path that it says.
         let path = told.and(served.loaded.model_path.as_deref()).map_or(file.path.as_path(), Path::new);
-        let process = process::serving(&self.config.root, path);
+        let embedded = served.kind == Some(Kind::Embedded);
+        let process = match embedded {
+            true => process::generating(&self.config.root, path),
+            false => process::serving(&self.config.root, path),
+        };
         let hardware = self.hardware(process.as_ref().map(|process| process.id));
         let mut setup = if ollama {
             let runs = Runs::of(process.as_ref(), served.version.as_deref());
             Setup::ollama(&environment, &from, &model, runs, has_gpu(&hardware))
+        } else if embedded {
+            Setup::embedded(has_gpu(&hardware), !engine::dry_run::gpus().is_empty())
         } else {
             Setup::llama_server(process.as_ref(), &served.loaded, has_gpu(&hardware))
         };

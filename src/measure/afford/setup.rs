@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::engine::generate::SNAPSHOTS;
 use crate::gguf::Kind;
 use crate::measure::memory::{GpuLayers, Model, Settings};
 use crate::measure::process::Process;
@@ -67,6 +68,17 @@ impl Setup {
     pub fn plain() -> Setup {
         let settings = Settings::llama_server_parallel(0, 1);
         Setup { settings, whole_each: false, cache_ram: 0, checkpoints: 0, gpu_overhead: 0, notes: Vec::new() }
+    }
+
+    /// That of a model that this program serves itself: one slot, no prompts kept but the last.
+    pub fn embedded(has_gpu: bool, can_gpu: bool) -> Setup {
+        let mut setup = Setup { checkpoints: SNAPSHOTS as u64, ..Setup::plain() };
+        if !(has_gpu && can_gpu) {
+            setup.settings.gpu_layers = GpuLayers::None;
+        }
+        let unused = "this build of windowsill computes on the CPU alone: the GPU is left out";
+        setup.notes.extend((has_gpu && !can_gpu).then(|| unused.to_owned()));
+        setup
     }
 
     /// The settings for a window: that of one request, except where slots divide it.

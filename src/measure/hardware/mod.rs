@@ -16,6 +16,16 @@ use std::path::{Path, PathBuf};
 pub use nvidia::{Nvml, NvmlDevice, NvmlMemory};
 pub use ram::Limit;
 
+use crate::upstream::Threads;
+
+/// Threads that models are to be run with here: as many as there are cores for one token after the other, which wait for
+/// memory; as many as may run at once for prompts. Limits on this process count, where the system tells of them.
+pub fn threads() -> Threads {
+    let batch = std::thread::available_parallelism().map_or(1, |n| u32::try_from(n.get()).unwrap_or(u32::MAX));
+    let cores = sysinfo::System::physical_core_count().and_then(|n| u32::try_from(n).ok()).filter(|n| *n > 0);
+    Threads { one: cores.unwrap_or(batch).min(batch), batch }
+}
+
 /// An amount of memory, in bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Memory {

@@ -98,6 +98,9 @@ impl Windows {
             // What it is decides what names mean; whether it answers shows again below.
             let _ = upstream.probe().await;
         }
+        // Nobody but us loads it: what it is to have is for us to say.
+        let ours = upstream.kind() == Some(Kind::Embedded) && *num_ctx == NumCtx::Loaded;
+        let num_ctx = if ours { &NumCtx::Fit } else { num_ctx };
         let key = key(upstream, model);
         let turn = self.turn(&key);
         let _turn = turn.lock().await;
@@ -147,9 +150,10 @@ impl Windows {
     }
 
     /// Whether what was seen a moment ago still holds. Ollama loads models anew whenever any program asks for it, so
-    /// there it is asked each time; another server would have to be started anew.
+    /// there it is asked each time, as is the embedded engine, whose process may have ended; another server would have to be
+    /// started anew.
     async fn still(&self, upstream: &Upstream, model: &str, identity: &str) -> bool {
-        if upstream.kind() != Some(Kind::Ollama) || model.is_empty() {
+        if !can_set(upstream, model) {
             return true;
         }
         upstream.identity(model).await.is_none_or(|now| now == identity)
@@ -166,7 +170,7 @@ impl Windows {
     ) -> Result<(Loaded, Goal), Error> {
         let loaded = upstream.loaded(model).await?;
         (goal.found, goal.spill) = (None, None);
-        if upstream.kind() != Some(Kind::Ollama) || model.is_empty() {
+        if !can_set(upstream, model) {
             goal.cannot(num_ctx, upstream);
             return Ok((loaded, goal));
         }
@@ -177,7 +181,7 @@ impl Windows {
         }
         match upstream.load(model, set).await {
             Ok(()) => {}
-            Err(Error::Status { .. }) if *num_ctx == NumCtx::Fit && set.is_some() => {
+            Err(Error::Status { .. } | Error::Unloadable { .. }) if *num_ctx == NumCtx::Fit && set.is_some() => {
                 // It does not fit after all: what the server would load by itself is better than nothing.
                 goal.give_up("the server could not load it with the window that was to fit");
                 upstream.load(model, None).await?;
@@ -227,6 +231,14 @@ impl Windows {
     }
 }
 
+/// Whether it is for us to say what window this model is loaded with.
+fn can_set(upstream: &Upstream, model: &str) -> bool {
+    match upstream.kind() {
+        Some(Kind::Ollama) => !model.is_empty(),
+        kind => kind.is_some_and(Kind::takes_num_ctx),
+    }
+}
+
 fn key(upstream: &Upstream, model: &str) -> Key {
     (upstream.name().to_owned(), upstream.canonical(model))
 }
@@ -237,7 +249,7 @@ fn unknown(num_ctx: &NumCtx, upstream: &Upstream, why: &Error) -> Window {
         NumCtx::Fixed(n) => (Some(*n), "configured".to_owned()),
         _ => (None, format!("unknown: {why}")),
     };
-    let set = tokens.filter(|_| upstream.kind() == Some(Kind::Ollama));
+    let set = tokens.filter(|_| upstream.kind().is_some_and(Kind::takes_num_ctx));
     Window {
         tokens,
         source,

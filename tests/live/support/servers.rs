@@ -160,7 +160,15 @@ impl Windowsill {
 
     /// As [`Windowsill::before`], with more flags.
     pub(crate) fn with(upstream: &str, settings: &[(&str, &str)], flags: &[&str]) -> Windowsill {
-        let mut arguments = vec!["--upstream".to_owned(), upstream.to_owned()];
+        Self::serve(vec!["--upstream".to_owned(), upstream.to_owned()], settings, flags)
+    }
+
+    /// Without any server: it serves the model itself.
+    pub(crate) fn itself(settings: &[(&str, &str)], flags: &[&str]) -> Windowsill {
+        Self::serve(vec!["--model".to_owned(), place("WINDOWSILL_MODEL")], settings, flags)
+    }
+
+    fn serve(mut arguments: Vec<String>, settings: &[(&str, &str)], flags: &[&str]) -> Windowsill {
         arguments.extend(flags.iter().map(|f| (*f).to_owned()));
         let settings = settings.iter().map(|(k, v)| (format!("WINDOWSILL_{k}"), (*v).to_owned())).collect();
         let mut windowsill = Windowsill { server: None, arguments, settings, home: tempfile::tempdir().unwrap() };
@@ -181,6 +189,13 @@ impl Windowsill {
         let mut command = self.command();
         command.args(["serve", "--listen", "127.0.0.1:0"]).args(&self.arguments);
         self.server = Some(Server::start("windowsill", command, self.home.path().join("windowsill.log")));
+    }
+
+    /// The processes it started, by number.
+    pub(crate) fn children(&self) -> Vec<u32> {
+        let parent = self.server.as_ref().expect("it runs").child.id().to_string();
+        let found = Command::new("pgrep").args(["-P", &parent]).output().unwrap().stdout;
+        String::from_utf8_lossy(&found).lines().filter_map(|line| line.trim().parse().ok()).collect()
     }
 
     /// The folder of the record.

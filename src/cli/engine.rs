@@ -1,0 +1,49 @@
+//! The process that `serve --model` generates with.
+
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use windowsill::proxy::{EngineSetup, generate};
+
+/// In llama-server's words, since what it holds of the machine is reckoned by its command line.
+#[derive(Args)]
+pub(crate) struct Worker {
+    #[arg(long)]
+    model: PathBuf,
+    #[arg(long)]
+    ctx_size: u32,
+    #[arg(long)]
+    batch_size: u32,
+    #[arg(long)]
+    ubatch_size: u32,
+    #[arg(long)]
+    threads: u32,
+    #[arg(long)]
+    threads_batch: u32,
+    /// Always 1.
+    #[arg(long)]
+    parallel: u32,
+    /// Always 0.
+    #[arg(long)]
+    cache_ram: u32,
+    /// Always the same number.
+    #[arg(long)]
+    ctx_checkpoints: u32,
+}
+
+/// Answers on standard output what is asked on standard input, until that ends.
+pub(crate) fn work_on(of: &Worker) -> ExitCode {
+    let setup = EngineSetup {
+        n_ctx: of.ctx_size,
+        n_batch: of.batch_size,
+        n_ubatch: of.ubatch_size,
+        threads: of.threads,
+        threads_batch: of.threads_batch,
+    };
+    match generate(&of.model, &setup, io::BufReader::new(io::stdin()), io::stdout().lock()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    }
+}

@@ -1,0 +1,485 @@
+// llama.cpp at work, for Rust: a model with one context, and requests that are answered in it one after the other. What
+// stands here is what needs llama.cpp's own types: its chat templates and parsers, its samplers, its state. Which tokens are
+// evaluated, kept and sent is decided on the other side. What llama.cpp throws ends here, as a text.
+
+#include <algorithm>
+#include <atomic>
+#include <cctype>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "chat.h"
+#include "common.h"
+#include "json-schema-to-grammar.h"
+#include "json.h"
+#include "llama.h"
+#include "log.h"
+#include "sampling.h"
+
+// A text that the other side reads and gives back to sill_text_free; as in ../chat_template/edge.cpp.
+struct sill_text {
+    char * bytes;
+    size_t length;
+};
+
+// What a context is set up with; the same fields, in the same order, as `RawSetup` in native.rs.
+struct sill_setup {
+    uint32_t n_ctx;
+    uint32_t n_batch;
+    uint32_t n_ubatch;
+    int32_t  threads;
+    int32_t  threads_batch;
+};
+
+// What there is to know of an opened model; as `RawFacts` in native.rs.
+struct sill_facts {
+    uint32_t n_ctx;
+    uint32_t trained;
+    uint32_t n_batch;
+    uint32_t n_vocab;
+    uint64_t bytes;
+    uint64_t parameters;
+    // Its state cannot be cut back to any token: sliding windows, recurrent layers.
+    uint8_t  no_rewind;
+};
+
+struct sill_engine {
+    llama_model *             model = nullptr;
+    llama_context *           ctx   = nullptr;
+    const llama_vocab *       vocab = nullptr;
+    common_chat_templates_ptr chat;
+    std::string               no_chat;
+    llama_batch               batch{};
+    // Evaluation is to be given up: the only thing that other threads touch.
+    std::atomic<bool>         stop{ false };
+
+    ~sill_engine() {
+        if (batch.token) {
+            llama_batch_free(batch);
+        }
+        if (ctx) {
+            llama_free(ctx);
+        }
+        if (model) {
+            llama_model_free(model);
+        }
+    }
+};
+
+struct sill_job {
+    llama_tokens              prompt;
+    // Tokens at the prompt's end that only ask for the reply.
+    size_t                    asking = 0;
+    common_sampler_ptr        sampler;
+    common_params_sampling    sampling;
+    bool                      chat = false;
+    common_chat_parser_params syntax;
+    common_chat_msg           said;
+    std::vector<std::string>  ids;
+    std::vector<std::string>  stops;
+};
+
+namespace {
+
+bool put(sill_text * out, const std::string & text, bool result) {
+    out->bytes  = static_cast<char *>(std::malloc(text.size() + 1));
+    out->length = out->bytes ? text.size() : 0;
+    if (out->bytes) {
+        std::memcpy(out->bytes, text.data(), text.size());
+    }
+    return out->bytes && result;
+}
+
+// What llama.cpp complained of last: the process that this runs in has one model.
+std::string complaint;
+
+void listen(ggml_log_level level, const char * text, void *) {
+    if (level == GGML_LOG_LEVEL_ERROR) {
+        complaint = text;
+        while (!complaint.empty() && std::isspace(static_cast<unsigned char>(complaint.back()))) {
+            complaint.pop_back();
+        }
+    }
+}
+
+std::string because() { return complaint.empty() ? std::string() : ": " + complaint; }
+
+bool stopped(void * data) { return static_cast<sill_engine *>(data)->stop.load(std::memory_order_relaxed); }
+
+void numbers(const common_json & asked, common_params_sampling & s) {
+    s.seed               = asked.value("seed", s.seed);
+    s.temp               = asked.value("temperature", s.temp);
+    s.top_k              = asked.value("top_k", s.top_k);
+    s.top_p              = asked.value("top_p", s.top_p);
+    s.min_p              = asked.value("min_p", s.min_p);
+    s.typ_p              = asked.value("typical_p", s.typ_p);
+    s.top_n_sigma        = asked.value("top_n_sigma", s.top_n_sigma);
+    s.xtc_probability    = asked.value("xtc_probability", s.xtc_probability);
+    s.xtc_threshold      = asked.value("xtc_threshold", s.xtc_threshold);
+    s.dynatemp_range     = asked.value("dynatemp_range", s.dynatemp_range);
+    s.dynatemp_exponent  = asked.value("dynatemp_exponent", s.dynatemp_exponent);
+    s.penalty_last_n     = asked.value("repeat_last_n", s.penalty_last_n);
+    s.penalty_repeat     = asked.value("repeat_penalty", s.penalty_repeat);
+    s.penalty_freq       = asked.value("frequency_penalty", s.penalty_freq);
+    s.penalty_present    = asked.value("presence_penalty", s.penalty_present);
+    s.dry_multiplier     = asked.value("dry_multiplier", s.dry_multiplier);
+    s.dry_base           = asked.value("dry_base", s.dry_base);
+    s.dry_allowed_length = asked.value("dry_allowed_length", s.dry_allowed_length);
+    s.dry_penalty_last_n = asked.value("dry_penalty_last_n", s.dry_penalty_last_n);
+    s.mirostat           = asked.value("mirostat", s.mirostat);
+    s.mirostat_tau       = asked.value("mirostat_tau", s.mirostat_tau);
+    s.mirostat_eta       = asked.value("mirostat_eta", s.mirostat_eta);
+    s.n_prev             = std::max(s.n_prev, s.penalty_last_n);
+}
+
+void biases(const sill_engine & engine, const common_json & asked, common_params_sampling & s) {
+    const llama_token n_vocab = llama_vocab_n_tokens(engine.vocab);
+    const auto        wanted  = asked.value("logit_bias", common_json::object());
+    for (const auto & [token, bias] : wanted.items()) {
+        const long id = std::strtol(token.c_str(), nullptr, 10);
+        if (id < 0 || id >= n_vocab) {
+            throw std::invalid_argument("logit_bias: there is no token " + token);
+        }
+        s.logit_bias.push_back({ static_cast<llama_token>(id), bias.get<float>() });
+    }
+    if (asked.value("ignore_eos", false)) {
+        for (llama_token id = 0; id < n_vocab; id++) {
+            if (llama_vocab_is_eog(engine.vocab, id)) {
+                s.logit_bias.push_back({ id, -INFINITY });
+            }
+        }
+    }
+}
+
+// Has the model's own template write the prompt, and sets up what its replies are to keep to and are read by: as llama-server
+// does (tools/server/server-common.cpp and server-task.cpp of llama.cpp).
+void set_chat(const sill_engine & engine, const common_json & asked, sill_job & job) {
+    if (!engine.chat) {
+        throw std::invalid_argument("the model's chat template cannot be used: " + engine.no_chat);
+    }
+    common_chat_templates_inputs inputs;
+    inputs.messages   = common_chat_msgs_parse_oaicompat(asked.at("messages"));
+    inputs.tools      = common_chat_tools_parse_oaicompat(asked.value("tools", common_json()));
+    inputs.tool_choice = common_chat_tool_choice_parse_oaicompat(asked.value("tool_choice", "auto"));
+    inputs.json_schema = asked.contains("json_schema") ? asked.at("json_schema").dump() : std::string();
+    inputs.grammar    = asked.value("grammar", "");
+    const auto caps   = common_chat_templates_get_caps(engine.chat.get());
+    const auto able   = caps.find("supports_parallel_tool_calls");
+    inputs.parallel_tool_calls = asked.value("parallel_tool_calls", able != caps.end() && able->second);
+    inputs.reasoning_format    = common_reasoning_format_from_name(asked.value("reasoning_format", "deepseek"));
+    inputs.enable_thinking     = common_chat_templates_support_enable_thinking(engine.chat.get());
+    inputs.add_generation_prompt = asked.value("add_generation_prompt", true);
+    const auto kwargs = asked.value("chat_template_kwargs", common_json::object());
+    for (const auto & [key, value] : kwargs.items()) {
+        inputs.chat_template_kwargs[key] = value.dump();
+        if (key == "enable_thinking" && value.is_boolean()) {
+            inputs.enable_thinking = value.get<bool>();
+        }
+    }
+    if (asked.contains("continue_final_message")) {
+        inputs.continue_final_message = common_chat_continuation_parse(asked.at("continue_final_message"));
+    }
+    const bool tools = !inputs.tools.empty() && inputs.tool_choice != COMMON_CHAT_TOOL_CHOICE_NONE;
+    auto       chat  = common_chat_templates_apply(engine.chat.get(), inputs);
+
+    job.prompt = common_tokenize(engine.vocab, chat.prompt, true, true);
+    job.asking = common_tokenize(engine.vocab, chat.generation_prompt, false, true).size();
+    job.stops  = chat.additional_stops;
+
+    auto & s = job.sampling;
+    if (!chat.grammar.empty()) {
+        const auto type = tools                          ? COMMON_GRAMMAR_TYPE_TOOL_CALLS
+                          : !inputs.json_schema.empty() ? COMMON_GRAMMAR_TYPE_OUTPUT_FORMAT
+                                                         : COMMON_GRAMMAR_TYPE_USER;
+        s.grammar = { type, chat.grammar };
+    } else if (!inputs.grammar.empty()) {
+        s.grammar = { COMMON_GRAMMAR_TYPE_USER, inputs.grammar };
+    }
+    s.grammar_lazy      = chat.grammar_lazy;
+    s.generation_prompt = chat.generation_prompt;
+    for (const auto & text : chat.preserved_tokens) {
+        const auto ids = common_tokenize(engine.vocab, text, false, true);
+        if (ids.size() == 1) {
+            s.preserved_tokens.insert(ids[0]);
+        }
+    }
+    for (auto trigger : chat.grammar_triggers) {
+        if (trigger.type == COMMON_GRAMMAR_TRIGGER_TYPE_WORD) {
+            const auto ids = common_tokenize(engine.vocab, trigger.value, false, true);
+            if (ids.size() == 1 && s.preserved_tokens.count(ids[0])) {
+                trigger.type  = COMMON_GRAMMAR_TRIGGER_TYPE_TOKEN;
+                trigger.token = ids[0];
+            }
+        }
+        s.grammar_triggers.push_back(std::move(trigger));
+    }
+    if (!chat.thinking_start_tag.empty() && !chat.thinking_end_tags.empty()) {
+        s.reasoning_budget_tokens = asked.value("thinking_budget_tokens", -1);
+        s.reasoning_budget_start  = common_tokenize(engine.vocab, chat.thinking_start_tag, false, true);
+        for (const auto & tag : chat.thinking_end_tags) {
+            s.reasoning_budget_end.push_back(common_tokenize(engine.vocab, tag, false, true));
+        }
+        s.reasoning_budget_forced = s.reasoning_budget_end.front();
+    }
+
+    job.chat                    = true;
+    job.syntax                  = common_chat_parser_params(chat);
+    job.syntax.reasoning_format = inputs.reasoning_format;
+    job.syntax.parse_tool_calls = true;
+    job.syntax.is_continuation  = inputs.continue_final_message != COMMON_CHAT_CONTINUATION_NONE;
+    if (!chat.parser.empty()) {
+        job.syntax.parser.load(chat.parser);
+    }
+}
+
+std::string call_id() {
+    static const char  letters[] = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+    std::random_device any;
+    std::string        id = "call_";
+    for (int i = 0; i < 24; i++) {
+        id += letters[any() % (sizeof(letters) - 1)];
+    }
+    return id;
+}
+
+common_json delta(const common_chat_msg_diff & diff) {
+    auto out = common_json::object();
+    if (!diff.reasoning_content_delta.empty()) {
+        out["reasoning_content"] = diff.reasoning_content_delta;
+    }
+    if (!diff.content_delta.empty()) {
+        out["content"] = diff.content_delta;
+    }
+    if (diff.tool_call_index != std::string::npos) {
+        auto call     = common_json::object();
+        call["index"] = diff.tool_call_index;
+        if (!diff.tool_call_delta.id.empty()) {
+            call["id"]   = diff.tool_call_delta.id;
+            call["type"] = "function";
+        }
+        auto function = common_json::object();
+        if (!diff.tool_call_delta.name.empty()) {
+            function["name"] = diff.tool_call_delta.name;
+        }
+        function["arguments"] = diff.tool_call_delta.arguments;
+        call["function"]      = function;
+        auto calls            = common_json::array();
+        calls.push_back(call);
+        out["tool_calls"] = calls;
+    }
+    return out;
+}
+
+}  // namespace
+
+extern "C" {
+
+// Null where the model or a context for it cannot be had; `why` then says so.
+sill_engine * sill_engine_open(const char * path, const sill_setup * setup, sill_text * why) {
+    try {
+        // Else they would go to standard output.
+        common_log_pause(common_log_main());
+        llama_log_set(listen, nullptr);
+        auto engine    = std::make_unique<sill_engine>();
+        auto params    = llama_model_default_params();
+        engine->model  = llama_model_load_from_file(path, params);
+        if (!engine->model) {
+            put(why, "llama.cpp cannot load it" + because(), false);
+            return nullptr;
+        }
+        if (!llama_model_has_decoder(engine->model) || llama_model_has_encoder(engine->model) ||
+            llama_model_is_diffusion(engine->model)) {
+            put(why, "it is no model that continues a text token by token", false);
+            return nullptr;
+        }
+        engine->vocab      = llama_model_get_vocab(engine->model);
+        auto context       = llama_context_default_params();
+        context.n_ctx      = setup->n_ctx;
+        context.n_batch    = setup->n_batch;
+        context.n_ubatch   = setup->n_ubatch;
+        context.n_seq_max  = 1;
+        context.n_outputs_max   = 1;
+        context.n_threads       = setup->threads;
+        context.n_threads_batch = setup->threads_batch;
+        context.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_AUTO;
+        context.swa_full        = false;
+        context.abort_callback  = stopped;
+        context.abort_callback_data = engine.get();
+        engine->ctx = llama_init_from_model(engine->model, context);
+        if (!engine->ctx) {
+            put(why, "llama.cpp cannot set up a context of " + std::to_string(setup->n_ctx) + " tokens" + because(), false);
+            return nullptr;
+        }
+        engine->batch = llama_batch_init(static_cast<int32_t>(llama_n_batch(engine->ctx)), 0, 1);
+        try {
+            engine->chat = common_chat_templates_init(engine->model, "");
+        } catch (const std::exception & e) {
+            engine->no_chat = e.what();
+        }
+        return engine.release();
+    } catch (const std::exception & e) {
+        put(why, e.what(), false);
+    } catch (...) {
+        put(why, "llama.cpp gave up", false);
+    }
+    return nullptr;
+}
+
+void sill_engine_close(sill_engine * engine) { delete engine; }
+
+void sill_engine_facts(const sill_engine * engine, sill_facts * out) {
+    out->n_ctx      = llama_n_ctx(engine->ctx);
+    out->trained    = static_cast<uint32_t>(llama_model_n_ctx_train(engine->model));
+    out->n_batch    = llama_n_batch(engine->ctx);
+    out->n_vocab    = static_cast<uint32_t>(llama_vocab_n_tokens(engine->vocab));
+    out->bytes      = llama_model_size(engine->model);
+    out->parameters = llama_model_n_params(engine->model);
+    out->no_rewind  = llama_model_n_swa(engine->model) > 0 || llama_model_is_recurrent(engine->model) ||
+                     llama_model_is_hybrid(engine->model);
+}
+
+// Gives up what is being evaluated, or takes that back. May be called from any thread.
+void sill_engine_stop(sill_engine * engine, bool stop) { engine->stop.store(stop, std::memory_order_relaxed); }
+
+// Forgets all tokens from the nth on. Where that cannot be, nothing is changed.
+bool sill_engine_keep(sill_engine * engine, int32_t n) {
+    return llama_memory_seq_rm(llama_get_memory(engine->ctx), 0, n, -1);
+}
+
+void sill_engine_forget(sill_engine * engine) { llama_memory_clear(llama_get_memory(engine->ctx), true); }
+
+// Evaluates tokens, the first at this place; what llama_decode returns. At most n_batch of them.
+int32_t sill_engine_evaluate(sill_engine * engine, const int32_t * tokens, size_t n, int32_t at) {
+    try {
+        auto & batch   = engine->batch;
+        batch.n_tokens = static_cast<int32_t>(n);
+        for (size_t i = 0; i < n; i++) {
+            batch.token[i]     = tokens[i];
+            batch.pos[i]       = at + static_cast<llama_pos>(i);
+            batch.n_seq_id[i]  = 1;
+            batch.seq_id[i][0] = 0;
+            batch.logits[i]    = i + 1 == n;
+        }
+        return llama_decode(engine->ctx, engine->batch);
+    } catch (...) {
+        return -100;
+    }
+}
+
+// What cannot be cut back of the state as it is now.
+bool sill_engine_snapshot(sill_engine * engine, sill_text * out) {
+    const size_t size = llama_state_seq_get_size_ext(engine->ctx, 0, LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY);
+    out->bytes        = static_cast<char *>(std::malloc(size + 1));
+    out->length       = 0;
+    if (!out->bytes) {
+        return false;
+    }
+    out->length = llama_state_seq_get_data_ext(engine->ctx, reinterpret_cast<uint8_t *>(out->bytes), size, 0,
+                                               LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY);
+    return out->length == size;
+}
+
+bool sill_engine_restore(sill_engine * engine, const char * bytes, size_t length) {
+    return llama_state_seq_set_data_ext(engine->ctx, reinterpret_cast<const uint8_t *>(bytes), length, 0,
+                                        LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY) == length;
+}
+
+// A request as a JSON object: `messages` and what belongs to them, or `prompt`; and `sampling`. Null where it cannot be
+// answered; `why` then says so.
+sill_job * sill_job_begin(const sill_engine * engine, const char * request, size_t length, sill_text * why) {
+    try {
+        const auto asked    = common_json::parse(std::string(request, length));
+        auto       job      = std::make_unique<sill_job>();
+        const auto sampling = asked.value("sampling", common_json::object());
+        numbers(sampling, job->sampling);
+        biases(*engine, sampling, job->sampling);
+        job->sampling.no_perf = true;
+        if (asked.contains("messages")) {
+            set_chat(*engine, asked, *job);
+        } else {
+            job->prompt = common_tokenize(engine->vocab, asked.at("prompt").get<std::string>(), true, true);
+            const auto grammar = asked.contains("json_schema") ? json_schema_to_grammar(asked.at("json_schema"))
+                                                               : asked.value("grammar", "");
+            if (!grammar.empty()) {
+                job->sampling.grammar = { COMMON_GRAMMAR_TYPE_USER, grammar };
+            }
+        }
+        job->sampler.reset(common_sampler_init(engine->model, job->sampling));
+        if (!job->sampler) {
+            put(why, "the sampler cannot be set up", false);
+            return nullptr;
+        }
+        for (const auto token : job->prompt) {
+            common_sampler_accept(job->sampler.get(), token, false);
+        }
+        return job.release();
+    } catch (const std::exception & e) {
+        put(why, e.what(), false);
+    } catch (...) {
+        put(why, "llama.cpp gave up", false);
+    }
+    return nullptr;
+}
+
+void sill_job_end(sill_job * job) { delete job; }
+
+const int32_t * sill_job_prompt(const sill_job * job, size_t * n, size_t * asking) {
+    *n      = job->prompt.size();
+    *asking = job->asking;
+    return job->prompt.data();
+}
+
+// The texts that end a reply with this template, as a JSON array.
+bool sill_job_stops(const sill_job * job, sill_text * out) {
+    return put(out, common_json(job->stops).dump_safe(), true);
+}
+
+// Chooses the next token behind what was evaluated last: 1 that the reply goes on with `out`, 0 that it ends, -1 that
+// llama.cpp gave up.
+int32_t sill_job_next(const sill_engine * engine, sill_job * job, int32_t * token, sill_text * out) {
+    try {
+        *token = common_sampler_sample(job->sampler.get(), engine->ctx, -1);
+        common_sampler_accept(job->sampler.get(), *token, true);
+        if (llama_vocab_is_eog(engine->vocab, *token)) {
+            return 0;
+        }
+        const bool shown = job->sampling.preserved_tokens.count(*token) > 0;
+        put(out, common_token_to_piece(engine->vocab, *token, shown), true);
+        return 1;
+    } catch (const std::exception & e) {
+        put(out, e.what(), false);
+    } catch (...) {
+        put(out, "llama.cpp gave up", false);
+    }
+    return -1;
+}
+
+// Reads the reply so far, as the template writes replies: what is new in it, as a JSON array of OpenAI's deltas. `partial`:
+// more is to come.
+bool sill_job_read(sill_job * job, const char * text, size_t length, bool partial, sill_text * out) {
+    try {
+        auto read = common_chat_parse(std::string(text, length), partial, job->syntax);
+        auto all  = common_json::array();
+        if (!read.empty()) {
+            read.set_tool_call_ids(job->ids, call_id);
+            for (const auto & diff : common_chat_msg_diff::compute_diffs(job->said, read)) {
+                all.push_back(delta(diff));
+            }
+            job->said = std::move(read);
+        }
+        return put(out, all.dump_safe(), true);
+    } catch (const std::exception & e) {
+        return put(out, e.what(), false);
+    } catch (...) {
+        return put(out, "llama.cpp gave up", false);
+    }
+}
+
+}  // extern "C"

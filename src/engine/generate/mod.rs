@@ -1,0 +1,133 @@
+//! llama.cpp at work: a model's file loaded with a window, and chats answered by it.
+//!
+//! It runs in a process of its own, the same program as a worker: llama.cpp ends the process on some files and when memory
+//! runs out, and whoever talks to the proxy must not lose it over that. One request is worked on at a time, and what is
+//! evaluated stays: the next prompt costs what it does not share with the last.
+//!
+//! ```text
+//! Generator::start(program, file, setup) ──spawns──► windowsill engine-worker --model FILE … ──► work(…)
+//!          .ask(&Request) -> Answers      ◄─ a line of JSON each way ─►                           └─► session ─► edge.cpp
+//! ```
+
+mod generator;
+#[cfg(feature = "engine")]
+mod native;
+#[cfg(feature = "engine")]
+mod session;
+#[cfg(feature = "engine")]
+mod text;
+mod worker;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+pub use generator::{Answers, Generator};
+pub use worker::work;
+
+/// The hidden command of this program that [`work`]s.
+pub const COMMAND: &str = "engine-worker";
+
+/// How a context is set up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Setup {
+    /// The window (tokens).
+    pub n_ctx: u32,
+    /// The most tokens handed to llama.cpp at once.
+    pub n_batch: u32,
+    /// Tokens evaluated at once.
+    pub n_ubatch: u32,
+    /// Threads that choose tokens one after the other.
+    pub threads: u32,
+    /// Threads that evaluate prompts.
+    pub threads_batch: u32,
+}
+
+/// Copies of the state that are kept of a model that cannot be cut back to any token, to go on from.
+pub const SNAPSHOTS: usize = 8;
+
+/// What there is to know of a loaded model.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Facts {
+    /// The window it has (tokens): what was asked for, as llama.cpp rounds it.
+    pub n_ctx: u32,
+    /// The context length it was trained for (tokens).
+    pub trained: u32,
+    /// The most tokens handed to llama.cpp at once.
+    pub n_batch: u32,
+    /// Tokens of its vocabulary.
+    pub n_vocab: u32,
+    /// Its tensors (bytes).
+    pub bytes: u64,
+    /// Its parameters.
+    pub parameters: u64,
+    /// Its state can be cut back to any token: no sliding windows, no recurrent layers.
+    pub rewinds: bool,
+}
+
+/// What is asked of a model.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Request {
+    /// `messages`, `tools` and what else the prompt is made of, or `prompt`; and `sampling`: llama-server's names.
+    pub body: Value,
+    /// Texts that end the reply, and are not part of it.
+    pub stop: Vec<String>,
+    /// The most tokens of the reply; `None` for what the window has room for.
+    pub max_tokens: Option<u32>,
+    /// The reply is wanted as it is made; else all of it at its end.
+    pub stream: bool,
+}
+
+/// What becomes of a request, in this order: it begins, the reply is told, it ends; or it is refused.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Event {
+    /// The prompt was read, and is being evaluated.
+    Began {
+        /// Its tokens.
+        prompt_tokens: u32,
+        /// How many of them need no evaluation.
+        cached_tokens: u32,
+    },
+    /// More of a chat's reply: OpenAI's deltas.
+    Said(Vec<Value>),
+    /// More of a text.
+    Text(String),
+    /// The reply is whole.
+    Ended(Ended),
+    /// There is no reply, or no more of it.
+    Refused(Refused),
+}
+
+/// How a reply came about.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Ended {
+    /// The limit of tokens was reached, or the window is full; else the model came to an end, or to a text that ends replies.
+    pub cut: bool,
+    /// Tokens of the prompt.
+    pub prompt_tokens: u32,
+    /// Tokens of the prompt that needed no evaluation.
+    pub cached_tokens: u32,
+    /// Tokens of the reply.
+    pub completion_tokens: u32,
+    /// How long the prompt's evaluation took (milliseconds).
+    pub prompt_ms: f64,
+    /// How long the reply took (milliseconds).
+    pub completion_ms: f64,
+}
+
+/// Why there is no reply.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Refused {
+    /// The prompt is longer than the window.
+    TooLong {
+        /// Tokens of the prompt.
+        prompt_tokens: u32,
+        /// Tokens of the window.
+        n_ctx: u32,
+    },
+    /// The request cannot be answered by this model, and why.
+    Bad(String),
+    /// llama.cpp gave up, and why.
+    Failed(String),
+}

@@ -1,0 +1,290 @@
+//! The edge to C++: the functions of `edge.cpp`, a model with its context, and a request in it.
+
+#![allow(unsafe_code)]
+
+use std::ffi::{CString, c_char};
+use std::path::Path;
+use std::ptr::NonNull;
+
+use serde_json::Value;
+
+use super::session::{Chosen, Evaluated, Machine, Reply};
+use super::{Facts, Setup};
+
+/// A model and its context on the other side.
+#[repr(C)]
+struct RawEngine {
+    _private: [u8; 0],
+}
+
+/// A request on the other side.
+#[repr(C)]
+struct RawJob {
+    _private: [u8; 0],
+}
+
+/// As `sill_text` in edge.cpp.
+#[repr(C)]
+struct RawText {
+    bytes: *mut c_char,
+    length: usize,
+}
+
+/// As `sill_setup` in edge.cpp.
+#[repr(C)]
+struct RawSetup {
+    n_ctx: u32,
+    n_batch: u32,
+    n_ubatch: u32,
+    threads: i32,
+    threads_batch: i32,
+}
+
+/// As `sill_facts` in edge.cpp.
+#[repr(C)]
+#[derive(Default)]
+struct RawFacts {
+    n_ctx: u32,
+    trained: u32,
+    n_batch: u32,
+    n_vocab: u32,
+    bytes: u64,
+    parameters: u64,
+    no_rewind: u8,
+}
+
+unsafe extern "C" {
+    fn sill_text_free(text: *mut RawText);
+    fn sill_engine_open(path: *const c_char, setup: *const RawSetup, why: *mut RawText) -> *mut RawEngine;
+    fn sill_engine_close(engine: *mut RawEngine);
+    fn sill_engine_facts(engine: *const RawEngine, out: *mut RawFacts);
+    fn sill_engine_stop(engine: *mut RawEngine, stop: bool);
+    fn sill_engine_keep(engine: *mut RawEngine, n: i32) -> bool;
+    fn sill_engine_forget(engine: *mut RawEngine);
+    fn sill_engine_evaluate(engine: *mut RawEngine, tokens: *const i32, n: usize, at: i32) -> i32;
+    fn sill_engine_snapshot(engine: *mut RawEngine, out: *mut RawText) -> bool;
+    fn sill_engine_restore(engine: *mut RawEngine, bytes: *const c_char, length: usize) -> bool;
+    fn sill_job_begin(
+        engine: *const RawEngine,
+        request: *const c_char,
+        length: usize,
+        why: *mut RawText,
+    ) -> *mut RawJob;
+    fn sill_job_end(job: *mut RawJob);
+    fn sill_job_prompt(job: *const RawJob, n: *mut usize, asking: *mut usize) -> *const i32;
+    fn sill_job_stops(job: *const RawJob, out: *mut RawText) -> bool;
+    fn sill_job_next(engine: *const RawEngine, job: *mut RawJob, token: *mut i32, out: *mut RawText) -> i32;
+    fn sill_job_read(job: *mut RawJob, text: *const c_char, length: usize, partial: bool, out: *mut RawText) -> bool;
+}
+
+/// A text that the other side made.
+struct Text(RawText);
+
+impl Text {
+    fn new() -> Text {
+        Text(RawText { bytes: std::ptr::null_mut(), length: 0 })
+    }
+
+    fn bytes(&self) -> &[u8] {
+        if self.0.bytes.is_null() {
+            return &[];
+        }
+        // SAFETY: the other side allocated and wrote `length` bytes there, and nobody frees them before `self` is dropped.
+        unsafe { std::slice::from_raw_parts(self.0.bytes.cast::<u8>(), self.0.length) }
+    }
+
+    fn words(&self) -> String {
+        String::from_utf8_lossy(self.bytes()).into_owned()
+    }
+}
+
+impl Drop for Text {
+    fn drop(&mut self) {
+        // SAFETY: what stands there is null or was allocated by the other side, and is freed once.
+        unsafe { sill_text_free(&raw mut self.0) };
+    }
+}
+
+/// A model that llama.cpp loaded, with one context.
+pub(super) struct Engine {
+    engine: NonNull<RawEngine>,
+    facts: Facts,
+}
+
+impl Engine {
+    /// Loads a file and sets its context up.
+    pub(super) fn open(file: &Path, setup: &Setup) -> Result<Engine, String> {
+        crate::engine::native::backend().ok_or("llama.cpp does not start")?;
+        let path = file.to_str().ok_or("its name is not UTF-8")?;
+        let path = CString::new(path).map_err(|_| "its name has a zero byte")?;
+        let count = |n: u32| i32::try_from(n).unwrap_or(i32::MAX);
+        let raw = RawSetup {
+            n_ctx: setup.n_ctx,
+            n_batch: setup.n_batch,
+            n_ubatch: setup.n_ubatch,
+            threads: count(setup.threads),
+            threads_batch: count(setup.threads_batch),
+        };
+        let mut why = Text::new();
+        // SAFETY: the path ends in NUL and outlives the call, as does the setup, which is laid out as on the other side; `why`
+        // is a struct as on the other side. What is returned is null or an engine that nobody else has.
+        let engine = unsafe { sill_engine_open(path.as_ptr(), &raw const raw, &raw mut why.0) };
+        let engine = NonNull::new(engine).ok_or_else(|| why.words())?;
+        let mut facts = RawFacts::default();
+        // SAFETY: the engine was just made; the struct is laid out as on the other side.
+        unsafe { sill_engine_facts(engine.as_ptr(), &raw mut facts) };
+        let facts = Facts {
+            n_ctx: facts.n_ctx,
+            trained: facts.trained,
+            n_batch: facts.n_batch,
+            n_vocab: facts.n_vocab,
+            bytes: facts.bytes,
+            parameters: facts.parameters,
+            rewinds: facts.no_rewind == 0,
+        };
+        Ok(Engine { engine, facts })
+    }
+
+    /// What is known of it.
+    pub(super) fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    /// What gives up its evaluations from another thread.
+    pub(super) fn brake(&self) -> Brake {
+        Brake(self.engine)
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        // SAFETY: it is valid until here, and closed once.
+        unsafe { sill_engine_close(self.engine.as_ptr()) };
+    }
+}
+
+/// Gives up the evaluations of an engine, which must outlive it.
+#[derive(Clone, Copy)]
+pub(super) struct Brake(NonNull<RawEngine>);
+
+// SAFETY: all it does is to set an atomic flag of the engine.
+unsafe impl Send for Brake {}
+// SAFETY: as above.
+unsafe impl Sync for Brake {}
+
+impl Brake {
+    /// Has what is evaluated given up, and all that follows until it is taken back.
+    pub(super) fn set(self, stop: bool) {
+        // SAFETY: the worker's engine lives as long as its process; the other side only writes to an atomic.
+        unsafe { sill_engine_stop(self.0.as_ptr(), stop) };
+    }
+}
+
+impl Machine for Engine {
+    type Job = Job;
+
+    fn begin(&mut self, request: &Value) -> Result<Job, String> {
+        let request = request.to_string();
+        let mut why = Text::new();
+        // SAFETY: the engine is valid until `self` is dropped; the request is read within its length and not kept; `why` is a
+        // struct as on the other side. What is returned is null or a job that nobody else has.
+        let job =
+            unsafe { sill_job_begin(self.engine.as_ptr(), request.as_ptr().cast(), request.len(), &raw mut why.0) };
+        let job = NonNull::new(job).ok_or_else(|| why.words())?;
+        let (mut n, mut asking) = (0, 0);
+        // SAFETY: the job was just made; what is returned are its `n` tokens, which it owns and are copied here.
+        let prompt = unsafe {
+            let tokens = sill_job_prompt(job.as_ptr(), &raw mut n, &raw mut asking);
+            if n == 0 { Vec::new() } else { std::slice::from_raw_parts(tokens, n).to_vec() }
+        };
+        let mut stops = Text::new();
+        // SAFETY: the job is valid; `stops` is a struct as on the other side.
+        unsafe { sill_job_stops(job.as_ptr(), &raw mut stops.0) };
+        let stops = serde_json::from_slice(stops.bytes()).unwrap_or_default();
+        Ok(Job { job, prompt, asking, stops })
+    }
+
+    fn keep(&mut self, n: usize) -> bool {
+        // SAFETY: the engine is valid until `self` is dropped, and `&mut self` keeps others away from it.
+        i32::try_from(n).is_ok_and(|n| unsafe { sill_engine_keep(self.engine.as_ptr(), n) })
+    }
+
+    fn forget(&mut self) {
+        // SAFETY: as above.
+        unsafe { sill_engine_forget(self.engine.as_ptr()) };
+    }
+
+    fn evaluate(&mut self, tokens: &[i32], at: usize) -> Evaluated {
+        let at = i32::try_from(at).unwrap_or(i32::MAX);
+        // SAFETY: as above; the tokens are read within their number, which is no more than the batch has room for.
+        match unsafe { sill_engine_evaluate(self.engine.as_ptr(), tokens.as_ptr(), tokens.len(), at) } {
+            0 => Evaluated::Done,
+            1 => Evaluated::NoRoom,
+            2 => Evaluated::Stopped,
+            _ => Evaluated::Failed,
+        }
+    }
+
+    fn snapshot(&mut self) -> Option<Vec<u8>> {
+        let mut out = Text::new();
+        // SAFETY: as above; `out` is a struct as on the other side.
+        let taken = unsafe { sill_engine_snapshot(self.engine.as_ptr(), &raw mut out.0) };
+        taken.then(|| out.bytes().to_vec())
+    }
+
+    fn restore(&mut self, snapshot: &[u8]) -> bool {
+        // SAFETY: as above; the bytes are read within their length, and come from `snapshot`.
+        unsafe { sill_engine_restore(self.engine.as_ptr(), snapshot.as_ptr().cast(), snapshot.len()) }
+    }
+
+    fn next(&mut self, job: &mut Job) -> Result<Chosen, String> {
+        let (mut token, mut out) = (0, Text::new());
+        // SAFETY: engine and job are valid and nobody else has them; token and text are written as on the other side.
+        match unsafe { sill_job_next(self.engine.as_ptr(), job.job.as_ptr(), &raw mut token, &raw mut out.0) } {
+            1 => Ok(Chosen::Token { token, piece: out.bytes().to_vec() }),
+            0 => Ok(Chosen::End),
+            _ => Err(out.words()),
+        }
+    }
+}
+
+/// A request that is being answered.
+pub(super) struct Job {
+    job: NonNull<RawJob>,
+    prompt: Vec<i32>,
+    asking: usize,
+    stops: Vec<String>,
+}
+
+impl Reply for Job {
+    fn prompt(&self) -> &[i32] {
+        &self.prompt
+    }
+
+    fn asking(&self) -> usize {
+        self.asking
+    }
+
+    fn stops(&self) -> &[String] {
+        &self.stops
+    }
+
+    fn read(&mut self, text: &str, partial: bool) -> Result<Vec<Value>, String> {
+        let mut out = Text::new();
+        // SAFETY: the job is valid until `self` is dropped and nobody else has it; the text is read within its length and not
+        // kept; `out` is a struct as on the other side.
+        let read =
+            unsafe { sill_job_read(self.job.as_ptr(), text.as_ptr().cast(), text.len(), partial, &raw mut out.0) };
+        if !read {
+            return Err(out.words());
+        }
+        serde_json::from_slice(out.bytes()).map_err(|e| e.to_string())
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        // SAFETY: it is valid until here, and ended once.
+        unsafe { sill_job_end(self.job.as_ptr()) };
+    }
+}

@@ -1,0 +1,315 @@
+//! A GGUF file that this program serves itself: llama-server's paths and words, answered in this process by the engine. To
+//! all else it is a llama-server, except that it loads its model with the window it is told.
+
+mod reply;
+mod request;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use futures_util::stream;
+use http::{Method, Response, StatusCode, header};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+
+use crate::engine::generate::{Answers, Event, Facts, Generator, Refused, Setup};
+use reply::{Reply, Said};
+use request::Asked;
+
+/// The window where nobody named one and none could be fitted (tokens): what fits almost anywhere.
+const LEAST_WINDOW: u32 = 4096;
+
+/// How many tokens are handed to llama.cpp at once, and evaluated at once: llama-server's own.
+const BATCHES: (u32, u32) = (2048, 512);
+
+/// A model's file, and the process that answers with it once it is loaded.
+#[derive(Clone)]
+pub struct Embedded {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    file: PathBuf,
+    id: String,
+    program: PathBuf,
+    threads: Threads,
+    running: Mutex<Option<Running>>,
+    /// The window it was last loaded with (tokens).
+    asked: Mutex<Option<u32>>,
+    /// One at a time loads; those who want the same find it done.
+    loading: tokio::sync::Mutex<()>,
+    slot: Mutex<Slot>,
+    replies: AtomicU64,
+}
+
+/// Threads to work with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Threads {
+    /// For one token after the other: as many as there are cores.
+    pub one: u32,
+    /// For prompts: as many as the machine runs at once.
+    pub batch: u32,
+}
+
+#[derive(Clone)]
+struct Running {
+    /// The window that was asked for (tokens).
+    asked: u32,
+    generator: Generator,
+}
+
+/// What llama-server tells of its slot.
+#[derive(Debug, Clone, Copy, Default)]
+struct Slot {
+    busy: u32,
+    task: u64,
+    held: u32,
+}
+
+impl Embedded {
+    /// A file to be served by this program. Nothing is loaded yet.
+    pub fn new(file: &Path, program: &Path, threads: Threads) -> Embedded {
+        let id = file.file_stem().map_or_else(|| "model".to_owned(), |stem| stem.to_string_lossy().into_owned());
+        Embedded {
+            inner: Arc::new(Inner {
+                file: file.to_owned(),
+                id,
+                program: program.to_owned(),
+                threads,
+                running: Mutex::default(),
+                asked: Mutex::default(),
+                loading: tokio::sync::Mutex::default(),
+                slot: Mutex::default(),
+                replies: AtomicU64::new(0),
+            }),
+        }
+    }
+
+    /// The model's name: its file's, without the ending.
+    pub fn id(&self) -> &str {
+        &self.inner.id
+    }
+
+    /// The model's file.
+    pub fn file(&self) -> &Path {
+        &self.inner.file
+    }
+
+    /// Loads the model with this window (tokens), unless it is; without one, as it is, or with a small one.
+    ///
+    /// # Errors
+    /// Why it cannot be loaded, in words.
+    pub(super) async fn load(&self, num_ctx: Option<u32>) -> Result<(), String> {
+        let _one_at_a_time = self.inner.loading.lock().await;
+        let there = self.running().map(|running| running.asked);
+        if there.is_some() && (num_ctx.is_none() || num_ctx == there) {
+            return Ok(());
+        }
+        let before = *self.inner.asked.lock();
+        let asked = num_ctx.or(before).unwrap_or(LEAST_WINDOW);
+        // The memory of the one is wanted for the other.
+        *self.inner.running.lock() = None;
+        let inner = Arc::clone(&self.inner);
+        let (n_batch, n_ubatch) = (BATCHES.0.min(asked), BATCHES.1.min(asked));
+        let Threads { one, batch } = inner.threads;
+        let setup = Setup { n_ctx: asked, n_batch, n_ubatch, threads: one, threads_batch: batch };
+        let start = move || Generator::start(&inner.program, &inner.file, &setup);
+        let started = tokio::task::spawn_blocking(start).await.map_err(|e| e.to_string())?;
+        let generator = started.map_err(|why| format!("{}: {why}", self.inner.file.display()))?;
+        *self.inner.running.lock() = Some(Running { asked, generator });
+        *self.inner.asked.lock() = Some(asked);
+        Ok(())
+    }
+
+    /// What is loaded, if it is still there.
+    fn running(&self) -> Option<Running> {
+        self.inner.running.lock().clone().filter(|running| !running.generator.gone())
+    }
+
+    /// Answers a request as llama-server would.
+    pub(super) async fn answer(&self, request: reqwest::Request) -> reqwest::Response {
+        let path = request.url().path().to_owned();
+        let body = request.body().and_then(reqwest::Body::as_bytes).unwrap_or_default().to_vec();
+        let running = self.running();
+        let response = match (request.method(), path.as_str(), running) {
+            (&Method::GET, "/health" | "/v1/health", Some(_)) => whole(StatusCode::OK, &json!({"status": "ok"})),
+            (&Method::GET, "/props", running) => whole(StatusCode::OK, &self.props(running.as_ref())),
+            (&Method::GET, "/v1/models" | "/models", running) => whole(StatusCode::OK, &self.models(running.as_ref())),
+            (&Method::GET, "/slots", Some(running)) => whole(StatusCode::OK, &self.slots(&running)),
+            (&Method::POST, "/v1/chat/completions" | "/chat/completions", running) => {
+                self.reply(&body, true, running).await
+            }
+            (&Method::POST, "/v1/completions", running) => self.reply(&body, false, running).await,
+            (_, "/health" | "/v1/health" | "/slots", None) => not_loaded(),
+            (method, path, _) => {
+                let what = format!("the embedded engine has no {method} {path}: it chats, and continues texts");
+                failed(reply::error(404, "not_found_error", &what))
+            }
+        };
+        reqwest::Response::from(response)
+    }
+
+    fn props(&self, running: Option<&Running>) -> Value {
+        json!({
+            "default_generation_settings": {"n_ctx": running.map_or(0, |r| r.generator.facts().n_ctx)},
+            "total_slots": 1, "model_path": self.inner.file, "modalities": {"vision": false, "audio": false},
+            "build_info": concat!("windowsill ", env!("CARGO_PKG_VERSION")),
+        })
+    }
+
+    fn models(&self, running: Option<&Running>) -> Value {
+        let meta = |Facts { n_ctx, trained, n_vocab, bytes, parameters, .. }: &Facts| json!({"n_ctx": n_ctx, "n_ctx_train": trained, "n_vocab": n_vocab, "size": bytes, "n_params": parameters});
+        let meta = running.map_or(Value::Null, |running| meta(running.generator.facts()));
+        let entry = json!({"id": self.inner.id, "object": "model", "owned_by": "windowsill", "meta": meta});
+        json!({"object": "list", "data": [entry]})
+    }
+
+    fn slots(&self, running: &Running) -> Value {
+        let slot = *self.inner.slot.lock();
+        let mut out = json!({"id": 0, "n_ctx": running.generator.facts().n_ctx, "is_processing": slot.busy > 0});
+        if slot.task > 0 {
+            (out["id_task"], out["n_prompt_tokens"]) = (slot.task.into(), slot.held.into());
+        }
+        json!([out])
+    }
+
+    async fn reply(&self, body: &[u8], chat: bool, running: Option<Running>) -> Response<reqwest::Body> {
+        let asked = match request::read(body, chat) {
+            Ok(asked) => asked,
+            Err(why) => return failed(reply::error(400, "invalid_request_error", &why)),
+        };
+        // The process may be gone since: what was loaded once is loaded again.
+        let again = running.is_none() && self.inner.asked.lock().is_some();
+        if again && let Err(why) = self.load(None).await {
+            return failed(reply::error(500, "server_error", &why));
+        }
+        let Some(running) = running.or_else(|| self.running()) else { return not_loaded() };
+        let number = self.inner.replies.fetch_add(1, Ordering::Relaxed);
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+        let kind = if chat { "chatcmpl" } else { "cmpl" };
+        let Asked { request, usage, model } = asked;
+        let shape = Reply {
+            id: format!("{kind}-{:x}-{number:x}", now.as_nanos()),
+            created: now.as_secs(),
+            model: model.unwrap_or_else(|| self.inner.id.clone()),
+            chat,
+        };
+        let stream = request.stream;
+        let told = Told { events: running.generator.ask(request), work: Work::begin(self), said: Said::default() };
+        if stream { streamed(told, shape, usage).await } else { at_once(told, &shape).await }
+    }
+}
+
+/// A request that the slot works on, or will.
+struct Work(Embedded);
+
+impl Work {
+    fn begin(embedded: &Embedded) -> Work {
+        embedded.inner.slot.lock().busy += 1;
+        Work(embedded.clone())
+    }
+
+    fn holds(&self, tokens: u32) {
+        let mut slot = self.0.inner.slot.lock();
+        slot.task += 1;
+        slot.held = tokens;
+    }
+}
+
+impl Drop for Work {
+    fn drop(&mut self) {
+        let mut slot = self.0.inner.slot.lock();
+        slot.busy = slot.busy.saturating_sub(1);
+    }
+}
+
+/// What the engine tells of a reply. Dropped, the request is taken back.
+struct Told {
+    events: Answers,
+    work: Work,
+    said: Said,
+}
+
+impl Told {
+    /// What happens next. An engine that falls silent is gone.
+    async fn next(&mut self) -> Event {
+        let gone = || Event::Refused(Refused::Failed("the process that generates ended".into()));
+        let event = self.events.next().await.unwrap_or_else(gone);
+        match &event {
+            Event::Said(deltas) => deltas.iter().for_each(|delta| self.said.take(delta)),
+            Event::Text(text) => self.said.content.push_str(text),
+            // The reply's last token is not in the context.
+            Event::Ended(ended) => {
+                self.work.holds(ended.prompt_tokens.saturating_add(ended.completion_tokens.saturating_sub(1)));
+            }
+            Event::Began { .. } | Event::Refused(_) => {}
+        }
+        event
+    }
+}
+
+async fn at_once(mut told: Told, shape: &Reply) -> Response<reqwest::Body> {
+    loop {
+        match told.next().await {
+            Event::Ended(ended) => return whole(StatusCode::OK, &shape.whole(&told.said, &ended)),
+            Event::Refused(why) => return failed(reply::refusal(&why)),
+            Event::Began { .. } | Event::Said(_) | Event::Text(_) => {}
+        }
+    }
+}
+
+/// The reply as server-sent events, once it is known that there will be one.
+async fn streamed(mut told: Told, shape: Reply, usage: bool) -> Response<reqwest::Body> {
+    if let Event::Refused(why) = told.next().await {
+        return failed(reply::refusal(&why));
+    }
+    let opening = shape.opening().iter().map(event).collect::<String>();
+    let parts = stream::unfold((Some(told), shape, opening), move |(told, shape, begun)| async move {
+        let mut told = told?;
+        if !begun.is_empty() {
+            return Some((Ok::<Bytes, std::io::Error>(begun.into()), (Some(told), shape, String::new())));
+        }
+        loop {
+            let (text, over) = match told.next().await {
+                Event::Began { .. } => continue,
+                Event::Said(deltas) => (deltas.iter().map(|delta| event(&shape.said(delta))).collect(), false),
+                Event::Text(text) => (event(&shape.text(&text)), false),
+                Event::Ended(ended) => {
+                    let parts = shape.closing(&ended, told.said.called(), usage);
+                    let text = parts.iter().map(event).collect::<String>();
+                    (format!("{text}data: [DONE]\n\n"), true)
+                }
+                // Too late for a status: the stream says so.
+                Event::Refused(why) => (event(&reply::refusal(&why).1), true),
+            };
+            return Some((Ok(text.into()), ((!over).then_some(told), shape, String::new())));
+        }
+    });
+    respond(StatusCode::OK, "text/event-stream", reqwest::Body::wrap_stream(parts))
+}
+
+fn event(value: &Value) -> String {
+    format!("data: {value}\n\n")
+}
+
+fn not_loaded() -> Response<reqwest::Body> {
+    failed(reply::error(503, "unavailable_error", "the model is not loaded"))
+}
+
+fn failed((status, body): (u16, Value)) -> Response<reqwest::Body> {
+    whole(StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), &body)
+}
+
+fn whole(status: StatusCode, body: &Value) -> Response<reqwest::Body> {
+    respond(status, "application/json; charset=utf-8", body.to_string().into())
+}
+
+fn respond(status: StatusCode, kind: &'static str, body: reqwest::Body) -> Response<reqwest::Body> {
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static(kind));
+    response
+}

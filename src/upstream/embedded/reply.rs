@@ -1,0 +1,248 @@
+//! PURE: what the engine tells, in OpenAI's shapes, with what llama-server adds to them.
+
+use serde_json::{Map, Value, json};
+
+use crate::engine::generate::{Ended, Refused};
+
+/// What all parts of one reply have in common.
+#[derive(Debug, Clone)]
+pub(super) struct Reply {
+    /// Its id.
+    pub(super) id: String,
+    /// Seconds since 1970.
+    pub(super) created: u64,
+    /// The model's name, as it was asked for.
+    pub(super) model: String,
+    /// A chat's reply, or the continuation of a text.
+    pub(super) chat: bool,
+}
+
+impl Reply {
+    /// One part of a stream.
+    fn chunk(&self, choices: Value) -> Value {
+        let object = if self.chat { "chat.completion.chunk" } else { "text_completion" };
+        json!({"choices": choices, "created": self.created, "id": self.id, "model": self.model, "object": object})
+    }
+
+    /// What a stream begins with: whose words follow. A text's begins with its words.
+    pub(super) fn opening(&self) -> Option<Value> {
+        let delta = json!({"role": "assistant", "content": null});
+        self.chat.then(|| self.chunk(json!([{"finish_reason": null, "index": 0, "delta": delta}])))
+    }
+
+    /// More of a chat's reply.
+    pub(super) fn said(&self, delta: &Value) -> Value {
+        self.chunk(json!([{"finish_reason": null, "index": 0, "delta": delta}]))
+    }
+
+    /// More of a text.
+    pub(super) fn text(&self, text: &str) -> Value {
+        self.chunk(json!([{"finish_reason": null, "index": 0, "logprobs": null, "text": text}]))
+    }
+
+    /// What a stream ends with, before its `[DONE]`.
+    pub(super) fn closing(&self, ended: &Ended, called: bool, with_usage: bool) -> Vec<Value> {
+        let reason = finish_reason(ended, called);
+        let mut last = self.chunk(match self.chat {
+            true => json!([{"finish_reason": reason, "index": 0, "delta": {}}]),
+            false => json!([{"finish_reason": reason, "index": 0, "logprobs": null, "text": ""}]),
+        });
+        if !with_usage {
+            last["timings"] = timings(ended);
+            return vec![last];
+        }
+        let mut sum = self.chunk(json!([]));
+        (sum["usage"], sum["timings"]) = (usage(ended), timings(ended));
+        vec![last, sum]
+    }
+
+    /// The whole reply at once.
+    pub(super) fn whole(&self, said: &Said, ended: &Ended) -> Value {
+        let reason = finish_reason(ended, said.called());
+        let (object, choice) = match self.chat {
+            true => ("chat.completion", json!({"finish_reason": reason, "index": 0, "message": said.message()})),
+            false => {
+                let choice = json!({"finish_reason": reason, "index": 0, "logprobs": null, "text": said.content});
+                ("text_completion", choice)
+            }
+        };
+        json!({
+            "choices": [choice], "created": self.created, "id": self.id, "model": self.model, "object": object,
+            "usage": usage(ended), "timings": timings(ended),
+        })
+    }
+}
+
+fn finish_reason(ended: &Ended, called: bool) -> &'static str {
+    match (ended.cut, called) {
+        (true, _) => "length",
+        (false, true) => "tool_calls",
+        (false, false) => "stop",
+    }
+}
+
+fn usage(ended: &Ended) -> Value {
+    json!({
+        "completion_tokens": ended.completion_tokens, "prompt_tokens": ended.prompt_tokens,
+        "total_tokens": u64::from(ended.prompt_tokens) + u64::from(ended.completion_tokens),
+        "prompt_tokens_details": {"cached_tokens": ended.cached_tokens},
+    })
+}
+
+fn timings(ended: &Ended) -> Value {
+    let evaluated = ended.prompt_tokens.saturating_sub(ended.cached_tokens);
+    let rate = |n: u32, ms: f64| if ms > 0.0 { f64::from(n) * 1000.0 / ms } else { 0.0 };
+    json!({
+        "cache_n": ended.cached_tokens, "prompt_n": evaluated, "prompt_ms": ended.prompt_ms,
+        "prompt_per_second": rate(evaluated, ended.prompt_ms), "predicted_n": ended.completion_tokens,
+        "predicted_ms": ended.completion_ms, "predicted_per_second": rate(ended.completion_tokens, ended.completion_ms),
+    })
+}
+
+/// What was said so far, put together from its deltas.
+#[derive(Debug, Default)]
+pub(super) struct Said {
+    pub(super) content: String,
+    reasoning: String,
+    calls: Vec<Call>,
+}
+
+#[derive(Debug, Default)]
+struct Call {
+    id: String,
+    name: String,
+    arguments: String,
+}
+
+impl Said {
+    /// Takes one delta in.
+    pub(super) fn take(&mut self, delta: &Value) {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        self.content.push_str(&text(&delta["content"]));
+        self.reasoning.push_str(&text(&delta["reasoning_content"]));
+        for call in delta["tool_calls"].as_array().into_iter().flatten() {
+            let index = call["index"].as_u64().and_then(|n| usize::try_from(n).ok()).unwrap_or(0);
+            // llama.cpp counts them up from 0.
+            if index >= self.calls.len() {
+                self.calls.push(Call::default());
+            }
+            let Some(known) = self.calls.get_mut(index) else { continue };
+            known.id.push_str(&text(&call["id"]));
+            known.name.push_str(&text(&call["function"]["name"]));
+            known.arguments.push_str(&text(&call["function"]["arguments"]));
+        }
+    }
+
+    /// Whether tools were called.
+    pub(super) fn called(&self) -> bool {
+        !self.calls.is_empty()
+    }
+
+    fn message(&self) -> Value {
+        let mut out = Map::new();
+        out.insert("role".into(), "assistant".into());
+        let silent = self.content.is_empty() && self.called();
+        out.insert("content".into(), if silent { Value::Null } else { self.content.clone().into() });
+        if !self.reasoning.is_empty() {
+            out.insert("reasoning_content".into(), self.reasoning.clone().into());
+        }
+        if self.called() {
+            let call = |call: &Call| {
+                let function = json!({"name": call.name, "arguments": call.arguments});
+                json!({"type": "function", "id": call.id, "function": function})
+            };
+            out.insert("tool_calls".into(), self.calls.iter().map(call).collect());
+        }
+        Value::Object(out)
+    }
+}
+
+/// An error in llama-server's shape, and its status.
+pub(super) fn error(status: u16, kind: &str, message: &str) -> (u16, Value) {
+    (status, json!({"error": {"code": status, "message": message, "type": kind}}))
+}
+
+/// A refusal in llama-server's words: `proxy` reads the window in them.
+pub(super) fn refusal(why: &Refused) -> (u16, Value) {
+    match why {
+        Refused::TooLong { prompt_tokens, n_ctx } => {
+            let message = format!(
+                "request ({prompt_tokens} tokens) exceeds the available context size ({n_ctx} tokens), try increasing it"
+            );
+            let (status, mut body) = error(400, "exceed_context_size_error", &message);
+            (body["error"]["n_prompt_tokens"], body["error"]["n_ctx"]) = ((*prompt_tokens).into(), (*n_ctx).into());
+            (status, body)
+        }
+        Refused::Bad(why) => error(400, "invalid_request_error", why),
+        Refused::Failed(why) => error(500, "server_error", why),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ended(cut: bool) -> Ended {
+        Ended { cut, prompt_tokens: 9, cached_tokens: 4, completion_tokens: 3, prompt_ms: 10.0, completion_ms: 0.0 }
+    }
+
+    fn reply(chat: bool) -> Reply {
+        Reply { id: "x-1".into(), created: 7, model: "m".into(), chat }
+    }
+
+    #[test]
+    fn deltas_come_to_a_message() {
+        let mut said = Said::default();
+        for delta in [
+            json!({"reasoning_content": "hm"}),
+            json!({"content": "Look"}),
+            json!({"content": "ing."}),
+            json!({"tool_calls": [{"index": 0, "id": "a", "type": "function", "function": {"name": "look", "arguments": ""}}]}),
+            json!({"tool_calls": [{"index": 0, "function": {"arguments": "{\"at\":"}}]}),
+            json!({"tool_calls": [{"index": 0, "function": {"arguments": "1}"}}]}),
+            json!({"tool_calls": [{"index": 1, "id": "b", "type": "function", "function": {"name": "run", "arguments": "{}"}}]}),
+        ] {
+            said.take(&delta);
+        }
+        let whole = reply(true).whole(&said, &ended(false));
+        assert_eq!(whole["choices"][0]["finish_reason"], "tool_calls");
+        assert_eq!(
+            whole["choices"][0]["message"],
+            json!({
+                "role": "assistant", "content": "Looking.", "reasoning_content": "hm",
+                "tool_calls": [
+                    {"type": "function", "id": "a", "function": {"name": "look", "arguments": "{\"at\":1}"}},
+                    {"type": "function", "id": "b", "function": {"name": "run", "arguments": "{}"}},
+                ],
+            })
+        );
+        let total = (&whole["usage"]["total_tokens"], &whole["usage"]["prompt_tokens_details"]["cached_tokens"]);
+        assert_eq!(total, (&json!(12), &json!(4)));
+        assert_eq!(whole["timings"]["prompt_per_second"], 500.0);
+        assert_eq!(whole["timings"]["predicted_per_second"], 0.0);
+    }
+
+    #[test]
+    fn a_stream_ends_with_its_reason_and_with_its_usage_where_that_is_wanted() {
+        let chat = reply(true);
+        assert_eq!(chat.opening().unwrap()["choices"][0]["delta"]["role"], "assistant");
+        assert_eq!(reply(false).opening(), None);
+        let with = chat.closing(&ended(true), false, true);
+        assert_eq!(with[0]["choices"][0]["finish_reason"], "length");
+        assert_eq!((&with[1]["choices"], &with[1]["usage"]["prompt_tokens"]), (&json!([]), &json!(9)));
+        let without = chat.closing(&ended(false), true, false);
+        assert_eq!((without.len(), &without[0]["choices"][0]["finish_reason"]), (1, &json!("tool_calls")));
+        assert_eq!(reply(false).closing(&ended(false), false, false)[0]["choices"][0]["text"], "");
+        assert_eq!(reply(false).text("a")["object"], "text_completion");
+    }
+
+    #[test]
+    fn a_prompt_that_is_too_long_is_refused_in_words_that_tell_the_window() {
+        let (status, body) = refusal(&Refused::TooLong { prompt_tokens: 5000, n_ctx: 4096 });
+        assert_eq!((status, &body["error"]["n_ctx"]), (400, &json!(4096)));
+        let read = crate::upstream::overflow::overflow(status, body.to_string().as_bytes());
+        let read = read.expect("it is recognized");
+        assert_eq!((read.window, read.prompt), (Some(4096), Some(5000)));
+        assert_eq!(refusal(&Refused::Failed("x".into())).0, 500);
+    }
+}

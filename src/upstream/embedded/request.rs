@@ -1,0 +1,364 @@
+//! PURE: what a client asks, in OpenAI's words and llama-server's, as the engine is asked it. Whatever the engine cannot do is
+//! refused by its name.
+
+use serde_json::{Map, Value, json};
+
+use crate::engine::generate::Request;
+
+/// Numbers that choose tokens, as llama-server names them, and whether they are whole.
+const SAMPLING: [(&str, bool); 22] = [
+    ("seed", true),
+    ("temperature", false),
+    ("top_k", true),
+    ("top_p", false),
+    ("min_p", false),
+    ("typical_p", false),
+    ("top_n_sigma", false),
+    ("xtc_probability", false),
+    ("xtc_threshold", false),
+    ("dynatemp_range", false),
+    ("dynatemp_exponent", false),
+    ("repeat_last_n", true),
+    ("repeat_penalty", false),
+    ("frequency_penalty", false),
+    ("presence_penalty", false),
+    ("dry_multiplier", false),
+    ("dry_base", false),
+    ("dry_allowed_length", true),
+    ("dry_penalty_last_n", true),
+    ("mirostat", true),
+    ("mirostat_tau", false),
+    ("mirostat_eta", false),
+];
+
+/// A request, read.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Asked {
+    /// For the engine.
+    pub(super) request: Request,
+    /// The usage is wanted at the end of a stream.
+    pub(super) usage: bool,
+    /// The model's name in the request, which the reply says again.
+    pub(super) model: Option<String>,
+}
+
+/// Reads the body of `/v1/chat/completions`, or of `/v1/completions`.
+///
+/// # Errors
+/// What is wrong with it, by the name of the field.
+pub(super) fn read(body: &[u8], chat: bool) -> Result<Asked, String> {
+    let body: Value = serde_json::from_slice(body).map_err(|e| format!("the body is not JSON: {e}"))?;
+    let body = body.as_object().ok_or("the body is not a JSON object")?;
+    cannot(body)?;
+    let mut out = Map::new();
+    match chat {
+        true => conversation(body, &mut out)?,
+        false => {
+            let prompt = one_prompt(&body.get("prompt").cloned().unwrap_or_default())?;
+            out.insert("prompt".into(), prompt);
+        }
+    }
+    format(body, &mut out)?;
+    out.insert("sampling".into(), Value::Object(sampling(body)?));
+    let stream = flag(body, "stream")?.unwrap_or(false);
+    let request = Request { body: Value::Object(out), stop: stops(body)?, max_tokens: most(body)?, stream };
+    let usage = body.get("stream_options").is_some_and(|options| options["include_usage"] == true);
+    let model = body.get("model").and_then(Value::as_str).filter(|name| !name.is_empty()).map(str::to_owned);
+    Ok(Asked { request, usage, model })
+}
+
+fn there<'a>(body: &'a Map<String, Value>, key: &str) -> Option<&'a Value> {
+    body.get(key).filter(|value| !value.is_null())
+}
+
+fn flag(body: &Map<String, Value>, key: &str) -> Result<Option<bool>, String> {
+    there(body, key).map(|value| value.as_bool().ok_or(format!("`{key}` must be true or false"))).transpose()
+}
+
+/// What this engine has nothing for.
+fn cannot(body: &Map<String, Value>) -> Result<(), String> {
+    let refused =
+        |what: &str| Err(format!("`{what}` is more than the embedded engine can do: use llama-server for that"));
+    if there(body, "n").is_some_and(|n| n != 1) {
+        return refused("n");
+    }
+    let logprobs = there(body, "logprobs").is_some_and(|wanted| *wanted != false);
+    if logprobs || there(body, "top_logprobs").is_some_and(|n| *n != 0) {
+        return refused("logprobs");
+    }
+    for key in ["echo", "suffix", "best_of", "lora"] {
+        if there(body, key).is_some_and(|value| *value != false && *value != 1 && *value != "" && *value != json!([])) {
+            return refused(key);
+        }
+    }
+    Ok(())
+}
+
+/// What the prompt is made of.
+fn conversation(body: &Map<String, Value>, out: &mut Map<String, Value>) -> Result<(), String> {
+    let messages = there(body, "messages").and_then(Value::as_array).ok_or("`messages` must be an array")?;
+    let last = messages.last().ok_or("`messages` is empty")?;
+    out.insert("messages".into(), Value::Array(messages.clone()));
+
+    let tools = match there(body, "tools") {
+        None => &[][..],
+        Some(tools) => tools.as_array().ok_or("`tools` must be an array")?,
+    };
+    let (tools, choice) = chosen(tools, there(body, "tool_choice"))?;
+    if !tools.is_empty() {
+        out.insert("tools".into(), Value::Array(tools));
+        out.insert("tool_choice".into(), choice.into());
+    }
+    if let Some(parallel) = flag(body, "parallel_tool_calls")? {
+        out.insert("parallel_tool_calls".into(), parallel.into());
+    }
+    let mut kwargs = match there(body, "chat_template_kwargs") {
+        None => Map::new(),
+        Some(kwargs) => kwargs.as_object().ok_or("`chat_template_kwargs` must be an object")?.clone(),
+    };
+    match there(body, "reasoning_effort").map(|effort| effort.as_str().ok_or("`reasoning_effort` must be a string")) {
+        Some(Ok("none")) => {
+            kwargs.insert("enable_thinking".into(), false.into());
+            kwargs.shift_remove("reasoning_effort");
+        }
+        Some(Ok(effort)) if !effort.is_empty() => {
+            kwargs.insert("reasoning_effort".into(), effort.into());
+        }
+        Some(Err(why)) => return Err(why.into()),
+        _ => {}
+    }
+    if !kwargs.is_empty() {
+        out.insert("chat_template_kwargs".into(), Value::Object(kwargs));
+    }
+    for key in ["reasoning_format", "add_generation_prompt", "thinking_budget_tokens"] {
+        if let Some(value) = there(body, key) {
+            out.insert(key.into(), value.clone());
+        }
+    }
+    let calls = last["tool_calls"].as_array().is_some_and(|calls| !calls.is_empty());
+    let continued = match there(body, "continue_final_message") {
+        Some(what) if *what != false => Some(what.clone()),
+        // llama-server goes on with a reply that was begun.
+        _ => (last["role"] == "assistant" && !calls).then(|| true.into()),
+    };
+    if let Some(continued) = continued {
+        out.insert("continue_final_message".into(), continued);
+    }
+    Ok(())
+}
+
+/// The tools to offer, and how: one tool that is to be called is the only one, and required.
+fn chosen(tools: &[Value], choice: Option<&Value>) -> Result<(Vec<Value>, &'static str), String> {
+    let named = |choice: &Value| choice.pointer("/function/name").or(choice.get("name")).cloned();
+    let choice = match choice {
+        None => return Ok((tools.to_vec(), "auto")),
+        Some(Value::String(choice)) => match choice.as_str() {
+            "auto" => return Ok((tools.to_vec(), "auto")),
+            "none" => return Ok((tools.to_vec(), "none")),
+            "required" | "any" => return Ok((tools.to_vec(), "required")),
+            other => return Err(format!("`tool_choice` is \"{other}\", and neither auto, none nor required")),
+        },
+        Some(choice) => choice,
+    };
+    let name = named(choice).ok_or("`tool_choice` names no function")?;
+    let meant: Vec<Value> = tools.iter().filter(|tool| tool["function"]["name"] == name).cloned().collect();
+    if meant.is_empty() {
+        Err(format!("`tool_choice` names {name}, which is not among the tools"))
+    } else {
+        Ok((meant, "required"))
+    }
+}
+
+/// What the reply is to look like.
+fn format(body: &Map<String, Value>, out: &mut Map<String, Value>) -> Result<(), String> {
+    let mut schema = there(body, "json_schema").cloned();
+    if let Some(format) = there(body, "response_format") {
+        match format["type"].as_str() {
+            Some("text") => {}
+            Some("json_object") => {
+                schema = Some(there_in(format, "schema").unwrap_or_else(|| json!({"type": "object"})))
+            }
+            Some("json_schema") => {
+                let given = format.pointer("/json_schema/schema").filter(|schema| !schema.is_null()).cloned();
+                schema = Some(given.or_else(|| there_in(format, "schema")).ok_or("`response_format` has no schema")?);
+            }
+            _ => return Err("`response_format.type` must be text, json_object or json_schema".into()),
+        }
+    }
+    let grammar = match there(body, "grammar") {
+        None => None,
+        Some(grammar) => Some(grammar.as_str().ok_or("`grammar` must be a string")?).filter(|text| !text.is_empty()),
+    };
+    match (schema, grammar) {
+        (Some(_), Some(_)) => return Err("either `json_schema` or `grammar`, not both".into()),
+        (Some(schema), None) if schema.is_object() => {
+            out.insert("json_schema".into(), schema);
+        }
+        (Some(_), None) => return Err("`json_schema` must be an object".into()),
+        (None, Some(grammar)) => {
+            out.insert("grammar".into(), grammar.into());
+        }
+        (None, None) => {}
+    }
+    Ok(())
+}
+
+fn there_in(value: &Value, key: &str) -> Option<Value> {
+    value.get(key).filter(|value| !value.is_null()).cloned()
+}
+
+/// The text of a prompt. Several prompts would be several replies.
+fn one_prompt(prompt: &Value) -> Result<Value, String> {
+    match prompt {
+        Value::String(_) => Ok(prompt.clone()),
+        Value::Array(all) if all.len() == 1 && all[0].is_string() => Ok(all[0].clone()),
+        _ => Err("`prompt` must be one string: the embedded engine takes neither several prompts nor tokens".into()),
+    }
+}
+
+fn sampling(body: &Map<String, Value>) -> Result<Map<String, Value>, String> {
+    let mut out = Map::new();
+    for (key, whole) in SAMPLING {
+        let Some(value) = there(body, key) else { continue };
+        let wrong = |what: &str| Err(format!("`{key}` must be {what}"));
+        match (whole, value.as_i64(), value.as_f64()) {
+            // A seed of -1 is any, as llama-server has it.
+            (true, Some(-1), _) if key == "seed" => {
+                out.insert(key.into(), u32::MAX.into());
+            }
+            (true, Some(n), _) if key == "seed" => {
+                out.insert(key.into(), (n & i64::from(u32::MAX)).into());
+            }
+            (true, Some(n), _) if i32::try_from(n).is_ok() => {
+                out.insert(key.into(), n.into());
+            }
+            (true, ..) => return wrong("a whole number"),
+            (false, _, Some(n)) if n.abs() < 1e30 => {
+                out.insert(key.into(), value.clone());
+            }
+            (false, ..) => return wrong("a number"),
+        }
+    }
+    if let Some(ignore) = flag(body, "ignore_eos")? {
+        out.insert("ignore_eos".into(), ignore.into());
+    }
+    if let Some(biases) = there(body, "logit_bias") {
+        let biases = biases.as_object().ok_or("`logit_bias` must be an object of tokens and numbers")?;
+        let sound = |(token, bias): (&String, &Value)| token.parse::<u32>().is_ok() && bias.is_number();
+        if !biases.iter().all(sound) {
+            return Err("`logit_bias` must be an object of tokens and numbers".into());
+        }
+        out.insert("logit_bias".into(), Value::Object(biases.clone()));
+    }
+    Ok(out)
+}
+
+/// The texts that end the reply.
+fn stops(body: &Map<String, Value>) -> Result<Vec<String>, String> {
+    let wrong = || "`stop` must be a string, or an array of strings".to_owned();
+    match there(body, "stop") {
+        None => Ok(Vec::new()),
+        Some(Value::String(stop)) => Ok(vec![stop.clone()]),
+        Some(Value::Array(all)) => all.iter().map(|stop| stop.as_str().map(str::to_owned).ok_or_else(wrong)).collect(),
+        Some(_) => Err(wrong()),
+    }
+}
+
+/// The most tokens of the reply. A negative number is llama-server's for no limit.
+fn most(body: &Map<String, Value>) -> Result<Option<u32>, String> {
+    for key in ["max_completion_tokens", "max_tokens", "n_predict"] {
+        if let Some(value) = there(body, key) {
+            let n = value.as_i64().ok_or_else(|| format!("`{key}` must be a whole number"))?;
+            return Ok(u32::try_from(n).ok().or((n >= 0).then_some(u32::MAX)));
+        }
+    }
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chat(body: &Value) -> Result<Asked, String> {
+        read(body.to_string().as_bytes(), true)
+    }
+
+    #[test]
+    fn a_chat_is_asked_as_llama_server_would_be() {
+        let tool = json!({"type": "function", "function": {"name": "look", "parameters": {}}});
+        let other = json!({"type": "function", "function": {"name": "run"}});
+        let asked = chat(&json!({
+            "model": "m", "messages": [{"role": "user", "content": "hi"}], "tools": [tool, other], "temperature": 0,
+            "seed": 7, "stop": "END", "max_tokens": 12, "stream": true, "stream_options": {"include_usage": true},
+            "tool_choice": {"type": "function", "function": {"name": "look"}}, "reasoning_effort": "none", "top_p": null,
+        }))
+        .unwrap();
+        assert_eq!((asked.usage, asked.model.as_deref()), (true, Some("m")));
+        assert_eq!((asked.request.max_tokens, asked.request.stream), (Some(12), true));
+        assert_eq!(asked.request.stop, ["END"]);
+        assert_eq!(
+            asked.request.body,
+            json!({
+                "messages": [{"role": "user", "content": "hi"}], "tools": [tool], "tool_choice": "required",
+                "chat_template_kwargs": {"enable_thinking": false}, "sampling": {"seed": 7, "temperature": 0},
+            })
+        );
+    }
+
+    #[test]
+    fn a_reply_that_was_begun_is_gone_on_with() {
+        let begun = |message: Value| {
+            let asked = chat(&json!({"messages": [{"role": "user", "content": "a"}, message]})).unwrap();
+            asked.request.body["continue_final_message"].clone()
+        };
+        assert_eq!(begun(json!({"role": "assistant", "content": "It"})), true);
+        assert_eq!(begun(json!({"role": "assistant", "tool_calls": [{}]})), Value::Null);
+        assert_eq!(begun(json!({"role": "user", "content": "b"})), Value::Null);
+    }
+
+    #[test]
+    fn a_reply_may_have_to_keep_to_a_schema_or_a_grammar() {
+        let of = |more: Value| {
+            let mut body = json!({"messages": [{"role": "user", "content": "a"}]});
+            body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            chat(&body).map(|asked| (asked.request.body["json_schema"].clone(), asked.request.body["grammar"].clone()))
+        };
+        let schema = json!({"type": "array"});
+        let given = json!({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}});
+        assert_eq!(of(given), Ok((schema, Value::Null)));
+        let any = of(json!({"response_format": {"type": "json_object"}})).unwrap();
+        assert_eq!(any.0, json!({"type": "object"}));
+        assert_eq!(of(json!({"grammar": "root ::= \"a\""})).unwrap().1, "root ::= \"a\"");
+        assert_eq!(of(json!({"response_format": {"type": "text"}})), Ok((Value::Null, Value::Null)));
+        assert!(of(json!({"grammar": "root ::= \"a\"", "json_schema": {}})).is_err());
+    }
+
+    #[test]
+    fn what_is_wrong_or_cannot_be_is_named() {
+        let cases = [
+            (json!([]), "object"),
+            (json!({}), "`messages`"),
+            (json!({"messages": []}), "empty"),
+            (json!({"messages": [{}], "n": 2}), "`n`"),
+            (json!({"messages": [{}], "logprobs": true}), "`logprobs`"),
+            (json!({"messages": [{}], "temperature": "hot"}), "`temperature` must be a number"),
+            (json!({"messages": [{}], "top_k": 1.5}), "`top_k` must be a whole number"),
+            (json!({"messages": [{}], "stop": [1]}), "`stop`"),
+            (json!({"messages": [{}], "max_tokens": "many"}), "`max_tokens`"),
+            (json!({"messages": [{}], "tool_choice": "perhaps"}), "perhaps"),
+            (json!({"messages": [{}], "tool_choice": {"function": {"name": "x"}}}), "not among the tools"),
+            (json!({"messages": [{}], "response_format": {"type": "xml"}}), "response_format"),
+            (json!({"messages": [{}], "logit_bias": {"a": 1}}), "`logit_bias`"),
+            (json!({"messages": [{}], "stream": "yes"}), "`stream`"),
+        ];
+        for (body, part) in cases {
+            let why = chat(&body).unwrap_err();
+            assert!(why.contains(part), "{body}: {why}");
+        }
+        assert!(read(b"{", true).unwrap_err().contains("not JSON"));
+        assert!(read(br#"{"prompt": [1, 2]}"#, false).unwrap_err().contains("`prompt`"));
+        let text = read(br#"{"prompt": ["one"], "n_predict": -1, "seed": -1}"#, false).unwrap();
+        assert_eq!((text.request.max_tokens, &text.request.body["prompt"]), (None, &json!("one")));
+        assert_eq!(text.request.body["sampling"]["seed"], u32::MAX);
+    }
+}

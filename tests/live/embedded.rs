@@ -1,0 +1,214 @@
+//! A model's file served by windowsill itself, without any server.
+
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use crate::support::servers::{Llama, Windowsill, place};
+use crate::support::session::Session;
+use crate::support::{http, say};
+
+/// A chat of one message, answered greedily.
+fn chat(text: &str, more: Value) -> Value {
+    let mut body = json!({
+        "model": "any name", "messages": [{"role": "user", "content": text}], "temperature": 0, "max_tokens": 24,
+    });
+    body.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+    body
+}
+
+#[test]
+fn a_file_is_served_with_the_window_that_fits() {
+    let windowsill = Windowsill::itself(&[], &[]);
+    let models = http::get(&format!("{}/v1/models", windowsill.url())).json();
+    assert_eq!(models["data"][0]["loaded_context"], 8192, "{models}");
+    assert_eq!(models["data"][0]["context_length"], 8192, "{models}");
+
+    let question = "Write one sentence about the sea.";
+    let whole = http::post(&windowsill.chat_url(), chat(question, json!({})));
+    assert_eq!((whole.status, whole.ours("window")), (200, "8192"), "{}", whole.text);
+    assert!(whole.ours("window-source").starts_with("fit: all 8192 tokens"), "{}", whole.ours("window-source"));
+    let said = whole.json()["choices"][0]["message"]["content"].as_str().expect("text").to_owned();
+    assert!(!said.is_empty());
+    let usage = whole.json()["usage"].clone();
+
+    // In parts it is the same, and costs one token of the prompt.
+    let parts = http::post(
+        &windowsill.chat_url(),
+        chat(question, json!({"stream": true, "stream_options": {"include_usage": true}})),
+    );
+    let events = parts.events();
+    let told: String = events.iter().filter_map(|e| e["choices"][0]["delta"]["content"].as_str()).collect();
+    assert_eq!(told, said);
+    let last = events.last().expect("events");
+    assert!(parts.is_done() && last["usage"]["completion_tokens"] == usage["completion_tokens"], "{}", parts.text);
+    assert_eq!(last["timings"]["prompt_n"], 1, "{last}");
+    // What windowsill counted is what was evaluated.
+    assert_eq!(parts.ours("prompt-tokens"), usage["prompt_tokens"].to_string());
+
+    // A text without a chat passes through.
+    let text = http::post(
+        &format!("{}/v1/completions", windowsill.url()),
+        json!({"prompt": "One, two, three,", "max_tokens": 8, "temperature": 0}),
+    );
+    assert_eq!((text.status, &text.json()["object"]), (200, &json!("text_completion")), "{}", text.text);
+    let other = http::post(&format!("{}/v1/embeddings", windowsill.url()), json!({"input": "x"}));
+    assert_eq!(other.status, 404);
+    assert!(other.text.contains("embedded engine has no POST /v1/embeddings"), "{}", other.text);
+
+    let doctor = windowsill.cli(&["doctor", "--json", "--upstream", &windowsill.url()]);
+    assert!(doctor.is_ok(), "{doctor:?}");
+}
+
+/// Prompts, limits and refusals are those of llama.cpp's own server; only numbers in the last place may differ, and with
+/// them what so small a model says.
+#[test]
+fn it_answers_as_llama_server_does() {
+    let windowsill = Windowsill::itself(&[], &[]);
+    let llama = Llama::start_with(8192, &["--chat-template", &own_template()]);
+    let schema = json!({"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]});
+    let cases = [
+        chat("Count to ten.", json!({"stop": ["five"], "max_tokens": 40})),
+        chat("Yes or no?", json!({"grammar": "root ::= \"yes\" | \"no\""})),
+        chat("A person.", json!({"response_format": {"type": "json_schema", "json_schema": {"schema": schema}}})),
+        chat(
+            "Hi",
+            json!({"logit_bias": {"17": -100}, "repeat_penalty": 1.2, "presence_penalty": 0.5, "max_tokens": 3}),
+        ),
+        json!({"messages": [{"role": "user", "content": "Count."}, {"role": "assistant", "content": "One, two,"}], "max_tokens": 4}),
+        json!({"messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": [
+            {"type": "text", "text": "Hello"}, {"type": "text", "text": "there"}]}], "max_tokens": 2}),
+        chat(&"word ".repeat(9000), json!({})),
+        json!({"messages": [{"role": "user", "content": "x"}], "response_format": {"type": "xml"}}),
+        json!({"messages": "none"}),
+    ];
+    for body in cases {
+        let off = [("x-windowsill", "off")];
+        let ours = http::post_with(&windowsill.chat_url(), &off, &body);
+        let theirs = http::post(&format!("{}/v1/chat/completions", llama.url()), &body);
+        assert_eq!(ours.status, theirs.status, "{body}: {} / {}", ours.text, theirs.text);
+        let (ours, theirs) = (ours.json(), theirs.json());
+        for pointer in ["/usage/prompt_tokens", "/error/code", "/error/type", "/error/n_prompt_tokens", "/error/n_ctx"]
+        {
+            assert_eq!(ours.pointer(pointer), theirs.pointer(pointer), "{pointer} of {body}: {ours} / {theirs}");
+        }
+        let said = |reply: &Value| reply["choices"][0]["message"]["content"].as_str().unwrap_or_default().to_owned();
+        if body["grammar"].is_string() {
+            assert!(["yes", "no"].contains(&said(&ours).as_str()), "{ours}");
+        }
+        if body["response_format"]["type"] == "json_schema" && ours["choices"][0]["finish_reason"] == "stop" {
+            let value: Value = serde_json::from_str(&said(&ours)).unwrap_or_else(|e| panic!("{e}: {ours}"));
+            assert!(value["age"].is_i64(), "{ours}");
+        }
+        if body["stop"].is_array() {
+            assert!(!said(&ours).contains("five"), "{ours}");
+        }
+    }
+}
+
+/// The model's own template, as a file.
+fn own_template() -> String {
+    let windowsill = windowsill::engine::Vocabulary::load(place("WINDOWSILL_MODEL").as_ref()).expect("a vocabulary");
+    let file = std::env::temp_dir().join(format!("windowsill-live-{}.jinja", std::process::id()));
+    std::fs::write(&file, windowsill.chat_template().expect("a template")).unwrap();
+    file.to_string_lossy().into_owned()
+}
+
+#[test]
+fn a_long_session_stays_alive_in_a_small_window() {
+    let session = Session::demo();
+    let windowsill = Windowsill::itself(&[("CONTEXT_STRATEGY", "truncate")], &["--num-ctx", "4096"]);
+    let (mut before, mut cached, mut rewrites) = (None::<u32>, 0, 0);
+    for end in session.turns().into_iter().take(24) {
+        let reply = http::post(&windowsill.chat_url(), session.request(end, 8, false));
+        assert_eq!((reply.status, reply.ours("window")), (200, "4096"), "message {end}: {}", reply.text);
+        let number = |pointer: &str| reply.json().pointer(pointer).and_then(Value::as_u64).expect(pointer) as u32;
+        let prompt = number("/usage/prompt_tokens");
+        assert!(prompt + 8 <= 4096, "message {end}: {prompt}");
+        let kept = number("/timings/cache_n");
+        let rewritten = reply.ours("action") != "none";
+        if let Some(before) = before.filter(|_| !rewritten) {
+            // All of the last prompt but the opening of its reply.
+            assert!(kept + 40 >= before, "message {end}: {kept} of {before} cached");
+        }
+        (before, cached, rewrites) = (Some(prompt), cached + kept, rewrites + u32::from(rewritten));
+    }
+    assert!(rewrites >= 2, "it passes the window");
+    say(&format!("{rewrites} rewrites, {cached} tokens of prompts cached"));
+    // What left the prompt is in the record: a tool's first result, word for word.
+    let result = session.messages.iter().find(|m| m["role"] == "tool").expect("a result");
+    let text = result["content"].as_str().expect("text");
+    let line = text.lines().max_by_key(|line| line.len()).expect("lines");
+    assert!(windowsill.recall(&line.chars().take(60).collect::<String>()).contains(line.trim()), "{line}");
+}
+
+#[test]
+fn the_process_that_generates_may_end_and_the_proxy_does_not() {
+    let windowsill = Windowsill::itself(&[], &["--num-ctx", "1000"]);
+    let ask = || http::post(&windowsill.chat_url(), chat("Hello there.", json!({"max_tokens": 4})));
+    let first = ask();
+    assert_eq!((first.status, first.ours("window")), (200, "1000"), "{}", first.text);
+    let children = windowsill.children();
+    let [child] = children[..] else { panic!("one child: {children:?}") };
+
+    // In the middle of a reply: the stream says so, in its own dialect.
+    let mut live =
+        http::open(&windowsill.chat_url(), &[], chat("Tell me a story.", json!({"stream": true, "max_tokens": 900})));
+    live.until("data:");
+    assert!(Command::new("kill").args(["-KILL", &child.to_string()]).status().unwrap().success());
+    let broken = live.whole();
+    assert!(broken.text.contains("\"error\"") && broken.text.contains("process that generates"), "{}", broken.text);
+
+    let again = ask();
+    assert_eq!((again.status, again.ours("window")), (200, "1000"), "{}", again.text);
+    assert_eq!(again.json()["choices"], first.json()["choices"]);
+    let new = windowsill.children();
+    assert!(new.len() == 1 && new != children, "{children:?} {new:?}");
+}
+
+#[test]
+fn a_client_that_goes_away_takes_its_request_back() {
+    let windowsill = Windowsill::itself(&[], &[]);
+    let long = || chat("Tell me a very long story.", json!({"stream": true, "max_tokens": 8000, "ignore_eos": true}));
+    for _ in 0..3 {
+        let mut live = http::open(&windowsill.chat_url(), &[], long());
+        live.until("data:");
+        // Dropped: each of these replies would take a minute.
+    }
+    // Three at once, behind what is left of those.
+    let asked: Vec<_> = (0..3)
+        .map(|n| {
+            let (url, body) = (windowsill.chat_url(), chat(&format!("Say {n}."), json!({"max_tokens": 4})));
+            std::thread::spawn(move || http::post(&url, body).status)
+        })
+        .collect();
+    for asked in asked {
+        assert_eq!(asked.join().expect("it answers"), 200);
+    }
+}
+
+#[test]
+fn what_cannot_be_served_is_said_before_anything_starts() {
+    let home = tempfile::tempdir().unwrap();
+    let whole = std::fs::read(place("WINDOWSILL_MODEL")).unwrap();
+    let file = |name: &str, bytes: &[u8]| {
+        let path = home.path().join(name);
+        std::fs::write(&path, bytes).unwrap();
+        path
+    };
+    let cases = [
+        (home.path().join("none.gguf"), "none.gguf"),
+        (file("empty.gguf", b""), "empty.gguf"),
+        (file("text.gguf", b"this is no model at all, but a text"), "text.gguf"),
+        (file("short.gguf", &whole[..whole.len() / 2]), "short.gguf"),
+    ];
+    for (path, part) in cases {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_windowsill"));
+        command.env_clear().env("HOME", home.path()).current_dir(home.path());
+        let out = command.args(["serve", "--listen", "127.0.0.1:0", "--model"]).arg(&path).output().unwrap();
+        let said = String::from_utf8_lossy(&out.stderr);
+        assert_eq!(out.status.code(), Some(1), "{part}: {said}");
+        assert!(said.contains("error: ") && said.contains(part), "{part}: {said}");
+        assert!(!String::from_utf8_lossy(&out.stdout).contains("listening"), "{part}");
+    }
+}
