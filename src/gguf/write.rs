@@ -75,13 +75,18 @@ impl Writer {
     }
 
     /// A row of the table of tensors, with data from byte 0 on: `kind` is the number of its type in ggml's list.
-    pub fn tensor(mut self, name: &str, dims: &[u64], kind: u32) -> Writer {
+    pub fn tensor(self, name: &str, dims: &[u64], kind: u32) -> Writer {
+        self.tensor_at(name, dims, kind, 0)
+    }
+
+    /// The same, with data from this byte on behind the header, which is filled up to a multiple of 32 bytes.
+    pub fn tensor_at(mut self, name: &str, dims: &[u64], kind: u32, at: u64) -> Writer {
         self.tensors += 1;
         text(&mut self.table, name.as_bytes());
         self.table.extend((dims.len() as u32).to_le_bytes());
         dims.iter().for_each(|dim| self.table.extend(dim.to_le_bytes()));
         self.table.extend(kind.to_le_bytes());
-        self.table.extend(0_u64.to_le_bytes());
+        self.table.extend(at.to_le_bytes());
         self
     }
 

@@ -4,6 +4,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
+use crate::support::models;
 use crate::support::servers::{Llama, Windowsill, place};
 use crate::support::session::Session;
 use crate::support::{http, say};
@@ -210,5 +211,57 @@ fn what_cannot_be_served_is_said_before_anything_starts() {
         assert_eq!(out.status.code(), Some(1), "{part}: {said}");
         assert!(said.contains("error: ") && said.contains(part), "{part}: {said}");
         assert!(!String::from_utf8_lossy(&out.stdout).contains("listening"), "{part}");
+    }
+}
+
+/// A reply must not depend on what was asked before: what is kept of other prompts is the very state that evaluating this one
+/// comes to. For models whose state cannot be cut back to any token, too: sliding windows, recurrent layers, both.
+#[test]
+fn what_is_kept_of_a_prompt_is_what_evaluating_it_comes_to() {
+    let home = tempfile::tempdir().unwrap();
+    for arch in [models::GEMMA3, models::MAMBA, models::LFM2] {
+        let file = home.path().join(format!("{arch}.gguf"));
+        models::write(&file, arch);
+        let windowsill = Windowsill::serving(&file, &[], &["--num-ctx", "4096"]);
+        let ask = |messages: &[Value]| {
+            let body = json!({"messages": messages, "temperature": 0, "max_tokens": 12, "ignore_eos": true});
+            let reply = http::post_with(&windowsill.chat_url(), &[("x-windowsill", "off")], body);
+            assert_eq!(reply.status, 200, "{arch}: {}", reply.text);
+            let json = reply.json();
+            let number = |pointer: &str| json.pointer(pointer).and_then(Value::as_u64).expect(pointer);
+            let (prompt, cached) = (number("/usage/prompt_tokens"), number("/timings/cache_n"));
+            (json["choices"][0]["message"]["content"].as_str().expect("text").to_owned(), prompt, cached)
+        };
+        let user = |n: usize| json!({"role": "user", "content": format!("Question {n}: {}", "why is that so? ".repeat(45 + n))});
+        let assistant = |text: &str| json!({"role": "assistant", "content": text});
+        // A conversation of three turns, another end to its second, the first again, and one of its own.
+        let mut one = vec![user(1)];
+        let first = ask(&one);
+        one.extend([assistant(&first.0), user(2)]);
+        let second = ask(&one);
+        let mut whole = one.clone();
+        whole.extend([assistant(&second.0), user(3)]);
+        let third = ask(&whole);
+        let other = [&one[..2], &[user(4)]].concat();
+        let fourth = ask(&other);
+        let again = ask(&one[..1]);
+        let new = ask(&[user(9)]);
+        assert_eq!(again.0, first.0, "{arch}");
+        // Each turn goes on from the last one's question at least, and so does another end.
+        for (turn, before) in [(&second, &first), (&third, &second), (&fourth, &first)] {
+            assert!(turn.2 + 60 >= before.1, "{arch}: {} of {} cached, {} before", turn.2, turn.1, before.1);
+        }
+        say(&format!(
+            "{arch}: {:?} of {:?} tokens cached",
+            [second.2, third.2, fourth.2, again.2],
+            [second.1, third.1, fourth.1, again.1]
+        ));
+        for (messages, told) in [(&whole[..], &third), (&other, &fourth), (&one, &second), (&[user(9)], &new)] {
+            let children = windowsill.children();
+            assert!(Command::new("kill").args(["-KILL", &children[0].to_string()]).status().unwrap().success());
+            let cold = ask(messages);
+            assert_eq!((cold.1, cold.2), (told.1, 0), "{arch}");
+            assert_eq!(cold.0, told.0, "{arch}: another reply than from what was kept");
+        }
     }
 }

@@ -15,7 +15,7 @@ use http::{Method, Response, StatusCode, header};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use crate::engine::generate::{Answers, Event, Facts, Generator, Refused, Setup};
+use crate::engine::generate::{Answers, Event, Facts, Generator, Refused, Request, Setup};
 use reply::{Reply, Said};
 use request::Asked;
 
@@ -198,8 +198,22 @@ impl Embedded {
             chat,
         };
         let stream = request.stream;
-        let told = Told { events: running.generator.ask(request), work: Work::begin(self), said: Said::default() };
-        if stream { streamed(told, shape, usage).await } else { at_once(told, &shape).await }
+        let mut told = Told::of(self, &running, request.clone());
+        let mut first = told.next().await;
+        // The process may have ended unnoticed since the last request, which is then no fault of this one.
+        if matches!(first, Event::Refused(Refused::Failed(_))) && running.generator.gone() {
+            if let Err(why) = self.load(None).await {
+                return failed(reply::error(500, "server_error", &why));
+            }
+            let Some(running) = self.running() else { return not_loaded() };
+            told = Told::of(self, &running, request);
+            first = told.next().await;
+        }
+        match first {
+            Event::Refused(why) => failed(reply::refusal(&why)),
+            _ if stream => streamed(told, shape, usage),
+            _ => at_once(told, &shape).await,
+        }
     }
 }
 
@@ -234,6 +248,10 @@ struct Told {
 }
 
 impl Told {
+    fn of(embedded: &Embedded, running: &Running, request: Request) -> Told {
+        Told { events: running.generator.ask(request), work: Work::begin(embedded), said: Said::default() }
+    }
+
     /// What happens next. An engine that falls silent is gone.
     async fn next(&mut self) -> Event {
         let gone = || Event::Refused(Refused::Failed("the process that generates ended".into()));
@@ -262,10 +280,7 @@ async fn at_once(mut told: Told, shape: &Reply) -> Response<reqwest::Body> {
 }
 
 /// The reply as server-sent events, once it is known that there will be one.
-async fn streamed(mut told: Told, shape: Reply, usage: bool) -> Response<reqwest::Body> {
-    if let Event::Refused(why) = told.next().await {
-        return failed(reply::refusal(&why));
-    }
+fn streamed(told: Told, shape: Reply, usage: bool) -> Response<reqwest::Body> {
     let opening = shape.opening().iter().map(event).collect::<String>();
     let parts = stream::unfold((Some(told), shape, opening), move |(told, shape, begun)| async move {
         let mut told = told?;

@@ -2,6 +2,7 @@
 
 pub(crate) mod check;
 pub(crate) mod http;
+pub(crate) mod models;
 pub(crate) mod relay;
 pub(crate) mod servers;
 pub(crate) mod session;

@@ -165,7 +165,13 @@ impl Windowsill {
 
     /// Without any server: it serves the model itself.
     pub(crate) fn itself(settings: &[(&str, &str)], flags: &[&str]) -> Windowsill {
-        Self::serve(vec!["--model".to_owned(), place("WINDOWSILL_MODEL")], settings, flags)
+        Self::serving(Path::new(&place("WINDOWSILL_MODEL")), settings, flags)
+    }
+
+    /// As [`Windowsill::itself`], with another model.
+    pub(crate) fn serving(model: &Path, settings: &[(&str, &str)], flags: &[&str]) -> Windowsill {
+        let model = model.to_str().expect("UTF-8").to_owned();
+        Self::serve(vec!["--model".to_owned(), model], settings, flags)
     }
 
     fn serve(mut arguments: Vec<String>, settings: &[(&str, &str)], flags: &[&str]) -> Windowsill {
