@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """Replays a recorded agent session turn by turn, as the agent's client sent it, and tabulates what became of it.
 
-    replay.py count  SESSION --server URL --out COUNTS            tokens of every turn's whole history
-    replay.py run    SESSION --url URL --server URL --counts COUNTS --label NAME --out RESULT
+    replay.py count  SESSION --url URL --out COUNTS               tokens of every turn's whole history
+    replay.py run    SESSION --url URL [--unmanaged] --counts COUNTS --label NAME --out RESULT
     replay.py table  RESULT RESULT… --window N
 
 Every turn sends the recorded history up to the next assistant message, whatever was answered before, and asks for a
-few tokens; a turn that fails counts as failed and the session goes on, as an agent's would. `--url` is what the client
-speaks to (a proxy, or the server itself), `--server` the llama.cpp server behind it, asked only for figures.
-Standard library only.
+few tokens; a turn that fails counts as failed and the session goes on, as an agent's would. `--url` is a windowsill that
+serves a model itself; with `--unmanaged` it is told to leave the requests alone (`x-windowsill: off`), and they go to the
+model as they are. Standard library only.
 """
 
 import argparse
@@ -29,11 +29,11 @@ class Stop(Exception):
 # --- HTTP ------------------------------------------------------------------------------------------------------------
 
 
-def call(url: str, path: str, body: object = None) -> http.client.HTTPResponse:
+def call(url: str, path: str, body: object = None, more: dict | None = None) -> http.client.HTTPResponse:
     parts = urlsplit(url)
     connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=TIMEOUT_SECONDS)
     payload = None if body is None else json.dumps(body).encode()
-    headers = {"content-type": "application/json"} if payload else {}
+    headers = {**({"content-type": "application/json"} if payload else {}), **(more or {})}
     try:
         connection.request("POST" if payload else "GET", parts.path.rstrip("/") + path, payload, headers)
         return connection.getresponse()
@@ -49,13 +49,15 @@ def call_json(url: str, path: str, body: object = None) -> dict:
     return json.loads(text)
 
 
-def evaluated_so_far(server: str) -> int:
-    """Prompt tokens the server has evaluated since it started, whoever asked: summaries count too."""
-    for line in call(server, "/metrics").read().decode().splitlines():
+def evaluated_so_far(url: str) -> int:
+    """Prompt tokens that were evaluated for managed requests, and for what windowsill itself asked: summaries count too."""
+    sums = {"prompt": 0, "cached": 0}
+    for line in call(url, "/metrics").read().decode().splitlines():
         name, _, value = line.partition(" ")
-        if name == "llamacpp:prompt_tokens_total":
-            return int(float(value))
-    raise Stop(f"{server}/metrics has no llamacpp:prompt_tokens_total; start the server with --metrics")
+        for kind in sums:
+            if name.startswith("windowsill_tokens_total{") and f'kind="{kind}"' in name:
+                sums[kind] += int(float(value))
+    return sums["prompt"] - sums["cached"]
 
 
 def events(reply: http.client.HTTPResponse):
@@ -77,7 +79,7 @@ def turns_of(session: dict, limit: int | None) -> list[int]:
     return turns[:limit]
 
 
-def take_turn(url: str, session: dict, end: int, max_tokens: int) -> dict:
+def take_turn(url: str, session: dict, end: int, max_tokens: int, unmanaged: bool) -> dict:
     body = {
         "model": "smollm2",
         "messages": session["messages"][:end],
@@ -89,7 +91,7 @@ def take_turn(url: str, session: dict, end: int, max_tokens: int) -> dict:
         "stream_options": {"include_usage": True},
     }
     started = time.monotonic()
-    reply = call(url, "/v1/chat/completions", body)
+    reply = call(url, "/v1/chat/completions", body, {"x-windowsill": "off"} if unmanaged else None)
     mine = {name.lower()[13:]: value for name, value in reply.getheaders() if name.lower().startswith("x-windowsill-")}
     turn = {"status": reply.status, "headers": mine, "answered": False, "first_s": None}
     if reply.status == 200:
@@ -159,7 +161,7 @@ def count(args: argparse.Namespace) -> None:
     bar = Bar("counting", len(turns))
     for done, end in enumerate(turns, 1):
         body = {"messages": session["messages"][:end], "tools": session["tools"]}
-        counts.append(call_json(args.server, "/v1/chat/completions/input_tokens", body)["input_tokens"])
+        counts.append(call_json(args.url, "/v1/chat/completions/input_tokens", body)["input_tokens"])
         bar.show(done, f"{counts[-1]:,} tokens")
     bar.end()
     save(args.out, counts)
@@ -168,17 +170,18 @@ def count(args: argparse.Namespace) -> None:
 def run(args: argparse.Namespace) -> None:
     session, counts = load(args.session), load(args.counts)
     turns = turns_of(session, args.turns)[: len(counts)]
-    bar, before, results = Bar(args.label, len(turns)), evaluated_so_far(args.server), []
+    bar, results = Bar(args.label, len(turns)), []
     started = time.monotonic()
     bar.show(0, "")
     for done, (end, sent) in enumerate(zip(turns, counts), 1):
-        turn = take_turn(args.url, session, end, args.max_tokens)
+        turn = take_turn(args.url, session, end, args.max_tokens, args.unmanaged)
         turn["sent"] = sent
         results.append(turn)
         bar.show(done, note_of(turn))
     bar.end()
     seconds = time.monotonic() - started
-    save(args.out, {"label": args.label, "turns": results, "seconds": seconds, "evaluated": evaluated_so_far(args.server) - before})
+    evaluated = sum(turn.get("evaluated", 0) for turn in results) if args.unmanaged else evaluated_so_far(args.url)
+    save(args.out, {"label": args.label, "turns": results, "seconds": seconds, "evaluated": evaluated})
 
 
 def note_of(turn: dict) -> str:
@@ -267,11 +270,11 @@ def main() -> None:
         command = commands.add_parser(name)
         command.set_defaults(function=function)
         command.add_argument("session")
-        command.add_argument("--server", required=True, help="the llama.cpp server")
+        command.add_argument("--url", required=True, help="a windowsill that serves a model itself")
         command.add_argument("--turns", type=int, help="only the first N")
         command.add_argument("--out", required=True)
         if name == "run":
-            command.add_argument("--url", required=True, help="what the client speaks to")
+            command.add_argument("--unmanaged", action="store_true", help="requests go to the model as they are")
             command.add_argument("--counts", required=True)
             command.add_argument("--label", required=True)
             command.add_argument("--max-tokens", type=int, default=24)

@@ -147,7 +147,9 @@ impl Counters {
             return Some(Arc::clone(named));
         }
         let path = window.model_path.as_deref()?;
-        self.of_file(upstream, model, path, window.template.clone(), patience).await
+        // The file that we serve ourselves says all there is, a template of its own for tools included.
+        let served = window.template.clone().filter(|_| upstream.embedded_model().is_none());
+        self.of_file(upstream, model, path, served, patience).await
     }
 
     /// As [`Counters::of`], for a file that a server says it has loaded and the template that it says it renders with.
@@ -207,10 +209,15 @@ impl Counters {
     }
 }
 
+/// Whether it is this program that renders prompts, and has not loaded the model yet: by the file's own template, then.
+fn is_ours(upstream: &Upstream) -> bool {
+    upstream.embedded_model().is_some() && !upstream.can_count()
+}
+
 /// The file that a server says it has loaded, where it is this machine's and can be read.
 fn here(upstream: &Upstream, path: &str) -> Option<PathBuf> {
     let path = Path::new(path);
-    (is_local(upstream.url()) && std::fs::File::open(path).is_ok()).then(|| path.to_owned())
+    (upstream.is_local() && std::fs::File::open(path).is_ok()).then(|| path.to_owned())
 }
 
 async fn load(file: FileId, served: Option<Arc<str>>, origin: Origin) -> Option<Arc<Model>> {
@@ -252,7 +259,7 @@ impl Model {
         };
         let plain = media == 0;
         let own = own.saturating_add(media);
-        let verified = self.state.lock().verified;
+        let verified = self.state.lock().verified || is_ours(upstream);
         if upstream.can_count() && (!verified || !plain) {
             let theirs = upstream.count(body).await.ok()?;
             let mut state = self.state.lock();
@@ -293,7 +300,7 @@ impl Model {
 
     /// Whether the server may render prompts otherwise than by the model's template, and cannot be asked for its count.
     fn is_foreign(&self, upstream: &Upstream) -> bool {
-        !self.state.lock().verified && !upstream.can_count()
+        !self.state.lock().verified && !upstream.can_count() && !is_ours(upstream)
     }
 
     /// Tokens of a text on its own.
@@ -339,31 +346,9 @@ impl State {
     }
 }
 
-/// Whether a server runs on this machine: the file it names is then the one that lies here.
-fn is_local(url: &str) -> bool {
-    let host = url.split_once("://").map_or(url, |(_, rest)| rest);
-    let host = host.split(['/', '?']).next().unwrap_or_default();
-    let host = match host.strip_prefix('[') {
-        Some(v6) => v6.split(']').next().unwrap_or_default(),
-        None => host.split(':').next().unwrap_or_default(),
-    };
-    host.eq_ignore_ascii_case("localhost") || host == "::1" || host.starts_with("127.")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn only_this_machine_is_local() {
-        for url in ["http://127.0.0.1:11434", "http://localhost:8080", "http://[::1]:8080", "https://LOCALHOST"] {
-            assert!(is_local(url), "{url}");
-        }
-        for url in ["http://10.0.0.2:11434", "http://example.org", "http://localhost.example.org", "http://[fe80::1]:1"]
-        {
-            assert!(!is_local(url), "{url}");
-        }
-    }
 
     #[test]
     fn the_difference_to_another_rendering_is_learnt_and_errs_high() {

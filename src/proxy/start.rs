@@ -47,6 +47,7 @@ impl App {
     pub async fn load_embedded(&self) -> Result<(), Error> {
         for upstream in &self.upstreams {
             let Some(model) = upstream.embedded_model() else { continue };
+            upstream.let_load();
             info!(model, "loading it");
             let window = self.window_of(upstream, model).await;
             if upstream.loaded(model).await.is_ok_and(|loaded| !loaded.provisional) {
@@ -74,8 +75,8 @@ fn embedded(config: &Config, named: &UpstreamConfig) -> Result<Embedded, Error> 
     }
     let program = config.machine.program.as_deref();
     let program = program.ok_or_else(|| bad("where this program's own file is, is not known".into()))?;
-    engine::Vocabulary::load(file).map_err(|e| bad(e.to_string()))?;
-    Ok(Embedded::new(file, program, hardware::threads()))
+    let vocabulary = engine::Vocabulary::load(file).map_err(|e| bad(e.to_string()))?;
+    Ok(Embedded::new(file, program, hardware::threads(), vocabulary.chat_template()))
 }
 
 /// The upstreams of a config, and what was found behind each.

@@ -235,8 +235,18 @@ impl Upstream {
             known: Mutex::new(Some(Kind::Embedded)),
             probing: tokio::sync::Mutex::new(()),
             stale: AtomicBool::new(false),
-            cannot_count: AtomicBool::new(true),
+            cannot_count: AtomicBool::new(false),
         })
+    }
+
+    /// Whether [`Upstream::load`] loads a model where a request needs it: the embedded engine does so in `serve` alone.
+    pub fn loads(&self) -> bool {
+        self.link.embedded.as_ref().is_none_or(Embedded::loads)
+    }
+
+    /// Has the embedded engine load its model where a request needs it.
+    pub fn let_load(&self) {
+        self.link.embedded.iter().for_each(Embedded::let_load);
     }
 
     /// The key for requests that come without an `Authorization` of their own, and for our own questions.
@@ -418,10 +428,11 @@ impl Upstream {
 
     /// Whether [`Upstream::count`] is worth a try: the server can count the tokens of a chat request.
     pub fn can_count(&self) -> bool {
-        let able = matches!(
-            self.kind(),
-            Some(Kind::LlamaServer { .. } | Kind::OpenAi(Flavor::Vllm) | Kind::OpenAi(Flavor::TabbyApi))
-        );
+        if let Some(embedded) = &self.link.embedded {
+            return embedded.is_loaded();
+        }
+        let able =
+            matches!(self.kind(), Some(Kind::LlamaServer { .. } | Kind::OpenAi(Flavor::Vllm | Flavor::TabbyApi)));
         able && !self.cannot_count.load(Ordering::Acquire)
     }
 
@@ -430,7 +441,8 @@ impl Upstream {
         let result = match self.known().await? {
             Kind::LlamaServer { router } => llama_server::count(&self.link, router, body).await,
             Kind::OpenAi(flavor) => openai::count(&self.link, flavor, body).await,
-            Kind::Ollama | Kind::Embedded => Err(self.link.protocol("it cannot count the tokens of a request")),
+            Kind::Embedded => llama_server::count(&self.link, false, body).await,
+            Kind::Ollama => Err(self.link.protocol("Ollama cannot count the tokens of a request")),
         };
         if let Err(Error::Status { status, .. }) = &result
             && matches!(*status, StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED | StatusCode::NOT_IMPLEMENTED)

@@ -75,12 +75,16 @@ pub struct Request {
     pub max_tokens: Option<u32>,
     /// The reply is wanted as it is made; else all of it at its end.
     pub stream: bool,
+    /// Only the prompt's tokens are wanted: nothing is evaluated.
+    pub count: bool,
 }
 
-/// What becomes of a request, in this order: it begins, the reply is told, it ends; or it is refused.
+/// What becomes of a request, in this order: it begins, the reply is told, it ends; or it is counted, or refused.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Event {
+    /// The prompt has so many tokens, and that was all.
+    Counted(u32),
     /// The prompt was read, and is being evaluated.
     Began {
         /// Its tokens.

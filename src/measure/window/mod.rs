@@ -175,6 +175,9 @@ impl Windows {
             return Ok((loaded, goal));
         }
         let set = goal.decide(num_ctx, upstream, model, &loaded, &self.machine).await;
+        if !upstream.loads() {
+            return Ok((Loaded { window: set.or(loaded.window), ..loaded }, goal));
+        }
         if goal.holds(&loaded) {
             goal.settle(&loaded);
             return Ok((loaded, goal));
@@ -273,6 +276,7 @@ fn window(entry: &Entry, num_ctx: &NumCtx) -> Window {
             Some(asked.min(set.unwrap_or(asked))),
             format!("{}, confirmed by {}", entry.goal.because(), loaded.asked_of),
         ),
+        (None, _, Some(asked)) if set == Some(asked) => (set, format!("{}, not loaded yet", entry.goal.because())),
         (None, NumCtx::Fixed(n), Some(asked)) if *n < asked => {
             (Some(*n), "configured, below the loaded window".to_owned())
         }

@@ -6,7 +6,7 @@ mod request;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
@@ -36,6 +36,9 @@ struct Inner {
     id: String,
     program: PathBuf,
     threads: Threads,
+    template: Option<String>,
+    /// It may load: not in dry runs.
+    loads: AtomicBool,
     running: Mutex<Option<Running>>,
     /// The window it was last loaded with (tokens).
     asked: Mutex<Option<u32>>,
@@ -70,8 +73,8 @@ struct Slot {
 }
 
 impl Embedded {
-    /// A file to be served by this program. Nothing is loaded yet.
-    pub fn new(file: &Path, program: &Path, threads: Threads) -> Embedded {
+    /// A file to be served by this program, and the chat template in it. Nothing is loaded yet.
+    pub fn new(file: &Path, program: &Path, threads: Threads, template: Option<&str>) -> Embedded {
         let id = file.file_stem().map_or_else(|| "model".to_owned(), |stem| stem.to_string_lossy().into_owned());
         Embedded {
             inner: Arc::new(Inner {
@@ -79,6 +82,8 @@ impl Embedded {
                 id,
                 program: program.to_owned(),
                 threads,
+                template: template.map(str::to_owned),
+                loads: AtomicBool::new(false),
                 running: Mutex::default(),
                 asked: Mutex::default(),
                 loading: tokio::sync::Mutex::default(),
@@ -96,6 +101,18 @@ impl Embedded {
     /// The model's file.
     pub fn file(&self) -> &Path {
         &self.inner.file
+    }
+
+    pub(super) fn loads(&self) -> bool {
+        self.inner.loads.load(Ordering::Acquire)
+    }
+
+    pub(super) fn let_load(&self) {
+        self.inner.loads.store(true, Ordering::Release);
+    }
+
+    pub(super) fn is_loaded(&self) -> bool {
+        self.running().is_some()
     }
 
     /// Loads the model with this window (tokens), unless it is; without one, as it is, or with a small one.
@@ -142,6 +159,7 @@ impl Embedded {
             (&Method::POST, "/v1/chat/completions" | "/chat/completions", running) => {
                 self.reply(&body, true, running).await
             }
+            (&Method::POST, "/v1/chat/completions/input_tokens", running) => self.counted(&body, running).await,
             (&Method::POST, "/v1/completions", running) => self.reply(&body, false, running).await,
             (_, "/health" | "/v1/health" | "/slots", None) => not_loaded(),
             (method, path, _) => {
@@ -156,6 +174,7 @@ impl Embedded {
         json!({
             "default_generation_settings": {"n_ctx": running.map_or(0, |r| r.generator.facts().n_ctx)},
             "total_slots": 1, "model_path": self.inner.file, "modalities": {"vision": false, "audio": false},
+            "chat_template": self.inner.template,
             "build_info": concat!("windowsill ", env!("CARGO_PKG_VERSION")),
         })
     }
@@ -174,6 +193,20 @@ impl Embedded {
             (out["id_task"], out["n_prompt_tokens"]) = (slot.task.into(), slot.held.into());
         }
         json!([out])
+    }
+
+    /// The prompt tokens of a chat, as llama-server tells them.
+    async fn counted(&self, body: &[u8], running: Option<Running>) -> Response<reqwest::Body> {
+        let request = match request::read(body, true) {
+            Ok(asked) => Request { count: true, ..asked.request },
+            Err(why) => return failed(reply::error(400, "invalid_request_error", &why)),
+        };
+        let Some(running) = running else { return not_loaded() };
+        match Told::of(self, &running, request).next().await {
+            Event::Counted(tokens) => whole(StatusCode::OK, &json!({"input_tokens": tokens})),
+            Event::Refused(why) => failed(reply::refusal(&why)),
+            _ => failed(reply::error(500, "server_error", "the process that generates answered something else")),
+        }
     }
 
     async fn reply(&self, body: &[u8], chat: bool, running: Option<Running>) -> Response<reqwest::Body> {
@@ -263,7 +296,7 @@ impl Told {
             Event::Ended(ended) => {
                 self.work.holds(ended.prompt_tokens.saturating_add(ended.completion_tokens.saturating_sub(1)));
             }
-            Event::Began { .. } | Event::Refused(_) => {}
+            Event::Counted(_) | Event::Began { .. } | Event::Refused(_) => {}
         }
         event
     }
@@ -274,7 +307,7 @@ async fn at_once(mut told: Told, shape: &Reply) -> Response<reqwest::Body> {
         match told.next().await {
             Event::Ended(ended) => return whole(StatusCode::OK, &shape.whole(&told.said, &ended)),
             Event::Refused(why) => return failed(reply::refusal(&why)),
-            Event::Began { .. } | Event::Said(_) | Event::Text(_) => {}
+            Event::Counted(_) | Event::Began { .. } | Event::Said(_) | Event::Text(_) => {}
         }
     }
 }
@@ -289,7 +322,7 @@ fn streamed(told: Told, shape: Reply, usage: bool) -> Response<reqwest::Body> {
         }
         loop {
             let (text, over) = match told.next().await {
-                Event::Began { .. } => continue,
+                Event::Counted(_) | Event::Began { .. } => continue,
                 Event::Said(deltas) => (deltas.iter().map(|delta| event(&shape.said(delta))).collect(), false),
                 Event::Text(text) => (event(&shape.text(&text)), false),
                 Event::Ended(ended) => {

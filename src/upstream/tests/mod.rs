@@ -445,3 +445,19 @@ fn counts_of_tokens_and_names_in_queries() {
     }
     assert_eq!(query_component("a/b c&é~"), "a%2Fb%20c%26%C3%A9~");
 }
+
+#[test]
+fn only_this_machine_is_local() {
+    let local = |url: &str| {
+        let upstream = Upstream::new(client().unwrap(), "x".into(), url, KindHint::Auto).unwrap();
+        upstream.is_local()
+    };
+    for url in
+        ["http://127.0.0.1:11434", "http://localhost:8080", "http://[::1]:8080", "https://LOCALHOST", "0.0.0.0:1"]
+    {
+        assert!(local(url), "{url}");
+    }
+    for url in ["http://10.0.0.2:11434", "http://example.org", "http://localhost.example.org", "http://[fe80::1]:1"] {
+        assert!(!local(url), "{url}");
+    }
+}

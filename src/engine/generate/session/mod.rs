@@ -126,6 +126,9 @@ impl<M: Machine> Session<M> {
             return Err(bad("the prompt has no tokens".into()));
         }
         let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        if request.count {
+            return Ok(say(Event::Counted(count(prompt.len())))?);
+        }
         // The reply's first token needs a place, too.
         if count(prompt.len()) >= self.facts.n_ctx {
             let too_long = Refused::TooLong { prompt_tokens: count(prompt.len()), n_ctx: self.facts.n_ctx };

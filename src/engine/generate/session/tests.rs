@@ -164,6 +164,13 @@ fn a_prompt_that_does_not_fit_is_refused_and_a_full_window_ends_a_reply() {
 }
 
 #[test]
+fn a_prompt_is_counted_without_being_evaluated_however_long_it_is() {
+    let (mut session, seen) = session(false);
+    let (_, events) = ask(&mut session, Request { count: true, ..say(&"x".repeat(90), "y") });
+    assert_eq!((events, seen.borrow().evaluated), (vec![Event::Counted(90)], 0));
+}
+
+#[test]
 fn a_reply_ends_at_its_limit_or_at_a_text_that_ends_it() {
     let (mut session, _) = session(false);
     let (text, events) = ask(&mut session, Request { max_tokens: Some(3), ..say("a", "12345") });
