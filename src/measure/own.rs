@@ -217,7 +217,8 @@ fn is_ours(upstream: &Upstream) -> bool {
 /// The file that a server says it has loaded, where it is this machine's and can be read.
 fn here(upstream: &Upstream, path: &str) -> Option<PathBuf> {
     let path = Path::new(path);
-    (upstream.is_local() && std::fs::File::open(path).is_ok()).then(|| path.to_owned())
+    let local = upstream.embedded_model().is_some() || is_local(upstream.url());
+    (local && std::fs::File::open(path).is_ok()).then(|| path.to_owned())
 }
 
 async fn load(file: FileId, served: Option<Arc<str>>, origin: Origin) -> Option<Arc<Model>> {
@@ -346,9 +347,32 @@ impl State {
     }
 }
 
+/// Whether a server runs on this machine: the file it names is then the one that lies here. More narrowly than
+/// [`Upstream::is_local`]: behind 0.0.0.0 may be a container with files of its own.
+fn is_local(url: &str) -> bool {
+    let host = url.split_once("://").map_or(url, |(_, rest)| rest);
+    let host = host.split(['/', '?']).next().unwrap_or_default();
+    let host = match host.strip_prefix('[') {
+        Some(v6) => v6.split(']').next().unwrap_or_default(),
+        None => host.split(':').next().unwrap_or_default(),
+    };
+    host.eq_ignore_ascii_case("localhost") || host == "::1" || host.starts_with("127.")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_this_machine_is_local() {
+        for url in ["http://127.0.0.1:11434", "http://localhost:8080", "http://[::1]:8080", "https://LOCALHOST"] {
+            assert!(is_local(url), "{url}");
+        }
+        for url in ["http://10.0.0.2:11434", "http://example.org", "http://localhost.example.org", "http://[fe80::1]:1"]
+        {
+            assert!(!is_local(url), "{url}");
+        }
+    }
 
     #[test]
     fn the_difference_to_another_rendering_is_learnt_and_errs_high() {

@@ -120,7 +120,7 @@ fn a_long_session_stays_alive_in_a_small_window() {
     let session = Session::demo();
     let windowsill = Windowsill::itself(&[("CONTEXT_STRATEGY", "truncate")], &["--num-ctx", "4096"]);
     let (mut before, mut cached, mut rewrites) = (None::<u32>, 0, 0);
-    for end in session.turns().into_iter().take(24) {
+    for end in session.turns().into_iter().take(14) {
         let reply = http::post(&windowsill.chat_url(), session.request(end, 8, false));
         assert_eq!((reply.status, reply.ours("window")), (200, "4096"), "message {end}: {}", reply.text);
         let number = |pointer: &str| reply.json().pointer(pointer).and_then(Value::as_u64).expect(pointer) as u32;

@@ -43,7 +43,11 @@ impl Generator {
     /// # Errors
     /// Why it does not start or the model cannot be loaded, in words.
     pub fn start(program: &Path, file: &Path, setup: &Setup) -> Result<Generator, String> {
-        let mut child = Command::new(program)
+        let mut command = Command::new(program);
+        // Ctrl-C in a terminal goes to all of its group: replies under way are to end first.
+        #[cfg(unix)]
+        std::os::unix::process::CommandExt::process_group(&mut command, 0);
+        let mut child = command
             .arg(COMMAND)
             .arg("--model")
             .arg(file)
