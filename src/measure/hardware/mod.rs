@@ -19,11 +19,13 @@ pub use ram::Limit;
 use crate::upstream::Threads;
 
 /// Threads that models are to be run with here: as many as there are cores for one token after the other, which wait for
-/// memory; as many as may run at once for prompts. Limits on this process count, where the system tells of them.
+/// memory; as many as may run at once for prompts. Where there are two cores, one token after the other is faster with one
+/// thread: llama.cpp's threads wait for each other at work, and the other core has more to do. Limits on this process count, where the system tells of them.
 pub fn threads() -> Threads {
     let batch = std::thread::available_parallelism().map_or(1, |n| u32::try_from(n.get()).unwrap_or(u32::MAX));
     let cores = sysinfo::System::physical_core_count().and_then(|n| u32::try_from(n).ok()).filter(|n| *n > 0);
-    Threads { one: cores.unwrap_or(batch).min(batch), batch }
+    let one = cores.unwrap_or(batch).min(batch);
+    Threads { one: if one == 2 { 1 } else { one }, batch }
 }
 
 /// An amount of memory, in bytes.
