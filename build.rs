@@ -1,6 +1,6 @@
-//! With the feature `engine`: compiles the C++ edges (the memory dry run's, `src/engine/dry_run/memory.cpp`, the chat
-//! templates', `src/engine/chat_template/edge.cpp`, and generation's, `src/engine/generate/edge.cpp`) against the sources of the very llama.cpp that llama-cpp-sys-2 built.
-//! Does nothing else.
+//! With the feature `engine`: compiles the C++ edges in `src/engine/` (the memory dry run's, the chat templates',
+//! generation's, and what they have in common) against the sources of the very llama.cpp that llama-cpp-sys-2 built. Does
+//! nothing else.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
@@ -13,14 +13,20 @@ mod engine {
     use std::path::{Path, PathBuf};
 
     /// Each edge, what it is called, and where its headers are.
-    const EDGES: [(&str, &str, &[&str]); 3] = [
+    const EDGES: [(&str, &str, &[&str]); 4] = [
         ("src/engine/dry_run/memory.cpp", "windowsill_dry_run", &["src", "include", "ggml/include", "ggml/src"]),
         ("src/engine/chat_template/edge.cpp", "windowsill_chat_template", &["common"]),
         ("src/engine/generate/edge.cpp", "windowsill_generate", &["common", "include", "ggml/include"]),
+        // Behind those that call it: linkers look once.
+        ("src/engine/foreign/text.cpp", "windowsill_foreign", &[]),
     ];
 
+    /// What they include of ours.
+    const HEADERS: [&str; 2] = ["src/engine/foreign/complaint.h", "src/engine/foreign/text.h"];
+
     pub(super) fn compile() {
-        EDGES.iter().for_each(|(edge, ..)| println!("cargo::rerun-if-changed={edge}"));
+        let sources_of_ours = EDGES.iter().map(|(edge, ..)| *edge).chain(HEADERS);
+        sources_of_ours.for_each(|file| println!("cargo::rerun-if-changed={file}"));
         let sources = sources().expect(
             "llama.cpp's sources were not found beside what llama-cpp-sys-2 built: run `cargo clean -p llama-cpp-sys-2` and \
              build again, or build with --no-default-features (without the engine)",

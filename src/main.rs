@@ -57,6 +57,12 @@ enum Command {
         /// Serve this model itself, without any other server; the config's upstreams are left out then.
         #[arg(long, value_name = "FILE.gguf")]
         model: Option<PathBuf>,
+        /// Render the model's prompts with this chat template (Jinja) instead of its file's own.
+        #[arg(long, value_name = "FILE", requires = "model")]
+        chat_template_file: Option<PathBuf>,
+        /// Types of the model's KV cache: q8_0, or q8_0,q4_0 for keys and values. Default: f16.
+        #[arg(long, value_name = "K[,V]", requires = "model")]
+        kv_type: Option<String>,
     },
     /// What is installed and running: servers, models and their windows, memory, problems and how to fix them.
     Doctor {
@@ -189,19 +195,21 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
     if let Command::EngineWorker(of) = &cli.command {
         return Ok(cli::engine::work_on(of));
     }
-    let (listen, model) = match &cli.command {
-        Command::Serve { listen, model } => (listen.clone(), model.clone()),
-        _ => (None, None),
-    };
-    let flags = Flags {
+    let mut flags = Flags {
         config: cli.common.config,
-        listen,
         upstream: cli.common.upstream,
-        model,
         num_ctx: cli.common.num_ctx,
         data_dir: cli.common.data_dir,
         log: cli.common.log,
+        ..Flags::default()
     };
+    if let Command::Serve { listen, model, chat_template_file, kv_type } = &cli.command {
+        flags.serves = true;
+        flags.listen.clone_from(listen);
+        flags.model.clone_from(model);
+        flags.chat_template_file.clone_from(chat_template_file);
+        flags.kv_type.clone_from(kv_type);
+    }
     let loaded = config::load(&flags);
     if let Command::Doctor { json } = cli.command {
         return cli::doctor::run(loaded, json);

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
+use windowsill::gguf::CacheTypes;
 use windowsill::proxy::{EngineSetup, generate};
 
 /// In llama-server's words, since what it holds of the machine is reckoned by its command line.
@@ -22,6 +23,10 @@ pub(crate) struct Worker {
     threads: u32,
     #[arg(long)]
     threads_batch: u32,
+    #[arg(long, value_parser = CacheTypes::named)]
+    cache_type_k: CacheTypes,
+    #[arg(long, value_parser = CacheTypes::named)]
+    cache_type_v: CacheTypes,
     /// Always 1.
     #[arg(long)]
     parallel: u32,
@@ -41,6 +46,7 @@ pub(crate) fn work_on(of: &Worker) -> ExitCode {
         n_ubatch: of.ubatch_size,
         threads: of.threads,
         threads_batch: of.threads_batch,
+        kv_type: CacheTypes { k: of.cache_type_k.k, v: of.cache_type_v.v },
     };
     match generate(&of.model, &setup, io::BufReader::new(io::stdin()), io::stdout().lock()) {
         Ok(()) => ExitCode::SUCCESS,

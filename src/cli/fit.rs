@@ -6,9 +6,10 @@ use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 use windowsill::config::Config;
+use windowsill::gguf::CacheTypes;
 use windowsill::measure::afford::dry_run;
 use windowsill::measure::afford::gpu_layers;
-use windowsill::measure::afford::report::{Method, Wish, bytes, kv_type};
+use windowsill::measure::afford::report::{Method, Wish, bytes};
 use windowsill::proxy;
 
 use crate::{Failure, out, out_json, runtime};
@@ -74,7 +75,7 @@ impl Fit {
         let usage = |flag: &'static str| move |why: String| Failure::Usage(format!("{flag}: {why}"));
         Ok(Wish {
             ctx: self.ctx.iter().map(|n| u64::from(*n)).collect(),
-            kv_type: self.kv_type.as_deref().map(kv_type).transpose().map_err(usage("--kv-type"))?,
+            kv_type: self.kv_type.as_deref().map(CacheTypes::named).transpose().map_err(usage("--kv-type"))?,
             parallel: self.parallel.map(u64::from),
             unified: self.unified,
             ubatch: self.ubatch.map(u64::from),

@@ -120,10 +120,18 @@ pub(crate) fn flags(flags: &Flags) -> Layer {
         layer.repeated.push(("--upstream".to_owned(), BTreeMap::from([("url".to_owned(), written)])));
     }
     if let Some(model) = &flags.model {
-        let word = |text: &str| Written::word("--model", text, "--model", "flag --model");
-        let table = [("name", "embedded"), ("kind", "embedded"), ("model", &model.to_string_lossy())];
-        let table = table.map(|(key, text)| (key.to_owned(), word(text)));
-        layer.repeated.push(("--model".to_owned(), BTreeMap::from(table)));
+        let template = flags.chat_template_file.as_ref().map(|file| file.to_string_lossy());
+        let given = [
+            ("name", "--model", Some("embedded")),
+            ("kind", "--model", Some("embedded")),
+            ("model", "--model", Some(&*model.to_string_lossy())),
+            ("chat_template_file", "--chat-template-file", template.as_deref()),
+            ("kv_type", "--kv-type", flags.kv_type.as_deref()),
+        ];
+        let table = given.into_iter().filter_map(|(key, flag, text)| {
+            Some((key.to_owned(), Written::word(flag, text?, flag, &format!("flag {flag}"))))
+        });
+        layer.repeated.push(("--model".to_owned(), table.collect()));
     }
     layer
 }

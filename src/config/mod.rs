@@ -29,7 +29,7 @@ pub use problem::{Problem, report};
 pub use profile::{DEFAULT as DEFAULT_PROFILE, Profile};
 pub use secret::Secret;
 pub use serve::{Limits, LogConfig, LogFormat, MachineConfig, NumCtx, WindowConfig};
-pub use upstream::{UpstreamConfig, UpstreamKind};
+pub use upstream::{ModelConfig, UpstreamConfig, UpstreamKind};
 pub use written::Sourced;
 
 use context::{CONTEXT_KEYS, ContextLayer};
@@ -60,12 +60,18 @@ pub(crate) const SECTIONS: &[Section] = &[
 pub struct Flags {
     /// `--config FILE`: read this and look nowhere else.
     pub config: Option<PathBuf>,
+    /// It is `serve` that asks: what it is to serve must be named. Other commands may not know what a `serve` was told.
+    pub serves: bool,
     /// `--listen ADDR`.
     pub listen: Option<String>,
     /// `--upstream URL`, each time it is given; they replace those of the file.
     pub upstream: Vec<String>,
     /// `--model FILE.gguf`: windowsill serves it itself, instead of the file's upstreams or besides those of `upstream`.
     pub model: Option<PathBuf>,
+    /// `--chat-template-file FILE`: for `model`.
+    pub chat_template_file: Option<PathBuf>,
+    /// `--kv-type K[,V]`: for `model`.
+    pub kv_type: Option<String>,
     /// `--num-ctx N|fit|loaded`.
     pub num_ctx: Option<String>,
     /// `--data-dir DIR`.

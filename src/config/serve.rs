@@ -126,7 +126,7 @@ pub(crate) fn resolve(
     let profiles = profile::load(profile_dir.as_ref().map(|dir| dir.value.as_path()), &base, problems);
     check_door(listen.as_ref(), api_key.is_some() || !layers.readable, problems);
     if layers.readable {
-        check_models(&context, &profiles, &upstreams, problems);
+        check_models(&context, &profiles, &upstreams, flags.serves, problems);
     }
 
     note("profile_dir", profile_dir.as_ref(), |dir| dir.display().to_string(), &mut sources);
@@ -303,6 +303,7 @@ fn check_models(
     context: &Context,
     profiles: &[Profile],
     upstreams: &[super::UpstreamConfig],
+    serves: bool,
     problems: &mut Vec<Problem>,
 ) {
     let layers = profiles.iter().flat_map(|profile| std::iter::once(&profile.context).chain(&profile.sizes));
@@ -316,10 +317,10 @@ fn check_models(
             SummaryModel::Other { upstream, .. } => {
                 named.push(("summary_model", upstream, model.value.to_string(), &model.source));
             }
-            SummaryModel::Embedded if upstreams.iter().any(|known| known.model.is_some()) => {}
+            SummaryModel::Embedded if !serves || upstreams.iter().any(|known| known.model.is_some()) => {}
             SummaryModel::Embedded => {
                 let message = "`summary_model` is \"embedded\", and windowsill serves no model itself";
-                let hint = "name a file: an [[upstream]] with kind = \"embedded\" and model = \"FILE.gguf\"";
+                let hint = "name a file: --model FILE.gguf, or an [[upstream]] with model = \"FILE.gguf\"";
                 problems.push(Problem::new(&model.source, message).hint(hint));
             }
         }

@@ -9,9 +9,13 @@ use super::Secret;
 use super::file::Layer;
 use super::problem::Problem;
 use super::written::{self as read, Value, Written};
+use crate::gguf::CacheTypes;
 
 /// The keys of `[[upstream]]`.
-pub(crate) const KEYS: &[&str] = &["name", "url", "kind", "model", "api_key"];
+pub(crate) const KEYS: &[&str] = &["name", "url", "kind", "model", "chat_template_file", "kv_type", "api_key"];
+
+/// Those of them that are for a model that windowsill serves itself.
+const OF_MODELS: [&str; 3] = ["model", "chat_template_file", "kv_type"];
 
 /// What kind of server an upstream is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -41,6 +45,17 @@ impl UpstreamKind {
     }
 }
 
+/// A model that windowsill serves itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModelConfig {
+    /// Its GGUF file.
+    pub file: PathBuf,
+    /// A chat template (Jinja) to render with instead of the file's own.
+    pub chat_template_file: Option<PathBuf>,
+    /// The types of its KV cache; `None` for f16.
+    pub kv_type: Option<CacheTypes>,
+}
+
 /// One inference server, as configured.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UpstreamConfig {
@@ -49,8 +64,8 @@ pub struct UpstreamConfig {
     /// Its address, `http://` or `https://`, without a slash at the end; a path is kept as written. Empty where windowsill
     /// serves a model itself.
     pub url: String,
-    /// The GGUF file that windowsill serves itself; `None` for servers.
-    pub model: Option<PathBuf>,
+    /// What windowsill serves itself; `None` for servers.
+    pub model: Option<ModelConfig>,
     /// What kind of server it is.
     pub kind: UpstreamKind,
     /// Sent to it as a bearer token where the client sends no authorization of its own.
@@ -110,11 +125,13 @@ fn with_file((place, values): &Table, in_file: &[Table]) -> Table {
     (place.clone(), filled)
 }
 
-/// Lays `WINDOWSILL_UPSTREAM_NAME`, `_KIND`, `_MODEL` and `_API_KEY` over the upstream, if there is just one.
+/// Lays `WINDOWSILL_UPSTREAM_NAME` and the like over the upstream, if there is just one.
 fn overlay(tables: &mut [Table], env: &Layer, problems: &mut Vec<Problem>) {
-    let given: Vec<(&str, &Written)> = ["name", "kind", "model", "api_key"]
-        .into_iter()
-        .filter_map(|key| env.values.get(&format!("upstream.{key}")).map(|written| (key, written)))
+    // The address has made an upstream already.
+    let given: Vec<(&str, &Written)> = KEYS
+        .iter()
+        .filter(|key| **key != "url")
+        .filter_map(|key| env.values.get(&format!("upstream.{key}")).map(|written| (*key, written)))
         .collect();
     match tables {
         [(_, values)] => values.extend(given.into_iter().map(|(key, written)| (key.to_owned(), written.clone()))),
@@ -145,14 +162,19 @@ fn upstream(
         None => Some(UpstreamKind::Auto),
     };
     let embedded = kind == Some(UpstreamKind::Embedded);
-    let model = values.get("model").and_then(|written| {
-        written.read(read::text, problems)?;
-        if kind.is_some() && !embedded {
-            let message = "`model` is a file that windowsill serves itself, and this is a server";
+    if kind.is_some() && !embedded {
+        for (key, written) in OF_MODELS.iter().filter_map(|key| Some((key, values.get(*key)?))) {
+            let message = format!("`{key}` is for what windowsill serves itself, and this is a server");
             problems.push(Problem::new(&written.place, message).hint("say kind = \"embedded\", or leave it out"));
         }
+    }
+    let mut file = |key: &str| {
+        let written = values.get(key)?;
+        written.read(read::text, problems)?;
         Some(path(written))
-    });
+    };
+    let (model, chat_template_file) = (file("model"), file("chat_template_file"));
+    let kv_type = values.get("kv_type").and_then(|written| written.read(cache_types, problems));
     let url = match values.get("url") {
         Some(written) if embedded => {
             let message = "`url` is the address of a server, and this is a model that windowsill serves itself";
@@ -180,7 +202,7 @@ fn upstream(
     Some(UpstreamConfig {
         name: name?,
         url: url?,
-        model,
+        model: model.map(|file| ModelConfig { file, chat_template_file, kv_type: kv_type.map(|types| types.value) }),
         kind: kind?,
         api_key: api_key.map(|key| Secret::new(key.value)),
         place: place.clone(),
@@ -204,6 +226,12 @@ fn kind(value: &Value) -> Result<UpstreamKind, String> {
         "embedded" => UpstreamKind::Embedded,
         _ => UpstreamKind::OpenAi,
     })
+}
+
+fn cache_types(value: &Value) -> Result<CacheTypes, String> {
+    let known = CacheTypes::KNOWN.join(", ");
+    let wanted = format!("must be a type of a KV cache, or two of them, as in \"q8_0,q4_0\"; there are {known}");
+    CacheTypes::named(&read::text(value).map_err(|_| wanted.clone())?).map_err(|_| wanted)
 }
 
 /// An `http` or `https` address.

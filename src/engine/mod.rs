@@ -6,7 +6,10 @@
 //! has not been looked through here first: it ends the process on some of them.
 
 pub mod chat_template;
+mod child;
 pub mod dry_run;
+#[cfg(feature = "engine")]
+mod foreign;
 pub mod generate;
 #[cfg(feature = "engine")]
 mod header;

@@ -275,7 +275,6 @@ fn names_a_byte(word: &str) -> bool {
     digits.is_some_and(|digits| digits.len() == 2 && digits.bytes().all(|b| b.is_ascii_hexdigit()))
 }
 
-/// llama.cpp, started once and silent.
 /// llama.cpp, started once, and silent.
 pub(super) fn backend() -> Option<&'static LlamaBackend> {
     static BACKEND: OnceLock<Option<LlamaBackend>> = OnceLock::new();

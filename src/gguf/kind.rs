@@ -87,3 +87,55 @@ impl Kind {
         self.block > 1
     }
 }
+
+/// The types of keys and values in a KV cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CacheTypes {
+    /// Of keys.
+    pub k: Kind,
+    /// Of values.
+    pub v: Kind,
+}
+
+impl Default for CacheTypes {
+    /// llama.cpp's own: f16.
+    fn default() -> CacheTypes {
+        let f16 = kind(1, "f16", 1, 2);
+        CacheTypes { k: f16, v: f16 }
+    }
+}
+
+impl CacheTypes {
+    /// What llama.cpp takes for its cache (common/arg.cpp, `kv_cache_types`).
+    pub const KNOWN: [&str; 9] = ["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"];
+
+    /// `q8_0`, or `q8_0,q4_0` for keys and values.
+    ///
+    /// # Errors
+    /// What is not known.
+    pub fn named(text: &str) -> Result<CacheTypes, String> {
+        let one = |name: &str| {
+            let name = name.trim();
+            let known = Self::KNOWN.iter().any(|known| known.eq_ignore_ascii_case(name));
+            let kind = known.then(|| Kind::named(name)).flatten();
+            kind.ok_or_else(|| format!("`{name}` is no type of a KV cache; there are {}", Self::KNOWN.join(", ")))
+        };
+        let (k, v) = text.split_once(',').unwrap_or((text, text));
+        Ok(CacheTypes { k: one(k)?, v: one(v)? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn types_of_a_cache_are_those_of_llama_cpp() {
+        let names = |text: &str| CacheTypes::named(text).map(|types| (types.k.name, types.v.name));
+        assert_eq!(names("q8_0"), Ok(("q8_0", "q8_0")));
+        assert_eq!(names("F16, q4_0"), Ok(("f16", "q4_0")));
+        for bad in ["q4_k", "q8", "", "f16,", "f16,q8_0,q8_0"] {
+            assert!(names(bad).is_err(), "{bad}");
+        }
+    }
+}

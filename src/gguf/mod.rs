@@ -19,7 +19,7 @@ use std::io::{Read, Seek};
 use std::path::Path;
 
 pub use error::Error;
-pub use kind::Kind;
+pub use kind::{CacheTypes, Kind};
 use read::Cursor;
 pub use write::Writer;
 

@@ -20,7 +20,7 @@ use super::window::Window;
 use super::{Counting, Origin, Sureness};
 use crate::conversation::{Conversation, Digest, Tokens};
 use crate::engine::FileId;
-use crate::upstream::Upstream;
+use crate::upstream::{Embedded, Upstream};
 
 /// Vocabularies kept: each takes some tens of megabytes.
 const KEPT: usize = 4;
@@ -148,7 +148,8 @@ impl Counters {
         }
         let path = window.model_path.as_deref()?;
         // The file that we serve ourselves says all there is, a template of its own for tools included.
-        let served = window.template.clone().filter(|_| upstream.embedded_model().is_none());
+        let by_file = upstream.embedded_engine().is_some_and(Embedded::renders_by_file);
+        let served = window.template.clone().filter(|_| !by_file);
         self.of_file(upstream, model, path, served, patience).await
     }
 

@@ -181,16 +181,17 @@ impl App {
             spare_slot: slots.spare,
         };
         let answer = summarizer::ask(&job).await;
-        self.summarizers.lock().entry(who).or_default().note(answer.text.is_some());
+        self.summarizers.lock().entry(who.clone()).or_default().note(answer.text.is_some());
         let mut reported = Reported::default();
         reported.read(&String::from_utf8_lossy(&answer.reply));
         self.metrics.spend("summary", &reported);
         self.lives.with(ask.id, |l| l.spend.add_summary(&reported));
         let milliseconds = started.elapsed().as_millis() as u64;
         let mut data = reported.event("summary", ask.view_tokens, milliseconds);
+        data["by"] = json!(who);
         data["how"] = json!(answer.how);
         data["used"] = json!(answer.text.is_some());
-        info!(conversation = ask.id, how = %answer.how, used = answer.text.is_some(), milliseconds, "summary");
+        info!(conversation = ask.id, by = %who, how = %answer.how, used = answer.text.is_some(), milliseconds, "summary");
         let event = Event { now_ms: now_ms(), conversation: Some(ask.id.to_owned()), kind: "model_usage".into(), data };
         let batch = Batch { events: vec![event], ..Batch::default() };
         if let Err(e) = self.store.record_later(batch) {

@@ -3,11 +3,11 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::config::{Config, UpstreamConfig, UpstreamKind};
+use crate::config::{Config, ModelConfig, UpstreamConfig, UpstreamKind};
 use crate::engine;
 use crate::measure::hardware;
 use crate::store::Store;
-use crate::upstream::{self, Embedded, KindHint, Upstream};
+use crate::upstream::{self, Embedded, KindHint, Serving, Upstream};
 
 use tracing::info;
 
@@ -68,15 +68,41 @@ impl App {
 
 /// A model that this program serves itself. Nothing is loaded yet; that it could be is looked at.
 fn embedded(config: &Config, named: &UpstreamConfig) -> Result<Embedded, Error> {
-    let bad = |why: String| Error::client(422, "cannot_serve", why, "name a GGUF file that llama.cpp reads");
-    let file = named.model.as_deref().unwrap_or(Path::new(""));
+    let bad = |why: String, hint: &str| Error::client(422, "cannot_serve", why, hint);
+    let file_hint = "name a GGUF file that llama.cpp reads";
+    let Some(ModelConfig { file, chat_template_file, kv_type }) = &named.model else {
+        return Err(bad(format!("{}: no model is named", named.name), file_hint));
+    };
     if !engine::BUILT {
-        return Err(bad(format!("{}: this build has no llama.cpp in it (feature `engine`)", file.display())));
+        let why = format!("{}: this build has no llama.cpp in it (feature `engine`)", file.display());
+        return Err(bad(why, "build it with the feature `engine`, or point windowsill at a server"));
     }
-    let program = config.machine.program.as_deref();
-    let program = program.ok_or_else(|| bad("where this program's own file is, is not known".into()))?;
-    let vocabulary = engine::Vocabulary::load(file).map_err(|e| bad(e.to_string()))?;
-    Ok(Embedded::new(file, program, hardware::threads(), vocabulary.chat_template()))
+    let program = config.machine.program.clone();
+    let program = program.ok_or_else(|| bad("where this program's own file is, is not known".into(), file_hint))?;
+    let vocabulary = engine::Vocabulary::load(file).map_err(|e| bad(e.to_string(), file_hint))?;
+    let own_template = chat_template_file.as_deref().map(chat_template).transpose();
+    let own_template = own_template.map_err(|why| bad(why, "name a file with a Jinja chat template"))?;
+    Ok(Embedded::new(Serving {
+        file: file.clone(),
+        program,
+        threads: hardware::threads(),
+        kv_type: *kv_type,
+        template: vocabulary.chat_template().map(str::to_owned),
+        own_template,
+    }))
+}
+
+/// The chat template in a file, if llama.cpp reads it.
+fn chat_template(file: &Path) -> Result<String, String> {
+    let failed = |why: String| format!("{} cannot be used as a chat template: {why}", file.display());
+    let text = std::fs::read_to_string(file).map_err(|e| failed(e.to_string()))?;
+    if text.trim().is_empty() {
+        return Err(failed("it is empty".into()));
+    }
+    match engine::chat_template::fault(&text) {
+        Some(why) => Err(failed(why)),
+        None => Ok(text),
+    }
 }
 
 /// The upstreams of a config, and what was found behind each.

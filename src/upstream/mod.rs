@@ -27,7 +27,7 @@ use http::{HeaderMap, Method, StatusCode};
 use parking_lot::Mutex;
 use serde_json::Value;
 
-pub use embedded::{Embedded, Threads};
+pub use embedded::{Embedded, Serving, Threads};
 pub use error::{Error, Server};
 pub use link::{Reply, client};
 pub use ollama::{Described, DescribedTensor, SMALLEST_DEFAULT_WINDOW};
@@ -258,6 +258,11 @@ impl Upstream {
     /// The name of the model that this program serves itself; `None` for servers.
     pub fn embedded_model(&self) -> Option<&str> {
         self.link.embedded.as_ref().map(Embedded::id)
+    }
+
+    /// The model that this program serves itself; `None` for servers.
+    pub fn embedded_engine(&self) -> Option<&Embedded> {
+        self.link.embedded.as_ref()
     }
 
     /// The configured name.

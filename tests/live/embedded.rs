@@ -265,3 +265,21 @@ fn what_is_kept_of_a_prompt_is_what_evaluating_it_comes_to() {
         }
     }
 }
+
+/// As Ctrl-C does it: what is under way is answered to its end, and no process is left.
+#[test]
+fn an_interrupt_lets_the_reply_under_way_end() {
+    let mut windowsill = Windowsill::itself(&[], &["--num-ctx", "2048"]);
+    let long = json!({"stream": true, "max_tokens": 60, "ignore_eos": true});
+    let mut live = http::open(&windowsill.chat_url(), &[], chat("Tell me a story.", long));
+    live.until("data:");
+    let children = windowsill.children();
+    windowsill.signal("INT");
+    let whole = live.whole();
+    assert!(whole.is_done(), "{}", whole.text);
+    assert_eq!(whole.events().last().expect("events")["choices"][0]["finish_reason"], "length", "{}", whole.text);
+    assert_eq!(windowsill.ended(), Some(0));
+    for child in children {
+        assert!(!std::path::Path::new(&format!("/proc/{child}")).exists(), "{child} is left");
+    }
+}

@@ -13,6 +13,7 @@
 mod count;
 mod digest;
 mod embedded;
+mod embedded_chat;
 #[path = "../suite/support/mod.rs"]
 #[allow(dead_code, unused_imports, reason = "few of the other tests' helpers are needed here")]
 mod fakes;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::support::relay::Relay;
-use crate::support::servers::{Llama, Windowsill};
+use crate::support::servers::{Llama, Windowsill, place};
 use crate::support::session::{Bench, Session};
 use crate::support::{check, http, say};
 
@@ -210,4 +210,35 @@ fn a_brief_on_demand() {
         Err(why) => assert!(why.contains("nothing to fold"), "{why}"),
     }
     assert!(bench.windowsill.cli(&["compact", "c0000"]).is_err_and(|e| e.contains("no conversation")));
+}
+
+/// A conversation of a server's, and briefs by the model that windowsill serves itself.
+#[test]
+fn a_brief_by_the_embedded_engine() {
+    let session = Session::demo();
+    let llama = Llama::start(4096);
+    let relay = Relay::before(&llama.url());
+    let settings =
+        [("CONTEXT_BACKGROUND", "false"), ("CONTEXT_SUMMARY_MAX_TOKENS", "48"), ("CONTEXT_SUMMARY_MODEL", "embedded")];
+    let windowsill = Windowsill::with(&relay.url(), &settings, &["--model", &place("WINDOWSILL_MODEL")]);
+    let mut conversation = String::new();
+    for end in session.turns().into_iter().take(6) {
+        let reply = http::post(&windowsill.chat_url(), session.request(end, 8, false));
+        assert_eq!(reply.status, 200, "{}", reply.text);
+        conversation = reply.ours("conversation").to_owned();
+    }
+    relay.take();
+    let said = windowsill.cli(&["compact", &conversation, "--json"]).unwrap();
+    let answer: Value = serde_json::from_str(&said).unwrap();
+    assert!(answer["after"].as_u64() < answer["before"].as_u64(), "{said}");
+    assert!(answer["brief"].as_str().is_some_and(|brief| brief.contains("[windowsill brief of ")), "{said}");
+    let events = http::get(&format!("{}/windowsill/events?since=0", windowsill.url())).json();
+    let all = events["events"].as_array().expect("events").iter();
+    let asked: Vec<&Value> = all.map(|e| &e["data"]).filter(|d| d["role"] == "summary").collect();
+    asked.iter().for_each(|d| say(&d.to_string()));
+    let model = place("WINDOWSILL_MODEL");
+    let name = std::path::Path::new(&model).file_stem().and_then(|name| name.to_str()).expect("a name");
+    assert!(asked.iter().any(|d| d["by"] == format!("embedded/{name}").as_str()), "{asked:?}");
+    assert!(asked.iter().any(|d| d["completion_tokens"].as_u64() > Some(0)), "{asked:?}");
+    assert!(relay.take().iter().all(|body| !body.contains("\"max_tokens\":48")), "the server was not asked for it");
 }

@@ -97,7 +97,7 @@ fn every_bad_config_is_answered_in_full() {
     let folder = root().join("tests/config/bad");
     let inputs = files(&folder, "toml");
     for input in &inputs {
-        let flags = Flags { config: Some(input.clone()), ..Flags::default() };
+        let flags = Flags { config: Some(input.clone()), serves: true, ..Flags::default() };
         let vars = BTreeMap::from([("HOME".to_owned(), "/home/someone".to_owned())]);
         let problems = config::load_from(&flags, &Environment { vars, cwd: folder.clone() });
         let problems = problems.err().unwrap_or_else(|| panic!("{} is accepted", input.display()));
@@ -108,7 +108,7 @@ fn every_bad_config_is_answered_in_full() {
         );
         expect_file(input, &text);
     }
-    assert_eq!(inputs.len(), 42);
+    assert_eq!(inputs.len(), 43);
     assert_eq!(files(&folder, "txt").len(), inputs.len(), "an expected message without its input");
 }
 
@@ -153,7 +153,9 @@ fn every_commented_setting_is_accepted() {
     let text: Vec<String> = config::DEFAULT_FILE.lines().map(bare).collect();
     let config = Case::new(&text.join("\n")).file("mine/x.toml", "[match]\nnames = ['x']\n").load();
     assert_eq!(config.upstreams.len(), 2);
-    assert!(config.upstreams[1].model.is_some());
+    let model = config.upstreams[1].model.as_ref().expect("a model");
+    assert!(model.chat_template_file.as_ref().is_some_and(|file| file.ends_with("models/qwen3.jinja")), "{model:?}");
+    assert_eq!(model.kv_type.map(|types| (types.k.name, types.v.name)), Some(("q8_0", "q8_0")));
     assert!(config.api_key.is_some() && config.upstreams[0].api_key.is_some());
     assert_eq!(config.data_dir, Case::new("").load().data_dir);
     assert!(config.profiles.iter().any(|profile| profile.name == "x"));
@@ -341,6 +343,37 @@ fn keys_are_never_shown() {
     assert!(text.contains("(set)") && !text.contains("sk-front") && !text.contains("sk-back"), "{text}");
     let case = Case::new("").var("WINDOWSILL_API_KEY", "sk-env").var("WINDOWSILL_LISTEN", "0.0.0.0:0");
     assert!(case.load().api_key.is_some_and(|key| key.is("sk-env")), "with a key it may listen anywhere");
+}
+
+#[test]
+fn a_model_is_served_as_flags_and_environment_say() {
+    let flags = Flags {
+        model: Some("m.gguf".into()),
+        chat_template_file: Some("own.jinja".into()),
+        kv_type: Some("q8_0,q4_0".to_owned()),
+        serves: true,
+        ..Flags::default()
+    };
+    let config = Case::new("[context]\nsummary_model = 'embedded'").flags(flags).load();
+    let [upstream] = &config.upstreams[..] else { panic!("{:?}", config.upstreams) };
+    let model = upstream.model.as_ref().expect("a model");
+    assert!(model.file.ends_with("m.gguf"), "{model:?}");
+    assert!(model.chat_template_file.as_ref().is_some_and(|file| file.ends_with("own.jinja")), "{model:?}");
+    assert_eq!(model.kv_type.map(|types| (types.k.name, types.v.name)), Some(("q8_0", "q4_0")));
+
+    let config =
+        Case::new("").var("WINDOWSILL_UPSTREAM_MODEL", "m.gguf").var("WINDOWSILL_UPSTREAM_KV_TYPE", "q4_0").load();
+    let kinds = config.upstreams[0].model.as_ref().and_then(|model| model.kv_type);
+    assert_eq!(kinds.map(|types| types.v.name), Some("q4_0"));
+}
+
+/// `serve` may have been given a model by a flag that other commands do not have.
+#[test]
+fn who_writes_briefs_is_asked_of_serve_alone() {
+    let text = "[context]\nsummary_model = 'embedded'";
+    Case::new(text).load();
+    let refused = Case::new(text).flags(Flags { serves: true, ..Flags::default() }).problems();
+    assert!(refused.contains("windowsill serves no model itself"), "{refused}");
 }
 
 #[test]

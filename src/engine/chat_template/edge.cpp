@@ -2,8 +2,6 @@
 // and renders it. What llama.cpp throws ends here, as a text.
 
 #include <cstdint>
-#include <cstdlib>
-#include <cstring>
 #include <ctime>
 #include <exception>
 #include <string>
@@ -15,29 +13,12 @@
 #include "jinja/value.h"
 #include "json.h"
 
+#include "../foreign/text.h"
+
 struct sill_chat_template {
     jinja::program prog;
     std::string    source;
 };
-
-// A text that the other side reads and gives back to sill_text_free.
-struct sill_text {
-    char * bytes;
-    size_t length;
-};
-
-namespace {
-
-bool put(sill_text * out, const std::string & text, bool result) {
-    out->bytes = static_cast<char *>(std::malloc(text.size() + 1));
-    out->length = out->bytes ? text.size() : 0;
-    if (out->bytes) {
-        std::memcpy(out->bytes, text.data(), text.size());
-    }
-    return out->bytes && result;
-}
-
-}  // namespace
 
 extern "C" {
 
@@ -52,12 +33,6 @@ int64_t sill_wall_clock(int64_t now) {
 #endif
 }
 
-void sill_text_free(sill_text * text) {
-    std::free(text->bytes);
-    text->bytes = nullptr;
-    text->length = 0;
-}
-
 // Null where llama.cpp does not read it; `why` then says so.
 sill_chat_template * sill_chat_template_read(const char * source, size_t length, sill_text * why) {
     try {
@@ -67,9 +42,9 @@ sill_chat_template * sill_chat_template_read(const char * source, size_t length,
         out->source       = std::move(read.source);
         return out;
     } catch (const std::exception & e) {
-        put(why, e.what(), false);
+        sill_put(why, e.what(), false);
     } catch (...) {
-        put(why, "llama.cpp gave up", false);
+        sill_put(why, "llama.cpp gave up", false);
     }
     return nullptr;
 }
@@ -101,11 +76,11 @@ bool sill_chat_template_render(const sill_chat_template * chat, const char * var
         jinja::global_from_json(ctx, common_json::parse(std::string(variables, length)), true);
         jinja::runtime runtime(ctx);
         const auto     results = runtime.execute(chat->prog);
-        return put(out, jinja::runtime::gather_string_parts(results)->as_string().str(), true);
+        return sill_put(out, jinja::runtime::gather_string_parts(results)->as_string().str(), true);
     } catch (const std::exception & e) {
-        return put(out, e.what(), false);
+        return sill_put(out, e.what(), false);
     } catch (...) {
-        return put(out, "llama.cpp gave up", false);
+        return sill_put(out, "llama.cpp gave up", false);
     }
 }
 

@@ -22,6 +22,18 @@ pub fn read(_source: &str) -> Option<Arc<dyn Reference>> {
     None
 }
 
+/// Why llama.cpp does not read a template, in its words; `None` where it does.
+#[cfg(feature = "engine")]
+pub fn fault(source: &str) -> Option<String> {
+    native::ChatTemplate::read(source).err().map(|e| e.to_string())
+}
+
+/// In this build nobody knows.
+#[cfg(not(feature = "engine"))]
+pub fn fault(_source: &str) -> Option<String> {
+    None
+}
+
 /// What a clock on the wall shows at a time, both in seconds since 1970: templates that ask for the date get that of the
 /// machine's time zone, which llama.cpp goes by.
 #[cfg(feature = "engine")]

@@ -8,6 +8,7 @@ use std::ptr::NonNull;
 use serde_json::Value;
 
 use crate::conversation::template::{Caps, Reference, TemplateError};
+use crate::engine::foreign::{RawText, Text};
 
 /// A template on the other side.
 #[repr(C)]
@@ -15,16 +16,8 @@ struct RawTemplate {
     _private: [u8; 0],
 }
 
-/// As `sill_text` in edge.cpp.
-#[repr(C)]
-struct RawText {
-    bytes: *mut c_char,
-    length: usize,
-}
-
 unsafe extern "C" {
     fn sill_wall_clock(now: i64) -> i64;
-    fn sill_text_free(text: *mut RawText);
     fn sill_chat_template_read(source: *const c_char, length: usize, why: *mut RawText) -> *mut RawTemplate;
     fn sill_chat_template_free(template: *mut RawTemplate);
     fn sill_chat_template_caps(template: *mut RawTemplate, out: *mut u32) -> bool;
@@ -41,32 +34,6 @@ unsafe extern "C" {
 pub(super) fn wall_clock(now: i64) -> i64 {
     // SAFETY: it takes and returns a number.
     unsafe { sill_wall_clock(now) }
-}
-
-/// A text that the other side made.
-struct Text(RawText);
-
-impl Text {
-    fn new() -> Text {
-        Text(RawText { bytes: std::ptr::null_mut(), length: 0 })
-    }
-
-    /// The text; where a letter was cut in pieces (templates may index bytes), with U+FFFD in its place.
-    fn read(&self) -> String {
-        if self.0.bytes.is_null() {
-            return String::new();
-        }
-        // SAFETY: the other side allocated and wrote `length` bytes there, and nobody frees them before `self` is dropped.
-        let bytes = unsafe { std::slice::from_raw_parts(self.0.bytes.cast::<u8>(), self.0.length) };
-        String::from_utf8_lossy(bytes).into_owned()
-    }
-}
-
-impl Drop for Text {
-    fn drop(&mut self) {
-        // SAFETY: what stands there is null or was allocated by the other side, and is freed once.
-        unsafe { sill_text_free(&mut self.0) };
-    }
 }
 
 /// A chat template that llama.cpp read.
@@ -88,8 +55,8 @@ impl ChatTemplate {
         let mut why = Text::new();
         // SAFETY: the source is read within its length and not kept; `why` is a struct as on the other side. What is
         // returned is null or a template that nobody else has.
-        let template = unsafe { sill_chat_template_read(source.as_ptr().cast(), source.len(), &mut why.0) };
-        let template = NonNull::new(template).ok_or_else(|| TemplateError::Syntax(why.read()))?;
+        let template = unsafe { sill_chat_template_read(source.as_ptr().cast(), source.len(), why.raw()) };
+        let template = NonNull::new(template).ok_or_else(|| TemplateError::Syntax(why.words()))?;
         let caps = Caps { string_content: true, typed_content: false, system_role: true, object_arguments: false };
         let mut out = ChatTemplate { template, caps };
         let mut bits = 0;
@@ -120,10 +87,10 @@ impl Reference for ChatTemplate {
                 variables.as_ptr().cast(),
                 variables.len(),
                 now,
-                &mut text.0,
+                text.raw(),
             )
         };
-        let text = text.read();
+        let text = text.words();
         match (rendered, text.split_once("Jinja Exception: ")) {
             (true, _) => Ok(text),
             (false, Some((_, message))) => Err(TemplateError::Raised(message.to_owned())),

@@ -5,7 +5,6 @@
 // nothing. Graphs are split and laid out by llama.cpp and ggml all the same; only what a real backend adds is missing.
 
 #include <cstdint>
-#include <cstdio>
 #include <cstring>
 #include <exception>
 #include <string>
@@ -17,7 +16,10 @@
 #include "llama-ext.h"
 #include "llama.h"
 
-// What a context is set up with; the same fields, in the same order, as `Asked` in native.rs.
+#include "../foreign/complaint.h"
+#include "../foreign/text.h"
+
+// What a context is set up with; the same fields, in the same order, as `RawAsked` in native.rs.
 struct sill_asked {
     uint32_t n_ctx;
     uint32_t n_batch;
@@ -33,7 +35,7 @@ struct sill_asked {
     uint8_t  offload_kqv;
 };
 
-// What it would take, in bytes; as `Told` in native.rs.
+// What it would take, in bytes; as `RawTold` in native.rs.
 struct sill_told {
     uint64_t model[2];    // on devices, in RAM
     uint64_t context[2];
@@ -168,22 +170,6 @@ std::vector<ggml_backend_dev_t> real_devices() {
     return all;
 }
 
-// The first that llama.cpp complained of: it says why in its log alone, and what follows only that it failed.
-std::string & complaint() {
-    static std::string text;
-    return text;
-}
-
-void hear(ggml_log_level level, const char * text, void *) {
-    if (level == GGML_LOG_LEVEL_ERROR && complaint().empty()) {
-        complaint() = text;
-    }
-}
-
-void tell(char * why, size_t room, const char * text) {
-    std::snprintf(why, room, "%s", text);
-}
-
 } // namespace
 
 extern "C" {
@@ -194,17 +180,17 @@ const char * sill_version(void) {
 }
 
 // The GPUs it has backends for here, by name, a line each.
-void sill_devices(char * names, size_t room) {
+bool sill_devices(sill_text * names) {
     std::string all;
     for (auto * dev : real_devices()) {
         all += std::string(ggml_backend_dev_name(dev)) + " (" + ggml_backend_dev_description(dev) + ")\n";
     }
-    tell(names, room, all.c_str());
+    return sill_put(names, all, true);
 }
 
 // Opens a model with its last n_gpu_layers layers (all if negative) on a GPU if there is one, and the experts of the first
 // cpu_moe blocks (all of them if negative) in RAM. Null, and why, if llama.cpp does not take it.
-sill_model * sill_open(const char * path, bool gpu, int32_t n_gpu_layers, int32_t cpu_moe, char * why, size_t room) {
+sill_model * sill_open(const char * path, bool gpu, int32_t n_gpu_layers, int32_t cpu_moe, sill_text * why) {
     try {
         llama_log_set(hear, nullptr);
         complaint().clear();
@@ -241,14 +227,14 @@ sill_model * sill_open(const char * path, bool gpu, int32_t n_gpu_layers, int32_
         params.no_alloc              = true;
         auto * model = llama_model_load_from_file(path, params);
         if (model == nullptr) {
-            tell(why, room, complaint().empty() ? "llama.cpp does not load it" : complaint().c_str());
+            sill_put(why, complaint().empty() ? "llama.cpp does not load it" : complaint(), false);
             return nullptr;
         }
         return new sill_model { model };
     } catch (const std::exception & error) {
-        tell(why, room, error.what());
+        sill_put(why, error.what(), false);
     } catch (...) {
-        tell(why, room, "llama.cpp threw something");
+        sill_put(why, "llama.cpp threw something", false);
     }
     return nullptr;
 }
@@ -261,7 +247,7 @@ void sill_close(sill_model * opened) {
 }
 
 // What a context would take. False, and why, if llama.cpp does not set it up.
-bool sill_cost(sill_model * opened, const sill_asked * asked, sill_told * told, char * why, size_t room) {
+bool sill_cost(sill_model * opened, const sill_asked * asked, sill_told * told, sill_text * why) {
     try {
         complaint().clear();
         auto params = llama_context_default_params();
@@ -280,7 +266,7 @@ bool sill_cost(sill_model * opened, const sill_asked * asked, sill_told * told, 
         params.no_perf         = true;
         auto * context = llama_init_from_model(opened->model, params);
         if (context == nullptr) {
-            tell(why, room, complaint().empty() ? "llama.cpp does not set it up" : complaint().c_str());
+            sill_put(why, complaint().empty() ? "llama.cpp does not set it up" : complaint(), false);
             return false;
         }
         *told = {};
@@ -295,9 +281,9 @@ bool sill_cost(sill_model * opened, const sill_asked * asked, sill_told * told, 
         llama_free(context);
         return true;
     } catch (const std::exception & error) {
-        tell(why, room, error.what());
+        sill_put(why, error.what(), false);
     } catch (...) {
-        tell(why, room, "llama.cpp threw something");
+        sill_put(why, "llama.cpp threw something", false);
     }
     return false;
 }

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::ptr::NonNull;
 
 use super::{Ask, Sides, Told};
+use crate::engine::foreign::{RawText, Text};
 
 /// As `sill_asked` in memory.cpp.
 #[repr(C)]
@@ -44,40 +45,16 @@ struct RawModel {
 
 unsafe extern "C" {
     fn sill_version() -> *const c_char;
-    fn sill_devices(names: *mut c_char, room: usize);
-    fn sill_open(
-        path: *const c_char,
-        gpu: bool,
-        layers: i32,
-        cpu_moe: i32,
-        why: *mut c_char,
-        room: usize,
-    ) -> *mut RawModel;
+    fn sill_devices(names: *mut RawText) -> bool;
+    fn sill_open(path: *const c_char, gpu: bool, layers: i32, cpu_moe: i32, why: *mut RawText) -> *mut RawModel;
     fn sill_close(model: *mut RawModel);
-    fn sill_cost(
-        model: *mut RawModel,
-        asked: *const RawAsked,
-        told: *mut RawTold,
-        why: *mut c_char,
-        room: usize,
-    ) -> bool;
+    fn sill_cost(model: *mut RawModel, asked: *const RawAsked, told: *mut RawTold, why: *mut RawText) -> bool;
 }
 
-/// A text that the other side fills in.
-struct Words([c_char; 1024]);
-
-impl Words {
-    fn new() -> Words {
-        Words([0; 1024])
-    }
-
-    /// What was filled in, without what could disturb a terminal.
-    fn text(&self) -> String {
-        // The other side always ends it; an array without an end is read as empty.
-        let bytes: Vec<u8> = self.0.iter().map(|c| c.to_ne_bytes()[0]).collect();
-        let text = CStr::from_bytes_until_nul(&bytes).map(CStr::to_string_lossy).unwrap_or_default();
-        text.trim().chars().map(|c| if c.is_control() && c != '\n' { ' ' } else { c }).collect()
-    }
+/// What the other side says, without what could disturb a terminal.
+fn plain(text: &Text) -> String {
+    let text = text.words();
+    text.trim().chars().map(|c| if c.is_control() && c != '\n' { ' ' } else { c }).collect()
 }
 
 /// llama.cpp's version in this build.
@@ -88,10 +65,10 @@ pub(super) fn version() -> String {
 
 /// The GPUs that this build has backends for, by name.
 pub(super) fn devices() -> Vec<String> {
-    let mut names = Words::new();
-    // SAFETY: it writes at most so many bytes into the array, the last a NUL.
-    unsafe { sill_devices(names.0.as_mut_ptr(), names.0.len()) };
-    names.text().lines().map(str::to_owned).collect()
+    let mut names = Text::new();
+    // SAFETY: `names` is a struct as on the other side.
+    unsafe { sill_devices(names.raw()) };
+    plain(&names).lines().map(str::to_owned).collect()
 }
 
 /// Whether there is a GPU, the layers there, and the blocks whose experts are not: as in [`Ask`].
@@ -112,11 +89,11 @@ impl Opened {
     pub(super) fn open(file: &Path, (gpu, layers, cpu_moe): Place) -> Result<Opened, String> {
         let path = file.to_str().ok_or("its name is not UTF-8")?;
         let path = CString::new(path).map_err(|_| "its name has a zero byte")?;
-        let mut why = Words::new();
-        // SAFETY: the path ends in NUL and outlives the call; `why` is written within its length. What is returned is null
+        let mut why = Text::new();
+        // SAFETY: the path ends in NUL and outlives the call; `why` is a struct as on the other side. What is returned is null
         // or a model that nobody else has.
-        let model = unsafe { sill_open(path.as_ptr(), gpu, layers, cpu_moe, why.0.as_mut_ptr(), why.0.len()) };
-        NonNull::new(model).map(|model| Opened { model }).ok_or_else(|| why.text())
+        let model = unsafe { sill_open(path.as_ptr(), gpu, layers, cpu_moe, why.raw()) };
+        NonNull::new(model).map(|model| Opened { model }).ok_or_else(|| plain(&why))
     }
 
     /// What a context would take.
@@ -135,13 +112,12 @@ impl Opened {
             kv_unified: ask.unified.into(),
             offload_kqv: ask.kv_offload.into(),
         };
-        let (mut told, mut why) = (RawTold::default(), Words::new());
+        let (mut told, mut why) = (RawTold::default(), Text::new());
         // SAFETY: the model is open until `self` is dropped, and `&mut self` keeps others away from it; both structs are
-        // laid out as on the other side and outlive the call; `why` is written within its length.
-        let done =
-            unsafe { sill_cost(self.model.as_ptr(), &raw const asked, &raw mut told, why.0.as_mut_ptr(), why.0.len()) };
+        // laid out as on the other side and outlive the call, and so is `why`.
+        let done = unsafe { sill_cost(self.model.as_ptr(), &raw const asked, &raw mut told, why.raw()) };
         if !done {
-            return Err(why.text());
+            return Err(plain(&why));
         }
         let sides = |[device, host]: [u64; 2]| Sides { device, host };
         Ok(Told {

@@ -1,23 +1,21 @@
 //! The process that dry runs happen in, from both sides. It is asked a line of JSON at a time and answers with one.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::ChildStdin;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use super::{Ask, Covers, Told};
+use crate::engine::child::Started;
 
 /// The hidden command of this program that [`work`]s.
 const COMMAND: &str = "dry-run-worker";
 
 /// How long one answer may take; the largest models take seconds.
 const PATIENCE: Duration = Duration::from_secs(120);
-
-/// Bytes of complaints that are kept.
-const COMPLAINTS: u64 = 64 << 10;
 
 /// What the process answers: first what it covers, then to each question in turn.
 #[derive(Debug, Serialize, Deserialize)]
@@ -68,7 +66,7 @@ impl DryRun {
 /// One process.
 #[derive(Debug)]
 struct Worker {
-    child: Child,
+    process: Started,
     questions: ChildStdin,
     answers: Receiver<String>,
     /// It does not answer any more.
@@ -77,19 +75,9 @@ struct Worker {
 
 impl Worker {
     fn start(program: &Path, file: &Path) -> Result<(Worker, Covers), String> {
-        let mut child = Command::new(program)
-            .arg(COMMAND)
-            .arg(file)
-            // Else ggml has a debugger look at it before it gives up.
-            .env("GGML_NO_BACKTRACE", "1")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .map_err(|e| format!("{} cannot be run: {e}", program.display()))?;
-        let (Some(questions), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
-            return Err("its input and output cannot be had".into());
-        };
+        let (process, (questions, output)) = Started::new(program, |command| {
+            command.arg(COMMAND).arg(file);
+        })?;
         let (send, answers) = channel();
         // Ends with the process, whose output it reads.
         std::thread::spawn(move || {
@@ -99,7 +87,7 @@ impl Worker {
                 }
             }
         });
-        let mut started = Worker { child, questions, answers, gone: false };
+        let mut started = Worker { process, questions, answers, gone: false };
         match started.answer()? {
             Answer::Covers(covers) => Ok((started, covers)),
             Answer::Refused(why) => Err(why),
@@ -126,40 +114,11 @@ impl Worker {
                 Err(_) => "it answers what cannot be read".to_owned(),
             },
             Err(RecvTimeoutError::Timeout) => format!("llama.cpp did not answer in {} s", PATIENCE.as_secs()),
-            Err(RecvTimeoutError::Disconnected) => self.last_words(),
+            Err(RecvTimeoutError::Disconnected) => self.process.last_words("llama.cpp gave up on this file", ""),
         };
         // What it answers from now on may be to another question.
         self.gone = true;
         Err(why)
-    }
-
-    /// Why the process ended: llama.cpp says so on standard error before it gives up.
-    fn last_words(&mut self) -> String {
-        let mut said = Vec::new();
-        if let Some(complaints) = self.child.stderr.take() {
-            let _ = complaints.take(COMPLAINTS).read_to_end(&mut said);
-        }
-        let said = String::from_utf8_lossy(&said).into_owned();
-        let line = said.lines().find(|line| line.contains("GGML_ASSERT") || line.contains("what():"));
-        let line = line.or_else(|| said.lines().find(|line| !line.trim().is_empty()));
-        // Not where its source lay when it was built.
-        let line = line.map(|line| match line.find("GGML_ASSERT").map(|at| line[..at].rfind('/')) {
-            Some(Some(slash)) => &line[slash + 1..],
-            _ => line,
-        });
-        let line: String = line.unwrap_or_default().chars().filter(|c| !c.is_control()).take(300).collect();
-        match line.trim() {
-            "" => "llama.cpp gave up on this file".to_owned(),
-            line => format!("llama.cpp gave up on this file: {line}"),
-        }
-    }
-}
-
-impl Drop for Worker {
-    fn drop(&mut self) {
-        // It may be gone already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

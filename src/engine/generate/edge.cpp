@@ -4,11 +4,9 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cctype>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
-#include <cstring>
 #include <exception>
 #include <memory>
 #include <random>
@@ -17,17 +15,16 @@
 
 #include "chat.h"
 #include "common.h"
+#include "jinja/lexer.h"
+#include "jinja/parser.h"
 #include "json-schema-to-grammar.h"
 #include "json.h"
 #include "llama.h"
 #include "log.h"
 #include "sampling.h"
 
-// A text that the other side reads and gives back to sill_text_free; as in ../chat_template/edge.cpp.
-struct sill_text {
-    char * bytes;
-    size_t length;
-};
+#include "../foreign/complaint.h"
+#include "../foreign/text.h"
 
 // What a context is set up with; the same fields, in the same order, as `RawSetup` in native.rs.
 struct sill_setup {
@@ -36,6 +33,8 @@ struct sill_setup {
     uint32_t n_ubatch;
     int32_t  threads;
     int32_t  threads_batch;
+    int32_t  type_k;
+    int32_t  type_v;
 };
 
 // What there is to know of an opened model; as `RawFacts` in native.rs.
@@ -88,30 +87,20 @@ struct sill_job {
 
 namespace {
 
-bool put(sill_text * out, const std::string & text, bool result) {
-    out->bytes  = static_cast<char *>(std::malloc(text.size() + 1));
-    out->length = out->bytes ? text.size() : 0;
-    if (out->bytes) {
-        std::memcpy(out->bytes, text.data(), text.size());
-    }
-    return out->bytes && result;
-}
-
-// What llama.cpp complained of last: the process that this runs in has one model.
-std::string complaint;
-
-void listen(ggml_log_level level, const char * text, void *) {
-    if (level == GGML_LOG_LEVEL_ERROR) {
-        complaint = text;
-        while (!complaint.empty() && std::isspace(static_cast<unsigned char>(complaint.back()))) {
-            complaint.pop_back();
-        }
-    }
-}
-
-std::string because() { return complaint.empty() ? std::string() : ": " + complaint; }
-
 bool stopped(void * data) { return static_cast<sill_engine *>(data)->stop.load(std::memory_order_relaxed); }
+
+// What is wrong with a chat template: what llama.cpp throws there has lost its words.
+std::string fault(const sill_engine & engine, const std::string & own, const char * otherwise) {
+    const char * of_model = llama_model_chat_template(engine.model, nullptr);
+    try {
+        jinja::lexer lexer;
+        auto         read = lexer.tokenize(own.empty() && of_model ? of_model : own);
+        jinja::parse_from_tokens(read);
+    } catch (const std::exception & e) {
+        return e.what();
+    }
+    return otherwise;
+}
 
 void numbers(const common_json & asked, common_params_sampling & s) {
     s.seed               = asked.value("seed", s.seed);
@@ -281,22 +270,25 @@ common_json delta(const common_chat_msg_diff & diff) {
 
 extern "C" {
 
-// Null where the model or a context for it cannot be had; `why` then says so.
-sill_engine * sill_engine_open(const char * path, const sill_setup * setup, sill_text * why) {
+// With a chat template of one's own, or an empty one for the file's. Null where the model or a context for it cannot be had;
+// `why` then says so.
+sill_engine * sill_engine_open(const char * path, const sill_setup * setup, const char * chat_template, size_t length,
+                               sill_text * why) {
     try {
         // Else they would go to standard output.
         common_log_pause(common_log_main());
-        llama_log_set(listen, nullptr);
+        llama_log_set(hear, nullptr);
+        complaint().clear();
         auto engine    = std::make_unique<sill_engine>();
         auto params    = llama_model_default_params();
         engine->model  = llama_model_load_from_file(path, params);
         if (!engine->model) {
-            put(why, "llama.cpp cannot load it" + because(), false);
+            sill_put(why, because("llama.cpp cannot load it"), false);
             return nullptr;
         }
         if (!llama_model_has_decoder(engine->model) || llama_model_has_encoder(engine->model) ||
             llama_model_is_diffusion(engine->model)) {
-            put(why, "it is no model that continues a text token by token", false);
+            sill_put(why, "it is no model that continues a text token by token", false);
             return nullptr;
         }
         engine->vocab      = llama_model_get_vocab(engine->model);
@@ -309,25 +301,28 @@ sill_engine * sill_engine_open(const char * path, const sill_setup * setup, sill
         context.n_threads       = setup->threads;
         context.n_threads_batch = setup->threads_batch;
         context.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_AUTO;
+        context.type_k          = static_cast<ggml_type>(setup->type_k);
+        context.type_v          = static_cast<ggml_type>(setup->type_v);
         context.swa_full        = false;
         context.abort_callback  = stopped;
         context.abort_callback_data = engine.get();
         engine->ctx = llama_init_from_model(engine->model, context);
         if (!engine->ctx) {
-            put(why, "llama.cpp cannot set up a context of " + std::to_string(setup->n_ctx) + " tokens" + because(), false);
+            sill_put(why, because("llama.cpp cannot set up a context of " + std::to_string(setup->n_ctx) + " tokens"), false);
             return nullptr;
         }
         engine->batch = llama_batch_init(static_cast<int32_t>(llama_n_batch(engine->ctx)), 0, 1);
+        const std::string own(chat_template, length);
         try {
-            engine->chat = common_chat_templates_init(engine->model, "");
+            engine->chat = common_chat_templates_init(engine->model, own);
         } catch (const std::exception & e) {
-            engine->no_chat = e.what();
+            engine->no_chat = fault(*engine, own, e.what());
         }
         return engine.release();
     } catch (const std::exception & e) {
-        put(why, e.what(), false);
+        sill_put(why, e.what(), false);
     } catch (...) {
-        put(why, "llama.cpp gave up", false);
+        sill_put(why, "llama.cpp gave up", false);
     }
     return nullptr;
 }
@@ -413,7 +408,7 @@ sill_job * sill_job_begin(const sill_engine * engine, const char * request, size
         }
         job->sampler.reset(common_sampler_init(engine->model, job->sampling));
         if (!job->sampler) {
-            put(why, "the sampler cannot be set up", false);
+            sill_put(why, "the sampler cannot be set up", false);
             return nullptr;
         }
         for (const auto token : job->prompt) {
@@ -421,9 +416,9 @@ sill_job * sill_job_begin(const sill_engine * engine, const char * request, size
         }
         return job.release();
     } catch (const std::exception & e) {
-        put(why, e.what(), false);
+        sill_put(why, e.what(), false);
     } catch (...) {
-        put(why, "llama.cpp gave up", false);
+        sill_put(why, "llama.cpp gave up", false);
     }
     return nullptr;
 }
@@ -438,7 +433,7 @@ const int32_t * sill_job_prompt(const sill_job * job, size_t * n, size_t * askin
 
 // The texts that end a reply with this template, as a JSON array.
 bool sill_job_stops(const sill_job * job, sill_text * out) {
-    return put(out, common_json(job->stops).dump_safe(), true);
+    return sill_put(out, common_json(job->stops).dump_safe(), true);
 }
 
 // Chooses the next token behind what was evaluated last: 1 that the reply goes on with `out`, 0 that it ends, -1 that
@@ -451,12 +446,12 @@ int32_t sill_job_next(const sill_engine * engine, sill_job * job, int32_t * toke
             return 0;
         }
         const bool shown = job->sampling.preserved_tokens.count(*token) > 0;
-        put(out, common_token_to_piece(engine->vocab, *token, shown), true);
+        sill_put(out, common_token_to_piece(engine->vocab, *token, shown), true);
         return 1;
     } catch (const std::exception & e) {
-        put(out, e.what(), false);
+        sill_put(out, e.what(), false);
     } catch (...) {
-        put(out, "llama.cpp gave up", false);
+        sill_put(out, "llama.cpp gave up", false);
     }
     return -1;
 }
@@ -474,11 +469,11 @@ bool sill_job_read(sill_job * job, const char * text, size_t length, bool partia
             }
             job->said = std::move(read);
         }
-        return put(out, all.dump_safe(), true);
+        return sill_put(out, all.dump_safe(), true);
     } catch (const std::exception & e) {
-        return put(out, e.what(), false);
+        return sill_put(out, e.what(), false);
     } catch (...) {
-        return put(out, "llama.cpp gave up", false);
+        return sill_put(out, "llama.cpp gave up", false);
     }
 }
 

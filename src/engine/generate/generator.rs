@@ -1,20 +1,20 @@
 //! The process that generates, as seen from the proxy: started, asked, and missed when it is gone.
 
 use std::collections::HashMap;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::{Child, ChildStderr, ChildStdin, Command, Stdio};
+use std::process::ChildStdin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Sender, channel};
 
 use parking_lot::Mutex;
+use serde::Serialize;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use super::worker::{News, Order};
+use super::worker::{News, Opening, Order};
 use super::{COMMAND, Event, Facts, Refused, Request, SNAPSHOTS, Setup};
-
-/// Bytes of complaints that are kept, from the first.
-const COMPLAINTS: u64 = 64 << 10;
+use crate::engine::child::Started;
 
 /// A model that is loaded and answers, in a process that ends with this.
 #[derive(Clone)]
@@ -24,8 +24,9 @@ pub struct Generator {
 }
 
 struct Process {
-    child: Mutex<Child>,
-    orders: Mutex<ChildStdin>,
+    started: Mutex<Started>,
+    /// What is to be written to it: it may be slow to read.
+    orders: Sender<Order>,
     waiting: Mutex<HashMap<u64, UnboundedSender<Event>>>,
     next: AtomicU64,
     gone: AtomicBool,
@@ -38,53 +39,38 @@ impl std::fmt::Debug for Generator {
 }
 
 impl Generator {
-    /// Starts the process and waits until the model is loaded, which may take minutes. `program` is this program.
+    /// Starts the process and waits until the model is loaded, which may take minutes. `program` is this program;
+    /// `chat_template` takes the place of the file's own.
     ///
     /// # Errors
     /// Why it does not start or the model cannot be loaded, in words.
-    pub fn start(program: &Path, file: &Path, setup: &Setup) -> Result<Generator, String> {
-        let mut command = Command::new(program);
-        // Ctrl-C in a terminal goes to all of its group: replies under way are to end first.
-        #[cfg(unix)]
-        std::os::unix::process::CommandExt::process_group(&mut command, 0);
-        let mut child = command
-            .arg(COMMAND)
-            .arg("--model")
-            .arg(file)
-            // In llama-server's words, by which what it holds of the machine is reckoned.
-            .args(["--ctx-size", &setup.n_ctx.to_string(), "--parallel", "1", "--cache-ram", "0"])
-            .args(["--batch-size", &setup.n_batch.to_string(), "--ubatch-size", &setup.n_ubatch.to_string()])
-            .args(["--ctx-checkpoints", &SNAPSHOTS.to_string()])
-            .args(["--threads", &setup.threads.to_string(), "--threads-batch", &setup.threads_batch.to_string()])
-            // Else ggml has a debugger look at it before it gives up.
-            .env("GGML_NO_BACKTRACE", "1")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .map_err(|e| format!("{} cannot be run: {e}", program.display()))?;
-        let (Some(orders), Some(news), Some(complaints)) =
-            (child.stdin.take(), child.stdout.take(), child.stderr.take())
-        else {
-            return Err("its input and output cannot be had".into());
-        };
-        let complaints = std::thread::spawn(move || listen(complaints));
+    pub fn start(program: &Path, file: &Path, setup: &Setup, chat_template: Option<&str>) -> Result<Generator, String> {
+        let (mut started, (mut orders, news)) = Started::new(program, |command| {
+            let Setup { n_ctx, n_batch, n_ubatch, threads, threads_batch, kv_type } = *setup;
+            command
+                .arg(COMMAND)
+                .arg("--model")
+                .arg(file)
+                // In llama-server's words, by which what it holds of the machine is reckoned.
+                .args(["--ctx-size", &n_ctx.to_string(), "--parallel", "1", "--cache-ram", "0"])
+                .args(["--batch-size", &n_batch.to_string(), "--ubatch-size", &n_ubatch.to_string()])
+                .args(["--cache-type-k", kv_type.k.name, "--cache-type-v", kv_type.v.name])
+                .args(["--ctx-checkpoints", &SNAPSHOTS.to_string()])
+                .args(["--threads", &threads.to_string(), "--threads-batch", &threads_batch.to_string()]);
+        })?;
+        let opening = Opening { chat_template: chat_template.map(str::to_owned) };
+        // If it is gone, its last words tell.
+        let _ = send(&mut orders, &opening);
         let mut news = BufReader::new(news).lines();
         let ready = news.next().and_then(Result::ok).and_then(|line| serde_json::from_str(&line).ok());
         let facts = match ready {
             Some(News::Ready(facts)) => facts,
-            failed => {
-                let _ = child.kill();
-                let _ = child.wait();
-                return Err(match failed {
-                    Some(News::Failed(why)) => why,
-                    _ => last_words(&complaints.join().unwrap_or_default()),
-                });
-            }
+            Some(News::Failed(why)) => return Err(why),
+            _ => return Err(last_words(&mut started)),
         };
         let process = Arc::new(Process {
-            child: Mutex::new(child),
-            orders: Mutex::new(orders),
+            started: Mutex::new(started),
+            orders: write_from(orders),
             waiting: Mutex::default(),
             next: AtomicU64::new(1),
             gone: AtomicBool::new(false),
@@ -100,7 +86,7 @@ impl Generator {
             }
             let Some(process) = ears.upgrade() else { return };
             process.gone.store(true, Ordering::Release);
-            let why = last_words(&complaints.join().unwrap_or_default());
+            let why = last_words(&mut process.started.lock());
             for (_, waiting) in process.waiting.lock().drain() {
                 let _ = waiting.send(Event::Refused(Refused::Failed(why.clone())));
             }
@@ -123,7 +109,7 @@ impl Generator {
         let id = self.process.next.fetch_add(1, Ordering::Relaxed);
         let (send, events) = unbounded_channel();
         self.process.waiting.lock().insert(id, send);
-        self.process.order(&Order::Answer { id, request: Box::new(request) });
+        self.process.order(Order::Answer { id, request: Box::new(request) });
         // It may have gone before it was waited for.
         if self.gone() {
             let gone = Event::Refused(Refused::Failed("the process that generates is gone".into()));
@@ -146,22 +132,34 @@ impl Process {
         }
     }
 
-    fn order(&self, order: &Order) {
-        let Ok(mut line) = serde_json::to_vec(order) else { return };
-        line.push(b'\n');
-        let mut orders = self.orders.lock();
-        // If it is gone, its last words tell.
-        let _ = orders.write_all(&line).and_then(|()| orders.flush());
+    fn order(&self, order: Order) {
+        // Nobody writes any more: it is gone, and its last words tell.
+        let _ = self.orders.send(order);
     }
 }
 
-impl Drop for Process {
-    fn drop(&mut self) {
-        let child = self.child.get_mut();
-        // It may be gone already.
-        let _ = child.kill();
-        let _ = child.wait();
-    }
+/// Writes orders from a thread of its own, which ends with their sender or with the process.
+fn write_from(mut input: ChildStdin) -> Sender<Order> {
+    let (send_order, orders) = channel::<Order>();
+    std::thread::spawn(move || {
+        for order in orders {
+            if send(&mut input, &order).is_err() {
+                return;
+            }
+        }
+    });
+    send_order
+}
+
+fn send(input: &mut ChildStdin, what: &impl Serialize) -> std::io::Result<()> {
+    let mut line = serde_json::to_vec(what)?;
+    line.push(b'\n');
+    input.write_all(&line)?;
+    input.flush()
+}
+
+fn last_words(started: &mut Started) -> String {
+    started.last_words("the process that generates ended", ", perhaps for want of memory")
 }
 
 /// What becomes of a request. Dropped before its end, the request is taken back.
@@ -181,31 +179,7 @@ impl Answers {
 impl Drop for Answers {
     fn drop(&mut self) {
         if self.process.waiting.lock().remove(&self.id).is_some() {
-            self.process.order(&Order::Cancel { id: self.id });
+            self.process.order(Order::Cancel { id: self.id });
         }
-    }
-}
-
-fn listen(mut complaints: ChildStderr) -> String {
-    let mut said = Vec::new();
-    let _ = complaints.by_ref().take(COMPLAINTS).read_to_end(&mut said);
-    // The rest must go somewhere.
-    let _ = std::io::copy(&mut complaints, &mut std::io::sink());
-    String::from_utf8_lossy(&said).into_owned()
-}
-
-/// Why the process ended: llama.cpp says so on standard error before it gives up.
-fn last_words(said: &str) -> String {
-    let line = said.lines().find(|line| line.contains("GGML_ASSERT") || line.contains("what():"));
-    let line = line.or_else(|| said.lines().rfind(|line| !line.trim().is_empty())).unwrap_or_default();
-    // Not where its source lay when it was built.
-    let line = match line.find("GGML_ASSERT").and_then(|at| line[..at].rfind('/')) {
-        Some(slash) => &line[slash + 1..],
-        None => line,
-    };
-    let line: String = line.chars().filter(|c| !c.is_control()).take(300).collect();
-    match line.trim() {
-        "" => "the process that generates ended, perhaps for want of memory".to_owned(),
-        line => format!("the process that generates ended: {line}"),
     }
 }

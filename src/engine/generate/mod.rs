@@ -21,6 +21,8 @@ mod worker;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::gguf::CacheTypes;
+
 pub use generator::{Answers, Generator};
 pub use worker::work;
 
@@ -40,6 +42,8 @@ pub struct Setup {
     pub threads: u32,
     /// Threads that evaluate prompts.
     pub threads_batch: u32,
+    /// The types of the KV cache.
+    pub kv_type: CacheTypes,
 }
 
 /// Copies of the state that are kept of a model that cannot be cut back to any token, to go on from.

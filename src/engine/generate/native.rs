@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use super::session::{Chosen, Evaluated, Machine, Reply};
 use super::{Facts, Setup};
+use crate::engine::foreign::{RawText, Text};
 
 /// A model and its context on the other side.
 #[repr(C)]
@@ -23,13 +24,6 @@ struct RawJob {
     _private: [u8; 0],
 }
 
-/// As `sill_text` in edge.cpp.
-#[repr(C)]
-struct RawText {
-    bytes: *mut c_char,
-    length: usize,
-}
-
 /// As `sill_setup` in edge.cpp.
 #[repr(C)]
 struct RawSetup {
@@ -38,6 +32,8 @@ struct RawSetup {
     n_ubatch: u32,
     threads: i32,
     threads_batch: i32,
+    type_k: i32,
+    type_v: i32,
 }
 
 /// As `sill_facts` in edge.cpp.
@@ -54,8 +50,13 @@ struct RawFacts {
 }
 
 unsafe extern "C" {
-    fn sill_text_free(text: *mut RawText);
-    fn sill_engine_open(path: *const c_char, setup: *const RawSetup, why: *mut RawText) -> *mut RawEngine;
+    fn sill_engine_open(
+        path: *const c_char,
+        setup: *const RawSetup,
+        chat_template: *const c_char,
+        length: usize,
+        why: *mut RawText,
+    ) -> *mut RawEngine;
     fn sill_engine_close(engine: *mut RawEngine);
     fn sill_engine_facts(engine: *const RawEngine, out: *mut RawFacts);
     fn sill_engine_stop(engine: *mut RawEngine, stop: bool);
@@ -77,34 +78,6 @@ unsafe extern "C" {
     fn sill_job_read(job: *mut RawJob, text: *const c_char, length: usize, partial: bool, out: *mut RawText) -> bool;
 }
 
-/// A text that the other side made.
-struct Text(RawText);
-
-impl Text {
-    fn new() -> Text {
-        Text(RawText { bytes: std::ptr::null_mut(), length: 0 })
-    }
-
-    fn bytes(&self) -> &[u8] {
-        if self.0.bytes.is_null() {
-            return &[];
-        }
-        // SAFETY: the other side allocated and wrote `length` bytes there, and nobody frees them before `self` is dropped.
-        unsafe { std::slice::from_raw_parts(self.0.bytes.cast::<u8>(), self.0.length) }
-    }
-
-    fn words(&self) -> String {
-        String::from_utf8_lossy(self.bytes()).into_owned()
-    }
-}
-
-impl Drop for Text {
-    fn drop(&mut self) {
-        // SAFETY: what stands there is null or was allocated by the other side, and is freed once.
-        unsafe { sill_text_free(&raw mut self.0) };
-    }
-}
-
 /// A model that llama.cpp loaded, with one context.
 pub(super) struct Engine {
     engine: NonNull<RawEngine>,
@@ -112,8 +85,8 @@ pub(super) struct Engine {
 }
 
 impl Engine {
-    /// Loads a file and sets its context up.
-    pub(super) fn open(file: &Path, setup: &Setup) -> Result<Engine, String> {
+    /// Loads a file and sets its context up, with a chat template of one's own, or the file's.
+    pub(super) fn open(file: &Path, setup: &Setup, chat_template: Option<&str>) -> Result<Engine, String> {
         crate::engine::native::backend().ok_or("llama.cpp does not start")?;
         let path = file.to_str().ok_or("its name is not UTF-8")?;
         let path = CString::new(path).map_err(|_| "its name has a zero byte")?;
@@ -124,11 +97,16 @@ impl Engine {
             n_ubatch: setup.n_ubatch,
             threads: count(setup.threads),
             threads_batch: count(setup.threads_batch),
+            type_k: count(setup.kv_type.k.id),
+            type_v: count(setup.kv_type.v.id),
         };
+        let own = chat_template.unwrap_or_default();
         let mut why = Text::new();
-        // SAFETY: the path ends in NUL and outlives the call, as does the setup, which is laid out as on the other side; `why`
-        // is a struct as on the other side. What is returned is null or an engine that nobody else has.
-        let engine = unsafe { sill_engine_open(path.as_ptr(), &raw const raw, &raw mut why.0) };
+        // SAFETY: the path ends in NUL and outlives the call, as does the setup, which is laid out as on the other side; the
+        // template is read within its length and not kept; `why` is a struct as on the other side. What is returned is null or
+        // an engine that nobody else has.
+        let engine =
+            unsafe { sill_engine_open(path.as_ptr(), &raw const raw, own.as_ptr().cast(), own.len(), why.raw()) };
         let engine = NonNull::new(engine).ok_or_else(|| why.words())?;
         let mut facts = RawFacts::default();
         // SAFETY: the engine was just made; the struct is laid out as on the other side.
@@ -188,8 +166,7 @@ impl Machine for Engine {
         let mut why = Text::new();
         // SAFETY: the engine is valid until `self` is dropped; the request is read within its length and not kept; `why` is a
         // struct as on the other side. What is returned is null or a job that nobody else has.
-        let job =
-            unsafe { sill_job_begin(self.engine.as_ptr(), request.as_ptr().cast(), request.len(), &raw mut why.0) };
+        let job = unsafe { sill_job_begin(self.engine.as_ptr(), request.as_ptr().cast(), request.len(), why.raw()) };
         let job = NonNull::new(job).ok_or_else(|| why.words())?;
         let (mut n, mut asking) = (0, 0);
         // SAFETY: the job was just made; what is returned are its `n` tokens, which it owns and are copied here.
@@ -199,7 +176,7 @@ impl Machine for Engine {
         };
         let mut stops = Text::new();
         // SAFETY: the job is valid; `stops` is a struct as on the other side.
-        unsafe { sill_job_stops(job.as_ptr(), &raw mut stops.0) };
+        unsafe { sill_job_stops(job.as_ptr(), stops.raw()) };
         let stops = serde_json::from_slice(stops.bytes()).unwrap_or_default();
         Ok(Job { job, prompt, asking, stops })
     }
@@ -228,7 +205,7 @@ impl Machine for Engine {
     fn snapshot(&mut self) -> Option<Vec<u8>> {
         let mut out = Text::new();
         // SAFETY: as above; `out` is a struct as on the other side.
-        let taken = unsafe { sill_engine_snapshot(self.engine.as_ptr(), &raw mut out.0) };
+        let taken = unsafe { sill_engine_snapshot(self.engine.as_ptr(), out.raw()) };
         taken.then(|| out.bytes().to_vec())
     }
 
@@ -240,7 +217,7 @@ impl Machine for Engine {
     fn next(&mut self, job: &mut Job) -> Result<Chosen, String> {
         let (mut token, mut out) = (0, Text::new());
         // SAFETY: engine and job are valid and nobody else has them; token and text are written as on the other side.
-        match unsafe { sill_job_next(self.engine.as_ptr(), job.job.as_ptr(), &raw mut token, &raw mut out.0) } {
+        match unsafe { sill_job_next(self.engine.as_ptr(), job.job.as_ptr(), &raw mut token, out.raw()) } {
             1 => Ok(Chosen::Token { token, piece: out.bytes().to_vec() }),
             0 => Ok(Chosen::End),
             _ => Err(out.words()),
@@ -273,8 +250,7 @@ impl Reply for Job {
         let mut out = Text::new();
         // SAFETY: the job is valid until `self` is dropped and nobody else has it; the text is read within its length and not
         // kept; `out` is a struct as on the other side.
-        let read =
-            unsafe { sill_job_read(self.job.as_ptr(), text.as_ptr().cast(), text.len(), partial, &raw mut out.0) };
+        let read = unsafe { sill_job_read(self.job.as_ptr(), text.as_ptr().cast(), text.len(), partial, out.raw()) };
         if !read {
             return Err(out.words());
         }

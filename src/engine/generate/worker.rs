@@ -7,7 +7,14 @@ use serde::{Deserialize, Serialize};
 
 use super::{Event, Facts, Request, Setup};
 
-/// What the process is told, a line of JSON each.
+/// What the process is told first of all, as a line of JSON.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(super) struct Opening {
+    /// What to render with instead of the file's own chat template.
+    pub(super) chat_template: Option<String>,
+}
+
+/// What the process is told from then on, a line of JSON each.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Order {
@@ -56,13 +63,19 @@ fn write(output: &mut impl Write, news: &News) -> std::io::Result<()> {
 pub fn work(
     file: &Path,
     setup: &Setup,
-    input: impl BufRead + Send + 'static,
+    mut input: impl BufRead + Send + 'static,
     mut output: impl Write,
 ) -> std::io::Result<()> {
     use super::native::Engine;
     use super::session::Session;
 
-    let engine = match Engine::open(file, setup) {
+    let mut line = String::new();
+    input.read_line(&mut line)?;
+    let opening: Opening = match serde_json::from_str(&line) {
+        Ok(opening) => opening,
+        Err(why) => return write(&mut output, &News::Failed(format!("what it is told cannot be read: {why}"))),
+    };
+    let engine = match Engine::open(file, setup, opening.chat_template.as_deref()) {
         Ok(engine) => engine,
         Err(why) => return write(&mut output, &News::Failed(why)),
     };

@@ -22,8 +22,8 @@ use super::shown::Shown;
 use crate::config::{Config, MachineConfig};
 use crate::conversation::Tokens;
 use crate::engine;
-use crate::gguf::Gguf;
-use crate::upstream::{Held, Kind, Loaded, Upstream};
+use crate::gguf::{CacheTypes, Gguf};
+use crate::upstream::{Embedded, Held, Kind, Loaded, Upstream};
 use fits::{Case, Fits};
 use setup::{Runs, Setup};
 
@@ -81,6 +81,8 @@ pub struct Served {
     pub loaded: Loaded,
     /// A file with the header, where the server tells it and the model's own is not here.
     pub told: Option<PathBuf>,
+    /// The types of the KV cache that this program was told to serve it with.
+    pub kv_type: Option<CacheTypes>,
 }
 
 impl Served {
@@ -94,6 +96,7 @@ impl Served {
             local: upstream.is_local(),
             loaded: loaded.clone(),
             told: None,
+            kv_type: upstream.embedded_engine().and_then(Embedded::kv_type),
         }
     }
 }
@@ -323,7 +326,7 @@ impl Inner {
             let runs = Runs::of(process.as_ref(), served.version.as_deref());
             Setup::ollama(&environment, &from, &model, runs, has_gpu(&hardware))
         } else if embedded {
-            Setup::embedded(has_gpu(&hardware), !engine::dry_run::gpus().is_empty())
+            Setup::embedded(served.kv_type, has_gpu(&hardware), !engine::dry_run::gpus().is_empty())
         } else {
             Setup::llama_server(process.as_ref(), &served.loaded, has_gpu(&hardware))
         };
@@ -453,6 +456,7 @@ mod tests {
             version: None,
             loaded: Loaded::default(),
             told: None,
+            kv_type: None,
         };
         let inner = Inner::default();
         assert_eq!(inner.subject(&served).unwrap_err(), UNSEEN);

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::Subject;
 use super::dry_run::Rehearsal;
 use super::fits::{Case, Fits, Where};
-use crate::gguf::Kind;
+use crate::gguf::CacheTypes;
 use crate::measure::hardware::room::{DeviceRoom, Room, size};
 use crate::measure::memory::{Cost, GpuLayers, Source};
 
@@ -27,7 +27,7 @@ pub struct Wish {
     /// The windows to show (tokens); empty for powers of two.
     pub ctx: Vec<u64>,
     /// The types of cached keys and values.
-    pub kv_type: Option<(Kind, Kind)>,
+    pub kv_type: Option<CacheTypes>,
     /// How many requests at once.
     pub parallel: Option<u64>,
     /// They share one window.
@@ -76,22 +76,6 @@ pub struct Report {
     pub notes: Vec<String>,
 }
 
-/// `q8_0`, or `q8_0,q4_0` for keys and values.
-///
-/// # Errors
-/// What is not known.
-pub fn kv_type(text: &str) -> Result<(Kind, Kind), String> {
-    /// What llama.cpp takes for its cache.
-    const TYPES: [&str; 9] = ["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"];
-    let one = |name: &str| {
-        let name = name.trim();
-        let known = TYPES.iter().any(|known| known.eq_ignore_ascii_case(name)).then(|| Kind::named(name)).flatten();
-        known.ok_or_else(|| format!("`{name}` is no type of a KV cache; there are {}", TYPES.join(", ")))
-    };
-    let (k, v) = text.split_once(',').unwrap_or((text, text));
-    Ok((one(k)?, one(v)?))
-}
-
 /// `25769803776`, `24GiB`, `24G` (binary), `24GB` (decimal).
 ///
 /// # Errors
@@ -133,7 +117,7 @@ impl Subject {
             settings.unified = wish.unified;
         }
         settings.unified |= wish.unified;
-        if let Some((k, v)) = wish.kv_type {
+        if let Some(CacheTypes { k, v }) = wish.kv_type {
             (settings.type_k, settings.type_v) = (k, v);
         }
         settings.n_ubatch = wish.ubatch.unwrap_or(settings.n_ubatch);
@@ -348,16 +332,6 @@ mod tests {
         ];
         for (text, want) in cases {
             assert_eq!(bytes(text).ok(), want, "{text}");
-        }
-    }
-
-    #[test]
-    fn types_of_a_cache_are_those_of_llama_cpp() {
-        let names = |text: &str| kv_type(text).map(|(k, v)| (k.name, v.name));
-        assert_eq!(names("q8_0"), Ok(("q8_0", "q8_0")));
-        assert_eq!(names("F16, q4_0"), Ok(("f16", "q4_0")));
-        for bad in ["q4_k", "q8", "", "f16,", "f16,q8_0,q8_0"] {
-            assert!(names(bad).is_err(), "{bad}");
         }
     }
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use crate::engine::generate::SNAPSHOTS;
-use crate::gguf::Kind;
+use crate::gguf::{CacheTypes, Kind};
 use crate::measure::memory::{GpuLayers, Model, Settings};
 use crate::measure::process::Process;
 use crate::upstream::Loaded;
@@ -71,8 +71,12 @@ impl Setup {
     }
 
     /// That of a model that this program serves itself: one slot, no prompts kept but the last.
-    pub fn embedded(has_gpu: bool, can_gpu: bool) -> Setup {
+    pub fn embedded(kv_type: Option<CacheTypes>, has_gpu: bool, can_gpu: bool) -> Setup {
         let mut setup = Setup { checkpoints: SNAPSHOTS as u64, ..Setup::plain() };
+        if let Some(CacheTypes { k, v }) = kv_type {
+            (setup.settings.type_k, setup.settings.type_v) = (k, v);
+            setup.notes.push(format!("KV cache {} and {}, as configured (kv_type)", k.name, v.name));
+        }
         if !(has_gpu && can_gpu) {
             setup.settings.gpu_layers = GpuLayers::None;
         }

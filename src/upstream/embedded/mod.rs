@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use crate::engine::generate::{Answers, Event, Facts, Generator, Refused, Request, Setup};
+use crate::gguf::CacheTypes;
 use reply::{Reply, Said};
 use request::Asked;
 
@@ -25,6 +26,23 @@ const LEAST_WINDOW: u32 = 4096;
 /// How many tokens are handed to llama.cpp at once, and evaluated at once: llama-server's own.
 const BATCHES: (u32, u32) = (2048, 512);
 
+/// What is served, and how.
+#[derive(Debug, Clone)]
+pub struct Serving {
+    /// The model's file.
+    pub file: PathBuf,
+    /// This program, which the model runs in another process of.
+    pub program: PathBuf,
+    /// Threads to work with.
+    pub threads: Threads,
+    /// The types of the KV cache; `None` for f16.
+    pub kv_type: Option<CacheTypes>,
+    /// The chat template in the file.
+    pub template: Option<String>,
+    /// A chat template that takes its place.
+    pub own_template: Option<String>,
+}
+
 /// A model's file, and the process that answers with it once it is loaded.
 #[derive(Clone)]
 pub struct Embedded {
@@ -32,11 +50,8 @@ pub struct Embedded {
 }
 
 struct Inner {
-    file: PathBuf,
+    serving: Serving,
     id: String,
-    program: PathBuf,
-    threads: Threads,
-    template: Option<String>,
     /// It may load: not in dry runs.
     loads: AtomicBool,
     running: Mutex<Option<Running>>,
@@ -73,16 +88,14 @@ struct Slot {
 }
 
 impl Embedded {
-    /// A file to be served by this program, and the chat template in it. Nothing is loaded yet.
-    pub fn new(file: &Path, program: &Path, threads: Threads, template: Option<&str>) -> Embedded {
-        let id = file.file_stem().map_or_else(|| "model".to_owned(), |stem| stem.to_string_lossy().into_owned());
+    /// A file to be served by this program. Nothing is loaded yet.
+    pub fn new(serving: Serving) -> Embedded {
+        let id =
+            serving.file.file_stem().map_or_else(|| "model".to_owned(), |stem| stem.to_string_lossy().into_owned());
         Embedded {
             inner: Arc::new(Inner {
-                file: file.to_owned(),
+                serving,
                 id,
-                program: program.to_owned(),
-                threads,
-                template: template.map(str::to_owned),
                 loads: AtomicBool::new(false),
                 running: Mutex::default(),
                 asked: Mutex::default(),
@@ -100,7 +113,17 @@ impl Embedded {
 
     /// The model's file.
     pub fn file(&self) -> &Path {
-        &self.inner.file
+        &self.inner.serving.file
+    }
+
+    /// The types of its KV cache, where they were named.
+    pub fn kv_type(&self) -> Option<CacheTypes> {
+        self.inner.serving.kv_type
+    }
+
+    /// Prompts are rendered by the templates in the file, and no other.
+    pub fn renders_by_file(&self) -> bool {
+        self.inner.serving.own_template.is_none()
     }
 
     pub(super) fn loads(&self) -> bool {
@@ -131,11 +154,14 @@ impl Embedded {
         *self.inner.running.lock() = None;
         let inner = Arc::clone(&self.inner);
         let (n_batch, n_ubatch) = (BATCHES.0.min(asked), BATCHES.1.min(asked));
-        let Threads { one, batch } = inner.threads;
-        let setup = Setup { n_ctx: asked, n_batch, n_ubatch, threads: one, threads_batch: batch };
-        let start = move || Generator::start(&inner.program, &inner.file, &setup);
+        let start = move || {
+            let Serving { file, program, threads: Threads { one, batch }, own_template, .. } = &inner.serving;
+            let kv_type = inner.serving.kv_type.unwrap_or_default();
+            let setup = Setup { n_ctx: asked, n_batch, n_ubatch, threads: *one, threads_batch: *batch, kv_type };
+            Generator::start(program, file, &setup, own_template.as_deref())
+        };
         let started = tokio::task::spawn_blocking(start).await.map_err(|e| e.to_string())?;
-        let generator = started.map_err(|why| format!("{}: {why}", self.inner.file.display()))?;
+        let generator = started.map_err(|why| format!("{}: {why}", self.file().display()))?;
         *self.inner.running.lock() = Some(Running { asked, generator });
         *self.inner.asked.lock() = Some(asked);
         Ok(())
@@ -171,10 +197,11 @@ impl Embedded {
     }
 
     fn props(&self, running: Option<&Running>) -> Value {
+        let serving = &self.inner.serving;
         json!({
             "default_generation_settings": {"n_ctx": running.map_or(0, |r| r.generator.facts().n_ctx)},
-            "total_slots": 1, "model_path": self.inner.file, "modalities": {"vision": false, "audio": false},
-            "chat_template": self.inner.template,
+            "total_slots": 1, "model_path": serving.file, "modalities": {"vision": false, "audio": false},
+            "chat_template": serving.own_template.as_ref().or(serving.template.as_ref()),
             "build_info": concat!("windowsill ", env!("CARGO_PKG_VERSION")),
         })
     }

@@ -216,6 +216,18 @@ impl Windowsill {
         server.child.wait().unwrap();
     }
 
+    /// Sends it a signal, such as `INT`.
+    pub(crate) fn signal(&self, name: &str) {
+        let id = self.server.as_ref().expect("it runs").child.id().to_string();
+        assert!(Command::new("kill").args([&format!("-{name}"), &id]).status().unwrap().success());
+    }
+
+    /// Waits until it ended by itself: its exit code.
+    pub(crate) fn ended(&mut self) -> Option<i32> {
+        let mut server = self.server.take().expect("it runs");
+        server.child.wait().unwrap().code()
+    }
+
     /// Starts it again after [`Windowsill::kill`], with the same record.
     pub(crate) fn start_again(&mut self) {
         let started = Instant::now();
