@@ -30,7 +30,7 @@ pub(crate) struct Worker {
     /// Always 1.
     #[arg(long)]
     parallel: u32,
-    /// Always 0.
+    /// Always the same number.
     #[arg(long)]
     cache_ram: u32,
     /// Always the same number.

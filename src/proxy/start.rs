@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use crate::config::{Config, ModelConfig, UpstreamConfig, UpstreamKind};
 use crate::engine;
-use crate::measure::hardware;
+use crate::measure::hardware::{self, Place};
 use crate::store::Store;
-use crate::upstream::{self, Embedded, KindHint, Serving, Upstream};
+use crate::upstream::{self, Embedded, FreeRam, KindHint, Serving, Upstream};
 
 use tracing::info;
 
@@ -89,6 +89,11 @@ fn embedded(config: &Config, named: &UpstreamConfig) -> Result<Embedded, Error> 
         kv_type: *kv_type,
         template: vocabulary.chat_template().map(str::to_owned),
         own_template,
+        free_ram: FreeRam::by({
+            let (place, headroom) =
+                (Place { root: config.machine.root.clone(), process: None }, config.window.memory_headroom);
+            move || hardware::free_ram(&place, headroom)
+        }),
     }))
 }
 

@@ -27,7 +27,7 @@ use http::{HeaderMap, Method, StatusCode};
 use parking_lot::Mutex;
 use serde_json::Value;
 
-pub use embedded::{Embedded, Serving, Threads};
+pub use embedded::{Embedded, FreeRam, Serving, Threads};
 pub use error::{Error, Server};
 pub use link::{Reply, client};
 pub use ollama::{Described, DescribedTensor, SMALLEST_DEFAULT_WINDOW};

@@ -247,6 +247,10 @@ fn what_is_kept_of_a_prompt_is_what_evaluating_it_comes_to() {
         let again = ask(&one[..1]);
         let new = ask(&[user(9)]);
         assert_eq!(again.0, first.0, "{arch}");
+        // What was put by for these is taken back.
+        let back = ask(&whole);
+        assert_eq!(back.0, third.0, "{arch}: another reply than before it was put by");
+        assert!(back.2 + 60 >= third.1, "{arch}: {} of {} cached, {} before", back.2, back.1, third.1);
         // Each turn goes on from the last one's question at least, and so does another end.
         for (turn, before) in [(&second, &first), (&third, &second), (&fourth, &first)] {
             assert!(turn.2 + 60 >= before.1, "{arch}: {} of {} cached, {} before", turn.2, turn.1, before.1);
@@ -264,6 +268,33 @@ fn what_is_kept_of_a_prompt_is_what_evaluating_it_comes_to() {
             assert_eq!(cold.0, told.0, "{arch}: another reply than from what was kept");
         }
     }
+}
+
+/// Another conversation in between, and a short question: neither costs the first one its prompt.
+#[test]
+fn a_conversation_that_waited_goes_on_where_it_was() {
+    let windowsill = Windowsill::itself(&[], &["--num-ctx", "4096"]);
+    let ask = |messages: &[Value]| {
+        let body = json!({"messages": messages, "temperature": 0, "max_tokens": 8});
+        let reply = http::post_with(&windowsill.chat_url(), &[("x-windowsill", "off")], body);
+        assert_eq!(reply.status, 200, "{}", reply.text);
+        let json = reply.json();
+        let number = |pointer: &str| json.pointer(pointer).and_then(Value::as_u64).expect(pointer);
+        let said = json["choices"][0]["message"].clone();
+        (said, number("/timings/prompt_n"), number("/timings/cache_n"))
+    };
+    let user = |text: &str| json!({"role": "user", "content": text});
+    let mut one = vec![user(&format!("{} What is this?", "The garden has beds of beans and rye. ".repeat(60)))];
+    let other = [user(&format!("{} And this?", "A river runs behind the old mill. ".repeat(60)))];
+    let (said, first, _) = ask(&one);
+    one.extend([said, user("Why?")]);
+    let (_, second, _) = ask(&other);
+    ask(&[user("A title for it, in three words.")]);
+    let (_, evaluated, cached) = ask(&one);
+    say(&format!("{first} and {second} tokens evaluated, then {evaluated} behind {cached} that were put by"));
+    assert!(evaluated < 60 && cached + 20 > first, "{evaluated} evaluated, {cached} cached");
+    let (_, evaluated, cached) = ask(&other);
+    assert!(evaluated < 20 && cached + 20 > second, "{evaluated} evaluated, {cached} cached");
 }
 
 /// As Ctrl-C does it: what is under way is answered to its end, and no process is left.

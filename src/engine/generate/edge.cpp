@@ -368,22 +368,31 @@ int32_t sill_engine_evaluate(sill_engine * engine, const int32_t * tokens, size_
     }
 }
 
-// What cannot be cut back of the state as it is now.
-bool sill_engine_snapshot(sill_engine * engine, sill_text * out) {
-    const size_t size = llama_state_seq_get_size_ext(engine->ctx, 0, LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY);
-    out->bytes        = static_cast<char *>(std::malloc(size + 1));
-    out->length       = 0;
-    if (!out->bytes) {
-        return false;
+// The state as it is now: all of it, or only what cannot be cut back. How many bytes it takes.
+size_t sill_engine_state_size(sill_engine * engine, bool all) {
+    try {
+        return llama_state_seq_get_size_ext(engine->ctx, 0, all ? 0 : LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY);
+    } catch (...) {
+        return 0;
     }
-    out->length = llama_state_seq_get_data_ext(engine->ctx, reinterpret_cast<uint8_t *>(out->bytes), size, 0,
-                                               LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY);
-    return out->length == size;
 }
 
-bool sill_engine_restore(sill_engine * engine, const char * bytes, size_t length) {
-    return llama_state_seq_set_data_ext(engine->ctx, reinterpret_cast<const uint8_t *>(bytes), length, 0,
-                                        LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY) == length;
+bool sill_engine_state_get(sill_engine * engine, bool all, uint8_t * out, size_t length) {
+    try {
+        const auto flags = all ? 0 : LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY;
+        return llama_state_seq_get_data_ext(engine->ctx, out, length, 0, flags) == length;
+    } catch (...) {
+        return false;
+    }
+}
+
+bool sill_engine_state_set(sill_engine * engine, bool all, const uint8_t * bytes, size_t length) {
+    try {
+        const auto flags = all ? 0 : LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY;
+        return llama_state_seq_set_data_ext(engine->ctx, bytes, length, 0, flags) == length;
+    } catch (...) {
+        return false;
+    }
 }
 
 // A request as a JSON object: `messages` and what belongs to them, or `prompt`; and `sampling`. Null where it cannot be

@@ -13,7 +13,7 @@ use serde::Serialize;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::worker::{News, Opening, Order};
-use super::{COMMAND, Event, Facts, Refused, Request, SNAPSHOTS, Setup};
+use super::{COMMAND, Event, Facts, PUT_BY, Refused, Request, SNAPSHOTS, Setup};
 use crate::engine::child::Started;
 
 /// A model that is loaded and answers, in a process that ends with this.
@@ -52,7 +52,7 @@ impl Generator {
                 .arg("--model")
                 .arg(file)
                 // In llama-server's words, by which what it holds of the machine is reckoned.
-                .args(["--ctx-size", &n_ctx.to_string(), "--parallel", "1", "--cache-ram", "0"])
+                .args(["--ctx-size", &n_ctx.to_string(), "--parallel", "1", "--cache-ram", &(PUT_BY >> 20).to_string()])
                 .args(["--batch-size", &n_batch.to_string(), "--ubatch-size", &n_ubatch.to_string()])
                 .args(["--cache-type-k", kv_type.k.name, "--cache-type-v", kv_type.v.name])
                 .args(["--ctx-checkpoints", &SNAPSHOTS.to_string()])

@@ -63,8 +63,9 @@ unsafe extern "C" {
     fn sill_engine_keep(engine: *mut RawEngine, n: i32) -> bool;
     fn sill_engine_forget(engine: *mut RawEngine);
     fn sill_engine_evaluate(engine: *mut RawEngine, tokens: *const i32, n: usize, at: i32) -> i32;
-    fn sill_engine_snapshot(engine: *mut RawEngine, out: *mut RawText) -> bool;
-    fn sill_engine_restore(engine: *mut RawEngine, bytes: *const c_char, length: usize) -> bool;
+    fn sill_engine_state_size(engine: *mut RawEngine, all: bool) -> usize;
+    fn sill_engine_state_get(engine: *mut RawEngine, all: bool, out: *mut u8, length: usize) -> bool;
+    fn sill_engine_state_set(engine: *mut RawEngine, all: bool, bytes: *const u8, length: usize) -> bool;
     fn sill_job_begin(
         engine: *const RawEngine,
         request: *const c_char,
@@ -131,6 +132,28 @@ impl Engine {
     /// What gives up its evaluations from another thread.
     pub(super) fn brake(&self) -> Brake {
         Brake(self.engine)
+    }
+}
+
+impl Engine {
+    fn state_size(&mut self, all: bool) -> usize {
+        // SAFETY: the engine is valid until `self` is dropped, and `&mut self` keeps others away from it.
+        unsafe { sill_engine_state_size(self.engine.as_ptr(), all) }
+    }
+
+    /// The state: all of it, or only what cannot be cut back. None where there is no memory for it.
+    fn state(&mut self, all: bool) -> Option<Vec<u8>> {
+        let size = self.state_size(all);
+        let mut out = Vec::new();
+        out.try_reserve_exact(size).ok()?;
+        out.resize(size, 0);
+        // SAFETY: as above; the other side writes no more than the length.
+        unsafe { sill_engine_state_get(self.engine.as_ptr(), all, out.as_mut_ptr(), size) }.then_some(out)
+    }
+
+    fn set_state(&mut self, all: bool, bytes: &[u8]) -> bool {
+        // SAFETY: as above; the bytes are read within their length, and come from `state`.
+        unsafe { sill_engine_state_set(self.engine.as_ptr(), all, bytes.as_ptr(), bytes.len()) }
     }
 }
 
@@ -203,15 +226,28 @@ impl Machine for Engine {
     }
 
     fn snapshot(&mut self) -> Option<Vec<u8>> {
-        let mut out = Text::new();
-        // SAFETY: as above; `out` is a struct as on the other side.
-        let taken = unsafe { sill_engine_snapshot(self.engine.as_ptr(), out.raw()) };
-        taken.then(|| out.bytes().to_vec())
+        self.state(false)
     }
 
     fn restore(&mut self, snapshot: &[u8]) -> bool {
-        // SAFETY: as above; the bytes are read within their length, and come from `snapshot`.
-        unsafe { sill_engine_restore(self.engine.as_ptr(), snapshot.as_ptr().cast(), snapshot.len()) }
+        self.set_state(false, snapshot)
+    }
+
+    fn size(&mut self) -> u64 {
+        self.state_size(true) as u64
+    }
+
+    fn save(&mut self) -> Option<Vec<u8>> {
+        self.state(true)
+    }
+
+    fn load(&mut self, state: &[u8]) -> bool {
+        self.forget();
+        let loaded = self.set_state(true, state);
+        if !loaded {
+            self.forget();
+        }
+        loaded
     }
 
     fn next(&mut self, job: &mut Job) -> Result<Chosen, String> {

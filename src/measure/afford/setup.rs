@@ -70,7 +70,7 @@ impl Setup {
         Setup { settings, whole_each: false, cache_ram: 0, checkpoints: 0, gpu_overhead: 0, notes: Vec::new() }
     }
 
-    /// That of a model that this program serves itself: one slot, no prompts kept but the last.
+    /// That of a model that this program serves itself: one slot.
     pub fn embedded(kv_type: Option<CacheTypes>, has_gpu: bool, can_gpu: bool) -> Setup {
         let mut setup = Setup { checkpoints: SNAPSHOTS as u64, ..Setup::plain() };
         if let Some(CacheTypes { k, v }) = kv_type {
@@ -80,6 +80,8 @@ impl Setup {
         if !(has_gpu && can_gpu) {
             setup.settings.gpu_layers = GpuLayers::None;
         }
+        let kept = "earlier prompts are kept in RAM while it is free, up to 8 GiB, which is in no figure";
+        setup.notes.push(kept.to_owned());
         let unused = "this build of windowsill computes on the CPU alone: the GPU is left out";
         setup.notes.extend((has_gpu && !can_gpu).then(|| unused.to_owned()));
         setup

@@ -20,7 +20,8 @@ use crate::upstream::Threads;
 
 /// Threads that models are to be run with here: as many as there are cores for one token after the other, which wait for
 /// memory; as many as may run at once for prompts. Where there are two cores, one token after the other is faster with one
-/// thread: llama.cpp's threads wait for each other at work, and the other core has more to do. Limits on this process count, where the system tells of them.
+/// thread: llama.cpp's threads wait for each other at work, and the other core has more to do. Limits on this process count,
+/// where the system tells of them.
 pub fn threads() -> Threads {
     let batch = std::thread::available_parallelism().map_or(1, |n| u32::try_from(n.get()).unwrap_or(u32::MAX));
     let cores = sysinfo::System::physical_core_count().and_then(|n| u32::try_from(n).ok()).filter(|n| *n > 0);
@@ -112,6 +113,16 @@ pub fn ask_nvml(place: &Place) -> Nvml {
 
 /// As [`read`], with what NVML said.
 pub fn read_with(place: &Place, nvml: &Nvml) -> Hardware {
+    let mut hardware = read_ram(place);
+    nvidia::add(&place.root, nvml, &mut hardware);
+    amd::add(&place.root, &mut hardware);
+    intel::add(&place.root, &mut hardware);
+    unified::add(place, &mut hardware);
+    hardware
+}
+
+/// RAM and the limits on it alone.
+fn read_ram(place: &Place) -> Hardware {
     let mut hardware = Hardware::default();
     let meminfo = ram::meminfo(&place.root);
     hardware.ram = match &meminfo {
@@ -123,11 +134,12 @@ pub fn read_with(place: &Place, nvml: &Nvml) -> Hardware {
         hardware.notes.push("how much RAM there is cannot be read".into());
     }
     hardware.limit = ram::limit(&place.root, place.process);
-    nvidia::add(&place.root, nvml, &mut hardware);
-    amd::add(&place.root, &mut hardware);
-    intel::add(&place.root, &mut hardware);
-    unified::add(place, &mut hardware);
     hardware
+}
+
+/// RAM that is free now (bytes), `headroom` (a share of it) left alone. Reads no more than it has to.
+pub fn free_ram(place: &Place, headroom: f64) -> u64 {
+    room::room(&read_ram(place), room::Taken::default(), headroom).host
 }
 
 /// A file's text without the space around it; `None` where it cannot be read.

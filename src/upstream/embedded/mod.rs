@@ -41,6 +41,25 @@ pub struct Serving {
     pub template: Option<String>,
     /// A chat template that takes its place.
     pub own_template: Option<String>,
+    /// RAM that is free now (bytes).
+    pub free_ram: FreeRam,
+}
+
+/// Tells how much RAM is free now (bytes).
+#[derive(Clone)]
+pub struct FreeRam(Arc<dyn Fn() -> u64 + Send + Sync>);
+
+impl FreeRam {
+    /// By this function.
+    pub fn by(tell: impl Fn() -> u64 + Send + Sync + 'static) -> FreeRam {
+        FreeRam(Arc::new(tell))
+    }
+}
+
+impl std::fmt::Debug for FreeRam {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("FreeRam").finish_non_exhaustive()
+    }
 }
 
 /// A model's file, and the process that answers with it once it is loaded.
@@ -309,6 +328,7 @@ struct Told {
 
 impl Told {
     fn of(embedded: &Embedded, running: &Running, request: Request) -> Told {
+        let request = Request { spare: (embedded.inner.serving.free_ram.0)(), ..request };
         Told { events: running.generator.ask(request), work: Work::begin(embedded), said: Said::default() }
     }
 

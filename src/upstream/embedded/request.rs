@@ -62,7 +62,7 @@ pub(super) fn read(body: &[u8], chat: bool) -> Result<Asked, String> {
     out.insert("sampling".into(), Value::Object(sampling(body)?));
     let stream = flag(body, "stream")?.unwrap_or(false);
     let request =
-        Request { body: Value::Object(out), stop: stops(body)?, max_tokens: most(body)?, stream, count: false };
+        Request { body: Value::Object(out), stop: stops(body)?, max_tokens: most(body)?, stream, ..Request::default() };
     let usage = body.get("stream_options").is_some_and(|options| options["include_usage"] == true);
     let model = body.get("model").and_then(Value::as_str).filter(|name| !name.is_empty()).map(str::to_owned);
     Ok(Asked { request, usage, model })

@@ -1,12 +1,16 @@
 //! One context and the requests answered in it: what is evaluated anew of a prompt, what is told of the reply, when it ends.
 //! llama.cpp is behind [`Machine`].
 
+mod shelf;
+
+use std::rc::Rc;
 use std::time::Instant;
 
 use serde_json::Value;
 
 use super::text::Text;
-use super::{Ended, Event, Facts, Refused, Request, SNAPSHOTS};
+use super::{Ended, Event, Facts, PUT_BY, Refused, Request, SNAPSHOTS};
+use shelf::{PutBy, Shelf, WORTH, usable};
 
 /// A model with one context.
 pub(super) trait Machine {
@@ -25,6 +29,12 @@ pub(super) trait Machine {
     fn snapshot(&mut self) -> Option<Vec<u8>>;
     /// Puts that back.
     fn restore(&mut self, snapshot: &[u8]) -> bool;
+    /// What the whole state takes as it is now (bytes).
+    fn size(&mut self) -> u64;
+    /// The whole state as it is now.
+    fn save(&mut self) -> Option<Vec<u8>>;
+    /// Puts that in the place of what there is; `false` where that cannot be, and nothing is held then.
+    fn load(&mut self, state: &[u8]) -> bool;
     /// Chooses the token behind what was evaluated last; else why llama.cpp gave up.
     fn next(&mut self, job: &mut Self::Job) -> Result<Chosen, String>;
 }
@@ -68,10 +78,11 @@ pub(super) enum Chosen {
     End,
 }
 
-/// A copy of the state behind so many of the tokens held.
+/// A copy of what cannot be cut back of the state, behind so many of the tokens held.
+#[derive(Clone)]
 struct Snapshot {
     tokens: usize,
-    bytes: Vec<u8>,
+    bytes: Rc<[u8]>,
 }
 
 /// A context, and what it holds.
@@ -82,6 +93,8 @@ pub(super) struct Session<M> {
     held: Vec<i32>,
     /// By their tokens, fewest first.
     snapshots: Vec<Snapshot>,
+    /// Prompts that were held before.
+    shelf: Shelf,
 }
 
 /// Nobody wants the reply any more.
@@ -102,7 +115,7 @@ impl From<Gone> for Broken {
 impl<M: Machine> Session<M> {
     /// An empty one.
     pub(super) fn new(machine: M, facts: Facts) -> Session<M> {
-        Session { machine, facts, held: Vec::new(), snapshots: Vec::new() }
+        Session { machine, facts, held: Vec::new(), snapshots: Vec::new(), shelf: Shelf::default() }
     }
 
     /// Answers a request. `say` returns `false` when nobody wants the rest.
@@ -134,6 +147,7 @@ impl<M: Machine> Session<M> {
             let too_long = Refused::TooLong { prompt_tokens: count(prompt.len()), n_ctx: self.facts.n_ctx };
             return Err(Broken::Refused(too_long));
         }
+        self.change_over(&prompt, request.spare);
         let cached = self.rewind(&prompt);
         say(Event::Began { prompt_tokens: count(prompt.len()), cached_tokens: count(cached) })?;
         self.prefill(&prompt, job.asking())?;
@@ -155,25 +169,53 @@ impl<M: Machine> Session<M> {
         Ok(())
     }
 
+    /// Puts by what is held where most of it would be lost to the prompt, in `spare` bytes of RAM and what is put by already;
+    /// and takes back what was put by where more of the prompt is to be had from it.
+    fn change_over(&mut self, prompt: &[i32], spare: u64) {
+        let rewinds = self.facts.rewinds;
+        let own = usable(&self.held, &self.snapshots, prompt, rewinds);
+        let back = self.shelf.take(prompt, rewinds, own);
+        let lost = self.held.len() - own;
+        if lost >= WORTH && (back.is_some() || lost > own) {
+            self.put_by(spare);
+        }
+        let Some(back) = back else { return };
+        self.forget();
+        if self.machine.load(&back.state) {
+            (self.held, self.snapshots) = (back.tokens, back.snapshots);
+        }
+    }
+
+    /// Puts by what is held, where there is room.
+    fn put_by(&mut self, spare: u64) {
+        let most = self.shelf.bytes().saturating_add(spare).min(PUT_BY);
+        if !self.shelf.make_room(self.machine.size(), most) {
+            return;
+        }
+        if let Some(state) = self.machine.save() {
+            let (tokens, snapshots) = (self.held.clone(), self.snapshots.clone());
+            self.shelf.put(PutBy { tokens, state, snapshots });
+        }
+    }
+
     /// Goes back to where the prompt parts from what is held. Returns how many of its tokens need no evaluation; the last
     /// one is evaluated in any case, for what comes behind it.
     fn rewind(&mut self, prompt: &[i32]) -> usize {
-        let common = self.held.iter().zip(prompt).take_while(|(a, b)| a == b).count().min(prompt.len() - 1);
-        if common == self.held.len() {
-            return common;
+        let usable = usable(&self.held, &self.snapshots, prompt, self.facts.rewinds);
+        if usable == self.held.len() {
+            return usable;
         }
-        self.snapshots.retain(|snapshot| snapshot.tokens <= common);
+        self.snapshots.retain(|snapshot| snapshot.tokens <= usable);
         let kept = if self.facts.rewinds {
-            self.machine.keep(common).then_some(common)
+            self.machine.keep(usable)
         } else {
             // Of what came behind it, nothing is left in the part of the state that it is a copy of.
-            let last = self.snapshots.last();
-            let restored = last.filter(|last| self.machine.restore(&last.bytes)).map(|last| last.tokens);
-            restored.filter(|n| self.machine.keep(*n))
+            let last = self.snapshots.last().filter(|last| last.tokens == usable);
+            last.is_some_and(|last| self.machine.restore(&last.bytes)) && self.machine.keep(usable)
         };
         match kept {
-            Some(n) => self.held.truncate(n),
-            None => self.forget(),
+            true => self.held.truncate(usable),
+            false => self.forget(),
         }
         self.held.len()
     }
@@ -229,7 +271,7 @@ impl<M: Machine> Session<M> {
     /// Keeps a copy of the state; of many, the one goes whose neighbors are the closest.
     fn copy(&mut self) {
         let Some(bytes) = self.machine.snapshot() else { return };
-        self.snapshots.push(Snapshot { tokens: self.held.len(), bytes });
+        self.snapshots.push(Snapshot { tokens: self.held.len(), bytes: bytes.into() });
         if self.snapshots.len() > SNAPSHOTS {
             let gap = |i: &usize| self.snapshots[i + 1].tokens - self.snapshots[i - 1].tokens;
             if let Some(least) = (1..self.snapshots.len() - 1).min_by_key(gap) {

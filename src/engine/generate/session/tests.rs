@@ -17,6 +17,8 @@ struct Seen {
     evaluated: usize,
     /// Gives evaluations up from now on.
     stop: bool,
+    /// Neither saves its state nor loads one from now on.
+    breaks: bool,
 }
 
 struct Bytes {
@@ -74,6 +76,23 @@ impl Machine for Bytes {
         true
     }
 
+    fn size(&mut self) -> u64 {
+        self.seen.borrow().state.len() as u64
+    }
+
+    fn save(&mut self) -> Option<Vec<u8>> {
+        let able = !self.seen.borrow().breaks;
+        able.then(|| self.snapshot()).flatten()
+    }
+
+    fn load(&mut self, state: &[u8]) -> bool {
+        if self.seen.borrow().breaks {
+            self.forget();
+            return false;
+        }
+        self.restore(state)
+    }
+
     fn next(&mut self, job: &mut Echo) -> Result<Chosen, String> {
         let seen = self.seen.borrow();
         assert!(seen.state.starts_with(&job.prompt), "the state is not the prompt's");
@@ -103,8 +122,12 @@ impl Reply for Echo {
 }
 
 fn session(recurrent: bool) -> (Session<Bytes>, Rc<RefCell<Seen>>) {
+    session_of(recurrent, 64)
+}
+
+fn session_of(recurrent: bool, n_ctx: u32) -> (Session<Bytes>, Rc<RefCell<Seen>>) {
     let seen = Rc::new(RefCell::new(Seen::default()));
-    let facts = Facts { n_ctx: 64, n_batch: 8, rewinds: !recurrent, ..Facts::default() };
+    let facts = Facts { n_ctx, n_batch: 8, rewinds: !recurrent, ..Facts::default() };
     (Session::new(Bytes { seen: Rc::clone(&seen), recurrent }, facts), seen)
 }
 
@@ -205,7 +228,67 @@ fn what_nobody_wants_any_more_is_given_up_and_what_is_held_is_known() {
     }
 }
 
+/// A conversation that goes on after another had the context.
+#[test]
+fn a_prompt_that_another_took_the_place_of_is_taken_back() {
+    for (recurrent, spare) in [(false, 1 << 20), (true, 1 << 20), (false, 100), (true, 100)] {
+        let (mut session, seen) = session_of(recurrent, 1000);
+        let mut ask = |prompt: &str| {
+            let before = seen.borrow().evaluated;
+            ask(&mut session, Request { spare, ..say(prompt, "yes") });
+            seen.borrow().evaluated - before
+        };
+        let (one, other) = ("one ".repeat(50), "another ".repeat(30));
+        assert_eq!(ask(&one), 200 + 3);
+        assert_eq!(ask(&other), 240 + 3);
+        let on = format!("{one}yes and on");
+        match spare {
+            // No room for it.
+            100 => assert_eq!(ask(&on), on.len() + 3),
+            _ => {
+                assert_eq!(ask(&on), " and on".len() + 3);
+                assert_eq!(ask(&format!("{other}yes and on")), " and on".len() + 3);
+                // One that shares its beginning with one of them: from there, or from where there is a copy of the state.
+                let cost = ask(&format!("{one}no, not so"));
+                assert!(cost <= if recurrent { 2 } else { 0 } + "no, not so".len() + 3, "{cost}");
+            }
+        }
+    }
+}
+
+/// What is put by is still there to go on from.
+#[test]
+fn another_end_to_a_prompt_that_is_put_by_costs_that_end() {
+    for recurrent in [false, true] {
+        let (mut session, seen) = session_of(recurrent, 1000);
+        let one = "one ".repeat(100);
+        ask(&mut session, Request { spare: 1 << 20, ..say(&one, "yes") });
+        let before = seen.borrow().evaluated;
+        let other = format!("{}{}", &one[..140], "two ".repeat(30));
+        ask(&mut session, Request { spare: 1 << 20, ..say(&other, "") });
+        // There is a copy of the state behind each eighth of the window.
+        assert_eq!(seen.borrow().evaluated - before, other.len() - if recurrent { 125 } else { 140 });
+        let before = seen.borrow().evaluated;
+        ask(&mut session, Request { spare: 1 << 20, ..say(&format!("{one}yes and on"), "") });
+        assert_eq!(seen.borrow().evaluated - before, " and on".len());
+    }
+}
+
 proptest! {
+    #[test]
+    fn whatever_was_put_by_the_state_is_that_of_the_prompt(
+        asked in prop::collection::vec((0usize..3, 70usize..120, any::<bool>(), 0u64..600), 1..16), recurrent: bool,
+    ) {
+        let (mut session, seen) = session_of(recurrent, 300);
+        for (which, length, breaks, spare) in asked {
+            seen.borrow_mut().breaks = breaks;
+            let prompt = ["abc", "abd", "xyz"][which].repeat(length / 3);
+            let (text, _) = ask(&mut session, Request { spare, ..say(&prompt, "!") });
+            prop_assert_eq!(text, "!");
+            prop_assert_eq!(&seen.borrow().state, &session.held);
+        }
+    }
+
     #[test]
     fn whatever_was_asked_before_the_state_is_that_of_the_prompt(
         asked in prop::collection::vec(("[ab]{1,40}", "[ab]{0,10}", any::<bool>()), 1..12), recurrent: bool,
