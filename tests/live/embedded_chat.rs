@@ -92,6 +92,46 @@ fn a_template_of_ones_own_shows_tools_and_calls_come_back() {
     assert!(cached + 30 > prompt(&whole), "{cached} of {} cached", prompt(&whole));
 }
 
+/// A template of a model that thinks, as Qwen 3's.
+const THINKS: &str = "\
+{%- for m in messages %}{{- '<|im_start|>' + m.role + '\\n' }}\
+{%- if m.role == 'assistant' and m.reasoning_content %}{{- '<think>\\n' + m.reasoning_content + '\\n</think>\\n\\n' }}{%- endif %}\
+{{- m.content + '<|im_end|>\\n' }}{%- endfor %}\
+{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}\
+{%- if enable_thinking is defined and enable_thinking is false %}{{- '<think>\\n\\n</think>\\n\\n' }}{%- endif %}{%- endif %}";
+
+#[test]
+fn what_a_model_thinks_is_told_apart_and_a_seed_repeats_a_reply() {
+    let home = tempfile::tempdir().unwrap();
+    let template = home.path().join("thinks.jinja");
+    std::fs::write(&template, THINKS).unwrap();
+    let windowsill = Windowsill::itself(&[], &["--chat-template-file", template.to_str().unwrap()]);
+    let ask = |more: Value| {
+        let mut body = json!({"messages": [{"role": "user", "content": "Is it so?"}], "max_tokens": 24});
+        body.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+        let reply = http::post(&windowsill.chat_url(), body);
+        assert_eq!(reply.status, 200, "{}", reply.text);
+        assert_eq!(reply.ours("prompt-tokens"), reply.json()["usage"]["prompt_tokens"].to_string(), "{}", reply.text);
+        reply.json()
+    };
+    let message = |reply: &Value| reply["choices"][0]["message"].clone();
+    // So small a model thinks nothing by itself.
+    let grammar = r#"root ::= "<think>\nhm, well\n</think>\n\nyes""#;
+    let thought = message(&ask(json!({"grammar": grammar})));
+    assert_eq!(thought["reasoning_content"].as_str().map(str::trim), Some("hm, well"), "{thought}");
+    assert_eq!(thought["content"].as_str().map(str::trim), Some("yes"), "{thought}");
+    let whole = message(&ask(json!({"grammar": grammar, "reasoning_format": "none"})));
+    assert!(whole["content"].as_str().is_some_and(|text| text.contains("</think>")), "{whole}");
+    let tokens = |more: Value| ask(more)["usage"]["prompt_tokens"].as_u64().expect("tokens");
+    let without = tokens(json!({"max_tokens": 1, "chat_template_kwargs": {"enable_thinking": false}}));
+    assert!(without > tokens(json!({"max_tokens": 1})));
+
+    let said = |seed: u64| message(&ask(json!({"temperature": 1.0, "seed": seed})))["content"].clone();
+    let first = said(7);
+    assert_eq!(said(7), first);
+    assert!((8..12).any(|seed| said(seed) != first), "{first}");
+}
+
 #[test]
 fn a_smaller_kind_of_kv_cache_takes_less_memory() {
     let held = |flags: &[&str]| {
