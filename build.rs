@@ -18,11 +18,11 @@ mod engine {
         ("src/engine/chat_template/edge.cpp", "windowsill_chat_template", &["common"]),
         ("src/engine/generate/edge.cpp", "windowsill_generate", &["common", "include", "ggml/include"]),
         // Behind those that call it: linkers look once.
-        ("src/engine/foreign/text.cpp", "windowsill_foreign", &[]),
+        ("src/engine/ffi/text.cpp", "windowsill_ffi", &[]),
     ];
 
     /// What they include of ours.
-    const HEADERS: [&str; 2] = ["src/engine/foreign/complaint.h", "src/engine/foreign/text.h"];
+    const HEADERS: [&str; 2] = ["src/engine/ffi/complaint.h", "src/engine/ffi/text.h"];
 
     pub(super) fn compile() {
         let sources_of_ours = EDGES.iter().map(|(edge, ..)| *edge).chain(HEADERS);

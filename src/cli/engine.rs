@@ -8,7 +8,6 @@ use clap::Args;
 use windowsill::gguf::CacheTypes;
 use windowsill::proxy::{EngineSetup, generate};
 
-/// In llama-server's words, since what it holds of the machine is reckoned by its command line.
 #[derive(Args)]
 pub(crate) struct Worker {
     #[arg(long)]
@@ -24,18 +23,7 @@ pub(crate) struct Worker {
     #[arg(long)]
     threads_batch: u32,
     #[arg(long, value_parser = CacheTypes::named)]
-    cache_type_k: CacheTypes,
-    #[arg(long, value_parser = CacheTypes::named)]
-    cache_type_v: CacheTypes,
-    /// Always 1.
-    #[arg(long)]
-    parallel: u32,
-    /// Always the same number.
-    #[arg(long)]
-    cache_ram: u32,
-    /// Always the same number.
-    #[arg(long)]
-    ctx_checkpoints: u32,
+    kv_type: CacheTypes,
 }
 
 /// Answers on standard output what is asked on standard input, until that ends.
@@ -46,7 +34,7 @@ pub(crate) fn work_on(of: &Worker) -> ExitCode {
         n_ubatch: of.ubatch_size,
         threads: of.threads,
         threads_batch: of.threads_batch,
-        kv_type: CacheTypes { k: of.cache_type_k.k, v: of.cache_type_v.v },
+        kv_type: of.kv_type,
     };
     match generate(&of.model, &setup, io::BufReader::new(io::stdin()), io::stdout().lock()) {
         Ok(()) => ExitCode::SUCCESS,

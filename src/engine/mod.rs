@@ -9,7 +9,7 @@ pub mod chat_template;
 mod child;
 pub mod dry_run;
 #[cfg(feature = "engine")]
-mod foreign;
+mod ffi;
 pub mod generate;
 #[cfg(feature = "engine")]
 mod header;

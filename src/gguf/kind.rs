@@ -105,6 +105,13 @@ impl Default for CacheTypes {
     }
 }
 
+impl std::fmt::Display for CacheTypes {
+    /// As [`CacheTypes::named`] reads it.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{},{}", self.k.name, self.v.name)
+    }
+}
+
 impl CacheTypes {
     /// What llama.cpp takes for its cache (common/arg.cpp, `kv_cache_types`).
     pub const KNOWN: [&str; 9] = ["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"];
@@ -134,6 +141,8 @@ mod tests {
         let names = |text: &str| CacheTypes::named(text).map(|types| (types.k.name, types.v.name));
         assert_eq!(names("q8_0"), Ok(("q8_0", "q8_0")));
         assert_eq!(names("F16, q4_0"), Ok(("f16", "q4_0")));
+        let written = CacheTypes::named("q8_0,q4_0").unwrap();
+        assert_eq!(CacheTypes::named(&written.to_string()), Ok(written));
         for bad in ["q4_k", "q8", "", "f16,", "f16,q8_0,q8_0"] {
             assert!(names(bad).is_err(), "{bad}");
         }

@@ -1,5 +1,7 @@
 //! Puts an [`App`] together from the settings: the record, the upstreams, looked for where none is named.
 
+use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -15,6 +17,9 @@ use super::{App, Error};
 
 /// Where inference servers are looked for when none is named: Ollama's port, llama-server's.
 const USUAL: [(&str, &str); 2] = [("ollama", "http://127.0.0.1:11434"), ("llama.cpp", "http://127.0.0.1:8080")];
+
+/// Bytes of a chat template that is read; the largest of any model takes 50,000.
+const LARGEST_TEMPLATE: u64 = 1 << 20;
 
 /// What was found behind one upstream, in words for people.
 pub(super) type Found = Vec<String>;
@@ -100,7 +105,12 @@ fn embedded(config: &Config, named: &UpstreamConfig) -> Result<Embedded, Error> 
 /// The chat template in a file, if llama.cpp reads it.
 fn chat_template(file: &Path) -> Result<String, String> {
     let failed = |why: String| format!("{} cannot be used as a chat template: {why}", file.display());
-    let text = std::fs::read_to_string(file).map_err(|e| failed(e.to_string()))?;
+    let mut text = String::new();
+    let read = File::open(file).and_then(|open| open.take(LARGEST_TEMPLATE + 1).read_to_string(&mut text));
+    let bytes = read.map_err(|e| failed(e.to_string()))?;
+    if bytes as u64 > LARGEST_TEMPLATE {
+        return Err(failed(format!("it is larger than {LARGEST_TEMPLATE} bytes")));
+    }
     if text.trim().is_empty() {
         return Err(failed("it is empty".into()));
     }

@@ -247,9 +247,9 @@ fn what_is_kept_of_a_prompt_is_what_evaluating_it_comes_to() {
         let again = ask(&one[..1]);
         let new = ask(&[user(9)]);
         assert_eq!(again.0, first.0, "{arch}");
-        // What was put by for these is taken back.
+        // What was cached for these is taken back.
         let back = ask(&whole);
-        assert_eq!(back.0, third.0, "{arch}: another reply than before it was put by");
+        assert_eq!(back.0, third.0, "{arch}: another reply than before it was cached");
         assert!(back.2 + 60 >= third.1, "{arch}: {} of {} cached, {} before", back.2, back.1, third.1);
         // Each turn goes on from the last one's question at least, and so does another end.
         for (turn, before) in [(&second, &first), (&third, &second), (&fourth, &first)] {
@@ -291,7 +291,7 @@ fn a_conversation_that_waited_goes_on_where_it_was() {
     let (_, second, _) = ask(&other);
     ask(&[user("A title for it, in three words.")]);
     let (_, evaluated, cached) = ask(&one);
-    say(&format!("{first} and {second} tokens evaluated, then {evaluated} behind {cached} that were put by"));
+    say(&format!("{first} and {second} tokens evaluated, then {evaluated} behind {cached} that were cached"));
     assert!(evaluated < 60 && cached + 20 > first, "{evaluated} evaluated, {cached} cached");
     let (_, evaluated, cached) = ask(&other);
     assert!(evaluated < 20 && cached + 20 > second, "{evaluated} evaluated, {cached} cached");

@@ -172,12 +172,14 @@ fn what_cannot_be_rendered_with_is_said_before_anything_starts() {
         std::fs::write(&path, text).unwrap();
         path.to_string_lossy().into_owned()
     };
-    let cases: [(&[&str], i32, &str); 5] = [
+    let large = file("large.jinja", &"{{ messages }}".repeat(100_000));
+    let cases: [(&[&str], i32, &str); 7] = [
         (&["--chat-template-file", "/nonexistent.jinja"], 1, "/nonexistent.jinja cannot be used as a chat template"),
         (&["--chat-template-file", &file("empty.jinja", "\n")], 1, "it is empty"),
         (&["--chat-template-file", &file("bad.jinja", "{% for m in messages %}{{ m.content }}")], 1, "bad.jinja"),
         (&["--kv-type", "q9"], 2, "must be a type of a KV cache"),
-        // Half a vector is no block of these.
+        (&["--chat-template-file", &large], 1, "it is larger than 1048576 bytes"),
+        (&["--chat-template-file", "/dev/zero"], 1, "it is larger than 1048576 bytes"),
         (&["--kv-type", "f16,q4_k"], 2, "must be a type of a KV cache"),
     ];
     for (flags, code, part) in cases {

@@ -13,7 +13,7 @@
 #include "jinja/value.h"
 #include "json.h"
 
-#include "../foreign/text.h"
+#include "../ffi/text.h"
 
 struct sill_chat_template {
     jinja::program prog;

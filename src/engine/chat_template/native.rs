@@ -8,7 +8,7 @@ use std::ptr::NonNull;
 use serde_json::Value;
 
 use crate::conversation::template::{Caps, Reference, TemplateError};
-use crate::engine::foreign::{RawText, Text};
+use crate::engine::ffi::{RawText, Text};
 
 /// A template on the other side.
 #[repr(C)]

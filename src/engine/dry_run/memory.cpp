@@ -16,8 +16,8 @@
 #include "llama-ext.h"
 #include "llama.h"
 
-#include "../foreign/complaint.h"
-#include "../foreign/text.h"
+#include "../ffi/complaint.h"
+#include "../ffi/text.h"
 
 // What a context is set up with; the same fields, in the same order, as `RawAsked` in native.rs.
 struct sill_asked {

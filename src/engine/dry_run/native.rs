@@ -7,7 +7,7 @@ use std::path::Path;
 use std::ptr::NonNull;
 
 use super::{Ask, Sides, Told};
-use crate::engine::foreign::{RawText, Text};
+use crate::engine::ffi::{RawText, Text};
 
 /// As `sill_asked` in memory.cpp.
 #[repr(C)]

@@ -23,8 +23,8 @@
 #include "log.h"
 #include "sampling.h"
 
-#include "../foreign/complaint.h"
-#include "../foreign/text.h"
+#include "../ffi/complaint.h"
+#include "../ffi/text.h"
 
 // What a context is set up with; the same fields, in the same order, as `RawSetup` in native.rs.
 struct sill_setup {

@@ -13,7 +13,7 @@ use serde::Serialize;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::worker::{News, Opening, Order};
-use super::{COMMAND, Event, Facts, PUT_BY, Refused, Request, SNAPSHOTS, Setup};
+use super::{COMMAND, Event, Facts, Refused, Request, Setup};
 use crate::engine::child::Started;
 
 /// A model that is loaded and answers, in a process that ends with this.
@@ -51,11 +51,9 @@ impl Generator {
                 .arg(COMMAND)
                 .arg("--model")
                 .arg(file)
-                // In llama-server's words, by which what it holds of the machine is reckoned.
-                .args(["--ctx-size", &n_ctx.to_string(), "--parallel", "1", "--cache-ram", &(PUT_BY >> 20).to_string()])
+                .args(["--ctx-size", &n_ctx.to_string()])
                 .args(["--batch-size", &n_batch.to_string(), "--ubatch-size", &n_ubatch.to_string()])
-                .args(["--cache-type-k", kv_type.k.name, "--cache-type-v", kv_type.v.name])
-                .args(["--ctx-checkpoints", &SNAPSHOTS.to_string()])
+                .args(["--kv-type", &kv_type.to_string()])
                 .args(["--threads", &threads.to_string(), "--threads-batch", &threads_batch.to_string()]);
         })?;
         let opening = Opening { chat_template: chat_template.map(str::to_owned) };

@@ -2,8 +2,8 @@
 //!
 //! It runs in a process of its own, the same program as a worker: llama.cpp ends the process on some files and when memory
 //! runs out, and whoever talks to the proxy must not lose it over that. One request is worked on at a time, and what is
-//! evaluated stays: the next prompt costs what it does not share with the last. A prompt that another takes the place of is put
-//! by in RAM, and taken back when its conversation goes on.
+//! evaluated stays: the next prompt costs what it does not share with the last. A prompt that another takes the place of is
+//! cached in RAM, and taken back when its conversation goes on.
 //!
 //! ```text
 //! Generator::start(program, file, setup) ──spawns──► windowsill engine-worker --model FILE … ──► work(…)
@@ -50,8 +50,8 @@ pub struct Setup {
 /// Copies of the state that are kept of a model that cannot be cut back to any token, to go on from.
 pub const SNAPSHOTS: usize = 8;
 
-/// The most that prompts put by may take of RAM (bytes): as llama-server's `--cache-ram` by default.
-pub const PUT_BY: u64 = 8 << 30;
+/// The most that cached prompts may take of RAM (bytes): as llama-server's `--cache-ram` by default.
+pub const CACHE_RAM: u64 = 8 << 30;
 
 /// What there is to know of a loaded model.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -85,7 +85,7 @@ pub struct Request {
     pub stream: bool,
     /// Only the prompt's tokens are wanted: nothing is evaluated.
     pub count: bool,
-    /// RAM that is free now (bytes), to put other prompts by in.
+    /// RAM that is free now (bytes), for the prompt cache.
     pub spare: u64,
 }
 

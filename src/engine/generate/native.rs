@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::session::{Chosen, Evaluated, Machine, Reply};
 use super::{Facts, Setup};
-use crate::engine::foreign::{RawText, Text};
+use crate::engine::ffi::{RawText, Text};
 
 /// A model and its context on the other side.
 #[repr(C)]

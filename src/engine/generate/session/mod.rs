@@ -1,7 +1,7 @@
 //! One context and the requests answered in it: what is evaluated anew of a prompt, what is told of the reply, when it ends.
 //! llama.cpp is behind [`Machine`].
 
-mod shelf;
+mod prompt_cache;
 
 use std::rc::Rc;
 use std::time::Instant;
@@ -9,8 +9,8 @@ use std::time::Instant;
 use serde_json::Value;
 
 use super::text::Text;
-use super::{Ended, Event, Facts, PUT_BY, Refused, Request, SNAPSHOTS};
-use shelf::{PutBy, Shelf, WORTH, usable};
+use super::{CACHE_RAM, Ended, Event, Facts, Refused, Request, SNAPSHOTS};
+use prompt_cache::{CachedPrompt, PromptCache, WORTH, beside, usable};
 
 /// A model with one context.
 pub(super) trait Machine {
@@ -94,7 +94,7 @@ pub(super) struct Session<M> {
     /// By their tokens, fewest first.
     snapshots: Vec<Snapshot>,
     /// Prompts that were held before.
-    shelf: Shelf,
+    cache: PromptCache,
 }
 
 /// Nobody wants the reply any more.
@@ -115,7 +115,7 @@ impl From<Gone> for Broken {
 impl<M: Machine> Session<M> {
     /// An empty one.
     pub(super) fn new(machine: M, facts: Facts) -> Session<M> {
-        Session { machine, facts, held: Vec::new(), snapshots: Vec::new(), shelf: Shelf::default() }
+        Session { machine, facts, held: Vec::new(), snapshots: Vec::new(), cache: PromptCache::default() }
     }
 
     /// Answers a request. `say` returns `false` when nobody wants the rest.
@@ -147,7 +147,7 @@ impl<M: Machine> Session<M> {
             let too_long = Refused::TooLong { prompt_tokens: count(prompt.len()), n_ctx: self.facts.n_ctx };
             return Err(Broken::Refused(too_long));
         }
-        self.change_over(&prompt, request.spare);
+        self.switch(&prompt, request.spare);
         let cached = self.rewind(&prompt);
         say(Event::Began { prompt_tokens: count(prompt.len()), cached_tokens: count(cached) })?;
         self.prefill(&prompt, job.asking())?;
@@ -169,15 +169,15 @@ impl<M: Machine> Session<M> {
         Ok(())
     }
 
-    /// Puts by what is held where most of it would be lost to the prompt, in `spare` bytes of RAM and what is put by already;
-    /// and takes back what was put by where more of the prompt is to be had from it.
-    fn change_over(&mut self, prompt: &[i32], spare: u64) {
+    /// Caches what is held where most of it would be lost to the prompt, in `spare` bytes of RAM and what the cache takes
+    /// already; and takes a cached prompt back where more of the prompt is to be had from it.
+    fn switch(&mut self, prompt: &[i32], spare: u64) {
         let rewinds = self.facts.rewinds;
         let own = usable(&self.held, &self.snapshots, prompt, rewinds);
-        let back = self.shelf.take(prompt, rewinds, own);
+        let back = self.cache.take(prompt, rewinds, own);
         let lost = self.held.len() - own;
         if lost >= WORTH && (back.is_some() || lost > own) {
-            self.put_by(spare);
+            self.cache_held(spare);
         }
         let Some(back) = back else { return };
         self.forget();
@@ -186,15 +186,16 @@ impl<M: Machine> Session<M> {
         }
     }
 
-    /// Puts by what is held, where there is room.
-    fn put_by(&mut self, spare: u64) {
-        let most = self.shelf.bytes().saturating_add(spare).min(PUT_BY);
-        if !self.shelf.make_room(self.machine.size(), most) {
+    /// Caches what is held, where there is room.
+    fn cache_held(&mut self, spare: u64) {
+        let most = self.cache.bytes().saturating_add(spare).min(CACHE_RAM);
+        let bytes = self.machine.size().saturating_add(beside(&self.held, &self.snapshots));
+        if !self.cache.make_room(bytes, most) {
             return;
         }
         if let Some(state) = self.machine.save() {
             let (tokens, snapshots) = (self.held.clone(), self.snapshots.clone());
-            self.shelf.put(PutBy { tokens, state, snapshots });
+            self.cache.put(CachedPrompt { tokens, state, snapshots });
         }
     }
 

@@ -256,9 +256,9 @@ fn a_prompt_that_another_took_the_place_of_is_taken_back() {
     }
 }
 
-/// What is put by is still there to go on from.
+/// What is cached is still there to go on from.
 #[test]
-fn another_end_to_a_prompt_that_is_put_by_costs_that_end() {
+fn another_end_to_a_prompt_that_is_cached_costs_that_end() {
     for recurrent in [false, true] {
         let (mut session, seen) = session_of(recurrent, 1000);
         let one = "one ".repeat(100);
@@ -276,7 +276,7 @@ fn another_end_to_a_prompt_that_is_put_by_costs_that_end() {
 
 proptest! {
     #[test]
-    fn whatever_was_put_by_the_state_is_that_of_the_prompt(
+    fn whatever_was_cached_the_state_is_that_of_the_prompt(
         asked in prop::collection::vec((0usize..3, 70usize..120, any::<bool>(), 0u64..600), 1..16), recurrent: bool,
     ) {
         let (mut session, seen) = session_of(recurrent, 300);

@@ -1,13 +1,13 @@
-//! PURE: prompts that were evaluated and put by, each with a copy of its state, for when a conversation goes on after another
-//! had the context: evaluating takes minutes where copying takes a moment. As llama-server's prompt cache.
+//! PURE: prompts that were evaluated and left the context, each with a copy of its state, for when a conversation goes on after
+//! another had the context: evaluating takes minutes where copying takes a moment. As llama-server's prompt cache.
 
 use super::Snapshot;
 
-/// Fewer tokens than this are evaluated again rather than put by or taken back.
+/// Fewer tokens than this are evaluated again rather than cached or taken back.
 pub(super) const WORTH: usize = 64;
 
-/// A prompt that was put by.
-pub(super) struct PutBy {
+/// A prompt that left the context.
+pub(super) struct CachedPrompt {
     /// Its tokens.
     pub(super) tokens: Vec<i32>,
     /// The whole state behind the last of them.
@@ -16,17 +16,22 @@ pub(super) struct PutBy {
     pub(super) snapshots: Vec<Snapshot>,
 }
 
-impl PutBy {
+impl CachedPrompt {
     fn bytes(&self) -> u64 {
-        let snapshots = self.snapshots.iter().map(|snapshot| snapshot.bytes.len()).sum::<usize>();
-        (self.state.len() + snapshots + self.tokens.len() * size_of::<i32>()) as u64
+        self.state.len() as u64 + beside(&self.tokens, &self.snapshots)
     }
 }
 
-/// Prompts that were put by, the one used longest ago first.
+/// What a cached prompt takes beside its state (bytes).
+pub(super) fn beside(tokens: &[i32], snapshots: &[Snapshot]) -> u64 {
+    let snapshots = snapshots.iter().map(|snapshot| snapshot.bytes.len()).sum::<usize>();
+    (snapshots + size_of_val(tokens)) as u64
+}
+
+/// Prompts that left the context, the one used longest ago first.
 #[derive(Default)]
-pub(super) struct Shelf {
-    prompts: Vec<PutBy>,
+pub(super) struct PromptCache {
+    prompts: Vec<CachedPrompt>,
 }
 
 /// How many tokens of `prompt` need no evaluation where these are held; the last one is evaluated in any case, for what comes
@@ -40,15 +45,15 @@ pub(super) fn usable(tokens: &[i32], snapshots: &[Snapshot], prompt: &[i32], rew
     snapshots.iter().map(|snapshot| snapshot.tokens).filter(|n| *n <= common).max().unwrap_or(0)
 }
 
-impl Shelf {
+impl PromptCache {
     /// What all of them take (bytes).
     pub(super) fn bytes(&self) -> u64 {
-        self.prompts.iter().map(PutBy::bytes).sum()
+        self.prompts.iter().map(CachedPrompt::bytes).sum()
     }
 
-    /// Takes off the one that most of `prompt` can be had from, where that is worth more than what is `held` of it.
-    pub(super) fn take(&mut self, prompt: &[i32], rewinds: bool, held: usize) -> Option<PutBy> {
-        let of = |put_by: &PutBy| usable(&put_by.tokens, &put_by.snapshots, prompt, rewinds);
+    /// Takes out the one that most of `prompt` can be had from, where that is worth more than what is `held` of it.
+    pub(super) fn take(&mut self, prompt: &[i32], rewinds: bool, held: usize) -> Option<CachedPrompt> {
+        let of = |cached: &CachedPrompt| usable(&cached.tokens, &cached.snapshots, prompt, rewinds);
         let (at, best) = self.prompts.iter().map(of).enumerate().max_by_key(|(_, tokens)| *tokens)?;
         (best >= held + WORTH).then(|| self.prompts.remove(at))
     }
@@ -65,8 +70,8 @@ impl Shelf {
         true
     }
 
-    /// Puts one by. Those that it begins with have nothing that it has not.
-    pub(super) fn put(&mut self, prompt: PutBy) {
+    /// Adds one. Those that it begins with have nothing that it has not.
+    pub(super) fn put(&mut self, prompt: CachedPrompt) {
         self.prompts.retain(|other| !prompt.tokens.starts_with(&other.tokens));
         self.prompts.push(prompt);
     }
@@ -76,8 +81,8 @@ impl Shelf {
 mod tests {
     use super::*;
 
-    fn put_by(tokens: &[i32], bytes: usize) -> PutBy {
-        PutBy { tokens: tokens.to_vec(), state: vec![0; bytes], snapshots: Vec::new() }
+    fn cached(tokens: &[i32], bytes: usize) -> CachedPrompt {
+        CachedPrompt { tokens: tokens.to_vec(), state: vec![0; bytes], snapshots: Vec::new() }
     }
 
     fn run(token: i32, n: usize) -> Vec<i32> {
@@ -86,18 +91,18 @@ mod tests {
 
     #[test]
     fn the_one_that_saves_most_is_taken_where_it_is_worth_it() {
-        let mut shelf = Shelf::default();
-        shelf.put(put_by(&run(1, 100), 0));
-        shelf.put(put_by(&run(1, 300), 0));
-        shelf.put(put_by(&run(2, 500), 0));
-        assert_eq!(shelf.prompts.len(), 2, "one begins with the other");
+        let mut cache = PromptCache::default();
+        cache.put(cached(&run(1, 100), 0));
+        cache.put(cached(&run(1, 300), 0));
+        cache.put(cached(&run(2, 500), 0));
+        assert_eq!(cache.prompts.len(), 2, "one begins with the other");
         let prompt = run(1, 400);
-        assert!(shelf.take(&prompt, true, 300 - WORTH + 1).is_none());
-        assert_eq!(shelf.take(&prompt, true, 300 - WORTH).map(|p| p.tokens.len()), Some(300));
-        assert!(shelf.take(&prompt, true, 0).is_none(), "it was taken off");
+        assert!(cache.take(&prompt, true, 300 - WORTH + 1).is_none());
+        assert_eq!(cache.take(&prompt, true, 300 - WORTH).map(|p| p.tokens.len()), Some(300));
+        assert!(cache.take(&prompt, true, 0).is_none(), "it was taken out");
         // Where nothing can be cut back, the whole of it has to be wanted.
-        assert!(shelf.take(&run(2, 400), false, 0).is_none());
-        assert_eq!(shelf.take(&run(2, 501), false, 0).map(|p| p.tokens.len()), Some(500));
+        assert!(cache.take(&run(2, 400), false, 0).is_none());
+        assert_eq!(cache.take(&run(2, 501), false, 0).map(|p| p.tokens.len()), Some(500));
     }
 
     #[test]
@@ -115,13 +120,13 @@ mod tests {
 
     #[test]
     fn those_used_longest_ago_go_for_want_of_room() {
-        let mut shelf = Shelf::default();
-        (1..=3).for_each(|n| shelf.put(put_by(&[n], 96)));
-        assert_eq!(shelf.bytes(), 300);
-        assert!(!shelf.make_room(401, 400), "it would not fit alone");
-        assert_eq!(shelf.prompts.len(), 3);
-        assert!(shelf.make_room(200, 400));
-        assert_eq!(shelf.prompts.iter().map(|p| p.tokens[0]).collect::<Vec<_>>(), [2, 3]);
-        assert!(shelf.make_room(400, 400) && shelf.prompts.is_empty());
+        let mut cache = PromptCache::default();
+        (1..=3).for_each(|n| cache.put(cached(&[n], 96)));
+        assert_eq!(cache.bytes(), 300);
+        assert!(!cache.make_room(401, 400), "it would not fit alone");
+        assert_eq!(cache.prompts.len(), 3);
+        assert!(cache.make_room(200, 400));
+        assert_eq!(cache.prompts.iter().map(|p| p.tokens[0]).collect::<Vec<_>>(), [2, 3]);
+        assert!(cache.make_room(400, 400) && cache.prompts.is_empty());
     }
 }
