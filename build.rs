@@ -16,7 +16,7 @@ mod engine {
     const EDGES: [(&str, &str, &[&str]); 4] = [
         ("src/engine/dry_run/memory.cpp", "windowsill_dry_run", &["src", "include", "ggml/include", "ggml/src"]),
         ("src/engine/chat_template/edge.cpp", "windowsill_chat_template", &["common"]),
-        ("src/engine/generate/edge.cpp", "windowsill_generate", &["common", "include", "ggml/include"]),
+        ("src/engine/generate/edge.cpp", "windowsill_generate", &["common", "src", "include", "ggml/include"]),
         // Behind those that call it: linkers look once.
         ("src/engine/ffi/text.cpp", "windowsill_ffi", &[]),
     ];

@@ -63,6 +63,9 @@ enum Command {
         /// Types of the model's KV cache: q8_0, or q8_0,q4_0 for keys and values. Default: f16.
         #[arg(long, value_name = "K[,V]", requires = "model")]
         kv_type: Option<String>,
+        /// The model's layers on GPUs, in a build for those. Default: as many as fit.
+        #[arg(long, value_name = "auto|all|N", requires = "model")]
+        gpu_layers: Option<String>,
     },
     /// What is installed and running: servers, models and their windows, memory, problems and how to fix them.
     Doctor {
@@ -83,6 +86,9 @@ enum Command {
     /// Generates with one model, for `serve --model`.
     #[command(name = "engine-worker", hide = true)]
     EngineWorker(cli::engine::Worker),
+    /// Tells of the GPUs that llama.cpp computes on, for whoever must not ask their drivers itself.
+    #[command(name = "devices-worker", hide = true)]
+    DevicesWorker,
     /// Prompt tokens of a request, by region.
     Count(OfFile),
     /// Conversations; or one conversation's gauge, regions, thresholds and what was done to it.
@@ -195,6 +201,9 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
     if let Command::EngineWorker(of) = &cli.command {
         return Ok(cli::engine::work_on(of));
     }
+    if let Command::DevicesWorker = &cli.command {
+        return Ok(cli::engine::tell_devices());
+    }
     let mut flags = Flags {
         config: cli.common.config,
         upstream: cli.common.upstream,
@@ -203,12 +212,13 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         log: cli.common.log,
         ..Flags::default()
     };
-    if let Command::Serve { listen, model, chat_template_file, kv_type } = &cli.command {
+    if let Command::Serve { listen, model, chat_template_file, kv_type, gpu_layers } = &cli.command {
         flags.serves = true;
         flags.listen.clone_from(listen);
         flags.model.clone_from(model);
         flags.chat_template_file.clone_from(chat_template_file);
         flags.kv_type.clone_from(kv_type);
+        flags.gpu_layers.clone_from(gpu_layers);
     }
     let loaded = config::load(&flags);
     if let Command::Doctor { json } = cli.command {
@@ -223,6 +233,7 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         // Looked at above, before the config.
         Command::DryRunWorker { file } => Ok(cli::fit::dry_run_worker(&file)),
         Command::EngineWorker(of) => Ok(cli::engine::work_on(&of)),
+        Command::DevicesWorker => Ok(cli::engine::tell_devices()),
         Command::Plan(of) => plan(config, &of),
         Command::Count(of) => count(config, &of),
         Command::Context { id, json } => context(&config, id.as_deref(), json),

@@ -1,4 +1,4 @@
-//! The process that `serve --model` generates with.
+//! The processes that llama.cpp works in: the one that `serve --model` generates with, and the one that asks for GPUs.
 
 use std::io;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use windowsill::gguf::CacheTypes;
-use windowsill::proxy::{EngineSetup, generate};
+use windowsill::proxy::{EngineSetup, generate, tell_devices as tell};
 
 #[derive(Args)]
 pub(crate) struct Worker {
@@ -24,6 +24,10 @@ pub(crate) struct Worker {
     threads_batch: u32,
     #[arg(long, value_parser = CacheTypes::named)]
     kv_type: CacheTypes,
+    #[arg(long)]
+    gpu_layers: Option<u32>,
+    #[arg(long)]
+    memory_headroom: f64,
 }
 
 /// Answers on standard output what is asked on standard input, until that ends.
@@ -35,8 +39,18 @@ pub(crate) fn work_on(of: &Worker) -> ExitCode {
         threads: of.threads,
         threads_batch: of.threads_batch,
         kv_type: of.kv_type,
+        gpu_layers: of.gpu_layers,
+        headroom: of.memory_headroom,
     };
     match generate(&of.model, &setup, io::BufReader::new(io::stdin()), io::stdout().lock()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+/// Says on standard output which GPUs llama.cpp computes on.
+pub(crate) fn tell_devices() -> ExitCode {
+    match tell(io::stdout().lock()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(_) => ExitCode::FAILURE,
     }

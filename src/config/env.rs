@@ -127,6 +127,7 @@ pub(crate) fn flags(flags: &Flags) -> Layer {
             ("model", "--model", Some(&*model.to_string_lossy())),
             ("chat_template_file", "--chat-template-file", template.as_deref()),
             ("kv_type", "--kv-type", flags.kv_type.as_deref()),
+            ("gpu_layers", "--gpu-layers", flags.gpu_layers.as_deref()),
         ];
         let table = given.into_iter().filter_map(|(key, flag, text)| {
             Some((key.to_owned(), Written::word(flag, text?, flag, &format!("flag {flag}"))))

@@ -72,6 +72,8 @@ pub struct Flags {
     pub chat_template_file: Option<PathBuf>,
     /// `--kv-type K[,V]`: for `model`.
     pub kv_type: Option<String>,
+    /// `--gpu-layers auto|all|N`: for `model`.
+    pub gpu_layers: Option<String>,
     /// `--num-ctx N|fit|loaded`.
     pub num_ctx: Option<String>,
     /// `--data-dir DIR`.

@@ -12,10 +12,11 @@ use super::written::{self as read, Value, Written};
 use crate::gguf::CacheTypes;
 
 /// The keys of `[[upstream]]`.
-pub(crate) const KEYS: &[&str] = &["name", "url", "kind", "model", "chat_template_file", "kv_type", "api_key"];
+pub(crate) const KEYS: &[&str] =
+    &["name", "url", "kind", "model", "chat_template_file", "kv_type", "gpu_layers", "api_key"];
 
 /// Those of them that are for a model that windowsill serves itself.
-const OF_MODELS: [&str; 3] = ["model", "chat_template_file", "kv_type"];
+const OF_MODELS: [&str; 4] = ["model", "chat_template_file", "kv_type", "gpu_layers"];
 
 /// What kind of server an upstream is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -54,6 +55,8 @@ pub struct ModelConfig {
     pub chat_template_file: Option<PathBuf>,
     /// The types of its KV cache; `None` for f16.
     pub kv_type: Option<CacheTypes>,
+    /// Its layers on GPUs, from the last, the output layer counted as one; `u32::MAX` for all, `None` for as many as fit.
+    pub gpu_layers: Option<u32>,
 }
 
 /// One inference server, as configured.
@@ -175,6 +178,7 @@ fn upstream(
     };
     let (model, chat_template_file) = (file("model"), file("chat_template_file"));
     let kv_type = values.get("kv_type").and_then(|written| written.read(cache_types, problems));
+    let gpu_layers = values.get("gpu_layers").and_then(|written| written.read(gpu_layers, problems));
     let url = match values.get("url") {
         Some(written) if embedded => {
             let message = "`url` is the address of a server, and this is a model that windowsill serves itself";
@@ -202,7 +206,12 @@ fn upstream(
     Some(UpstreamConfig {
         name: name?,
         url: url?,
-        model: model.map(|file| ModelConfig { file, chat_template_file, kv_type: kv_type.map(|types| types.value) }),
+        model: model.map(|file| ModelConfig {
+            file,
+            chat_template_file,
+            kv_type: kv_type.map(|types| types.value),
+            gpu_layers: gpu_layers.and_then(|layers| layers.value),
+        }),
         kind: kind?,
         api_key: api_key.map(|key| Secret::new(key.value)),
         place: place.clone(),
@@ -232,6 +241,16 @@ fn cache_types(value: &Value) -> Result<CacheTypes, String> {
     let known = CacheTypes::KNOWN.join(", ");
     let wanted = format!("must be a type of a KV cache, or two of them, as in \"q8_0,q4_0\"; there are {known}");
     CacheTypes::named(&read::text(value).map_err(|_| wanted.clone())?).map_err(|_| wanted)
+}
+
+/// llama-server's words for `--gpu-layers`; a number may be a word, as of a flag.
+fn gpu_layers(value: &Value) -> Result<Option<u32>, String> {
+    let wanted = || "must be \"auto\", \"all\" or a number of layers".to_owned();
+    match read::text(value).as_deref() {
+        Ok("auto") => Ok(None),
+        Ok("all") => Ok(Some(u32::MAX)),
+        _ => value.whole().and_then(|n| u32::try_from(n).ok()).map(Some).ok_or_else(wanted),
+    }
 }
 
 /// An `http` or `https` address.

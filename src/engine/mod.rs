@@ -7,6 +7,7 @@
 
 pub mod chat_template;
 mod child;
+pub mod devices;
 pub mod dry_run;
 #[cfg(feature = "engine")]
 mod ffi;

@@ -72,11 +72,13 @@ impl Vocabulary {
             HeaderError::Io(error) => VocabularyError::Unreadable { path: path.to_owned(), error },
             HeaderError::Bad(what) => broken(what),
         })?;
-        let backend = backend().ok_or_else(|| broken("llama.cpp does not start".into()))?;
+        let backend = backend();
         if path.to_str().is_none() {
             return Err(broken("its name is not UTF-8".into()));
         }
-        let params = LlamaModelParams::default().with_vocab_only(true);
+        // Without GPUs: looking at one takes some of its memory for as long as this process lives.
+        let params = LlamaModelParams::default().with_vocab_only(true).with_devices(&[]);
+        let params = params.map_err(|e| broken(e.to_string()))?;
         let model = LlamaModel::load_from_file(backend, path, &params)
             .map_err(|_| broken("llama.cpp cannot read it (cut short, or newer than this build)".into()))?;
         let vocab = model.vocab();
@@ -275,16 +277,15 @@ fn names_a_byte(word: &str) -> bool {
     digits.is_some_and(|digits| digits.len() == 2 && digits.bytes().all(|b| b.is_ascii_hexdigit()))
 }
 
-/// llama.cpp, started once, and silent.
-pub(super) fn backend() -> Option<&'static LlamaBackend> {
-    static BACKEND: OnceLock<Option<LlamaBackend>> = OnceLock::new();
-    BACKEND
-        .get_or_init(|| {
-            let mut backend = LlamaBackend::init().ok()?;
-            backend.void_logs();
-            Some(backend)
-        })
-        .as_ref()
+/// llama.cpp, made silent once. `llama_backend_init` is not called: all that it does beyond what loading a vocabulary does by
+/// itself is to start the drivers of GPUs, which take some of their memory for as long as this process lives.
+pub(super) fn backend() -> &'static LlamaBackend {
+    static BACKEND: OnceLock<LlamaBackend> = OnceLock::new();
+    BACKEND.get_or_init(|| {
+        let mut backend = LlamaBackend {};
+        backend.void_logs();
+        backend
+    })
 }
 
 fn specials(vocab: &LlamaVocab<'_>) -> Vec<Special> {

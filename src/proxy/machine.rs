@@ -155,6 +155,7 @@ impl Seen {
             "source": loaded.map(|l| l.asked_of), "provisional": loaded.map(|l| l.provisional),
             "slots": loaded.and_then(|l| l.slots), "slots_share_one_window": loaded.and_then(|l| l.unified),
             "held_bytes": loaded.and_then(|l| l.held).map(|held| held.total),
+            "held_gpu_bytes": loaded.and_then(|l| l.held).map(|held| held.device),
             "counted_with": self.counting.as_str(), "affordable": affordable, "memory": memory,
         })
     }

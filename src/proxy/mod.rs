@@ -46,6 +46,7 @@ pub use record::{Asked, Record, Text, lines, page};
 pub use relay::Body;
 pub use report::{ask_running, grouped, plan_file};
 
+pub use crate::engine::devices::tell as tell_devices;
 pub use crate::engine::generate::{Setup as EngineSetup, work as generate};
 
 use crate::config::{Config, Resolved};

@@ -7,9 +7,10 @@ use std::sync::Arc;
 
 use crate::config::{Config, ModelConfig, UpstreamConfig, UpstreamKind};
 use crate::engine;
+use crate::measure::hardware::room::size;
 use crate::measure::hardware::{self, Place};
 use crate::store::Store;
-use crate::upstream::{self, Embedded, FreeRam, KindHint, Serving, Upstream};
+use crate::upstream::{self, Embedded, FreeRam, Held, KindHint, Serving, Upstream};
 
 use tracing::info;
 
@@ -55,8 +56,10 @@ impl App {
             upstream.let_load();
             info!(model, "loading it");
             let window = self.window_of(upstream, model).await;
-            if upstream.loaded(model).await.is_ok_and(|loaded| !loaded.provisional) {
-                info!(model, window = window.tokens, source = window.source, "serving it");
+            let loaded = upstream.loaded(model).await.ok().filter(|loaded| !loaded.provisional);
+            if let Some(loaded) = loaded {
+                let memory = loaded.held.map_or_else(String::new, |held| held_in(held, upstream));
+                info!(model, window = window.tokens, source = window.source, memory, "serving it");
             } else {
                 let why = format!("{} cannot be served: {}", upstream.url(), window.source);
                 return Err(Error::client(422, "cannot_serve", why, "see what fits: windowsill fit FILE.gguf"));
@@ -71,11 +74,22 @@ impl App {
     }
 }
 
+/// Where a model is that this program serves itself, in words.
+fn held_in(held: Held, upstream: &Upstream) -> String {
+    let in_ram = size(held.total.saturating_sub(held.device));
+    let gpus = upstream.embedded_engine().map(Embedded::gpus).unwrap_or_default();
+    if held.device == 0 {
+        format!("{in_ram} in RAM")
+    } else {
+        format!("{} on {}, {in_ram} in RAM", size(held.device), gpus.join(" and "))
+    }
+}
+
 /// A model that this program serves itself. Nothing is loaded yet; that it could be is looked at.
 fn embedded(config: &Config, named: &UpstreamConfig) -> Result<Embedded, Error> {
     let bad = |why: String, hint: &str| Error::client(422, "cannot_serve", why, hint);
     let file_hint = "name a GGUF file that llama.cpp reads";
-    let Some(ModelConfig { file, chat_template_file, kv_type }) = &named.model else {
+    let Some(ModelConfig { file, chat_template_file, kv_type, gpu_layers }) = &named.model else {
         return Err(bad(format!("{}: no model is named", named.name), file_hint));
     };
     if !engine::BUILT {
@@ -92,6 +106,8 @@ fn embedded(config: &Config, named: &UpstreamConfig) -> Result<Embedded, Error> 
         program,
         threads: hardware::threads(),
         kv_type: *kv_type,
+        gpu_layers: *gpu_layers,
+        headroom: config.window.memory_headroom,
         template: vocabulary.chat_template().map(str::to_owned),
         own_template,
         free_ram: FreeRam::by({

@@ -121,9 +121,15 @@ fn read(props: &Value, entry: &Value) -> Loaded {
         template_caps: props.get("chat_template_caps").filter(|caps| caps.is_object()).cloned(),
         model_path: text(&props["model_path"]).or_else(|| text(&entry["path"])),
         vision: props["modalities"]["vision"] == true || sees(&entry["architecture"]["input_modalities"]),
-        held: None,
+        held: held(&props["held"]),
         others: Held::default(),
     }
+}
+
+/// What the embedded engine tells; a llama-server does not.
+fn held(told: &Value) -> Option<Held> {
+    let device = told["gpu_bytes"].as_u64()?;
+    Some(Held { device, total: device.saturating_add(told["ram_bytes"].as_u64()?) })
 }
 
 fn identity(props: &Value, entry: &Value, window: Option<u32>) -> String {

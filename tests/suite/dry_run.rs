@@ -8,7 +8,9 @@ use std::process::{Command, Output};
 use serde_json::Value;
 use windowsill::gguf::{Gguf, Kind};
 use windowsill::measure::afford::dry_run::Rehearsal;
-use windowsill::measure::memory::{Budget, GpuLayers, Model, Settings, Source, Split, cost, largest, largest_near};
+use windowsill::measure::memory::{
+    Budget, Cost, GpuLayers, Model, Settings, Source, Split, cost, largest, largest_near,
+};
 
 use super::config::root;
 
@@ -58,6 +60,42 @@ fn dry_runs_are_those_that_were_recorded() {
         }
         assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), rows.len() / every, wrong.join("\n"));
     }
+}
+
+/// What a GPU takes over of the work of layers in RAM, by formula and by dry run: weights are copied to it.
+#[test]
+fn what_a_gpu_takes_over_of_ram_is_reckoned_as_the_dry_run_says() {
+    let (mut wrong, mut equal, mut tried) = (Vec::new(), 0, 0);
+    for folder in ["headers", "kinds"] {
+        for file in std::fs::read_dir(data(folder)).unwrap() {
+            let path = file.unwrap().path();
+            let model = Model::of(&Gguf::open(&path).unwrap()).unwrap();
+            let Ok(rehearsal) = Rehearsal::of(program(), &path) else { continue };
+            let most = model.blocks;
+            for (layers, cpu_moe, n_ctx) in
+                [(most / 2, 0, 4096), (most, 0, 8192), (1, 0, 8192), (most + 1, 1, 4096), (most + 1, u64::MAX, 8192)]
+            {
+                let gpu_layers = GpuLayers::Last(layers);
+                let settings = Settings { gpu_layers, cpu_moe, ..Settings::llama_server_parallel(n_ctx, 1) };
+                let (Ok(formula), Ok(told)) = (cost(&model, &settings), rehearsal.cost(&model, &settings)) else {
+                    continue;
+                };
+                if formula.source != Source::Formula {
+                    continue;
+                }
+                tried += 1;
+                equal += u32::from(formula.op_offload == told.op_offload);
+                let together = |cost: &Cost| cost.op_offload + cost.compute.device;
+                if together(&formula) < together(&told) / 10 * 9 {
+                    let name = path.file_stem().unwrap().to_string_lossy().into_owned();
+                    wrong.push(format!("{name} {layers} of {most}, {cpu_moe} experts: {formula:?}, told {told:?}"));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{} of {tried}:\n{}", wrong.len(), wrong.join("\n"));
+    // The others differ by how buffers are packed.
+    assert!(tried >= 700 && equal * 10 >= tried * 9, "{equal} of {tried}");
 }
 
 /// What a search over dry runs finds, and what the formulas say.

@@ -29,10 +29,11 @@ struct sill_asked {
     uint32_t n_rs_seq;
     uint32_t type_k;
     uint32_t type_v;
-    uint8_t  flash_attn;
+    uint8_t  flash_attn;  // 0: off, 1: on, 2: auto
     uint8_t  swa_full;
     uint8_t  kv_unified;
     uint8_t  offload_kqv;
+    uint8_t  op_offload;
 };
 
 // What it would take, in bytes; as `RawTold` in native.rs.
@@ -121,6 +122,20 @@ ggml_backend_t stand_in_init(ggml_backend_dev_t dev, const char *) {
 
 bool stand_in_supports_op(ggml_backend_dev_t, const ggml_tensor *) { return true; }
 
+// As CUDA's and Vulkan's: what is evaluated for many tokens at once is worth copying weights for that lie in RAM
+// (`ggml_backend_cuda_device_offload_op`).
+bool stand_in_offload_op(ggml_backend_dev_t, const ggml_tensor * op) {
+    constexpr int64_t least = 32;
+    switch (op->op) {
+        case GGML_OP_GET_ROWS:   return false;
+        case GGML_OP_MUL_MAT:    return op->ne[1] >= least;
+        case GGML_OP_MUL_MAT_ID:
+        case GGML_OP_ROPE:
+        case GGML_OP_ROPE_BACK:  return op->ne[2] >= least;
+        default:                 return ggml_nrows(op) >= least;
+    }
+}
+
 bool stand_in_supports_buft(ggml_backend_dev_t dev, ggml_backend_buffer_type_t buft) {
     return buft == stand_in_buft(dev);
 }
@@ -151,23 +166,17 @@ ggml_backend_dev_t stand_in_device() {
         made.iface.get_buffer_type = stand_in_buft;
         made.iface.supports_op     = stand_in_supports_op;
         made.iface.supports_buft   = stand_in_supports_buft;
+        made.iface.offload_op      = stand_in_offload_op;
         made.reg                   = &reg;
         return made;
     }();
     return &device;
 }
 
-// The GPUs that llama.cpp knows in this build, on this machine.
-std::vector<ggml_backend_dev_t> real_devices() {
-    std::vector<ggml_backend_dev_t> all;
-    for (size_t i = 0; i < ggml_backend_dev_count(); ++i) {
-        auto * dev = ggml_backend_dev_get(i);
-        const auto type = ggml_backend_dev_type(dev);
-        if (type == GGML_BACKEND_DEVICE_TYPE_GPU || type == GGML_BACKEND_DEVICE_TYPE_IGPU) {
-            all.push_back(dev);
-        }
-    }
-    return all;
+// Whether llama.cpp has a backend for a GPU that is here.
+bool has_gpu() {
+    return ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_GPU) != nullptr ||
+           ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_IGPU) != nullptr;
 }
 
 } // namespace
@@ -179,15 +188,6 @@ const char * sill_version(void) {
     return llama_version();
 }
 
-// The GPUs it has backends for here, by name, a line each.
-bool sill_devices(sill_text * names) {
-    std::string all;
-    for (auto * dev : real_devices()) {
-        all += std::string(ggml_backend_dev_name(dev)) + " (" + ggml_backend_dev_description(dev) + ")\n";
-    }
-    return sill_put(names, all, true);
-}
-
 // Opens a model with its last n_gpu_layers layers (all if negative) on a GPU if there is one, and the experts of the first
 // cpu_moe blocks (all of them if negative) in RAM. Null, and why, if llama.cpp does not take it.
 sill_model * sill_open(const char * path, bool gpu, int32_t n_gpu_layers, int32_t cpu_moe, sill_text * why) {
@@ -196,11 +196,8 @@ sill_model * sill_open(const char * path, bool gpu, int32_t n_gpu_layers, int32_
         complaint().clear();
         llama_backend_init();
         std::vector<ggml_backend_dev_t> devices;
-        if (gpu) {
-            devices = real_devices();
-            if (devices.empty()) {
-                devices.push_back(stand_in_device());
-            }
+        if (gpu && !has_gpu()) {
+            devices.push_back(stand_in_device());
         }
         devices.push_back(nullptr);
         // As common/common.h writes them for --cpu-moe and --n-cpu-moe.
@@ -219,7 +216,8 @@ sill_model * sill_open(const char * path, bool gpu, int32_t n_gpu_layers, int32_
         overrides.push_back({ nullptr, nullptr });
 
         auto params = llama_model_default_params();
-        params.devices               = devices.data();
+        // Of those that are here it chooses itself.
+        params.devices               = gpu && has_gpu() ? nullptr : devices.data();
         params.tensor_buft_overrides = patterns.empty() ? nullptr : overrides.data();
         params.n_gpu_layers          = gpu ? n_gpu_layers : 0;
         params.load_mode             = LLAMA_LOAD_MODE_NONE;
@@ -259,10 +257,13 @@ bool sill_cost(sill_model * opened, const sill_asked * asked, sill_told * told, 
         params.n_rs_seq        = asked->n_rs_seq;
         params.type_k          = static_cast<ggml_type>(asked->type_k);
         params.type_v          = static_cast<ggml_type>(asked->type_v);
-        params.flash_attn_type = asked->flash_attn ? LLAMA_FLASH_ATTN_TYPE_ENABLED : LLAMA_FLASH_ATTN_TYPE_DISABLED;
+        params.flash_attn_type = asked->flash_attn == 0   ? LLAMA_FLASH_ATTN_TYPE_DISABLED
+                                 : asked->flash_attn == 1 ? LLAMA_FLASH_ATTN_TYPE_ENABLED
+                                                          : LLAMA_FLASH_ATTN_TYPE_AUTO;
         params.swa_full        = asked->swa_full;
         params.kv_unified      = asked->kv_unified;
         params.offload_kqv     = asked->offload_kqv;
+        params.op_offload      = asked->op_offload;
         params.no_perf         = true;
         auto * context = llama_init_from_model(opened->model, params);
         if (context == nullptr) {

@@ -42,14 +42,27 @@ pub struct Ask {
     pub type_k: u32,
     /// The type of cached values, by ggml's number.
     pub type_v: u32,
-    /// Flash attention is on; else off.
-    pub flash_attn: bool,
+    /// Whether flash attention is on.
+    pub flash_attn: FlashAttn,
     /// Sliding windows keep the whole window.
     pub swa_full: bool,
     /// All sequences share one cache.
     pub unified: bool,
     /// The cache is where its layer is.
     pub kv_offload: bool,
+    /// A GPU takes over what is evaluated for many tokens at once though its weights are in RAM.
+    pub op_offload: bool,
+}
+
+/// Whether flash attention is on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum FlashAttn {
+    /// It is not.
+    Off,
+    /// It is.
+    On,
+    /// Where each layer's can run where the layer is: what servers do unless told.
+    Auto,
 }
 
 /// Bytes on each side.
@@ -81,20 +94,8 @@ pub struct Told {
 pub struct Covers {
     /// llama.cpp's version.
     pub version: String,
-    /// The GPUs that llama.cpp has backends for in this build; empty where a GPU is only stood in for.
+    /// The GPUs that llama.cpp computes on in this build, by name; empty where a GPU is only stood in for.
     pub devices: Vec<String>,
-}
-
-/// The GPUs that this build has backends for, by name: those that the embedded engine can use.
-#[cfg(feature = "engine")]
-pub fn gpus() -> Vec<String> {
-    native::devices().into_iter().filter(|name| !name.is_empty()).collect()
-}
-
-/// None, in a build without llama.cpp.
-#[cfg(not(feature = "engine"))]
-pub fn gpus() -> Vec<String> {
-    Vec::new()
 }
 
 #[cfg(all(test, feature = "engine"))]

@@ -6,7 +6,7 @@ use std::ffi::{CStr, CString, c_char};
 use std::path::Path;
 use std::ptr::NonNull;
 
-use super::{Ask, Sides, Told};
+use super::{Ask, FlashAttn, Sides, Told};
 use crate::engine::ffi::{RawText, Text};
 
 /// As `sill_asked` in memory.cpp.
@@ -24,6 +24,7 @@ struct RawAsked {
     swa_full: u8,
     kv_unified: u8,
     offload_kqv: u8,
+    op_offload: u8,
 }
 
 /// As `sill_told` in memory.cpp: first what is on devices, then what is in RAM.
@@ -45,7 +46,6 @@ struct RawModel {
 
 unsafe extern "C" {
     fn sill_version() -> *const c_char;
-    fn sill_devices(names: *mut RawText) -> bool;
     fn sill_open(path: *const c_char, gpu: bool, layers: i32, cpu_moe: i32, why: *mut RawText) -> *mut RawModel;
     fn sill_close(model: *mut RawModel);
     fn sill_cost(model: *mut RawModel, asked: *const RawAsked, told: *mut RawTold, why: *mut RawText) -> bool;
@@ -61,14 +61,6 @@ fn plain(text: &Text) -> String {
 pub(super) fn version() -> String {
     // SAFETY: it takes nothing and returns a string constant, which ends in NUL and lives as long as the program.
     unsafe { CStr::from_ptr(sill_version()) }.to_string_lossy().into_owned()
-}
-
-/// The GPUs that this build has backends for, by name.
-pub(super) fn devices() -> Vec<String> {
-    let mut names = Text::new();
-    // SAFETY: `names` is a struct as on the other side.
-    unsafe { sill_devices(names.raw()) };
-    plain(&names).lines().map(str::to_owned).collect()
 }
 
 /// Whether there is a GPU, the layers there, and the blocks whose experts are not: as in [`Ask`].
@@ -107,10 +99,15 @@ impl Opened {
             n_rs_seq: ask.rollback,
             type_k: ask.type_k,
             type_v: ask.type_v,
-            flash_attn: ask.flash_attn.into(),
+            flash_attn: match ask.flash_attn {
+                FlashAttn::Off => 0,
+                FlashAttn::On => 1,
+                FlashAttn::Auto => 2,
+            },
             swa_full: ask.swa_full.into(),
             kv_unified: ask.unified.into(),
             offload_kqv: ask.kv_offload.into(),
+            op_offload: ask.op_offload.into(),
         };
         let (mut told, mut why) = (RawTold::default(), Text::new());
         // SAFETY: the model is open until `self` is dropped, and `&mut self` keeps others away from it; both structs are

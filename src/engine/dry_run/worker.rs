@@ -10,6 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{Ask, Covers, Told};
 use crate::engine::child::Started;
+#[cfg(feature = "engine")]
+use crate::engine::devices::{Device, computed_on};
 
 /// The hidden command of this program that [`work`]s.
 const COMMAND: &str = "dry-run-worker";
@@ -157,7 +159,9 @@ struct Kept {
 #[cfg(feature = "engine")]
 impl Kept {
     fn covers() -> Option<Covers> {
-        Some(Covers { version: super::native::version(), devices: super::native::devices() })
+        let all = crate::engine::devices::here();
+        let named = |device: &&Device| format!("{} ({})", device.name, device.description);
+        Some(Covers { version: super::native::version(), devices: computed_on(&all).iter().map(named).collect() })
     }
 
     fn cost(&mut self, file: &Path, ask: &Ask) -> Result<Told, String> {

@@ -3,6 +3,7 @@
 // evaluated, kept and sent is decided on the other side. What llama.cpp throws ends here, as a text.
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cmath>
 #include <cstdint>
@@ -15,10 +16,12 @@
 
 #include "chat.h"
 #include "common.h"
+#include "fit.h"
 #include "jinja/lexer.h"
 #include "jinja/parser.h"
 #include "json-schema-to-grammar.h"
 #include "json.h"
+#include "llama-ext.h"
 #include "llama.h"
 #include "log.h"
 #include "sampling.h"
@@ -35,7 +38,13 @@ struct sill_setup {
     int32_t  threads_batch;
     int32_t  type_k;
     int32_t  type_v;
+    // Layers on GPUs, from the last, the output layer counted as one; or as many as fit (FIT).
+    int32_t  gpu_layers;
+    // The share of each GPU's memory that is left free where as many as fit go there.
+    double   headroom;
 };
+
+constexpr int32_t FIT = -2;
 
 // What there is to know of an opened model; as `RawFacts` in native.rs.
 struct sill_facts {
@@ -45,6 +54,9 @@ struct sill_facts {
     uint32_t n_vocab;
     uint64_t bytes;
     uint64_t parameters;
+    // What model, context and scratch buffers take (bytes): on GPUs, in RAM.
+    uint64_t on_gpus;
+    uint64_t in_ram;
     // Its state cannot be cut back to any token: sliding windows, recurrent layers.
     uint8_t  no_rewind;
 };
@@ -63,12 +75,18 @@ struct sill_engine {
         if (batch.token) {
             llama_batch_free(batch);
         }
+        release();
+    }
+
+    void release() {
         if (ctx) {
             llama_free(ctx);
         }
         if (model) {
             llama_model_free(model);
         }
+        ctx   = nullptr;
+        model = nullptr;
     }
 };
 
@@ -266,6 +284,61 @@ common_json delta(const common_chat_msg_diff & diff) {
     return out;
 }
 
+// Where the model's tensors go; what llama.cpp is told of it points in here.
+struct placement {
+    std::vector<float>                             split     = std::vector<float>(llama_max_devices());
+    std::vector<llama_model_tensor_buft_override>  overrides = std::vector<llama_model_tensor_buft_override>(llama_max_tensor_buft_overrides());
+    std::vector<size_t>                            margins   = std::vector<size_t>(llama_max_devices());
+    std::array<ggml_backend_dev_t, 1>              none{};
+};
+
+// Nothing goes to GPUs.
+void put_in_ram(llama_model_params & params, placement & where) {
+    params              = llama_model_default_params();
+    params.devices      = where.none.data();
+    params.n_gpu_layers = 0;
+}
+
+// Puts on GPUs what fits their free memory, as llama-server does: whole layers, and of mixtures of experts parts of them. If
+// not even a context without any layer fits, nothing goes there.
+void put_what_fits(const char * path, double headroom, llama_model_params & params, llama_context_params & context, placement & where) {
+    std::vector<ggml_backend_dev_t> devices;
+    uint32_t                        layers, trained, experts;
+    const auto told = [&] {
+        return common_get_device_memory_data(path, &params, &context, devices, layers, trained, experts, GGML_LOG_LEVEL_ERROR);
+    };
+    const auto before = told();
+    for (size_t i = 0; i < devices.size(); i++) {
+        where.margins[i] = static_cast<size_t>(std::ceil(static_cast<double>(before[i].total) * headroom));
+    }
+    const auto status = common_fit_params(path, &params, &context, where.split.data(), where.overrides.data(), where.margins.data(),
+                                          context.n_ctx, nullptr, GGML_LOG_LEVEL_ERROR);
+    const auto after = told();
+    bool       fits  = status == COMMON_PARAMS_FIT_STATUS_SUCCESS;
+    for (size_t i = 0; i < devices.size(); i++) {
+        const auto & device = after[i];
+        const auto   needs  = static_cast<int64_t>(device.model + device.context + device.compute + where.margins[i]);
+        fits                = fits && needs <= device.free;
+    }
+    if (!fits) {
+        put_in_ram(params, where);
+    }
+}
+
+// Loads the model and sets its context up. Why that cannot be, or nothing.
+std::string set_up(sill_engine & engine, const char * path, const llama_model_params & params, const llama_context_params & context) {
+    complaint().clear();
+    engine.model = llama_model_load_from_file(path, params);
+    if (!engine.model) {
+        return because("llama.cpp cannot load it");
+    }
+    if (!llama_model_has_decoder(engine.model) || llama_model_has_encoder(engine.model) || llama_model_is_diffusion(engine.model)) {
+        return "it is no model that continues a text token by token";
+    }
+    engine.ctx = llama_init_from_model(engine.model, context);
+    return engine.ctx ? "" : because("llama.cpp cannot set up a context of " + std::to_string(context.n_ctx) + " tokens");
+}
+
 }  // namespace
 
 extern "C" {
@@ -279,19 +352,8 @@ sill_engine * sill_engine_open(const char * path, const sill_setup * setup, cons
         common_log_pause(common_log_main());
         llama_log_set(hear, nullptr);
         complaint().clear();
-        auto engine    = std::make_unique<sill_engine>();
-        auto params    = llama_model_default_params();
-        engine->model  = llama_model_load_from_file(path, params);
-        if (!engine->model) {
-            sill_put(why, because("llama.cpp cannot load it"), false);
-            return nullptr;
-        }
-        if (!llama_model_has_decoder(engine->model) || llama_model_has_encoder(engine->model) ||
-            llama_model_is_diffusion(engine->model)) {
-            sill_put(why, "it is no model that continues a text token by token", false);
-            return nullptr;
-        }
-        engine->vocab      = llama_model_get_vocab(engine->model);
+        auto engine        = std::make_unique<sill_engine>();
+        auto params        = llama_model_default_params();
         auto context       = llama_context_default_params();
         context.n_ctx      = setup->n_ctx;
         context.n_batch    = setup->n_batch;
@@ -306,11 +368,28 @@ sill_engine * sill_engine_open(const char * path, const sill_setup * setup, cons
         context.swa_full        = false;
         context.abort_callback  = stopped;
         context.abort_callback_data = engine.get();
-        engine->ctx = llama_init_from_model(engine->model, context);
-        if (!engine->ctx) {
-            sill_put(why, because("llama.cpp cannot set up a context of " + std::to_string(setup->n_ctx) + " tokens"), false);
+        placement  where;
+        const bool fit = setup->gpu_layers == FIT && (ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_GPU) ||
+                                                      ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_IGPU));
+        if (fit) {
+            put_what_fits(path, setup->headroom, params, context, where);
+        } else if (setup->gpu_layers == 0) {
+            put_in_ram(params, where);
+        } else if (setup->gpu_layers != FIT) {
+            params.n_gpu_layers = setup->gpu_layers;
+        }
+        auto failed = set_up(*engine, path, params, context);
+        if (!failed.empty() && fit && params.devices != where.none.data()) {
+            // Somebody else took the memory that was free.
+            engine->release();
+            put_in_ram(params, where);
+            failed = set_up(*engine, path, params, context);
+        }
+        if (!failed.empty()) {
+            sill_put(why, failed, false);
             return nullptr;
         }
+        engine->vocab = llama_model_get_vocab(engine->model);
         engine->batch = llama_batch_init(static_cast<int32_t>(llama_n_batch(engine->ctx)), 0, 1);
         const std::string own(chat_template, length);
         try {
@@ -329,7 +408,22 @@ sill_engine * sill_engine_open(const char * path, const sill_setup * setup, cons
 
 void sill_engine_close(sill_engine * engine) { delete engine; }
 
-void sill_engine_facts(const sill_engine * engine, sill_facts * out) {
+// `gpus` are the names of those that hold some of it, a line each.
+bool sill_engine_facts(const sill_engine * engine, sill_facts * out, sill_text * gpus) {
+    std::string names;
+    out->on_gpus = out->in_ram = 0;
+    for (const auto & [type, part] : llama_get_memory_breakdown(engine->ctx)) {
+        const uint64_t bytes = part.model + part.context + part.compute;
+        if (ggml_backend_buft_is_host(type)) {
+            out->in_ram += bytes;
+            continue;
+        }
+        out->on_gpus += bytes;
+        auto * device = ggml_backend_buft_get_device(type);
+        if (device && bytes > 0) {
+            names += std::string(ggml_backend_dev_name(device)) + " (" + ggml_backend_dev_description(device) + ")\n";
+        }
+    }
     out->n_ctx      = llama_n_ctx(engine->ctx);
     out->trained    = static_cast<uint32_t>(llama_model_n_ctx_train(engine->model));
     out->n_batch    = llama_n_batch(engine->ctx);
@@ -338,6 +432,7 @@ void sill_engine_facts(const sill_engine * engine, sill_facts * out) {
     out->parameters = llama_model_n_params(engine->model);
     out->no_rewind  = llama_model_n_swa(engine->model) > 0 || llama_model_is_recurrent(engine->model) ||
                      llama_model_is_hybrid(engine->model);
+    return sill_put(gpus, names, true);
 }
 
 // Gives up what is being evaluated, or takes that back. May be called from any thread.

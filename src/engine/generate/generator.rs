@@ -46,7 +46,7 @@ impl Generator {
     /// Why it does not start or the model cannot be loaded, in words.
     pub fn start(program: &Path, file: &Path, setup: &Setup, chat_template: Option<&str>) -> Result<Generator, String> {
         let (mut started, (mut orders, news)) = Started::new(program, |command| {
-            let Setup { n_ctx, n_batch, n_ubatch, threads, threads_batch, kv_type } = *setup;
+            let Setup { n_ctx, n_batch, n_ubatch, threads, threads_batch, kv_type, gpu_layers, headroom } = *setup;
             command
                 .arg(COMMAND)
                 .arg("--model")
@@ -54,7 +54,11 @@ impl Generator {
                 .args(["--ctx-size", &n_ctx.to_string()])
                 .args(["--batch-size", &n_batch.to_string(), "--ubatch-size", &n_ubatch.to_string()])
                 .args(["--kv-type", &kv_type.to_string()])
+                .args(["--memory-headroom", &headroom.to_string()])
                 .args(["--threads", &threads.to_string(), "--threads-batch", &threads_batch.to_string()]);
+            if let Some(layers) = gpu_layers {
+                command.args(["--gpu-layers", &layers.to_string()]);
+            }
         })?;
         let opening = Opening { chat_template: chat_template.map(str::to_owned) };
         // If it is gone, its last words tell.

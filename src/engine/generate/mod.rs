@@ -31,7 +31,7 @@ pub use worker::work;
 pub const COMMAND: &str = "engine-worker";
 
 /// How a context is set up.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Setup {
     /// The window (tokens).
     pub n_ctx: u32,
@@ -45,6 +45,10 @@ pub struct Setup {
     pub threads_batch: u32,
     /// The types of the KV cache.
     pub kv_type: CacheTypes,
+    /// Layers on GPUs, from the last, the output layer counted as one; more than there are for all, `None` for as many as fit.
+    pub gpu_layers: Option<u32>,
+    /// The share of each GPU's memory to leave free where as many layers as fit go there.
+    pub headroom: f64,
 }
 
 /// Copies of the state that are kept of a model that cannot be cut back to any token, to go on from.
@@ -68,6 +72,12 @@ pub struct Facts {
     pub bytes: u64,
     /// Its parameters.
     pub parameters: u64,
+    /// What model, context and scratch buffers take on GPUs (bytes).
+    pub on_gpus: u64,
+    /// What they take in RAM (bytes), what is mapped from the file included.
+    pub in_ram: u64,
+    /// The GPUs that hold some of it, by name.
+    pub gpus: Vec<String>,
     /// Its state can be cut back to any token: no sliding windows, no recurrent layers.
     pub rewinds: bool,
 }

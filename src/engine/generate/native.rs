@@ -34,7 +34,12 @@ struct RawSetup {
     threads_batch: i32,
     type_k: i32,
     type_v: i32,
+    gpu_layers: i32,
+    headroom: f64,
 }
+
+/// As in edge.cpp: as many layers on GPUs as fit.
+const FIT: i32 = -2;
 
 /// As `sill_facts` in edge.cpp.
 #[repr(C)]
@@ -46,6 +51,8 @@ struct RawFacts {
     n_vocab: u32,
     bytes: u64,
     parameters: u64,
+    on_gpus: u64,
+    in_ram: u64,
     no_rewind: u8,
 }
 
@@ -58,7 +65,7 @@ unsafe extern "C" {
         why: *mut RawText,
     ) -> *mut RawEngine;
     fn sill_engine_close(engine: *mut RawEngine);
-    fn sill_engine_facts(engine: *const RawEngine, out: *mut RawFacts);
+    fn sill_engine_facts(engine: *const RawEngine, out: *mut RawFacts, gpus: *mut RawText) -> bool;
     fn sill_engine_stop(engine: *mut RawEngine, stop: bool);
     fn sill_engine_keep(engine: *mut RawEngine, n: i32) -> bool;
     fn sill_engine_forget(engine: *mut RawEngine);
@@ -88,7 +95,6 @@ pub(super) struct Engine {
 impl Engine {
     /// Loads a file and sets its context up, with a chat template of one's own, or the file's.
     pub(super) fn open(file: &Path, setup: &Setup, chat_template: Option<&str>) -> Result<Engine, String> {
-        crate::engine::native::backend().ok_or("llama.cpp does not start")?;
         let path = file.to_str().ok_or("its name is not UTF-8")?;
         let path = CString::new(path).map_err(|_| "its name has a zero byte")?;
         let count = |n: u32| i32::try_from(n).unwrap_or(i32::MAX);
@@ -100,6 +106,8 @@ impl Engine {
             threads_batch: count(setup.threads_batch),
             type_k: count(setup.kv_type.k.id),
             type_v: count(setup.kv_type.v.id),
+            gpu_layers: setup.gpu_layers.map_or(FIT, count),
+            headroom: setup.headroom,
         };
         let own = chat_template.unwrap_or_default();
         let mut why = Text::new();
@@ -109,9 +117,9 @@ impl Engine {
         let engine =
             unsafe { sill_engine_open(path.as_ptr(), &raw const raw, own.as_ptr().cast(), own.len(), why.raw()) };
         let engine = NonNull::new(engine).ok_or_else(|| why.words())?;
-        let mut facts = RawFacts::default();
-        // SAFETY: the engine was just made; the struct is laid out as on the other side.
-        unsafe { sill_engine_facts(engine.as_ptr(), &raw mut facts) };
+        let (mut facts, mut gpus) = (RawFacts::default(), Text::new());
+        // SAFETY: the engine was just made; the structs are laid out as on the other side.
+        unsafe { sill_engine_facts(engine.as_ptr(), &raw mut facts, gpus.raw()) };
         let facts = Facts {
             n_ctx: facts.n_ctx,
             trained: facts.trained,
@@ -119,6 +127,9 @@ impl Engine {
             n_vocab: facts.n_vocab,
             bytes: facts.bytes,
             parameters: facts.parameters,
+            on_gpus: facts.on_gpus,
+            in_ram: facts.in_ram,
+            gpus: gpus.words().lines().map(str::to_owned).collect(),
             rewinds: facts.no_rewind == 0,
         };
         Ok(Engine { engine, facts })

@@ -8,8 +8,9 @@ use std::path::{Path, PathBuf};
 
 use parking_lot::Mutex;
 
-use crate::engine::dry_run::{Ask, Covers, DryRun, Sides, Told};
+use crate::engine::dry_run::{Ask, Covers, DryRun, FlashAttn, Sides, Told};
 use crate::gguf::Gguf;
+use crate::measure::memory::compute::OP_OFFLOAD;
 use crate::measure::memory::{self, Cost, GpuLayers, Model, Refused, Settings, Source, Split};
 
 pub use crate::engine::dry_run::work;
@@ -50,7 +51,23 @@ impl Rehearsal {
         // What is refused by rule is so in words; and the dry run leaves the output buffer out, and tells state and cache
         // together.
         let formula = memory::cost(model, settings)?;
-        let told = self.told(&ask(settings)).map_err(|reason| Refused { reason })?;
+        // Of GPUs that are here it is what they do; of one that is stood in for, what it does beyond its own weights is told
+        // beside the rest, as by formulas.
+        let real = !self.covers.devices.is_empty();
+        let flash_attn = match settings.flash_attn {
+            false => FlashAttn::Off,
+            true if real => FlashAttn::Auto,
+            true => FlashAttn::On,
+        };
+        let ask = |op_offload: bool| {
+            let ask = Ask { op_offload, flash_attn, ..ask(settings) };
+            self.told(&ask).map_err(|reason| Refused { reason })
+        };
+        let told = ask(real && settings.op_offload)?;
+        let op_offload = match !real && settings.offloads_ops(model) {
+            true => ask(true)?.compute.device.saturating_sub(told.compute.device),
+            false => 0,
+        };
         let split = |sides: Sides| Split { device: sides.device, host: sides.host };
         let (context, state) = (split(told.context), formula.state);
         let fits = state.device <= context.device && state.host <= context.host;
@@ -68,8 +85,9 @@ impl Rehearsal {
             kv,
             state,
             compute: split(told.compute),
+            op_offload,
             output: formula.output,
-            notes: formula.notes,
+            notes: formula.notes.into_iter().filter(|note| !real || note != OP_OFFLOAD).collect(),
             source: Source::DryRun(self.covered(settings)),
         })
     }
@@ -116,10 +134,11 @@ fn ask(settings: &Settings) -> Ask {
         rollback: small(settings.rollback),
         type_k: settings.type_k.id,
         type_v: settings.type_v.id,
-        flash_attn: settings.flash_attn,
+        flash_attn: FlashAttn::On,
         swa_full: settings.swa_full,
         unified: settings.unified,
         kv_offload: settings.kv_offload,
+        op_offload: false,
     }
 }
 

@@ -163,9 +163,14 @@ impl<'a> Case<'a> {
         Ok(steps.saturating_mul(step))
     }
 
+    /// What is copied to the GPU beyond what stands in the columns.
+    fn copies(&self, cost: &Cost) -> u64 {
+        self.copied_cache(cost).saturating_add(cost.op_offload)
+    }
+
     /// What CUDA's flash attention adds on the GPU for a cache that is not f16: f16 copies of one layer's keys and values,
     /// all cells of it (ggml/src/ggml-cuda/fattn.cu). Other backends do with less.
-    fn copies(&self, cost: &Cost) -> u64 {
+    fn copied_cache(&self, cost: &Cost) -> u64 {
         let settings = &self.setup.settings;
         let plain = |kind: crate::gguf::Kind| kind.name == "f16";
         if !settings.flash_attn || cost.kv.device == 0 || plain(settings.type_k) && plain(settings.type_v) {
@@ -215,7 +220,24 @@ impl<'a> Case<'a> {
             let by_host = self.by_formula().largest(GpuLayers::Last(middle), false, true)?;
             if by_device < by_host { high = middle } else { low = middle }
         }
-        Ok(both(low)?.max(both(high)?))
+        let best = both(low)?.max(both(high)?);
+        if self.rehearsal.is_none() {
+            return Ok(best);
+        }
+        // The formulas are for a GPU that takes every operation. A real one may need more or less: what lies beside is tried
+        // for as long as it gets better.
+        let beside = |layers: &mut dyn Iterator<Item = u64>| {
+            let mut most = best;
+            for layers in layers {
+                match both(layers)? {
+                    window if window > most => most = window,
+                    _ => break,
+                }
+            }
+            Ok::<u64, String>(most)
+        };
+        let fewer = beside(&mut (0..low).rev())?;
+        Ok(fewer.max(beside(&mut (high + 1..=self.model.blocks.saturating_add(1)))?))
     }
 
     /// Where a window would go, with its cost placed as it was asked for.

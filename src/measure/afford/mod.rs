@@ -14,14 +14,13 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use super::hardware::room::{Room, Taken, room};
-use super::hardware::{self, GpuMemory, Hardware, Nvml, Place};
+use super::hardware::{self, GpuMemory, Hardware, Place, Told};
 use super::memory::{GpuLayers, Model};
 use super::model_file::{self, ModelFile};
 use super::process;
 use super::shown::Shown;
 use crate::config::{Config, MachineConfig};
 use crate::conversation::Tokens;
-use crate::engine;
 use crate::gguf::{CacheTypes, Gguf};
 use crate::upstream::{Embedded, Held, Kind, Loaded, Upstream};
 use fits::{Case, Fits};
@@ -30,8 +29,8 @@ use setup::{Runs, Setup};
 /// Where Ollama's service on Linux keeps models.
 const SERVICE_MODELS: &str = "usr/share/ollama/.ollama/models";
 
-/// How long what NVML said is taken as it is: far less than a load takes.
-const NVML_HOLDS: Duration = Duration::from_secs(1);
+/// How long what was told of the GPUs is taken as it is: far less than a load takes.
+const TOLD_HOLDS: Duration = Duration::from_secs(1);
 
 /// How long the decision on a window waits for what Ollama tells of a file that is not here: loading the model takes longer,
 /// and the decision stands.
@@ -60,8 +59,8 @@ struct Inner {
     shown: Arc<Shown>,
     /// Headers by the identity of their file.
     models: Mutex<HashMap<String, Arc<Model>>>,
-    /// What NVML said, and when: a list of models asks many times at once.
-    nvml: Mutex<Option<(Instant, Nvml)>>,
+    /// What was told of the GPUs, and when: a list of models asks many times at once.
+    told: Mutex<Option<(Instant, Told)>>,
 }
 
 /// A model of a server, and who serves it.
@@ -81,8 +80,23 @@ pub struct Served {
     pub loaded: Loaded,
     /// A file with the header, where the server tells it and the model's own is not here.
     pub told: Option<PathBuf>,
-    /// The types of the KV cache that this program was told to serve it with.
+    /// How this program was told to serve it, where it does.
+    pub ours: Ours,
+}
+
+/// How this program was told to serve a model itself.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Ours {
+    /// The types of its KV cache; `None` for f16.
     pub kv_type: Option<CacheTypes>,
+    /// Its layers on GPUs, from the last; more than there are for all, `None` for as many as fit.
+    pub gpu_layers: Option<u32>,
+}
+
+impl Ours {
+    fn told(engine: &Embedded) -> Ours {
+        Ours { kv_type: engine.kv_type(), gpu_layers: engine.gpu_layers() }
+    }
 }
 
 impl Served {
@@ -96,7 +110,7 @@ impl Served {
             local: upstream.is_local(),
             loaded: loaded.clone(),
             told: None,
-            kv_type: upstream.embedded_engine().and_then(Embedded::kv_type),
+            ours: upstream.embedded_engine().map(Ours::told).unwrap_or_default(),
         }
     }
 }
@@ -321,12 +335,14 @@ impl Inner {
             true => process::generating(&self.config.root, path),
             false => process::serving(&self.config.root, path),
         };
-        let hardware = self.hardware(process.as_ref().map(|process| process.id));
+        let mut hardware = self.hardware(process.as_ref().map(|process| process.id));
         let mut setup = if ollama {
             let runs = Runs::of(process.as_ref(), served.version.as_deref());
             Setup::ollama(&environment, &from, &model, runs, has_gpu(&hardware))
         } else if embedded {
-            Setup::embedded(served.kv_type, has_gpu(&hardware), !engine::dry_run::gpus().is_empty())
+            let unused = has_gpu(&hardware);
+            hardware = hardware.of_engine();
+            Setup::embedded(served.ours, &model, has_gpu(&hardware), unused)
         } else {
             Setup::llama_server(process.as_ref(), &served.loaded, has_gpu(&hardware))
         };
@@ -359,13 +375,13 @@ impl Inner {
     /// What this machine has, within the limits on a process.
     fn hardware(&self, process: Option<u32>) -> Hardware {
         let place = Place { root: self.config.root.clone(), process };
-        let mut known = self.nvml.lock();
-        let nvml = match known.take().filter(|(at, _)| at.elapsed() < NVML_HOLDS) {
+        let mut known = self.told.lock();
+        let told = match known.take().filter(|(at, _)| at.elapsed() < TOLD_HOLDS) {
             Some(fresh) => fresh,
-            None => (Instant::now(), hardware::ask_nvml(&place)),
+            None => (Instant::now(), hardware::ask(&place, self.config.program.as_deref())),
         };
-        let hardware = hardware::read_with(&place, &nvml.1);
-        *known = Some(nvml);
+        let hardware = hardware::read(&place, &told.1);
+        *known = Some(told);
         hardware
     }
 
@@ -456,7 +472,7 @@ mod tests {
             version: None,
             loaded: Loaded::default(),
             told: None,
-            kv_type: None,
+            ours: Ours::default(),
         };
         let inner = Inner::default();
         assert_eq!(inner.subject(&served).unwrap_err(), UNSEEN);

@@ -3,6 +3,8 @@
 
 use std::collections::BTreeMap;
 
+use super::Ours;
+use crate::engine::devices::BACKENDS;
 use crate::engine::generate::SNAPSHOTS;
 use crate::gguf::{CacheTypes, Kind};
 use crate::measure::memory::{GpuLayers, Model, Settings};
@@ -70,20 +72,30 @@ impl Setup {
         Setup { settings, whole_each: false, cache_ram: 0, checkpoints: 0, gpu_overhead: 0, notes: Vec::new() }
     }
 
-    /// That of a model that this program serves itself: one slot.
-    pub fn embedded(kv_type: Option<CacheTypes>, has_gpu: bool, can_gpu: bool) -> Setup {
+    /// That of a model that this program serves itself: one slot. `gpu`: there is one that it computes on; `any`: there is one.
+    pub fn embedded(ours: Ours, model: &Model, gpu: bool, any: bool) -> Setup {
         let mut setup = Setup { checkpoints: SNAPSHOTS as u64, ..Setup::plain() };
-        if let Some(CacheTypes { k, v }) = kv_type {
+        if let Some(CacheTypes { k, v }) = ours.kv_type {
             (setup.settings.type_k, setup.settings.type_v) = (k, v);
             setup.notes.push(format!("KV cache {} and {}, as configured (kv_type)", k.name, v.name));
         }
-        if !(has_gpu && can_gpu) {
-            setup.settings.gpu_layers = GpuLayers::None;
-        }
+        setup.settings.gpu_layers = match ours.gpu_layers {
+            Some(0) => GpuLayers::None,
+            _ if !gpu => GpuLayers::None,
+            // What somebody asked for is not second-guessed, as it would be for all.
+            Some(layers) => GpuLayers::Last(u64::from(layers).min(model.blocks.saturating_add(1))),
+            None => GpuLayers::All,
+        };
         let kept = "earlier prompts are kept in RAM while it is free, up to 8 GiB, which is in no figure";
         setup.notes.push(kept.to_owned());
-        let unused = "this build of windowsill computes on the CPU alone: the GPU is left out";
-        setup.notes.extend((has_gpu && !can_gpu).then(|| unused.to_owned()));
+        let unused = match BACKENDS {
+            [] => "this build of windowsill computes on the CPU alone: the GPU is left out".to_owned(),
+            some => format!(
+                "this build of windowsill computes by {}, which has no GPU here: the GPU is left out",
+                some.join(" and ")
+            ),
+        };
+        setup.notes.extend((any && !gpu).then_some(unused));
         setup
     }
 
@@ -181,6 +193,7 @@ impl Setup {
         settings.flash_attn = !matches!(option(&["-fa", "--flash-attn"]), Some("off" | "0" | "false"));
         settings.swa_full = flag(&["--swa-full"]);
         settings.kv_offload = !flag(&["-nkvo", "--no-kv-offload"]);
+        settings.op_offload = !flag(&["--no-op-offload"]);
         settings.cpu_moe =
             if flag(&["-cmoe", "--cpu-moe"]) { u64::MAX } else { number(&["-ncmoe", "--n-cpu-moe"]).unwrap_or(0) };
         settings.gpu_layers = match option(&["-ngl", "--gpu-layers", "--n-gpu-layers"]) {
@@ -252,5 +265,21 @@ mod tests {
         assert_eq!((unseen.settings.parallel, unseen.settings.unified), (2, false));
         assert_eq!(unseen.settings.gpu_layers, GpuLayers::None);
         assert!(unseen.notes[0].contains("not found"));
+    }
+
+    #[test]
+    fn the_embedded_engine_puts_on_gpus_what_it_was_told_to_and_has_a_backend_for() {
+        let header = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/llama-3.1-8b.gguf");
+        let model = Model::of(&crate::gguf::Gguf::open(&header).unwrap()).unwrap();
+        let of = |gpu_layers: Option<u32>, gpu: bool| {
+            let ours = Ours { gpu_layers, ..Ours::default() };
+            Setup::embedded(ours, &model, gpu, true)
+        };
+        let layers = |gpu_layers, gpu| of(gpu_layers, gpu).settings.gpu_layers;
+        assert_eq!([layers(None, true), layers(Some(0), true)], [GpuLayers::All, GpuLayers::None]);
+        assert_eq!([layers(Some(5), true), layers(Some(u32::MAX), true)], [GpuLayers::Last(5), GpuLayers::Last(33)]);
+        assert_eq!([layers(None, false), layers(Some(5), false)], [GpuLayers::None; 2]);
+        let left_out = |setup: &Setup| setup.notes.iter().any(|note| note.contains("the GPU is left out"));
+        assert!(left_out(&of(None, false)) && !left_out(&of(None, true)));
     }
 }

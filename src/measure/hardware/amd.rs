@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use super::{Gpu, GpuMemory, Hardware, Memory, cards, number, text};
+use super::{Gpu, GpuMemory, Hardware, Memory, cards, number, slot, text};
 
 /// AMD's PCI vendor id.
 const AMD: &str = "0x1002";
@@ -22,7 +22,7 @@ pub(super) fn add(root: &Path, hardware: &mut Hardware) {
             format!("AMD GPU {name} {id}").trim_end().to_owned()
         });
         let memory = read(&device, hardware);
-        hardware.gpus.push(Gpu { name, memory, processes: Vec::new() });
+        hardware.gpus.push(Gpu::new(name, slot(&device), memory));
     }
 }
 

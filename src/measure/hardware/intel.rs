@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use super::{Gpu, GpuMemory, Hardware, Memory, cards, entries, number, text};
+use super::{Gpu, GpuMemory, Hardware, Memory, cards, entries, number, slot, text};
 
 /// Intel's PCI vendor id.
 const INTEL: &str = "0x8086";
@@ -34,18 +34,12 @@ pub(super) fn add(root: &Path, hardware: &mut Hardware) {
             }
             None => GpuMemory::Unknown("sysfs does not tell its memory".into()),
         };
-        hardware.gpus.push(Gpu { name, memory, processes: Vec::new() });
+        hardware.gpus.push(Gpu::new(name, slot, memory));
     }
     // Cards come first, whatever their number.
     if hardware.gpus.iter().any(|gpu| matches!(gpu.memory, GpuMemory::Own(_))) {
         hardware.gpus.retain(|gpu| !gpu.name.starts_with("Intel integrated"));
     }
-}
-
-/// The PCI address, such as `0000:03:00.0`.
-fn slot(device: &Path) -> Option<String> {
-    let uevent = text(&device.join("uevent"))?;
-    uevent.lines().find_map(|line| line.strip_prefix("PCI_SLOT_NAME=")).map(str::to_owned)
 }
 
 /// A card's own memory.

@@ -5,6 +5,7 @@
 //! sysfs, and a part that cannot be read is labelled, never a failure. It judges nothing: [`room`] does.
 
 mod amd;
+mod backends;
 mod intel;
 mod nvidia;
 mod ram;
@@ -16,6 +17,7 @@ use std::path::{Path, PathBuf};
 pub use nvidia::{Nvml, NvmlDevice, NvmlMemory};
 pub use ram::Limit;
 
+use crate::engine::devices::{self, Device};
 use crate::upstream::Threads;
 
 /// Threads that models are to be run with here: as many as there are cores for one token after the other, which wait for
@@ -61,10 +63,20 @@ pub enum GpuMemory {
 pub struct Gpu {
     /// What it is called.
     pub name: String,
+    /// Its PCI address in lower case, such as `0000:01:00.0`, where it is known.
+    pub bus: Option<String>,
     /// Its memory.
     pub memory: GpuMemory,
     /// Bytes taken by processes, by process id, where the driver tells.
     pub processes: Vec<(u32, u64)>,
+    /// llama.cpp computes on it in this build.
+    pub engine: bool,
+}
+
+impl Gpu {
+    fn new(name: String, bus: Option<String>, memory: GpuMemory) -> Gpu {
+        Gpu { name, bus, memory, processes: Vec::new(), engine: false }
+    }
 }
 
 /// What this machine has.
@@ -78,6 +90,14 @@ pub struct Hardware {
     pub gpus: Vec<Gpu>,
     /// What could not be read, and what was made of it.
     pub notes: Vec<String>,
+}
+
+impl Hardware {
+    /// The same with no GPUs but those that llama.cpp computes on in this build.
+    pub fn of_engine(&self) -> Hardware {
+        let gpus = self.gpus.iter().filter(|gpu| gpu.engine).cloned().collect();
+        Hardware { gpus, ..self.clone() }
+    }
 }
 
 /// Where to look, and on whose behalf.
@@ -101,23 +121,32 @@ impl Place {
     }
 }
 
-/// Reads what this machine has.
-pub fn read(place: &Place) -> Hardware {
-    read_with(place, &ask_nvml(place))
+/// What drivers and llama.cpp said of the GPUs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Told {
+    /// NVML.
+    pub nvml: Nvml,
+    /// The devices that llama.cpp has backends for in this build, or why they are not known.
+    pub devices: Result<Vec<Device>, String>,
 }
 
-/// What NVML says now. Takes a while where a GPU's driver has to wake; says that it is absent on any machine but this one.
-pub fn ask_nvml(place: &Place) -> Nvml {
-    if place.is_this_machine() { nvidia::ask() } else { Nvml::Absent("not asked".into()) }
+/// Asks drivers, and llama.cpp in another process of this program. Takes a while where a GPU has to wake; any machine but this
+/// one has none.
+pub fn ask(place: &Place, program: Option<&Path>) -> Told {
+    if !place.is_this_machine() {
+        return Told { nvml: Nvml::Absent("not asked".into()), devices: Ok(Vec::new()) };
+    }
+    Told { nvml: nvidia::ask(), devices: program.map_or_else(|| Ok(Vec::new()), devices::ask) }
 }
 
-/// As [`read`], with what NVML said.
-pub fn read_with(place: &Place, nvml: &Nvml) -> Hardware {
+/// Reads what this machine has, with what was told of its GPUs.
+pub fn read(place: &Place, told: &Told) -> Hardware {
     let mut hardware = read_ram(place);
-    nvidia::add(&place.root, nvml, &mut hardware);
+    nvidia::add(&place.root, &told.nvml, &mut hardware);
     amd::add(&place.root, &mut hardware);
     intel::add(&place.root, &mut hardware);
     unified::add(place, &mut hardware);
+    backends::add(&told.devices, &mut hardware);
     hardware
 }
 
@@ -151,6 +180,12 @@ fn text(path: &Path) -> Option<String> {
 /// A file that holds one number.
 fn number(path: &Path) -> Option<u64> {
     text(path)?.parse().ok()
+}
+
+/// The PCI address of a card's `device`, such as `0000:03:00.0`.
+fn slot(device: &Path) -> Option<String> {
+    let uevent = text(&device.join("uevent"))?;
+    uevent.lines().find_map(|line| line.strip_prefix("PCI_SLOT_NAME=")).map(str::to_lowercase)
 }
 
 /// The entries of a folder by name; none where it cannot be read.

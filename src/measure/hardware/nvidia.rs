@@ -111,11 +111,8 @@ pub(super) fn add(root: &Path, nvml: &Nvml, hardware: &mut Hardware) {
         Nvml::Absent(why) => {
             if root.join("proc/driver/nvidia/version").exists() {
                 hardware.notes.push(format!("an NVIDIA driver is loaded, and NVML cannot be asked: {why}"));
-                hardware.gpus.push(Gpu {
-                    name: "NVIDIA GPU".into(),
-                    memory: GpuMemory::Unknown(format!("NVML cannot be asked: {why}")),
-                    processes: Vec::new(),
-                });
+                let memory = GpuMemory::Unknown(format!("NVML cannot be asked: {why}"));
+                hardware.gpus.push(Gpu::new("NVIDIA GPU".into(), None, memory));
             }
             return;
         }
@@ -134,7 +131,23 @@ pub(super) fn add(root: &Path, nvml: &Nvml, hardware: &mut Hardware) {
                 GpuMemory::Own(memory)
             }
         };
-        hardware.gpus.push(Gpu { name: device.name.clone(), memory, processes: device.processes.clone() });
+        let gpu = Gpu::new(device.name.clone(), device.bus.as_deref().map(short), memory);
+        hardware.gpus.push(Gpu { processes: device.processes.clone(), ..gpu });
+    }
+}
+
+/// An address with a domain of four digits, as all others write it: NVML's has eight.
+fn short(bus: &str) -> String {
+    match bus.split_once(':') {
+        Some((domain, rest)) if domain.len() > 4 && domain.is_ascii() => {
+            let zeros = domain.len() - 4;
+            if domain[..zeros].bytes().all(|b| b == b'0') {
+                format!("{}:{rest}", &domain[zeros..])
+            } else {
+                bus.to_owned()
+            }
+        }
+        _ => bus.to_owned(),
     }
 }
 

@@ -30,7 +30,11 @@ impl Machine {
     }
 
     fn read(&self, nvml: &Nvml) -> Hardware {
-        read_with(&Place { root: self.root().to_owned(), process: None }, nvml)
+        self.read_with(nvml, Ok(Vec::new()))
+    }
+
+    fn read_with(&self, nvml: &Nvml, devices: Result<Vec<Device>, String>) -> Hardware {
+        read(&Place { root: self.root().to_owned(), process: None }, &Told { nvml: nvml.clone(), devices })
     }
 
     fn plain(&self) -> Hardware {
@@ -248,7 +252,10 @@ fn limits_of_cgroups_count_file_cache_as_free() {
     let limit = v1.plain().limit.unwrap();
     assert_eq!((limit.max, limit.room), (4 * GIB, 2 * GIB));
     assert_eq!(limit.source, "/sys/fs/cgroup/memory/lxc/box/memory.limit_in_bytes");
-    let of_server = read_with(&Place { root: v1.root().to_owned(), process: Some(42) }, &absent());
+    let of_server = {
+        let place = Place { root: v1.root().to_owned(), process: Some(42) };
+        read(&place, &Told { nvml: absent(), devices: Ok(Vec::new()) })
+    };
     assert_eq!(of_server.limit.unwrap().room, GIB, "the server's own limit is what counts");
 
     let room = room(&v1.plain(), Taken { device: 0, host: GIB / 2 }, 0.25);
@@ -367,7 +374,8 @@ fn apple_gives_its_gpu_a_part_of_ram() {
 
 #[test]
 fn this_machine_can_be_read() {
-    let hardware = read(&Place::default());
+    let place = Place::default();
+    let hardware = read(&place, &ask(&place, None));
     let ram = hardware.ram.clone().expect("RAM");
     assert!(ram.free > 0 && ram.free <= ram.total, "{ram:?}");
     assert!(room(&hardware, Taken::default(), 0.08).total() > 0);
@@ -380,4 +388,72 @@ fn sizes_are_for_people() {
         assert_eq!(size(bytes), want, "{bytes}");
     }
     assert_eq!(Room::given(GIB).because, ["1.0 GiB were given"]);
+}
+
+fn device(name: &str, bus: Option<&str>, integrated: bool, (total, free): (u64, u64)) -> Device {
+    let backend = name.trim_end_matches(|c: char| c.is_ascii_digit()).to_owned();
+    let (bus, description) = (bus.map(str::to_owned), "a GPU".to_owned());
+    Device { name: name.to_owned(), description, backend, bus, integrated, free, total }
+}
+
+#[test]
+fn a_gpu_that_drivers_told_of_is_the_one_that_the_engine_computes_on() {
+    let machine = Machine::new(&[MEMINFO]);
+    let nvml = Nvml::Devices(vec![card(24 * GIB, 20 * GIB)]);
+    let cuda = device("CUDA0", Some("0000:01:00.0"), false, (23 * GIB, 19 * GIB));
+    // Its memory is as the driver says, whatever its backends say.
+    let vulkan = device("Vulkan0", Some("0000:01:00.0"), false, (24 * GIB, 24 * GIB));
+    let hardware = machine.read_with(&nvml, Ok(vec![cuda.clone(), vulkan]));
+    assert_eq!(hardware.gpus.len(), 1);
+    assert_eq!((own(&hardware).free, hardware.gpus[0].engine), (20 * GIB, true));
+    // One without an address is not taken for another GPU.
+    let unnamed = device("Vulkan0", None, false, (24 * GIB, 24 * GIB));
+    assert_eq!(machine.read_with(&nvml, Ok(vec![unnamed])).gpus.len(), 1);
+
+    // Another GPU is another, and the only one that the engine computes on.
+    let second = device("Vulkan0", Some("0000:05:00.0"), false, (8 * GIB, 7 * GIB));
+    let hardware = machine.read_with(&nvml, Ok(vec![second]));
+    let engine: Vec<bool> = hardware.gpus.iter().map(|gpu| gpu.engine).collect();
+    assert_eq!(engine, [false, true]);
+    let ours = hardware.of_engine();
+    let room = room(&ours, Taken::default(), 0.0);
+    assert_eq!((room.device_bytes(), room.host), (7 * GIB, 24 * GIB));
+    assert_eq!(own(&ours).source, "llama.cpp's Vulkan0");
+
+    // One that no driver tells the memory of, llama.cpp does.
+    let silent = NvmlDevice { memory: NvmlMemory::Error("GPU is lost".into()), ..card(0, 0) };
+    let hardware = machine.read_with(&Nvml::Devices(vec![silent]), Ok(vec![cuda]));
+    assert_eq!((hardware.gpus.len(), own(&hardware).free), (1, 19 * GIB));
+
+    let failed = machine.read_with(&absent(), Err("llama.cpp gave up on the GPUs".into()));
+    assert!(failed.gpus.is_empty() && failed.notes[0].contains("is not known: llama.cpp gave up"), "{failed:?}");
+    let mute = machine.read_with(&absent(), Ok(vec![device("Vulkan0", None, false, (0, 0))]));
+    assert!(matches!(&mute.gpus[0].memory, GpuMemory::Unknown(why) if why.contains("Vulkan0")), "{mute:?}");
+}
+
+#[test]
+fn what_is_integrated_is_one_budget_with_ram_by_llama_cpp_too() {
+    let machine = Machine::new(&[MEMINFO]);
+    let hardware = machine.read_with(&absent(), Ok(vec![device("Vulkan0", None, true, (16 * GIB, 16 * GIB))]));
+    let room = room(&hardware, Taken::default(), 0.0);
+    assert!(room.unified);
+    assert_eq!((room.device_bytes(), room.total()), (16 * GIB, 24 * GIB));
+
+    // Metal says what it may take, and how much of that is free for itself alone.
+    let mut mac = machine.plain();
+    mac.gpus.push(unified::apple(mac.ram.as_ref().unwrap(), None));
+    backends::add(&Ok(vec![device("MTL0", None, false, (23 * GIB, 23 * GIB))]), &mut mac);
+    let [Gpu { memory: GpuMemory::Unified { part: Some(part), .. }, engine: true, .. }] = &mac.gpus[..] else {
+        panic!("{mac:?}");
+    };
+    assert_eq!((part.total, part.free, part.source.as_str()), (23 * GIB, 23 * GIB, "llama.cpp's MTL0"));
+}
+
+#[test]
+fn addresses_are_written_alike() {
+    let mut far = card(GIB, GIB);
+    far.bus = Some("00010000:01:00.0".into());
+    let hardware = Machine::new(&[MEMINFO]).read(&Nvml::Devices(vec![card(GIB, GIB), far]));
+    let buses: Vec<Option<&str>> = hardware.gpus.iter().map(|gpu| gpu.bus.as_deref()).collect();
+    assert_eq!(buses, [Some("0000:01:00.0"), Some("00010000:01:00.0")]);
 }

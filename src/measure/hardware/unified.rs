@@ -8,11 +8,9 @@ pub(super) fn add(place: &Place, hardware: &mut Hardware) {
     let seen = hardware.gpus.iter().any(|gpu| !matches!(gpu.memory, GpuMemory::Unknown(_)));
     if board.split('\0').any(|name| name.starts_with("nvidia,tegra")) && !seen {
         hardware.gpus.retain(|gpu| !matches!(gpu.memory, GpuMemory::Unknown(_)));
-        hardware.gpus.push(Gpu {
-            name: "NVIDIA Tegra".into(),
-            memory: GpuMemory::Unified { part: None, source: "the device tree says that it is a Tegra".into() },
-            processes: Vec::new(),
-        });
+        let source = "the device tree says that it is a Tegra".to_owned();
+        let memory = GpuMemory::Unified { part: None, source };
+        hardware.gpus.push(Gpu::new("NVIDIA Tegra".into(), None, memory));
     }
     if cfg!(all(target_os = "macos", target_arch = "aarch64")) && place.is_this_machine() {
         let gpu = hardware.ram.as_ref().map(|ram| apple(ram, wired_limit()));
@@ -29,11 +27,7 @@ pub(super) fn apple(ram: &Memory, limit_mib: Option<u64>) -> Gpu {
         None => (ram.total / 4 * 3, "three quarters of RAM, as Metal recommends"),
     };
     let part = Memory { total, free: ram.free.min(total), source: source.into() };
-    Gpu {
-        name: "Apple GPU".into(),
-        memory: GpuMemory::Unified { part: Some(part), source: "Apple silicon".into() },
-        processes: Vec::new(),
-    }
+    Gpu::new("Apple GPU".into(), None, GpuMemory::Unified { part: Some(part), source: "Apple silicon".into() })
 }
 
 /// `iogpu.wired_limit_mb` (MiB); 0 and nothing mean that macOS decides.

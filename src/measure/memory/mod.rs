@@ -107,8 +107,11 @@ pub struct Cost {
     pub kv: Split,
     /// The state of recurrent layers; does not depend on the window.
     pub state: Split,
-    /// Scratch space of the graph.
+    /// Scratch space of the graph, where each side evaluates what its own weights are for.
     pub compute: Split,
+    /// What a GPU takes beyond that, where it takes over what is evaluated for many tokens at once though the weights are in
+    /// RAM (`op_offload`): in no sum. 0 where `compute` has it.
+    pub op_offload: u64,
     /// The buffer of logits, in RAM.
     pub output: u64,
     /// What cannot be exact, or should be known beside the figures.
@@ -147,14 +150,16 @@ pub fn cost(model: &Model, settings: &Settings) -> Result<Cost, Refused> {
     let mut notes = model.notes.clone();
     let weights = weights::place(model, settings, &mut notes);
     let (kv, state) = cache::place(model, settings, &window);
-    let (compute, assumed) = compute::reserve(model, settings, &window, &mut notes);
+    let compute::Scratch { split: compute, op_offload, assumed } =
+        compute::reserve(model, settings, &window, &mut notes);
     let source = match (&model.source, assumed) {
         (Source::Formula, Some(what)) => Source::Assumed(what),
         (source, _) => source.clone(),
     };
     // src/llama-context.cpp:2118-2203, `output_reserve`: one row of logits a sequence; grows if a request asks for more.
     let output = model.vocab.saturating_mul(settings.sequences()).saturating_mul(4);
-    Ok(Cost { n_ctx: window.n_ctx, n_ctx_seq: window.n_ctx_seq, weights, kv, state, compute, output, notes, source })
+    let (n_ctx, n_ctx_seq) = (window.n_ctx, window.n_ctx_seq);
+    Ok(Cost { n_ctx, n_ctx_seq, weights, kv, state, compute, op_offload, output, notes, source })
 }
 
 #[cfg(test)]

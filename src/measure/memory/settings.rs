@@ -56,6 +56,9 @@ pub struct Settings {
     pub swa_full: bool,
     /// Whether the cache lives where its layer does; else all of it, and attention, stays in RAM (`-nkvo`).
     pub kv_offload: bool,
+    /// Whether a GPU takes over what is evaluated for many tokens at once though its weights are in RAM; else (`--no-op-offload`)
+    /// the CPU evaluates it. GPUs of other machines (RPC) never do.
+    pub op_offload: bool,
     /// Which layers go to the GPU.
     pub gpu_layers: GpuLayers,
     /// Of how many blocks, from the first, the experts stay in RAM (`--n-cpu-moe N`; `--cpu-moe` is `u64::MAX`).
@@ -98,6 +101,16 @@ pub(crate) struct Window {
 }
 
 impl Settings {
+    /// Whether a GPU takes over what is evaluated for many tokens at once though its weights are in RAM.
+    pub fn offloads_ops(&self, model: &Model) -> bool {
+        let partly = match self.gpu_layers {
+            GpuLayers::None => return false,
+            GpuLayers::All => false,
+            GpuLayers::Last(layers) => layers <= model.blocks,
+        };
+        self.op_offload && (partly || self.cpu_moe > 0)
+    }
+
     /// What `llama-server -c n_ctx` does without `-np`: four unified slots, each of which sees the whole window
     /// (tools/server/server.cpp:168-172, tools/server/server-context.cpp:46-56).
     pub fn llama_server(n_ctx: u64) -> Settings {
@@ -133,6 +146,7 @@ impl Settings {
             flash_attn: true,
             swa_full: true,
             kv_offload: true,
+            op_offload: true,
             gpu_layers: GpuLayers::All,
             cpu_moe: 0,
             outputs: 0,

@@ -54,6 +54,8 @@ pub struct Model {
     pub notes: Vec<String>,
     /// Shapes of the tensors, for the graph.
     pub(crate) tensors: HashMap<String, [u64; 4]>,
+    /// Their bytes.
+    pub(crate) tensor_bytes: HashMap<String, u64>,
     /// Numbers of the metadata without the architecture's prefix, for the graph.
     pub(crate) numbers: HashMap<String, u64>,
     /// Floats likewise.
@@ -200,6 +202,16 @@ impl Model {
 
     /// The dimensions of a block's tensor, such as `attn_q.weight`.
     pub(crate) fn tensor(&self, block: usize, name: &str) -> Option<[u64; 4]> {
+        self.stored_tensor(block, name).map(|(ne, _)| ne)
+    }
+
+    /// The dimensions and bytes of a tensor of no block.
+    pub(crate) fn global_tensor(&self, name: &str) -> Option<([u64; 4], u64)> {
+        self.tensors.get(name).copied().zip(self.tensor_bytes.get(name).copied())
+    }
+
+    /// The dimensions and bytes of a block's tensor.
+    pub(crate) fn stored_tensor(&self, block: usize, name: &str) -> Option<([u64; 4], u64)> {
         // The graph of an encoder-decoder that is reserved for prompts is its decoder's.
         let part = match self.arch.as_str() {
             "t5" => "dec.",
@@ -208,7 +220,7 @@ impl Model {
         };
         let full = format!("{part}blk.{}.{name}", self.stored(block));
         // PLaMo 2 has norms without the ending.
-        self.tensors.get(&full).or_else(|| self.tensors.get(full.strip_suffix(".weight")?)).copied()
+        self.global_tensor(&full).or_else(|| self.global_tensor(full.strip_suffix(".weight")?))
     }
 
     /// The block of the file whose tensors a block runs with: some models run blocks several times.
@@ -304,6 +316,7 @@ impl Keys<'_> {
             source: Source::Formula,
             notes,
             tensors: HashMap::new(),
+            tensor_bytes: HashMap::new(),
             numbers: keys().filter_map(|key| Some((key.to_owned(), self.number(key)?))).collect(),
             floats: keys().filter_map(|key| Some((key.to_owned(), self.float(key)?))).collect(),
             experts_used: self.per_layer("expert_used_count", blocks as usize).unwrap_or_default(),
@@ -355,6 +368,7 @@ impl Keys<'_> {
             }
             model.repackable |= tensor.kind.is_some_and(Kind::quantized);
             model.tensors.insert(tensor.name.clone(), tensor.dims);
+            model.tensor_bytes.insert(tensor.name.clone(), bytes);
             let experts = Place::experts(&tensor.name);
             model.weights.push(Weight { name: tensor.name.clone(), bytes, place, experts });
         }

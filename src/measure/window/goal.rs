@@ -206,9 +206,10 @@ impl Goal {
         let worth = loaded.trained.unwrap_or(WORTH_RAM).min(WORTH_RAM);
         let again = self.ceiling.as_ref().is_some_and(|ceiling| ceiling.file == decision.file);
         let told = format!(
-            "{window} tokens were to fit the GPU, but the server put {} of {} in RAM (/api/ps size and size_vram)",
+            "{window} tokens were to fit the GPU, but the server put {} of {} in RAM ({})",
             size(in_ram),
-            size(held.total)
+            size(held.total),
+            if loaded.asked_of == "/api/ps" { "/api/ps size and size_vram" } else { loaded.asked_of }
         );
         let (lower, then) = match (again, lower >= worth) {
             (true, _) => (None, "it stays so, for it was lowered before".to_owned()),

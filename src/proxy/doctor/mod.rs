@@ -178,7 +178,7 @@ fn gpu_json(gpu: &Gpu) -> Value {
         }
         GpuMemory::Unknown(why) => ("unknown", json!({"source": why})),
     };
-    json!({"name": gpu.name, "memory": kind, "bytes": memory})
+    json!({"name": gpu.name, "memory": kind, "bytes": memory, "bus": gpu.bus, "embedded_engine": gpu.engine})
 }
 
 fn hardware_json(hardware: &Hardware) -> Value {

@@ -74,5 +74,6 @@ fn gpu_text(gpu: &Gpu) -> String {
         GpuMemory::Unified { part: None, source } => format!("all of RAM ({source})"),
         GpuMemory::Unknown(why) => format!("memory not known ({why})"),
     };
-    format!("  {:<9} {memory}\n", gpu.name)
+    let engine = if gpu.engine { "; the embedded engine computes on it" } else { "" };
+    format!("  {:<9} {memory}{engine}\n", gpu.name)
 }

@@ -37,6 +37,10 @@ pub struct Serving {
     pub threads: Threads,
     /// The types of the KV cache; `None` for f16.
     pub kv_type: Option<CacheTypes>,
+    /// Layers on GPUs, from the last; more than there are for all, `None` for as many as fit.
+    pub gpu_layers: Option<u32>,
+    /// The share of each GPU's memory to leave free where as many as fit go there.
+    pub headroom: f64,
     /// The chat template in the file.
     pub template: Option<String>,
     /// A chat template that takes its place.
@@ -140,6 +144,16 @@ impl Embedded {
         self.inner.serving.kv_type
     }
 
+    /// Its layers on GPUs; `None` for as many as fit.
+    pub fn gpu_layers(&self) -> Option<u32> {
+        self.inner.serving.gpu_layers
+    }
+
+    /// The GPUs that hold some of it, by name, once it is loaded.
+    pub fn gpus(&self) -> Vec<String> {
+        self.running().map(|running| running.generator.facts().gpus.clone()).unwrap_or_default()
+    }
+
     /// Prompts are rendered by the templates in the file, and no other.
     pub fn renders_by_file(&self) -> bool {
         self.inner.serving.own_template.is_none()
@@ -175,8 +189,11 @@ impl Embedded {
         let (n_batch, n_ubatch) = (BATCHES.0.min(asked), BATCHES.1.min(asked));
         let start = move || {
             let Serving { file, program, threads: Threads { one, batch }, own_template, .. } = &inner.serving;
-            let kv_type = inner.serving.kv_type.unwrap_or_default();
-            let setup = Setup { n_ctx: asked, n_batch, n_ubatch, threads: *one, threads_batch: *batch, kv_type };
+            let Serving { kv_type, gpu_layers, headroom, .. } = inner.serving;
+            let kv_type = kv_type.unwrap_or_default();
+            let (threads, threads_batch) = (*one, *batch);
+            let setup =
+                Setup { n_ctx: asked, n_batch, n_ubatch, threads, threads_batch, kv_type, gpu_layers, headroom };
             Generator::start(program, file, &setup, own_template.as_deref())
         };
         let started = tokio::task::spawn_blocking(start).await.map_err(|e| e.to_string())?;
@@ -222,6 +239,7 @@ impl Embedded {
             "total_slots": 1, "model_path": serving.file, "modalities": {"vision": false, "audio": false},
             "chat_template": serving.own_template.as_ref().or(serving.template.as_ref()),
             "build_info": concat!("windowsill ", env!("CARGO_PKG_VERSION")),
+            "held": running.map(|r| r.generator.facts()).map(|f| json!({"gpu_bytes": f.on_gpus, "ram_bytes": f.in_ram})),
         })
     }
 

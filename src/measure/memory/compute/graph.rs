@@ -41,8 +41,11 @@ pub(super) struct Tensor {
     pub(super) ne: [u64; 4],
     /// Bytes from one element to the next in each dimension.
     pub(super) nb: [u64; 4],
-    /// Bytes it takes if it is allocated.
+    /// Bytes it takes if it is allocated, or copied.
     pub(super) bytes: u64,
+    /// Rows that it is evaluated for at once: what makes it worth a copy of its weights (`get_op_batch_size` in
+    /// ggml/src/ggml-cuda/ggml-cuda.cu).
+    pub(super) batch: u64,
     pub(super) op: Op,
     pub(super) src: Vec<Id>,
     /// What it is a view of: never itself a view.
@@ -66,6 +69,7 @@ impl Tensor {
             ne,
             nb,
             bytes,
+            batch: ne[1].saturating_mul(ne[2]).saturating_mul(ne[3]),
             op,
             src,
             view_of: None,
@@ -124,11 +128,23 @@ impl Graph {
         id
     }
 
-    /// A weight; its bytes do not matter here.
+    /// A weight that the file does not have: where its bytes matter, it is taken for floats.
     pub(super) fn weight(&mut self, ne: [u64; 4], side: Side) -> Id {
         let id = self.push(ne, F32, Op::None, Vec::new());
         let tensor = &mut self.tensors[id as usize];
         (tensor.weight, tensor.lives) = (true, Some(side));
+        id
+    }
+
+    /// A weight of the file.
+    pub(super) fn stored_weight(&mut self, (ne, bytes): ([u64; 4], u64), side: Side) -> Id {
+        let id = self.weight(ne, side);
+        self.tensors[id as usize].bytes = bytes;
+        id
+    }
+
+    fn in_batches_of(&mut self, id: Id, batch: u64) -> Id {
+        self.tensors[id as usize].batch = batch;
         id
     }
 
@@ -177,7 +193,8 @@ impl Graph {
     }
 
     pub(super) fn rope(&mut self, src: &[Id]) -> Id {
-        self.like(src, Op::Rope)
+        let id = self.like(src, Op::Rope);
+        self.in_batches_of(id, self.ne(id)[2])
     }
 
     fn like(&mut self, src: &[Id], op: Op) -> Id {
@@ -187,19 +204,22 @@ impl Graph {
     /// `ggml_mul_mat`.
     pub(super) fn matmul(&mut self, a: Id, b: Id) -> Id {
         let (x, y) = (self.ne(a), self.ne(b));
-        self.fresh([x[1], y[1], y[2], y[3]], &[a, b])
+        let id = self.fresh([x[1], y[1], y[2], y[3]], &[a, b]);
+        self.in_batches_of(id, y[1])
     }
 
     /// `ggml_mul_mat_id`: `a` is `[in, out, experts]`, `ids` `[used, tokens]`.
     pub(super) fn matmul_id(&mut self, a: Id, b: Id, ids: Id) -> Id {
         let (x, y, i) = (self.ne(a), self.ne(b), self.ne(ids));
-        self.fresh([x[1], i[0], y[2], 1], &[a, b, ids])
+        let id = self.fresh([x[1], i[0], y[2], 1], &[a, b, ids]);
+        self.in_batches_of(id, y[2])
     }
 
     /// `ggml_get_rows`.
     pub(super) fn get_rows(&mut self, a: Id, ids: Id) -> Id {
         let (x, i) = (self.ne(a), self.ne(ids));
-        self.fresh([x[0], i[0], i[1], i[2]], &[a, ids])
+        let id = self.fresh([x[0], i[0], i[1], i[2]], &[a, ids]);
+        self.in_batches_of(id, 0)
     }
 
     /// A view with its own shape; strides only matter where a result is compared with it.

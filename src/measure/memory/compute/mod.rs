@@ -13,6 +13,10 @@ use super::settings::Window;
 use super::shape::Model;
 use super::{GpuLayers, Settings, Split};
 
+/// What is said where a GPU takes over work of RAM's.
+pub(crate) const OP_OFFLOAD: &str = "what a GPU takes over for large batches of what is in RAM (weights are copied to it) is in no column, and \
+                          counted in what fits";
+
 /// Room for what an estimated graph may hold at once beside the blocks as they are built here, on either side: some copies of
 /// the hidden state, more where it is kept in several streams (hyper-connections), and scores of an indexer.
 fn unknown(model: &Model, window: &Window) -> u64 {
@@ -24,17 +28,22 @@ fn unknown(model: &Model, window: &Window) -> u64 {
         .saturating_add(scores.saturating_mul(window.ubatch))
 }
 
-/// The scratch buffers in bytes, and what had to be assumed, if anything.
-pub(super) fn reserve(
-    model: &Model,
-    settings: &Settings,
-    window: &Window,
-    notes: &mut Vec<String>,
-) -> (Split, Option<String>) {
+/// The scratch buffers.
+pub(super) struct Scratch {
+    /// Bytes on each side, where each evaluates what its own weights are for.
+    pub(super) split: Split,
+    /// Bytes more on the GPU, where it takes over what is evaluated for many tokens at once though its weights are in RAM.
+    pub(super) op_offload: u64,
+    /// What had to be assumed, if anything.
+    pub(super) assumed: Option<String>,
+}
+
+/// The scratch buffers of a context.
+pub(super) fn reserve(model: &Model, settings: &Settings, window: &Window, notes: &mut Vec<String>) -> Scratch {
     let has_device = settings.gpu_layers != GpuLayers::None;
-    let peaks = |pinned: bool| {
+    let peaks = |pinned: bool, offload: bool| {
         let (mut graph, assumed) = build::build(model, settings, window, pinned);
-        let plan = schedule::schedule(&mut graph, has_device);
+        let plan = schedule::schedule(&mut graph, has_device, offload);
         let (device, host) = allocate::peaks(&graph, &plan);
         // What is estimated gets a quarter on top, and room for what is not known.
         let margin = |bytes: u64| match assumed {
@@ -43,10 +52,10 @@ pub(super) fn reserve(
         };
         (Split { device: margin(device), host: margin(host) }, assumed)
     };
-    let (split, assumed) = peaks(false);
+    let (split, assumed) = peaks(false, false);
     if has_device && !settings.kv_offload && !settings.flash_attn {
         // A dry run of llama.cpp forgets where scores are pinned; its real load keeps them in RAM.
-        let real = peaks(true).0;
+        let real = peaks(true, false).0;
         notes.push(format!(
             "without KV offload and flash attention a real load puts the scores in RAM: {} bytes of compute buffers on \
              the GPU and {} in RAM, where llama.cpp's own dry run says what stands here",
@@ -63,12 +72,11 @@ pub(super) fn reserve(
                 .to_owned(),
         );
     }
-    if has_device && (settings.cpu_moe > 0 || !matches!(settings.gpu_layers, GpuLayers::All)) {
-        notes.push(
-            "weights in RAM that a GPU evaluates for large batches are copied to it: room for the largest of them is not \
-             counted"
-                .to_owned(),
-        );
-    }
-    (split, assumed)
+    let op_offload = if settings.offloads_ops(model) {
+        notes.push(OP_OFFLOAD.to_owned());
+        peaks(false, true).0.device.saturating_sub(split.device)
+    } else {
+        0
+    };
+    Scratch { split, op_offload, assumed }
 }

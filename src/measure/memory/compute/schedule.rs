@@ -19,15 +19,20 @@ pub(super) struct Schedule {
     pub(super) leafs: Vec<(Id, Side)>,
 }
 
-/// Assigns sides and adds copies to the graph. Without a device everything runs on the host.
-pub(super) fn schedule(graph: &mut Graph, has_device: bool) -> Schedule {
+/// From so many rows at once on, a GPU evaluates what it must have weights copied for (`op_offload_min_batch_size` in
+/// ggml/src/ggml-cuda/ggml-cuda.cu; Vulkan's, Metal's and SYCL's are the same).
+const WORTH_A_COPY: u64 = 32;
+
+/// Assigns sides and adds copies to the graph. Without a device everything runs on the host; with `offload`, the device takes
+/// over what is evaluated for many rows at once though its weights are in RAM.
+pub(super) fn schedule(graph: &mut Graph, has_device: bool, offload: bool) -> Schedule {
     if !has_device {
         let steps = graph.nodes.iter().map(|node| Step::Run(*node, Side::Host)).collect();
         return Schedule { steps, leafs: graph.leafs.iter().map(|leaf| (*leaf, Side::Host)).collect() };
     }
     let mut sides: Vec<Option<Side>> = vec![None; graph.tensors.len()];
     for id in graph.leafs.iter().chain(&graph.nodes) {
-        sides[*id as usize] = own_side(graph, graph.at(*id));
+        sides[*id as usize] = own_side(graph, graph.at(*id), offload);
     }
     spread(graph, &mut sides);
     operands(graph, &mut sides);
@@ -35,7 +40,7 @@ pub(super) fn schedule(graph: &mut Graph, has_device: bool) -> Schedule {
 }
 
 /// Pass 1: a tensor's own place, that of what it writes into, or that of its weights.
-fn own_side(graph: &Graph, tensor: &Tensor) -> Option<Side> {
+fn own_side(graph: &Graph, tensor: &Tensor, offload: bool) -> Option<Side> {
     let lives = |id: Id| graph.at(id).lives;
     if let Some(side) = tensor.forced.or(tensor.lives).or(tensor.view_of.and_then(lives)) {
         return Some(side);
@@ -46,7 +51,9 @@ fn own_side(graph: &Graph, tensor: &Tensor) -> Option<Side> {
     if matches!(tensor.op, Op::Rope | Op::Flash) {
         return None;
     }
-    tensor.src.iter().find(|id| graph.at(**id).weight).and_then(|id| lives(*id))
+    let weights = tensor.src.iter().find(|id| graph.at(**id).weight).and_then(|id| lives(*id));
+    let taken_over = offload && tensor.batch >= WORTH_A_COPY && weights == Some(Side::Host);
+    if taken_over { Some(Side::Device) } else { weights }
 }
 
 /// Pass 2: neighbors take over a side: the device's down, then up; then whatever is left, down and up.

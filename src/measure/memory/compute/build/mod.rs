@@ -17,6 +17,8 @@ mod rwkv;
 mod sparse;
 mod style;
 
+use std::collections::HashMap;
+
 use super::super::settings::Window;
 use super::super::shape::Model;
 use super::super::{GpuLayers, Settings};
@@ -55,6 +57,8 @@ pub(super) struct Builder<'a> {
     looked_up: Id,
     /// The embeddings as the first block reads them, where later ones come back to them.
     embedded: Id,
+    /// The weights of blocks, by the block of the file and name.
+    weights: HashMap<(usize, String), Id>,
     /// The caches of the layers that own one: keys, values.
     caches: Vec<Option<(Id, Option<Id>)>>,
 }
@@ -121,6 +125,7 @@ pub(super) fn build(model: &Model, settings: &Settings, window: &Window, pinned:
         score_bias: None,
         looked_up: 0,
         embedded: 0,
+        weights: HashMap::new(),
         caches: vec![None; model.layers.len()],
     };
     (builder.run(), assumed)
@@ -157,10 +162,18 @@ impl Builder<'_> {
 
     /// A block's weight, if it has it.
     fn weight(&mut self, layer: usize, name: &str) -> Option<Id> {
-        let ne = self.model.tensor(layer, name)?;
+        // A block that is run several times has its weights copied once.
+        let again = self.model.stored(layer) != layer;
+        let key = (self.model.stored(layer), name.to_owned());
+        if let Some(known) = self.weights.get(&key).filter(|_| again) {
+            return Some(*known);
+        }
+        let stored = self.model.stored_tensor(layer, name)?;
         let kept = name.contains("exps") && (layer as u64) < self.settings.cpu_moe;
         let side = if kept { Side::Host } else { self.side(self.model.stored(layer)) };
-        Some(self.g.weight(ne, side))
+        let weight = self.g.stored_weight(stored, side);
+        self.weights.insert(key, weight);
+        Some(weight)
     }
 
     fn has(&self, layer: usize, name: &str) -> bool {
@@ -169,8 +182,7 @@ impl Builder<'_> {
 
     /// A weight that belongs to no block.
     fn global(&mut self, name: &str, side: Side) -> Option<Id> {
-        let ne = self.model.tensors.get(name).copied()?;
-        Some(self.g.weight(ne, side))
+        Some(self.g.stored_weight(self.model.global_tensor(name)?, side))
     }
 
     fn output_side(&self) -> Side {
@@ -376,7 +388,9 @@ impl Builder<'_> {
         let head = self.global("output.weight", side);
         // BitNet reads the embedding itself, where the others load it again.
         let side = if self.model.arch == "bitnet" { Side::Host } else { side };
-        let head = head.unwrap_or_else(|| self.g.weight([self.model.embd, self.model.vocab, 1, 1], side));
+        let shared = [self.model.embd, self.model.vocab, 1, 1];
+        let bytes = self.model.tensor_bytes.get("token_embd.weight").copied().unwrap_or(0);
+        let head = head.unwrap_or_else(|| self.g.stored_weight((shared, bytes), side));
         cur = self.g.matmul(head, cur);
         let [_, rows, ..] = self.g.ne(head);
         if self.model.arch.starts_with("qwen3") && rows < self.model.vocab {
