@@ -12,6 +12,8 @@ mod dry_run;
 mod errors;
 mod fit;
 mod mcp;
+#[cfg(target_os = "linux")]
+mod nvml;
 #[cfg(feature = "engine")]
 mod own_count;
 mod planning;

@@ -186,6 +186,9 @@ impl Windowsill {
     fn command(&self) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_windowsill"));
         command.env_clear().env("HOME", self.home.path()).env("RUST_LOG", "windowsill=debug");
+        // Which GPUs there are, and their drivers.
+        let kept = ["GGML_VK_VISIBLE_DEVICES", "VK_DRIVER_FILES", "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"];
+        command.envs(kept.iter().filter_map(|name| Some((name, std::env::var_os(name)?))));
         command.envs(self.settings.iter().cloned()).current_dir(self.home.path());
         command.arg("--data-dir").arg(self.data());
         command
@@ -197,9 +200,14 @@ impl Windowsill {
         self.server = Some(Server::start("windowsill", command, self.home.path().join("windowsill.log")));
     }
 
+    /// The number of its process.
+    pub(crate) fn id(&self) -> String {
+        self.server.as_ref().expect("it runs").child.id().to_string()
+    }
+
     /// The processes it started, by number.
     pub(crate) fn children(&self) -> Vec<u32> {
-        let parent = self.server.as_ref().expect("it runs").child.id().to_string();
+        let parent = self.id();
         let found = Command::new("pgrep").args(["-P", &parent]).output().unwrap().stdout;
         String::from_utf8_lossy(&found).lines().filter_map(|line| line.trim().parse().ok()).collect()
     }
@@ -218,8 +226,7 @@ impl Windowsill {
 
     /// Sends it a signal, such as `INT`.
     pub(crate) fn signal(&self, name: &str) {
-        let id = self.server.as_ref().expect("it runs").child.id().to_string();
-        assert!(Command::new("kill").args([&format!("-{name}"), &id]).status().unwrap().success());
+        assert!(Command::new("kill").args([&format!("-{name}"), &self.id()]).status().unwrap().success());
     }
 
     /// Waits until it ended by itself: its exit code.
