@@ -83,13 +83,19 @@ fn models_of_other_kinds_take_what_was_reckoned() {
         for layers in [model.blocks + 1, model.blocks / 2] {
             let windowsill =
                 Windowsill::serving(&file, &[], &["--num-ctx", "1024", "--gpu-layers", &layers.to_string()]);
-            let settings = Settings { gpu_layers: GpuLayers::Last(layers), ..Settings::llama_server_parallel(1024, 1) };
+            let settings = Settings {
+                gpu_layers: GpuLayers::Last(layers),
+                flash_auto: true,
+                ..Settings::llama_server_parallel(1024, 1)
+            };
             let told = rehearsal.cost(&model, &settings).unwrap();
             let formula = cost(&model, &settings).unwrap();
             let (held, reckoned) =
                 (shown(&windowsill)["held_gpu_bytes"].clone(), formula.device() + formula.op_offload);
             say(&format!("{arch}, {layers} layers: {held} held, {} told, {reckoned} by formula", told.device()));
             assert_eq!(held, told.device(), "{arch}, {layers} layers");
+            let near = told.device() / 100 * 99..=told.device() / 100 * 115;
+            assert!(near.contains(&reckoned), "{arch}, {layers} layers: {reckoned} for {}", told.device());
         }
     }
 }

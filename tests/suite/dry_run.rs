@@ -98,6 +98,42 @@ fn what_a_gpu_takes_over_of_ram_is_reckoned_as_the_dry_run_says() {
     assert!(tried >= 700 && equal * 10 >= tried * 9, "{equal} of {tried}");
 }
 
+/// Whether flash attention is off where nobody said so, by formula and by dry run.
+#[test]
+fn flash_attention_is_left_out_where_llama_cpp_leaves_it_out() {
+    let (mut tried, mut off, mut wrong) = (0, 0, Vec::new());
+    for folder in ["headers", "kinds"] {
+        for file in std::fs::read_dir(data(folder)).unwrap() {
+            let path = file.unwrap().path();
+            let model = Model::of(&Gguf::open(&path).unwrap()).unwrap();
+            let Ok(rehearsal) = Rehearsal::of(program(), &path) else { continue };
+            for (layers, kv_offload) in
+                [(1, true), (model.blocks / 2, true), (model.blocks, true), (model.blocks + 1, false), (3, false)]
+            {
+                let basis = Settings::llama_server_parallel(8192, 1);
+                let on = Settings { gpu_layers: GpuLayers::Last(layers), kv_offload, op_offload: false, ..basis };
+                let auto = Settings { flash_auto: true, ..on.clone() };
+                let compute = |settings: &Settings| {
+                    let (formula, told) = (cost(&model, settings), rehearsal.cost(&model, settings));
+                    Some((formula.ok().filter(|cost| cost.source == Source::Formula)?.compute, told.ok()?.compute))
+                };
+                let (Some((on, told_on)), Some((auto, told_auto))) = (compute(&on), compute(&auto)) else { continue };
+                tried += 1;
+                off += u32::from(told_on != told_auto);
+                if (on != auto) != (told_on != told_auto) {
+                    let name = path.file_stem().unwrap().to_string_lossy().into_owned();
+                    wrong.push(format!(
+                        "{name} {layers} of {}, kv {kv_offload}: {told_on:?} {told_auto:?}",
+                        model.blocks
+                    ));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{} of {tried}:\n{}", wrong.len(), wrong.join("\n"));
+    assert!(tried >= 700 && off >= 5, "{off} of {tried}");
+}
+
 /// What a search over dry runs finds, and what the formulas say.
 #[test]
 fn the_largest_window_by_formula_is_that_of_a_search_over_dry_runs() {

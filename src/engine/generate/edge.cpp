@@ -300,7 +300,7 @@ void put_in_ram(llama_model_params & params, placement & where) {
 }
 
 // Puts on GPUs what fits their free memory, as llama-server does: whole layers, and of mixtures of experts parts of them. If
-// not even a context without any layer fits, nothing goes there.
+// not even a context without any layer fits, nothing goes there. Throws what a dry run throws.
 void put_what_fits(const char * path, double headroom, llama_model_params & params, llama_context_params & context, placement & where) {
     std::vector<ggml_backend_dev_t> devices;
     uint32_t                        layers, trained, experts;
@@ -372,7 +372,12 @@ sill_engine * sill_engine_open(const char * path, const sill_setup * setup, cons
         const bool fit = setup->gpu_layers == FIT && (ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_GPU) ||
                                                       ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_IGPU));
         if (fit) {
-            put_what_fits(path, setup->headroom, params, context, where);
+            try {
+                put_what_fits(path, setup->headroom, params, context, where);
+            } catch (const std::exception &) {
+                // Where there can be no dry run there can be no more than a try, in RAM. What is wrong with the file shows there.
+                put_in_ram(params, where);
+            }
         } else if (setup->gpu_layers == 0) {
             put_in_ram(params, where);
         } else if (setup->gpu_layers != FIT) {
@@ -419,9 +424,10 @@ bool sill_engine_facts(const sill_engine * engine, sill_facts * out, sill_text *
             continue;
         }
         out->on_gpus += bytes;
-        auto * device = ggml_backend_buft_get_device(type);
-        if (device && bytes > 0) {
-            names += std::string(ggml_backend_dev_name(device)) + " (" + ggml_backend_dev_description(device) + ")\n";
+        auto *            device = ggml_backend_buft_get_device(type);
+        const std::string name   = device ? std::string(ggml_backend_dev_name(device)) + " (" + ggml_backend_dev_description(device) + ")\n" : "";
+        if (bytes > 0 && names.find(name) == std::string::npos) {
+            names += name;
         }
     }
     out->n_ctx      = llama_n_ctx(engine->ctx);

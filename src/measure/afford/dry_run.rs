@@ -56,7 +56,7 @@ impl Rehearsal {
         let real = !self.covers.devices.is_empty();
         let flash_attn = match settings.flash_attn {
             false => FlashAttn::Off,
-            true if real => FlashAttn::Auto,
+            true if real || settings.flash_auto => FlashAttn::Auto,
             true => FlashAttn::On,
         };
         let ask = |op_offload: bool| {

@@ -32,6 +32,9 @@ const SERVICE_MODELS: &str = "usr/share/ollama/.ollama/models";
 /// How long what was told of the GPUs is taken as it is: far less than a load takes.
 const TOLD_HOLDS: Duration = Duration::from_secs(1);
 
+/// How long llama.cpp is not asked for GPUs again after it could not be.
+const UNTOLD_HOLDS: Duration = Duration::from_secs(600);
+
 /// How long the decision on a window waits for what Ollama tells of a file that is not here: loading the model takes longer,
 /// and the decision stands.
 pub const DECISION_WAITS: Duration = Duration::from_secs(10);
@@ -61,6 +64,8 @@ struct Inner {
     models: Mutex<HashMap<String, Arc<Model>>>,
     /// What was told of the GPUs, and when: a list of models asks many times at once.
     told: Mutex<Option<(Instant, Told)>>,
+    /// Why llama.cpp could not be asked for GPUs, and when.
+    untold: Mutex<Option<(Instant, String)>>,
 }
 
 /// A model of a server, and who serves it.
@@ -378,11 +383,22 @@ impl Inner {
         let mut known = self.told.lock();
         let told = match known.take().filter(|(at, _)| at.elapsed() < TOLD_HOLDS) {
             Some(fresh) => fresh,
-            None => (Instant::now(), hardware::ask(&place, self.config.program.as_deref())),
+            None => (Instant::now(), self.ask(&place)),
         };
         let hardware = hardware::read(&place, &told.1);
         *known = Some(told);
         hardware
+    }
+
+    /// Asks for the GPUs. Drivers that failed or took for ever are left alone for a while.
+    fn ask(&self, place: &Place) -> Told {
+        let mut untold = self.untold.lock();
+        if let Some((_, why)) = untold.as_ref().filter(|(at, _)| at.elapsed() < UNTOLD_HOLDS) {
+            return Told { devices: Err(why.clone()), ..hardware::ask(place, None) };
+        }
+        let told = hardware::ask(place, self.config.program.as_deref());
+        *untold = told.devices.as_ref().err().map(|why| (Instant::now(), why.clone()));
+        told
     }
 
     /// The environment of `ollama serve` on a port, else what ours says of Ollama; and which it is.

@@ -75,6 +75,7 @@ impl Setup {
     /// That of a model that this program serves itself: one slot. `gpu`: there is one that it computes on; `any`: there is one.
     pub fn embedded(ours: Ours, model: &Model, gpu: bool, any: bool) -> Setup {
         let mut setup = Setup { checkpoints: SNAPSHOTS as u64, ..Setup::plain() };
+        setup.settings.flash_auto = true;
         if let Some(CacheTypes { k, v }) = ours.kv_type {
             (setup.settings.type_k, setup.settings.type_v) = (k, v);
             setup.notes.push(format!("KV cache {} and {}, as configured (kv_type)", k.name, v.name));
@@ -151,6 +152,7 @@ impl Setup {
         let unset = runs == Runs::Runner || has_gpu;
         settings.flash_attn =
             get("OLLAMA_FLASH_ATTENTION").map_or(unset, |v| matches!(v, "1" | "true" | "TRUE" | "on"));
+        settings.flash_auto = get("OLLAMA_FLASH_ATTENTION").is_none();
         let mut notes = Vec::new();
         if let Some(kind) = get("OLLAMA_KV_CACHE_TYPE").and_then(Kind::named) {
             if settings.flash_attn || !kind.quantized() {
@@ -190,7 +192,9 @@ impl Setup {
         settings.type_v = kind(&["-ctv", "--cache-type-v"]).unwrap_or(settings.type_v);
         settings.n_batch = number(&["-b", "--batch-size"]).unwrap_or(settings.n_batch);
         settings.n_ubatch = number(&["-ub", "--ubatch-size"]).unwrap_or(settings.n_ubatch);
-        settings.flash_attn = !matches!(option(&["-fa", "--flash-attn"]), Some("off" | "0" | "false"));
+        let flash_attn = option(&["-fa", "--flash-attn"]);
+        settings.flash_attn = !matches!(flash_attn, Some("off" | "0" | "false"));
+        settings.flash_auto = !matches!(flash_attn, Some("on" | "1" | "true"));
         settings.swa_full = flag(&["--swa-full"]);
         settings.kv_offload = !flag(&["-nkvo", "--no-kv-offload"]);
         settings.op_offload = !flag(&["--no-op-offload"]);

@@ -142,12 +142,20 @@ impl Cost {
     }
 }
 
+/// What is said where flash attention is off though nobody said so.
+const NO_FLASH: &str = "flash attention (`auto`) is off: some layer's would run elsewhere than the layer";
+
 /// What a window costs under these settings, or why llama.cpp would refuse them.
 pub fn cost(model: &Model, settings: &Settings) -> Result<Cost, Refused> {
     let settings = &settings.as_loaded(model);
     settings.check(model)?;
     let window = settings.window(model);
     let mut notes = model.notes.clone();
+    let without = settings.may_lose_flash(model) && compute::goes_without_flash(model, settings, &window);
+    let settings = &Settings { flash_attn: settings.flash_attn && !without, ..settings.clone() };
+    if without {
+        notes.push(NO_FLASH.to_owned());
+    }
     let weights = weights::place(model, settings, &mut notes);
     let (kv, state) = cache::place(model, settings, &window);
     let compute::Scratch { split: compute, op_offload, assumed } =

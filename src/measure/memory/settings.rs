@@ -50,8 +50,10 @@ pub struct Settings {
     pub n_batch: u64,
     /// Tokens evaluated at once (`-ub`): what compute buffers grow with.
     pub n_ubatch: u64,
-    /// Whether flash attention is on. `auto` means on, for all backends that have it.
+    /// Whether flash attention is on.
     pub flash_attn: bool,
+    /// It is so as `auto` has it: on, unless some layer's would run elsewhere than the layer.
+    pub flash_auto: bool,
     /// Whether sliding-window layers keep the whole window all the same (`--swa-full`).
     pub swa_full: bool,
     /// Whether the cache lives where its layer does; else all of it, and attention, stays in RAM (`-nkvo`).
@@ -103,12 +105,20 @@ pub(crate) struct Window {
 impl Settings {
     /// Whether a GPU takes over what is evaluated for many tokens at once though its weights are in RAM.
     pub fn offloads_ops(&self, model: &Model) -> bool {
-        let partly = match self.gpu_layers {
-            GpuLayers::None => return false,
-            GpuLayers::All => false,
-            GpuLayers::Last(layers) => layers <= model.blocks,
-        };
-        self.op_offload && (partly || self.cpu_moe > 0)
+        let has_device = self.gpu_layers != GpuLayers::None;
+        has_device && self.op_offload && (self.partly(model) || self.cpu_moe > 0)
+    }
+
+    /// Whether flash attention may turn out to be off for where layers are. Quantized values need it, and have it on.
+    pub(crate) fn may_lose_flash(&self, model: &Model) -> bool {
+        let has_device = self.gpu_layers != GpuLayers::None;
+        let apart = self.partly(model) || !self.kv_offload;
+        has_device && apart && self.flash_attn && self.flash_auto && !self.type_v.quantized()
+    }
+
+    /// Some layers are on the GPU, and some in RAM.
+    fn partly(&self, model: &Model) -> bool {
+        matches!(self.gpu_layers, GpuLayers::Last(layers) if layers <= model.blocks)
     }
 
     /// What `llama-server -c n_ctx` does without `-np`: four unified slots, each of which sees the whole window
@@ -144,6 +154,7 @@ impl Settings {
             n_batch: 2048,
             n_ubatch: 512,
             flash_attn: true,
+            flash_auto: false,
             swa_full: true,
             kv_offload: true,
             op_offload: true,

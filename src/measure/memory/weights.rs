@@ -126,8 +126,8 @@ pub(super) fn place(model: &Model, settings: &Settings, notes: &mut Vec<String>)
     split.device = split.device.saturating_add(shared_again(model, settings));
     if settings.gpu_layers == GpuLayers::None && model.repackable {
         notes.push(
-            "without a GPU, weights of some types are repacked: up to as much again in private memory, unless \
-             --no-repack is given"
+            "without a GPU, weights of some types are repacked: up to as much again in private memory (a llama-server \
+             does without at --no-repack)"
                 .to_owned(),
         );
     }

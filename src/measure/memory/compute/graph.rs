@@ -88,6 +88,10 @@ pub(super) struct Graph {
     pub(super) tensors: Vec<Tensor>,
     pub(super) nodes: Vec<Id>,
     pub(super) leafs: Vec<Id>,
+    /// Flash attention, and the side of its layer.
+    pub(super) flash: Vec<(Id, Side)>,
+    /// The side of the layer that is being built.
+    pub(super) layer: Option<Side>,
     visited: Vec<bool>,
 }
 
@@ -274,7 +278,9 @@ impl Graph {
 
     /// `ggml_flash_attn_ext`; the result is `[values, heads, tokens, streams]`.
     pub(super) fn flash(&mut self, ne: [u64; 4], src: &[Id]) -> Id {
-        self.push(ne, F32, Op::Flash, src.to_vec())
+        let id = self.push(ne, F32, Op::Flash, src.to_vec());
+        self.flash.extend(self.layer.map(|side| (id, side)));
+        id
     }
 
     pub(super) fn set_output(&mut self, id: Id) {

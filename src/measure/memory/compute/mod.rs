@@ -38,6 +38,12 @@ pub(super) struct Scratch {
     pub(super) assumed: Option<String>,
 }
 
+/// Whether flash attention, on where it can be, is off: some layer's would run elsewhere than the layer.
+pub(super) fn goes_without_flash(model: &Model, settings: &Settings, window: &Window) -> bool {
+    let one_token = Window { ubatch: 1, ..*window };
+    schedule::flash_is_elsewhere(&build::build(model, settings, &one_token, false).0)
+}
+
 /// The scratch buffers of a context.
 pub(super) fn reserve(model: &Model, settings: &Settings, window: &Window, notes: &mut Vec<String>) -> Scratch {
     let has_device = settings.gpu_layers != GpuLayers::None;

@@ -30,13 +30,25 @@ pub(super) fn schedule(graph: &mut Graph, has_device: bool, offload: bool) -> Sc
         let steps = graph.nodes.iter().map(|node| Step::Run(*node, Side::Host)).collect();
         return Schedule { steps, leafs: graph.leafs.iter().map(|leaf| (*leaf, Side::Host)).collect() };
     }
+    let sides = sides(graph, offload);
+    split(graph, &sides)
+}
+
+/// Whether some layer's flash attention would not run where the layer is: then llama.cpp does without it in all of them, if it
+/// was told `auto` (`llama_context::resolve_fused_ops` in src/llama-context.cpp, which looks at a graph of one token).
+pub(super) fn flash_is_elsewhere(graph: &Graph) -> bool {
+    let sides = sides(graph, false);
+    graph.flash.iter().any(|(id, layer)| sides[*id as usize] != Some(*layer))
+}
+
+fn sides(graph: &Graph, offload: bool) -> Vec<Option<Side>> {
     let mut sides: Vec<Option<Side>> = vec![None; graph.tensors.len()];
     for id in graph.leafs.iter().chain(&graph.nodes) {
         sides[*id as usize] = own_side(graph, graph.at(*id), offload);
     }
     spread(graph, &mut sides);
     operands(graph, &mut sides);
-    split(graph, &sides)
+    sides
 }
 
 /// Pass 1: a tensor's own place, that of what it writes into, or that of its weights.

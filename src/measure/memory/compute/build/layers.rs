@@ -9,6 +9,7 @@ impl Builder<'_> {
     pub(super) fn layer(&mut self, layer: usize, input: Id, last: bool, extra: Option<Id>) -> Id {
         let model = self.model;
         let kind = &model.layers[layer];
+        self.g.layer = Some(self.side(layer));
         if self.streams_of_embeddings() > 1 {
             return self.streamed_layer(layer, input, extra);
         }
