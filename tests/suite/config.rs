@@ -367,6 +367,21 @@ fn a_model_is_served_as_flags_and_environment_say() {
     assert_eq!(kinds.map(|types| types.v.name), Some("q4_0"));
 }
 
+#[test]
+fn layers_on_gpus_are_as_many_as_fit_all_or_a_number() {
+    let of = |layers: &str| {
+        let config = Case::new(&format!("[[upstream]]\nmodel = 'm.gguf'\ngpu_layers = {layers}")).load();
+        config.upstreams[0].model.as_ref().expect("a model").gpu_layers
+    };
+    assert_eq!([of("'auto'"), of("'all'"), of("0"), of("7")], [None, Some(u32::MAX), Some(0), Some(7)]);
+    for (word, want) in [("12", Some(12)), ("all", Some(u32::MAX)), ("auto", None)] {
+        let flags =
+            Flags { model: Some("m.gguf".into()), gpu_layers: Some(word.to_owned()), serves: true, ..Flags::default() };
+        let config = Case::new("").flags(flags).load();
+        assert_eq!(config.upstreams[0].model.as_ref().expect("a model").gpu_layers, want, "{word}");
+    }
+}
+
 /// `serve` may have been given a model by a flag that other commands do not have.
 #[test]
 fn who_writes_briefs_is_asked_of_serve_alone() {
