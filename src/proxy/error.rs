@@ -22,6 +22,8 @@ pub enum Error {
         message: String,
         /// The next step.
         hint: Option<String>,
+        /// Of a prompt that is too long: its tokens, and the window's.
+        sizes: Option<(Tokens, Tokens)>,
     },
     /// The inference server is gone, or answers what nobody can read.
     #[error("{source}")]
@@ -47,7 +49,7 @@ impl Error {
     /// A client's error with a code.
     pub fn client(status: u16, code: &'static str, message: impl Into<String>, hint: &str) -> Error {
         let hint = (!hint.is_empty()).then(|| hint.to_owned());
-        Error::Client { status, code: Some(code), param: None, message: message.into(), hint }
+        Error::Client { status, code: Some(code), param: None, message: message.into(), hint, sizes: None }
     }
 
     /// Whether the prompt cannot be made to fit.
@@ -90,6 +92,7 @@ impl Error {
             param: Some("messages".into()),
             message,
             hint: Some(hint),
+            sizes: Some((prompt, window)),
         }
     }
 }
@@ -102,6 +105,7 @@ impl From<WireError> for Error {
             param: e.param().map(str::to_owned),
             message: e.to_string(),
             hint: None,
+            sizes: None,
         }
     }
 }
@@ -121,6 +125,7 @@ impl Error {
                  {id}, and no assistant message before it makes that call"
             ),
             hint: Some("send the assistant message that made the call too, or leave the result out".into()),
+            sizes: None,
         }
     }
 }

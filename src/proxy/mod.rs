@@ -7,6 +7,7 @@ mod ahead;
 pub mod background;
 mod brief;
 mod compact;
+mod dialect;
 mod digest;
 mod doctor;
 mod draft;
@@ -39,6 +40,7 @@ use parking_lot::Mutex;
 use tracing::{info, warn};
 
 pub use agent::{Agent, Tool};
+pub use dialect::{json_reply, refusal};
 pub use doctor::{Diagnosis, doctor};
 pub use error::Error;
 pub use machine::fit;
@@ -50,6 +52,7 @@ pub use crate::engine::devices::tell as tell_devices;
 pub use crate::engine::generate::{Setup as EngineSetup, work as generate};
 
 use crate::config::{Config, Resolved};
+pub use crate::conversation::wire::dialect::Dialect;
 use crate::conversation::wire::openai_chat;
 use crate::measure::Measure;
 use crate::measure::afford::Machine;

@@ -107,6 +107,14 @@ impl App {
         }))
     }
 
+    /// Prompt tokens of a request: the history as the client sent it, less what was taken out of it earlier.
+    pub(super) async fn counted(self: &Arc<Self>, request: openai_chat::Request) -> Result<Tokens, Error> {
+        let upstream = self.upstream_of(&request.model).await?;
+        let prepared = self.prepare_without_models(&upstream, request).await?;
+        // What is forwarded as it is was counted whole.
+        Ok(if prepared.actions.is_empty() { prepared.tokens } else { prepared.before.prompt() })
+    }
+
     /// Counts with a model's own file; no server is there to ask.
     fn without_server(&self, file: &std::path::Path) -> Result<Arc<Upstream>, Error> {
         self.measure.counters.name(file).map_err(|e| {

@@ -1,27 +1,32 @@
-//! An [`Error`] as status and body, in the caller's dialect (OpenAI's, so far).
+//! An [`Error`] as status and body, in the caller's dialect.
 
-use http::{Response, StatusCode, header};
+use http::{Response, StatusCode};
 use serde_json::{Value, json};
 use tracing::{error, warn};
 
-use crate::proxy::Error;
-use crate::proxy::relay::{Body, full};
+use crate::proxy::relay::Body;
+use crate::proxy::{Dialect, Error, refusal};
 
 /// The reply for an error.
 pub(super) fn reply(e: &Error) -> Response<Body> {
-    let status = StatusCode::from_u16(e.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    log(e);
-    json_reply(status, &openai(e))
+    reply_in(Dialect::OpenAi, e)
 }
 
-/// The body in OpenAI's shape. Details of our own faults stay in the log.
+/// The reply for an error, in a dialect.
+pub(super) fn reply_in(dialect: Dialect, e: &Error) -> Response<Body> {
+    let status = StatusCode::from_u16(e.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    log(e);
+    refusal(dialect, status, &openai(e))
+}
+
+/// The `error` in OpenAI's shape. Details of our own faults stay in the log.
 fn openai(e: &Error) -> Value {
     let with_hint = |message: &str, hint: &Option<String>| match hint {
         Some(hint) => format!("{}. Hint: {hint}.", message.trim_end_matches('.')),
         None => message.to_owned(),
     };
     let (kind, code, param, message) = match e {
-        Error::Client { code, param, message, hint, status } => {
+        Error::Client { code, param, message, hint, status, .. } => {
             let kind = match status {
                 401 | 403 => "authentication_error",
                 404 | 410 => "not_found_error",
@@ -37,7 +42,13 @@ fn openai(e: &Error) -> Value {
             ("internal_error", Some("internal_error"), None, format!("windowsill {e}; its log has the details"))
         }
     };
-    json!({"error": {"message": message, "type": kind, "param": param, "code": code}})
+    let mut error = json!({"message": message, "type": kind, "param": param, "code": code});
+    if let Error::Client { sizes: Some((prompt, window)), .. } = e {
+        // llama.cpp's names for them: some clients read the numbers there.
+        error["n_prompt_tokens"] = json!(prompt);
+        error["n_ctx"] = json!(window);
+    }
+    error
 }
 
 /// An error and its causes in one line.
@@ -57,12 +68,4 @@ fn log(e: &Error) {
         Error::Upstream { source, .. } => warn!(status = e.status(), error = %chain(source), "upstream failed"),
         Error::Internal { source, .. } => error!(error = %e, cause = %chain(source.as_ref()), "internal error"),
     }
-}
-
-/// A JSON reply.
-pub(super) fn json_reply(status: StatusCode, value: &Value) -> Response<Body> {
-    let mut response = Response::new(full(value.to_string()));
-    *response.status_mut() = status;
-    response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static("application/json"));
-    response
 }

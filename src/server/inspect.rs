@@ -6,9 +6,9 @@ use bytes::Bytes;
 use http::{HeaderMap, Method, Response, StatusCode, header};
 use serde_json::Value;
 
-use super::error::{json_reply, reply};
+use super::error::reply;
 use crate::proxy::relay::{Body, full};
-use crate::proxy::{App, Error, lines, page};
+use crate::proxy::{App, Error, json_reply, lines, page};
 
 /// Most events or conversations in one answer.
 const PAGE: usize = 1000;

@@ -7,23 +7,26 @@ use http::{HeaderMap, Method, Response, StatusCode, header};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use hyper::body::Incoming;
 
-use super::error::reply;
+use super::error::reply_in;
 use super::inspect;
-use crate::proxy::{App, Body, Error};
+use crate::proxy::{App, Body, Dialect, Error};
 
 /// Answers one request, whatever happens.
 pub(super) async fn answer(app: Arc<App>, request: hyper::Request<Incoming>) -> Response<Body> {
     let (parts, body) = request.into_parts();
-    if let Err(e) = authorize(&app, &parts.headers, parts.uri.path()) {
-        return reply(&e);
+    let path = parts.uri.path().to_owned();
+    let dialect = dialect(&path);
+    if let Err(e) = authorize(&app, &parts.headers, &path) {
+        return reply_in(dialect, &e);
     }
     let body = match read(body, app.config.limits.max_body_bytes).await {
         Ok(body) => body,
-        Err(e) => return reply(&e),
+        Err(e) => return reply_in(dialect, &e),
     };
-    let path = parts.uri.path().to_owned();
     let result = match (&parts.method, path.as_str()) {
         (&Method::POST, "/v1/chat/completions" | "/chat/completions") => app.chat(&parts, body).await,
+        (&Method::POST, "/v1/messages") => app.messages(&parts, body).await,
+        (&Method::POST, "/v1/messages/count_tokens") => app.count_messages(&parts, body).await,
         (&Method::GET, "/v1/models") => inspect::models(&app, None).await,
         (&Method::GET, p) if p.starts_with("/v1/models/") => inspect::models(&app, p.strip_prefix("/v1/models/")).await,
         (method, p) if inspect::is_ours(p) => {
@@ -31,7 +34,15 @@ pub(super) async fn answer(app: Arc<App>, request: hyper::Request<Incoming>) -> 
         }
         _ => app.pass(&parts, body).await,
     };
-    result.unwrap_or_else(|e| reply(&e))
+    result.unwrap_or_else(|e| reply_in(dialect, &e))
+}
+
+/// What the errors of a path look like.
+fn dialect(path: &str) -> Dialect {
+    match path {
+        "/v1/messages" | "/v1/messages/count_tokens" => Dialect::Anthropic,
+        _ => Dialect::OpenAi,
+    }
 }
 
 async fn read(body: Incoming, limit: u64) -> Result<Bytes, Error> {

@@ -16,6 +16,7 @@ mod openai;
 pub mod overflow;
 mod probe;
 pub mod sse;
+pub mod unique;
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -7,6 +7,7 @@ mod answers;
 mod background;
 mod cli;
 mod config;
+mod dialects;
 mod digest;
 mod dry_run;
 mod errors;

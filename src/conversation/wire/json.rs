@@ -108,6 +108,16 @@ fn decode(inner: &str) -> Option<String> {
 }
 
 fn decode_lossy(raw: &str) -> String {
+    serde_json::from_str(&paired(raw)).unwrap_or_default()
+}
+
+/// Reads a whole value. Lone surrogates become U+FFFD, as in [`string`].
+pub fn value(text: &str) -> Result<serde_json::Value, serde_json::Error> {
+    serde_json::from_str(text).or_else(|e| serde_json::from_str(&paired(text)).map_err(|_| e))
+}
+
+/// JSON text with U+FFFD in the place of every lone surrogate.
+fn paired(raw: &str) -> String {
     let mut fixed = String::with_capacity(raw.len());
     let mut rest = raw;
     while let Some(at) = rest.find('\\') {
@@ -127,7 +137,7 @@ fn decode_lossy(raw: &str) -> String {
         rest = escape.get(skip..).unwrap_or("");
     }
     fixed.push_str(rest);
-    serde_json::from_str(&fixed).unwrap_or_default()
+    fixed
 }
 
 /// Spells a string as JSON.
@@ -206,5 +216,8 @@ mod tests {
             assert_eq!(string(raw).as_deref(), Some(expect), "{raw}");
         }
         assert_eq!(string("12"), None);
+        let cut = r#"{"a":["\ud83d",{"b\udc00":1}],"c":"\ud83d\ude00"}"#;
+        assert_eq!(value(cut).unwrap(), serde_json::json!({"a": ["\u{fffd}", {"b\u{fffd}": 1}], "c": "😀"}));
+        assert!(value("{").is_err());
     }
 }

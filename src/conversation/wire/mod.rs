@@ -1,6 +1,7 @@
 //! Bytes ⇄ [`super::Conversation`], one file a dialect. What is not changed keeps its bytes: numbers, key order,
 //! spacing and fields nobody here knows.
 
+pub mod dialect;
 pub mod json;
 pub mod openai_chat;
 

@@ -1,0 +1,276 @@
+//! A reply as a message of Anthropic's, whole or as a stream of its events.
+
+use std::collections::VecDeque;
+
+use serde_json::{Value, json};
+
+use super::super::said::{CallPart, Said, Usage};
+use super::super::{Head, Teller, event};
+use super::error;
+
+/// The reply to one request.
+pub(super) struct Reply {
+    /// As the client named it.
+    model: String,
+    id: String,
+    usage: Usage,
+    finish: Option<String>,
+    /// The block that is written now.
+    open: Option<Open>,
+    /// Blocks begun, which is the index of the next.
+    blocks: usize,
+    /// Calls that wait for the one before them to be whole; the first is open if [`Open::Call`] is.
+    calls: VecDeque<Call>,
+    /// Calls seen.
+    called: usize,
+    refused: bool,
+    /// An error has ended the stream.
+    over: bool,
+}
+
+/// What kind of block is open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Open {
+    Text,
+    Thinking,
+    Call,
+}
+
+/// A call in the making.
+#[derive(Debug, Default)]
+struct Call {
+    index: u64,
+    id: String,
+    name: String,
+    arguments: String,
+    /// Bytes of the arguments that were sent.
+    sent: usize,
+}
+
+impl Call {
+    /// Whether nothing can follow: its arguments are JSON.
+    fn is_whole(&self) -> bool {
+        serde_json::from_str::<serde_json::Map<String, Value>>(&self.arguments).is_ok()
+    }
+}
+
+impl Reply {
+    pub(super) fn new(model: String) -> Reply {
+        Reply {
+            model,
+            id: String::new(),
+            usage: Usage::default(),
+            finish: None,
+            open: None,
+            blocks: 0,
+            calls: VecDeque::new(),
+            called: 0,
+            refused: false,
+            over: false,
+        }
+    }
+
+    fn message(&self, content: Vec<Value>, stop_reason: Value, usage: Value) -> Value {
+        json!({
+            "id": format!("msg_{}", self.id), "type": "message", "role": "assistant", "model": self.model,
+            "content": content, "stop_reason": stop_reason, "stop_sequence": null, "usage": usage,
+        })
+    }
+
+    fn stop_reason(&self) -> &'static str {
+        match self.finish.as_deref() {
+            Some("length") => "max_tokens",
+            Some("content_filter") => "refusal",
+            _ if self.refused => "refusal",
+            _ if self.called > 0 => "tool_use",
+            _ => "end_turn",
+        }
+    }
+
+    /// Anthropic's `input_tokens` leaves out what came from the cache.
+    fn usage(&self) -> Value {
+        let cached = self.usage.cached.unwrap_or(0);
+        json!({
+            "input_tokens": self.usage.prompt.unwrap_or(0).saturating_sub(cached),
+            "cache_creation_input_tokens": 0,
+            "cache_read_input_tokens": cached.min(self.usage.prompt.unwrap_or(cached)),
+            "output_tokens": self.usage.completion.unwrap_or(0),
+        })
+    }
+
+    fn id_of(&self, call: &CallPart, nth: usize) -> String {
+        call.id.clone().unwrap_or_else(|| format!("toolu_{}_{nth}", self.id))
+    }
+
+    fn begin(&mut self, kind: Open, block: &Value, out: &mut String) {
+        let start = json!({"type": "content_block_start", "index": self.blocks, "content_block": block});
+        out.push_str(&event("content_block_start", &start));
+        self.open = Some(kind);
+        self.blocks += 1;
+    }
+
+    fn delta(&self, delta: &Value, out: &mut String) {
+        let delta = json!({"type": "content_block_delta", "index": self.blocks.saturating_sub(1), "delta": delta});
+        out.push_str(&event("content_block_delta", &delta));
+    }
+
+    fn close(&mut self, out: &mut String) {
+        match self.open.take() {
+            None => return,
+            Some(Open::Thinking) => self.delta(&json!({"type": "signature_delta", "signature": ""}), out),
+            Some(Open::Call) => {
+                self.calls.pop_front();
+            }
+            Some(Open::Text) => {}
+        }
+        let stop = json!({"type": "content_block_stop", "index": self.blocks.saturating_sub(1)});
+        out.push_str(&event("content_block_stop", &stop));
+    }
+
+    fn text(&mut self, kind: Open, text: &str, out: &mut String) {
+        if text.is_empty() {
+            return;
+        }
+        if self.open != Some(kind) {
+            self.all_calls(out);
+            self.close(out);
+            let block = match kind {
+                Open::Thinking => json!({"type": "thinking", "thinking": "", "signature": ""}),
+                _ => json!({"type": "text", "text": ""}),
+            };
+            self.begin(kind, &block, out);
+        }
+        let delta = match kind {
+            Open::Thinking => json!({"type": "thinking_delta", "thinking": text}),
+            _ => json!({"type": "text_delta", "text": text}),
+        };
+        self.delta(&delta, out);
+    }
+
+    /// Takes in a part of a call, and writes what can be written: one call at a time, as blocks follow each other.
+    fn call(&mut self, part: &CallPart, out: &mut String) {
+        let known = self.calls.iter().position(|c| c.index == part.index);
+        let at = known.unwrap_or_else(|| {
+            let id = self.id_of(part, self.called);
+            self.called += 1;
+            self.calls.push_back(Call { index: part.index, id, ..Call::default() });
+            self.calls.len() - 1
+        });
+        if let Some(call) = self.calls.get_mut(at) {
+            if let Some(name) = &part.name {
+                call.name.clone_from(name);
+            }
+            call.arguments.push_str(&part.arguments);
+        }
+        self.write_calls(false, out);
+    }
+
+    /// Whatever of the calls is still to be written.
+    fn all_calls(&mut self, out: &mut String) {
+        self.write_calls(true, out);
+    }
+
+    fn write_calls(&mut self, all: bool, out: &mut String) {
+        while let Some(first) = self.calls.front() {
+            if self.open != Some(Open::Call) {
+                if first.name.is_empty() && !all {
+                    return;
+                }
+                let block = json!({"type": "tool_use", "id": first.id, "name": first.name, "input": {}});
+                self.close(out);
+                self.begin(Open::Call, &block, out);
+            }
+            let several = self.calls.len() > 1;
+            let Some(first) = self.calls.front_mut() else { return };
+            let new = first.arguments.get(first.sent..).unwrap_or_default().to_owned();
+            first.sent = first.arguments.len();
+            // The next one begins once this one is whole: parts of several may come by turns.
+            let done = all || several && first.is_whole();
+            if !new.is_empty() {
+                self.delta(&json!({"type": "input_json_delta", "partial_json": new}), out);
+            }
+            if !done {
+                return;
+            }
+            self.close(out);
+        }
+    }
+}
+
+impl Teller for Reply {
+    fn whole(&mut self, head: &Head, said: &Said) -> Value {
+        self.id.clone_from(&head.id);
+        self.usage = said.usage;
+        self.usage.prompt = self.usage.prompt.or(head.prompt_tokens);
+        self.finish.clone_from(&said.finish);
+        self.called = said.calls.len();
+        self.refused = !said.refusal.is_empty();
+        let mut content = Vec::new();
+        if !said.reasoning.is_empty() {
+            content.push(json!({"type": "thinking", "thinking": said.reasoning, "signature": ""}));
+        }
+        for text in [&said.text, &said.refusal] {
+            if !text.is_empty() {
+                content.push(json!({"type": "text", "text": text}));
+            }
+        }
+        for (nth, call) in said.calls.iter().enumerate() {
+            let input = match serde_json::from_str::<Value>(&call.arguments) {
+                Ok(input @ Value::Object(_)) => input,
+                _ if call.arguments.trim().is_empty() => json!({}),
+                // A model's mistake: the client sees what it wrote, and the model sees it again.
+                _ => json!({"_unparsed": call.arguments}),
+            };
+            let name = call.name.clone().unwrap_or_default();
+            content.push(json!({"type": "tool_use", "id": self.id_of(call, nth), "name": name, "input": input}));
+        }
+        self.message(content, self.stop_reason().into(), self.usage())
+    }
+
+    fn start(&mut self, head: &Head) -> String {
+        self.id.clone_from(&head.id);
+        self.usage.prompt = head.prompt_tokens;
+        let message = self.message(Vec::new(), Value::Null, self.usage());
+        let mut out = event("message_start", &json!({"type": "message_start", "message": message}));
+        out.push_str(&event("ping", &json!({"type": "ping"})));
+        out
+    }
+
+    fn chunk(&mut self, said: &Said) -> String {
+        let mut out = String::new();
+        if self.over {
+            return out;
+        }
+        self.usage = self.usage.and(said.usage);
+        if said.finish.is_some() {
+            self.finish.clone_from(&said.finish);
+        }
+        self.refused |= !said.refusal.is_empty();
+        self.text(Open::Thinking, &said.reasoning, &mut out);
+        self.text(Open::Text, &said.text, &mut out);
+        self.text(Open::Text, &said.refusal, &mut out);
+        for part in &said.calls {
+            self.call(part, &mut out);
+        }
+        if let Some(failed) = &said.error {
+            self.over = true;
+            out.push_str(&event("error", &error(500, failed, &format!("req_{}", self.id))));
+        }
+        out
+    }
+
+    fn end(&mut self) -> String {
+        let mut out = String::new();
+        if self.over {
+            return out;
+        }
+        self.all_calls(&mut out);
+        self.close(&mut out);
+        self.over = true;
+        let delta = json!({"stop_reason": self.stop_reason(), "stop_sequence": null});
+        let delta = json!({"type": "message_delta", "delta": delta, "usage": self.usage()});
+        out.push_str(&event("message_delta", &delta));
+        out.push_str(&event("message_stop", &json!({"type": "message_stop"})));
+        out
+    }
+}

@@ -1,0 +1,94 @@
+//! Chat APIs other than chat completions: their requests in its words, its replies in theirs. Pure: who asks and when comes
+//! in from outside, and the same request is always said in the same words, so that a longer history begins with the
+//! shorter one.
+
+pub mod anthropic;
+pub mod said;
+
+use bytes::Bytes;
+use serde_json::{Map, Value};
+
+use super::WireError;
+use super::json;
+use said::Said;
+
+/// A chat API, by what its errors look like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Dialect {
+    /// OpenAI's, which is that of the other rooms.
+    OpenAi,
+    /// Anthropic's Messages.
+    Anthropic,
+}
+
+impl Dialect {
+    /// The body of an error reply, from the `error` object of one in OpenAI's shape. `id` is that of the request, which a
+    /// header names too.
+    pub fn error(self, status: u16, error: &Value, id: &str) -> Value {
+        match self {
+            Dialect::OpenAi => serde_json::json!({ "error": error }),
+            Dialect::Anthropic => anthropic::error(status, error, id),
+        }
+    }
+}
+
+/// A request in the words of chat completions.
+pub struct Heard {
+    /// The body of the chat completion request. One that is streamed asks for the usage.
+    pub chat: Bytes,
+    /// Whether the reply is streamed.
+    pub stream: bool,
+    /// Who says the reply in the client's words.
+    pub teller: Box<dyn Teller>,
+}
+
+/// What is known of a reply before its first word.
+#[derive(Debug, Clone)]
+pub struct Head {
+    /// Letters and digits that no other reply has; a dialect puts its own prefix before them.
+    pub id: String,
+    /// Unix time (seconds).
+    pub created: u64,
+    /// Tokens of the prompt, as counted before it was sent.
+    pub prompt_tokens: Option<u64>,
+}
+
+/// Says a reply in a client's words.
+pub trait Teller: Send {
+    /// `Content-Type` of a streamed reply.
+    fn stream_type(&self) -> &'static str {
+        "text/event-stream; charset=utf-8"
+    }
+
+    /// A reply that is not streamed.
+    fn whole(&mut self, head: &Head, said: &Said) -> Value;
+
+    /// The beginning of a stream; nothing was said yet.
+    fn start(&mut self, head: &Head) -> String;
+
+    /// What one chunk adds to the stream. One that carries an error ends it: nothing may look complete after it.
+    fn chunk(&mut self, said: &Said) -> String;
+
+    /// What ends the stream, after the last chunk. Empty where [`Teller::chunk`] has ended it with an error.
+    fn end(&mut self) -> String;
+}
+
+/// Reads a request body: a JSON object. Half of a surrogate pair (text cut by a JavaScript client) becomes U+FFFD.
+fn object(body: &[u8]) -> Result<Map<String, Value>, WireError> {
+    let text = std::str::from_utf8(body).map_err(|e| WireError::NotJson(format!("it is not UTF-8: {e}")))?;
+    match json::value(text).map_err(|e| WireError::NotJson(e.to_string()))? {
+        Value::Object(fields) => Ok(fields),
+        _ => Err(WireError::NotJson("it must be an object".into())),
+    }
+}
+
+/// An error that names the place of a field, such as `messages[3].content`, and says what it must be.
+fn wrong(param: impl Into<String>, what: &str) -> WireError {
+    let param = param.into();
+    WireError::Field { message: format!("`{param}` {what}"), param }
+}
+
+/// A server-sent event.
+fn event(name: &str, data: &Value) -> String {
+    format!("event: {name}\ndata: {data}\n\n")
+}

@@ -1,0 +1,210 @@
+//! Requests in other dialects than chat completions: said in its words, answered like any, and the reply said in the
+//! client's words again. One conversation has one prompt this way, whoever asks, and servers that lack a dialect have it.
+
+use std::collections::VecDeque;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use futures_util::Stream;
+use http::request::Parts;
+use http::{HeaderMap, HeaderValue, Response, StatusCode, Uri, header};
+use http_body::{Body as _, Frame};
+use http_body_util::{BodyExt as _, Limited, StreamBody};
+use serde_json::{Value, json};
+
+use super::relay::{Body, full};
+use super::{App, Error, LARGEST_BUFFERED, headers};
+use crate::conversation::wire::dialect::said::Said;
+use crate::conversation::wire::dialect::{Dialect, Head, Heard, Teller, anthropic};
+use crate::conversation::wire::openai_chat;
+use crate::upstream::sse;
+use crate::upstream::unique::{unique, unix_seconds};
+
+/// Where requests go once they are said in other words.
+const CHAT: &str = "/v1/chat/completions";
+
+impl App {
+    /// Answers `POST /v1/messages`.
+    ///
+    /// # Errors
+    /// As [`App::chat`], and what the dialect has no word for.
+    pub async fn messages(self: &Arc<Self>, parts: &Parts, body: Bytes) -> Result<Response<Body>, Error> {
+        if headers::is_off(&parts.headers, &headers::SWITCH) {
+            return self.pass(parts, body).await;
+        }
+        let heard = anthropic::request(&body)?;
+        self.told(Dialect::Anthropic, parts, heard).await
+    }
+
+    /// Answers `POST /v1/messages/count_tokens`: the prompt as the client sent it, less what was taken out of it earlier.
+    ///
+    /// # Errors
+    /// As the request itself would get.
+    pub async fn count_messages(self: &Arc<Self>, parts: &Parts, body: Bytes) -> Result<Response<Body>, Error> {
+        if headers::is_off(&parts.headers, &headers::SWITCH) {
+            return self.pass(parts, body).await;
+        }
+        let request = openai_chat::parse(&anthropic::counted(&body)?)?;
+        let counted = self.counted(request).await?;
+        Ok(json_reply(StatusCode::OK, &json!({ "input_tokens": counted })))
+    }
+
+    /// Answers a request that was said in the words of chat completions, in the client's own.
+    async fn told(self: &Arc<Self>, dialect: Dialect, parts: &Parts, heard: Heard) -> Result<Response<Body>, Error> {
+        let mut asked = parts.clone();
+        asked.uri = Uri::from_static(CHAT);
+        let response = self.chat(&asked, heard.chat).await?;
+        let (mut parts, body) = response.into_parts();
+        let length = [header::CONTENT_LENGTH, header::TRANSFER_ENCODING];
+        length.iter().for_each(|name| drop(parts.headers.remove(name)));
+        let streams = headers::is_event_stream(&parts.headers);
+        let head = head(&parts.headers);
+        let mut teller = heard.teller;
+        if parts.status.is_success() && streams {
+            let begin = teller.start(&head);
+            let kind = HeaderValue::from_static(teller.stream_type());
+            parts.headers.insert(header::CONTENT_TYPE, kind);
+            let telling = Telling::new(body, teller, begin);
+            return Ok(named(dialect, &head.id, Response::from_parts(parts, StreamBody::new(telling).boxed_unsync())));
+        }
+        let bytes = match Limited::new(body, LARGEST_BUFFERED).collect().await {
+            Ok(whole) => whole.to_bytes(),
+            Err(source) => return Err(Error::Internal { doing: "read the reply", source }),
+        };
+        let text = String::from_utf8_lossy(&bytes);
+        let said = Said::read(&text);
+        let out = if !parts.status.is_success() {
+            let error = serde_json::from_slice::<Value>(&bytes).ok();
+            let error = error.map(|mut e| e.get_mut("error").map_or(Value::Null, Value::take)).filter(|e| !e.is_null());
+            dialect.error(parts.status.as_u16(), &error.unwrap_or_else(|| text.as_ref().into()), &request_id(&head.id))
+        } else if let Some(said) = said.filter(|said| said.error.is_none()) {
+            teller.whole(&head, &said)
+        } else {
+            parts.status = StatusCode::BAD_GATEWAY;
+            let shown: String = text.chars().take(300).collect();
+            let message = format!("the inference server answered with what is no chat completion: {shown}");
+            dialect.error(502, &message.into(), &request_id(&head.id))
+        };
+        parts.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        Ok(named(dialect, &head.id, Response::from_parts(parts, full(out.to_string()))))
+    }
+}
+
+/// An error reply in a dialect, from the `error` of one in OpenAI's shape.
+pub fn refusal(dialect: Dialect, status: StatusCode, error: &Value) -> Response<Body> {
+    let id = unique(24);
+    named(dialect, &id, json_reply(status, &dialect.error(status.as_u16(), error, &request_id(&id))))
+}
+
+/// A JSON reply.
+pub fn json_reply(status: StatusCode, value: &Value) -> Response<Body> {
+    let mut response = Response::new(full(value.to_string()));
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+fn request_id(id: &str) -> String {
+    format!("req_{id}")
+}
+
+/// Anthropic's SDKs show the id of a request with each error.
+fn named(dialect: Dialect, id: &str, mut response: Response<Body>) -> Response<Body> {
+    if dialect == Dialect::Anthropic {
+        headers::set(response.headers_mut(), "request-id", &request_id(id));
+    }
+    response
+}
+
+fn head(headers: &HeaderMap) -> Head {
+    let prompt = headers.get("x-windowsill-prompt-tokens").and_then(|v| v.to_str().ok());
+    Head { id: unique(24), created: unix_seconds(), prompt_tokens: prompt.and_then(|n| n.parse().ok()) }
+}
+
+/// A stream of chat completion chunks, said in a client's words as it comes.
+struct Telling {
+    body: Body,
+    parser: sse::Parser,
+    teller: Box<dyn Teller>,
+    /// Said, and not yet sent.
+    ready: VecDeque<Bytes>,
+    /// Whether comments may stand in the stream.
+    comments: bool,
+    over: bool,
+}
+
+impl Telling {
+    fn new(body: Body, teller: Box<dyn Teller>, begin: String) -> Telling {
+        let comments = teller.stream_type().starts_with("text/event-stream");
+        let mut telling =
+            Telling { body, parser: sse::Parser::default(), teller, ready: VecDeque::new(), comments, over: false };
+        telling.say(begin);
+        telling
+    }
+
+    fn say(&mut self, text: String) {
+        if !text.is_empty() {
+            self.ready.push_back(text.into());
+        }
+    }
+
+    fn hear(&mut self, block: sse::Block) {
+        match block.data {
+            Some(data) => {
+                if let Some(said) = Said::read(&String::from_utf8_lossy(&data)) {
+                    let text = self.teller.chunk(&said);
+                    self.say(text);
+                }
+            }
+            // A ping of the server's keeps the connection alive on this side too.
+            None if self.comments && block.raw.starts_with(b":") => self.ready.push_back(block.raw),
+            None => {}
+        }
+    }
+
+    fn fail(&mut self, why: &str) {
+        let error = json!({"message": why, "type": "upstream_error", "code": "upstream_died"});
+        let text = self.teller.chunk(&Said { error: Some(error), ..Said::default() });
+        self.say(text);
+        self.over = true;
+    }
+
+    fn end(&mut self) {
+        if let Some(block) = self.parser.finish() {
+            self.hear(block);
+        }
+        let text = self.teller.end();
+        self.say(text);
+        self.over = true;
+    }
+}
+
+impl Stream for Telling {
+    type Item = Result<Frame<Bytes>, io::Error>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        loop {
+            if let Some(text) = self.ready.pop_front() {
+                return Poll::Ready(Some(Ok(Frame::data(text))));
+            }
+            if self.over {
+                return Poll::Ready(None);
+            }
+            match Pin::new(&mut self.body).poll_frame(cx) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(None) => self.end(),
+                Poll::Ready(Some(Err(e))) => self.fail(&format!("the reply broke off: {e}")),
+                Poll::Ready(Some(Ok(frame))) => {
+                    let Ok(data) = frame.into_data() else { continue };
+                    match self.parser.push(&data) {
+                        Ok(blocks) => blocks.into_iter().for_each(|block| self.hear(block)),
+                        Err(e) => self.fail(&format!("the inference server sent what cannot be read: {e}")),
+                    }
+                }
+            }
+        }
+    }
+}
