@@ -1,5 +1,6 @@
 //! OpenAI's own SDKs, Python and JavaScript, read the replies in which windowsill answers calls of its own: streamed chunk by
-//! chunk, with the SDK's helper, and whole. The server is scripted, so that the calls come for certain.
+//! chunk, with the SDK's helper, and whole. And the SDKs of other dialects read theirs. The server is scripted, so that the
+//! calls come for certain.
 
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use serde_json::{Value, json};
 
 use crate::fakes::script::{TOOL, call, evicted, id_in, scripted, turn};
-use crate::fakes::{Fake, Kind, TestProxy, tokens};
+use crate::fakes::{Fake, Kind, MODEL, TestProxy, tokens};
 use crate::support::say;
 use crate::support::servers::place;
 
@@ -83,5 +84,45 @@ fn the_openai_sdks_read_replies_with_recalls_in_them() {
             }
         }
         say(&format!("{sdk}: all read"));
+    }
+}
+
+#[test]
+fn the_sdks_of_other_dialects_read_their_replies() {
+    let fake = Fake::start(Kind::LlamaServer, 8192);
+    let proxy = TestProxy::before(&fake);
+    let script = format!("{}/tests/sdk/dialects.py", env!("CARGO_MANIFEST_DIR"));
+    for (dialect, called, ended) in [("anthropic", "tool_use", "end_turn")] {
+        for how in [dialect.to_owned(), format!("{dialect}-stream")] {
+            fake.clear();
+            let round = AtomicUsize::new(0);
+            scripted(&fake, 7, move |_, _| match round.fetch_add(1, Ordering::SeqCst) {
+                0 => {
+                    turn("Let me look.", vec![("call_7", "read_file".to_owned(), json!({"path": "a.rs"}).to_string())])
+                }
+                _ => turn("It is \u{e9}mpty.", vec![]),
+            });
+            let mut python = Command::new(place("WINDOWSILL_SDK_PYTHON"));
+            let done = python.args([&script, &format!("http://{}", proxy.address), &how, MODEL]).output().unwrap();
+            let said = String::from_utf8_lossy(&done.stderr);
+            assert!(done.status.success(), "{how}: {said}");
+            let got: Value = serde_json::from_slice(&done.stdout).unwrap_or_else(|e| panic!("{how}: {e}: {said}"));
+            let seen = fake.mains();
+            let prompts: Vec<u32> = seen.iter().map(|s| tokens(&s.json())).collect();
+            let want = json!([
+                ["Let me look.", [["read_file", {"path": "a.rs"}]], called, prompts[0], 10],
+                ["It is \u{e9}mpty.", [], ended, prompts[1], 10],
+            ]);
+            assert_eq!(got, want, "{how}");
+            // What came back went on as it was, and in order.
+            let messages = seen[1].messages();
+            let roles: Vec<&str> = messages.iter().filter_map(|m| m["role"].as_str()).collect();
+            assert_eq!(roles, ["system", "user", "assistant", "tool"], "{how}: {messages:?}");
+            assert_eq!(messages[..2], seen[0].messages()[..], "{how}");
+            assert_eq!(messages[2]["tool_calls"][0]["function"]["arguments"], "{\"path\":\"a.rs\"}", "{how}");
+            assert_eq!(messages[2]["tool_calls"][0]["id"], messages[3]["tool_call_id"], "{how}");
+            assert_eq!(messages[3]["content"], "fn a() {}", "{how}");
+        }
+        say(&format!("{dialect}: read, and gone on with"));
     }
 }
