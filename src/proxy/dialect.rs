@@ -6,6 +6,7 @@ use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::Stream;
@@ -14,6 +15,7 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode, Uri, header};
 use http_body::{Body as _, Frame};
 use http_body_util::{BodyExt as _, Limited, StreamBody};
 use serde_json::{Value, json};
+use tokio::time::{Instant, Sleep};
 
 use super::relay::{Body, full};
 use super::{App, Error, LARGEST_BUFFERED, headers};
@@ -37,6 +39,14 @@ impl App {
         }
         let heard = anthropic::request(&body)?;
         self.told(Dialect::Anthropic, parts, heard).await
+    }
+
+    /// `GET /v1/models`, with what clients of Anthropic's want to see beside the rest.
+    ///
+    /// # Errors
+    /// As [`App::models`].
+    pub async fn anthropic_models(&self, id: Option<&str>) -> Result<Value, Error> {
+        Ok(anthropic::models(self.models(id).await?))
     }
 
     /// Answers `POST /v1/messages/count_tokens`: the prompt as the client sent it, less what was taken out of it earlier.
@@ -67,7 +77,7 @@ impl App {
             let begin = teller.start(&head);
             let kind = HeaderValue::from_static(teller.stream_type());
             parts.headers.insert(header::CONTENT_TYPE, kind);
-            let telling = Telling::new(body, teller, begin);
+            let telling = Telling::new(body, teller, begin, QUIET);
             return Ok(named(dialect, &head.id, Response::from_parts(parts, StreamBody::new(telling).boxed_unsync())));
         }
         let bytes = match Limited::new(body, LARGEST_BUFFERED).collect().await {
@@ -133,14 +143,22 @@ struct Telling {
     ready: VecDeque<Bytes>,
     /// Whether comments may stand in the stream.
     comments: bool,
+    /// When to say something that means nothing.
+    quiet: Pin<Box<Sleep>>,
+    /// How long it may be silent.
+    patience: Duration,
     over: bool,
 }
 
+/// So long a stream may be silent before it is pinged: well below what clients wait, which is a minute or more.
+const QUIET: Duration = Duration::from_secs(15);
+
 impl Telling {
-    fn new(body: Body, teller: Box<dyn Teller>, begin: String) -> Telling {
+    fn new(body: Body, teller: Box<dyn Teller>, begin: String, patience: Duration) -> Telling {
         let comments = teller.stream_type().starts_with("text/event-stream");
-        let mut telling =
-            Telling { body, parser: sse::Parser::default(), teller, ready: VecDeque::new(), comments, over: false };
+        let (parser, ready) = (sse::Parser::default(), VecDeque::new());
+        let quiet = Box::pin(tokio::time::sleep(patience));
+        let mut telling = Telling { body, parser, teller, ready, comments, quiet, patience, over: false };
         telling.say(begin);
         telling
     }
@@ -188,13 +206,18 @@ impl Stream for Telling {
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         loop {
             if let Some(text) = self.ready.pop_front() {
+                let again = Instant::now() + self.patience;
+                self.quiet.as_mut().reset(again);
                 return Poll::Ready(Some(Ok(Frame::data(text))));
             }
             if self.over {
                 return Poll::Ready(None);
             }
             match Pin::new(&mut self.body).poll_frame(cx) {
-                Poll::Pending => return Poll::Pending,
+                Poll::Pending => match (self.quiet.as_mut().poll(cx), self.teller.ping()) {
+                    (Poll::Ready(()), Some(ping)) => self.say(ping),
+                    _ => return Poll::Pending,
+                },
                 Poll::Ready(None) => self.end(),
                 Poll::Ready(Some(Err(e))) => self.fail(&format!("the reply broke off: {e}")),
                 Poll::Ready(Some(Ok(frame))) => {
@@ -206,5 +229,31 @@ impl Stream for Telling {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::StreamExt as _;
+
+    use super::*;
+
+    #[test]
+    fn a_stream_that_is_silent_for_long_is_pinged() {
+        let asked = br#"{"model":"m","messages":[{"role":"user","content":"hi"}]}"#;
+        let mut teller = anthropic::request(asked).unwrap().teller;
+        let begin = teller.start(&Head { id: "x".into(), created: 0, prompt_tokens: None });
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        runtime.block_on(async {
+            let never = StreamBody::new(futures_util::stream::pending()).boxed_unsync();
+            let mut telling = Telling::new(never, teller, begin, Duration::from_millis(1));
+            let mut said = String::new();
+            for _ in 0..4 {
+                let data = telling.next().await.unwrap().unwrap().into_data().unwrap();
+                said.push_str(&String::from_utf8_lossy(&data));
+            }
+            assert_eq!(said.matches("event: ping").count(), 4, "{said}");
+            assert!(said.starts_with("event: message_start") && !said.contains("message_stop"), "{said}");
+        });
     }
 }

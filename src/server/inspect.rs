@@ -18,9 +18,14 @@ pub(super) fn is_ours(path: &str) -> bool {
     matches!(path, "/healthz" | "/readyz" | "/metrics") || path == "/windowsill" || path.starts_with("/windowsill/")
 }
 
-/// `GET /v1/models`.
-pub(super) async fn models(app: &App, id: Option<&str>) -> Result<Response<Body>, Error> {
-    Ok(json_reply(StatusCode::OK, &app.models(id.map(decode).as_deref()).await?))
+/// `GET /v1/models`. Anthropic's clients, which say so, ask at the same place as OpenAI's.
+pub(super) async fn models(app: &App, id: Option<&str>, headers: &HeaderMap) -> Result<Response<Body>, Error> {
+    let id = id.map(decode);
+    let list = match headers.contains_key("anthropic-version") {
+        true => app.anthropic_models(id.as_deref()).await?,
+        false => app.models(id.as_deref()).await?,
+    };
+    Ok(json_reply(StatusCode::OK, &list))
 }
 
 /// Answers one of the proxy's own paths.

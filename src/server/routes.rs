@@ -27,8 +27,10 @@ pub(super) async fn answer(app: Arc<App>, request: hyper::Request<Incoming>) -> 
         (&Method::POST, "/v1/chat/completions" | "/chat/completions") => app.chat(&parts, body).await,
         (&Method::POST, "/v1/messages") => app.messages(&parts, body).await,
         (&Method::POST, "/v1/messages/count_tokens") => app.count_messages(&parts, body).await,
-        (&Method::GET, "/v1/models") => inspect::models(&app, None).await,
-        (&Method::GET, p) if p.starts_with("/v1/models/") => inspect::models(&app, p.strip_prefix("/v1/models/")).await,
+        (&Method::GET, "/v1/models") => inspect::models(&app, None, &parts.headers).await,
+        (&Method::GET, p) if p.starts_with("/v1/models/") => {
+            inspect::models(&app, p.strip_prefix("/v1/models/"), &parts.headers).await
+        }
         (method, p) if inspect::is_ours(p) => {
             inspect::answer(&app, method, p, parts.uri.query(), &parts.headers, &body).await
         }

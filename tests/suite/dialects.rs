@@ -416,3 +416,18 @@ fn messages_are_counted_as_they_would_be_sent() {
     let answer = proxy.post("/v1/messages/count_tokens", &[], b"{\"model\": \"m\"}");
     assert_eq!((answer.status, &answer.json()["type"]), (400, &json!("error")));
 }
+
+#[test]
+fn models_are_listed_for_clients_of_anthropics() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let proxy = TestProxy::before(&fake);
+    let own = proxy.get("/v1/models").json();
+    for path in ["/v1/models?limit=20", &format!("/v1/models/{MODEL}")] {
+        let answer = request(proxy.address, "GET", path, &[("anthropic-version", "2023-06-01")], b"").ok().json();
+        let model = if path.contains('?') { &answer["data"][0] } else { &answer };
+        assert_eq!((&model["type"], &model["display_name"]), (&json!("model"), &json!(MODEL)), "{answer}");
+        assert_eq!(model["max_input_tokens"], own["data"][0]["context_window"], "{answer}");
+        assert_eq!(model["object"], "model", "what OpenAI's clients read stays: {answer}");
+    }
+    assert!(own["data"][0].get("display_name").is_none(), "{own}");
+}

@@ -69,6 +69,12 @@ pub trait Teller: Send {
     /// What one chunk adds to the stream. One that carries an error ends it: nothing may look complete after it.
     fn chunk(&mut self, said: &Said) -> String;
 
+    /// Something that means nothing, where the dialect has it: said while a model reads a long prompt, it keeps clients from
+    /// giving up.
+    fn ping(&self) -> Option<String> {
+        None
+    }
+
     /// What ends the stream, after the last chunk. Empty where [`Teller::chunk`] has ended it with an error.
     fn end(&mut self) -> String;
 }

@@ -146,6 +146,32 @@ fn thinking(asked: &Map<String, Value>, chat: &mut Map<String, Value>) -> Result
     Ok(())
 }
 
+/// A list of models, or one, as clients of Anthropic's read it; from OpenAI's. All that stands there stays.
+pub fn models(mut list: Value) -> Value {
+    let entry = |model: &mut Value| {
+        let id = model.get("id").cloned().unwrap_or_default();
+        let Some(fields) = model.as_object_mut() else { return };
+        fields.insert("type".into(), "model".into());
+        fields.insert("display_name".into(), id);
+        // Anthropic's own value for a model of which it is not known.
+        fields.insert("created_at".into(), "1970-01-01T00:00:00Z".into());
+        fields.insert("lifecycle".into(), "active".into());
+        let window = fields.get("context_window").cloned().unwrap_or_default();
+        fields.insert("max_input_tokens".into(), window);
+    };
+    let Some(data) = list.get_mut("data").and_then(Value::as_array_mut) else {
+        entry(&mut list);
+        return list;
+    };
+    data.iter_mut().for_each(entry);
+    let id = |model: Option<&Value>| model.and_then(|m| m.get("id")).cloned().unwrap_or_default();
+    let (first, last) = (id(data.first()), id(data.last()));
+    list["has_more"] = false.into();
+    list["first_id"] = first;
+    list["last_id"] = last;
+    list
+}
+
 /// An error in Anthropic's shape, from one in OpenAI's. `request_id` is the id that the reply's header names.
 pub fn error(status: u16, error: &Value, request_id: &str) -> Value {
     let said = match error {

@@ -232,8 +232,12 @@ impl Teller for Reply {
         self.usage.prompt = head.prompt_tokens;
         let message = self.message(Vec::new(), Value::Null, self.usage());
         let mut out = event("message_start", &json!({"type": "message_start", "message": message}));
-        out.push_str(&event("ping", &json!({"type": "ping"})));
+        out.extend(self.ping());
         out
+    }
+
+    fn ping(&self) -> Option<String> {
+        Some(event("ping", &json!({"type": "ping"})))
     }
 
     fn chunk(&mut self, said: &Said) -> String {

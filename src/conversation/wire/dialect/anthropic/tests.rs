@@ -467,6 +467,21 @@ fn errors_in_words_that_claude_code_knows() {
     }
 }
 
+#[test]
+fn models_for_clients_of_anthropics() {
+    let one = |id: &str, more: Value| {
+        let mut model = json!({"id": id, "object": "model", "context_window": 3072, "context_length": 8192});
+        model.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        model
+    };
+    let theirs = |id: &str| json!({"type": "model", "display_name": id, "created_at": "1970-01-01T00:00:00Z", "lifecycle": "active", "max_input_tokens": 3072});
+    let list = models(json!({"object": "list", "data": [one("a", json!({})), one("b", json!({}))]}));
+    let want = json!([one("a", theirs("a")), one("b", theirs("b"))]);
+    assert_eq!(list, json!({"object": "list", "data": want, "has_more": false, "first_id": "a", "last_id": "b"}));
+    assert_eq!(models(one("a", json!({}))), one("a", theirs("a")));
+    assert_eq!(models(json!({"data": []}))["first_id"], Value::Null);
+}
+
 proptest! {
     #[test]
     fn any_split_of_a_reply_is_the_same_message(text in "[a-zé\\n]{0,30}", thought in "[a-z ]{0,20}", cuts in proptest::collection::vec(0usize..40, 0..8), calls in 0u64..4) {
