@@ -190,6 +190,7 @@ fn request_of(model: &str, raws: Vec<bytes::Bytes>) -> Request {
         include_usage: false,
         max_tokens: None,
         choices: 1,
+        num_ctx: None,
         client_tools: None,
     }
 }

@@ -17,13 +17,14 @@ use http_body_util::{BodyExt as _, Limited, StreamBody};
 use serde_json::{Value, json};
 use tokio::time::{Instant, Sleep};
 
+use super::models::model_in;
 use super::relay::{Body, full};
 use super::{App, Error, LARGEST_BUFFERED, headers};
 use crate::conversation::wire::dialect::said::Said;
-use crate::conversation::wire::dialect::{Dialect, Head, Heard, Teller, anthropic};
+use crate::conversation::wire::dialect::{Dialect, Head, Heard, Teller, anthropic, ollama};
 use crate::conversation::wire::openai_chat;
-use crate::upstream::sse;
 use crate::upstream::unique::{unique, unix_seconds};
+use crate::upstream::{Kind, sse};
 
 /// Where requests go once they are said in other words.
 const CHAT: &str = "/v1/chat/completions";
@@ -60,6 +61,65 @@ impl App {
         let request = openai_chat::parse(&anthropic::counted(&body)?)?;
         let counted = self.counted(request).await?;
         Ok(json_reply(StatusCode::OK, &json!({ "input_tokens": counted })))
+    }
+
+    /// Answers `POST /api/chat`, and `POST /api/generate` where `generate`.
+    ///
+    /// # Errors
+    /// As [`App::chat`], and what the dialect has no word for.
+    pub async fn ollama(self: &Arc<Self>, parts: &Parts, body: Bytes, generate: bool) -> Result<Response<Body>, Error> {
+        if headers::is_off(&parts.headers, &headers::SWITCH) {
+            return self.pass(parts, body).await;
+        }
+        let heard = if generate { ollama::generate(&body)? } else { ollama::chat(&body)? };
+        if let Some(heard) = heard {
+            return self.told(Dialect::Ollama, parts, heard).await;
+        }
+        // It loads or unloads a model, or is said in words that messages do not have.
+        let model = model_in(&body);
+        let upstream = self.upstream_of(&model).await?;
+        if upstream.probe().await? == Kind::Ollama {
+            return self.pass(parts, body).await;
+        }
+        if generate && !ollama::loads(&body) {
+            return Err(Error::client(
+                400,
+                "unsupported",
+                "`raw`, `suffix`, `template` and `context` are Ollama's alone, and this model is served by another server",
+                "send the prompt without them, or messages to /api/chat",
+            ));
+        }
+        Ok(json_reply(StatusCode::OK, &ollama::models::loaded(&model, &ollama::timestamp(unix_seconds()))))
+    }
+
+    /// Answers what Ollama's clients ask before they chat: `GET /api/tags`, `/api/ps`, `/api/version`, `POST /api/show`. An
+    /// Ollama answers itself.
+    ///
+    /// # Errors
+    /// When no upstream answers, or none knows the model.
+    pub async fn ollama_asks(self: &Arc<Self>, parts: &Parts, body: Bytes) -> Result<Response<Body>, Error> {
+        let asked: Value = serde_json::from_slice(&body).unwrap_or_default();
+        // Ollama's own command line still says `name`, beside an empty `model`.
+        let named = |key: &&str| asked.get(*key)?.as_str().filter(|name| !name.is_empty());
+        let model = ["model", "name"].iter().find_map(named).unwrap_or_default();
+        let upstream = self.upstream_of(model).await?;
+        if upstream.probe().await? == Kind::Ollama {
+            return self.pass(parts, body).await;
+        }
+        let data = |list: &Value| list.get("data").and_then(Value::as_array).cloned().unwrap_or_default();
+        let value = match parts.uri.path() {
+            "/api/version" => json!({"version": ollama::models::VERSION}),
+            "/api/tags" => ollama::models::tags(&data(&self.models(None).await?)),
+            "/api/ps" => ollama::models::ps(&data(&self.models(None).await?)),
+            _ => {
+                let entry = self.models(Some(model)).await?;
+                let loaded = upstream.loaded(model).await.unwrap_or_default();
+                let caps = loaded.template_caps.unwrap_or_default();
+                let tools = caps.get("supports_tools").and_then(Value::as_bool).unwrap_or(true);
+                ollama::models::show(&entry, tools, loaded.vision)
+            }
+        };
+        Ok(json_reply(StatusCode::OK, &value))
     }
 
     /// Answers a request that was said in the words of chat completions, in the client's own.

@@ -155,6 +155,9 @@ impl App {
         attempt: Attempt,
     ) -> Result<Prepared, Error> {
         let mut warnings = Vec::new();
+        if let Some(wanted) = request.num_ctx.filter(|_| attempt != Attempt::DryRun) {
+            self.measure.windows.want(upstream, &request.model, wanted).await;
+        }
         let window = self.window_of(upstream, &request.model).await;
         let policy = self.policy(&request.model, &window, headers::text(from_client, &headers::PROFILE));
         warnings.extend(policy.warning.clone());

@@ -18,6 +18,11 @@ pub(super) fn is_ours(path: &str) -> bool {
     matches!(path, "/healthz" | "/readyz" | "/metrics") || path == "/windowsill" || path.starts_with("/windowsill/")
 }
 
+/// Somebody is there.
+pub(super) fn alive() -> Response<Body> {
+    text("text/plain", "windowsill is running\n")
+}
+
 /// `GET /v1/models`. Anthropic's clients, which say so, ask at the same place as OpenAI's.
 pub(super) async fn models(app: &App, id: Option<&str>, headers: &HeaderMap) -> Result<Response<Body>, Error> {
     let id = id.map(decode);

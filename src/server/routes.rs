@@ -27,6 +27,13 @@ pub(super) async fn answer(app: Arc<App>, request: hyper::Request<Incoming>) -> 
         (&Method::POST, "/v1/chat/completions" | "/chat/completions") => app.chat(&parts, body).await,
         (&Method::POST, "/v1/messages") => app.messages(&parts, body).await,
         (&Method::POST, "/v1/messages/count_tokens") => app.count_messages(&parts, body).await,
+        (&Method::POST, "/api/chat") => app.ollama(&parts, body, false).await,
+        (&Method::POST, "/api/generate") => app.ollama(&parts, body, true).await,
+        (&Method::GET, "/api/tags" | "/api/ps" | "/api/version") | (&Method::POST, "/api/show") => {
+            app.ollama_asks(&parts, body).await
+        }
+        // Claude Code and Ollama's own command line ask so whether anybody is there.
+        (&Method::HEAD, "/") => Ok(inspect::alive()),
         (&Method::GET, "/v1/models") => inspect::models(&app, None, &parts.headers).await,
         (&Method::GET, p) if p.starts_with("/v1/models/") => {
             inspect::models(&app, p.strip_prefix("/v1/models/"), &parts.headers).await
@@ -43,6 +50,7 @@ pub(super) async fn answer(app: Arc<App>, request: hyper::Request<Incoming>) -> 
 fn dialect(path: &str) -> Dialect {
     match path {
         "/v1/messages" | "/v1/messages/count_tokens" => Dialect::Anthropic,
+        path if path.starts_with("/api/") => Dialect::Ollama,
         _ => Dialect::OpenAi,
     }
 }

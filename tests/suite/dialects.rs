@@ -33,19 +33,79 @@ struct Dialect {
     ends: (&'static str, &'static str),
 }
 
-const ALL: [Dialect; 1] = [Dialect {
-    name: "anthropic",
-    path: "/v1/messages",
-    ask: anthropic,
-    whole: anthropic_whole,
-    stream: anthropic_stream,
-    error: |body| {
-        let error = &body["error"];
-        let shaped = body["type"] == "error" && error["type"].is_string() && body["request_id"].is_string();
-        shaped.then(|| error["message"].as_str().unwrap_or_default().to_owned())
+const ALL: [Dialect; 2] = [
+    Dialect {
+        name: "anthropic",
+        path: "/v1/messages",
+        ask: anthropic,
+        whole: anthropic_whole,
+        stream: anthropic_stream,
+        error: |body| {
+            let error = &body["error"];
+            let shaped = body["type"] == "error" && error["type"].is_string() && body["request_id"].is_string();
+            shaped.then(|| error["message"].as_str().unwrap_or_default().to_owned())
+        },
+        ends: ("end_turn", "tool_use"),
     },
-    ends: ("end_turn", "tool_use"),
-}];
+    Dialect {
+        name: "ollama",
+        path: "/api/chat",
+        ask: ollama,
+        whole: |body| ollama_stream(&format!("{body}\n")),
+        stream: ollama_stream,
+        error: |body| body["error"].as_str().map(str::to_owned),
+        ends: ("stop", "stop"),
+    },
+];
+
+/// As clients of Ollama's do: calls have no ids, results name their tool, and what is to be streamed goes without saying.
+fn ollama(chat: &Chat) -> Value {
+    let mut names = Vec::new();
+    let messages: Vec<Value> = said(chat)
+        .map(|(role, text, calls, id)| {
+            let mut message = json!({"role": role, "content": text});
+            if !calls.is_empty() {
+                let call = |(_, name, arguments): &(String, String, Value)| json!({"function": {"name": name, "arguments": arguments}});
+                message["tool_calls"] = calls.iter().map(call).collect();
+            }
+            names.extend(calls.into_iter().map(|(id, name, _)| (id, name)));
+            if role == "tool" {
+                message["tool_name"] = names.iter().find(|(call, _)| *call == id).expect("it was called").1.clone().into();
+            }
+            message
+        })
+        .collect();
+    let mut body = with_fields(json!({"messages": messages, "tools": tools(chat)}), chat, &["model", "stream"]);
+    if body["stream"] == true {
+        body.as_object_mut().unwrap().remove("stream");
+    }
+    body
+}
+
+fn ollama_stream(text: &str) -> Read {
+    let mut out = Read::default();
+    let mut ended = false;
+    for line in text.lines() {
+        let line: Value = serde_json::from_str(line).unwrap();
+        assert!(!ended, "nothing comes behind the end: {text}");
+        if let Some(error) = line["error"].as_str() {
+            (out.error, ended) = (error.to_owned(), true);
+            continue;
+        }
+        assert!(line["created_at"].as_str().unwrap().ends_with('Z') && line["model"] == MODEL, "{line}");
+        out.text.push_str(line["message"]["content"].as_str().unwrap());
+        for call in line["message"]["tool_calls"].as_array().into_iter().flatten() {
+            out.calls.push((call["function"]["name"].as_str().unwrap().into(), call["function"]["arguments"].clone()));
+        }
+        ended = line["done"].as_bool().unwrap();
+        if ended {
+            out.finish = line["done_reason"].as_str().unwrap().into();
+            out.prompt = line["prompt_eval_count"].as_u64().unwrap();
+            assert!(line["eval_count"].is_u64() && line["total_duration"].is_u64(), "{line}");
+        }
+    }
+    out
+}
 
 /// The messages of a request in OpenAI's words, and what each says.
 fn said(chat: &Chat) -> impl Iterator<Item = (&str, String, Vec<(String, String, Value)>, String)> {
@@ -158,6 +218,27 @@ fn anthropic_stream(text: &str) -> Read {
     anthropic_whole(&message)
 }
 
+/// Messages without the ids of calls, which not every dialect has, and a tool's name beside them; each result must have that
+/// of the call before it.
+fn bare(messages: &[Value]) -> Vec<Value> {
+    let mut id = Value::Null;
+    let mut out = messages.to_vec();
+    for message in &mut out {
+        let fields = message.as_object_mut().unwrap();
+        fields.remove("tool_name");
+        if fields.get("content").is_none_or(Value::is_null) {
+            fields.insert("content".into(), "".into());
+        }
+        if let Some(call) = fields.get_mut("tool_calls").and_then(|c| c.get_mut(0)) {
+            id = call["id"].take();
+        }
+        if let Some(answers) = fields.remove("tool_call_id") {
+            assert!(answers.is_string() && answers == id, "{messages:?}");
+        }
+    }
+    out
+}
+
 fn ask(proxy: &TestProxy, dialect: &Dialect, chat: &Chat) -> Answer {
     proxy.post(dialect.path, &[], (dialect.ask)(chat).to_string().as_bytes())
 }
@@ -194,7 +275,7 @@ fn a_request_goes_on_in_the_words_of_chat_completions_and_comes_back() {
                 let name = format!("{}, streamed {streamed}: {}", dialect.name, answer.text());
                 let seen = fake.last();
                 assert_eq!(seen.target, "/v1/chat/completions", "{name}");
-                assert_eq!(seen.messages(), first.messages, "{name}");
+                assert_eq!(bare(&seen.messages()), bare(&first.messages), "{name}");
                 assert_eq!(tools_of(&seen), ["read_file", "run"], "{name}");
                 assert_eq!(got.text, "It is \u{e9}mpty.", "{name}");
                 let want = [("read_file", json!({"path": "a b"})), ("run", json!({"x": [1.5, null]}))];
@@ -216,11 +297,10 @@ fn a_request_goes_on_in_the_words_of_chat_completions_and_comes_back() {
 
 #[test]
 fn what_is_evicted_can_be_recalled_and_no_client_sees_the_call() {
-    let fake = Fake::start(Kind::LlamaServer, 8192);
-    let proxy = TestProxy::before(&fake);
     for dialect in &ALL {
-        let first = evicted().user(&format!("For {}.", dialect.name));
-        fake.script(|_| Play::Usual);
+        let fake = Fake::start(Kind::LlamaServer, 8192);
+        let proxy = TestProxy::before(&fake);
+        let first = evicted();
         let answer = ask(&proxy, dialect, &whole_or_streamed(first.clone(), false));
         assert_eq!((answer.status, answer.action()), (200, "evict"), "{}: {}", dialect.name, answer.text());
         let id = id_in(&fake.last());
@@ -430,4 +510,67 @@ fn models_are_listed_for_clients_of_anthropics() {
         assert_eq!(model["object"], "model", "what OpenAI's clients read stays: {answer}");
     }
     assert!(own["data"][0].get("display_name").is_none(), "{own}");
+}
+
+#[test]
+fn what_ollamas_clients_ask_is_answered_before_any_server() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let proxy = TestProxy::before(&fake);
+    assert_eq!(request(proxy.address, "HEAD", "/", &[], b"").status, 200);
+    assert_eq!(proxy.get("/api/tags").ok().json()["models"][0]["name"], MODEL);
+    assert_eq!(proxy.get("/api/ps").ok().json()["models"][0]["context_length"], 4096);
+    assert!(proxy.get("/api/version").ok().json()["version"].is_string());
+    let show = json!({"model": "", "name": MODEL});
+    let shown = proxy.post("/api/show", &[], show.to_string().as_bytes()).ok().json();
+    assert_eq!(shown["parameters"], "num_ctx 4096", "{shown}");
+    assert_eq!(shown["model_info"]["unknown.context_length"], 131_072, "{shown}");
+    let unknown = proxy.post("/api/show", &[], b"{\"model\": \"other\"}");
+    assert_eq!((unknown.status, unknown.json()["error"].is_string()), (404, true), "{}", unknown.text());
+    // Loading needs no doing; what messages cannot say is refused.
+    for (path, body) in
+        [("/api/chat", json!({"model": MODEL, "messages": []})), ("/api/generate", json!({"model": MODEL}))]
+    {
+        let answer = proxy.post(path, &[], body.to_string().as_bytes()).ok().json();
+        assert_eq!((&answer["done"], &answer["done_reason"]), (&json!(true), &json!("load")), "{answer}");
+    }
+    let raw = json!({"model": MODEL, "prompt": "x", "raw": true});
+    let answer = proxy.post("/api/generate", &[], raw.to_string().as_bytes());
+    assert_eq!(answer.status, 400);
+    assert!(answer.json()["error"].as_str().unwrap().contains("`raw`"), "{}", answer.text());
+    assert!(fake.mains().is_empty());
+
+    let body = json!({"model": MODEL, "system": "s", "prompt": "p", "stream": false, "options": {"num_predict": 5}});
+    let answer = proxy.post("/api/generate", &[], body.to_string().as_bytes()).ok();
+    assert_eq!(answer.header("x-windowsill-action"), Some("none"));
+    let reply = answer.json();
+    assert!(reply["response"].as_str().is_some_and(|t| !t.is_empty()) && reply["done"] == true, "{reply}");
+    assert_eq!(
+        fake.last().messages(),
+        [json!({"role": "system", "content": "s"}), json!({"role": "user", "content": "p"})]
+    );
+    assert_eq!(fake.last().json()["max_tokens"], 5);
+}
+
+#[test]
+fn an_ollama_answers_its_clients_itself_and_drops_nothing() {
+    let fake = Fake::start(Kind::Ollama, 4096);
+    let proxy = TestProxy::before(&fake);
+    assert_eq!(proxy.get("/api/version").ok().json()["version"], "0.13.0");
+    let load = json!({"model": MODEL, "messages": [], "keep_alive": 0}).to_string();
+    proxy.post("/api/chat", &[], load.as_bytes()).ok();
+    let seen = fake.all().into_iter().rev().find(|s| s.path() == "/api/chat").unwrap();
+    assert_eq!(String::from_utf8_lossy(&seen.body), load);
+
+    let asked = json!({"model": MODEL, "think": false, "keep_alive": "5m", "format": "json", "truncate": true, "shift": true,
+        "options": {"temperature": 0.5, "num_gpu": 3, "stop": ["a"]},
+        "messages": [{"role": "user", "content": "hi", "images": ["iVBORw0KGgo="]}]});
+    let answer = proxy.post("/api/chat", &[], asked.to_string().as_bytes()).ok();
+    assert_eq!(answer.header("content-type"), Some("application/x-ndjson"));
+    assert!(answer.text().trim_end().lines().last().unwrap().contains("\"done\":true"), "{}", answer.text());
+    let seen = fake.last().json();
+    assert_eq!((seen["truncate"].clone(), seen.get("shift")), (json!(false), None), "nothing is dropped: {seen}");
+    for key in ["model", "think", "keep_alive", "format", "messages"] {
+        assert_eq!(seen[key], asked[key], "{key}: {seen}");
+    }
+    assert_eq!(seen["options"], json!({"temperature": 0.5, "num_gpu": 3, "stop": ["a"]}), "{seen}");
 }

@@ -137,6 +137,41 @@ fn changes(proxy: &TestProxy, count: usize) -> Vec<Value> {
 }
 
 #[test]
+fn a_window_that_clients_ask_for_is_one_for_all_of_them() {
+    let (fake, loads) = ollama();
+    let dir = Arc::new(tempfile::tempdir().unwrap());
+    memory(dir.path(), 40 * GIB);
+    let left = TestProxy::on_machine(dir, &[fake.url()], "");
+    let ask = |proxy: &TestProxy, num_ctx: Option<u32>| {
+        let options = num_ctx.map_or(json!({"top_k": 3}), |n| json!({"num_ctx": n, "top_k": 3}));
+        let answer = proxy.chat(&hello().with("options", options)).ok();
+        (
+            answer.header("x-windowsill-window").unwrap().to_owned(),
+            answer.header("x-windowsill-window-source").unwrap().to_owned(),
+        )
+    };
+    let (window, source) = ask(&left, Some(16_384));
+    assert_eq!((window.as_str(), source.as_str()), ("16384", "set as a client asked, confirmed by /api/ps"));
+    // Less, and nothing said, load nothing anew: the prompt fits what is there.
+    for num_ctx in [None, Some(8192), Some(16_384), Some(0)] {
+        assert_eq!(ask(&left, num_ctx).0, "16384", "{num_ctx:?}");
+    }
+    assert_eq!(ask(&left, Some(32_768)).0, "32768");
+    assert_eq!(ask(&left, Some(16_384)).0, "32768");
+    assert_eq!(loads.lock().unwrap().history, [Some(16_384), Some(32_768)]);
+    assert_eq!(sent(&fake), [16_384, 16_384, 16_384, 16_384, 16_384, 32_768, 32_768]);
+
+    // Where the settings say what it is to be, they count.
+    let (fake, loads) = ollama();
+    let dir = Arc::new(tempfile::tempdir().unwrap());
+    memory(dir.path(), 40 * GIB);
+    let set = TestProxy::on_machine(dir, &[fake.url()], "[window]\nnum_ctx = 8192\n");
+    assert_eq!(ask(&set, Some(32_768)).0, "8192");
+    assert_eq!(loads.lock().unwrap().history, [Some(8192)]);
+    assert_eq!(sent(&fake), [8192]);
+}
+
+#[test]
 fn fit_sends_one_window_while_memory_comes_and_goes() {
     let (fake, loads) = ollama();
     let proxy = proxy(&fake, 20 * GIB);

@@ -30,6 +30,8 @@ pub struct Request {
     pub max_tokens: Option<Tokens>,
     /// `n`, at least 1.
     pub choices: u32,
+    /// `options.num_ctx`: the window that clients of Ollama's ask it to load the model with.
+    pub num_ctx: Option<Tokens>,
     /// The client's own `tools`, where [`Conversation::tools`] holds one of ours behind them.
     pub client_tools: Option<Bytes>,
 }
@@ -93,6 +95,11 @@ pub fn parse(body: &Bytes) -> Result<Request, WireError> {
             .is_some_and(|o| o.get("include_usage") == Some("true")),
         max_tokens: max_tokens.map(|n| n.min(f64::from(u32::MAX)) as Tokens),
         choices: number("n").map_or(1, |n| n.min(128.0) as u32),
+        num_ctx: field("options")
+            .and_then(|o| Fields::read(o).ok())
+            .and_then(|o| o.get("num_ctx")?.parse::<f64>().ok())
+            .filter(|n| *n >= 1.0)
+            .map(|n| n.min(f64::from(u32::MAX)) as Tokens),
         client_tools: None,
         conversation,
         body: body.clone(),

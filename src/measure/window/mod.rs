@@ -23,6 +23,9 @@ use goal::Goal;
 /// How long an answer is taken as it is; after that it is asked anew.
 const FRESH: Duration = Duration::from_secs(5);
 
+/// So many models are told apart. Names come from clients: they may not fill the memory.
+const MOST: usize = 512;
+
 /// A window, and where the number comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Window {
@@ -76,6 +79,8 @@ pub struct Windows {
     /// One at a time asks about a model, and those who wait use what it found: two that decide at once might decide
     /// differently.
     turns: Mutex<HashMap<Key, Arc<tokio::sync::Mutex<()>>>>,
+    /// The largest window that clients asked for themselves.
+    wanted: Mutex<HashMap<Key, Tokens>>,
 }
 
 /// The names of an upstream and of a model.
@@ -92,12 +97,37 @@ impl Windows {
         &self.machine
     }
 
+    /// Notes the window that a client asked for itself, in Ollama's way. It holds where the settings leave the window to the
+    /// server (`num_ctx = "loaded"`), for all requests to this model: clients ask for one each, some for another each turn,
+    /// and Ollama would load the model anew every time. So the largest counts.
+    pub async fn want(&self, upstream: &Upstream, model: &str, tokens: Tokens) {
+        recognize(upstream).await;
+        let mut wanted = self.wanted.lock();
+        let key = key(upstream, model);
+        // Names come from clients: they may not fill the memory.
+        if wanted.get(&key).is_some_and(|most| *most >= tokens) || wanted.len() >= MOST {
+            return;
+        }
+        if let Some(entry) = self.entries.lock().get_mut(&key) {
+            // What was got was got for another number.
+            (entry.at, entry.goal.settled) = (None, None);
+        }
+        wanted.insert(key, tokens);
+    }
+
     /// The window of a model now. A server that does not answer leaves the last known one, or none.
     pub async fn of(&self, upstream: &Upstream, model: &str, num_ctx: &NumCtx) -> Window {
-        if upstream.kind().is_none() {
-            // What it is decides what names mean; whether it answers shows again below.
-            let _ = upstream.probe().await;
-        }
+        recognize(upstream).await;
+        let wanted = self.wanted.lock().get(&key(upstream, model)).copied();
+        let Some(wanted) = wanted.filter(|_| *num_ctx == NumCtx::Loaded && upstream.kind() == Some(Kind::Ollama))
+        else {
+            return self.seen(upstream, model, num_ctx).await;
+        };
+        let window = self.seen(upstream, model, &NumCtx::Fixed(wanted)).await;
+        Window { source: window.source.replacen("set by us", "set as a client asked", 1), ..window }
+    }
+
+    async fn seen(&self, upstream: &Upstream, model: &str, num_ctx: &NumCtx) -> Window {
         // Nobody but us loads it: what it is to have is for us to say.
         let ours = upstream.kind() == Some(Kind::Embedded) && *num_ctx == NumCtx::Loaded;
         let num_ctx = if ours { &NumCtx::Fit } else { num_ctx };
@@ -140,8 +170,6 @@ impl Windows {
     }
 
     fn turn(&self, key: &Key) -> Arc<tokio::sync::Mutex<()>> {
-        /// Names come from clients: they may not fill the memory.
-        const MOST: usize = 512;
         let mut turns = self.turns.lock();
         if turns.len() >= MOST {
             turns.retain(|_, turn| Arc::strong_count(turn) > 1);
@@ -231,6 +259,14 @@ impl Windows {
                 entry.at = None;
             }
         }
+    }
+}
+
+/// What a server is decides what names mean, and what can be asked of it.
+async fn recognize(upstream: &Upstream) {
+    if upstream.kind().is_none() {
+        // Whether it answers shows when it is asked.
+        let _ = upstream.probe().await;
     }
 }
 

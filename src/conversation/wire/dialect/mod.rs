@@ -3,6 +3,7 @@
 //! shorter one.
 
 pub mod anthropic;
+pub mod ollama;
 pub mod said;
 
 use bytes::Bytes;
@@ -19,6 +20,8 @@ pub enum Dialect {
     OpenAi,
     /// Anthropic's Messages.
     Anthropic,
+    /// Ollama's own.
+    Ollama,
 }
 
 impl Dialect {
@@ -28,6 +31,7 @@ impl Dialect {
         match self {
             Dialect::OpenAi => serde_json::json!({ "error": error }),
             Dialect::Anthropic => anthropic::error(status, error, id),
+            Dialect::Ollama => ollama::error(&ollama::message_of(error)),
         }
     }
 }

@@ -1,0 +1,210 @@
+//! `messages`, and the pictures and sounds in them.
+//!
+//! A message is said in the same words whatever follows it, so that a longer history begins with the shorter one.
+
+use std::collections::HashSet;
+
+use serde_json::{Map, Value, json};
+
+use super::{WireError, wrong};
+
+/// All messages.
+pub(super) fn translate(messages: Vec<Value>) -> Result<Vec<Value>, WireError> {
+    let mut calls = Calls::default();
+    let all = messages.into_iter().enumerate().map(|(at, message)| match message {
+        Value::Object(fields) => translated(at, fields, &mut calls),
+        _ => Err(wrong(format!("messages[{at}]"), "must be an object with `role` and `content`")),
+    });
+    all.collect()
+}
+
+fn translated(at: usize, mut fields: Map<String, Value>, calls: &mut Calls) -> Result<Value, WireError> {
+    let place = format!("messages[{at}]");
+    let mut take = |name: &str| fields.shift_remove(name).filter(|value| !value.is_null());
+    let role = match take("role") {
+        Some(Value::String(role)) if !role.is_empty() => role.to_lowercase(),
+        _ => return Err(wrong(format!("{place}.role"), "must be `system`, `user`, `assistant` or `tool`")),
+    };
+    let content = content(take("content").unwrap_or_else(|| "".into()), take("images"), &format!("{place}."))?;
+    let mut text = |name: &str| match take(name) {
+        None => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text).filter(|text| !text.is_empty())),
+        Some(_) => Err(wrong(format!("{place}.{name}"), "must be a string")),
+    };
+    let (thinking, tool_name, answers) = (text("thinking")?, text("tool_name")?, text("tool_call_id")?);
+    let called = match take("tool_calls") {
+        None => Vec::new(),
+        Some(Value::Array(list)) => calls.made(at, list)?,
+        Some(_) => return Err(wrong(format!("{place}.tool_calls"), "must be an array of tool calls")),
+    };
+    let answers = if role == "tool" {
+        let name = tool_name.as_deref().or_else(|| fields.get("name").and_then(Value::as_str));
+        calls.answered(answers, name)
+    } else {
+        answers
+    };
+    let mut out = Map::new();
+    out.insert("role".into(), role.into());
+    out.insert("content".into(), content);
+    for (key, text) in [("reasoning_content", thinking), ("tool_name", tool_name), ("tool_call_id", answers)] {
+        if let Some(text) = text {
+            out.insert(key.into(), text.into());
+        }
+    }
+    if !called.is_empty() {
+        out.insert("tool_calls".into(), called.into());
+    }
+    for (key, value) in fields.into_iter().filter(|(_, value)| !value.is_null()) {
+        out.entry(key).or_insert(value);
+    }
+    Ok(out.into())
+}
+
+/// The calls so far: in Ollama's API they mostly have no ids, and in chat completions a result names its call by one.
+#[derive(Default)]
+struct Calls {
+    /// Those of the last message that made any.
+    last: Vec<Call>,
+    /// All ids that the client gave.
+    given: HashSet<String>,
+}
+
+struct Call {
+    id: String,
+    name: String,
+    /// The id is none of the client's.
+    made_up: bool,
+    answered: bool,
+}
+
+impl Calls {
+    /// The `tool_calls` of a message.
+    fn made(&mut self, at: usize, list: Vec<Value>) -> Result<Vec<Value>, WireError> {
+        let mut calls = Vec::with_capacity(list.len());
+        let mut out = Vec::with_capacity(list.len());
+        for (n, call) in list.into_iter().enumerate() {
+            let place = format!("messages[{at}].tool_calls[{n}]");
+            let Value::Object(mut call) = call else { return Err(wrong(place, "must be an object")) };
+            let own = match call.shift_remove("id") {
+                None | Some(Value::Null) => None,
+                Some(Value::String(id)) => Some(id).filter(|id| !id.is_empty()),
+                Some(_) => return Err(wrong(format!("{place}.id"), "must be a string")),
+            };
+            let Some(Value::Object(mut function)) = call.shift_remove("function") else {
+                return Err(wrong(format!("{place}.function"), "must be an object with `name` and `arguments`"));
+            };
+            let Some(Value::String(name)) = function.shift_remove("name") else {
+                return Err(wrong(format!("{place}.function.name"), "must be the name of a function"));
+            };
+            let arguments = match function.shift_remove("arguments") {
+                None | Some(Value::Null) => "{}".into(),
+                Some(Value::String(text)) => text,
+                Some(arguments @ Value::Object(_)) => arguments.to_string(),
+                Some(_) => return Err(wrong(format!("{place}.function.arguments"), "must be an object")),
+            };
+            self.given.extend(own.clone());
+            let made_up = own.is_none();
+            // The same history has to get the same ids each time.
+            let id = own.unwrap_or_else(|| format!("call_{at}_{n}"));
+            out.push(json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}));
+            calls.push(Call { id, name, made_up, answered: false });
+        }
+        if !calls.is_empty() {
+            self.last = calls;
+        }
+        Ok(out)
+    }
+
+    /// The id of the call that a result answers. `None` where no call waits for one.
+    fn answered(&mut self, own: Option<String>, name: Option<&str>) -> Option<String> {
+        if let Some(id) = own {
+            if let Some(call) = self.last.iter_mut().find(|call| call.id == id) {
+                call.answered = true;
+            } else if !self.given.contains(&id) && self.last.iter().any(|call| call.made_up && !call.answered) {
+                // Ollama's Python SDK drops the ids of calls: one that only the result has names none of them.
+                return self.answered(None, name);
+            }
+            return Some(id);
+        }
+        let named = self.last.iter().position(|call| !call.answered && name == Some(call.name.as_str()));
+        let at = named.or_else(|| self.last.iter().position(|call| !call.answered))?;
+        let call = self.last.get_mut(at)?;
+        call.answered = true;
+        Some(call.id.clone())
+    }
+}
+
+/// Text, or parts with `images` behind the text. `place` is the path of what holds both, up to its dot.
+pub(super) fn content(content: Value, images: Option<Value>, place: &str) -> Result<Value, WireError> {
+    if !content.is_string() && !content.is_array() {
+        return Err(wrong(format!("{place}content"), "must be a string"));
+    }
+    let images = match images {
+        None | Some(Value::Null) => Vec::new(),
+        Some(Value::Array(images)) => images,
+        Some(_) => return Err(wrong(format!("{place}images"), "must be an array of base64 strings")),
+    };
+    if images.is_empty() {
+        return Ok(content);
+    }
+    let mut parts = match content {
+        Value::Array(parts) => parts,
+        Value::String(text) if !text.is_empty() => vec![json!({"type": "text", "text": text})],
+        _ => Vec::new(),
+    };
+    for (at, image) in images.into_iter().enumerate() {
+        let Value::String(data) = image else {
+            return Err(wrong(format!("{place}images[{at}]"), "must be a base64 string"));
+        };
+        parts.push(media(data));
+    }
+    Ok(parts.into())
+}
+
+/// A picture or a sound: Ollama takes both as `images`.
+fn media(mut data: String) -> Value {
+    if data.starts_with("data:") {
+        return json!({"type": "image_url", "image_url": {"url": data}});
+    }
+    // Go's decoder skips line ends, that of others does not.
+    if data.bytes().any(|b| b.is_ascii_whitespace()) {
+        data.retain(|c| !c.is_ascii_whitespace());
+    }
+    let mime = match head(&data) {
+        [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'A', b'V', b'E'] => return sound(data, "wav"),
+        [b'I', b'D', b'3', ..] | [0xFF, 0xE0..=0xFF, ..] => return sound(data, "mp3"),
+        [0xFF, 0xD8, 0xFF, ..] => "image/jpeg",
+        [b'G', b'I', b'F', ..] => "image/gif",
+        [b'R', b'I', b'F', ..] => "image/webp",
+        [b'B', b'M', ..] => "image/bmp",
+        _ => "image/png",
+    };
+    json!({"type": "image_url", "image_url": {"url": format!("data:{mime};base64,{data}")}})
+}
+
+fn sound(data: String, format: &str) -> Value {
+    json!({"type": "input_audio", "input_audio": {"data": data, "format": format}})
+}
+
+/// The first bytes that base64 text stands for; 0 for those it does not have.
+fn head(data: &str) -> [u8; 12] {
+    let mut out = [0; 12];
+    for (four, three) in data.as_bytes().chunks_exact(4).zip(out.chunks_exact_mut(3)) {
+        let bits = four.iter().fold(0, |bits: u32, letter| (bits << 6) | sextet(*letter));
+        let [_, first, second, third] = bits.to_be_bytes();
+        three.copy_from_slice(&[first, second, third]);
+    }
+    out
+}
+
+fn sextet(letter: u8) -> u32 {
+    let value = match letter {
+        b'A'..=b'Z' => letter - b'A',
+        b'a'..=b'z' => letter - b'a' + 26,
+        b'0'..=b'9' => letter - b'0' + 52,
+        b'+' | b'-' => 62,
+        b'/' | b'_' => 63,
+        _ => 0,
+    };
+    u32::from(value)
+}

@@ -1,0 +1,113 @@
+//! Ollama's native API (`POST /api/chat`, `POST /api/generate`), as its SDKs, langchain-ollama, Open WebUI and litellm
+//! speak it.
+//!
+//! What only Ollama has a word for (`options`, `think`, `keep_alive`) stays in the request beside what it means in the
+//! words of chat completions, since Ollama may be the server. `truncate` and `shift` are left out: the length is seen to
+//! here.
+
+use serde_json::{Map, Value, json};
+
+use super::{Heard, WireError, object, wrong};
+pub use reply::timestamp;
+use reply::{Api, Reply};
+
+mod messages;
+pub mod models;
+mod reply;
+mod request;
+
+/// Reads a request to `POST /api/chat`. `None` where it holds no message: it loads or unloads a model.
+///
+/// # Errors
+/// What has the wrong shape, with the path of the field.
+pub fn chat(body: &[u8]) -> Result<Option<Heard>, WireError> {
+    let mut asked = object(body)?;
+    let model = model(&asked)?;
+    let messages = match asked.shift_remove("messages") {
+        None | Some(Value::Null) => return Ok(None),
+        Some(Value::Array(messages)) if messages.is_empty() => return Ok(None),
+        Some(Value::Array(messages)) => messages::translate(messages)?,
+        Some(_) => return Err(wrong("messages", "must be an array of messages")),
+    };
+    heard(Api::Chat, model, messages, asked).map(Some)
+}
+
+/// Reads a request to `POST /api/generate`. `None` where it cannot be said as messages (`raw`, `suffix`, `template`,
+/// `context`), or where it holds no prompt: it loads or unloads a model.
+///
+/// # Errors
+/// What has the wrong shape, with the path of the field.
+pub fn generate(body: &[u8]) -> Result<Option<Heard>, WireError> {
+    let mut asked = object(body)?;
+    let model = model(&asked)?;
+    for name in ["raw", "suffix", "template", "context"] {
+        if asked.shift_remove(name).is_some_and(|value| !says_nothing(&value)) {
+            return Ok(None);
+        }
+    }
+    let mut text = |name: &str| match asked.shift_remove(name) {
+        None | Some(Value::Null) => Ok(String::new()),
+        Some(Value::String(text)) => Ok(text),
+        Some(_) => Err(wrong(name, "must be a string")),
+    };
+    let (system, prompt) = (text("system")?, text("prompt")?);
+    let images = asked.shift_remove("images");
+    if prompt.is_empty() && images.as_ref().is_none_or(says_nothing) {
+        return Ok(None);
+    }
+    let mut messages = Vec::new();
+    if !system.is_empty() {
+        messages.push(json!({"role": "system", "content": system}));
+    }
+    messages.push(json!({"role": "user", "content": messages::content(prompt.into(), images, "")?}));
+    asked.shift_remove("messages");
+    heard(Api::Generate, model, messages, asked).map(Some)
+}
+
+/// Whether a request that is not said as messages only loads a model, or unloads it.
+pub fn loads(body: &[u8]) -> bool {
+    object(body)
+        .is_ok_and(|asked| ["prompt", "suffix", "images"].iter().all(|key| asked.get(*key).is_none_or(says_nothing)))
+}
+
+/// An error reply.
+pub fn error(message: &str) -> Value {
+    json!({ "error": message })
+}
+
+/// An error as a line of a stream, after which nothing comes.
+pub fn error_line(message: &str) -> String {
+    format!("{}\n", error(message))
+}
+
+/// The message of an error in OpenAI's shape; of any other, what there is of it.
+pub fn message_of(error: &Value) -> String {
+    let message = error.as_str().or_else(|| error.get("message").and_then(Value::as_str));
+    message.map_or_else(|| error.to_string(), str::to_owned)
+}
+
+fn heard(api: Api, model: String, messages: Vec<Value>, asked: Map<String, Value>) -> Result<Heard, WireError> {
+    let (chat, stream) = request::translate(&model, messages, asked)?;
+    Ok(Heard { chat: Value::Object(chat).to_string().into(), stream, teller: Box::new(Reply::new(api, model)) })
+}
+
+fn model(asked: &Map<String, Value>) -> Result<String, WireError> {
+    match asked.get("model") {
+        Some(Value::String(model)) if !model.is_empty() => Ok(model.clone()),
+        _ => Err(wrong("model", "must be the name of a model")),
+    }
+}
+
+/// Whether a field has the value that Go gives to an absent one.
+fn says_nothing(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Bool(flag) => !flag,
+        Value::String(text) => text.is_empty(),
+        Value::Array(list) => list.is_empty(),
+        Value::Number(_) | Value::Object(_) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests;
