@@ -21,7 +21,7 @@ use super::models::model_in;
 use super::relay::{Body, full};
 use super::{App, Error, LARGEST_BUFFERED, headers};
 use crate::conversation::wire::dialect::said::Said;
-use crate::conversation::wire::dialect::{Dialect, Head, Heard, Teller, anthropic, ollama};
+use crate::conversation::wire::dialect::{Dialect, Head, Heard, Teller, anthropic, ollama, responses};
 use crate::conversation::wire::openai_chat;
 use crate::upstream::unique::{unique, unix_seconds};
 use crate::upstream::{Kind, sse};
@@ -61,6 +61,18 @@ impl App {
         let request = openai_chat::parse(&anthropic::counted(&body)?)?;
         let counted = self.counted(request).await?;
         Ok(json_reply(StatusCode::OK, &json!({ "input_tokens": counted })))
+    }
+
+    /// Answers `POST /v1/responses`.
+    ///
+    /// # Errors
+    /// As [`App::chat`], and what the dialect has no word for.
+    pub async fn responses(self: &Arc<Self>, parts: &Parts, body: Bytes) -> Result<Response<Body>, Error> {
+        if headers::is_off(&parts.headers, &headers::SWITCH) {
+            return self.pass(parts, body).await;
+        }
+        let heard = responses::request(&body)?;
+        self.told(Dialect::OpenAi, parts, heard).await
     }
 
     /// Answers `POST /api/chat`, and `POST /api/generate` where `generate`.
@@ -146,17 +158,19 @@ impl App {
         };
         let text = String::from_utf8_lossy(&bytes);
         let said = Said::read(&text);
+        let error = |code: &str, message: &str| json!({"message": message, "type": "upstream_error", "param": null, "code": code});
         let out = if !parts.status.is_success() {
-            let error = serde_json::from_slice::<Value>(&bytes).ok();
-            let error = error.map(|mut e| e.get_mut("error").map_or(Value::Null, Value::take)).filter(|e| !e.is_null());
-            dialect.error(parts.status.as_u16(), &error.unwrap_or_else(|| text.as_ref().into()), &request_id(&head.id))
+            let own = serde_json::from_slice::<Value>(&bytes).ok();
+            let own = own.map(|mut e| e.get_mut("error").map_or(Value::Null, Value::take)).filter(Value::is_object);
+            let own = own.unwrap_or_else(|| error("upstream_error", &text));
+            dialect.error(parts.status.as_u16(), &own, &request_id(&head.id))
         } else if let Some(said) = said.filter(|said| said.error.is_none()) {
             teller.whole(&head, &said)
         } else {
             parts.status = StatusCode::BAD_GATEWAY;
             let shown: String = text.chars().take(300).collect();
             let message = format!("the inference server answered with what is no chat completion: {shown}");
-            dialect.error(502, &message.into(), &request_id(&head.id))
+            dialect.error(502, &error("upstream_unreadable", &message), &request_id(&head.id))
         };
         parts.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         Ok(named(dialect, &head.id, Response::from_parts(parts, full(out.to_string()))))

@@ -27,6 +27,7 @@ pub(super) async fn answer(app: Arc<App>, request: hyper::Request<Incoming>) -> 
         (&Method::POST, "/v1/chat/completions" | "/chat/completions") => app.chat(&parts, body).await,
         (&Method::POST, "/v1/messages") => app.messages(&parts, body).await,
         (&Method::POST, "/v1/messages/count_tokens") => app.count_messages(&parts, body).await,
+        (&Method::POST, "/v1/responses" | "/responses") => app.responses(&parts, body).await,
         (&Method::POST, "/api/chat") => app.ollama(&parts, body, false).await,
         (&Method::POST, "/api/generate") => app.ollama(&parts, body, true).await,
         (&Method::GET, "/api/tags" | "/api/ps" | "/api/version") | (&Method::POST, "/api/show") => {

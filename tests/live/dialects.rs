@@ -19,7 +19,7 @@ struct Dialect {
 
 const TOKENS: u32 = 16;
 
-const ALL: [Dialect; 2] = [
+const ALL: [Dialect; 3] = [
     Dialect {
         path: "/v1/messages",
         ask: |system, turns, stream| {
@@ -52,7 +52,27 @@ const ALL: [Dialect; 2] = [
         whole: |body| ollama(&body.to_string()),
         stream: ollama,
     },
+    Dialect {
+        path: "/v1/responses",
+        ask: |system, turns, stream| {
+            json!({"model": "smollm2", "instructions": system, "input": messages(turns), "stream": stream,
+                "max_output_tokens": TOKENS, "temperature": 0})
+        },
+        whole: response,
+        stream: |text| {
+            let data: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("data: ")).collect();
+            let last: Value = serde_json::from_str(data.last().expect("events")).expect("JSON");
+            assert_eq!(last["type"], "response.incomplete", "{text}");
+            response(&last["response"])
+        },
+    },
 ];
+
+fn response(body: &Value) -> Said {
+    assert_eq!(body["incomplete_details"]["reason"], "max_output_tokens", "{body}");
+    let text = body["output"][0]["content"][0]["text"].as_str().expect("text").to_owned();
+    (text, body["usage"]["input_tokens"].as_u64().expect("a figure"))
+}
 
 /// Ollama's lines; a reply that is not streamed is one.
 fn ollama(text: &str) -> Said {

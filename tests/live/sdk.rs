@@ -92,7 +92,9 @@ fn the_sdks_of_other_dialects_read_their_replies() {
     let fake = Fake::start(Kind::LlamaServer, 8192);
     let proxy = TestProxy::before(&fake);
     let script = format!("{}/tests/sdk/dialects.py", env!("CARGO_MANIFEST_DIR"));
-    for (dialect, called, ended) in [("anthropic", "tool_use", "end_turn"), ("ollama", "stop", "stop")] {
+    for (dialect, called, ended) in
+        [("anthropic", "tool_use", "end_turn"), ("ollama", "stop", "stop"), ("responses", "completed", "completed")]
+    {
         for how in [dialect.to_owned(), format!("{dialect}-stream")] {
             fake.clear();
             let round = AtomicUsize::new(0);

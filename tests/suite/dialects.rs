@@ -33,7 +33,7 @@ struct Dialect {
     ends: (&'static str, &'static str),
 }
 
-const ALL: [Dialect; 2] = [
+const ALL: [Dialect; 3] = [
     Dialect {
         name: "anthropic",
         path: "/v1/messages",
@@ -56,7 +56,87 @@ const ALL: [Dialect; 2] = [
         error: |body| body["error"].as_str().map(str::to_owned),
         ends: ("stop", "stop"),
     },
+    Dialect {
+        name: "responses",
+        path: "/v1/responses",
+        ask: responses,
+        whole: responses_whole,
+        stream: responses_stream,
+        error: |body| body["error"]["message"].as_str().map(str::to_owned),
+        ends: ("completed", "completed"),
+    },
 ];
+
+/// As Codex does: items, not messages.
+fn responses(chat: &Chat) -> Value {
+    let mut items = Vec::new();
+    let mut instructions = String::new();
+    for (role, text, calls, id) in said(chat) {
+        let kind = if role == "assistant" { "output_text" } else { "input_text" };
+        match role {
+            "system" => instructions.push_str(&text),
+            "tool" => items.push(json!({"type": "function_call_output", "call_id": id, "output": text})),
+            _ if text.is_empty() => {}
+            _ => items.push(json!({"type": "message", "role": role, "content": [{"type": kind, "text": text}]})),
+        }
+        items.extend(calls.into_iter().map(|(id, name, arguments)| {
+            json!({"type": "function_call", "call_id": id, "name": name, "arguments": arguments.to_string()})
+        }));
+    }
+    let tools = tools(chat).into_iter().map(|t| {
+        let mut tool = t["function"].clone();
+        tool["type"] = "function".into();
+        tool
+    });
+    let web = json!({"type": "web_search"});
+    let tools: Vec<Value> = tools.chain([web]).collect();
+    let body = json!({"instructions": instructions, "input": items, "tools": tools, "store": false});
+    with_fields(body, chat, &["model", "stream"])
+}
+
+fn responses_whole(body: &Value) -> Read {
+    let mut out = Read { finish: body["status"].as_str().unwrap().into(), ..Read::default() };
+    for item in body["output"].as_array().expect("items") {
+        match item["type"].as_str().unwrap() {
+            "message" => item["content"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .for_each(|part| out.text.push_str(part["text"].as_str().unwrap())),
+            "function_call" => {
+                let arguments = serde_json::from_str(item["arguments"].as_str().unwrap()).unwrap();
+                out.calls.push((item["name"].as_str().unwrap().into(), arguments));
+            }
+            other => panic!("{other}"),
+        }
+    }
+    out.prompt = body["usage"]["input_tokens"].as_u64().unwrap_or(0);
+    if out.finish == "failed" {
+        out.finish.clear();
+        out.error = body["error"]["message"].as_str().unwrap().into();
+    }
+    out
+}
+
+fn responses_stream(text: &str) -> Read {
+    let (mut said, mut last) = (String::new(), Value::Null);
+    for (nth, block) in text.split("\n\n").filter(|b| !b.is_empty() && !b.starts_with(':')).enumerate() {
+        let (name, data) = block.split_once("\ndata: ").unwrap_or_else(|| panic!("{block:?}"));
+        let event: Value = serde_json::from_str(data).unwrap();
+        assert_eq!(
+            (name.strip_prefix("event: "), event["sequence_number"].as_u64()),
+            (event["type"].as_str(), Some(nth as u64))
+        );
+        if event["type"] == "response.output_text.delta" {
+            said.push_str(event["delta"].as_str().unwrap());
+        }
+        last = event;
+    }
+    let out = responses_whole(&last["response"]);
+    assert_eq!(last["type"].as_str().unwrap().strip_prefix("response."), last["response"]["status"].as_str());
+    assert_eq!(out.text, said, "the deltas are the text: {text}");
+    out
+}
 
 /// As clients of Ollama's do: calls have no ids, results name their tool, and what is to be streamed goes without saying.
 fn ollama(chat: &Chat) -> Value {

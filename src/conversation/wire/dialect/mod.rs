@@ -4,6 +4,7 @@
 
 pub mod anthropic;
 pub mod ollama;
+pub mod responses;
 pub mod said;
 
 use bytes::Bytes;

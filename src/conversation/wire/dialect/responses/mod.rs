@@ -1,0 +1,84 @@
+//! OpenAI's Responses API (`POST /v1/responses`), as Codex and the OpenAI SDKs speak it, in the words of chat
+//! completions. Nothing is kept between two requests: what a client would have the server remember must be in `input`.
+//!
+//! A local server runs no tools of its own. `web_search`, `file_search`, `code_interpreter`, `mcp` and the like are left
+//! out of the tools (Codex offers `web_search` in every request); one that is forced by `tool_choice` is an error.
+
+mod items;
+mod output;
+mod reply;
+mod request;
+mod tools;
+
+#[cfg(test)]
+mod reply_tests;
+#[cfg(test)]
+mod tests;
+
+use serde_json::{Map, Value, json};
+
+use super::super::WireError;
+use super::{Heard, wrong};
+
+/// Before the plain reasoning in `encrypted_content`. Nothing is encrypted here, but some clients (Codex) bring back
+/// reasoning in this field only. What begins otherwise was made elsewhere and cannot be read.
+const PLAIN: &str = "windowsill:";
+
+/// Reads the body of `POST /v1/responses`.
+///
+/// # Errors
+/// Names the field that cannot be taken and says what it must be.
+pub fn request(body: &[u8]) -> Result<Heard, WireError> {
+    request::read(body)
+}
+
+/// The body of an error reply. The Responses API has the same one as chat completions, so `error` stays as it is.
+pub fn error(_status: u16, error: &Value) -> Value {
+    json!({"error": error})
+}
+
+/// A field that is there; `null` counts as absent.
+fn given<'a>(fields: &'a Map<String, Value>, key: &str) -> Option<&'a Value> {
+    fields.get(key).filter(|value| !value.is_null())
+}
+
+/// The path of a field of the object at `at`, which is empty for the body itself.
+fn path(at: &str, key: &str) -> String {
+    if at.is_empty() { key.to_owned() } else { format!("{at}.{key}") }
+}
+
+/// A text that may be absent.
+fn text_if<'a>(fields: &'a Map<String, Value>, at: &str, key: &str) -> Result<Option<&'a str>, WireError> {
+    match given(fields, key) {
+        None => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text)),
+        Some(_) => Err(wrong(path(at, key), "must be a string")),
+    }
+}
+
+/// A text that must be there.
+fn text<'a>(fields: &'a Map<String, Value>, at: &str, key: &str) -> Result<&'a str, WireError> {
+    text_if(fields, at, key)?.ok_or_else(|| wrong(path(at, key), "is missing: it must be a string"))
+}
+
+/// An object that may be absent.
+fn object_if<'a>(
+    fields: &'a Map<String, Value>,
+    at: &str,
+    key: &str,
+) -> Result<Option<&'a Map<String, Value>>, WireError> {
+    match given(fields, key) {
+        None => Ok(None),
+        Some(Value::Object(inner)) => Ok(Some(inner)),
+        Some(_) => Err(wrong(path(at, key), "must be an object")),
+    }
+}
+
+/// A list that may be absent.
+fn list_if<'a>(fields: &'a Map<String, Value>, at: &str, key: &str) -> Result<&'a [Value], WireError> {
+    match given(fields, key) {
+        None => Ok(&[]),
+        Some(Value::Array(list)) => Ok(list),
+        Some(_) => Err(wrong(path(at, key), "must be an array")),
+    }
+}

@@ -1,0 +1,167 @@
+//! The items of a reply's output.
+
+use std::collections::HashMap;
+
+use serde_json::{Value, json};
+
+use super::super::said::CallPart;
+use super::PLAIN;
+use super::tools::Special;
+
+/// An item of the output, as far as it was heard and told.
+pub(super) struct Item {
+    /// How many items of its kind came before it.
+    pub(super) nth: usize,
+    /// It was announced.
+    pub(super) open: bool,
+    /// The part that is told now, whether it was announced, and how much of it was told (bytes).
+    pub(super) part: usize,
+    pub(super) part_open: bool,
+    pub(super) told: usize,
+    pub(super) body: Body,
+}
+
+/// What an item holds.
+pub(super) enum Body {
+    Reasoning(Vec<Part>),
+    Message(Vec<Part>),
+    Call(CallPart),
+}
+
+/// A part of an item's content.
+pub(super) struct Part {
+    pub(super) kind: Kind,
+    pub(super) text: String,
+}
+
+/// The kinds of text in a reply.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Reasoning,
+    Text,
+    Refusal,
+}
+
+impl Kind {
+    /// The name in events.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Kind::Reasoning => "reasoning_text",
+            Kind::Text => "output_text",
+            Kind::Refusal => "refusal",
+        }
+    }
+
+    /// The part as it stands in an item.
+    pub(super) fn part(self, text: &str) -> Value {
+        match self {
+            Kind::Reasoning => json!({"type": "reasoning_text", "text": text}),
+            Kind::Text => json!({"type": "output_text", "text": text, "annotations": [], "logprobs": []}),
+            Kind::Refusal => json!({"type": "refusal", "refusal": text}),
+        }
+    }
+}
+
+/// What an item is called, and how it looks to the client.
+pub(super) struct Names {
+    /// The id of the reply.
+    pub(super) reply: String,
+    /// Tools that are not just functions.
+    pub(super) special: HashMap<String, Special>,
+    /// The client asked for reasoning it can bring back.
+    pub(super) carried: bool,
+}
+
+impl Names {
+    fn special(&self, item: &Item) -> Option<&Special> {
+        let Body::Call(call) = &item.body else { return None };
+        self.special.get(call.name.as_deref()?)
+    }
+
+    /// Whether an item calls a tool that takes free text.
+    pub(super) fn custom(&self, item: &Item) -> bool {
+        self.special(item).is_some_and(|special| special.custom)
+    }
+
+    /// The id of an item.
+    pub(super) fn id(&self, item: &Item) -> String {
+        let (id, nth) = (&self.reply, item.nth);
+        match (&item.body, nth) {
+            (Body::Reasoning(_), 0) => format!("rs_{id}"),
+            (Body::Reasoning(_), _) => format!("rs_{id}_{nth}"),
+            (Body::Message(_), 0) => format!("msg_{id}"),
+            (Body::Message(_), _) => format!("msg_{id}_{nth}"),
+            (Body::Call(_), _) if self.custom(item) => format!("ctc_{id}_{nth}"),
+            (Body::Call(_), _) => format!("fc_{id}_{nth}"),
+        }
+    }
+
+    /// An item of the output, with what it holds or as it is announced: empty.
+    pub(super) fn item(&self, item: &Item, status: &str, filled: bool) -> Value {
+        let id = self.id(item);
+        let list = |parts: &[Part]| -> Vec<Value> {
+            parts.iter().filter(|_| filled).map(|part| part.kind.part(&part.text)).collect()
+        };
+        match &item.body {
+            Body::Reasoning(parts) => {
+                let mut out = json!({"id": id, "type": "reasoning", "summary": [], "content": list(parts)});
+                if self.carried && filled {
+                    let text: String = parts.iter().map(|part| part.text.as_str()).collect();
+                    out["encrypted_content"] = format!("{PLAIN}{text}").into();
+                }
+                out
+            }
+            Body::Message(parts) => {
+                json!({"id": id, "type": "message", "status": status, "role": "assistant", "content": list(parts)})
+            }
+            Body::Call(call) => {
+                let special = self.special(item);
+                let custom = special.is_some_and(|special| special.custom);
+                let (kind, key) = if custom { ("custom_tool_call", "input") } else { ("function_call", "arguments") };
+                let value = match (filled, custom) {
+                    (false, _) => String::new(),
+                    (true, true) => free_text(&call.arguments),
+                    (true, false) => call.arguments.clone(),
+                };
+                let name = call.name.as_deref().unwrap_or_default();
+                let mut out = json!({"id": id, "type": kind, "status": status, "call_id": call.id, "name": name});
+                if let Some(namespace) = special.and_then(|special| special.namespace.as_ref()) {
+                    out["namespace"] = namespace.as_str().into();
+                }
+                out[key] = value.into();
+                out
+            }
+        }
+    }
+}
+
+impl Item {
+    /// Nothing can follow in it once another item has begun.
+    pub(super) fn complete(&self) -> bool {
+        match &self.body {
+            Body::Reasoning(_) | Body::Message(_) => true,
+            Body::Call(call) => call.name.is_some() && complete(&call.arguments),
+        }
+    }
+}
+
+/// Whether the arguments of a call are a whole JSON object: no call can go on after it.
+pub(super) fn complete(arguments: &str) -> bool {
+    let text = arguments.trim();
+    text.starts_with('{') && text.ends_with('}') && serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok()
+}
+
+/// The text in the arguments of a call of a custom tool. Models that give it another name, or no name at all, meant the
+/// same.
+pub(super) fn free_text(arguments: &str) -> String {
+    let text = match serde_json::from_str(arguments) {
+        Ok(Value::String(text)) => Some(text),
+        Ok(Value::Object(fields)) if fields.is_empty() => Some(String::new()),
+        Ok(Value::Object(fields)) => {
+            let only = fields.values().next().filter(|_| fields.len() == 1);
+            fields.get("input").or(only).and_then(Value::as_str).map(str::to_owned)
+        }
+        _ => None,
+    };
+    text.unwrap_or_else(|| arguments.to_owned())
+}

@@ -1,0 +1,338 @@
+//! The reply: a Response object, whole or told in events.
+
+use std::collections::HashMap;
+
+use serde_json::{Map, Value, json};
+
+use super::super::said::{CallPart, Said, Usage};
+use super::super::{Head, Teller, event};
+use super::output::{Body, Item, Kind, Names, Part, complete, free_text};
+use super::tools::Special;
+
+/// What there is to say, in the order in which it was first heard. Items are told one after another: what belongs to a
+/// later item waits until the one before it is whole, so that nothing is said of an item after its end.
+pub(super) struct Reply {
+    head: Head,
+    model: String,
+    /// The fields of the Response object that repeat the request.
+    echo: Map<String, Value>,
+    names: Names,
+    /// Nothing is streamed.
+    quiet: bool,
+    sequence: u64,
+    items: Vec<Item>,
+    /// The item that is told now.
+    front: usize,
+    finish: Option<String>,
+    usage: Usage,
+    error: Value,
+    /// The stream was ended by an error.
+    over: bool,
+}
+
+impl Teller for Reply {
+    fn whole(&mut self, head: &Head, said: &Said) -> Value {
+        self.quiet = true;
+        self.start(head);
+        let mut said = said.clone();
+        for (at, call) in said.calls.iter_mut().enumerate() {
+            call.index = at as u64;
+        }
+        self.chunk(&said);
+        self.end();
+        self.response(self.status())
+    }
+
+    fn start(&mut self, head: &Head) -> String {
+        self.head = head.clone();
+        self.names.reply.clone_from(&head.id);
+        let mut out = String::new();
+        let response = self.response("in_progress");
+        self.tell(&mut out, "response.created", json!({"response": response}));
+        self.tell(&mut out, "response.in_progress", json!({"response": response}));
+        out
+    }
+
+    fn chunk(&mut self, said: &Said) -> String {
+        let mut out = String::new();
+        if self.over {
+            return out;
+        }
+        if let Some(model) = &said.model {
+            self.model.clone_from(model);
+        }
+        self.usage = self.usage.and(said.usage);
+        if let Some(finish) = &said.finish {
+            self.finish = Some(finish.clone());
+        }
+        if let Some(error) = &said.error {
+            self.over = true;
+            self.error = failure(error);
+            let response = self.response("failed");
+            self.tell(&mut out, "response.failed", json!({"response": response}));
+            return out;
+        }
+        self.text(Kind::Reasoning, &said.reasoning);
+        self.text(Kind::Text, &said.text);
+        self.text(Kind::Refusal, &said.refusal);
+        for part in &said.calls {
+            self.call(part);
+        }
+        self.advance(&mut out, false);
+        out
+    }
+
+    fn end(&mut self) -> String {
+        let mut out = String::new();
+        if self.over {
+            return out;
+        }
+        self.over = true;
+        if self.items.is_empty() {
+            self.add(Body::Message(vec![Part { kind: Kind::Text, text: String::new() }]));
+        }
+        self.advance(&mut out, true);
+        let status = self.status();
+        let response = self.response(status);
+        self.tell(&mut out, &format!("response.{status}"), json!({"response": response}));
+        out
+    }
+}
+
+impl Reply {
+    pub(super) fn new(
+        model: &str,
+        echo: Map<String, Value>,
+        special: HashMap<String, Special>,
+        carried: bool,
+    ) -> Reply {
+        Reply {
+            head: Head { id: String::new(), created: 0, prompt_tokens: None },
+            model: model.to_owned(),
+            echo,
+            names: Names { reply: String::new(), special, carried },
+            quiet: false,
+            sequence: 0,
+            items: Vec::new(),
+            front: 0,
+            finish: None,
+            usage: Usage::default(),
+            error: Value::Null,
+            over: false,
+        }
+    }
+
+    fn add(&mut self, body: Body) {
+        let kind = std::mem::discriminant(&body);
+        let nth = self.items.iter().filter(|item| std::mem::discriminant(&item.body) == kind).count();
+        self.items.push(Item { nth, open: false, part: 0, part_open: false, told: 0, body });
+    }
+
+    fn text(&mut self, kind: Kind, text: &str) {
+        if text.is_empty() {
+            return;
+        }
+        let parts = match (self.items.last_mut().map(|item| &mut item.body), kind) {
+            (Some(Body::Reasoning(parts)), Kind::Reasoning) => Some(parts),
+            (Some(Body::Message(parts)), Kind::Text | Kind::Refusal) => Some(parts),
+            _ => None,
+        };
+        let Some(parts) = parts else {
+            let parts = vec![Part { kind, text: text.to_owned() }];
+            self.add(if kind == Kind::Reasoning { Body::Reasoning(parts) } else { Body::Message(parts) });
+            return;
+        };
+        match parts.last_mut().filter(|part| part.kind == kind) {
+            Some(part) => part.text.push_str(text),
+            None => parts.push(Part { kind, text: text.to_owned() }),
+        }
+    }
+
+    fn call(&mut self, part: &CallPart) {
+        let same = |item: &Item| matches!(&item.body, Body::Call(call) if call.index == part.index);
+        let at = self.items.iter().rposition(same);
+        let found =
+            at.and_then(|at| if let Body::Call(call) = &mut self.items[at].body { Some((at, call)) } else { None });
+        // Some servers give every call the index 0: an id and a name of its own make it another call, and so does
+        // anything more after JSON that is whole.
+        let Some((at, call)) = found.filter(|(_, call)| {
+            let other = part.id.is_some() && call.id.is_some() && part.id != call.id;
+            let more = !part.arguments.trim().is_empty() && complete(&call.arguments);
+            part.name.is_none() || call.name.is_none() || !(other || more)
+        }) else {
+            self.add(Body::Call(part.clone()));
+            return;
+        };
+        // A call that was told to its end is whole: what still comes is white space or nonsense.
+        if at >= self.front {
+            call.id = call.id.take().or_else(|| part.id.clone());
+            call.name = call.name.take().or_else(|| part.name.clone());
+            call.arguments.push_str(&part.arguments);
+        }
+    }
+
+    /// Tells what can be told now.
+    fn advance(&mut self, out: &mut String, ended: bool) {
+        while self.front < self.items.len() {
+            let (at, last) = (self.front, self.front + 1 == self.items.len());
+            let cut = last && self.status() == "incomplete";
+            let item = &mut self.items[at];
+            let done = ended || !last && item.complete();
+            if let Body::Call(call) = &mut item.body {
+                if call.name.is_none() && !done {
+                    return;
+                }
+                // From here on the call keeps the id that the client has seen.
+                call.id.get_or_insert_with(|| format!("call_{}_{}", self.head.id, item.nth));
+                if done && !cut && call.arguments.trim().is_empty() {
+                    call.arguments.push_str("{}");
+                }
+            }
+            if !item.open {
+                item.open = true;
+                let item = self.names.item(&self.items[at], "in_progress", false);
+                self.tell(out, "response.output_item.added", json!({"output_index": at, "item": item}));
+            }
+            match &self.items[at].body {
+                Body::Call(_) => self.tell_call(out, at, done),
+                Body::Reasoning(_) | Body::Message(_) => self.tell_parts(out, at, done),
+            }
+            if !done {
+                return;
+            }
+            let status = if cut { "incomplete" } else { "completed" };
+            let item = self.names.item(&self.items[at], status, true);
+            self.tell(out, "response.output_item.done", json!({"output_index": at, "item": item}));
+            self.front += 1;
+        }
+    }
+
+    fn tell_parts(&mut self, out: &mut String, at: usize, done: bool) {
+        let id = self.names.id(&self.items[at]);
+        loop {
+            let item = &mut self.items[at];
+            let (Body::Reasoning(parts) | Body::Message(parts)) = &item.body else { return };
+            let Some(part) = parts.get(item.part) else { return };
+            let (kind, nth) = (part.kind, item.part);
+            let delta = part.text.get(item.told..).unwrap_or_default().to_owned();
+            let whole = (done || nth + 1 < parts.len()).then(|| part.text.clone());
+            let fresh = !std::mem::replace(&mut item.part_open, whole.is_none());
+            (item.part, item.told) = if whole.is_some() { (nth + 1, 0) } else { (nth, part.text.len()) };
+            let about = |more: Value| {
+                let mut data = json!({"item_id": id, "output_index": at, "content_index": nth});
+                if let (Some(data), Value::Object(more)) = (data.as_object_mut(), more) {
+                    data.extend(more);
+                    if kind == Kind::Text && !data.contains_key("part") {
+                        data.insert("logprobs".into(), json!([]));
+                    }
+                }
+                data
+            };
+            if fresh {
+                self.tell(out, "response.content_part.added", about(json!({"part": kind.part("")})));
+            }
+            if !delta.is_empty() {
+                self.tell(out, &format!("response.{}.delta", kind.name()), about(json!({"delta": delta})));
+            }
+            let Some(whole) = whole else { return };
+            let key = if kind == Kind::Refusal { "refusal" } else { "text" };
+            self.tell(out, &format!("response.{}.done", kind.name()), about(json!({key: whole})));
+            self.tell(out, "response.content_part.done", about(json!({"part": kind.part(&whole)})));
+        }
+    }
+
+    fn tell_call(&mut self, out: &mut String, at: usize, done: bool) {
+        let id = self.names.id(&self.items[at]);
+        let custom = self.names.custom(&self.items[at]);
+        let item = &mut self.items[at];
+        let Body::Call(call) = &item.body else { return };
+        // The text of a custom call lies inside of its arguments: it can be read when they are whole.
+        let delta = match (custom, done) {
+            (true, false) => String::new(),
+            (true, true) => free_text(&call.arguments),
+            (false, _) => call.arguments.get(item.told..).unwrap_or_default().to_owned(),
+        };
+        item.told = call.arguments.len();
+        let whole = done.then(|| (call.name.clone().unwrap_or_default(), call.arguments.clone()));
+        let kind = if custom { "response.custom_tool_call_input" } else { "response.function_call_arguments" };
+        if !delta.is_empty() {
+            let data = json!({"item_id": id, "output_index": at, "delta": delta});
+            self.tell(out, &format!("{kind}.delta"), data);
+        }
+        if let Some((name, arguments)) = whole {
+            let data = if custom {
+                json!({"item_id": id, "output_index": at, "input": delta})
+            } else {
+                json!({"item_id": id, "output_index": at, "name": name, "arguments": arguments})
+            };
+            self.tell(out, &format!("{kind}.done"), data);
+        }
+    }
+
+    fn tell(&mut self, out: &mut String, name: &str, data: Value) {
+        if self.quiet {
+            return;
+        }
+        let mut all = json!({"type": name, "sequence_number": self.sequence});
+        if let (Some(all), Value::Object(data)) = (all.as_object_mut(), data) {
+            all.extend(data);
+        }
+        self.sequence += 1;
+        out.push_str(&event(name, &all));
+    }
+
+    fn status(&self) -> &'static str {
+        match self.finish.as_deref() {
+            _ if !self.error.is_null() => "failed",
+            Some("length" | "content_filter") => "incomplete",
+            _ => "completed",
+        }
+    }
+
+    fn response(&self, status: &str) -> Value {
+        let reason = if self.finish.as_deref() == Some("length") { "max_output_tokens" } else { "content_filter" };
+        let details = if status == "incomplete" { json!({"reason": reason}) } else { Value::Null };
+        let announced = self.items.iter().enumerate().filter(|(_, item)| item.open);
+        let output: Vec<Value> = announced
+            .map(|(at, item)| {
+                let cut = at >= self.front || status == "incomplete" && at + 1 == self.items.len();
+                self.names.item(item, if cut { "incomplete" } else { "completed" }, true)
+            })
+            .collect();
+        let mut out = json!({
+            "id": format!("resp_{}", self.head.id), "object": "response", "created_at": self.head.created,
+            "status": status, "error": self.error, "incomplete_details": details, "model": self.model,
+            "output": output, "usage": self.usage(),
+        });
+        if let Some(out) = out.as_object_mut() {
+            out.extend(self.echo.clone());
+        }
+        out
+    }
+
+    fn usage(&self) -> Value {
+        let usage = self.usage;
+        if usage.prompt.is_none() && usage.completion.is_none() {
+            return Value::Null;
+        }
+        let input = usage.prompt.or(self.head.prompt_tokens).unwrap_or(0);
+        let output = usage.completion.unwrap_or(0);
+        json!({
+            "input_tokens": input,
+            "input_tokens_details": {"cached_tokens": usage.cached.unwrap_or(0), "cache_write_tokens": 0},
+            "output_tokens": output,
+            "output_tokens_details": {"reasoning_tokens": usage.reasoning.unwrap_or(0)},
+            "total_tokens": input.saturating_add(output),
+        })
+    }
+}
+
+/// The error of a response, from one that a server sent in its stream.
+fn failure(error: &Value) -> Value {
+    let has = |key: &str, value: &str| error.get(key).is_some_and(|it| it == value);
+    let overflow = has("code", "context_length_exceeded") || has("type", "exceed_context_size_error");
+    let code = if overflow { "context_length_exceeded" } else { "server_error" };
+    let message = error.get("message").unwrap_or(error);
+    let message = message.as_str().map_or_else(|| message.to_string(), str::to_owned);
+    json!({"code": code, "message": message})
+}

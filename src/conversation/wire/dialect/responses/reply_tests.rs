@@ -1,0 +1,402 @@
+//! Replies: whole and in events, which say the same however a stream is split.
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::super::said::{CallPart, Said, Usage};
+use super::super::{Head, Teller};
+
+fn teller(body: Value) -> Box<dyn Teller> {
+    super::request(body.to_string().as_bytes()).unwrap_or_else(|error| panic!("{error}")).teller
+}
+
+/// A request with all kinds of tools, that wants its reasoning back.
+fn asked() -> Value {
+    json!({"model": "asked", "instructions": "Be.", "input": "x", "include": ["reasoning.encrypted_content"],
+        "tools": [{"type": "function", "name": "f"}, {"type": "custom", "name": "patch"},
+            {"type": "namespace", "name": "db", "tools": [{"type": "function", "name": "query"}]}]})
+}
+
+fn head() -> Head {
+    Head { id: "1a".into(), created: 1_700_000_000, prompt_tokens: Some(4) }
+}
+
+fn said(text: &str) -> Said {
+    Said { text: text.into(), ..Said::default() }
+}
+
+fn thought(text: &str) -> Said {
+    Said { reasoning: text.into(), ..Said::default() }
+}
+
+fn part(index: u64, id: Option<&str>, name: Option<&str>, arguments: &str) -> Said {
+    let call =
+        CallPart { index, id: id.map(str::to_owned), name: name.map(str::to_owned), arguments: arguments.into() };
+    Said { calls: vec![call], ..Said::default() }
+}
+
+fn finish(reason: &str) -> Said {
+    Said { finish: Some(reason.into()), ..Said::default() }
+}
+
+/// The events of a stream: names and data agree, and the numbers run on from 0.
+fn stream(teller: &mut dyn Teller, chunks: &[Said]) -> Vec<Value> {
+    let mut all = teller.start(&head());
+    for chunk in chunks {
+        all += &teller.chunk(chunk);
+    }
+    all += &teller.end();
+    let mut out: Vec<Value> = Vec::new();
+    for event in all.strip_suffix("\n\n").unwrap().split("\n\n") {
+        let (name, data) = event.strip_prefix("event: ").unwrap().split_once("\ndata: ").unwrap();
+        let data: Value = serde_json::from_str(data).unwrap();
+        assert_eq!((data["type"].as_str(), data["sequence_number"].as_u64()), (Some(name), Some(out.len() as u64)));
+        out.push(data);
+    }
+    out
+}
+
+fn types(events: &[Value]) -> Vec<&str> {
+    events.iter().map(|event| event["type"].as_str().unwrap().strip_prefix("response.").unwrap()).collect()
+}
+
+/// Puts the output together from the events as SDKs do, and checks that it is what the last event holds.
+fn told(events: &[Value]) -> Value {
+    let mut output: Vec<Value> = Vec::new();
+    let mut open = false;
+    for event in events {
+        let kind = event["type"].as_str().unwrap().strip_prefix("response.").unwrap();
+        if event.get("output_index").is_none() {
+            continue;
+        }
+        // One item at a time.
+        let at = event["output_index"].as_u64().unwrap() as usize;
+        if kind == "output_item.added" {
+            assert_eq!((at, open), (output.len(), false));
+            output.push(event["item"].clone());
+            open = true;
+            continue;
+        }
+        assert_eq!((at + 1, open), (output.len(), true));
+        let item = &mut output[at];
+        let nth = event.get("content_index").map_or(0, |n| n.as_u64().unwrap() as usize);
+        if kind != "output_item.done" {
+            assert_eq!(event["item_id"], item["id"]);
+        }
+        let grow =
+            |value: &mut Value| *value = (value.as_str().unwrap().to_owned() + event["delta"].as_str().unwrap()).into();
+        match kind {
+            "content_part.added" => item["content"].as_array_mut().unwrap().push(event["part"].clone()),
+            "content_part.done" => assert_eq!(item["content"][nth], event["part"]),
+            "output_text.delta" | "reasoning_text.delta" => grow(&mut item["content"][nth]["text"]),
+            "refusal.delta" => grow(&mut item["content"][nth]["refusal"]),
+            "function_call_arguments.delta" => grow(&mut item["arguments"]),
+            "custom_tool_call_input.delta" => grow(&mut item["input"]),
+            "output_text.done" | "reasoning_text.done" => assert_eq!(item["content"][nth]["text"], event["text"]),
+            "refusal.done" => assert_eq!(item["content"][nth]["refusal"], event["refusal"]),
+            "function_call_arguments.done" => {
+                assert_eq!((&item["arguments"], &item["name"]), (&event["arguments"], &event["name"]));
+            }
+            "custom_tool_call_input.done" => assert_eq!(item["input"], event["input"]),
+            "output_item.done" => {
+                open = false;
+                let mut done = event["item"].clone();
+                for key in ["content", "arguments", "input"] {
+                    assert_eq!(item.get(key), done.get(key));
+                }
+                std::mem::swap(item, &mut done);
+            }
+            other => panic!("{other}"),
+        }
+    }
+    let last = &events.last().unwrap()["response"];
+    assert!(!open);
+    assert_eq!(last["output"], Value::from(output));
+    last.clone()
+}
+
+#[test]
+fn a_whole_reply() {
+    let mut reply = thought("Hm.");
+    reply.text = "Hello".into();
+    reply.model = Some("served".into());
+    reply.calls = vec![
+        CallPart { index: 0, id: Some("call_x".into()), name: Some("query".into()), arguments: r#"{"q" : 1}"#.into() },
+        CallPart { index: 0, id: None, name: Some("patch".into()), arguments: r#"{"input":"*** a\n"}"#.into() },
+        CallPart { index: 2, id: None, name: Some("f".into()), arguments: String::new() },
+    ];
+    reply.finish = Some("tool_calls".into());
+    reply.usage =
+        Usage { prompt: Some(9), cached: Some(5), completion: Some(3), reasoning: Some(1), ..Usage::default() };
+    let got = teller(asked()).whole(&head(), &reply);
+    let expect = json!({"id": "resp_1a", "object": "response", "created_at": 1_700_000_000, "status": "completed",
+        "error": null, "incomplete_details": null, "model": "served", "output": [
+            {"id": "rs_1a", "type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "Hm."}],
+                "encrypted_content": "windowsill:Hm."},
+            {"id": "msg_1a", "type": "message", "status": "completed", "role": "assistant",
+                "content": [{"type": "output_text", "text": "Hello", "annotations": [], "logprobs": []}]},
+            {"id": "fc_1a_0", "type": "function_call", "status": "completed", "call_id": "call_x", "name": "query",
+                "namespace": "db", "arguments": "{\"q\" : 1}"},
+            {"id": "ctc_1a_1", "type": "custom_tool_call", "status": "completed", "call_id": "call_1a_1", "name": "patch",
+                "input": "*** a\n"},
+            {"id": "fc_1a_2", "type": "function_call", "status": "completed", "call_id": "call_1a_2", "name": "f",
+                "arguments": "{}"}],
+        "usage": {"input_tokens": 9, "input_tokens_details": {"cached_tokens": 5, "cache_write_tokens": 0},
+            "output_tokens": 3, "output_tokens_details": {"reasoning_tokens": 1}, "total_tokens": 12},
+        "background": false, "instructions": "Be.", "max_output_tokens": null, "max_tool_calls": null, "metadata": {},
+        "parallel_tool_calls": true, "previous_response_id": null, "prompt_cache_key": null,
+        "reasoning": {"effort": null, "summary": null}, "safety_identifier": null, "store": false, "temperature": null,
+        "text": {"format": {"type": "text"}}, "tool_choice": "auto", "tools": asked()["tools"], "top_p": null,
+        "truncation": "disabled", "user": null});
+    assert_eq!(got, expect);
+    // The same in chunks ends in the same object.
+    let events = stream(
+        &mut *teller(asked()),
+        &[
+            thought("H"),
+            thought("m."),
+            said("Hel"),
+            Said { model: Some("served".into()), ..said("lo") },
+            part(0, Some("call_x"), Some("query"), ""),
+            part(0, None, None, r#"{"q" "#),
+            part(0, None, None, ": 1}"),
+            part(1, None, Some("patch"), r#"{"input":"***"#),
+            part(1, None, None, r#" a\n"}"#),
+            part(2, None, Some("f"), ""),
+            finish("tool_calls"),
+            Said { usage: reply.usage, ..Said::default() },
+        ],
+    );
+    assert_eq!(told(&events), expect);
+    assert_eq!(events[0]["response"]["status"], "in_progress");
+    assert_eq!((&events[1]["response"]["output"], &events[1]["response"]["usage"]), (&json!([]), &Value::Null));
+    assert_eq!(events[0]["response"]["model"], "asked");
+    assert_eq!(
+        types(&events),
+        [
+            "created",
+            "in_progress",
+            "output_item.added",
+            "content_part.added",
+            "reasoning_text.delta",
+            "reasoning_text.delta",
+            "reasoning_text.done",
+            "content_part.done",
+            "output_item.done",
+            "output_item.added",
+            "content_part.added",
+            "output_text.delta",
+            "output_text.delta",
+            "output_text.done",
+            "content_part.done",
+            "output_item.done",
+            "output_item.added",
+            "function_call_arguments.delta",
+            "function_call_arguments.delta",
+            "function_call_arguments.done",
+            "output_item.done",
+            "output_item.added",
+            "custom_tool_call_input.delta",
+            "custom_tool_call_input.done",
+            "output_item.done",
+            "output_item.added",
+            "function_call_arguments.delta",
+            "function_call_arguments.done",
+            "output_item.done",
+            "completed"
+        ]
+    );
+    let delta = &events[11];
+    assert_eq!(
+        delta,
+        &json!({"type": "response.output_text.delta", "sequence_number": 11, "item_id": "msg_1a",
+        "output_index": 1, "content_index": 0, "delta": "Hel", "logprobs": []})
+    );
+    assert_eq!(
+        events[16]["item"],
+        json!({"id": "fc_1a_0", "type": "function_call", "status": "in_progress",
+        "call_id": "call_x", "name": "query", "namespace": "db", "arguments": ""})
+    );
+}
+
+#[test]
+fn what_the_request_says_is_repeated() {
+    let body = json!({"model": "m", "input": "x", "store": true, "metadata": {"a": "b"}, "temperature": 0.5, "top_p": 0.9,
+        "max_output_tokens": 5, "text": {"verbosity": "low"}, "reasoning": {"effort": "low"}, "truncation": "auto",
+        "user": "u", "parallel_tool_calls": false, "tool_choice": "none", "service_tier": "flex"});
+    let got = teller(body.clone()).whole(&head(), &said("a"));
+    for (key, value) in body.as_object().unwrap() {
+        match key.as_str() {
+            "input" => assert_eq!(got.get(key), None),
+            "text" => assert_eq!(got[key], json!({"verbosity": "low", "format": {"type": "text"}})),
+            "reasoning" => assert_eq!(got[key], json!({"effort": "low", "summary": null})),
+            _ => assert_eq!(&got[key], value, "{key}"),
+        }
+    }
+    assert_eq!((&got["usage"], &got["model"]), (&Value::Null, &json!("m")));
+    // Only the completion was counted: the prompt was, before.
+    let some = Said { usage: Usage { completion: Some(2), ..Usage::default() }, ..said("a") };
+    assert_eq!(teller(body).whole(&head(), &some)["usage"]["total_tokens"], 6);
+}
+
+#[test]
+fn replies_that_end_early_or_say_nothing() {
+    let cut = Said { finish: Some("length".into()), ..said("Hel") };
+    let whole = teller(asked()).whole(&head(), &cut);
+    assert_eq!(
+        (&whole["status"], &whole["incomplete_details"]),
+        (&json!("incomplete"), &json!({"reason": "max_output_tokens"}))
+    );
+    assert_eq!(whole["output"][0]["status"], "incomplete");
+    let events = stream(&mut *teller(asked()), &[said("Hel"), finish("length")]);
+    assert_eq!((types(&events).last(), told(&events)), (Some(&"incomplete"), whole));
+    let filtered = teller(asked()).whole(&head(), &finish("content_filter"));
+    assert_eq!(filtered["incomplete_details"]["reason"], "content_filter");
+    // Half of a call is handed on as it is, and nothing is made up for one that has not begun.
+    let events = stream(&mut *teller(asked()), &[part(0, None, Some("f"), "{\"a"), finish("length")]);
+    assert_eq!(
+        (&told(&events)["output"][0]["arguments"], &events[4]["type"]),
+        (&json!("{\"a"), &json!("response.function_call_arguments.done"))
+    );
+    let events = stream(&mut *teller(asked()), &[part(0, None, Some("f"), ""), finish("length")]);
+    assert_eq!(told(&events)["output"][0]["arguments"], "");
+    let empty = teller(asked()).whole(&head(), &finish("stop"));
+    assert_eq!(
+        empty["output"],
+        json!([{"id": "msg_1a", "type": "message", "status": "completed", "role": "assistant",
+        "content": [{"type": "output_text", "text": "", "annotations": [], "logprobs": []}]}])
+    );
+    let events = stream(&mut *teller(asked()), &[]);
+    assert_eq!(told(&events), empty);
+    assert_eq!(
+        types(&events)[2..],
+        [
+            "output_item.added",
+            "content_part.added",
+            "output_text.done",
+            "content_part.done",
+            "output_item.done",
+            "completed"
+        ]
+    );
+    let refusal = Said { refusal: "No.".into(), ..said("Well: ") };
+    let whole = teller(asked()).whole(&head(), &refusal);
+    assert_eq!(whole["output"][0]["content"][1], json!({"type": "refusal", "refusal": "No."}));
+    assert_eq!(told(&stream(&mut *teller(asked()), &[refusal])), whole);
+}
+
+#[test]
+fn parallel_calls_may_interleave() {
+    let calls = |chunks: &[Said]| -> Vec<(String, String)> {
+        let events = stream(&mut *teller(asked()), chunks);
+        let output = told(&events)["output"].clone();
+        let text = |item: &Value, key: &str| item[key].as_str().unwrap().to_owned();
+        let calls = output.as_array().unwrap().iter().filter(|item| item["type"] == "function_call");
+        calls.map(|item| (text(item, "call_id"), text(item, "arguments"))).collect()
+    };
+    let expect = [("a".to_owned(), r#"{"x":1}"#.to_owned()), ("b".to_owned(), r#"{"y":2}"#.to_owned())];
+    let open = |index, id| part(index, Some(id), Some("f"), "");
+    let more = |index, arguments| part(index, None, None, arguments);
+    assert_eq!(
+        calls(&[open(0, "a"), more(0, r#"{"x":"#), open(1, "b"), more(1, r#"{"y""#), more(0, "1}"), more(1, ":2}")]),
+        expect
+    );
+    assert_eq!(calls(&[open(0, "a"), open(1, "b"), more(1, r#"{"y":2}"#), more(0, r#"{"x":1}"#)]), expect);
+    // Every call with the index 0, as older servers send them.
+    let all = |id, arguments| part(0, Some(id), Some("f"), arguments);
+    assert_eq!(calls(&[all("a", r#"{"x":1}"#), all("b", r#"{"y":2}"#)]), expect);
+    // The first parts of the second call are told as soon as the first one is whole.
+    let mut teller = teller(asked());
+    teller.start(&head());
+    teller.chunk(&part(0, Some("a"), Some("f"), r#"{"x":1}"#));
+    assert!(teller.chunk(&part(1, Some("b"), Some("f"), r#"{"y"#)).contains("\"call_id\":\"b\""));
+    assert!(teller.chunk(&more(1, r#"":"#)).contains("function_call_arguments.delta"));
+}
+
+#[test]
+fn a_name_may_come_late_and_kinds_may_alternate() {
+    let mut late = teller(asked());
+    late.start(&head());
+    assert_eq!(late.chunk(&part(0, Some("a"), None, r#"{"input":"#)), "");
+    assert!(late.chunk(&part(0, None, Some("patch"), r#""p"}"#)).contains("\"type\":\"custom_tool_call\""));
+    assert!(late.end().contains("\"delta\":\"p\""));
+    let events = stream(
+        &mut *teller(asked()),
+        &[
+            part(0, None, None, "{"),
+            part(0, None, Some("f"), "}"),
+            said("a"),
+            thought("b"),
+            said("c"),
+            part(1, None, Some("patch"), "not JSON"),
+            part(2, None, Some("patch"), r#"{"patch":"p"}"#),
+            part(3, None, Some("patch"), ""),
+        ],
+    );
+    let output = told(&events)["output"].clone();
+    let ids: Vec<&str> = output.as_array().unwrap().iter().map(|item| item["id"].as_str().unwrap()).collect();
+    assert_eq!(ids, ["fc_1a_0", "msg_1a", "rs_1a", "msg_1a_1", "ctc_1a_1", "ctc_1a_2", "ctc_1a_3"]);
+    let inputs: Vec<&Value> = output.as_array().unwrap()[4..].iter().map(|item| &item["input"]).collect();
+    assert_eq!(inputs, ["not JSON", "p", ""]);
+}
+
+#[test]
+fn an_error_ends_the_stream() {
+    let broken = |error: Value| Said { error: Some(error), ..Said::default() };
+    let events = stream(
+        &mut *teller(asked()),
+        &[thought("Hm."), said("Hel"), broken(json!({"message": "gone", "code": 500})), said("lo"), finish("stop")],
+    );
+    let last = events.last().unwrap();
+    assert_eq!(types(&events).iter().filter(|kind| ["completed", "incomplete", "failed"].contains(kind)).count(), 1);
+    assert_eq!((&last["type"], &last["response"]["status"]), (&json!("response.failed"), &json!("failed")));
+    assert_eq!(last["response"]["error"], json!({"code": "server_error", "message": "gone"}));
+    assert_eq!(last["response"]["output"][0]["id"], "rs_1a");
+    assert_eq!(last["response"]["output"][1]["status"], "incomplete");
+    for error in [
+        json!({"message": "m", "code": "context_length_exceeded"}),
+        json!({"message": "m", "code": 400, "type": "exceed_context_size_error"}),
+    ] {
+        let events = stream(&mut *teller(asked()), &[broken(error)]);
+        assert_eq!(types(&events), ["created", "in_progress", "failed"]);
+        assert_eq!(events[2]["response"]["error"], json!({"code": "context_length_exceeded", "message": "m"}));
+    }
+    let plain = stream(&mut *teller(asked()), &[broken(json!("bare"))]);
+    assert_eq!(plain[2]["response"]["error"]["message"], "bare");
+}
+
+/// Reasoning, a text and calls, cut into chunks; the parts of the calls take turns.
+fn chunks(text: &str, arguments: &[String], cuts: &[usize]) -> Vec<Said> {
+    let mut cuts = cuts.iter().cycle();
+    let mut pieces = |text: &str| -> Vec<String> {
+        let mut rest: Vec<char> = text.chars().collect();
+        let mut out = Vec::new();
+        while !rest.is_empty() {
+            let at = (*cuts.next().unwrap()).clamp(1, rest.len());
+            out.push(rest.drain(..at).collect());
+        }
+        out
+    };
+    let mut out: Vec<Said> = pieces(text).iter().map(|piece| thought(piece)).collect();
+    out.extend(pieces(text).iter().map(|piece| said(piece)));
+    let calls: Vec<Vec<String>> = arguments.iter().map(|all| pieces(all)).collect();
+    out.extend((0..calls.len()).map(|at| part(at as u64, Some(&format!("id{at}")), Some(["f", "patch"][at % 2]), "")));
+    for round in 0..calls.iter().map(Vec::len).max().unwrap_or(0) {
+        let turn = calls.iter().enumerate().filter_map(|(at, call)| Some((at, call.get(round)?)));
+        out.extend(turn.map(|(at, piece)| part(at as u64, None, None, piece)));
+    }
+    out
+}
+
+proptest! {
+    #[test]
+    fn any_split_gives_the_same_reply(text in "[a-z\"é😀\n]{1,9}", values in prop::collection::vec("[a{}\"\\\\]{0,5}", 0..4),
+        cuts in prop::collection::vec(1usize..6, 1..6)) {
+        let arguments: Vec<String> = values.iter().map(|value| json!({"input": value, "n": {}}).to_string()).collect();
+        let calls = arguments.iter().enumerate().map(|(at, all)| part(0, Some(&format!("id{at}")), Some(["f", "patch"][at % 2]), all).calls.remove(0));
+        let whole = Said { reasoning: text.clone(), text: text.clone(), calls: calls.collect(), ..Said::default() };
+        let whole = teller(asked()).whole(&head(), &whole);
+        let events = stream(&mut *teller(asked()), &chunks(&text, &arguments, &cuts));
+        prop_assert_eq!(told(&events), whole);
+    }
+}
