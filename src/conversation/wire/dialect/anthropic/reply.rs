@@ -21,6 +21,8 @@ pub(super) struct Reply {
     blocks: usize,
     /// Calls that wait for the one before them to be whole; the first is open if [`Open::Call`] is.
     calls: VecDeque<Call>,
+    /// The numbers of those that were told to their end.
+    told: Vec<u64>,
     /// Calls seen.
     called: usize,
     refused: bool,
@@ -41,6 +43,8 @@ enum Open {
 struct Call {
     index: u64,
     id: String,
+    /// The server gave the id.
+    given: bool,
     name: String,
     arguments: String,
     /// Bytes of the arguments that were sent.
@@ -64,6 +68,7 @@ impl Reply {
             open: None,
             blocks: 0,
             calls: VecDeque::new(),
+            told: Vec::new(),
             called: 0,
             refused: false,
             over: false,
@@ -118,9 +123,7 @@ impl Reply {
         match self.open.take() {
             None => return,
             Some(Open::Thinking) => self.delta(&json!({"type": "signature_delta", "signature": ""}), out),
-            Some(Open::Call) => {
-                self.calls.pop_front();
-            }
+            Some(Open::Call) => self.told.extend(self.calls.pop_front().map(|call| call.index)),
             Some(Open::Text) => {}
         }
         let stop = json!({"type": "content_block_stop", "index": self.blocks.saturating_sub(1)});
@@ -149,11 +152,18 @@ impl Reply {
 
     /// Takes in a part of a call, and writes what can be written: one call at a time, as blocks follow each other.
     fn call(&mut self, part: &CallPart, out: &mut String) {
-        let known = self.calls.iter().position(|c| c.index == part.index);
+        // Some servers number all calls of a reply 0: another id and a name are another call.
+        let another = |c: &Call| part.name.is_some() && part.id.as_ref().is_some_and(|id| c.given && c.id != *id);
+        let known = self.calls.iter().rposition(|c| c.index == part.index).filter(|at| !another(&self.calls[*at]));
+        if known.is_none() && part.name.is_none() && self.told.contains(&part.index) {
+            // Behind arguments that are whole comes white space, or nonsense.
+            return;
+        }
         let at = known.unwrap_or_else(|| {
             let id = self.id_of(part, self.called);
             self.called += 1;
-            self.calls.push_back(Call { index: part.index, id, ..Call::default() });
+            let given = part.id.is_some();
+            self.calls.push_back(Call { index: part.index, id, given, ..Call::default() });
             self.calls.len() - 1
         });
         if let Some(call) = self.calls.get_mut(at) {

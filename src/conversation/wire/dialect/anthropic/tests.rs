@@ -412,6 +412,20 @@ fn calls_whose_parts_come_by_turns_are_told_one_after_the_other() {
 }
 
 #[test]
+fn calls_that_a_server_numbers_alike_are_several() {
+    let [finish, usage] = last("tool_calls");
+    let two = [part(0, Some("c0"), Some("f"), "{}"), part(0, Some("c1"), Some("f"), "{\"b\":2}")];
+    let three = [part(1, Some("c2"), Some("f"), "{}"), part(0, None, None, " "), part(0, None, None, "")];
+    let whole = [&two[..], &three, &[finish, usage]].concat();
+    let message = put_together(&events(&streamed(&whole)));
+    let ids: Vec<&Value> = message["content"].as_array().unwrap().iter().map(|block| &block["id"]).collect();
+    assert_eq!(
+        (ids, &message["content"][1]["input"]),
+        (vec![&json!("c0"), &json!("c1"), &json!("c2")], &json!({"b": 2}))
+    );
+}
+
+#[test]
 fn why_it_stopped() {
     for (finish, reason) in [("stop", "end_turn"), ("length", "max_tokens"), ("content_filter", "refusal")] {
         let [end, usage] = last(finish);
