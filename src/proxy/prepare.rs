@@ -310,8 +310,9 @@ impl App {
         let bound = tokens::upper_bound(draft.request.body.len(), conversation);
         let near = |t: Tokens| f64::from(t) > f64::from(lines.clear_at) * COUNT_FROM;
         let estimate = plan::plan(conversation, &facts, &draft.policy).before.prompt();
-        // By the model's own vocabulary it costs little.
-        let far = draft.own.is_none() && (bound.is_some_and(|b| !near(b)) || !near(estimate));
+        // By the model's own vocabulary it costs little; and who asks for a count wants one.
+        let cheap = draft.own.is_some() || attempt == Attempt::DryRun;
+        let far = !cheap && (bound.is_some_and(|b| !near(b)) || !near(estimate));
         if !draft.can_count || far {
             if again && !draft.can_count && estimate > lines.limit && estimate / 2 <= lines.limit {
                 // It was sent before, as it is, and estimates only change as more is learnt. Should the window be another

@@ -566,13 +566,16 @@ fn claude_codes_prompt_begins_as_it_did_the_turn_before() {
 fn messages_are_counted_as_they_would_be_sent() {
     let fake = Fake::start(Kind::LlamaServer, 4096);
     let proxy = TestProxy::before(&fake);
-    let asked = chat().system("Be terse.").user(&prose(4, 6000)).tools().step(1, "fn main() {}");
-    let body = anthropic(&asked);
-    let answer = proxy.post("/v1/messages/count_tokens?beta=true", &[], body.to_string().as_bytes()).ok();
-    assert!(fake.mains().is_empty(), "nothing is sent");
-    let counted = answer.json()["input_tokens"].as_u64().unwrap();
-    ask(&proxy, &ALL[0], &asked).ok();
-    assert_eq!(counted, u64::from(tokens(&fake.last().json())));
+    for bytes in [10, 6000] {
+        let asked = chat().system("Be terse.").user(&prose(4, bytes)).tools().step(1, "fn main() {}");
+        let body = anthropic(&asked);
+        fake.clear();
+        let answer = proxy.post("/v1/messages/count_tokens?beta=true", &[], body.to_string().as_bytes()).ok();
+        assert!(fake.mains().is_empty(), "nothing is sent");
+        let counted = answer.json()["input_tokens"].as_u64().unwrap();
+        ask(&proxy, &ALL[0], &asked).ok();
+        assert_eq!(counted, u64::from(tokens(&fake.last().json())), "{bytes}");
+    }
     let answer = proxy.post("/v1/messages/count_tokens", &[], b"{\"model\": \"m\"}");
     assert_eq!((answer.status, &answer.json()["type"]), (400, &json!("error")));
 }

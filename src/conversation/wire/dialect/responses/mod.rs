@@ -11,6 +11,8 @@ mod request;
 mod tools;
 
 #[cfg(test)]
+mod listener;
+#[cfg(test)]
 mod reply_tests;
 #[cfg(test)]
 mod tests;

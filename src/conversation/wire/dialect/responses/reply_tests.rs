@@ -4,116 +4,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::super::said::{CallPart, Said, Usage};
-use super::super::{Head, Teller};
-
-fn teller(body: Value) -> Box<dyn Teller> {
-    super::request(body.to_string().as_bytes()).unwrap_or_else(|error| panic!("{error}")).teller
-}
-
-/// A request with all kinds of tools, that wants its reasoning back.
-fn asked() -> Value {
-    json!({"model": "asked", "instructions": "Be.", "input": "x", "include": ["reasoning.encrypted_content"],
-        "tools": [{"type": "function", "name": "f"}, {"type": "custom", "name": "patch"},
-            {"type": "namespace", "name": "db", "tools": [{"type": "function", "name": "query"}]}]})
-}
-
-fn head() -> Head {
-    Head { id: "1a".into(), created: 1_700_000_000, prompt_tokens: Some(4) }
-}
-
-fn said(text: &str) -> Said {
-    Said { text: text.into(), ..Said::default() }
-}
-
-fn thought(text: &str) -> Said {
-    Said { reasoning: text.into(), ..Said::default() }
-}
-
-fn part(index: u64, id: Option<&str>, name: Option<&str>, arguments: &str) -> Said {
-    let call =
-        CallPart { index, id: id.map(str::to_owned), name: name.map(str::to_owned), arguments: arguments.into() };
-    Said { calls: vec![call], ..Said::default() }
-}
-
-fn finish(reason: &str) -> Said {
-    Said { finish: Some(reason.into()), ..Said::default() }
-}
-
-/// The events of a stream: names and data agree, and the numbers run on from 0.
-fn stream(teller: &mut dyn Teller, chunks: &[Said]) -> Vec<Value> {
-    let mut all = teller.start(&head());
-    for chunk in chunks {
-        all += &teller.chunk(chunk);
-    }
-    all += &teller.end();
-    let mut out: Vec<Value> = Vec::new();
-    for event in all.strip_suffix("\n\n").unwrap().split("\n\n") {
-        let (name, data) = event.strip_prefix("event: ").unwrap().split_once("\ndata: ").unwrap();
-        let data: Value = serde_json::from_str(data).unwrap();
-        assert_eq!((data["type"].as_str(), data["sequence_number"].as_u64()), (Some(name), Some(out.len() as u64)));
-        out.push(data);
-    }
-    out
-}
-
-fn types(events: &[Value]) -> Vec<&str> {
-    events.iter().map(|event| event["type"].as_str().unwrap().strip_prefix("response.").unwrap()).collect()
-}
-
-/// Puts the output together from the events as SDKs do, and checks that it is what the last event holds.
-fn told(events: &[Value]) -> Value {
-    let mut output: Vec<Value> = Vec::new();
-    let mut open = false;
-    for event in events {
-        let kind = event["type"].as_str().unwrap().strip_prefix("response.").unwrap();
-        if event.get("output_index").is_none() {
-            continue;
-        }
-        // One item at a time.
-        let at = event["output_index"].as_u64().unwrap() as usize;
-        if kind == "output_item.added" {
-            assert_eq!((at, open), (output.len(), false));
-            output.push(event["item"].clone());
-            open = true;
-            continue;
-        }
-        assert_eq!((at + 1, open), (output.len(), true));
-        let item = &mut output[at];
-        let nth = event.get("content_index").map_or(0, |n| n.as_u64().unwrap() as usize);
-        if kind != "output_item.done" {
-            assert_eq!(event["item_id"], item["id"]);
-        }
-        let grow =
-            |value: &mut Value| *value = (value.as_str().unwrap().to_owned() + event["delta"].as_str().unwrap()).into();
-        match kind {
-            "content_part.added" => item["content"].as_array_mut().unwrap().push(event["part"].clone()),
-            "content_part.done" => assert_eq!(item["content"][nth], event["part"]),
-            "output_text.delta" | "reasoning_text.delta" => grow(&mut item["content"][nth]["text"]),
-            "refusal.delta" => grow(&mut item["content"][nth]["refusal"]),
-            "function_call_arguments.delta" => grow(&mut item["arguments"]),
-            "custom_tool_call_input.delta" => grow(&mut item["input"]),
-            "output_text.done" | "reasoning_text.done" => assert_eq!(item["content"][nth]["text"], event["text"]),
-            "refusal.done" => assert_eq!(item["content"][nth]["refusal"], event["refusal"]),
-            "function_call_arguments.done" => {
-                assert_eq!((&item["arguments"], &item["name"]), (&event["arguments"], &event["name"]));
-            }
-            "custom_tool_call_input.done" => assert_eq!(item["input"], event["input"]),
-            "output_item.done" => {
-                open = false;
-                let mut done = event["item"].clone();
-                for key in ["content", "arguments", "input"] {
-                    assert_eq!(item.get(key), done.get(key));
-                }
-                std::mem::swap(item, &mut done);
-            }
-            other => panic!("{other}"),
-        }
-    }
-    let last = &events.last().unwrap()["response"];
-    assert!(!open);
-    assert_eq!(last["output"], Value::from(output));
-    last.clone()
-}
+use super::listener::{asked, finish, head, part, said, stream, teller, thought, told, types};
 
 #[test]
 fn a_whole_reply() {
@@ -206,9 +97,8 @@ fn a_whole_reply() {
             "completed"
         ]
     );
-    let delta = &events[11];
     assert_eq!(
-        delta,
+        &events[11],
         &json!({"type": "response.output_text.delta", "sequence_number": 11, "item_id": "msg_1a",
         "output_index": 1, "content_index": 0, "delta": "Hel", "logprobs": []})
     );
@@ -233,6 +123,8 @@ fn what_the_request_says_is_repeated() {
             _ => assert_eq!(&got[key], value, "{key}"),
         }
     }
+    let open = teller(body.clone()).whole(&head(), &thought("Hm."));
+    assert_eq!(open["output"][0].get("encrypted_content"), None);
     assert_eq!((&got["usage"], &got["model"]), (&Value::Null, &json!("m")));
     // Only the completion was counted: the prompt was, before.
     let some = Said { usage: Usage { completion: Some(2), ..Usage::default() }, ..said("a") };
@@ -281,8 +173,17 @@ fn replies_that_end_early_or_say_nothing() {
     );
     let refusal = Said { refusal: "No.".into(), ..said("Well: ") };
     let whole = teller(asked()).whole(&head(), &refusal);
+    assert_eq!(told(&stream(&mut *teller(asked()), std::slice::from_ref(&refusal))), whole);
     assert_eq!(whole["output"][0]["content"][1], json!({"type": "refusal", "refusal": "No."}));
-    assert_eq!(told(&stream(&mut *teller(asked()), &[refusal])), whole);
+    let mut parted = teller(asked());
+    parted.start(&head());
+    parted.chunk(&said("Well: "));
+    let second = parted.chunk(&Said { text: String::new(), ..refusal });
+    assert!(second.contains("output_text.done") && second.contains("refusal.delta"));
+    assert_eq!(
+        (parted.end().contains("\"refusal\":\"No.\""), &whole["output"][0]["status"]),
+        (true, &json!("completed"))
+    );
 }
 
 #[test]
@@ -305,6 +206,10 @@ fn parallel_calls_may_interleave() {
     // Every call with the index 0, as older servers send them.
     let all = |id, arguments| part(0, Some(id), Some("f"), arguments);
     assert_eq!(calls(&[all("a", r#"{"x":1}"#), all("b", r#"{"y":2}"#)]), expect);
+    let blank = [("a".to_owned(), "{}".to_owned()), expect[1].clone()];
+    assert_eq!(calls(&[all("a", ""), all("b", r#"{"y":2}"#)]), blank);
+    let bare = |arguments| part(0, None, Some("f"), arguments);
+    assert_eq!(calls(&[bare(r#"{"x":1}"#), bare("{}")])[1], ("call_1a_1".to_owned(), "{}".to_owned()));
     // The first parts of the second call are told as soon as the first one is whole.
     let mut teller = teller(asked());
     teller.start(&head());
@@ -361,8 +266,7 @@ fn an_error_ends_the_stream() {
         assert_eq!(types(&events), ["created", "in_progress", "failed"]);
         assert_eq!(events[2]["response"]["error"], json!({"code": "context_length_exceeded", "message": "m"}));
     }
-    let plain = stream(&mut *teller(asked()), &[broken(json!("bare"))]);
-    assert_eq!(plain[2]["response"]["error"]["message"], "bare");
+    assert_eq!(stream(&mut *teller(asked()), &[broken(json!("bare"))])[2]["response"]["error"]["message"], "bare");
 }
 
 /// Reasoning, a text and calls, cut into chunks; the parts of the calls take turns.

@@ -4,6 +4,8 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::super::super::WireError;
+use super::super::Head;
+use super::super::said::Said;
 
 /// The chat completion request of a Responses request.
 fn chat(body: Value) -> Value {
@@ -101,6 +103,23 @@ fn an_assistant_turn_is_one_message() {
     let summary = json!({"type": "reasoning", "summary": [{"type": "summary_text", "text": "A"}, {"type": "summary_text", "text": "B"}]});
     assert_eq!(turn(&[summary, said.clone()])[0]["reasoning_content"], "A\n\nB");
     assert_eq!(turn(&[json!({"type": "web_search_call", "id": "ws_1"}), said.clone()]), [said]);
+}
+
+#[test]
+fn a_reply_comes_back_as_it_was_said() {
+    let body =
+        json!({"input": "go", "include": ["reasoning.encrypted_content"], "tools": [{"type": "custom", "name": "c"}]});
+    let call = |id: &str, name: &str, arguments: &str| json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}});
+    let calls = json!([call("x", "c", r#"{"input":"p\n"}"#), call("y", "f", r#"{"a" : 1}"#)]);
+    let message = json!({"role": "assistant", "content": "Text.", "reasoning_content": "Hm.", "tool_calls": calls});
+    let said = Said::read(&json!({"choices": [{"message": message}]}).to_string()).unwrap();
+    let head = Head { id: "1".into(), created: 1, prompt_tokens: None };
+    let reply = super::request(body.to_string().as_bytes()).unwrap().teller.whole(&head, &said);
+    let mut output = reply["output"].as_array().unwrap().clone();
+    assert_eq!(messages(output.clone().into()), std::slice::from_ref(&message));
+    // Codex leaves out the reasoning's `content`.
+    output[0].as_object_mut().unwrap().remove("content");
+    assert_eq!(messages(output.into()), [message]);
 }
 
 #[test]
