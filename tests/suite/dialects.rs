@@ -599,7 +599,9 @@ fn models_are_listed_for_clients_of_anthropics() {
 fn what_ollamas_clients_ask_is_answered_before_any_server() {
     let fake = Fake::start(Kind::LlamaServer, 4096);
     let proxy = TestProxy::before(&fake);
-    assert_eq!(request(proxy.address, "HEAD", "/", &[], b"").status, 200);
+    let mut conn = Conn::open(proxy.address);
+    conn.send("HEAD", "/", &[], b"");
+    assert_eq!(conn.head().unwrap().status, 200);
     assert_eq!(proxy.get("/api/tags").ok().json()["models"][0]["name"], MODEL);
     assert_eq!(proxy.get("/api/ps").ok().json()["models"][0]["context_length"], 4096);
     assert!(proxy.get("/api/version").ok().json()["version"].is_string());
