@@ -4,6 +4,7 @@
 
 pub mod chain;
 pub mod edit;
+pub mod person;
 pub mod repair;
 pub mod step;
 pub mod template;
