@@ -44,7 +44,7 @@ struct Run<'a> {
 
 /// Replays a session.
 pub(crate) fn replay(session: &Session, window: Tokens, naive: Naive) -> Tally {
-    let reserved = plan::output_reserved(window, session.max_tokens, 1024);
+    let reserved = plan::output_reserved(window, session.system_tokens + session.tool_tokens, session.max_tokens, 1024);
     let server = Server::new(window);
     let limit = window - reserved - 16;
     let tally = Tally::default();

@@ -16,6 +16,9 @@ use super::server::{Made, Prompt, Segment, Server, call_cost, size, text};
 use super::sessions::{Session, Wanted, message_tokens};
 use super::tally::Tally;
 
+/// Tokens kept for the reply, as configured by default.
+const OUTPUT_RESERVED: Tokens = 1024;
+
 /// How often a plan is made anew because the view came out larger than planned, as `proxy` does.
 const PLANS: usize = 4;
 
@@ -137,7 +140,12 @@ impl Run<'_> {
         };
         Facts {
             window: self.server.window,
-            output_reserved: plan::output_reserved(self.server.window, *max_tokens, 1024),
+            output_reserved: plan::output_reserved(
+                self.server.window,
+                system_tokens + tool_tokens,
+                *max_tokens,
+                OUTPUT_RESERVED,
+            ),
             slack: measure::slack(self.server.window, measure::Sureness::Counted),
             system: *system_tokens,
             tools: *tool_tokens,
@@ -155,17 +163,11 @@ impl Run<'_> {
         let mut written: Option<Option<String>> = None;
         for _ in 0..PLANS + 2 {
             let plan = plan::plan(&self.conversation, &facts, &self.setting.policy);
-            let (least, reply) = (facts.window / 32, facts.window / 8);
-            if !plan.fits {
-                if facts.output_reserved <= least {
-                    return None;
-                }
-                facts.output_reserved = least;
+            if plan::gives_way(&mut facts, &plan, OUTPUT_RESERVED) {
                 continue;
             }
-            if facts.output_reserved > reply && plan.actions.iter().any(|a| matches!(a, Action::Cut { .. })) {
-                facts.output_reserved = reply;
-                continue;
+            if !plan.fits {
+                return None;
             }
             let asks = plan.actions.iter().find_map(|a| match a {
                 Action::Fold { to, budget, ask_model: true, .. } => Some((*to, *budget)),

@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::conversation::edit::{Edit, Rule, View};
-use crate::conversation::step::call_of;
+use crate::conversation::step::{self, call_of};
 use crate::conversation::{Conversation, Message, Role, Tokens};
 use crate::plan::{Action, Plan};
 use crate::store::{Original, Store};
@@ -110,8 +110,11 @@ impl Work<'_> {
                 let (record, path) = self.save(*at)?;
                 let (call, pointer) = (call(input.conversation, *at), Pointer { id: &record, path: &path });
                 let digest = input.digests.get(at).filter(|d| *rule == Rule::Evict && (input.count)(d) <= *budget);
+                let persons = step::is_persons(&input.conversation.body[*at]);
                 let text = match digest {
                     Some(digest) => digest.clone(),
+                    // What a person says is cut in the middle: the question stands at the end as a rule.
+                    None if persons => preview::cut(self.text(*at), *budget, input.count, &pointer),
                     None => preview::preview(self.text(*at), &call, &pointer, *budget, input.count).text,
                 };
                 self.text_edit(*at, *rule, text, record);

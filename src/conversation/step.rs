@@ -1,7 +1,7 @@
 //! Units: what stays or goes together. A *step* is an assistant message with its tool calls and all their results; any
 //! other message stands alone. A *turn* is a user message and the steps up to the next.
 
-use super::{Message, Role};
+use super::{Message, Role, person};
 
 /// A run of messages that may only be kept or folded together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,6 +30,31 @@ pub fn units(body: &[Message]) -> Vec<Unit> {
 /// Index of the last user message.
 pub fn last_user(body: &[Message]) -> Option<usize> {
     body.iter().rposition(|m| m.role == Role::User)
+}
+
+/// Index of what a person asked last: the last user message that holds words of a person, wherever it stands. Clients
+/// send reminders, tool output and files as user messages too; only where there is nothing else is the last of these it.
+pub fn request(body: &[Message]) -> Option<usize> {
+    body.iter().rposition(is_persons).or_else(|| last_user(body))
+}
+
+/// Whether a message holds words that a person wrote.
+pub fn is_persons(message: &Message) -> bool {
+    message.role == Role::User && person::words(message).is_some()
+}
+
+/// Messages among which the first user message must stand to open the session: further down it is not how it began.
+const OPENING_WITHIN: usize = 4;
+
+/// Most user messages in a row that are taken for one opening: more are a transcript.
+const LONGEST_OPENING: usize = 4;
+
+/// One past the user messages in a row that a session begins with: clients send their rules, the environment and the first
+/// request apart or together. 0 where a session begins otherwise.
+pub fn opening(body: &[Message]) -> usize {
+    let Some(first) = body.iter().take(OPENING_WITHIN).position(|m| m.role == Role::User) else { return 0 };
+    let run = body[first..].iter().take(LONGEST_OPENING + 1).take_while(|m| m.role == Role::User).count();
+    first + if run > LONGEST_OPENING { 1 } else { run }
 }
 
 /// The call that a tool result answers: the message that made it and which of its calls. By id in the nearest step

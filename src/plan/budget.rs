@@ -2,6 +2,7 @@
 
 use super::facts::Facts;
 use super::policy::{Policy, Size};
+use super::{Action, Plan};
 use crate::conversation::Tokens;
 
 /// Prompt tokens at which something happens.
@@ -34,11 +35,16 @@ impl Lines {
     /// The lines for a request. Shares are of the window and count the reserved output, as pressure does; where system
     /// prompt and tools leave so little room that a line would cut into them, the share is taken of the room instead.
     pub fn of(facts: &Facts, policy: &Policy) -> Lines {
+        Lines::above(facts, policy, facts.head())
+    }
+
+    /// [`Lines::of`] a request whose first `fixed` tokens are never touched.
+    pub(super) fn above(facts: &Facts, policy: &Policy, fixed: Tokens) -> Lines {
         let limit = facts.window.saturating_sub(facts.output_reserved).saturating_sub(facts.slack);
-        let room = limit.saturating_sub(facts.head());
+        let room = limit.saturating_sub(fixed);
         let of_window =
             |share: f64| (f64::from(facts.window) * share - f64::from(facts.output_reserved)).max(0.0) as Tokens;
-        let of_room = |share: f64| facts.head() + (f64::from(room) * share) as Tokens;
+        let of_room = |share: f64| fixed + (f64::from(room) * share) as Tokens;
         // One measure for all lines, or those that belong together would fall upon each other.
         let lowest = policy.clear_to.min(policy.summarize_to);
         let tight = of_window(lowest) < of_room(lowest / 2.0);
@@ -70,10 +76,40 @@ pub fn brief_budget(window: Tokens, summary_max_tokens: Tokens) -> Tokens {
 }
 
 /// Tokens to keep for the reply: what the client asks for, else the configured amount, but never more than a quarter of
-/// the window. Some clients ask for their whole configured context (Kimi Code: `max_tokens` = window − last usage), which
-/// must not be taken off the window as if they needed it.
-pub fn output_reserved(window: Tokens, asked: Option<Tokens>, configured: Tokens) -> Tokens {
-    asked.unwrap_or(configured).min(window / 4).max(1)
+/// the window. What a client asks for beyond the configured amount is a wish (Claude Code always asks for 32,000; Kimi
+/// Code for its whole context less the last usage): it gets at most a quarter of what `head`, the tokens of system prompt
+/// and tools, leaves of the window. Otherwise the history would have no room, and would be rewritten every turn.
+pub fn output_reserved(window: Tokens, head: Tokens, asked: Option<Tokens>, configured: Tokens) -> Tokens {
+    let usual = usual_reserve(window, configured);
+    let most = usual.max(window.saturating_sub(head) / 4).min(window / 4);
+    asked.map_or(usual, |asked| asked.min(most)).max(1)
+}
+
+/// The configured reserve for the reply, in tokens, where the window is large enough for it.
+pub fn usual_reserve(window: Tokens, configured: Tokens) -> Tokens {
+    configured.min(window / 4).max(1)
+}
+
+/// Keeps less for the reply, where a plan costs more than that: a shorter answer is the smaller loss. Before anything of
+/// the person's or of the newest step goes, down to what is `configured`; before the request is cut, down to an eighth of
+/// the window; before it is refused, down to the least. False when there is nothing more to give.
+pub fn gives_way(facts: &mut Facts, plan: &Plan, configured: Tokens) -> bool {
+    let usual = usual_reserve(facts.window, configured);
+    let cuts = plan.actions.iter().any(|a| matches!(a, Action::Cut { .. }));
+    let least = match plan.fits {
+        false => least_reserve(facts.window),
+        true if cuts => usual.min(facts.window / 8),
+        true if plan.hard => usual,
+        true => return false,
+    };
+    let more = facts.output_reserved > least;
+    facts.output_reserved = facts.output_reserved.min(least);
+    more
+}
+
+/// The least that is kept for the reply, in tokens.
+pub fn least_reserve(window: Tokens) -> Tokens {
+    (window / 32).max(16)
 }
 
 #[cfg(test)]
@@ -98,8 +134,12 @@ mod tests {
 
     #[test]
     fn a_client_that_asks_for_everything_gets_a_quarter_reserved() {
-        assert_eq!(output_reserved(8192, Some(131_072), 1024), 2048);
-        assert_eq!(output_reserved(8192, None, 1024), 1024);
-        assert_eq!(output_reserved(2048, None, 1024), 512);
+        assert_eq!(output_reserved(8192, 0, Some(131_072), 1024), 2048);
+        assert_eq!(output_reserved(8192, 0, None, 1024), 1024);
+        assert_eq!(output_reserved(2048, 0, None, 1024), 512);
+        // A client's tools leave 8,720 tokens: a wish for 108,000 gets a quarter of that, a modest one all of it.
+        assert_eq!(output_reserved(30_720, 22_000, Some(108_000), 1024), 2180);
+        assert_eq!(output_reserved(30_720, 22_000, Some(900), 1024), 900);
+        assert_eq!(output_reserved(24_000, 23_000, Some(32_000), 1024), 1024);
     }
 }

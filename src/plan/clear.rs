@@ -37,7 +37,7 @@ pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
     };
     let done = attempt(sheet, recent, instead);
     // Where not even folding can keep all that is recent, clearing results among it is the milder way.
-    let newest = sheet.units.last().map_or(0, |u| u.start);
+    let newest = sheet.newest();
     let loses_recent = fold.is_some_and(|fold| fold.to > recent);
     if done.is_none() && loses_recent { attempt(sheet, newest, instead) } else { done }
 }
@@ -51,7 +51,7 @@ struct Instead {
 }
 
 fn fold_instead(sheet: &mut Sheet<'_>) -> Option<Instead> {
-    let fold = summarize::choose(sheet, sheet.keep_recent(), sheet.lines.summarize_to)?;
+    let fold = summarize::choose(sheet, sheet.keep_recent(), sheet.fold_target())?;
     let total = sheet.total();
     let old = sheet.fold.replace(fold.clone());
     let freed = total.saturating_sub(sheet.total());

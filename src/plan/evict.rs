@@ -15,17 +15,21 @@ const LEAST_PREVIEW: Tokens = 256;
 pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
     let over = sheet.lines.evict_over;
     let budget = (over / PREVIEW_SHARE).max(LEAST_PREVIEW.min(over / 2));
-    let last_user = sheet.last_user();
+    // What a person's client says is left alone while the prompt fits: pasted output, files, repository maps.
+    let passes = sheet.total() > sheet.lines.limit;
     let mut count = 0;
     for at in sheet.forwarded..sheet.cost.len() {
         if sheet.touched[at].is_some() || sheet.folded(at) {
             continue;
         }
         let text = sheet.text(at);
-        // Pasted output in an older user message is output too; the last one is the request itself.
-        let role = sheet.conversation.body[at].role;
-        let pasted = role == Role::User && Some(at) != last_user && text > over.saturating_mul(2);
-        if text > over && (sheet.is_output(at) && !sheet.is_protected(at) || pasted) {
+        // Pasted output in an older user message is output too.
+        let said = sheet.conversation.body[at].role == Role::User;
+        let may = match said {
+            true => passes && !sheet.is_held(at) && text > over.saturating_mul(2),
+            false => sheet.is_output(at) && !sheet.is_protected(at),
+        };
+        if text > over && may {
             sheet.replace(at, Rule::Evict, budget, Action::Preview { at, budget, rule: Rule::Evict });
             count += 1;
         }

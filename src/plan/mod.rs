@@ -19,7 +19,7 @@ mod truncate;
 
 use std::fmt;
 
-pub use budget::{Lines, output_reserved};
+pub use budget::{Lines, gives_way, least_reserve, output_reserved, usual_reserve};
 pub use facts::{Cost, Facts, Regions};
 pub use policy::{KeepRecent, Policy, Size, Strategy, TemplateFacts};
 
@@ -154,7 +154,10 @@ pub struct Plan {
     pub because: Vec<Because>,
     /// The lines that were looked at.
     pub lines: Lines,
-    /// Whether the view fits the budget after all of this. When false, the request must be refused with the counts.
+    /// Whether something of a person's or of the newest step had to go. Less is kept for the reply before that is sent.
+    pub hard: bool,
+    /// Whether the view fits the budget after all of this, with what was asked in it. When false, the request must be
+    /// refused with the counts.
     pub fits: bool,
 }
 
@@ -182,10 +185,12 @@ pub fn plan(conversation: &Conversation, facts: &Facts, policy: &Policy) -> Plan
             sheet.because.push(Because { rule, before: total, after, line, what });
         }
     }
+    let asks = sheet.request.is_none_or(|at| !sheet.folded(at));
     Plan {
         before,
         after: sheet.regions(),
-        fits: sheet.total() <= sheet.lines.limit,
+        hard: sheet.hard,
+        fits: sheet.total() <= sheet.lines.limit && asks,
         lines: sheet.lines,
         actions: sheet.actions,
         because: sheet.because,

@@ -7,7 +7,10 @@ use super::rewrite;
 use super::{Action, Because};
 use crate::conversation::edit::{Edit, Rule};
 use crate::conversation::step::{self, Unit};
-use crate::conversation::{Conversation, Role, Tokens};
+use crate::conversation::{Conversation, Role, Tokens, person};
+
+/// An opening with rules is held while it leaves at least one part in this many of the room after system prompt and tools.
+const HELD: Tokens = 4;
 
 /// A fold in force: an edit made earlier, or an action decided now.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,6 +28,16 @@ pub(super) struct Sheet<'a> {
     pub policy: &'a Policy,
     pub lines: Lines,
     pub units: Vec<Unit>,
+    /// Whether each message holds words of a person.
+    persons: Vec<bool>,
+    /// Whether each message is a user message with tool output or nothing but reminders.
+    asides: Vec<bool>,
+    /// The message with what a person asked last; see [`step::request`].
+    pub request: Option<usize>,
+    /// One past the user messages that the session begins with.
+    pub opening: usize,
+    /// Whether the opening is held as the system prompt is: it carries the client's rules, and leaves room for work.
+    pub holds_opening: bool,
     /// Messages of the body that were forwarded before.
     pub forwarded: usize,
     /// Tokens of each message in the view, were it not folded.
@@ -38,16 +51,25 @@ pub(super) struct Sheet<'a> {
     pub fold: Option<Fold>,
     pub actions: Vec<Action>,
     pub because: Vec<Because>,
+    /// Whether something of a person's or of the newest step had to go.
+    pub hard: bool,
 }
 
 impl<'a> Sheet<'a> {
     pub(super) fn new(conversation: &'a Conversation, facts: &'a Facts, policy: &'a Policy) -> Sheet<'a> {
+        let persons: Vec<bool> = conversation.body.iter().map(step::is_persons).collect();
+        let request = persons.iter().rposition(|p| *p).or_else(|| step::last_user(&conversation.body));
         let mut sheet = Sheet {
             conversation,
             facts,
             policy,
             lines: Lines::of(facts, policy),
             units: step::units(&conversation.body),
+            persons,
+            asides: conversation.body.iter().map(person::is_aside).collect(),
+            request,
+            opening: step::opening(&conversation.body),
+            holds_opening: false,
             forwarded: facts.forwarded.min(conversation.body.len()),
             cost: facts.costs.iter().map(super::facts::Cost::total).collect(),
             calls: facts.costs.iter().map(|c| c.calls.clone()).collect(),
@@ -56,6 +78,7 @@ impl<'a> Sheet<'a> {
             fold: None,
             actions: Vec::new(),
             because: Vec::new(),
+            hard: false,
         };
         for (at, tokens) in rewrite::extra(&conversation.body, &policy.template) {
             sheet.cost[at] += tokens;
@@ -76,7 +99,19 @@ impl<'a> Sheet<'a> {
                 _ => {}
             }
         }
+        sheet.hold_opening();
         sheet
+    }
+
+    /// Decides whether the opening is held, and draws the lines above it then: they are shares of what can be worked with.
+    fn hold_opening(&mut self) {
+        let opening = self.span(0..self.opening);
+        let room = self.lines.limit.saturating_sub(self.facts.head());
+        let has_rules = self.conversation.body[..self.opening].iter().any(person::has_context);
+        self.holds_opening = has_rules && opening <= room / HELD * (HELD - 1);
+        if self.holds_opening {
+            self.lines = Lines::above(self.facts, self.policy, self.facts.head() + opening);
+        }
     }
 
     /// Tokens of the brief in force and of what [`rewrite`] puts around it.
@@ -122,15 +157,40 @@ impl<'a> Sheet<'a> {
         }
     }
 
-    /// Index of the last user message.
-    pub(super) fn last_user(&self) -> Option<usize> {
-        step::last_user(&self.conversation.body)
+    /// Whether a message is tool output: a tool result, a system message further down, or a user message after the
+    /// opening that a client put output or a reminder into.
+    pub(super) fn is_output(&self, at: usize) -> bool {
+        match self.conversation.body[at].role {
+            Role::Tool | Role::System => true,
+            Role::User => at >= self.opening && Some(at) != self.request && self.asides[at],
+            _ => false,
+        }
     }
 
-    /// Whether a message is tool output: a tool result, or a system message further down (some clients put tool output
-    /// there).
-    pub(super) fn is_output(&self, at: usize) -> bool {
-        matches!(self.conversation.body[at].role, Role::Tool | Role::System)
+    /// Whether a message holds words that a person wrote.
+    pub(super) fn is_persons(&self, at: usize) -> bool {
+        self.persons[at]
+    }
+
+    /// Whether a message stands where nothing may be taken: the request, or the opening while it is held.
+    pub(super) fn is_held(&self, at: usize) -> bool {
+        Some(at) == self.request || self.holds_opening && at < self.opening
+    }
+
+    /// Tokens that folding goes down to: the policy's line, and at the wall no deeper than to a third of the window left
+    /// empty, since what is kept saves the model from reading it again.
+    pub(super) fn fold_target(&self) -> Tokens {
+        let sparse = self.lines.limit.saturating_sub(self.facts.window / 3);
+        if self.total() > self.lines.limit { self.lines.summarize_to.max(sparse) } else { self.lines.summarize_to }
+    }
+
+    /// First message of what the next reply answers: the newest step or what a person said last, with the reminders and
+    /// the tool output that stand after it as messages of their own.
+    pub(super) fn newest(&self) -> usize {
+        let is_after = |unit: &&Unit| unit.end - unit.start == 1 && self.is_output(unit.start);
+        let after = self.units.iter().rev().take_while(is_after).count();
+        let newest = self.units.len().saturating_sub(after + 1);
+        self.units.get(newest).map_or(0, |unit| unit.start)
     }
 
     /// Whether the policy forbids touching a result, by the name of its tool.
@@ -147,11 +207,11 @@ impl<'a> Sheet<'a> {
         self.policy.keep_recent.messages(self.facts.window)
     }
 
-    /// First message of the newest `messages` messages, moved back to the border of a unit; at least the newest unit, for
+    /// First message of the newest `messages` messages, moved back to the border of a unit; at least the newest step, for
     /// what nobody has seen yet is no history.
     pub(super) fn recent(&self, messages: usize) -> usize {
         let from = self.cost.len().saturating_sub(messages.max(1));
-        self.units.iter().find(|u| u.end > from).map_or(0, |u| u.start)
+        self.units.iter().find(|u| u.end > from).map_or(0, |u| u.start).min(self.newest())
     }
 
     /// Tokens that the server must evaluate again if the view changes from message `at` on: what it may hold in its

@@ -6,14 +6,14 @@ use super::{Action, Strategy, economics};
 use crate::conversation::edit::Edit;
 use crate::conversation::{Role, Tokens};
 
-/// Where the first user message may stand to be the anchor of the brief: further down it is not how the session began.
-const ANCHOR_WITHIN: usize = 4;
+/// Share of the summarize-to line that the opening may take and still stay whole in front of the brief.
+const LARGEST_OPENING: f64 = 0.35;
 
-/// Share of the summarize-to line that a first user message may take and still stay whole in front of the brief.
-const LARGEST_ANCHOR: f64 = 0.35;
-
-/// Newest user messages of the running turn that are kept, where a client sends several in a row.
+/// User messages on either side of the request that are kept with it, where a client sends several in a row.
 const KEEP_RUN: usize = 4;
+
+/// A fold leaves at least one part in this many of the window for the next steps, unless the newest step takes it.
+const ROOM_FOR_STEPS: Tokens = 6;
 
 pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
     let total = sheet.total();
@@ -26,7 +26,7 @@ pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
     if can_wait && !at_wall {
         return None;
     }
-    let fold = choose(sheet, sheet.keep_recent(), sheet.lines.summarize_to)?;
+    let fold = choose(sheet, sheet.keep_recent(), sheet.fold_target())?;
     let old = sheet.fold.replace(fold.clone());
     let freed = total - sheet.total().min(total);
     let again = sheet.evaluated_again(fold.from) + fold.brief;
@@ -67,82 +67,88 @@ pub(super) fn commit(sheet: &mut Sheet<'_>, fold: Fold) -> String {
     what
 }
 
-/// The fold that keeps as much as fits under `target`, at least the newest unit, and `keep_recent` messages where they
+/// The fold that keeps as much as fits under `target`, at least the newest unit, and `keep_recent` messages wherever they
 /// fit; `None` when nothing new can be folded.
 pub(super) fn choose(sheet: &Sheet<'_>, keep_recent: usize, target: Tokens) -> Option<Fold> {
-    let body = &sheet.conversation.body;
     let from = start(sheet);
-    let newest = sheet.units.last()?.start;
+    let newest = sheet.newest();
     let done = sheet.fold.as_ref().map_or(from, |f| f.to);
     let brief = sheet.lines.brief;
-    let head = sheet.facts.head() + (0..from).map(|i| sheet.cost[i]).sum::<Tokens>() + brief;
-    let last_user = sheet.last_user();
-    let kept = |to: usize| keep(sheet, from, to, last_user);
+    let (to, tail) = cut(sheet, from, keep_recent, target)?;
+    let to = turn_border(sheet, to, newest, tail / 3);
+    // What is folded stays folded; new may also be a message that was kept for being what the user asked last.
+    let to = to.max(done);
+    let keep = keep(sheet, from, to);
+    let goes = (from..to).any(|at| !sheet.folded(at) && !keep.contains(&at));
+    goes.then_some(Fold { from, to, keep, brief })
+}
+
+/// Where the messages begin that stay, and what they cost. Walks the units from the end while they fit.
+fn cut(sheet: &Sheet<'_>, from: usize, keep_recent: usize, target: Tokens) -> Option<(usize, Tokens)> {
+    let newest = sheet.newest();
+    let recent = sheet.recent(keep_recent);
+    let head = sheet.facts.head() + (0..from).map(|i| sheet.cost[i]).sum::<Tokens>() + sheet.lines.brief;
     let pinned = |to: usize| {
-        let kept = kept(to);
+        let kept = keep(sheet, from, to);
         kept.iter().map(|i| sheet.cost[*i]).sum::<Tokens>() + sheet.fold_frame(to, &kept)
     };
-    // What is recent stays as long as that leaves half of the room between the lines; else the next turns would fold again.
-    let half_way = sheet.lines.half_way();
-    // Walk the cuts from the end: the tail grows until it no longer fits.
+    // Room for the next steps; without it every one of them would fold again.
+    let least_room = sheet.facts.window / ROOM_FOR_STEPS;
+    let most = sheet.lines.limit.saturating_sub(least_room).max(sheet.lines.half_way());
     let mut tail: Tokens = 0;
     let mut best = None;
-    let recent = sheet.recent(keep_recent);
     for unit in sheet.units.iter().rev().take_while(|u| u.start >= from) {
         tail += (unit.start..unit.end).map(|i| sheet.cost[i]).sum::<Tokens>();
-        let fits = head + pinned(unit.start) + tail <= target;
-        let wanted = unit.start >= recent && head + pinned(unit.start) + tail <= half_way;
-        if unit.start == newest || fits || wanted {
-            best = Some((unit.start, tail));
-        } else {
+        let total = head + pinned(unit.start) + tail;
+        // What is recent stays wherever that leaves room for the next steps.
+        let wanted = unit.start >= recent && total <= most;
+        if unit.start < newest && total > target && !wanted {
             break;
         }
+        best = Some((unit.start, tail));
     }
-    let (mut to, tail) = best?;
-    // A turn's border is a better place than the middle of one, if it is not far.
-    let spare = tail / 3;
+    best
+}
+
+/// The border of a turn at or after `to`, if it is not farther than `spare` tokens: a better place than the middle of one.
+fn turn_border(sheet: &Sheet<'_>, to: usize, newest: usize, spare: Tokens) -> usize {
     let mut given: Tokens = 0;
-    for unit in sheet.units.iter().filter(|u| u.start >= to) {
-        if body[unit.start].role == Role::User && unit.start <= newest {
-            to = unit.start;
-            break;
+    for unit in sheet.units.iter().filter(|u| u.start >= to && u.start <= newest) {
+        if sheet.is_persons(unit.start) {
+            return unit.start;
         }
         given += (unit.start..unit.end).map(|i| sheet.cost[i]).sum::<Tokens>();
         if given > spare {
             break;
         }
     }
-    // What is folded stays folded; new may also be a message that was kept for being the last of the user's.
-    to = to.max(done);
-    let keep = kept(to);
-    let goes = (from..to).any(|at| !sheet.folded(at) && !keep.contains(&at));
-    goes.then_some(Fold { from, to, keep, brief })
+    to
 }
 
-/// Where folding starts: behind the first user message, if the session begins with it; else at the very start.
+/// Where folding starts: after the opening, if the session begins with user messages; else at the very start.
 pub(super) fn start(sheet: &Sheet<'_>) -> usize {
-    let body = &sheet.conversation.body;
-    let largest = (f64::from(sheet.lines.summarize_to) * LARGEST_ANCHOR) as Tokens;
+    let largest = (f64::from(sheet.lines.summarize_to) * LARGEST_OPENING) as Tokens;
+    let stays = |end: usize| {
+        let asked = sheet.request.is_some_and(|at| at < end);
+        asked || sheet.holds_opening && end <= sheet.opening || sheet.span(0..end) <= largest
+    };
     if let Some(fold) = &sheet.fold {
         // A large first message that was the request itself when folding began is history once there is another.
-        let asked = sheet.last_user().is_some_and(|at| at < fold.from);
-        let large = (0..fold.from).map(|i| sheet.cost[i]).sum::<Tokens>() > largest;
-        return if large && !asked { 0 } else { fold.from };
+        return if stays(fold.from) { fold.from } else { 0 };
     }
-    let anchor = body.iter().take(ANCHOR_WITHIN).position(|m| m.role == Role::User);
-    match anchor {
-        // A step must not be cut off from its results, so what stands before the anchor must end a unit: it does, since a
-        // user message starts one.
-        Some(at) if sheet.span(0..at + 1) <= largest || Some(at) == sheet.last_user() => at + 1,
-        _ => 0,
-    }
+    // A step must not be cut off from its results, so what stands before the start must end a unit: it does, since a user
+    // message starts one.
+    let first = sheet.conversation.body.iter().take(sheet.opening).position(|m| m.role == Role::User);
+    [sheet.opening, first.map_or(0, |at| at + 1)].into_iter().find(|end| stays(*end)).unwrap_or(0)
 }
 
-/// The last user messages of a turn that is still running stay, though the steps before and behind them are folded.
-fn keep(sheet: &Sheet<'_>, from: usize, to: usize, last_user: Option<usize>) -> Vec<usize> {
-    let Some(last) = last_user.filter(|last| (from..to).contains(last)) else { return Vec::new() };
-    let body = &sheet.conversation.body;
-    let run = body[from..=last].iter().rev().take(KEEP_RUN).take_while(|m| m.role == Role::User).count();
-    let small = |at: usize| at == last || sheet.cost[at] <= sheet.lines.brief;
-    (last + 1 - run..=last).filter(|at| small(*at)).collect()
+/// What a person asked last stays though the steps before and after it are folded, and with it the user messages that
+/// stand in a row with it.
+fn keep(sheet: &Sheet<'_>, from: usize, to: usize) -> Vec<usize> {
+    let Some(request) = sheet.request.filter(|at| (from..to).contains(at)) else { return Vec::new() };
+    let is_user = |at: &usize| sheet.conversation.body[*at].role == Role::User;
+    let before = (from..request).rev().take(KEEP_RUN - 1).take_while(is_user).count();
+    let after = (request + 1..to).take(KEEP_RUN).take_while(is_user).count();
+    let small = |at: usize| at == request || sheet.cost[at] <= sheet.lines.brief;
+    (request - before..=request + after).filter(|at| small(*at)).collect()
 }

@@ -1,14 +1,15 @@
 //! Truncate: what is left when the prompt still passes the wall. Harder and harder measures, each only if the one before
 //! was not enough: fold all but the newest steps, clear everything old, cut large messages down to a fair share, shrink
-//! the brief, fold the newest step as well, and at last cut the last user message. System prompt and tools are never
-//! touched. Without folding (`strategy = "off"`) only tool output is cut, never what somebody said.
+//! the brief, cut the rules that came with the first message, fold the newest step as well, and at last cut the request.
+//! System prompt and tools are never touched. Without folding (`strategy = "off"`) only tool output is cut, never what
+//! somebody said.
 
 use super::sheet::{Fold, Sheet};
 use super::{Action, Strategy, clear, evict, summarize};
 use crate::conversation::edit::Rule;
 use crate::conversation::{Role, Tokens};
 
-/// The last user message is not cut below this many tokens: less than that says nothing.
+/// The request is not cut below this many tokens: less than that says nothing.
 const LEAST_USER: Tokens = 64;
 
 /// A message that is cut to its fair share keeps at least this much.
@@ -26,7 +27,7 @@ pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
         return None;
     }
     let folds = sheet.policy.strategy != Strategy::Off;
-    let newest = sheet.units.last().map_or(0, |u| u.start);
+    let newest = sheet.newest();
     let fold_to = |sheet: &mut Sheet<'_>, target: Tokens| {
         let fold = summarize::choose(sheet, 1, target).filter(|_| folds);
         let (before, old) = (sheet.total(), sheet.fold.clone());
@@ -40,39 +41,46 @@ pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
         }
         helps
     };
-    let measures: [Measure<'_>; 11] = [
-        ("all but the newest steps folded", &|s| fold_to(s, s.lines.summarize_to)),
+    let mild: [Measure<'_>; 3] = [
+        ("all but the newest steps folded", &|s| fold_to(s, s.fold_target())),
         ("results before the newest step cleared", &|s| clear::clear_before(s, newest, s.lines.limit).0 > 0),
         ("all but the newest step folded", &|s| fold_to(s, 0)),
-        ("last user message, which alone passes the window, cut", &|s| folds && cut_lonely(s)),
+    ];
+    let hard: [Measure<'_>; 9] = [
+        ("request, which alone passes the window, cut", &|s| folds && cut_lonely(s)),
         ("old messages cut to a fair share", &|s| share_out(s, newest, s.lines.half_way())),
         ("large messages cut to a fair share", &|s| share_out(s, s.cost.len(), s.lines.limit)),
         ("brief shortened", &shrink_brief),
+        ("the opening cut to a fair share", &|s| folds && share_opening(s)),
         ("the newest step folded too", &|s| folds && fold_all(s, true)),
-        ("last user message cut", &|s| folds && cut_last_user(s, s.lines.limit)),
-        ("the newest step folded too, last user message cut", &|s| {
-            folds && fold_all(s, false) && cut_last_user(s, s.lines.limit)
-        }),
+        ("request cut", &|s| folds && cut_request(s, s.lines.limit)),
+        ("the newest step folded too, request cut", &|s| folds && fold_all(s, false) && cut_request(s, s.lines.limit)),
         ("nothing folded, all messages cut", &|s| folds && cut_instead(s)),
     ];
     let mut done = Vec::new();
-    for (what, measure) in measures {
+    for (what, measure) in mild {
         if over(sheet) && measure(sheet) {
             done.push(what);
+        }
+    }
+    for (what, measure) in hard {
+        if over(sheet) && measure(sheet) {
+            done.push(what);
+            sheet.hard = true;
         }
     }
     (!done.is_empty()).then(|| done.join(", "))
 }
 
-/// Folds everything but the last user message into the smallest brief: where even the newest step, cut as far as may be,
+/// Folds everything but the request into the smallest brief: where even the newest step, cut as far as may be,
 /// leaves no room. Keeps the anchor only if that leaves room enough. `must_fit`: or else not at all.
 fn fold_all(sheet: &mut Sheet<'_>, must_fit: bool) -> bool {
-    let (len, last_user) = (sheet.cost.len(), sheet.last_user());
+    let len = sheet.cost.len();
     let old = sheet.fold.clone();
     let before = sheet.total();
     for from in [summarize::start(sheet), 0] {
         // What is asked stays; where it is the anchor, it stands in front of the brief.
-        let keep: Vec<usize> = last_user.into_iter().filter(|at| *at >= from).collect();
+        let keep: Vec<usize> = sheet.request.into_iter().filter(|at| *at >= from).collect();
         if from + keep.len() >= len {
             continue;
         }
@@ -96,26 +104,32 @@ fn cut_instead(sheet: &mut Sheet<'_>) -> bool {
     share_out(&mut other, end, limit);
     let fits = |s: &Sheet<'_>| s.total() <= s.lines.limit;
     if !fits(&other) {
-        cut_last_user(&mut other, limit);
+        cut_request(&mut other, limit);
     }
     if fits(&other) {
         other.because = std::mem::take(&mut sheet.because);
+        other.hard = true;
         *sheet = other;
         return true;
     }
     false
 }
 
+/// Cuts the opening too, which is held up to here for the rules in it.
+fn share_opening(sheet: &mut Sheet<'_>) -> bool {
+    let held = std::mem::take(&mut sheet.holds_opening);
+    held && share_out(sheet, sheet.cost.len(), sheet.lines.limit)
+}
+
 /// Cuts the largest messages before `end` that may be cut until all is down to `target`: everyone gets the same share,
 /// small ones keep theirs.
 fn share_out(sheet: &mut Sheet<'_>, end: usize, target: Tokens) -> bool {
-    let last_user = sheet.last_user();
     let speech_stays = sheet.policy.strategy == Strategy::Off;
     // Text and arguments apart: both can be the large part.
     let mut parts: Vec<(usize, Option<usize>, Tokens)> = Vec::new();
     for at in 0..end {
         let role = sheet.conversation.body[at].role;
-        if sheet.folded(at) || Some(at) == last_user || role == Role::Other {
+        if sheet.folded(at) || sheet.is_held(at) || role == Role::Other {
             continue;
         }
         if !speech_stays || sheet.is_output(at) {
@@ -168,19 +182,19 @@ fn shrink_brief(sheet: &mut Sheet<'_>) -> bool {
     true
 }
 
-/// Cuts a last user message that passes the window with nothing else beside it, so that the steps of its turn have room.
+/// Cuts a request that passes the window with nothing else beside it, so that the steps of its turn have room.
 fn cut_lonely(sheet: &mut Sheet<'_>) -> bool {
-    let Some(at) = sheet.last_user() else { return false };
+    let Some(at) = sheet.request else { return false };
     if sheet.facts.head() + sheet.facts.costs[at].total() <= sheet.lines.limit {
         return false;
     }
     let running = at + 1 < sheet.cost.len();
     let target = if running { sheet.lines.half_way() } else { sheet.lines.limit };
-    cut_last_user(sheet, target)
+    cut_request(sheet, target)
 }
 
-fn cut_last_user(sheet: &mut Sheet<'_>, target: Tokens) -> bool {
-    let Some(at) = sheet.last_user() else { return false };
+fn cut_request(sheet: &mut Sheet<'_>, target: Tokens) -> bool {
+    let Some(at) = sheet.request else { return false };
     let over = sheet.total().saturating_sub(target);
     let budget = sheet.text(at).saturating_sub(over);
     if budget < LEAST_USER {

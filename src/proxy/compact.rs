@@ -13,7 +13,7 @@ use crate::apply;
 use crate::conversation::edit::{Edit, View};
 use crate::conversation::wire::openai_chat::{self, Request};
 use crate::conversation::{Digest, Tokens, repair};
-use crate::plan::{self, Action, Facts, Plan, Policy, Size, Strategy};
+use crate::plan::{self, Action, Facts, KeepRecent, Plan, Policy, Size, Strategy};
 use crate::store::{Batch, ConversationRow, ConversationUpdate, Event};
 use crate::upstream::ChatOptions;
 
@@ -174,6 +174,8 @@ fn at_any_pressure(policy: &Policy) -> Policy {
         clear_at: 1.0,
         clear_to: 0.99,
         evict_over: Size::Tokens(Tokens::MAX),
+        // Who asks for a fold wants all of it that can go.
+        keep_recent: KeepRecent::Messages(1),
         strategy: if policy.strategy == Strategy::Off { Strategy::Summarize } else { policy.strategy },
         ..policy.clone()
     }

@@ -121,17 +121,11 @@ impl App {
         loop {
             round += 1;
             let plan = guarded(conversation, &facts, draft);
-            if !plan.fits {
-                if tighten(&mut facts) {
-                    continue;
-                }
-                return Err(self.cannot_fit(draft, &facts, &plan));
-            }
-            // A shorter reply is the smaller loss, before the user's own message is cut.
-            let least = facts.window / 8;
-            if facts.output_reserved > least && plan.actions.iter().any(|a| matches!(a, Action::Cut { .. })) {
-                facts.output_reserved = least;
+            if plan::gives_way(&mut facts, &plan, self.config.window.output_reserved) {
                 continue;
+            }
+            if !plan.fits {
+                return Err(self.cannot_fit(draft, &facts, &plan));
             }
             if attempt == Attempt::First {
                 self.ask_models(draft, &plan, chain, from_client, facts.window).await;
@@ -320,20 +314,6 @@ fn guarded(conversation: &Conversation, facts: &Facts, draft: &mut Draft<'_>) ->
         let facts = Facts { window: UNKNOWN_WINDOW, ..Facts::default() };
         plan::plan(&Conversation::default(), &facts, &Policy::default())
     })
-}
-
-/// Before a request is refused, less is kept for the reply: a short answer is better than none. False when there is
-/// nothing more to give.
-fn tighten(facts: &mut Facts) -> bool {
-    let least = least_reserve(facts.window);
-    let more = facts.output_reserved > least;
-    facts.output_reserved = facts.output_reserved.min(least);
-    more
-}
-
-/// The least that is kept for the reply.
-pub(super) fn least_reserve(window: Tokens) -> Tokens {
-    (window / 32).max(16)
 }
 
 /// `max_tokens` larger than the room left is lowered to it.

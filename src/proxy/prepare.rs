@@ -7,7 +7,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue};
 use tracing::{debug, warn};
 
-use super::draft::{Draft, exact, least_reserve};
+use super::draft::{Draft, exact};
 use super::history::History;
 use super::prefix::Prefix;
 use super::{App, Error, headers};
@@ -288,8 +288,8 @@ impl App {
         }
         let mut facts = self.measure.facts(&draft.key, conversation, &draft.old, known);
         facts.window = window.tokens.unwrap_or(UNKNOWN_WINDOW);
-        facts.output_reserved =
-            plan::output_reserved(facts.window, draft.request.max_tokens, self.config.window.output_reserved);
+        let configured = self.config.window.output_reserved;
+        facts.output_reserved = plan::output_reserved(facts.window, facts.head(), draft.request.max_tokens, configured);
         facts.forwarded = forwarded;
         facts.background = policy.background;
         let mut sureness = self.measure.sureness(&draft.key);
@@ -333,7 +333,7 @@ impl App {
                 spread::spread(&mut facts, counted.as_ref(), &places, exact, &sum);
                 draft.counted = Some((exact, counted_by));
                 let room = facts.window.saturating_sub(exact.max(sum(&facts))).saturating_sub(facts.slack);
-                if again && room >= least_reserve(facts.window) {
+                if again && room >= plan::least_reserve(facts.window) {
                     // It may have been sent with less kept for the reply: then that is what fits now, too.
                     facts.output_reserved = facts.output_reserved.min(room);
                 }

@@ -6,6 +6,7 @@ use super::clean::{clean, floor, sanitize, shorten};
 use super::fit::{first_that_fits, largest};
 use super::signal::{Grade, grade};
 use super::{Call, Pointer, grouped_digits, size};
+use crate::conversation::person;
 
 /// String values of arguments longer than this many characters are elided.
 const LONG_ARGUMENT: usize = 200;
@@ -153,9 +154,18 @@ fn elide(value: &mut Value, limit: usize, pointer: &Pointer<'_>, depth: usize) {
 ///
 /// Never over `budget` by `count`; the user's own text, so nothing in it is changed but what is left out.
 pub fn cut(text: &str, budget: u32, count: &dyn Fn(&str) -> u32, pointer: &Pointer<'_>) -> String {
-    if text.len() <= budget as usize * 16 && count(text) <= budget {
+    let fits = |text: &str| text.len() <= budget as usize * 16 && count(text) <= budget;
+    if fits(text) {
         return text.to_owned();
     }
+    let mut lean = None;
+    for shorter in without_reminders(text, pointer) {
+        if fits(&shorter) {
+            return shorter;
+        }
+        lean = Some(shorter);
+    }
+    let text = lean.as_deref().unwrap_or(text);
     let whole = |allowance: usize| {
         // The end of a message holds the question more often than its beginning does.
         let room = allowance.min(text.len());
@@ -176,6 +186,32 @@ pub fn cut(text: &str, budget: u32, count: &dyn Fn(&str) -> u32, pointer: &Point
         count,
     )
 }
+
+/// A person's message with ever fewer of the blocks that the client put into it: reminders first, the largest first, then
+/// rules.
+fn without_reminders(text: &str, pointer: &Pointer<'_>) -> Vec<String> {
+    let all = person::blocks(text);
+    let mut order: Vec<usize> = (0..all.len()).collect();
+    order.sort_by_key(|i| (person::is_rules(&text[all[*i].clone()]), std::cmp::Reverse(all[*i].len())));
+    let without = |gone: &[usize]| {
+        let mut out = String::with_capacity(text.len());
+        let mut at = 0;
+        for (i, range) in all.iter().enumerate().filter(|(i, _)| gone.contains(i)) {
+            out.push_str(&text[at..range.start]);
+            if gone.iter().all(|other| i <= *other) {
+                out.push_str(&marker(&text[range.clone()], pointer));
+            }
+            at = range.end;
+        }
+        out + &text[at..]
+    };
+    let one_by_one = 1..=order.len().min(MOST_BLOCKS);
+    let all_at_once = (order.len() > MOST_BLOCKS).then_some(order.len());
+    one_by_one.chain(all_at_once).map(|n| without(&order[..n])).collect()
+}
+
+/// Blocks of a message that are taken out one by one; where there are more, the rest goes at once.
+const MOST_BLOCKS: usize = 16;
 
 fn marker(gone: &str, pointer: &Pointer<'_>) -> String {
     let lines = gone.bytes().filter(|b| *b == b'\n').count().max(1);
@@ -211,6 +247,19 @@ mod tests {
     use proptest::prelude::*;
 
     const AT: Pointer<'static> = Pointer { id: "r3f9a", path: "/data/records/r3f9a.txt" };
+
+    #[test]
+    fn reminders_go_before_the_words_of_a_person() {
+        let count = |text: &str| text.len() as u32 / 4;
+        let rules = format!("<system-reminder>\n# CLAUDE.md\n{}\n</system-reminder>", "Never push. ".repeat(40));
+        let reminder = format!("<system-reminder>\n{}\n</system-reminder>", "A skill. ".repeat(200));
+        let request = "Rename the parser's entry point and update every caller.";
+        let text = format!("{reminder}\n{rules}\n{request}");
+        let some = cut(&text, 400, &count, &AT);
+        assert!(some.contains("Never push") && some.contains(request) && !some.contains("A skill"), "{some}");
+        let less = cut(&text, 90, &count, &AT);
+        assert!(!less.contains("Never push") && less.ends_with(request), "{less}");
+    }
 
     #[test]
     fn placeholders() {

@@ -3,11 +3,13 @@
 //!
 //! Pure. It goes by form (tags around a block, openings, notices) and never guesses: what it does not know is a person's.
 
+mod blocks;
 mod forms;
 mod tags;
 
 use std::borrow::Cow;
 
+pub use self::blocks::{blocks, is_rules};
 use self::forms::{HEADS, NOTICES, TAILS};
 use self::tags::strip;
 use super::{Message, Role};
@@ -42,6 +44,19 @@ pub fn words(message: &Message) -> Option<Cow<'_, str>> {
         Said::Reminder if !message.media.is_empty() => Some(Cow::Borrowed("")),
         _ => None,
     }
+}
+
+/// Whether a user message carries what a client tells the model on its own: rules, reminders, the environment.
+pub fn has_context(message: &Message) -> bool {
+    message.role == Role::User
+        && (matches!(said(&message.text), Said::Rules | Said::Reminder) || !blocks(&message.text).is_empty())
+}
+
+/// Whether a user message is the output of a tool or nothing but reminders: it goes before anything a person wrote.
+pub fn is_aside(message: &Message) -> bool {
+    message.role == Role::User
+        && message.media.is_empty()
+        && matches!(said(&message.text), Said::Output | Said::Reminder)
 }
 
 /// Whether a text is nothing but reminders of the client: its environment, notices, what it says each turn. Rules, files,

@@ -314,9 +314,9 @@ fn bytes(conversation: &Conversation, pass: &Pass, policy: &Policy) -> Result<()
     Ok(())
 }
 
-/// The last user message says all it said, unless it alone had to be cut.
+/// What a person asked last says all it said, unless it alone had to be cut.
 fn last_user(conversation: &Conversation, facts: &Facts, pass: &Pass) -> Result<(), String> {
-    let Some(last) = conversation.body.iter().rposition(|m| m.role == Role::User) else { return Ok(()) };
+    let Some(last) = windowsill::conversation::step::request(&conversation.body) else { return Ok(()) };
     let message = &conversation.body[last];
     let touched = pass.view.edits.iter().any(|e| matches!(e, Edit::Text { at, .. } if *at == last));
     if touched {

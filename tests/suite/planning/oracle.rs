@@ -23,7 +23,7 @@ pub(crate) struct Best {
 /// Tries every fold: none, and every run of units, with the last user message kept where it is inside.
 pub(crate) fn best(conversation: &Conversation, facts: &Facts) -> Best {
     let body = &conversation.body;
-    let last_user = step::last_user(body);
+    let last_user = step::request(body);
     let units = step::units(body);
     let mut least = Tokens::MAX;
     let rest = |at: usize| -> Tokens {
@@ -60,7 +60,7 @@ pub(crate) fn best(conversation: &Conversation, facts: &Facts) -> Best {
 
 /// Least tokens any plan can come down to, without trying: the brief and what is left of the last user message.
 pub(crate) fn lower_bound(conversation: &Conversation, facts: &Facts) -> Tokens {
-    let user = step::last_user(&conversation.body).map_or(0, |at| facts.costs[at].total().min(LEAST_USER));
+    let user = step::request(&conversation.body).map_or(0, |at| facts.costs[at].total().min(LEAST_USER));
     // What a planner may add to keep strict templates content.
     let fillers = 36;
     facts.head() + LEAST_BRIEF + fillers + user

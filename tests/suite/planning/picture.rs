@@ -3,7 +3,8 @@
 //! In front of the bar: the numbers and the policy. Behind it: messages with what they cost. `sys` before anything else is
 //! a leading system message, further down it is one in the middle; `tools` are the tool definitions. `call:10+80` makes
 //! two parallel calls; a word in `@` names what a result says or what is called for, so that two can be the same. `stub`
-//! is a result that says "unchanged". `3*(call:10 result:20)` repeats. `=30` behind a message: an earlier edit of the rule
+//! is a result that says "unchanged"; `remind` a user message that is nothing but a client's reminder, `rules` one with a
+//! client's rules and a person's request. `3*(call:10 result:20)` repeats. `=30` behind a message: an earlier edit of the rule
 //! before it, as in `result:300~clear=20`.
 
 use std::sync::Arc;
@@ -125,6 +126,19 @@ impl Builder {
         match kind {
             "sys" => format!(r#"{{"role":"system","content":{}}}"#, text(sizes[0])),
             "user" => format!(r#"{{"role":"user","content":{}}}"#, text(sizes[0])),
+            // What a client says in the user's name: a reminder alone, or rules before a person's request.
+            "remind" => {
+                let (open, close) = ("<system-reminder>", "</system-reminder>");
+                let inside = (sizes[0] - FRAME) as usize * 4 - open.len() - close.len() - mark.len();
+                let text = format!("{open}{mark}{}{close}", "x".repeat(inside));
+                format!(r#"{{"role":"user","content":{}}}"#, json::quote(&text))
+            }
+            "rules" => {
+                let (open, close) = ("<system-reminder>rules", "</system-reminder>\nFix it.");
+                let inside = (sizes[0] - FRAME) as usize * 4 - open.len() - close.len() - mark.len();
+                let text = format!("{open}{mark}{}{close}", "x".repeat(inside));
+                format!(r#"{{"role":"user","content":{}}}"#, json::quote(&text))
+            }
             "asst" => format!(r#"{{"role":"assistant","content":{}}}"#, text(sizes[0])),
             "image" => {
                 let text = text(sizes[0] - harness::PICTURE);

@@ -48,11 +48,13 @@ fn evict() {
         ("window 4000 reserve 100 evict 1000 never note | user:50 call:20@notes result:1500", "nothing (1570 -> 1570)"),
         // A system message further down is tool output.
         ("window 4000 reserve 100 evict 1000 | sys:100 user:50 asst:10 sys:1500", "evict 2 to 256 (1660 -> 416)"),
-        // Pasted output in an older user message, from twice the size.
+        // Pasted output in an older user message, from twice the size, where the prompt passes the window.
         (
-            "window 8000 reserve 100 evict 1000 | user:50 asst:10 user:2500 asst:10 user:5",
+            "window 2600 reserve 100 evict 1000 | user:50 asst:10 user:2500 asst:10 user:5",
             "evict 2 to 256 (2575 -> 331)",
         ),
+        // While it fits, what a person's client says is left alone: aider sends its files so.
+        ("window 3200 reserve 100 evict 1000 | user:50 asst:10 user:2500 asst:10 user:5", "nothing (2575 -> 2575)"),
         ("window 8000 reserve 100 evict 1000 | user:50 asst:10 user:1500 asst:10 user:5", "nothing (1575 -> 1575)"),
         // The last user message is the request itself.
         ("window 8000 reserve 100 evict 1000 | user:50 asst:10 user:2500", "nothing (2560 -> 2560)"),
@@ -197,7 +199,7 @@ fn summarize() {
         ),
         (
             "window 1000 reserve 100 keep 2 background | sys:100 user:50 asst:250 user:150 asst:150 user:201",
-            "fold 1..4 into 125 without a model (901 -> 520)",
+            "fold 1..3 into 125 without a model (901 -> 638)",
         ),
         // What is recent stays; when folding cannot go deep because of it, it waits for the wall.
         (
@@ -219,11 +221,11 @@ fn summarize() {
             "refused; nothing (1051 -> 1051)",
         ),
         // One user turn of two hundred steps: the user message is the anchor and stays.
-        ("window 4000 reserve 100 | sys:100 user:50 200*(call:20 result:60)", "fold 1..377 into 500 (16150 -> 1622)"),
+        ("window 4000 reserve 100 | sys:100 user:50 200*(call:20 result:60)", "fold 1..355 into 500 (16150 -> 2502)"),
         // Two turns, the second one long: its user message is kept inside the fold.
         (
             "window 4000 reserve 100 | sys:100 user:50 asst:20 user:70 150*(call:20 result:60)",
-            "fold 1..281 keep 2 into 500 (12240 -> 1644)",
+            "fold 1..259 keep 2 into 500 (12240 -> 2524)",
         ),
         // A new fold folds the old one on.
         (
@@ -238,13 +240,13 @@ fn summarize() {
         // It is the last: it stays.
         ("window 1000 reserve 100 keep 2 | sys:50 user:400 5*(call:20 result:60)", "nothing (850 -> 850)"),
         // No user message at all; an assistant first.
-        ("window 1000 reserve 100 keep 2 | sys:50 12*(asst:80)", "fold 0..10 into 125 without a model (1010 -> 347)"),
+        ("window 1000 reserve 100 keep 2 | sys:50 12*(asst:80)", "fold 0..8 into 125 without a model (1010 -> 507)"),
         (
             "window 1000 reserve 100 keep 2 | sys:50 asst:100 user:100 asst:200 user:200 asst:200 user:20",
             "fold 0..4 into 125 without a model (870 -> 407)",
         ),
         // Thousands of messages of one role.
-        ("window 4000 reserve 100 | sys:50 1000*(user:30)", "fold 1..965 into 500 (30050 -> 1674)"),
+        ("window 4000 reserve 100 | sys:50 1000*(user:30)", "fold 1..936 into 500 (30050 -> 2544)"),
         // A turn's border is a better place than the middle of a step.
         (
             "window 2000 reserve 100 keep 2 | user:50 12*(call:20 result:100) asst:20 user:50 call:20 result:100 call:20 result:100",
@@ -303,7 +305,32 @@ fn at_the_wall() {
         // Many small messages behind the last user message, none of which can be cut.
         (
             "window 500 reserve 100 strict | user:20 40*(call:15 result:12) user:20 asst:10 user:20",
-            "fold 1..83 into 96 (1162 -> 204)",
+            "fold 1..77 into 96 (1162 -> 268)",
+        ),
+    ]);
+}
+
+/// Claude Code, Kimi Code and Codex put reminders and rules into user messages: what a person asked stays, wherever it stands.
+#[test]
+fn what_a_person_asked_stays() {
+    check_all(&[
+        // A reminder at the end is not the request: the first message stays, and the newest step before the reminder.
+        ("window 4000 reserve 100 | sys:100 user:900 12*(asst:270) remind:60", "fold 1..8 into 500 (4300 -> 2922)"),
+        // The request far behind a run of steps and reminders, too large for an opening by its size alone.
+        (
+            "window 4000 reserve 100 | sys:100 asst:10 asst:10 asst:10 asst:10 user:1200 10*(asst:270 remind:30)",
+            "fold 0..19 keep 4 into 500 (4340 -> 2744)",
+        ),
+        // Rules that came with the first message are held as the system prompt is, though they take half of the room, also
+        // once the person has asked for something else.
+        (
+            "window 4000 reserve 100 | sys:100 rules:1900 6*(asst:270) user:30 4*(asst:270)",
+            "fold 1..10 keep 7 into 500 (4730 -> 3114)",
+        ),
+        // Several user messages open a session: all of them stay.
+        (
+            "window 4000 reserve 100 | sys:100 user:500 remind:60 remind:60 14*(asst:270)",
+            "fold 3..11 into 500 (4500 -> 2852)",
         ),
     ]);
 }

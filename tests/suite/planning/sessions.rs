@@ -85,7 +85,7 @@ fn replay(messages: &[Value], tools: &Value, window: Tokens, background: bool) -
     let policy = Policy::default();
     let mut tally = Tally::default();
     let (mut view, mut sent, mut forwarded): (View, Vec<Out>, usize) = Default::default();
-    let reserved = windowsill::plan::output_reserved(window, None, 1024);
+    let reserved = windowsill::plan::output_reserved(window, 0, None, 1024);
     let all = read(messages, tools, None).ok_or("orphans")?;
     let lead = all.system.len();
     let raw = messages.iter().skip(lead).map(|m| wire::message(Bytes::from(m.to_string())).expect("was read before"));
@@ -154,7 +154,7 @@ impl Tally {
 fn recorded_sessions_fit_and_are_rarely_rewritten() {
     let mut failures = Vec::new();
     for (window, background, most_folds) in
-        [(2048, false, 0.16), (4096, false, 0.065), (4096, true, 0.06), (8192, false, 0.03), (8192, true, 0.022)]
+        [(2048, false, 0.18), (4096, false, 0.065), (4096, true, 0.065), (8192, false, 0.031), (8192, true, 0.026)]
     {
         eprintln!("\nwindow {window}, background {background}");
         eprintln!(
@@ -198,12 +198,13 @@ fn recorded_sessions_fit_and_are_rarely_rewritten() {
             sum.wasted_clears,
             sum.evaluated as f64 / sum.ideal.max(1) as f64
         );
-        // Measured when this was written: 0.14, 0.055, 0.049, 0.023, 0.017 folds a turn; 1.12 to 1.30 times the ideal. Briefs
-        // are as long as they may be here, and half of the sessions have steps of a fifth of the window and more.
+        // Measured when this was written: 0.171, 0.061, 0.060, 0.027, 0.023 folds a turn; 1.26 to 1.43 times the ideal. A fold
+        // leaves at most a third of the window empty; briefs are as long as they may be here, and half of the sessions have
+        // steps of a fifth of the window and more.
         let (folds, again) =
             (sum.folds as f64 / sum.turns.max(1) as f64, sum.evaluated as f64 / sum.ideal.max(1) as f64);
         assert!(folds <= most_folds, "window {window}: {folds} folds a turn");
-        assert!(again <= 1.35, "window {window}: {again} times the ideal is evaluated");
+        assert!(again <= 1.5, "window {window}: {again} times the ideal is evaluated");
         assert!(window < 8192 || sum.thrash * 500 <= sum.turns, "window {window}: {} folds close together", sum.thrash);
     }
     assert!(failures.is_empty(), "{}", failures.join("\n"));
