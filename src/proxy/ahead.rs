@@ -152,7 +152,7 @@ impl App {
             (prepared.chain.get(brief.covers.wrapping_sub(1)) == Some(&brief.chain)).then_some(brief.covers)
         });
         let Some(covers) = covers else { return false };
-        let costs = self.measure.costs(&prepared.request.model, &prepared.request.conversation);
+        let costs = self.measure.costs(&prepared.key, &prepared.request.conversation);
         let since: Tokens = costs.iter().skip(covers).map(plan::Cost::total).sum();
         !economics::worth_a_summary(since, prepared.lines.brief)
     }
@@ -251,14 +251,14 @@ impl App {
     ) -> Result<Option<(Plan, apply::Applied, Vec<Out>)>, Error> {
         let Behind { prepared, reported, window, .. } = behind;
         let conversation = &request.conversation;
-        let key = self.key(&behind.upstream, request);
+        let key = &prepared.key;
         let known = prepared.counted(reported).map(|tokens| Known { messages: conversation.body.len(), tokens });
         let mut facts = Facts {
             window: *window,
             output_reserved: prepared.after.output_reserved,
             forwarded: conversation.body.len(),
             background: false,
-            ..self.measure.facts(&key, conversation, &prepared.view, known)
+            ..self.measure.facts(key, conversation, &prepared.view, known)
         };
         let policy = &prepared.policy.policy;
         let total = plan::plan(conversation, &Facts { slack: 0, ..facts.clone() }, policy).before.prompt();
@@ -273,7 +273,7 @@ impl App {
         let brief = self.lives.with(&prepared.id, |l| l.brief.clone());
         let written =
             brief.filter(|b| b.covers >= 1 && prepared.chain.get(b.covers - 1) == Some(&b.chain)).map(|b| b.text);
-        let count = |text: &str| self.measure.count(&key, text);
+        let count = |text: &str| self.measure.count(key, text);
         let applied = apply::apply(&apply::Input {
             conversation,
             id: &prepared.id,

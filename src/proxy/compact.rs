@@ -13,6 +13,7 @@ use crate::apply;
 use crate::conversation::edit::{Edit, View};
 use crate::conversation::wire::openai_chat::{self, Request};
 use crate::conversation::{Digest, Tokens, repair};
+use crate::measure::ModelKey;
 use crate::plan::{self, Action, Facts, Plan, Policy, Size, Strategy};
 use crate::store::{Batch, ConversationRow, ConversationUpdate, Event};
 use crate::upstream::ChatOptions;
@@ -119,7 +120,7 @@ impl App {
 
     /// The facts of a recorded conversation but for its window. System messages and tools are outside the record: what
     /// they cost last time stands.
-    fn facts_of(&self, key: &str, recorded: &Recorded) -> Facts {
+    fn facts_of(&self, key: &ModelKey, recorded: &Recorded) -> Facts {
         let stored = |path: &str| {
             let number = recorded.row.state.pointer(path).and_then(Value::as_u64).unwrap_or(0);
             Tokens::try_from(number).unwrap_or(Tokens::MAX)

@@ -12,12 +12,14 @@ use super::prepare::{Attempt, UNKNOWN_WINDOW, bytes_of};
 use super::recall::rewrites;
 use super::{App, Error};
 use crate::apply::{self, recall};
+use crate::config::Resolved;
 use crate::conversation::edit::{Edit, View};
 use crate::conversation::wire::json;
 use crate::conversation::wire::openai_chat::{self, Request};
 use crate::conversation::{Conversation, Digest, Tokens};
 use crate::measure::count::Counted;
-use crate::measure::{self, Sureness, own, tokens};
+use crate::measure::window::Window;
+use crate::measure::{self, ModelKey, Sureness, own, tokens};
 use crate::plan::rewrite::{self, Out};
 use crate::plan::{self, Action, Facts, Plan, Policy};
 use crate::store::Original;
@@ -35,17 +37,20 @@ pub(super) struct Draft<'a> {
     pub(super) request: Arc<Request>,
     /// With the tools that the last prompt had.
     pub(super) held: Arc<Request>,
+    /// The policy that is planned by: the request's, or a milder or harder one.
     pub(super) policy: Policy,
+    /// The request's own policy, resolved once with its profile header.
+    pub(super) resolved: &'a Resolved,
     pub(super) old: View,
-    pub(super) key: String,
+    pub(super) key: ModelKey,
     pub(super) can_count: bool,
     /// The model's own vocabulary, where its file is on this machine.
     pub(super) own: Option<Arc<own::Model>>,
     /// What was counted before anything was planned.
     pub(super) counted: Option<(Tokens, Sureness)>,
     pub(super) id: &'a str,
-    /// Where the window is known from.
-    pub(super) source: String,
+    /// The window, and where it is known from.
+    pub(super) window: &'a Window,
     pub(super) warnings: Vec<String>,
     /// What a model wrote for the fold, if anything, once one was asked.
     pub(super) written: Option<Option<Arc<str>>>,
@@ -186,9 +191,7 @@ impl App {
             // The client goes first; what was begun for later is begun again behind this reply.
             self.stop_making(draft.id);
         } else if draft.written.is_none() {
-            let (upstream, held, old) = (draft.upstream, &draft.held, &draft.old);
-            let written = self.written(upstream, held, draft.id, old, plan, chain, from_client, window).await;
-            draft.written = Some(written);
+            draft.written = Some(self.written(draft, plan, chain, from_client, window).await);
         }
         if draft.digests.is_none() {
             draft.digests = self.digests(draft, plan, from_client).await;
@@ -223,7 +226,7 @@ impl App {
     }
 
     fn cannot_fit(&self, draft: &Draft<'_>, facts: &Facts, plan: &Plan) -> Error {
-        Error::cannot_fit(&draft.request.model, facts.window, &draft.source, &plan.after, plan.lines.limit)
+        Error::cannot_fit(&draft.request.model, facts.window, &draft.window.source, &plan.after, plan.lines.limit)
     }
 
     /// The shares of the messages of a view by the model's own vocabulary, where it is here, and which of the client's

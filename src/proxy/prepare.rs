@@ -17,7 +17,7 @@ use crate::conversation::wire::openai_chat::{self, Request};
 use crate::conversation::{Digest, Tokens, repair};
 use crate::measure::estimate::Sample;
 use crate::measure::window::Window;
-use crate::measure::{self, Sureness, own, shown, spread, tokens};
+use crate::measure::{self, ModelKey, Sureness, own, shown, spread, tokens};
 use crate::plan::emergency::{self, Refusal};
 use crate::plan::rewrite::{self, Out};
 use crate::plan::{self, Facts, Lines, Plan, Policy, Regions};
@@ -58,6 +58,8 @@ pub(super) enum Attempt {
 pub(super) struct Prepared {
     /// As the client sent it, but for the messages that had to be repaired.
     pub request: Request,
+    /// What is believed of its model is kept under this key.
+    pub key: ModelKey,
     /// Chain hash of each prefix of the body.
     pub chain: Vec<Digest>,
     /// Where the record knew this history before.
@@ -174,7 +176,8 @@ impl App {
         let mut draft = Draft {
             upstream,
             policy: policy.policy.clone(),
-            key: format!("{}/{}", upstream.name(), request.model),
+            resolved: &policy,
+            key: self.key(upstream, &request),
             can_count: own.is_some() || upstream.can_count(),
             own,
             counted: None,
@@ -182,7 +185,7 @@ impl App {
             request,
             old,
             id: &history.id,
-            source: window.source.clone(),
+            window: &window,
             warnings,
             written: None,
             digests: None,
@@ -211,8 +214,9 @@ impl App {
         }
         in_order(&mut actions);
         because.extend(repaired);
-        debug!(key, ?because, "prepared");
+        debug!(%key, ?because, "prepared");
         Ok(Prepared {
+            key,
             chain,
             located,
             session,

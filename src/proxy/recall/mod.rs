@@ -122,8 +122,8 @@ impl Answering {
     /// Runs the calls of the round that ended.
     async fn answer(&mut self, calls: &[Call]) {
         let Some(prepared) = &self.prepared else { return };
-        let key = self.app.key(&self.upstream, &prepared.request);
-        let (mut room, left) = self.room(prepared, &key);
+        let key = &prepared.key;
+        let (mut room, left) = self.room(prepared);
         // Parts too small to read anything of are no use to anybody: then the first calls get theirs.
         let budget = (room / Tokens::try_from(calls.len().clamp(1, CALLS)).unwrap_or(1)).max(PART);
         let alone = self.filter.goes_on();
@@ -131,10 +131,10 @@ impl Answering {
         for (at, call) in calls.iter().enumerate() {
             let id = if call.id.is_empty() { self.new_id(prepared, at) } else { call.id.clone() };
             let text = match at {
-                ..CALLS => self.app.recalled(prepared, &key, &call.arguments, budget.min(room)).await.text,
+                ..CALLS => self.app.recalled(prepared, &call.arguments, budget.min(room)).await.text,
                 _ => format!("[left out: at most {CALLS} calls at once]"),
             };
-            room = room.saturating_sub(self.app.measure.count(&key, &text));
+            room = room.saturating_sub(self.app.measure.count(key, &text));
             written.push(call_json(&Call {
                 id: id.clone(),
                 name: recall::NAME.into(),
@@ -156,7 +156,7 @@ impl Answering {
         let repaired = repair::repair(messages, prepared.policy.policy.template.tool_call_id_length);
         self.settled = self.made.len();
         let bodies: Vec<Bytes> = repaired.unwrap_or_default().body.iter().map(|m| m.bytes().clone()).collect();
-        let added: Tokens = bodies.iter().map(|m| self.app.measure.count(&key, &String::from_utf8_lossy(m))).sum();
+        let added: Tokens = bodies.iter().map(|m| self.app.measure.count(key, &String::from_utf8_lossy(m))).sum();
         self.left = left.map(|left| left.saturating_sub(added));
         self.made.extend(bodies);
         info!(conversation = %prepared.id, round = self.round, calls = calls.len(), budget, "recalled");
@@ -181,7 +181,8 @@ impl Answering {
 
     /// Tokens that the results of this round may take: what the window has left, and never so many that a result would be
     /// evicted on the next turn. And what is left without them.
-    fn room(&self, prepared: &Prepared, key: &str) -> (Tokens, Option<Tokens>) {
+    fn room(&self, prepared: &Prepared) -> (Tokens, Option<Tokens>) {
+        let key = &prepared.key;
         let Some(window) = prepared.window.tokens else { return (0, None) };
         let held = match (self.reported.prompt, self.reported.completion) {
             (Some(prompt), wrote) => {
