@@ -52,6 +52,12 @@ const PART: Tokens = 320;
 /// What stands for a result that the window has no room for after all.
 const NO_ROOM: &str = "[no room: the context window is full. Go on with what is there]";
 
+/// Bytes of a token at most, nearly: tokens of more are runs of spaces and the like.
+const BYTES_A_TOKEN: usize = 32;
+
+/// So many bytes of a reply are kept with the smallest window, too.
+const LEAST_KEPT: usize = 256 * 1024;
+
 /// Fields that make every token of a reply count: text of ours between two rounds would be one too many.
 const EXACT: [&str; 5] = ["response_format", "logprobs", "grammar", "json_schema", "prediction"];
 
@@ -96,10 +102,14 @@ impl Answering {
         prepared: Prepared,
         started: Instant,
     ) -> Answering {
-        let body = String::from_utf8_lossy(&prepared.body).into_owned();
-        let exact = spelled::Fields::read(&body)
-            .is_ok_and(|f| EXACT.iter().any(|k| f.get(k).is_some_and(|v| !matches!(v, "null" | "false"))));
-        let may_call = spelled::Fields::read(&body).is_ok_and(|f| f.string("tool_choice").as_deref() != Some("none"));
+        let sent = prepared.body.clone();
+        let body = String::from_utf8_lossy(&sent);
+        let fields = spelled::Fields::read(&body).ok();
+        let exact = fields
+            .as_ref()
+            .is_some_and(|f| EXACT.iter().any(|k| f.get(k).is_some_and(|v| !matches!(v, "null" | "false"))));
+        let may_call = fields.as_ref().is_some_and(|f| f.string("tool_choice").as_deref() != Some("none"));
+        let most = longest_reply(prepared.window.tokens);
         Answering {
             app,
             upstream,
@@ -107,7 +117,7 @@ impl Answering {
             path,
             prepared: Some(prepared),
             started,
-            filter: Filter::new(!exact, may_call),
+            filter: Filter::new(!exact, may_call, most),
             reported: Reported::default(),
             round: 0,
             round_started: started,
@@ -267,7 +277,7 @@ impl Answering {
     fn unremembered(&mut self) -> Option<Recalled> {
         let chain = *self.prepared.as_ref()?.chain.last()?;
         // A reply without any is only noted where another reply to the same prompt had some.
-        if self.remembered || self.made.is_empty() && !self.app.store.has_recalled(&chain) {
+        if self.remembered || self.filter.is_endless() || self.made.is_empty() && !self.app.store.has_recalled(&chain) {
             return None;
         }
         self.remembered = true;
@@ -351,6 +361,13 @@ impl Drop for Answering {
     fn drop(&mut self) {
         self.finish(relay::End::Canceled);
     }
+}
+
+/// The most bytes that a reply is kept of, with a window of so many tokens: no reply is longer than its window, and hardly any
+/// token than these bytes.
+fn longest_reply(window: Option<Tokens>) -> usize {
+    let bytes = window.map_or(super::LARGEST_BUFFERED, |window| (window as usize).saturating_mul(BYTES_A_TOKEN));
+    bytes.clamp(LEAST_KEPT, super::LARGEST_BUFFERED)
 }
 
 /// An error reply as the client may see it.
