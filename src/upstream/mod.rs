@@ -290,12 +290,13 @@ impl Upstream {
         if self.link.embedded.is_some() {
             return Ok(Kind::Embedded);
         }
-        let found = self.probing.find_lasting(of_use, async {
+        // Boxed: all of its questions together are large, and most of what is asked of a server may begin with them.
+        let find = Box::pin(async {
             let kind = probe::recognize(&self.link, self.hint).await?;
             self.remember(kind);
             Ok(kind)
         });
-        found.await.0
+        self.probing.find_lasting(of_use, find).await.0
     }
 
     /// What was recognized before, unless the server was gone since.

@@ -1,9 +1,9 @@
 //! One at a time finds something out, and all who come meanwhile share what it found. A server that is silent is waited for
 //! once, not once for each request in line.
 
-use std::future::Future;
 use std::time::{Duration, Instant};
 
+use futures_util::future::BoxFuture;
 use tokio::sync::Mutex;
 
 /// Something that is found out by one caller at a time.
@@ -25,7 +25,7 @@ impl<T> Default for Turn<T> {
 impl<T: Clone> Turn<T> {
     /// What `find` finds, or what another caller found while this one waited for its turn, if it is `fit`; the flag says
     /// which. A caller that is dropped leaves the turn to the next.
-    pub(crate) async fn find(&self, fit: impl Fn(&T) -> bool, find: impl Future<Output = T>) -> (T, bool) {
+    pub(crate) async fn find(&self, fit: impl Fn(&T) -> bool, find: BoxFuture<'_, T>) -> (T, bool) {
         self.find_unless(|what, _, _| fit(what), false, find).await
     }
 
@@ -34,7 +34,7 @@ impl<T: Clone> Turn<T> {
     pub(crate) async fn find_lasting(
         &self,
         lasts: impl Fn(&T, Duration, Duration) -> bool,
-        find: impl Future<Output = T>,
+        find: BoxFuture<'_, T>,
     ) -> (T, bool) {
         self.find_unless(lasts, true, find).await
     }
@@ -43,7 +43,7 @@ impl<T: Clone> Turn<T> {
         &self,
         fit: impl Fn(&T, Duration, Duration) -> bool,
         before: bool,
-        find: impl Future<Output = T>,
+        find: BoxFuture<'_, T>,
     ) -> (T, bool) {
         let came = Instant::now();
         let mut last = self.0.lock().await;
@@ -64,8 +64,10 @@ impl<T: Clone> Turn<T> {
 
 #[cfg(test)]
 mod tests {
-    use std::cell::Cell;
+    use std::future::Future;
+    use std::sync::atomic::{AtomicU32, Ordering};
 
+    use futures_util::FutureExt as _;
     use futures_util::future::join_all;
 
     use super::*;
@@ -76,11 +78,14 @@ mod tests {
 
     #[test]
     fn those_who_wait_share_what_was_found_and_those_who_come_later_ask_anew() {
-        let asked = Cell::new(0);
-        let find = || async {
-            asked.set(asked.get() + 1);
-            tokio::task::yield_now().await;
-            asked.get()
+        let asked = AtomicU32::new(0);
+        let find = || {
+            let find = async {
+                asked.fetch_add(1, Ordering::SeqCst);
+                tokio::task::yield_now().await;
+                asked.load(Ordering::SeqCst)
+            };
+            find.boxed()
         };
         run(async {
             let turn = Turn::default();
@@ -103,13 +108,13 @@ mod tests {
                 1
             };
             let lasts = |_: &i32, age: Duration, took: Duration| took >= Duration::from_millis(30) && age < took * 1000;
-            assert_eq!(turn.find_lasting(lasts, slow).await, (1, false));
-            assert_eq!(turn.find_lasting(lasts, async { 2 }).await, (1, true));
-            assert_eq!(turn.find(|_| true, async { 3 }).await, (3, false));
-            assert_eq!(turn.find_lasting(lasts, async { 4 }).await, (4, false));
-            let dropped = turn.find(|_| true, std::future::pending());
+            assert_eq!(turn.find_lasting(lasts, slow.boxed()).await, (1, false));
+            assert_eq!(turn.find_lasting(lasts, async { 2 }.boxed()).await, (1, true));
+            assert_eq!(turn.find(|_| true, async { 3 }.boxed()).await, (3, false));
+            assert_eq!(turn.find_lasting(lasts, async { 4 }.boxed()).await, (4, false));
+            let dropped = turn.find(|_| true, std::future::pending().boxed());
             assert!(tokio::time::timeout(Duration::from_millis(1), dropped).await.is_err());
-            assert_eq!(turn.find(|_| true, async { 5 }).await, (5, false));
+            assert_eq!(turn.find(|_| true, async { 5 }.boxed()).await, (5, false));
         });
     }
 }

@@ -137,7 +137,7 @@ impl Windows {
         let num_ctx = if ours { &NumCtx::Fit } else { num_ctx };
         let key = key(upstream, model);
         let turn = self.turn(&key);
-        let look = async { (*num_ctx, self.look(upstream, model, num_ctx, key).await) };
+        let look = Box::pin(async { (*num_ctx, self.look(upstream, model, num_ctx, key).await) });
         let ((_, window), shared) = turn.find(|(of, _)| of == num_ctx, look).await;
         // Who looked tells what happened.
         let changed = window.changed.filter(|_| !shared);
