@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use futures_util::StreamExt as _;
+use futures_util::{FutureExt as _, StreamExt as _};
 use http::HeaderMap;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -119,23 +119,29 @@ impl App {
                 (false, 0) => Duration::ZERO,
                 (_, stopped) => AFTER_TOOL_CALLS * 2u32.pow(stopped),
             };
+            let (size, id) = (prepared.request.body.len(), prepared.id.clone());
             let behind = Behind { upstream, headers, prepared, reported, window, used };
-            let work = async {
+            let worker = Arc::clone(&app);
+            let work = async move {
                 tokio::time::sleep(wait).await;
                 if brief {
                     asking.store(true, Ordering::Relaxed);
-                    app.make_brief(&behind).await;
+                    worker.make_brief(&behind).await;
                     asking.store(false, Ordering::Relaxed);
                 }
                 if fold {
-                    app.fold_ahead(&behind).await;
+                    worker.fold_ahead(&behind).await;
                 }
             };
             tokio::select! {
                 () = cancel.cancelled() => {}
-                () = work => {}
+                done = app.aside.run(size, work.boxed()) => {
+                    if let Err(e) = done {
+                        debug!(conversation = %id, error = %e, "nothing was made ahead of need");
+                    }
+                }
             }
-            app.lives.with(&behind.prepared.id, |l| {
+            app.lives.with(&id, |l| {
                 // Another one may have been begun since this one was stopped.
                 if l.making.as_ref().is_some_and(|m| m.cancel.is_cancelled() || !cancel.is_cancelled()) {
                     l.making = None;

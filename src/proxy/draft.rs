@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures_util::FutureExt as _;
 use http::HeaderMap;
 use tracing::{debug, warn};
 
@@ -95,15 +96,15 @@ impl App {
         attempt: Attempt,
     ) -> Result<Drafted, Error> {
         if !draft.request.offers() {
-            return self.draft(draft, facts, sureness, chain, from_client, attempt).await;
+            return self.draft(draft, facts, sureness, chain, from_client, attempt).boxed().await;
         }
         let mut bare = facts.clone();
-        match self.draft(draft, facts, sureness, chain, from_client, attempt).await {
+        match self.draft(draft, facts, sureness, chain, from_client, attempt).boxed().await {
             Err(e) if e.is_too_long() => {
                 Arc::make_mut(&mut draft.request).withdraw();
                 bare.tools = bare.tools.saturating_sub(self.text_cost(draft, recall::DEFINITION));
                 draft.counted = None;
-                self.draft(draft, bare, sureness, chain, from_client, attempt).await
+                self.draft(draft, bare, sureness, chain, from_client, attempt).boxed().await
             }
             drafted => drafted,
         }
@@ -139,7 +140,7 @@ impl App {
                 continue;
             }
             if attempt == Attempt::First {
-                self.ask_models(draft, &plan, chain, from_client, facts.window).await;
+                self.ask_models(draft, &plan, chain, from_client, facts.window).boxed().await;
             }
             let applied = self.applied(draft, &plan)?;
             let out = rewrite::rewrite(conversation, &applied.view, &draft.policy.template);
