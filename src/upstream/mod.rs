@@ -517,7 +517,9 @@ impl Upstream {
 /// Whether what a probe found is of use to who did not wait for it: that a server is silent, for a moment, since one request
 /// asks several times, and each time it would wait as long again.
 fn of_use(found: &Result<Kind, Error>, age: Duration, took: Duration) -> bool {
-    age.is_zero() || found.is_err() && age < took.min(SILENT_FOR)
+    // Where nobody listens, that shows at once, and is asked anew each time: a server may be starting.
+    let silent = found.is_err() && took >= Duration::from_secs(1);
+    age.is_zero() || silent && age < SILENT_FOR
 }
 
 /// A count of tokens in somebody's JSON; 0 means "not known" wherever servers use it.
