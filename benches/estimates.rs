@@ -18,7 +18,7 @@ use windowsill::conversation::edit::View;
 use windowsill::conversation::wire::openai_chat;
 use windowsill::conversation::{Conversation, Message, Tokens};
 use windowsill::measure::count::Counter;
-use windowsill::measure::{Known, Measure, tokens};
+use windowsill::measure::{Known, Measure, ModelKey, tokens};
 
 /// Replies from which on estimates are judged.
 const REPLIES: usize = 3;
@@ -113,7 +113,7 @@ fn times(requests: &[Value]) {
             let body = Bytes::from(json!({"model": "m", "messages": messages}).to_string());
             let talk = openai_chat::parse(&body).unwrap().conversation;
             let started = std::time::Instant::now();
-            std::hint::black_box(measure.facts(name, &talk, &View::default(), None));
+            std::hint::black_box(measure.facts(&ModelKey::new("", name), &talk, &View::default(), None));
             started.elapsed().as_secs_f64() * 1000.0
         };
         let first = estimate(&messages[..messages.len() - 1]);
@@ -142,10 +142,11 @@ fn replay(request: &Value, name: &str, counter: &Counter, unknown: bool, found: 
         let Ok((truth, _)) = counter.total(&body) else { continue };
         let judged = replies >= REPLIES;
         for (at, (model, measure)) in models.iter().zip(&measures).enumerate() {
-            let facts = measure.facts(model, &talk, &View::default(), known);
+            let key = &ModelKey::new("", model);
+            let facts = measure.facts(key, &talk, &View::default(), known);
             let estimate = facts.head() + facts.costs.iter().map(|c| c.total()).sum::<Tokens>();
             found[at].add(judged, estimate, truth);
-            measure.learn(model, &measure.sample(model, &talk, &View::default(), known), truth);
+            measure.learn(key, &measure.sample(key, &talk, &View::default(), known), truth);
         }
         let figures: [fn(&Message) -> f64; 2] = [|m| m.bytes().len() as f64 / 4.0, rule_of_thumb];
         for (at, (ratios, figure)) in baselines.iter_mut().zip(figures).enumerate() {

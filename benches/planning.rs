@@ -16,7 +16,7 @@ use windowsill::apply::preview::{Call, Pointer, preview};
 use windowsill::conversation::edit::{Edit, Rule, View};
 use windowsill::conversation::wire::openai_chat::{self, Request};
 use windowsill::conversation::{Digest, chain, repair};
-use windowsill::measure::{Measure, tokens};
+use windowsill::measure::{Measure, ModelKey, tokens};
 use windowsill::plan::{self, Action, Facts, Policy, rewrite};
 
 /// So large that nothing crosses a line.
@@ -81,7 +81,7 @@ fn facts(measure: &Measure, request: &Request, view: &View, window: u32) -> Fact
         output_reserved: 256,
         slack: 16,
         forwarded,
-        ..measure.facts("bench", &request.conversation, view, None)
+        ..measure.facts(&ModelKey::new("up", "bench"), &request.conversation, view, None)
     }
 }
 
@@ -151,8 +151,16 @@ fn parts() {
     row("parse, with digests", size, take(|| openai_chat::parse(&body)));
     row("parse and repair", size, take(|| read(&body)));
     row("chain", size, take(|| chain::chain("bench", &conversation.body)));
-    row("measure, first seen", size, take(|| Measure::default().facts("bench", conversation, &View::default(), None)));
-    row("measure, seen before", size, take(|| measure.facts("bench", conversation, &View::default(), None)));
+    row(
+        "measure, first seen",
+        size,
+        take(|| Measure::default().facts(&ModelKey::new("up", "bench"), conversation, &View::default(), None)),
+    );
+    row(
+        "measure, seen before",
+        size,
+        take(|| measure.facts(&ModelKey::new("up", "bench"), conversation, &View::default(), None)),
+    );
     row("plan, nothing to do", size, take(|| plan::plan(conversation, &wide, &policy)));
     row("plan, window of 8,192", size, take(|| plan::plan(conversation, &narrow, &policy)));
     row("plan, edits in force", size, take(|| plan::plan(conversation, &edited, &policy)));
@@ -189,7 +197,7 @@ fn growth() {
                 take(|| Digest::of(&body)),
                 take(|| openai_chat::parse(&body)),
                 Taken { time: repair_and_chain, allocations: 0, allocated: 0 },
-                take(|| measure.facts("bench", c, &View::default(), None)),
+                take(|| measure.facts(&ModelKey::new("up", "bench"), c, &View::default(), None)),
                 take(|| plan::plan(c, &facts, &policy)),
                 take(|| rewrite::rewrite(c, &View::default(), &policy.template)),
             ];

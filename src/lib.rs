@@ -16,6 +16,7 @@ pub mod apply;
 pub mod config;
 pub mod conversation;
 pub mod engine;
+pub mod files;
 pub mod gguf;
 pub mod measure;
 pub mod plan;

@@ -8,6 +8,9 @@ use clap::Args;
 use windowsill::gguf::CacheTypes;
 use windowsill::proxy::{EngineSetup, generate, tell_devices as tell};
 
+/// The stack of the thread that llama.cpp works in (bytes): taken from memory only as far as it is used.
+const STACK: usize = 256 << 20;
+
 #[derive(Args)]
 pub(crate) struct Worker {
     #[arg(long)]
@@ -42,9 +45,13 @@ pub(crate) fn work_on(of: &Worker) -> ExitCode {
         gpu_layers: of.gpu_layers,
         headroom: of.memory_headroom,
     };
-    match generate(&of.model, &setup, io::BufReader::new(io::stdin()), io::stdout().lock()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(_) => ExitCode::FAILURE,
+    let (model, exit) = (of.model.clone(), || std::process::exit(1));
+    let work = move || generate(&model, &setup, io::BufReader::new(io::stdin()), io::stdout().lock(), exit);
+    // llama.cpp reads grammars and schemas by calling itself.
+    let done = std::thread::Builder::new().stack_size(STACK).spawn(work).map(std::thread::JoinHandle::join);
+    match done {
+        Ok(Ok(Ok(()))) => ExitCode::SUCCESS,
+        _ => ExitCode::FAILURE,
     }
 }
 

@@ -220,7 +220,13 @@ pub(crate) fn load_file(path: &Path, problems: &mut Vec<Problem>) -> Option<Prof
         problems.push(Problem::new(display, "a profile's file name must be UTF-8, for it is the profile's name"));
         return None;
     };
-    let text = file::read(path, &display, problems).ok()?;
+    let text = match crate::files::read_text(path) {
+        Ok(text) => text,
+        Err(error) => {
+            problems.push(Problem::new(display, format!("cannot be read: {error}")));
+            return None;
+        }
+    };
     Profile::parse(name, &text, Some(path), problems)
 }
 

@@ -55,11 +55,8 @@ pub(super) struct Header {
 
 /// Reads and checks the metadata of a file.
 pub(super) fn read(path: &Path) -> Result<Header, HeaderError> {
-    let file = File::open(path)?;
+    let file = crate::files::open(path)?;
     let meta = file.metadata()?;
-    if !meta.is_file() {
-        return Err(HeaderError::Bad("not a file".into()));
-    }
     let mut r = Reader { inner: BufReader::with_capacity(1 << 16, file), left: meta.len().min(MOST_BYTES) };
     let metadata = metadata(&mut r)?;
     checked(metadata)

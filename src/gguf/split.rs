@@ -1,7 +1,6 @@
 //! A model in several files: `NAME-00001-of-00003.gguf`. The first holds the metadata; the tables of tensors add up
 //! (src/llama.cpp, `llama_split_path`, and src/llama-model-loader.cpp).
 
-use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use super::{Error, Gguf, Options};
@@ -42,11 +41,7 @@ pub(super) fn open(path: &Path, options: Options<'_>) -> Result<Gguf, Error> {
 
 fn one(path: &Path, options: Options<'_>) -> Result<Gguf, Error> {
     let file = |source| Error::File { path: path.to_owned(), source };
-    let opened = File::open(path).map_err(file)?;
-    // Opening a folder works on Unix; only its reading fails, with a line that says less.
-    if opened.metadata().map_err(file)?.is_dir() {
-        return Err(file(std::io::Error::from(std::io::ErrorKind::IsADirectory)));
-    }
+    let opened = crate::files::open(path).map_err(file)?;
     Gguf::read_with(opened, options)
 }
 

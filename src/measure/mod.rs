@@ -4,6 +4,7 @@ pub mod afford;
 pub mod count;
 pub mod estimate;
 pub mod hardware;
+mod key;
 pub mod memory;
 pub mod model_file;
 pub mod near;
@@ -18,6 +19,7 @@ use crate::conversation::edit::{Edit, View};
 use crate::conversation::{Conversation, Tokens};
 use crate::plan::{Cost, Facts};
 use estimate::{Estimates, Sample};
+pub use key::ModelKey;
 
 /// A prompt whose exact size is known, to build the next count on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -150,45 +152,45 @@ impl Measure {
 
     /// The facts of a request with estimated costs: everything but window and reserve.
     ///
-    /// `model` names what is believed (upstream and model). `known` is a prompt of this very conversation and view whose
+    /// `known` is a prompt of this very conversation and view whose
     /// size the server told.
-    pub fn facts(&self, model: &str, conversation: &Conversation, view: &View, known: Option<Known>) -> Facts {
-        self.estimates.facts(model, conversation, view, known)
+    pub fn facts(&self, model: &ModelKey, conversation: &Conversation, view: &View, known: Option<Known>) -> Facts {
+        self.estimates.facts(model.as_str(), conversation, view, known)
     }
 
     /// The estimated cost of each message of the body.
-    pub fn costs(&self, model: &str, conversation: &Conversation) -> Vec<Cost> {
-        self.estimates.costs(model, conversation)
+    pub fn costs(&self, model: &ModelKey, conversation: &Conversation) -> Vec<Cost> {
+        self.estimates.costs(model.as_str(), conversation)
     }
 
     /// Tokens of a text, erring high.
-    pub fn count(&self, model: &str, text: &str) -> Tokens {
-        self.estimates.text(model, text)
+    pub fn count(&self, model: &ModelKey, text: &str) -> Tokens {
+        self.estimates.text(model.as_str(), text)
     }
 
     /// Tokens of what an edit put in place, erring high.
-    pub fn edit_cost(&self, model: &str, conversation: &Conversation, edit: &Edit) -> Tokens {
-        self.estimates.edit_cost(model, conversation, edit)
+    pub fn edit_cost(&self, model: &ModelKey, conversation: &Conversation, edit: &Edit) -> Tokens {
+        self.estimates.edit_cost(model.as_str(), conversation, edit)
     }
 
     /// What there is to learn from once the server has counted a view.
-    pub fn sample(&self, model: &str, conversation: &Conversation, view: &View, known: Option<Known>) -> Sample {
-        self.estimates.sample(model, conversation, view, known)
+    pub fn sample(&self, model: &ModelKey, conversation: &Conversation, view: &View, known: Option<Known>) -> Sample {
+        self.estimates.sample(model.as_str(), conversation, view, known)
     }
 
     /// Learns from a view that the server counted.
-    pub fn learn(&self, model: &str, sample: &Sample, reported: Tokens) {
-        self.estimates.learn(model, sample, reported);
+    pub fn learn(&self, model: &ModelKey, sample: &Sample, reported: Tokens) {
+        self.estimates.learn(model.as_str(), sample, reported);
     }
 
     /// Notes that prompts of a model are counted anyway: see [`Estimates::counted_anyway`].
-    pub fn counted_anyway(&self, model: &str) {
-        self.estimates.counted_anyway(model);
+    pub fn counted_anyway(&self, model: &ModelKey) {
+        self.estimates.counted_anyway(model.as_str());
     }
 
     /// How sure an estimate of this model is.
-    pub fn sureness(&self, model: &str) -> Sureness {
-        if self.estimates.is_corrected(model) { Sureness::Calibrated } else { Sureness::Estimated }
+    pub fn sureness(&self, model: &ModelKey) -> Sureness {
+        if self.estimates.is_corrected(model.as_str()) { Sureness::Calibrated } else { Sureness::Estimated }
     }
 }
 

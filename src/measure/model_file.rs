@@ -21,11 +21,8 @@ pub struct ModelFile {
 /// # Errors
 /// Why it cannot be read, in words.
 pub fn at(path: &Path, source: &str) -> Result<ModelFile, String> {
-    let open = std::fs::File::open(path).and_then(|file| file.metadata());
+    let open = crate::files::open(path).and_then(|file| file.metadata());
     let meta = open.map_err(|e| format!("the model's file {} cannot be read: {e}", path.display()))?;
-    if !meta.is_file() {
-        return Err(format!("{} is no file", path.display()));
-    }
     let changed = meta.modified().ok().and_then(|t| t.duration_since(std::time::UNIX_EPOCH).ok());
     let identity = format!("{} {} {}", path.display(), meta.len(), changed.unwrap_or_default().as_nanos());
     Ok(ModelFile { path: path.to_owned(), source: source.to_owned(), identity })
@@ -154,7 +151,7 @@ mod tests {
         let why = of_served(Some("/root/.ollama/x"), "n", &folders).unwrap_err();
         assert!(why.contains("/root/.ollama/x"), "{why}");
         assert!(of_served(None, "n", &folders).unwrap_err().contains("does not say"));
-        assert!(at(dir.path(), "").unwrap_err().contains("is no file"));
+        assert!(at(dir.path(), "").unwrap_err().contains("directory"));
     }
 
     #[test]

@@ -219,7 +219,7 @@ fn is_ours(upstream: &Upstream) -> bool {
 fn here(upstream: &Upstream, path: &str) -> Option<PathBuf> {
     let path = Path::new(path);
     let local = upstream.embedded_model().is_some() || is_local(upstream.url());
-    (local && std::fs::File::open(path).is_ok()).then(|| path.to_owned())
+    (local && crate::files::open(path).is_ok()).then(|| path.to_owned())
 }
 
 async fn load(file: FileId, served: Option<Arc<str>>, origin: Origin) -> Option<Arc<Model>> {

@@ -2,7 +2,7 @@
 
 use super::count::tests::{counter, data, parsed, requests};
 use super::near::{Kinship, Near};
-use super::{Known, Measure};
+use super::{Known, Measure, ModelKey};
 use crate::conversation::Tokens;
 use crate::conversation::edit::View;
 
@@ -38,6 +38,7 @@ fn after_three_replies_estimates_are_near_and_seldom_low() {
     let requests = requests(40_000, 36);
     for (at, (model, template, vocabulary)) in MODELS.into_iter().enumerate() {
         let counter = counter(&data, template, vocabulary);
+        let key = ModelKey::new("", model);
         let mut found = Found { errors: Vec::new() };
         // Every second session with each: `benches/estimates.rs` has them all.
         for (_, request) in requests.iter().skip(at % 2).step_by(2) {
@@ -55,13 +56,13 @@ fn after_three_replies_estimates_are_near_and_seldom_low() {
                 prompt["messages"] = messages[..end].to_vec().into();
                 let (body, talk) = parsed(&prompt);
                 let Ok((truth, _)) = counter.total(&body) else { continue };
-                let facts = measure.facts(model, &talk, &View::default(), known);
+                let facts = measure.facts(&key, &talk, &View::default(), known);
                 let estimate = facts.head() + facts.costs.iter().map(|c| c.total()).sum::<Tokens>();
                 if replies >= REPLIES {
                     found.errors.push(f64::from(estimate) / f64::from(truth) - 1.0);
                 }
                 replies += 1;
-                measure.learn(model, &measure.sample(model, &talk, &View::default(), known), truth);
+                measure.learn(&key, &measure.sample(&key, &talk, &View::default(), known), truth);
                 known = Some(Known { messages: talk.body.len(), tokens: truth });
             }
         }

@@ -36,7 +36,6 @@ impl App {
         if let Some(prefix) = prepared.prefix {
             self.metrics.prefix(prefix.tokens, prefix.because.map(|b| (b.as_str(), prefix.lost)));
         }
-        let key = format!("{}/{}", upstream.name(), prepared.request.model);
         let mut events = vec![Event {
             now_ms: now_ms(),
             conversation: Some(prepared.id.clone()),
@@ -64,7 +63,7 @@ impl App {
         }
         let counted = prepared.counted(&reported).filter(|n| *n > 0);
         if let Some(exact) = counted {
-            let dropped = self.looks_dropped(&key, &prepared, exact);
+            let dropped = self.looks_dropped(&prepared, exact);
             if dropped {
                 warn!(conversation = %prepared.id, planned = prepared.tokens, reported = exact, "the server evaluated far fewer tokens than were sent: it may have dropped messages");
                 events.push(Event {
@@ -74,7 +73,7 @@ impl App {
                     data: json!({"planned_prompt_tokens": prepared.tokens, "prompt_tokens": exact}),
                 });
             } else {
-                self.measure.learn(&key, &prepared.sample, exact);
+                self.measure.learn(&prepared.key, &prepared.sample, exact);
                 if let Some(own) = &prepared.own {
                     own.learn(prepared.tokens, exact);
                 }
@@ -114,8 +113,8 @@ impl App {
     }
 
     /// Whether a server took far less than was sent. Only said where the estimate has been right before.
-    fn looks_dropped(&self, key: &str, prepared: &Prepared, exact: Tokens) -> bool {
-        let trusted = self.measure.sureness(key) == crate::measure::Sureness::Calibrated
+    fn looks_dropped(&self, prepared: &Prepared, exact: Tokens) -> bool {
+        let trusted = self.measure.sureness(&prepared.key) == crate::measure::Sureness::Calibrated
             || matches!(prepared.sureness, crate::measure::Sureness::Counted | crate::measure::Sureness::Own(_));
         trusted && prepared.tokens > 512 && f64::from(exact) < f64::from(prepared.tokens) * DROPPED_BELOW
     }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use futures_util::StreamExt as _;
+use futures_util::{FutureExt as _, StreamExt as _};
 use http::HeaderMap;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -119,23 +119,29 @@ impl App {
                 (false, 0) => Duration::ZERO,
                 (_, stopped) => AFTER_TOOL_CALLS * 2u32.pow(stopped),
             };
+            let (size, id) = (prepared.request.body.len(), prepared.id.clone());
             let behind = Behind { upstream, headers, prepared, reported, window, used };
-            let work = async {
+            let worker = Arc::clone(&app);
+            let work = async move {
                 tokio::time::sleep(wait).await;
                 if brief {
                     asking.store(true, Ordering::Relaxed);
-                    app.make_brief(&behind).await;
+                    worker.make_brief(&behind).await;
                     asking.store(false, Ordering::Relaxed);
                 }
                 if fold {
-                    app.fold_ahead(&behind).await;
+                    worker.fold_ahead(&behind).await;
                 }
             };
             tokio::select! {
                 () = cancel.cancelled() => {}
-                () = work => {}
+                done = app.aside.run(size, work.boxed()) => {
+                    if let Err(e) = done {
+                        debug!(conversation = %id, error = %e, "nothing was made ahead of need");
+                    }
+                }
             }
-            app.lives.with(&behind.prepared.id, |l| {
+            app.lives.with(&id, |l| {
                 // Another one may have been begun since this one was stopped.
                 if l.making.as_ref().is_some_and(|m| m.cancel.is_cancelled() || !cancel.is_cancelled()) {
                     l.making = None;
@@ -152,7 +158,7 @@ impl App {
             (prepared.chain.get(brief.covers.wrapping_sub(1)) == Some(&brief.chain)).then_some(brief.covers)
         });
         let Some(covers) = covers else { return false };
-        let costs = self.measure.costs(&prepared.request.model, &prepared.request.conversation);
+        let costs = self.measure.costs(&prepared.key, &prepared.request.conversation);
         let since: Tokens = costs.iter().skip(covers).map(plan::Cost::total).sum();
         !economics::worth_a_summary(since, prepared.lines.brief)
     }
@@ -251,14 +257,14 @@ impl App {
     ) -> Result<Option<(Plan, apply::Applied, Vec<Out>)>, Error> {
         let Behind { prepared, reported, window, .. } = behind;
         let conversation = &request.conversation;
-        let key = self.key(&behind.upstream, request);
+        let key = &prepared.key;
         let known = prepared.counted(reported).map(|tokens| Known { messages: conversation.body.len(), tokens });
         let mut facts = Facts {
             window: *window,
             output_reserved: prepared.after.output_reserved,
             forwarded: conversation.body.len(),
             background: false,
-            ..self.measure.facts(&key, conversation, &prepared.view, known)
+            ..self.measure.facts(key, conversation, &prepared.view, known)
         };
         let policy = &prepared.policy.policy;
         let total = plan::plan(conversation, &Facts { slack: 0, ..facts.clone() }, policy).before.prompt();
@@ -273,7 +279,7 @@ impl App {
         let brief = self.lives.with(&prepared.id, |l| l.brief.clone());
         let written =
             brief.filter(|b| b.covers >= 1 && prepared.chain.get(b.covers - 1) == Some(&b.chain)).map(|b| b.text);
-        let count = |text: &str| self.measure.count(&key, text);
+        let count = |text: &str| self.measure.count(key, text);
         let applied = apply::apply(&apply::Input {
             conversation,
             id: &prepared.id,

@@ -10,12 +10,14 @@ use serde_json::json;
 use tracing::{debug, info};
 
 use super::App;
+use super::draft::Draft;
 use super::save::now_ms;
 use crate::apply::summarizer::{self, Job};
 use crate::config::SummaryModel;
 use crate::conversation::edit::{Edit, View};
 use crate::conversation::wire::openai_chat::Request;
 use crate::conversation::{Digest, Message, Tokens};
+use crate::measure::ModelKey;
 use crate::plan::rewrite::{self, Out};
 use crate::plan::{Action, Plan};
 use crate::store::{Batch, Event};
@@ -76,19 +78,18 @@ pub(super) struct Ask<'a> {
 }
 
 impl App {
-    /// What a model wrote for the fold of a plan, if anything of use. `chain` is that of the request's body.
-    #[expect(clippy::too_many_arguments, reason = "each is a different part of one request")]
+    /// What a model wrote for the fold of a plan, if anything of use. `chain` is that of the request's body. The policy is the
+    /// one that the request itself was resolved with, profile header included.
     pub(super) async fn written(
         self: &Arc<Self>,
-        upstream: &Arc<Upstream>,
-        request: &Request,
-        id: &str,
-        old: &View,
+        draft: &Draft<'_>,
         plan: &Plan,
         chain: &[Digest],
         headers: &HeaderMap,
         window: Tokens,
     ) -> Option<Arc<str>> {
+        let Draft { upstream, held: request, id, old, resolved: policy, .. } = draft;
+        let id = *id;
         if let Some(making) = self.lives.with(id, |l| l.making.clone()) {
             // One that was not begun yet is not waited for: the pause before it may be long, and it gives way to requests.
             if making.asking.load(Ordering::Relaxed) {
@@ -105,8 +106,6 @@ impl App {
             Action::Fold { to, budget, .. } => Some((*to, *budget)),
             _ => None,
         })?;
-        let known = self.window_of(upstream, &request.model).await;
-        let policy = self.policy(&request.model, &known, None);
         let (messages, previous) = folded(request, old, to);
         // The prefix up to the cut is a prefix of what the server holds, and the tail is not needed for a summary of the
         // rest.
@@ -117,7 +116,7 @@ impl App {
         let ask = Ask {
             upstream,
             headers: &self.outgoing(headers),
-            options: ChatOptions { num_ctx: known.set, ..ChatOptions::default() },
+            options: ChatOptions { num_ctx: draft.window.set, ..ChatOptions::default() },
             request,
             summary_model: &policy.summary_model,
             id,
@@ -134,8 +133,9 @@ impl App {
         self.ask(&ask).await
     }
 
-    pub(super) fn key(&self, upstream: &Upstream, request: &Request) -> String {
-        format!("{}/{}", upstream.name(), request.model)
+    /// What is believed of a request's model is kept under this key.
+    pub(super) fn key(&self, upstream: &Upstream, request: &Request) -> ModelKey {
+        ModelKey::new(upstream.name(), &request.model)
     }
 
     /// Asks, and accounts for it.

@@ -3,16 +3,18 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use futures_util::FutureExt as _;
 use http::HeaderMap;
 use serde_json::{Value, json};
 
 use super::brief::{Ask, folded};
 use super::save::{now_ms, regions};
-use super::{App, Error};
+use super::{App, Error, aside};
 use crate::apply;
 use crate::conversation::edit::{Edit, View};
 use crate::conversation::wire::openai_chat::{self, Request};
 use crate::conversation::{Digest, Tokens, repair};
+use crate::measure::ModelKey;
 use crate::plan::{self, Action, Facts, KeepRecent, Plan, Policy, Size, Strategy};
 use crate::store::{Batch, ConversationRow, ConversationUpdate, Event};
 use crate::upstream::ChatOptions;
@@ -35,6 +37,13 @@ impl App {
     /// # Errors
     /// When the conversation is unknown, or there is nothing to fold.
     pub async fn compact(self: &Arc<Self>, id: &str, focus: Option<&str>) -> Result<Value, Error> {
+        let (app, id, focus) = (Arc::clone(self), id.to_owned(), focus.map(str::to_owned));
+        // How much of the record it takes shows only as it is read.
+        let work = async move { app.compact_now(&id, focus.as_deref()).await };
+        self.aside.run(aside::LARGE, work.boxed()).await?
+    }
+
+    async fn compact_now(self: &Arc<Self>, id: &str, focus: Option<&str>) -> Result<Value, Error> {
         // The last reply's figures may still be queued, and with them the conversation.
         self.store.flush().await;
         let row = self.store.conversation(id)?.ok_or_else(|| {
@@ -119,7 +128,7 @@ impl App {
 
     /// The facts of a recorded conversation but for its window. System messages and tools are outside the record: what
     /// they cost last time stands.
-    fn facts_of(&self, key: &str, recorded: &Recorded) -> Facts {
+    fn facts_of(&self, key: &ModelKey, recorded: &Recorded) -> Facts {
         let stored = |path: &str| {
             let number = recorded.row.state.pointer(path).and_then(Value::as_u64).unwrap_or(0);
             Tokens::try_from(number).unwrap_or(Tokens::MAX)

@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::Stream;
+use futures_util::{FutureExt as _, Stream};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, Uri, header};
 use http_body::{Body as _, Frame};
@@ -38,7 +38,7 @@ impl App {
         if headers::is_off(&parts.headers, &headers::SWITCH) {
             return self.pass(parts, body).await;
         }
-        let heard = anthropic::request(&body)?;
+        let heard = self.aside.run(body.len(), async move { anthropic::request(&body) }.boxed()).await??;
         self.told(Dialect::Anthropic, parts, heard).await
     }
 
@@ -55,11 +55,16 @@ impl App {
     /// # Errors
     /// As the request itself would get.
     pub async fn count_messages(self: &Arc<Self>, parts: &Parts, body: Bytes) -> Result<Response<Body>, Error> {
+        let size = body.len();
         if headers::is_off(&parts.headers, &headers::SWITCH) {
             return self.pass(parts, body).await;
         }
-        let request = openai_chat::parse(&anthropic::counted(&body)?)?;
-        let counted = self.counted(request).await?;
+        let app = Arc::clone(self);
+        let count = async move {
+            let request = openai_chat::parse(&anthropic::counted(&body)?)?;
+            app.counted(request).await
+        };
+        let counted = self.aside.run(size, count.boxed()).await??;
         Ok(json_reply(StatusCode::OK, &json!({ "input_tokens": counted })))
     }
 
@@ -71,7 +76,7 @@ impl App {
         if headers::is_off(&parts.headers, &headers::SWITCH) {
             return self.pass(parts, body).await;
         }
-        let heard = responses::request(&body)?;
+        let heard = self.aside.run(body.len(), async move { responses::request(&body) }.boxed()).await??;
         self.told(Dialect::OpenAi, parts, heard).await
     }
 
@@ -83,7 +88,9 @@ impl App {
         if headers::is_off(&parts.headers, &headers::SWITCH) {
             return self.pass(parts, body).await;
         }
-        let heard = if generate { ollama::generate(&body)? } else { ollama::chat(&body)? };
+        let read = body.clone();
+        let hear = async move { if generate { ollama::generate(&read) } else { ollama::chat(&read) } };
+        let heard = self.aside.run(body.len(), hear.boxed()).await??;
         if let Some(heard) = heard {
             return self.told(Dialect::Ollama, parts, heard).await;
         }

@@ -17,6 +17,7 @@ use crate::apply::preview::Pointer;
 use crate::conversation::Role;
 use crate::conversation::edit::Rule;
 use crate::conversation::step::last_user;
+use crate::measure::ModelKey;
 use crate::plan::{Action, Plan};
 use crate::store::{Batch, Event};
 use crate::upstream::{ChatOptions, Upstream};
@@ -54,9 +55,7 @@ impl App {
         if large.is_empty() {
             return None;
         }
-        let known = self.window_of(draft.upstream, &request.model).await;
-        let model = self.policy(&request.model, &known, super::headers::text(from_client, &super::headers::PROFILE));
-        let model = model.digest_model.clone()?;
+        let model = draft.resolved.digest_model.clone()?;
         let other = Arc::clone(self.upstreams.iter().find(|u| u.name() == model.upstream)?);
         let who = format!("digest {}/{}", model.upstream, model.model);
         let question = last_user(body).map_or("", |at| body[at].text.as_str());
@@ -105,7 +104,7 @@ impl App {
             }
         };
         let path = self.store.result_path(&id).display().to_string();
-        let (own, theirs) = (draft.key.clone(), format!("{}/{model}", other.name()));
+        let (own, theirs) = (draft.key.clone(), ModelKey::new(other.name(), model));
         let count = |text: &str| self.measure.count(&own, text);
         let count_theirs = |text: &str| self.measure.count(&theirs, text);
         let window = match tokio::time::timeout(limit, self.window_of(other, model)).await {
@@ -137,7 +136,7 @@ impl App {
         let mut data = reported.event("digest", self.measure.count(&theirs, text), milliseconds);
         data["how"] = json!(answer.how);
         data["used"] = json!(answer.text.is_some());
-        data["model"] = json!(theirs);
+        data["model"] = json!(theirs.as_str());
         info!(conversation = draft.id, how = %answer.how, used = answer.text.is_some(), milliseconds, "digest");
         let event =
             Event { now_ms: now_ms(), conversation: Some(draft.id.to_owned()), kind: "model_usage".into(), data };

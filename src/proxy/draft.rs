@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures_util::FutureExt as _;
 use http::HeaderMap;
 use tracing::{debug, warn};
 
@@ -12,12 +13,14 @@ use super::prepare::{Attempt, UNKNOWN_WINDOW, bytes_of};
 use super::recall::rewrites;
 use super::{App, Error};
 use crate::apply::{self, recall};
+use crate::config::Resolved;
 use crate::conversation::edit::{Edit, View};
 use crate::conversation::wire::json;
 use crate::conversation::wire::openai_chat::{self, Request};
 use crate::conversation::{Conversation, Digest, Tokens};
 use crate::measure::count::Counted;
-use crate::measure::{self, Sureness, own, tokens};
+use crate::measure::window::Window;
+use crate::measure::{self, ModelKey, Sureness, own, tokens};
 use crate::plan::rewrite::{self, Out};
 use crate::plan::{self, Action, Facts, Plan, Policy};
 use crate::store::Original;
@@ -35,17 +38,20 @@ pub(super) struct Draft<'a> {
     pub(super) request: Arc<Request>,
     /// With the tools that the last prompt had.
     pub(super) held: Arc<Request>,
+    /// The policy that is planned by: the request's, or a milder or harder one.
     pub(super) policy: Policy,
+    /// The request's own policy, resolved once with its profile header.
+    pub(super) resolved: &'a Resolved,
     pub(super) old: View,
-    pub(super) key: String,
+    pub(super) key: ModelKey,
     pub(super) can_count: bool,
     /// The model's own vocabulary, where its file is on this machine.
     pub(super) own: Option<Arc<own::Model>>,
     /// What was counted before anything was planned.
     pub(super) counted: Option<(Tokens, Sureness)>,
     pub(super) id: &'a str,
-    /// Where the window is known from.
-    pub(super) source: String,
+    /// The window, and where it is known from.
+    pub(super) window: &'a Window,
     pub(super) warnings: Vec<String>,
     /// What a model wrote for the fold, if anything, once one was asked.
     pub(super) written: Option<Option<Arc<str>>>,
@@ -90,15 +96,15 @@ impl App {
         attempt: Attempt,
     ) -> Result<Drafted, Error> {
         if !draft.request.offers() {
-            return self.draft(draft, facts, sureness, chain, from_client, attempt).await;
+            return self.draft(draft, facts, sureness, chain, from_client, attempt).boxed().await;
         }
         let mut bare = facts.clone();
-        match self.draft(draft, facts, sureness, chain, from_client, attempt).await {
+        match self.draft(draft, facts, sureness, chain, from_client, attempt).boxed().await {
             Err(e) if e.is_too_long() => {
                 Arc::make_mut(&mut draft.request).withdraw();
                 bare.tools = bare.tools.saturating_sub(self.text_cost(draft, recall::DEFINITION));
                 draft.counted = None;
-                self.draft(draft, bare, sureness, chain, from_client, attempt).await
+                self.draft(draft, bare, sureness, chain, from_client, attempt).boxed().await
             }
             drafted => drafted,
         }
@@ -128,7 +134,7 @@ impl App {
                 return Err(self.cannot_fit(draft, &facts, &plan));
             }
             if attempt == Attempt::First {
-                self.ask_models(draft, &plan, chain, from_client, facts.window).await;
+                self.ask_models(draft, &plan, chain, from_client, facts.window).boxed().await;
             }
             let applied = self.applied(draft, &plan)?;
             let out = rewrite::rewrite(conversation, &applied.view, &draft.policy.template);
@@ -180,9 +186,7 @@ impl App {
             // The client goes first; what was begun for later is begun again behind this reply.
             self.stop_making(draft.id);
         } else if draft.written.is_none() {
-            let (upstream, held, old) = (draft.upstream, &draft.held, &draft.old);
-            let written = self.written(upstream, held, draft.id, old, plan, chain, from_client, window).await;
-            draft.written = Some(written);
+            draft.written = Some(self.written(draft, plan, chain, from_client, window).await);
         }
         if draft.digests.is_none() {
             draft.digests = self.digests(draft, plan, from_client).await;
@@ -217,7 +221,7 @@ impl App {
     }
 
     fn cannot_fit(&self, draft: &Draft<'_>, facts: &Facts, plan: &Plan) -> Error {
-        Error::cannot_fit(&draft.request.model, facts.window, &draft.source, &plan.after, plan.lines.limit)
+        Error::cannot_fit(&draft.request.model, facts.window, &draft.window.source, &plan.after, plan.lines.limit)
     }
 
     /// The shares of the messages of a view by the model's own vocabulary, where it is here, and which of the client's

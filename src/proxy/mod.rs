@@ -4,6 +4,7 @@
 mod account;
 mod agent;
 mod ahead;
+mod aside;
 pub mod background;
 mod brief;
 mod compact;
@@ -33,7 +34,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::{Bytes, BytesMut};
-use futures_util::StreamExt as _;
+use futures_util::{FutureExt as _, StreamExt as _};
 use http::request::Parts;
 use http::{HeaderMap, Response, StatusCode};
 use parking_lot::Mutex;
@@ -60,6 +61,7 @@ use crate::plan::emergency::Refusal;
 use crate::store::Store;
 use crate::upstream::{ChatOptions, Reply, Upstream, overflow};
 use crate::usage::Metrics;
+use aside::Aside;
 use background::Tasks;
 use live::Lives;
 use prepare::{Attempt, Prepared};
@@ -81,6 +83,8 @@ pub struct App {
     pub metrics: Metrics,
     /// What runs between requests.
     pub tasks: Tasks,
+    /// Where large requests are worked on.
+    aside: Aside,
     lives: Arc<Lives>,
     lent: slots::Lent,
     /// How summarizers did lately, by upstream and model.
@@ -103,6 +107,7 @@ impl App {
             measure,
             metrics: Metrics::default(),
             tasks,
+            aside: Aside::default(),
             lives: Arc::default(),
             lent: slots::Lent::default(),
             summarizers: Mutex::default(),
@@ -125,24 +130,18 @@ impl App {
             return self.pass(parts, body).await;
         }
         let started = Instant::now();
-        let request = openai_chat::parse(&body)?;
-        let upstream = self.upstream_of(&request.model).await?;
-        let mut prepared = self.prepare(&upstream, request, &parts.headers, Attempt::First).await?;
-        prepared.flight = Some(self.lives.fly(&prepared.id));
-        self.save(&upstream, &prepared).await?;
-        prepared.prefix = self.note_sent(&prepared);
+        let size = body.len();
+        let (app, headers) = (Arc::clone(self), parts.headers.clone());
+        let first = async move { app.first(body, &headers).await };
+        let (upstream, mut prepared) = self.aside.run(size, first.boxed()).await??;
         let overhead = started.elapsed();
-        let mut reply = self.send(&upstream, parts, &prepared).await?;
+        let mut reply = self.send(&upstream, parts, &prepared).boxed().await?;
         if let Some((refusal, body)) = refused(&mut reply).await {
-            let mut harder = self.emergency(&upstream, &prepared, refusal, &body, &parts.headers).await?;
-            harder.actions.push("emergency");
-            harder.flight = prepared.flight.take();
-            // The client's own bytes are those of the first try.
-            harder.client_marks = std::mem::take(&mut prepared.client_marks);
-            self.save(&upstream, &harder).await?;
-            harder.prefix = self.note_sent(&harder);
-            prepared = harder;
-            reply = self.send(&upstream, parts, &prepared).await?;
+            let attempt = self.learned(&upstream, &prepared, refusal, &body)?;
+            let (app, to, headers) = (Arc::clone(self), Arc::clone(&upstream), parts.headers.clone());
+            let harder = async move { app.harder(&to, prepared, attempt, &headers).await };
+            prepared = self.aside.run(size, harder.boxed()).await??;
+            reply = self.send(&upstream, parts, &prepared).boxed().await?;
             if let Some((refusal, _)) = refused(&mut reply).await {
                 self.metrics.request(&prepared.action(), 400, overhead.as_secs_f64(), prepared.pressure());
                 return Err(self.refused_twice(&prepared, refusal));
@@ -162,7 +161,7 @@ impl App {
             overhead_ms = overhead.as_secs_f64() * 1000.0,
             "request"
         );
-        self.relay(upstream, parts, prepared, reply, started).await
+        self.relay(upstream, parts, prepared, reply, started).boxed().await
     }
 
     async fn send(&self, upstream: &Upstream, parts: &Parts, prepared: &Prepared) -> Result<Reply, Error> {
@@ -178,15 +177,43 @@ impl App {
         }
     }
 
-    /// Plans again, harder, with what a refusal taught.
-    async fn emergency(
+    /// Reads a request and prepares it for the upstream that serves its model.
+    async fn first(self: &Arc<Self>, body: Bytes, headers: &HeaderMap) -> Result<(Arc<Upstream>, Prepared), Error> {
+        let request = openai_chat::parse(&body)?;
+        let upstream = self.upstream_of(&request.model).boxed().await?;
+        let mut prepared = self.prepare(&upstream, request, headers, Attempt::First).boxed().await?;
+        prepared.flight = Some(self.lives.fly(&prepared.id));
+        self.save(&upstream, &prepared).boxed().await?;
+        prepared.prefix = self.note_sent(&prepared);
+        Ok((upstream, prepared))
+    }
+
+    /// Prepares a request again, harder.
+    async fn harder(
         self: &Arc<Self>,
         upstream: &Arc<Upstream>,
+        mut prepared: Prepared,
+        attempt: Attempt,
+        headers: &HeaderMap,
+    ) -> Result<Prepared, Error> {
+        let mut harder = self.prepare(upstream, prepared.request.clone(), headers, attempt).boxed().await?;
+        harder.actions.push("emergency");
+        harder.flight = prepared.flight.take();
+        // The client's own bytes are those of the first try.
+        harder.client_marks = std::mem::take(&mut prepared.client_marks);
+        self.save(upstream, &harder).boxed().await?;
+        harder.prefix = self.note_sent(&harder);
+        Ok(harder)
+    }
+
+    /// What a refusal taught, for another try.
+    fn learned(
+        &self,
+        upstream: &Upstream,
         prepared: &Prepared,
         refusal: Refusal,
         body: &[u8],
-        headers: &HeaderMap,
-    ) -> Result<Prepared, Error> {
+    ) -> Result<Attempt, Error> {
         warn!(conversation = %prepared.id, prompt = refusal.prompt, window = refusal.window, "the server refused the prompt as too long");
         if let Some(window) = refusal.window.filter(|w| *w > 0) {
             if self.measure.windows.learn(upstream, &prepared.request.model, window) {
@@ -196,8 +223,7 @@ impl App {
             // Nothing is known of the window and nothing was said: guessing would cut blindly.
             return Err(self.pass_refusal(prepared, body));
         }
-        let attempt = Attempt::Emergency { refusal, counted: prepared.tokens };
-        self.prepare(upstream, prepared.request.clone(), headers, attempt).await
+        Ok(Attempt::Emergency { refusal, counted: prepared.tokens })
     }
 
     async fn relay(
@@ -265,7 +291,8 @@ impl App {
     /// # Errors
     /// When no upstream can be reached.
     pub async fn pass(&self, parts: &Parts, body: Bytes) -> Result<Response<Body>, Error> {
-        let model = models::model_in(&body);
+        let read = body.clone();
+        let model = self.aside.run(body.len(), async move { models::model_in(&read) }.boxed()).await?;
         let upstream = self.upstream_of(&model).await?;
         let path = parts.uri.path_and_query().map_or("/", |p| p.as_str());
         let headers = self.outgoing(&parts.headers);

@@ -135,7 +135,7 @@ impl App {
 
     fn sent(&self, prepared: &Prepared) -> Sent {
         let conversation = &prepared.request.conversation;
-        let costs = self.measure.costs(&prepared.request.model, conversation);
+        let costs = self.measure.costs(&prepared.key, conversation);
         let tools = conversation.tools.as_deref();
         let mut forwarded =
             vec![Item { mark: mark(tools.unwrap_or_default()), tokens: prepared.after.tools, at: Some(0) }];

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures_util::FutureExt as _;
 use http::{HeaderMap, HeaderValue};
 use tracing::{debug, warn};
 
@@ -17,7 +18,7 @@ use crate::conversation::wire::openai_chat::{self, Request};
 use crate::conversation::{Digest, Tokens, repair};
 use crate::measure::estimate::Sample;
 use crate::measure::window::Window;
-use crate::measure::{self, Sureness, own, shown, spread, tokens};
+use crate::measure::{self, ModelKey, Sureness, own, shown, spread, tokens};
 use crate::plan::emergency::{self, Refusal};
 use crate::plan::rewrite::{self, Out};
 use crate::plan::{self, Facts, Lines, Plan, Policy, Regions};
@@ -58,6 +59,8 @@ pub(super) enum Attempt {
 pub(super) struct Prepared {
     /// As the client sent it, but for the messages that had to be repaired.
     pub request: Request,
+    /// What is believed of its model is kept under this key.
+    pub key: ModelKey,
     /// Chain hash of each prefix of the body.
     pub chain: Vec<Digest>,
     /// Where the record knew this history before.
@@ -158,23 +161,24 @@ impl App {
         if let Some(wanted) = request.num_ctx.filter(|_| attempt != Attempt::DryRun) {
             self.measure.windows.want(upstream, &request.model, wanted).await;
         }
-        let window = self.window_of(upstream, &request.model).await;
+        let window = self.window_of(upstream, &request.model).boxed().await;
         let policy = self.policy(&request.model, &window, headers::text(from_client, &headers::PROFILE));
         warnings.extend(policy.warning.clone());
         let repaired = self.repair(&mut request, &policy.policy)?;
-        let history = self.history(&mut request, &policy, from_client, attempt).await?;
+        let history = self.history(&mut request, &policy, from_client, attempt).boxed().await?;
         let old = history.ahead.as_ref().map_or_else(|| history.stored.clone(), |a| a.view.clone());
         let tools = self.tool_for(&request, &policy, from_client);
         if let Some(tools) = tools.as_ref().filter(|_| !old.edits.is_empty()) {
             request.offer(tools.clone());
         }
         let patience = if attempt == Attempt::DryRun { shown::QUESTION_WAITS } else { shown::REQUEST_WAITS };
-        let own = self.measure.counters.of(upstream, &request.model, &window, patience).await;
+        let own = self.measure.counters.of(upstream, &request.model, &window, patience).boxed().await;
         let request = Arc::new(request);
         let mut draft = Draft {
             upstream,
             policy: policy.policy.clone(),
-            key: format!("{}/{}", upstream.name(), request.model),
+            resolved: &policy,
+            key: self.key(upstream, &request),
             can_count: own.is_some() || upstream.can_count(),
             own,
             counted: None,
@@ -182,16 +186,17 @@ impl App {
             request,
             old,
             id: &history.id,
-            source: window.source.clone(),
+            window: &window,
             warnings,
             written: None,
             digests: None,
         };
-        let (mut facts, sureness) = self.measured(&mut draft, &history, &window, &policy, attempt).await;
+        let (mut facts, sureness) = self.measured(&mut draft, &history, &window, &policy, attempt).boxed().await;
         let added = self.offer(&mut draft, &mut facts, tools.as_ref());
         let lines =
             (draft.policy != policy.policy && attempt == Attempt::First).then(|| Lines::of(&facts, &policy.policy));
-        let mut drafted = self.drafted(&mut draft, facts, sureness, &history.chain, from_client, attempt).await?;
+        let mut drafted =
+            self.drafted(&mut draft, facts, sureness, &history.chain, from_client, attempt).boxed().await?;
         // Before, the tool was not there.
         drafted.plan.before.tools = drafted.plan.before.tools.saturating_sub(added);
         let Draft { key, warnings, own, request, held, .. } = draft;
@@ -211,8 +216,9 @@ impl App {
         }
         in_order(&mut actions);
         because.extend(repaired);
-        debug!(key, ?because, "prepared");
+        debug!(%key, ?because, "prepared");
         Ok(Prepared {
+            key,
             chain,
             located,
             session,

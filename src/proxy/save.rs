@@ -181,7 +181,7 @@ pub(super) fn nodes(chain: &[Digest], body: &[Message], depth: usize) -> Vec<Nod
 /// The first words of the first user message.
 pub(super) fn title(conversation: &Conversation) -> String {
     let first = conversation.body.iter().find(|m| m.role == Role::User).map_or("", |m| m.text.as_str());
-    first.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(80).collect()
+    first.split_whitespace().take(80).collect::<Vec<_>>().join(" ").chars().take(80).collect()
 }
 
 /// Milliseconds since 1970.

@@ -1,9 +1,9 @@
 //! Puts an [`App`] together from the settings: the record, the upstreams, looked for where none is named.
 
-use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::config::{Config, ModelConfig, UpstreamConfig, UpstreamKind};
 use crate::engine;
@@ -21,6 +21,9 @@ const USUAL: [(&str, &str); 2] = [("ollama", "http://127.0.0.1:11434"), ("llama.
 
 /// Bytes of a chat template that is read; the largest of any model takes 50,000.
 const LARGEST_TEMPLATE: u64 = 1 << 20;
+
+/// How long llama.cpp may take to try a chat template; real ones take milliseconds.
+const TEMPLATE_WITHIN: Duration = Duration::from_secs(10);
 
 /// What was found behind one upstream, in words for people.
 pub(super) type Found = Vec<String>;
@@ -122,7 +125,7 @@ fn embedded(config: &Config, named: &UpstreamConfig) -> Result<Embedded, Error> 
 fn chat_template(file: &Path) -> Result<String, String> {
     let failed = |why: String| format!("{} cannot be used as a chat template: {why}", file.display());
     let mut text = String::new();
-    let read = File::open(file).and_then(|open| open.take(LARGEST_TEMPLATE + 1).read_to_string(&mut text));
+    let read = crate::files::open(file).and_then(|open| open.take(LARGEST_TEMPLATE + 1).read_to_string(&mut text));
     let bytes = read.map_err(|e| failed(e.to_string()))?;
     if bytes as u64 > LARGEST_TEMPLATE {
         return Err(failed(format!("it is larger than {LARGEST_TEMPLATE} bytes")));
@@ -130,9 +133,9 @@ fn chat_template(file: &Path) -> Result<String, String> {
     if text.trim().is_empty() {
         return Err(failed("it is empty".into()));
     }
-    match engine::chat_template::fault(&text) {
-        Some(why) => Err(failed(why)),
-        None => Ok(text),
+    match engine::chat_template::fault_within(&text, TEMPLATE_WITHIN) {
+        Ok(None) => Ok(text),
+        Ok(Some(why)) | Err(why) => Err(failed(why)),
     }
 }
 

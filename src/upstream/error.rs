@@ -26,11 +26,11 @@ impl fmt::Display for Server {
 }
 
 /// Why an upstream could not be asked, or its answer not be used.
-#[derive(thiserror::Error)]
+#[derive(Clone, thiserror::Error)]
 pub enum Error {
     /// The HTTP client could not be built, which only happens where TLS or DNS cannot be set up at all.
     #[error("cannot set up the HTTP client")]
-    Client(#[source] reqwest::Error),
+    Client(#[source] Arc<reqwest::Error>),
     /// A URL or key that cannot be used, or a path that would leave the upstream's base URL.
     #[error("{server}: {what}")]
     Config {
@@ -46,7 +46,7 @@ pub enum Error {
         server: Server,
         /// reqwest's own account, without the URL.
         #[source]
-        source: reqwest::Error,
+        source: Arc<reqwest::Error>,
     },
     /// No complete answer within the limit set on questions to the server (replies to chats have none).
     #[error("{server} did not answer {path} within {limit:?}")]
@@ -65,7 +65,7 @@ pub enum Error {
         server: Server,
         /// reqwest's own account, without the URL.
         #[source]
-        source: reqwest::Error,
+        source: Arc<reqwest::Error>,
     },
     /// A status of 400 or more in answer to a question of ours (the reply to a chat is handed on, not judged).
     #[error("{server} answered {path} with {status}")]

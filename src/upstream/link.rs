@@ -3,6 +3,7 @@
 use std::error::Error as _;
 use std::fmt;
 use std::io;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
@@ -70,7 +71,7 @@ pub fn client() -> Result<reqwest::Client, Error> {
         .pool_idle_timeout(POOL_IDLE)
         .pool_max_idle_per_host(POOL_MAX_IDLE)
         .build()
-        .map_err(|e| Error::Client(e.without_url()))
+        .map_err(|e| Error::Client(Arc::new(e.without_url())))
 }
 
 /// A whole answer, read within limits.
@@ -330,7 +331,7 @@ impl Link {
 }
 
 fn failed(server: Server, error: reqwest::Error) -> Error {
-    let source = error.without_url();
+    let source = Arc::new(error.without_url());
     if source.is_connect() { Error::Connect { server, source } } else { Error::Broken { server, source } }
 }
 

@@ -16,6 +16,7 @@ mod openai;
 pub mod overflow;
 mod probe;
 pub mod sse;
+pub(crate) mod turn;
 pub mod unique;
 
 use std::fmt;
@@ -37,6 +38,8 @@ use link::Link;
 
 /// The limit on each question asked to recognize a server.
 pub const PROBE_LIMIT: Duration = Duration::from_secs(3);
+/// A server that did not answer a probe is taken to be silent for so long at most.
+const SILENT_FOR: Duration = Duration::from_secs(2);
 /// The limit on each question about models and windows: a busy server may take its time.
 const ASK_LIMIT: Duration = Duration::from_secs(10);
 /// The limit on counting the tokens of a prompt, which may be megabytes.
@@ -199,7 +202,7 @@ pub struct Upstream {
     hint: KindHint,
     known: Mutex<Option<Kind>>,
     /// One probe at a time: those who wait use what it finds.
-    probing: tokio::sync::Mutex<()>,
+    probing: turn::Turn<Result<Kind, Error>>,
     /// The server was gone since it was recognized: something else may listen there now.
     stale: AtomicBool,
     /// It has no such endpoint (an older llama-server): do not ask again.
@@ -222,7 +225,7 @@ impl Upstream {
             link: Link::new(client, &name, url)?,
             hint,
             known: Mutex::new(None),
-            probing: tokio::sync::Mutex::new(()),
+            probing: turn::Turn::default(),
             stale: AtomicBool::new(false),
             cannot_count: AtomicBool::new(false),
         })
@@ -234,7 +237,7 @@ impl Upstream {
             link: Link::within(client, name, embedded)?,
             hint: KindHint::Auto,
             known: Mutex::new(Some(Kind::Embedded)),
-            probing: tokio::sync::Mutex::new(()),
+            probing: turn::Turn::default(),
             stale: AtomicBool::new(false),
             cannot_count: AtomicBool::new(false),
         })
@@ -287,10 +290,13 @@ impl Upstream {
         if self.link.embedded.is_some() {
             return Ok(Kind::Embedded);
         }
-        let _one_at_a_time = self.probing.lock().await;
-        let kind = probe::recognize(&self.link, self.hint).await?;
-        self.remember(kind);
-        Ok(kind)
+        // Boxed: all of its questions together are large, and most of what is asked of a server may begin with them.
+        let find = Box::pin(async {
+            let kind = probe::recognize(&self.link, self.hint).await?;
+            self.remember(kind);
+            Ok(kind)
+        });
+        self.probing.find_lasting(of_use, find).await.0
     }
 
     /// What was recognized before, unless the server was gone since.
@@ -298,13 +304,7 @@ impl Upstream {
         if let Some(kind) = self.fresh() {
             return Ok(kind);
         }
-        let _one_at_a_time = self.probing.lock().await;
-        if let Some(kind) = self.fresh() {
-            return Ok(kind);
-        }
-        let kind = probe::recognize(&self.link, self.hint).await?;
-        self.remember(kind);
-        Ok(kind)
+        self.probe().await
     }
 
     fn fresh(&self) -> Option<Kind> {
@@ -512,6 +512,14 @@ impl Upstream {
         let request = self.link.request(method, path_and_query, headers)?.body(body);
         Ok(self.link.reply(self.link.send(request).await?))
     }
+}
+
+/// Whether what a probe found is of use to who did not wait for it: that a server is silent, for a moment, since one request
+/// asks several times, and each time it would wait as long again.
+fn of_use(found: &Result<Kind, Error>, age: Duration, took: Duration) -> bool {
+    // Where nobody listens, that shows at once, and is asked anew each time: a server may be starting.
+    let silent = found.is_err() && took >= Duration::from_secs(1);
+    age.is_zero() || silent && age < SILENT_FOR
 }
 
 /// A count of tokens in somebody's JSON; 0 means "not known" wherever servers use it.

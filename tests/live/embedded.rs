@@ -167,6 +167,90 @@ fn the_process_that_generates_may_end_and_the_proxy_does_not() {
     assert!(new.len() == 1 && new != children, "{children:?} {new:?}");
 }
 
+/// Whatever is asked of it, the process that generates goes on, and what it holds evaluated stays.
+#[test]
+fn no_grammar_or_schema_ends_the_process() {
+    let home = tempfile::tempdir().unwrap();
+    let file = home.path().join("made.gguf");
+    models::write(&file, models::GEMMA3);
+    let windowsill = Windowsill::serving(&file, &[], &["--num-ctx", "4096"]);
+    let ask = |more: Value| http::post(&windowsill.chat_url(), chat("Hello there.", more));
+    assert_eq!(ask(json!({"max_tokens": 4})).status, 200);
+    let children = windowsill.children();
+    let nested = |levels: usize| format!("root ::= {}\"a\"{}", "(".repeat(levels), ")".repeat(levels));
+    let chain = |rules: usize| {
+        let all: String = (0..rules).map(|n| format!("r{n} ::= \"a\" r{}\n", n + 1)).collect();
+        format!("root ::= r0\n{all}r{rules} ::= \"b\"\n")
+    };
+    for (grammar, part) in [(nested(20_000), "20000 levels deep"), (chain(20_000), "chain of 20002 rules")] {
+        let refused = ask(json!({"grammar": grammar}));
+        assert_eq!(refused.status, 400, "{}", refused.text);
+        assert!(refused.text.contains(part) && refused.text.contains("at most"), "{}", refused.text);
+    }
+    // What is let through is taken.
+    for grammar in [nested(256), chain(1_000)] {
+        assert_eq!(ask(json!({"grammar": grammar, "max_tokens": 2})).status, 200);
+    }
+    assert_eq!(windowsill.children(), children, "it is the same process");
+}
+
+/// The reader of a model's own template, or of the user's, does not wait for one without end.
+#[test]
+fn a_chat_template_without_end_is_said_before_anything_starts() {
+    let home = tempfile::tempdir().unwrap();
+    let (endless, sound) = (home.path().join("endless.gguf"), home.path().join("sound.gguf"));
+    models::write_with(&endless, models::GEMMA3, models::ENDLESS);
+    models::write(&sound, models::GEMMA3);
+    let template = home.path().join("endless.jinja");
+    std::fs::write(&template, models::ENDLESS).unwrap();
+    let own = ["--chat-template-file", template.to_str().expect("UTF-8")];
+    for (file, flags) in [(&endless, &[][..]), (&sound, &own[..])] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_windowsill"));
+        command.env_clear().env("HOME", home.path()).current_dir(home.path());
+        command.args(["serve", "--listen", "127.0.0.1:0", "--num-ctx", "1000", "--model"]).arg(file).args(flags);
+        let out = command.output().unwrap();
+        let said = String::from_utf8_lossy(&out.stderr);
+        assert_eq!(out.status.code(), Some(1), "{flags:?}: {said}");
+        assert!(said.contains("template does not end") && said.contains("10 s"), "{flags:?}: {said}");
+    }
+}
+
+/// The process that generates does not outlive the one that started it, also where it is still loading.
+#[cfg(target_os = "linux")]
+#[test]
+fn nothing_is_loaded_for_nobody() {
+    let home = tempfile::tempdir().unwrap();
+    let file = home.path().join("endless.gguf");
+    models::write_with(&file, models::GEMMA3, models::ENDLESS);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_windowsill"));
+    command.env_clear().env("HOME", home.path()).current_dir(home.path());
+    command.args(["serve", "--listen", "127.0.0.1:0", "--num-ctx", "1000", "--model"]).arg(&file);
+    let mut serving = command.stderr(std::process::Stdio::null()).spawn().unwrap();
+    let is_worker = |id: &str| {
+        let line = std::fs::read_to_string(format!("/proc/{id}/cmdline")).unwrap_or_default();
+        line.contains("engine-worker") && line.contains(file.to_str().expect("UTF-8"))
+    };
+    let worker = || {
+        let all = std::fs::read_dir("/proc").unwrap().flatten();
+        all.filter_map(|entry| entry.file_name().into_string().ok()).find(|id| is_worker(id))
+    };
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    let found = loop {
+        if let Some(id) = worker() {
+            break id;
+        }
+        assert!(std::time::Instant::now() < until, "no worker was started");
+        std::thread::yield_now();
+    };
+    serving.kill().unwrap();
+    serving.wait().unwrap();
+    let killed = std::time::Instant::now();
+    while is_worker(&found) {
+        assert!(killed.elapsed().as_secs() < 8, "it loads on, for nobody");
+        std::thread::yield_now();
+    }
+}
+
 #[test]
 fn a_client_that_goes_away_takes_its_request_back() {
     let windowsill = Windowsill::itself(&[], &[]);

@@ -5,6 +5,7 @@
 
 mod answers;
 mod background;
+mod busy;
 mod cli;
 mod config;
 mod dialects;

@@ -192,6 +192,29 @@ fn another_model_may_write_the_brief() {
     sound(&sent, &main.last(), 4096);
 }
 
+/// The profile that a request names decides who writes its brief, also where the request waits for it.
+#[test]
+fn the_profile_of_a_request_says_who_writes_the_brief_it_waits_for() {
+    let (main, other) = (Fake::start(Kind::LlamaServer, 4096), Fake::start(Kind::OpenAi, 2048));
+    main.set(|s| s.model = "talker".into());
+    other.set(|s| s.model = "writer".into());
+    let dir = std::sync::Arc::new(tempfile::tempdir().unwrap());
+    let profiles = dir.path().join("profiles");
+    std::fs::create_dir(&profiles).unwrap();
+    let profile = "[match]\nnames = [\"no-such-model\"]\n[context]\nsummary_model = \"up1/writer\"\n";
+    std::fs::write(profiles.join("by-writer.toml"), profile).unwrap();
+    let toml = format!(
+        "profile_dir = {:?}\n[window]\nnum_ctx = 4096\n[context]\nbackground = false\n",
+        profiles.to_str().unwrap()
+    );
+    let proxy = TestProxy::at(dir, &[main.url(), other.url()], &toml);
+    let sent = talk(9, 1_300).with("model", json!("talker"));
+    let answer = proxy.post("/v1/chat/completions", &[("X-Windowsill-Profile", "by-writer")], &sent.body());
+    assert_eq!(answer.ok().action(), "summarize");
+    assert!(main.summaries().is_empty());
+    assert!(!other.summaries().is_empty());
+}
+
 #[test]
 fn truncate_asks_no_model_and_off_folds_nothing() {
     let fake = Fake::start(Kind::LlamaServer, 4096);

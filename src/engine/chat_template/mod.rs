@@ -7,6 +7,7 @@
 mod native;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::conversation::template::Reference;
 
@@ -26,6 +27,20 @@ pub fn read(_source: &str) -> Option<Arc<dyn Reference>> {
 #[cfg(feature = "engine")]
 pub fn fault(source: &str) -> Option<String> {
     native::ChatTemplate::read(source).err().map(|e| e.to_string())
+}
+
+/// As [`fault`], within a time. A template that has not been tried by then is still being tried, in a thread that ends with
+/// the process.
+///
+/// # Errors
+/// That it does not end, in words.
+pub fn fault_within(source: &str, limit: Duration) -> Result<Option<String>, String> {
+    let (send, receive) = std::sync::mpsc::channel();
+    let template = source.to_owned();
+    std::thread::spawn(move || send.send(fault(&template)));
+    receive.recv_timeout(limit).map_err(|_| {
+        format!("the chat template does not end: llama.cpp tried it for {} s. Name another", limit.as_secs())
+    })
 }
 
 /// In this build nobody knows.

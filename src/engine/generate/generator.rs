@@ -3,10 +3,11 @@
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::ChildStdin;
+use std::process::{ChildStdin, ChildStdout};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use serde::Serialize;
@@ -15,6 +16,9 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use super::worker::{News, Opening, Order};
 use super::{COMMAND, Event, Facts, Refused, Request, Setup};
 use crate::engine::child::Started;
+
+/// How long a model may take to be loaded: as long as Ollama is given.
+const LOADED_WITHIN: Duration = Duration::from_secs(900);
 
 /// A model that is loaded and answers, in a process that ends with this.
 #[derive(Clone)]
@@ -63,8 +67,8 @@ impl Generator {
         let opening = Opening { chat_template: chat_template.map(str::to_owned) };
         // If it is gone, its last words tell.
         let _ = send(&mut orders, &opening);
-        let mut news = BufReader::new(news).lines();
-        let ready = news.next().and_then(Result::ok).and_then(|line| serde_json::from_str(&line).ok());
+        let (ready, news) = first_line(news, LOADED_WITHIN)?;
+        let ready = ready.and_then(|line| serde_json::from_str(&line).ok());
         let facts = match ready {
             Some(News::Ready(facts)) => facts,
             Some(News::Failed(why)) => return Err(why),
@@ -138,6 +142,22 @@ impl Process {
         // Nobody writes any more: it is gone, and its last words tell.
         let _ = self.orders.send(order);
     }
+}
+
+type Lines = std::io::Lines<BufReader<ChildStdout>>;
+
+/// The first line that the process writes, and those that will follow.
+///
+/// # Errors
+/// When none comes in time. The reading goes on in a thread that ends with the process.
+fn first_line(output: ChildStdout, limit: Duration) -> Result<(Option<String>, Lines), String> {
+    let (send, first) = channel();
+    std::thread::spawn(move || {
+        let mut lines = BufReader::new(output).lines();
+        let line = lines.next().and_then(Result::ok);
+        send.send((line, lines))
+    });
+    first.recv_timeout(limit).map_err(|_| format!("it was not loaded within {} s", limit.as_secs()))
 }
 
 /// Writes orders from a thread of its own, which ends with their sender or with the process.

@@ -99,10 +99,12 @@ pub struct Request {
     pub spare: u64,
 }
 
-/// What becomes of a request, in this order: it begins, the reply is told, it ends; or it is counted, or refused.
+/// What becomes of a request, in this order: it is taken up, it begins, the reply is told, it ends; or it is counted, or refused.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Event {
+    /// The process works on it from now on.
+    Taken,
     /// The prompt has so many tokens, and that was all.
     Counted(u32),
     /// The prompt was read, and is being evaluated.

@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 
 use crate::config::NumCtx;
 use crate::conversation::Tokens;
+use crate::upstream::turn::Turn;
 use crate::upstream::{Error, Kind, Loaded, Upstream};
 
 use super::afford::Machine;
@@ -78,10 +79,13 @@ pub struct Windows {
     entries: Mutex<HashMap<Key, Entry>>,
     /// One at a time asks about a model, and those who wait use what it found: two that decide at once might decide
     /// differently.
-    turns: Mutex<HashMap<Key, Arc<tokio::sync::Mutex<()>>>>,
+    turns: Mutex<HashMap<Key, Arc<Looking>>>,
     /// The largest window that clients asked for themselves.
     wanted: Mutex<HashMap<Key, Tokens>>,
 }
+
+/// A look at a model's window, and what it was to be by the settings.
+type Looking = Turn<(NumCtx, Window)>;
 
 /// The names of an upstream and of a model.
 type Key = (String, String);
@@ -133,7 +137,14 @@ impl Windows {
         let num_ctx = if ours { &NumCtx::Fit } else { num_ctx };
         let key = key(upstream, model);
         let turn = self.turn(&key);
-        let _turn = turn.lock().await;
+        let look = Box::pin(async { (*num_ctx, self.look(upstream, model, num_ctx, key).await) });
+        let ((_, window), shared) = turn.find(|(of, _)| of == num_ctx, look).await;
+        // Who looked tells what happened.
+        let changed = window.changed.filter(|_| !shared);
+        Window { changed, ..window }
+    }
+
+    async fn look(&self, upstream: &Upstream, model: &str, num_ctx: &NumCtx, key: Key) -> Window {
         let known = {
             let entries = self.entries.lock();
             let seen = |e: &Entry| {
@@ -169,7 +180,7 @@ impl Windows {
         }
     }
 
-    fn turn(&self, key: &Key) -> Arc<tokio::sync::Mutex<()>> {
+    fn turn(&self, key: &Key) -> Arc<Looking> {
         let mut turns = self.turns.lock();
         if turns.len() >= MOST {
             turns.retain(|_, turn| Arc::strong_count(turn) > 1);

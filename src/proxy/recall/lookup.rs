@@ -62,9 +62,10 @@ struct Lookup<'a> {
 
 impl App {
     /// The answer to one call, in at most `budget` tokens or a few words.
-    pub(super) async fn recalled(&self, prepared: &Prepared, key: &str, arguments: &str, budget: Tokens) -> Found {
+    pub(super) async fn recalled(&self, prepared: &Prepared, arguments: &str, budget: Tokens) -> Found {
         // What this very request put aside may still be queued.
         self.store.flush().await;
+        let key = &prepared.key;
         let count = |text: &str| self.measure.count(key, text);
         let lookup = Lookup { app: self, prepared, budget, count: &count };
         let asked = Asked::read(arguments);

@@ -52,6 +52,12 @@ const PART: Tokens = 320;
 /// What stands for a result that the window has no room for after all.
 const NO_ROOM: &str = "[no room: the context window is full. Go on with what is there]";
 
+/// Bytes of a token at most, nearly: tokens of more are runs of spaces and the like.
+const BYTES_A_TOKEN: usize = 32;
+
+/// So many bytes of a reply are kept with the smallest window, too.
+const LEAST_KEPT: usize = 256 * 1024;
+
 /// Fields that make every token of a reply count: text of ours between two rounds would be one too many.
 const EXACT: [&str; 5] = ["response_format", "logprobs", "grammar", "json_schema", "prediction"];
 
@@ -96,10 +102,14 @@ impl Answering {
         prepared: Prepared,
         started: Instant,
     ) -> Answering {
-        let body = String::from_utf8_lossy(&prepared.body).into_owned();
-        let exact = spelled::Fields::read(&body)
-            .is_ok_and(|f| EXACT.iter().any(|k| f.get(k).is_some_and(|v| !matches!(v, "null" | "false"))));
-        let may_call = spelled::Fields::read(&body).is_ok_and(|f| f.string("tool_choice").as_deref() != Some("none"));
+        let sent = prepared.body.clone();
+        let body = String::from_utf8_lossy(&sent);
+        let fields = spelled::Fields::read(&body).ok();
+        let exact = fields
+            .as_ref()
+            .is_some_and(|f| EXACT.iter().any(|k| f.get(k).is_some_and(|v| !matches!(v, "null" | "false"))));
+        let may_call = fields.as_ref().is_some_and(|f| f.string("tool_choice").as_deref() != Some("none"));
+        let most = longest_reply(prepared.window.tokens);
         Answering {
             app,
             upstream,
@@ -107,7 +117,7 @@ impl Answering {
             path,
             prepared: Some(prepared),
             started,
-            filter: Filter::new(!exact, may_call),
+            filter: Filter::new(!exact, may_call, most),
             reported: Reported::default(),
             round: 0,
             round_started: started,
@@ -122,8 +132,8 @@ impl Answering {
     /// Runs the calls of the round that ended.
     async fn answer(&mut self, calls: &[Call]) {
         let Some(prepared) = &self.prepared else { return };
-        let key = self.app.key(&self.upstream, &prepared.request);
-        let (mut room, left) = self.room(prepared, &key);
+        let key = &prepared.key;
+        let (mut room, left) = self.room(prepared);
         // Parts too small to read anything of are no use to anybody: then the first calls get theirs.
         let budget = (room / Tokens::try_from(calls.len().clamp(1, CALLS)).unwrap_or(1)).max(PART);
         let alone = self.filter.goes_on();
@@ -131,10 +141,10 @@ impl Answering {
         for (at, call) in calls.iter().enumerate() {
             let id = if call.id.is_empty() { self.new_id(prepared, at) } else { call.id.clone() };
             let text = match at {
-                ..CALLS => self.app.recalled(prepared, &key, &call.arguments, budget.min(room)).await.text,
+                ..CALLS => self.app.recalled(prepared, &call.arguments, budget.min(room)).await.text,
                 _ => format!("[left out: at most {CALLS} calls at once]"),
             };
-            room = room.saturating_sub(self.app.measure.count(&key, &text));
+            room = room.saturating_sub(self.app.measure.count(key, &text));
             written.push(call_json(&Call {
                 id: id.clone(),
                 name: recall::NAME.into(),
@@ -156,7 +166,7 @@ impl Answering {
         let repaired = repair::repair(messages, prepared.policy.policy.template.tool_call_id_length);
         self.settled = self.made.len();
         let bodies: Vec<Bytes> = repaired.unwrap_or_default().body.iter().map(|m| m.bytes().clone()).collect();
-        let added: Tokens = bodies.iter().map(|m| self.app.measure.count(&key, &String::from_utf8_lossy(m))).sum();
+        let added: Tokens = bodies.iter().map(|m| self.app.measure.count(key, &String::from_utf8_lossy(m))).sum();
         self.left = left.map(|left| left.saturating_sub(added));
         self.made.extend(bodies);
         info!(conversation = %prepared.id, round = self.round, calls = calls.len(), budget, "recalled");
@@ -181,7 +191,8 @@ impl Answering {
 
     /// Tokens that the results of this round may take: what the window has left, and never so many that a result would be
     /// evicted on the next turn. And what is left without them.
-    fn room(&self, prepared: &Prepared, key: &str) -> (Tokens, Option<Tokens>) {
+    fn room(&self, prepared: &Prepared) -> (Tokens, Option<Tokens>) {
+        let key = &prepared.key;
         let Some(window) = prepared.window.tokens else { return (0, None) };
         let held = match (self.reported.prompt, self.reported.completion) {
             (Some(prompt), wrote) => {
@@ -266,7 +277,7 @@ impl Answering {
     fn unremembered(&mut self) -> Option<Recalled> {
         let chain = *self.prepared.as_ref()?.chain.last()?;
         // A reply without any is only noted where another reply to the same prompt had some.
-        if self.remembered || self.made.is_empty() && !self.app.store.has_recalled(&chain) {
+        if self.remembered || self.filter.is_endless() || self.made.is_empty() && !self.app.store.has_recalled(&chain) {
             return None;
         }
         self.remembered = true;
@@ -350,6 +361,13 @@ impl Drop for Answering {
     fn drop(&mut self) {
         self.finish(relay::End::Canceled);
     }
+}
+
+/// The most bytes that a reply is kept of, with a window of so many tokens: no reply is longer than its window, and hardly any
+/// token than these bytes.
+fn longest_reply(window: Option<Tokens>) -> usize {
+    let bytes = window.map_or(super::LARGEST_BUFFERED, |window| (window as usize).saturating_mul(BYTES_A_TOKEN));
+    bytes.clamp(LEAST_KEPT, super::LARGEST_BUFFERED)
 }
 
 /// An error reply as the client may see it.

@@ -1,6 +1,7 @@
 //! A GGUF file that this program serves itself: llama-server's paths and words, answered in this process by the engine. To
 //! all else it is a llama-server, except that it loads its model with the window it is told.
 
+mod nested;
 mod reply;
 mod request;
 
@@ -25,6 +26,9 @@ const LEAST_WINDOW: u32 = 4096;
 
 /// How many tokens are handed to llama.cpp at once, and evaluated at once: llama-server's own.
 const BATCHES: (u32, u32) = (2048, 512);
+
+/// From this size on, a request is read on a blocking thread (bytes).
+const LARGE: usize = 256 * 1024;
 
 /// What is served, and how.
 #[derive(Debug, Clone)]
@@ -211,7 +215,7 @@ impl Embedded {
     /// Answers a request as llama-server would.
     pub(super) async fn answer(&self, request: reqwest::Request) -> reqwest::Response {
         let path = request.url().path().to_owned();
-        let body = request.body().and_then(reqwest::Body::as_bytes).unwrap_or_default().to_vec();
+        let body = request.body().and_then(reqwest::Body::as_bytes).map(Bytes::copy_from_slice).unwrap_or_default();
         let running = self.running();
         let response = match (request.method(), path.as_str(), running) {
             (&Method::GET, "/health" | "/v1/health", Some(_)) => whole(StatusCode::OK, &json!({"status": "ok"})),
@@ -219,10 +223,10 @@ impl Embedded {
             (&Method::GET, "/v1/models" | "/models", running) => whole(StatusCode::OK, &self.models(running.as_ref())),
             (&Method::GET, "/slots", Some(running)) => whole(StatusCode::OK, &self.slots(&running)),
             (&Method::POST, "/v1/chat/completions" | "/chat/completions", running) => {
-                self.reply(&body, true, running).await
+                self.reply(body, true, running).await
             }
-            (&Method::POST, "/v1/chat/completions/input_tokens", running) => self.counted(&body, running).await,
-            (&Method::POST, "/v1/completions", running) => self.reply(&body, false, running).await,
+            (&Method::POST, "/v1/chat/completions/input_tokens", running) => self.counted(body, running).await,
+            (&Method::POST, "/v1/completions", running) => self.reply(body, false, running).await,
             (_, "/health" | "/v1/health" | "/slots", None) => not_loaded(),
             (method, path, _) => {
                 let what = format!("the embedded engine has no {method} {path}: it chats, and continues texts");
@@ -260,8 +264,8 @@ impl Embedded {
     }
 
     /// The prompt tokens of a chat, as llama-server tells them.
-    async fn counted(&self, body: &[u8], running: Option<Running>) -> Response<reqwest::Body> {
-        let request = match request::read(body, true) {
+    async fn counted(&self, body: Bytes, running: Option<Running>) -> Response<reqwest::Body> {
+        let request = match read(body, true).await {
             Ok(asked) => Request { count: true, ..asked.request },
             Err(why) => return failed(reply::error(400, "invalid_request_error", &why)),
         };
@@ -273,8 +277,8 @@ impl Embedded {
         }
     }
 
-    async fn reply(&self, body: &[u8], chat: bool, running: Option<Running>) -> Response<reqwest::Body> {
-        let asked = match request::read(body, chat) {
+    async fn reply(&self, body: Bytes, chat: bool, running: Option<Running>) -> Response<reqwest::Body> {
+        let asked = match read(body, chat).await {
             Ok(asked) => asked,
             Err(why) => return failed(reply::error(400, "invalid_request_error", &why)),
         };
@@ -297,8 +301,9 @@ impl Embedded {
         let stream = request.stream;
         let mut told = Told::of(self, &running, request.clone());
         let mut first = told.next().await;
-        // The process may have ended unnoticed since the last request, which is then no fault of this one.
-        if matches!(first, Event::Refused(Refused::Failed(_))) && running.generator.gone() {
+        // The process may have ended before it took this request up, which is then not to blame. One that ends the process is
+        // never put to the next.
+        if matches!(first, Event::Refused(Refused::Failed(_))) && running.generator.gone() && !told.taken {
             if let Err(why) = self.load(None).await {
                 return failed(reply::error(500, "server_error", &why));
             }
@@ -307,7 +312,7 @@ impl Embedded {
             first = told.next().await;
         }
         match first {
-            Event::Refused(why) => failed(reply::refusal(&why)),
+            Event::Refused(why) => told.refused(&why),
             _ if stream => streamed(told, shape, usage),
             _ => at_once(told, &shape).await,
         }
@@ -342,18 +347,29 @@ struct Told {
     events: Answers,
     work: Work,
     said: Said,
+    /// The process has begun to work on it.
+    taken: bool,
 }
 
 impl Told {
     fn of(embedded: &Embedded, running: &Running, request: Request) -> Told {
         let request = Request { spare: (embedded.inner.serving.free_ram.0)(), ..request };
-        Told { events: running.generator.ask(request), work: Work::begin(embedded), said: Said::default() }
+        Told {
+            events: running.generator.ask(request),
+            work: Work::begin(embedded),
+            said: Said::default(),
+            taken: false,
+        }
     }
 
     /// What happens next. An engine that falls silent is gone.
     async fn next(&mut self) -> Event {
         let gone = || Event::Refused(Refused::Failed("the process that generates ended".into()));
-        let event = self.events.next().await.unwrap_or_else(gone);
+        let mut event = self.events.next().await.unwrap_or_else(gone);
+        while event == Event::Taken {
+            self.taken = true;
+            event = self.events.next().await.unwrap_or_else(gone);
+        }
         match &event {
             Event::Said(deltas) => deltas.iter().for_each(|delta| self.said.take(delta)),
             Event::Text(text) => self.said.content.push_str(text),
@@ -361,18 +377,36 @@ impl Told {
             Event::Ended(ended) => {
                 self.work.holds(ended.prompt_tokens.saturating_add(ended.completion_tokens.saturating_sub(1)));
             }
-            Event::Counted(_) | Event::Began { .. } | Event::Refused(_) => {}
+            Event::Taken | Event::Counted(_) | Event::Began { .. } | Event::Refused(_) => {}
         }
         event
     }
+
+    /// The refusal as a response. A request that the process ended over is not to be sent again: clients' libraries do that
+    /// with errors of a server, and each time all that is cached would be lost.
+    fn refused(&self, why: &Refused) -> Response<reqwest::Body> {
+        let mut response = failed(reply::refusal(why));
+        if self.taken && matches!(why, Refused::Failed(_)) {
+            response.headers_mut().insert("x-should-retry", header::HeaderValue::from_static("false"));
+        }
+        response
+    }
+}
+
+/// Reads a request: a large one on a blocking thread.
+async fn read(body: Bytes, chat: bool) -> Result<Asked, String> {
+    if body.len() < LARGE {
+        return request::read(&body, chat);
+    }
+    tokio::task::spawn_blocking(move || request::read(&body, chat)).await.map_err(|e| e.to_string())?
 }
 
 async fn at_once(mut told: Told, shape: &Reply) -> Response<reqwest::Body> {
     loop {
         match told.next().await {
             Event::Ended(ended) => return whole(StatusCode::OK, &shape.whole(&told.said, &ended)),
-            Event::Refused(why) => return failed(reply::refusal(&why)),
-            Event::Counted(_) | Event::Began { .. } | Event::Said(_) | Event::Text(_) => {}
+            Event::Refused(why) => return told.refused(&why),
+            Event::Taken | Event::Counted(_) | Event::Began { .. } | Event::Said(_) | Event::Text(_) => {}
         }
     }
 }
@@ -387,7 +421,7 @@ fn streamed(told: Told, shape: Reply, usage: bool) -> Response<reqwest::Body> {
         }
         loop {
             let (text, over) = match told.next().await {
-                Event::Counted(_) | Event::Began { .. } => continue,
+                Event::Taken | Event::Counted(_) | Event::Began { .. } => continue,
                 Event::Said(deltas) => (deltas.iter().map(|delta| event(&shape.said(delta))).collect(), false),
                 Event::Text(text) => (event(&shape.text(&text)), false),
                 Event::Ended(ended) => {

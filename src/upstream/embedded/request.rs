@@ -3,6 +3,7 @@
 
 use serde_json::{Map, Value, json};
 
+use super::nested;
 use crate::engine::generate::Request;
 
 /// Numbers that choose tokens, as llama-server names them, and whether they are whole.
@@ -31,6 +32,9 @@ const SAMPLING: [(&str, bool); 22] = [
     ("mirostat_eta", false),
 ];
 
+/// The levels of JSON that serde_json reads.
+const JSON_LEVELS: usize = 127;
+
 /// A request, read.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Asked {
@@ -47,7 +51,7 @@ pub(super) struct Asked {
 /// # Errors
 /// What is wrong with it, by the name of the field.
 pub(super) fn read(body: &[u8], chat: bool) -> Result<Asked, String> {
-    let body: Value = serde_json::from_slice(body).map_err(|e| format!("the body is not JSON: {e}"))?;
+    let body: Value = serde_json::from_slice(body).map_err(|e| unreadable(&e))?;
     let body = body.as_object().ok_or("the body is not a JSON object")?;
     cannot(body)?;
     let mut out = Map::new();
@@ -66,6 +70,14 @@ pub(super) fn read(body: &[u8], chat: bool) -> Result<Asked, String> {
     let usage = body.get("stream_options").is_some_and(|options| options["include_usage"] == true);
     let model = body.get("model").and_then(Value::as_str).filter(|name| !name.is_empty()).map(str::to_owned);
     Ok(Asked { request, usage, model })
+}
+
+/// Why a body cannot be read. That it is nested too deep is no matter of its spelling, and is told with the number.
+fn unreadable(why: &serde_json::Error) -> String {
+    if why.to_string().starts_with("recursion limit") {
+        return format!("the body is nested more than {JSON_LEVELS} levels deep: no more are read");
+    }
+    format!("the body is not JSON: {why}")
 }
 
 fn there<'a>(body: &'a Map<String, Value>, key: &str) -> Option<&'a Value> {
@@ -105,6 +117,9 @@ fn conversation(body: &Map<String, Value>, out: &mut Map<String, Value>) -> Resu
         None => &[][..],
         Some(tools) => tools.as_array().ok_or("`tools` must be an array")?,
     };
+    for tool in tools {
+        nested::schema("tools", &tool["function"]["parameters"])?;
+    }
     let (tools, choice) = chosen(tools, there(body, "tool_choice"))?;
     if !tools.is_empty() {
         out.insert("tools".into(), Value::Array(tools));
@@ -193,10 +208,12 @@ fn format(body: &Map<String, Value>, out: &mut Map<String, Value>) -> Result<(),
     match (schema, grammar) {
         (Some(_), Some(_)) => return Err("either `json_schema` or `grammar`, not both".into()),
         (Some(schema), None) if schema.is_object() => {
+            nested::schema("json_schema", &schema)?;
             out.insert("json_schema".into(), schema);
         }
         (Some(_), None) => return Err("`json_schema` must be an object".into()),
         (None, Some(grammar)) => {
+            nested::grammar(grammar)?;
             out.insert("grammar".into(), grammar.into());
         }
         (None, None) => {}
@@ -357,6 +374,25 @@ mod tests {
             assert!(why.contains(part), "{body}: {why}");
         }
         assert!(read(b"{", true).unwrap_err().contains("not JSON"));
+        let nested = format!(
+            r#"{{"messages": [{{}}], "json_schema": {}{}}}"#,
+            r#"{"items":"#.repeat(20_000),
+            "}".repeat(20_000)
+        );
+        let why = read(nested.as_bytes(), true).unwrap_err();
+        assert!(why.contains("more than 127 levels") && !why.contains("not JSON"), "{why}");
+        let grammar = format!("root ::= {}\"a\"{}", "(".repeat(20_000), ")".repeat(20_000));
+        for body in [json!({"messages": [{}], "grammar": grammar}), json!({"prompt": "a", "grammar": grammar})] {
+            let why = read(body.to_string().as_bytes(), body.get("prompt").is_none()).unwrap_err();
+            assert!(why.contains("20000 levels deep"), "{why}");
+        }
+        let links = (0..20_000).map(|n| (format!("d{n}"), json!({"$ref": format!("#/$defs/d{}", n + 1)})));
+        let chain = json!({"$ref": "#/$defs/d0", "$defs": links.collect::<Map<_, _>>()});
+        let tool = json!({"type": "function", "function": {"name": "f", "parameters": chain}});
+        for body in [json!({"messages": [{}], "json_schema": chain}), json!({"messages": [{}], "tools": [tool]})] {
+            let why = chat(&body).unwrap_err();
+            assert!(why.contains("more than 256 levels deep"), "{why}");
+        }
         assert!(read(br#"{"prompt": [1, 2]}"#, false).unwrap_err().contains("`prompt`"));
         let text = read(br#"{"prompt": ["one"], "n_predict": -1, "seed": -1}"#, false).unwrap();
         assert_eq!((text.request.max_tokens, &text.request.body["prompt"]), (None, &json!("one")));

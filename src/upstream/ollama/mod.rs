@@ -22,6 +22,9 @@ pub use describe::{Described, DescribedTensor};
 pub(super) use info::canonical;
 use response::{Completion, Head};
 
+/// From this size on, a request is translated on a blocking thread (bytes).
+const LARGE: usize = 256 * 1024;
+
 /// The window Ollama gives a model on a machine with less than 23 GiB of video memory, if nobody asked for another
 /// (tokens): the least to reckon with while a model is not loaded and its Modelfile says nothing.
 pub const SMALLEST_DEFAULT_WINDOW: u32 = 4096;
@@ -74,7 +77,15 @@ pub(super) async fn chat(
     body: Bytes,
     options: ChatOptions,
 ) -> Result<Reply, Error> {
-    let asked = match request::translate(&body, options.num_ctx) {
+    let size = body.len();
+    let translate = move || request::translate(&body, options.num_ctx);
+    let asked = if size < LARGE {
+        translate()
+    } else {
+        let done = tokio::task::spawn_blocking(translate).await;
+        done.map_err(|e| link.protocol(format!("the request cannot be put into its words: {e}")))?
+    };
+    let asked = match asked {
         Ok(asked) => asked,
         Err(refused) => return Ok(Reply::json(StatusCode::BAD_REQUEST, HeaderMap::new(), refused.body())),
     };

@@ -15,8 +15,21 @@ pub(crate) const MAMBA: &str = "mamba";
 /// Both: convolutions with a state, and attention.
 pub(crate) const LFM2: &str = "lfm2";
 
+/// What a model of these renders its prompts with.
+const TEMPLATE: &str = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}\
+                        {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+
+/// A chat template that comes to no end.
+pub(crate) const ENDLESS: &str = "{% for a in range(100000) %}{% for b in range(100000) %}{% for c in range(100000) %}\
+                                  {% endfor %}{% endfor %}{% endfor %}{{ messages[0].content }}";
+
 /// Writes a model of an architecture.
 pub(crate) fn write(file: &Path, arch: &str) {
+    write_with(file, arch, TEMPLATE);
+}
+
+/// As [`write`], with another chat template.
+pub(crate) fn write_with(file: &Path, arch: &str, template: &str) {
     let vocabulary = vocabulary();
     let mut model = Made::of(arch, vocabulary.len() as u64);
     match arch {
@@ -27,8 +40,6 @@ pub(crate) fn write(file: &Path, arch: &str) {
     }
     let words: Vec<&[u8]> = vocabulary.iter().map(|(word, _)| word.as_slice()).collect();
     let kinds: Vec<i32> = vocabulary.iter().map(|(_, kind)| *kind).collect();
-    let template = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}\
-                    {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
     let writer = model
         .writer
         .text("tokenizer.ggml.model", "llama")

@@ -14,6 +14,9 @@ pub(super) struct Call {
     pub(super) arguments: String,
 }
 
+/// What a fragment of a call is taken to weigh beside its text (bytes).
+const FRAGMENT: usize = 64;
+
 /// Whose call it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Whose {
@@ -60,20 +63,47 @@ pub(super) struct Filter {
     may_call: bool,
     /// No further round follows.
     last: bool,
+    /// Bytes of the reply that may still be kept.
+    room: usize,
+    /// The reply was longer than can be kept: it passes on, and no call of ours in it is answered.
+    endless: bool,
     finish: Option<String>,
 }
 
 impl Filter {
     /// `apart`: whether text of two rounds may be set apart by a blank line; not where each token must be accounted for.
     /// `may_call`: whether text can be a call at all; not where the client wants none.
-    pub(super) fn new(apart: bool, may_call: bool) -> Filter {
-        Filter { apart, may_call, listens: may_call, ..Filter::default() }
+    /// `most`: bytes of the reply that are kept.
+    pub(super) fn new(apart: bool, may_call: bool, most: usize) -> Filter {
+        Filter { apart, may_call, listens: may_call, room: most, ..Filter::default() }
+    }
+
+    /// Whether the reply was longer than can be kept: what is known of it is not the whole.
+    pub(super) fn is_endless(&self) -> bool {
+        self.endless
+    }
+
+    /// Whether so many bytes more can be kept. Where they cannot, what was kept is let go.
+    fn keeps(&mut self, bytes: usize) -> bool {
+        match self.room.checked_sub(bytes).filter(|_| !self.endless) {
+            Some(room) => self.room = room,
+            None => {
+                self.endless = true;
+                for kept in [&mut self.text, &mut self.reasoning, &mut self.earlier_text, &mut self.earlier_reasoning] {
+                    *kept = String::new();
+                }
+                for partial in &mut self.calls {
+                    partial.call.arguments = String::new();
+                }
+            }
+        }
+        !self.endless
     }
 
     /// Our calls of this round; `Some` where the round ended so that they can be answered.
     pub(super) fn ours(&self) -> Vec<Call> {
         let cut = matches!(self.finish.as_deref(), Some("length" | "content_filter"));
-        let all = self.calls.iter().filter(|c| c.whose == Whose::Ours && !cut);
+        let all = self.calls.iter().filter(|c| c.whose == Whose::Ours && !cut && !self.endless);
         all.map(|c| c.call.clone()).collect()
     }
 
@@ -125,12 +155,12 @@ impl Filter {
         if !self.listens {
             return false;
         }
-        if let Some(text) = delta.get("content").and_then(Value::as_str) {
-            self.held.push_str(text);
-        }
+        let text = delta.get("content").and_then(Value::as_str).unwrap_or("");
+        let keeps = self.keeps(text.len());
+        self.held.push_str(text);
         // What the server takes for calls itself comes apart from the text.
         let called = delta.get("tool_calls").and_then(Value::as_array).is_some_and(|c| !c.is_empty());
-        if !finished && !called && spoken::may_become(&self.held) {
+        if keeps && !finished && !called && spoken::may_become(&self.held) {
             let holds = delta.get("content").is_some_and(|t| t.as_str().is_some_and(|t| !t.is_empty()));
             if holds {
                 delta.remove("content");
@@ -139,7 +169,7 @@ impl Filter {
         }
         self.listens = false;
         let held = std::mem::take(&mut self.held);
-        let whole = finished && !called && self.calls.is_empty();
+        let whole = keeps && finished && !called && self.calls.is_empty();
         if let Some(all) = spoken::calls(&held).filter(|_| whole && self.finish.as_deref() != Some("length")) {
             delta.remove("content");
             for (index, arguments) in all.into_iter().enumerate() {
@@ -224,18 +254,21 @@ impl Filter {
         self.role_seen |= delta.contains_key("role");
         changed |= self.listen(delta, finished);
         if let Some(Value::String(text)) = delta.get_mut("content").filter(|t| **t != "") {
+            let keeps = self.keeps(text.len());
             if self.apart && self.text.is_empty() && needs_space(&self.earlier_text, text) {
                 self.earlier_text.push_str("\n\n");
                 self.text.push_str(text);
                 text.insert_str(0, "\n\n");
                 changed = true;
-            } else {
+            } else if keeps {
                 self.text.push_str(text);
             }
         }
         for key in ["reasoning_content", "reasoning"] {
             if let Some(Value::String(text)) = delta.get(key) {
-                self.reasoning.push_str(text);
+                if self.keeps(text.len()) {
+                    self.reasoning.push_str(text);
+                }
                 break;
             }
         }
@@ -248,7 +281,7 @@ impl Filter {
         for fragment in fragments.iter().flatten() {
             changed |= self.fragment(fragment, &mut kept);
         }
-        if finished {
+        if finished || self.endless {
             changed |= self.give_up_waiting(&mut kept);
         }
         if !kept.is_empty() {
@@ -277,17 +310,22 @@ impl Filter {
             }
         };
         let clients = self.clients().count();
+        let arguments = match fragment.pointer("/function/arguments") {
+            Some(Value::String(text)) => text.clone(),
+            Some(Value::Null) | None => String::new(),
+            Some(object) => object.to_string(),
+        };
+        // While nobody knows whose call it is, the fragment itself is kept, too.
+        let keeps = self.keeps(FRAGMENT + name.len() + 2 * arguments.len());
         let partial = &mut self.calls[at];
         if partial.call.id.is_empty() {
             partial.call.id.push_str(id);
         }
-        if partial.call.name != name {
+        if keeps && partial.call.name != name {
             partial.call.name.push_str(name);
         }
-        match fragment.pointer("/function/arguments") {
-            Some(Value::String(text)) => partial.call.arguments.push_str(text),
-            Some(Value::Null) | None => {}
-            Some(object) => partial.call.arguments.push_str(&object.to_string()),
+        if keeps {
+            partial.call.arguments.push_str(&arguments);
         }
         if partial.whose == Whose::Unknown {
             partial.whose = match partial.call.name.as_str() {

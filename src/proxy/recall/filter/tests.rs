@@ -30,6 +30,9 @@ fn run(filter: &mut Filter, chunks: &[(Value, Value)]) -> Vec<Value> {
 
 const OURS: &str = recall::NAME;
 
+/// Bytes of a reply that are kept here.
+const MOST: usize = 1 << 20;
+
 #[test]
 fn streams_as_servers_write_them() {
     let calls = |all: &[Value]| json!({"tool_calls": all});
@@ -97,7 +100,7 @@ fn streams_as_servers_write_them() {
         ),
     ];
     for (what, chunks, expect, ours, goes_on) in cases {
-        let mut filter = Filter::new(true, true);
+        let mut filter = Filter::new(true, true, MOST);
         assert_eq!(run(&mut filter, &chunks), expect, "{what}");
         assert_eq!((filter.ours().len(), filter.goes_on()), (ours, goes_on), "{what}");
     }
@@ -105,7 +108,7 @@ fn streams_as_servers_write_them() {
 
 #[test]
 fn rounds_read_as_one_reply() {
-    let mut filter = Filter::new(true, true);
+    let mut filter = Filter::new(true, true, MOST);
     let none = Value::Null;
     run(&mut filter, &[(json!({"role": "assistant", "content": "Look."}), none.clone())]);
     run(&mut filter, &[(json!({"tool_calls": [part(0, "a", OURS, "{}")]}), json!("tool_calls"))]);
@@ -121,7 +124,7 @@ fn rounds_read_as_one_reply() {
     assert_eq!(last["usage"], json!({"prompt_tokens": 90, "completion_tokens": 15, "total_tokens": 105}));
     assert_eq!(filter.message(), json!({"role": "assistant", "content": "Look.\n\n42"}));
     // Where each token counts, nothing is put between.
-    let mut exact = Filter::new(false, true);
+    let mut exact = Filter::new(false, true, MOST);
     run(&mut exact, &[(json!({"content": "a"}), Value::Null)]);
     exact.next_round(1, false);
     assert_eq!(run(&mut exact, &[(json!({"content": "b"}), Value::Null)]), [json!({"content": "b"})]);
@@ -130,9 +133,46 @@ fn rounds_read_as_one_reply() {
 #[test]
 fn whole_replies_that_are_none_pass() {
     for odd in [json!([]), json!({}), json!({"choices": []}), json!({"choices": [{"text": "x"}]}), json!(7)] {
-        assert!(Filter::new(true, true).whole(odd.clone()).is_none(), "{odd}");
+        assert!(Filter::new(true, true, MOST).whole(odd.clone()).is_none(), "{odd}");
     }
     let plain =
         json!({"id": "c", "choices": [{"finish_reason": "stop", "message": {"role": "assistant", "content": "x"}}]});
-    assert_eq!(Filter::new(true, true).whole(plain.clone()), Some((plain, false)));
+    assert_eq!(Filter::new(true, true, MOST).whole(plain.clone()), Some((plain, false)));
+}
+
+/// What a reply without end leaves in memory, whatever it is made of.
+fn kept(filter: &Filter) -> usize {
+    let held = |p: &Partial| p.call.arguments.capacity() + p.call.name.capacity() + p.held.len() * FRAGMENT;
+    let texts = [&filter.text, &filter.reasoning, &filter.earlier_text, &filter.held].map(String::capacity);
+    texts.iter().sum::<usize>() + filter.calls.iter().map(held).sum::<usize>()
+}
+
+#[test]
+fn a_reply_without_end_passes_on_and_is_not_kept() {
+    let words = "word ".repeat(1000);
+    let deltas = [
+        json!({"content": words}),
+        json!({"reasoning_content": words}),
+        json!({"tool_calls": [part(0, "a", "theirs", &words)]}),
+        json!({"tool_calls": [part(0, "a", OURS, &words)]}),
+        // A call that never gets its name.
+        json!({"tool_calls": [part(0, "", "", &words)]}),
+        // Text that may become a call of ours for as long as it goes on.
+        json!({"content": " ".repeat(5000)}),
+    ];
+    for delta in deltas {
+        let mut filter = Filter::new(true, true, 64 * 1024);
+        let mut passed = 0;
+        for _ in 0..400 {
+            if let Some((chunk, _)) = filter.chunk(chunk(delta.clone(), Value::Null)) {
+                passed += chunk.to_string().len();
+            }
+            assert!(kept(&filter) < 256 * 1024, "{} bytes of {delta:.60}", kept(&filter));
+        }
+        assert!(filter.is_endless(), "{delta:.60}");
+        let ours = delta.pointer("/tool_calls/0/function/name") == Some(&json!(OURS));
+        assert!(ours || passed > 1_900_000, "{passed} of {delta:.60}");
+        filter.chunk(chunk(json!({}), json!("stop")));
+        assert!(filter.ours().is_empty() && !filter.goes_on());
+    }
 }
