@@ -19,6 +19,7 @@ pub mod engine;
 pub mod files;
 pub mod gguf;
 pub mod measure;
+pub mod plain;
 pub mod plan;
 pub mod proxy;
 pub mod server;

@@ -14,6 +14,7 @@ use serde_json::Value;
 use tokio::net::TcpListener;
 use tracing::info;
 use windowsill::config::{self, Config, Flags, LogFormat, ModelHints, print};
+use windowsill::plain;
 use windowsill::proxy::{App, Error, Record, grouped, plan_file};
 use windowsill::server;
 
@@ -257,7 +258,7 @@ fn out(text: &str) -> Result<(), Failure> {
 }
 
 fn out_json(value: &Value) -> Result<(), Failure> {
-    out(&format!("{value:#}\n"))
+    out(&plain::json(&format!("{value:#}\n")))
 }
 
 fn serve(config: Config) -> Result<ExitCode, Failure> {
@@ -288,13 +289,20 @@ fn serve(config: Config) -> Result<ExitCode, Failure> {
         let app = Arc::new(app);
         out(&format!("listening on http://{address}\n"))?;
         io::stdout().flush()?;
-        server::run(listener, Arc::clone(&app), stop()).await?;
+        let twice = async {
+            stop().await;
+            stop().await;
+        };
+        tokio::select! {
+            ran = server::run(listener, Arc::clone(&app), stop()) => ran?,
+            () = twice => tracing::warn!("told to stop twice: requests under way are dropped"),
+        }
         app.close().await;
         Ok(ExitCode::SUCCESS)
     })
 }
 
-/// Done at the first SIGINT or SIGTERM.
+/// Done at the next SIGINT or SIGTERM.
 async fn stop() {
     let interrupt = tokio::signal::ctrl_c();
     #[cfg(unix)]
@@ -405,21 +413,21 @@ fn context(config: &Config, id: Option<&str>, json: bool) -> Result<ExitCode, Fa
         for row in rows {
             page += &format!(
                 "{:<18}{:>9}{:>10}{:>9}  {:<20} {}\n",
-                row["id"].as_str().unwrap_or(""),
+                plain::line(row["id"].as_str().unwrap_or("")),
                 number(&row["messages"]),
                 number(&row["state"]["prompt_tokens"]),
                 percent(&row["state"]),
-                row["model"].as_str().unwrap_or(""),
-                row["title"].as_str().unwrap_or("")
+                plain::line(row["model"].as_str().unwrap_or("")),
+                plain::line(row["title"].as_str().unwrap_or(""))
             );
         }
     } else {
         let state = &report["state"];
         page += &format!(
             "{} {}\nmodel    {}\n",
-            report["id"].as_str().unwrap_or(""),
-            report["title"],
-            report["model"].as_str().unwrap_or("")
+            plain::line(report["id"].as_str().unwrap_or("")),
+            plain::line(&report["title"].to_string()),
+            plain::line(report["model"].as_str().unwrap_or(""))
         );
         page += &format!(
             "window   {} ({})\npressure {}\n",
@@ -466,7 +474,7 @@ fn compact(config: &Config, id: &str, focus: Option<String>, json: bool) -> Resu
             answer["conversation"].as_str().unwrap_or(id),
             tokens("before"),
             tokens("after"),
-            answer["brief"].as_str().unwrap_or("")
+            plain::page(answer["brief"].as_str().unwrap_or(""))
         ))?;
     }
     Ok(ExitCode::SUCCESS)

@@ -1,10 +1,12 @@
 //! `windowsill recall`: searches the record, or prints one text of it exactly as it came.
 
+use std::io::{self, IsTerminal as _};
 use std::process::ExitCode;
 
 use clap::Args;
 use serde_json::{Value, json};
 use windowsill::config::Config;
+use windowsill::plain;
 use windowsill::proxy::{Asked, Error, Record, lines};
 
 use crate::{Failure, out, out_json};
@@ -50,7 +52,8 @@ pub(crate) fn run(config: &Config, of: &Recall) -> Result<ExitCode, Failure> {
             }
             for h in hits.iter().filter(|_| !of.json) {
                 let id = h.id.clone().unwrap_or_else(|| format!("{}:{}", h.conversation, h.at));
-                out(&format!("{id}  {}\n    {}\n", h.call.as_deref().unwrap_or(&h.kind), h.snippet))?;
+                let what = plain::line(h.call.as_deref().unwrap_or(&h.kind));
+                out(&format!("{}  {what}\n    {}\n", plain::line(&id), plain::line(&h.snippet)))?;
             }
             if hits.is_empty() {
                 let within = of.conversation.as_deref().map(|c| format!(" in conversation {c}")).unwrap_or_default();
@@ -69,8 +72,8 @@ pub(crate) fn run(config: &Config, of: &Recall) -> Result<ExitCode, Failure> {
             "role": if found.id.is_none() && found.at.is_some() { Some(&found.kind) } else { None }, "call": found.call,
             "text": text}))?;
     } else {
-        // Exactly as it came: no line end is added.
-        out(text)?;
+        // Exactly as it came, and no line end is added; only a terminal is not steered by it.
+        out(&if io::stdout().is_terminal() { plain::page(text) } else { text.into() })?;
     }
     Ok(ExitCode::SUCCESS)
 }

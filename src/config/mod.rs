@@ -6,6 +6,7 @@
 //! Precedence, strongest first: flag, environment, the request's header (it picks the profile), profile, file, default.
 
 mod context;
+mod door;
 mod env;
 mod file;
 mod model;
@@ -42,7 +43,16 @@ pub const DEFAULT_FILE: &str = include_str!("../../config.toml");
 pub(crate) const SECTIONS: &[Section] = &[
     Section {
         path: "",
-        keys: &["listen", "data_dir", "retention_days", "retention_bytes", "api_key", "profile_dir"],
+        keys: &[
+            "listen",
+            "data_dir",
+            "retention_days",
+            "retention_bytes",
+            "api_key",
+            "allowed_hosts",
+            "allowed_origins",
+            "profile_dir",
+        ],
         repeated: false,
     },
     Section { path: "upstream", keys: upstream::KEYS, repeated: true },
@@ -50,7 +60,15 @@ pub(crate) const SECTIONS: &[Section] = &[
     Section { path: "context", keys: CONTEXT_KEYS, repeated: false },
     Section {
         path: "limits",
-        keys: &["max_body_bytes", "max_header_bytes", "max_connections", "drain_seconds"],
+        keys: &[
+            "max_body_bytes",
+            "max_inflight_bytes",
+            "max_header_bytes",
+            "max_connections",
+            "max_connections_per_peer",
+            "body_idle_seconds",
+            "drain_seconds",
+        ],
         repeated: false,
     },
 ];
@@ -95,6 +113,10 @@ pub struct Config {
     pub retention_bytes: u64,
     /// What clients must send as a bearer token, if anything.
     pub api_key: Option<Secret>,
+    /// Names that requests may call this proxy by, besides IP addresses and `localhost`; `*.` stands for any subdomain.
+    pub allowed_hosts: Vec<String>,
+    /// Origins of pages that may use this proxy, besides its own and those of this machine; `*` stands for any host.
+    pub allowed_origins: Vec<String>,
     /// The upstreams named; empty when windowsill should look for them.
     pub upstreams: Vec<UpstreamConfig>,
     /// The window and what is kept free in it.

@@ -10,7 +10,7 @@ use crate::conversation::Tokens;
 use super::context::{Context, ContextLayer, OtherModel, SummaryModel};
 use super::problem::Problem;
 use super::written::{self as read, Sourced, Value, Written};
-use super::{Config, Environment, Flags, Layers, Profile, Secret, profile, upstream};
+use super::{Config, Environment, Flags, Layers, Profile, Secret, door, profile, upstream};
 
 /// Which window a model is to have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,10 +71,16 @@ impl MachineConfig {
 pub struct Limits {
     /// Largest request body, in bytes.
     pub max_body_bytes: u64,
+    /// Bytes of all request bodies held at once; never less than the largest body.
+    pub max_inflight_bytes: u64,
     /// Largest request head, in bytes; at least 8192.
     pub max_header_bytes: usize,
     /// Connections open at once.
     pub max_connections: usize,
+    /// Connections open at once from one address that is not this machine's own.
+    pub max_connections_per_peer: usize,
+    /// Seconds that the next part of a request body may take.
+    pub body_idle_seconds: u64,
     /// Seconds that requests under way get to end at shutdown.
     pub drain_seconds: u64,
 }
@@ -106,6 +112,8 @@ pub(crate) fn resolve(
 ) -> Option<Config> {
     let listen = layers.take("listen", listen, problems);
     let api_key = layers.take("api_key", read::text, problems);
+    let allowed_hosts = layers.take("allowed_hosts", door::hosts, problems);
+    let allowed_origins = layers.take("allowed_origins", door::origins, problems);
     let data_dir = data_dir(layers, flags, environment, problems);
     let retention_days = layers.take("retention_days", read::days, problems);
     let retention_bytes = layers.take("retention_bytes", read::record_bytes, problems);
@@ -130,6 +138,8 @@ pub(crate) fn resolve(
     }
 
     note("profile_dir", profile_dir.as_ref(), |dir| dir.display().to_string(), &mut sources);
+    note("allowed_origins", allowed_origins.as_ref(), |names| names.join(", "), &mut sources);
+    note("allowed_hosts", allowed_hosts.as_ref(), |names| names.join(", "), &mut sources);
     note("api_key", api_key.as_ref(), |_| "(set)".to_owned(), &mut sources);
     note("retention_bytes", retention_bytes.as_ref(), u64::to_string, &mut sources);
     note("retention_days", retention_days.as_ref(), u32::to_string, &mut sources);
@@ -142,6 +152,8 @@ pub(crate) fn resolve(
         retention_days: retention_days?.value,
         retention_bytes: retention_bytes?.value,
         api_key: api_key.map(|key| Secret::new(key.value)),
+        allowed_hosts: allowed_hosts?.value,
+        allowed_origins: allowed_origins?.value,
         upstreams,
         window: window?,
         context,
@@ -215,17 +227,27 @@ fn num_ctx(value: &Value) -> Result<NumCtx, String> {
 
 fn limits(layers: &Layers, sources: &mut Sources, problems: &mut Vec<Problem>) -> Option<Limits> {
     let drain = layers.take("limits.drain_seconds", read::seconds, problems);
+    let idle = layers.take("limits.body_idle_seconds", read::wait_seconds, problems);
+    let of_peer = layers.take("limits.max_connections_per_peer", read::connections, problems);
     let connections = layers.take("limits.max_connections", read::connections, problems);
     let header = layers.take("limits.max_header_bytes", read::header_bytes, problems);
+    let inflight = layers.take("limits.max_inflight_bytes", read::body_bytes, problems);
     let body = layers.take("limits.max_body_bytes", read::body_bytes, problems);
     note("limits.drain_seconds", drain.as_ref(), u64::to_string, sources);
+    note("limits.body_idle_seconds", idle.as_ref(), u64::to_string, sources);
+    note("limits.max_connections_per_peer", of_peer.as_ref(), usize::to_string, sources);
     note("limits.max_connections", connections.as_ref(), usize::to_string, sources);
     note("limits.max_header_bytes", header.as_ref(), usize::to_string, sources);
+    note("limits.max_inflight_bytes", inflight.as_ref(), u64::to_string, sources);
     note("limits.max_body_bytes", body.as_ref(), u64::to_string, sources);
+    let body = body?.value;
     Some(Limits {
-        max_body_bytes: body?.value,
+        max_body_bytes: body,
+        max_inflight_bytes: inflight?.value.max(body),
         max_header_bytes: header?.value,
         max_connections: connections?.value,
+        max_connections_per_peer: of_peer?.value,
+        body_idle_seconds: idle?.value,
         drain_seconds: drain?.value,
     })
 }

@@ -268,6 +268,11 @@ pub(crate) fn seconds(value: &Value) -> Result<u64, String> {
     whole(value, 0, 86_400, "seconds")
 }
 
+/// Seconds of a wait that must be there, up to a day.
+pub(crate) fn wait_seconds(value: &Value) -> Result<u64, String> {
+    whole(value, 1, 86_400, "seconds")
+}
+
 /// Days; 0 sets no limit.
 pub(crate) fn days(value: &Value) -> Result<u32, String> {
     whole(value, 0, 1_000_000, "days").map(|n| n as u32)

@@ -9,9 +9,9 @@ use http::HeaderMap;
 use serde_json::json;
 use tracing::{debug, info};
 
-use super::App;
 use super::draft::Draft;
 use super::save::now_ms;
+use super::{App, headers};
 use crate::apply::summarizer::{self, Job};
 use crate::config::SummaryModel;
 use crate::conversation::edit::{Edit, View};
@@ -163,9 +163,11 @@ impl App {
             return None;
         }
         let slots = self.slots(&upstream, model.unwrap_or(&ask.request.model), None).await;
+        // A client's key is for its own server alone.
+        let json = headers::json();
         let job = Job {
             upstream: &upstream,
-            headers: ask.headers,
+            headers: if Arc::ptr_eq(&upstream, ask.upstream) { ask.headers } else { &json },
             options,
             request: ask.request,
             other_model: model,

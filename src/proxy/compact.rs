@@ -46,8 +46,15 @@ impl App {
     async fn compact_now(self: &Arc<Self>, id: &str, focus: Option<&str>) -> Result<Value, Error> {
         // The last reply's figures may still be queued, and with them the conversation.
         self.store.flush().await;
-        let row = self.store.conversation(id)?.ok_or_else(|| {
-            let hint = "`windowsill context` lists them";
+        // A prefix is enough to look at something, and not to change it.
+        let found = match self.store.conversation(id) {
+            Err(e @ crate::store::Error::Ambiguous { .. }) => {
+                return Err(Error::client(400, "ambiguous", e.to_string(), "give the whole id"));
+            }
+            found => found?,
+        };
+        let row = found.filter(|row| row.id == id).ok_or_else(|| {
+            let hint = "`windowsill context` lists them; what changes a conversation takes its whole id";
             Error::client(404, "not_found", format!("no conversation `{id}` in the record"), hint)
         })?;
         let upstream = self.upstream_of(&row.model).await?;

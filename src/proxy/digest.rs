@@ -9,9 +9,9 @@ use http::HeaderMap;
 use serde_json::json;
 use tracing::{debug, info, warn};
 
-use super::App;
 use super::draft::Draft;
 use super::save::now_ms;
+use super::{App, headers};
 use crate::apply::digest::{self, Answer, Job};
 use crate::apply::preview::Pointer;
 use crate::conversation::Role;
@@ -115,7 +115,8 @@ impl App {
         let job = Job {
             upstream: other,
             model,
-            headers: &self.outgoing(from_client),
+            // A client's key is for its own server alone.
+            headers: &if Arc::ptr_eq(other, draft.upstream) { self.outgoing(from_client) } else { headers::json() },
             options: ChatOptions { num_ctx: window.set, id_slot },
             window: window.tokens.unwrap_or(SMALL_WINDOW),
             text,

@@ -15,6 +15,18 @@ pub(super) const RECALL: HeaderName = HeaderName::from_static("x-windowsill-reca
 /// Request headers that are meant for this proxy and go no further.
 pub(super) const OURS: [HeaderName; 4] = [SESSION, SWITCH, PROFILE, RECALL];
 
+/// The headers of a request of our own.
+pub(super) fn json() -> HeaderMap {
+    HeaderMap::from_iter([(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))])
+}
+
+/// What a browser says of the page that asks, and of the person before it: for this proxy alone.
+pub(super) fn is_of_a_page(name: &HeaderName) -> bool {
+    matches!(*name, header::COOKIE | header::ORIGIN | header::REFERER)
+        || name.as_str().starts_with("sec-fetch-")
+        || name.as_str().starts_with("access-control-request-")
+}
+
 /// Whether a client switches something off.
 pub(super) fn is_off(headers: &HeaderMap, switch: &HeaderName) -> bool {
     headers.get(switch).is_some_and(|v| v.as_bytes().trim_ascii().eq_ignore_ascii_case(b"off"))

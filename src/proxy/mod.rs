@@ -57,6 +57,7 @@ pub use crate::conversation::wire::dialect::Dialect;
 use crate::conversation::wire::openai_chat;
 use crate::measure::Measure;
 use crate::measure::afford::Machine;
+use crate::plain;
 use crate::plan::emergency::Refusal;
 use crate::store::Store;
 use crate::upstream::{ChatOptions, Reply, Upstream, overflow};
@@ -150,7 +151,7 @@ impl App {
         self.metrics.request(&prepared.action(), reply.status.as_u16(), overhead.as_secs_f64(), prepared.pressure());
         info!(
             conversation = %prepared.id,
-            model = %prepared.request.model,
+            model = %plain::line(&prepared.request.model),
             upstream = upstream.name(),
             window = prepared.window.tokens,
             window_source = %prepared.window.source,
@@ -240,6 +241,10 @@ impl App {
             prepared.mark(h);
         }
         let is_stream = headers::is_event_stream(&reply.headers);
+        if let Some(h) = response.headers_mut().filter(|_| is_stream) {
+            // A stream that breaks off ends with an event that says so: it may be longer than the server said.
+            h.remove(http::header::CONTENT_LENGTH);
+        }
         let ok = reply.status.is_success();
         let app = Arc::clone(self);
         let sent = self.outgoing(&parts.headers);
@@ -309,6 +314,10 @@ impl App {
     /// The client's headers as an upstream may see them: without the key of this proxy, and without what is meant for it.
     fn outgoing(&self, from_client: &HeaderMap) -> HeaderMap {
         let mut out = from_client.clone();
+        let of_a_page: Vec<_> = out.keys().filter(|name| headers::is_of_a_page(name)).cloned().collect();
+        for name in of_a_page {
+            out.remove(name);
+        }
         if self.config.api_key.is_some() {
             out.remove(http::header::AUTHORIZATION);
             out.remove("x-api-key");

@@ -4,6 +4,7 @@ use http::{Response, StatusCode};
 use serde_json::{Value, json};
 use tracing::{error, warn};
 
+use crate::plain::line;
 use crate::proxy::relay::Body;
 use crate::proxy::{Dialect, Error, refusal};
 
@@ -64,8 +65,8 @@ fn chain(e: &dyn std::error::Error) -> String {
 
 fn log(e: &Error) {
     match e {
-        Error::Client { .. } => warn!(status = e.status(), error = %e, "request refused"),
-        Error::Upstream { source, .. } => warn!(status = e.status(), error = %chain(source), "upstream failed"),
+        Error::Client { .. } => warn!(status = e.status(), error = %line(&e.to_string()), "request refused"),
+        Error::Upstream { source, .. } => warn!(status = e.status(), error = %line(&chain(source)), "upstream failed"),
         Error::Internal { source, .. } => error!(error = %e, cause = %chain(source.as_ref()), "internal error"),
     }
 }

@@ -1,7 +1,11 @@
 //! The front door: HTTP only. Accepts, limits, answers, drains; knows nothing of prompts.
 
+mod body;
+mod cors;
+mod door;
 mod error;
 mod inspect;
+mod peers;
 mod routes;
 
 use std::convert::Infallible;
@@ -17,9 +21,11 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use crate::proxy::App;
+use peers::Peers;
 
 /// How long a client may take to send the head of a request.
 const HEAD_WITHIN: Duration = Duration::from_secs(30);
@@ -31,6 +37,9 @@ const AFTER_ACCEPT_ERROR: Duration = Duration::from_millis(100);
 pub async fn run(listener: TcpListener, app: Arc<App>, shutdown: impl Future<Output = ()>) -> io::Result<()> {
     let limits = app.config.limits;
     let places = Arc::new(Semaphore::new(limits.max_connections));
+    let stopping = CancellationToken::new();
+    let front = Arc::new(routes::Front::new(Arc::clone(&app), stopping.clone()));
+    let peers = Peers::new(limits.max_connections_per_peer);
     let graceful = GracefulShutdown::new();
     let mut http = http1::Builder::new();
     // hyper's buffer bounds the head; it must be at least 8 KiB.
@@ -52,15 +61,19 @@ pub async fn run(listener: TcpListener, app: Arc<App>, shutdown: impl Future<Out
                 }
             },
         };
+        let Some(guest) = peers.enter(peer.ip()) else {
+            debug!(%peer, "this address has too many connections open");
+            continue;
+        };
         // A reply's small pieces must not wait for acknowledgements.
         if let Err(e) = stream.set_nodelay(true) {
             debug!(%peer, error = %e, "TCP_NODELAY could not be set");
         }
         let service = {
-            let app = Arc::clone(&app);
+            let front = Arc::clone(&front);
             service_fn(move |request: hyper::Request<Incoming>| {
-                let app = Arc::clone(&app);
-                async move { Ok::<_, Infallible>(routes::answer(app, request).await) }
+                let front = Arc::clone(&front);
+                async move { Ok::<_, Infallible>(front.answer(request).await) }
             })
         };
         let connection = graceful.watch(http.serve_connection(TokioIo::new(stream), service));
@@ -69,10 +82,12 @@ pub async fn run(listener: TcpListener, app: Arc<App>, shutdown: impl Future<Out
             if let Err(e) = connection.await {
                 debug!(%peer, error = %e, "connection ended");
             }
-            drop(place);
+            drop((place, guest));
         });
     }
     drop(listener);
+    // Requests whose bodies have not arrived would hold the others up.
+    stopping.cancel();
     info!("shutting down: requests under way may end");
     let drained = tokio::time::timeout(Duration::from_secs(limits.drain_seconds), graceful.shutdown()).await;
     if drained.is_err() {

@@ -3,48 +3,134 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use http::request::Parts;
 use http::{HeaderMap, Method, Response, StatusCode, header};
-use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
+use tokio_util::sync::CancellationToken;
 
+use super::body::{Arrived, Intake};
+use super::door::Door;
 use super::error::reply_in;
-use super::inspect;
+use super::{cors, inspect};
 use crate::proxy::{App, Body, Dialect, Error};
 
-/// Answers one request, whatever happens.
-pub(super) async fn answer(app: Arc<App>, request: hyper::Request<Incoming>) -> Response<Body> {
-    let (parts, body) = request.into_parts();
-    let path = parts.uri.path().to_owned();
-    let dialect = dialect(&path);
-    if let Err(e) = authorize(&app, &parts.headers, &path) {
-        return reply_in(dialect, &e);
+/// Largest body of a request to the proxy's own paths (bytes).
+const OWN_BODY: u64 = 1 << 20;
+
+/// What a larger body needs.
+const RAISE_LIMIT: &str = "raise `max_body_bytes` in [limits] of config.toml if this is meant";
+
+/// What stands before every route.
+pub(super) struct Front {
+    app: Arc<App>,
+    door: Door,
+    intake: Intake,
+}
+
+impl Front {
+    pub(super) fn new(app: Arc<App>, stopping: CancellationToken) -> Front {
+        Front { door: Door::new(&app.config), intake: Intake::new(&app.config.limits, stopping), app }
     }
-    let body = match read(body, app.config.limits.max_body_bytes).await {
-        Ok(body) => body,
-        Err(e) => return reply_in(dialect, &e),
-    };
-    let result = match (&parts.method, path.as_str()) {
-        (&Method::POST, "/v1/chat/completions" | "/chat/completions") => app.chat(&parts, body).await,
-        (&Method::POST, "/v1/messages") => app.messages(&parts, body).await,
-        (&Method::POST, "/v1/messages/count_tokens") => app.count_messages(&parts, body).await,
-        (&Method::POST, "/v1/responses" | "/responses") => app.responses(&parts, body).await,
-        (&Method::POST, "/api/chat") => app.ollama(&parts, body, false).await,
-        (&Method::POST, "/api/generate") => app.ollama(&parts, body, true).await,
+
+    /// Answers one request, whatever happens.
+    pub(super) async fn answer(&self, request: hyper::Request<Incoming>) -> Response<Body> {
+        let (parts, body) = request.into_parts();
+        let dialect = dialect(parts.uri.path());
+        let page = match self.door.admit(&parts) {
+            Ok(page) => page,
+            Err(e) => return reply_in(dialect, &e),
+        };
+        // A browser asks before it sends a key.
+        let mut response = match parts.method {
+            Method::OPTIONS => cors::options(page.as_ref(), &parts.headers),
+            _ => self.admitted(&parts, body).await.unwrap_or_else(|e| reply_in(dialect, &e)),
+        };
+        cors::strip_servers(&mut response, parts.method == Method::OPTIONS);
+        cors::open_to(page.as_ref(), response.headers_mut());
+        response
+    }
+
+    async fn admitted(&self, parts: &Parts, body: Incoming) -> Result<Response<Body>, Error> {
+        let (app, path) = (&self.app, parts.uri.path());
+        if parts.method == Method::CONNECT {
+            return Err(Error::client(
+                405,
+                "method_not_allowed",
+                "windowsill is no tunnel",
+                "send requests to it itself",
+            ));
+        }
+        head_fits(parts, app.config.limits.max_header_bytes)?;
+        authorize(app, &parts.headers, path)?;
+        let ours = inspect::is_ours(path);
+        let asks = matches!(parts.method, Method::GET | Method::HEAD);
+        let Arrived { bytes, share } = match ours {
+            // They are told nothing by a body.
+            true if asks => Arrived::default(),
+            true => self.intake.read(body, OWN_BODY, "").await?,
+            false => self.intake.read(body, app.config.limits.max_body_bytes, RAISE_LIMIT).await?,
+        };
+        if ours && !asks {
+            is_json(&parts.headers, &bytes)?;
+        }
+        let response = route(app, parts, bytes).await?;
+        // The request counts until its reply has ended.
+        Ok(response.map(|body| {
+            body.map_frame(move |frame| {
+                let _ = &share;
+                frame
+            })
+            .boxed_unsync()
+        }))
+    }
+}
+
+/// Whether the head is within the limit, as its bytes stand on the wire.
+fn head_fits(parts: &Parts, limit: usize) -> Result<(), Error> {
+    // A line has a colon, a blank and a line break besides name and value.
+    let lines: usize = parts.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum();
+    let target = parts.uri.path_and_query().map_or(0, |p| p.as_str().len());
+    let size = lines + target + parts.method.as_str().len() + " HTTP/1.1\r\n\r\n".len();
+    if size <= limit {
+        return Ok(());
+    }
+    let message = format!("the head of the request has {size} bytes, and {limit} are let in");
+    Err(Error::client(431, "headers_too_large", message, "raise `max_header_bytes` in [limits] of config.toml"))
+}
+
+/// What steers is JSON and says so: a form or a script of another site cannot send that without asking first.
+fn is_json(headers: &HeaderMap, body: &Bytes) -> Result<(), Error> {
+    let kind = headers.get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or("");
+    let essence = kind.split(';').next().unwrap_or("").trim();
+    if body.is_empty() && kind.is_empty() || essence.eq_ignore_ascii_case("application/json") {
+        return Ok(());
+    }
+    Err(Error::client(415, "not_json", "the body is not said to be JSON", "send `Content-Type: application/json`"))
+}
+
+async fn route(app: &Arc<App>, parts: &Parts, body: Bytes) -> Result<Response<Body>, Error> {
+    match (&parts.method, parts.uri.path()) {
+        (&Method::POST, "/v1/chat/completions" | "/chat/completions") => app.chat(parts, body).await,
+        (&Method::POST, "/v1/messages") => app.messages(parts, body).await,
+        (&Method::POST, "/v1/messages/count_tokens") => app.count_messages(parts, body).await,
+        (&Method::POST, "/v1/responses" | "/responses") => app.responses(parts, body).await,
+        (&Method::POST, "/api/chat") => app.ollama(parts, body, false).await,
+        (&Method::POST, "/api/generate") => app.ollama(parts, body, true).await,
         (&Method::GET, "/api/tags" | "/api/ps" | "/api/version") | (&Method::POST, "/api/show") => {
-            app.ollama_asks(&parts, body).await
+            app.ollama_asks(parts, body).await
         }
         // Claude Code and Ollama's own command line ask so whether anybody is there.
         (&Method::HEAD, "/") => Ok(inspect::alive()),
-        (&Method::GET, "/v1/models") => inspect::models(&app, None, &parts.headers).await,
+        (&Method::GET, "/v1/models") => inspect::models(app, None, &parts.headers).await,
         (&Method::GET, p) if p.starts_with("/v1/models/") => {
-            inspect::models(&app, p.strip_prefix("/v1/models/"), &parts.headers).await
+            inspect::models(app, p.strip_prefix("/v1/models/"), &parts.headers).await
         }
         (method, p) if inspect::is_ours(p) => {
-            inspect::answer(&app, method, p, parts.uri.query(), &parts.headers, &body).await
+            inspect::answer(app, method, p, parts.uri.query(), &parts.headers, &body).await
         }
-        _ => app.pass(&parts, body).await,
-    };
-    result.unwrap_or_else(|e| reply_in(dialect, &e))
+        _ => app.pass(parts, body).await,
+    }
 }
 
 /// What the errors of a path look like.
@@ -56,28 +142,17 @@ fn dialect(path: &str) -> Dialect {
     }
 }
 
-async fn read(body: Incoming, limit: u64) -> Result<Bytes, Error> {
-    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-    match Limited::new(body, limit).collect().await {
-        Ok(collected) => Ok(collected.to_bytes()),
-        Err(e) if e.is::<LengthLimitError>() => Err(Error::client(
-            413,
-            "request_too_large",
-            format!("the request body is larger than {limit} bytes"),
-            "raise `max_body_bytes` in [limits] of config.toml if this is meant",
-        )),
-        Err(e) => Err(Error::client(400, "incomplete_body", format!("the request body did not arrive whole: {e}"), "")),
-    }
-}
-
 /// Checks the key, where one is configured. Health checks need none.
 fn authorize(app: &App, headers: &HeaderMap, path: &str) -> Result<(), Error> {
     let Some(key) = &app.config.api_key else { return Ok(()) };
     if matches!(path, "/healthz" | "/readyz") {
         return Ok(());
     }
+    // The scheme is named in any case (RFC 9110, 11.1).
+    let given = headers.get(header::AUTHORIZATION).and_then(|v| v.to_str().ok());
     let bearer =
-        headers.get(header::AUTHORIZATION).and_then(|v| v.to_str().ok()).and_then(|v| v.strip_prefix("Bearer "));
+        given.and_then(|v| v.trim_start().split_once(' ')).filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
+    let bearer = bearer.map(|(_, key)| key);
     let other = headers.get("x-api-key").and_then(|v| v.to_str().ok());
     if bearer.or(other).is_some_and(|given| key.is(given.trim())) {
         return Ok(());

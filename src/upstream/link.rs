@@ -1,9 +1,10 @@
-//! One server's wire: URLs, headers, one retry on a dead pooled connection, bounded reads. Knows nothing of chats.
+//! One server's wire: URLs, headers, one retry of a question on a dead pooled connection, bounded reads. Knows nothing of
+//! chats.
 
 use std::error::Error as _;
 use std::fmt;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
@@ -60,6 +61,22 @@ impl fmt::Debug for Reply {
 /// The HTTP client, one for the process: HTTP/1.1 alone (what local servers speak), no proxy from the environment, no
 /// redirects, and no limit on how long a reply may take, since prompts are evaluated for minutes.
 pub fn client() -> Result<reqwest::Client, Error> {
+    built(POOL_MAX_IDLE)
+}
+
+/// [`client`], but each request has a connection of its own.
+fn unpooled() -> Result<&'static reqwest::Client, Error> {
+    static CLIENT: OnceLock<reqwest::Client> = OnceLock::new();
+    match CLIENT.get() {
+        Some(client) => Ok(client),
+        None => {
+            let client = built(0)?;
+            Ok(CLIENT.get_or_init(|| client))
+        }
+    }
+}
+
+fn built(max_idle: usize) -> Result<reqwest::Client, Error> {
     reqwest::Client::builder()
         .http1_only()
         .no_proxy()
@@ -69,7 +86,7 @@ pub fn client() -> Result<reqwest::Client, Error> {
         .tcp_keepalive(Duration::from_secs(30))
         .connect_timeout(CONNECT)
         .pool_idle_timeout(POOL_IDLE)
-        .pool_max_idle_per_host(POOL_MAX_IDLE)
+        .pool_max_idle_per_host(max_idle)
         .build()
         .map_err(|e| Error::Client(Arc::new(e.without_url())))
 }
@@ -175,9 +192,22 @@ impl Link {
         if below { Ok(url) } else { Err(outside()) }
     }
 
-    /// Sends, and sends once more if a pooled connection turned out to be dead and the body can be sent again.
+    /// Sends a client's request. What may change something, or end the server, goes over a connection of its own and is sent
+    /// once: a prompt that crashes a server must not crash its restart, too.
     pub(super) async fn send(&self, request: reqwest::RequestBuilder) -> Result<reqwest::Response, Error> {
         let request = request.build().map_err(|e| self.broken(e))?;
+        if let Some(embedded) = &self.embedded {
+            return Ok(embedded.answer(request).await);
+        }
+        if request.method().is_safe() {
+            return self.question(request).await;
+        }
+        unpooled()?.execute(request).await.map_err(|e| self.broken(e))
+    }
+
+    /// Sends what only asks, and sends it once more if a pooled connection turned out to be dead and the body can be sent
+    /// again.
+    async fn question(&self, request: reqwest::Request) -> Result<reqwest::Response, Error> {
         if let Some(embedded) = &self.embedded {
             return Ok(embedded.answer(request).await);
         }
@@ -234,7 +264,8 @@ impl Link {
             }
             other => other,
         };
-        let response = self.send(request).await.map_err(timed)?;
+        let request = request.build().map_err(|e| self.broken(e))?;
+        let response = self.question(request).await.map_err(timed)?;
         let (status, headers) = (response.status(), response.headers().clone());
         let body = if status.as_u16() >= 400 {
             self.read_start(response, ERROR_BODY).await

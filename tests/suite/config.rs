@@ -126,8 +126,10 @@ fn the_embedded_file_is_the_defaults_of_the_planner() {
     assert_eq!((config.window.output_reserved, config.window.memory_headroom), (1024, 0.08));
     assert!(config.upstreams.is_empty() && config.api_key.is_none());
     let limits = config.limits;
-    assert_eq!((limits.max_body_bytes, limits.max_header_bytes), (256 << 20, 64 << 10));
-    assert_eq!((limits.max_connections, limits.drain_seconds), (1024, 30));
+    assert_eq!((limits.max_body_bytes, limits.max_inflight_bytes), (64 << 20, 512 << 20));
+    assert_eq!((limits.max_header_bytes, limits.max_connections), (64 << 10, 1024));
+    assert_eq!((limits.max_connections_per_peer, limits.body_idle_seconds, limits.drain_seconds), (256, 30, 30));
+    assert!(config.allowed_hosts.is_empty() && config.allowed_origins.is_empty());
     assert_eq!((config.log.format, config.log.filter.as_str()), (LogFormat::Text, "info"));
 }
 
@@ -459,6 +461,11 @@ fn every_key_of_a_table_can_be_set_from_the_environment() {
         ("limits.max_header_bytes", "9999"),
         ("limits.max_connections", "9"),
         ("limits.drain_seconds", "9"),
+        ("limits.max_inflight_bytes", "99999"),
+        ("limits.max_connections_per_peer", "8"),
+        ("limits.body_idle_seconds", "7"),
+        ("allowed_hosts", "proxy.lan, *.example.org"),
+        ("allowed_origins", "vscode-webview://*, https://chat.example.org"),
     ];
     let mut case = Case::new("").var("WINDOWSILL_UPSTREAM_URL", "http://127.0.0.1:1");
     for (key, value) in values {

@@ -217,6 +217,18 @@ pub(super) fn data_dir(folder: &Path, findings: &mut Vec<Finding>) {
     }
 }
 
+/// Which pages are let in.
+pub(super) fn pages(config: &Config, findings: &mut Vec<Finding>) {
+    let any = config.allowed_origins.iter().any(|origin| origin == "*");
+    if any && config.api_key.is_none() {
+        findings.push(Finding::new(
+            Severity::Warning,
+            "every web page may read the record and run models: `allowed_origins` has \"*\", and there is no `api_key`",
+            "name the pages in `allowed_origins`, such as \"https://chat.example.org\" or \"vscode-webview://*\"",
+        ));
+    }
+}
+
 /// Whether the front door is free.
 pub(super) async fn listen(config: &Config, findings: &mut Vec<Finding>) {
     let address = config.listen;

@@ -104,10 +104,12 @@ pub async fn doctor(config: &Config, problems: &[Problem]) -> Diagnosis {
     checks::hardware(&hardware, &mut findings);
     checks::data_dir(&config.data_dir, &mut findings);
     checks::listen(config, &mut findings).await;
+    checks::pages(config, &mut findings);
     findings.sort_by_key(|finding| finding.severity as u8);
     let config = json!({
         "file": config.file.as_ref().map(|file| file.display().to_string()), "usable": problems.is_empty(),
         "data_dir": config.data_dir.display().to_string(), "listen": config.listen.to_string(),
+        "allowed_hosts": config.allowed_hosts, "allowed_origins": config.allowed_origins,
         "settings": config.sources.iter().map(|(k, v, s)| json!({"key": k, "value": v, "source": s})).collect::<Vec<_>>(),
         "profiles": config.profiles.len(),
     });

@@ -1,5 +1,7 @@
 //! The diagnosis for people.
 
+use serde_json::Value;
+
 use super::{Diagnosis, Server};
 use crate::measure::hardware::room::size;
 use crate::measure::hardware::{Gpu, GpuMemory, Memory};
@@ -30,6 +32,15 @@ impl Diagnosis {
             text("file"),
             text("data_dir"),
             text("listen")
+        );
+        let names = |key: &str, usual: &str| {
+            let more = self.config[key].as_array().into_iter().flatten().filter_map(Value::as_str);
+            std::iter::once(usual).chain(more).collect::<Vec<_>>().join(", ")
+        };
+        page += &format!(
+            "  hosts     {}\n  pages     {} (others: add their origin to `allowed_origins`)\n",
+            names("allowed_hosts", "IP addresses, localhost"),
+            names("allowed_origins", "of this machine")
         );
         page += "\nProblems\n";
         if self.findings.is_empty() {

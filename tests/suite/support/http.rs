@@ -74,7 +74,10 @@ impl Conn {
 
     /// Sends a request; the head is written as given.
     pub(crate) fn send(&mut self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) {
-        let mut head = format!("{method} {path} HTTP/1.1\r\nHost: test\r\n");
+        let mut head = format!("{method} {path} HTTP/1.1\r\n");
+        if !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("host")) {
+            head += "Host: localhost\r\n";
+        }
         for (name, value) in headers {
             head += &format!("{name}: {value}\r\n");
         }

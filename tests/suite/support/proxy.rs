@@ -28,7 +28,8 @@ pub(crate) struct TestProxy {
 
 /// `config.toml`: keys at the top, upstreams, tables.
 fn config_text(urls: &[String], toml: &str) -> String {
-    let tables = toml.find('[').unwrap_or(toml.len());
+    let begins_line = |at: &usize| *at == 0 || toml.as_bytes()[at - 1] == b'\n';
+    let tables = toml.match_indices('[').map(|(at, _)| at).find(begins_line).unwrap_or(toml.len());
     let mut text = format!("listen = \"127.0.0.1:0\"\n{}\n", &toml[..tables]);
     for (n, url) in urls.iter().enumerate() {
         text += &format!("[[upstream]]\nname = \"up{n}\"\nurl = \"{url}\"\n");

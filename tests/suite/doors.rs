@@ -1,0 +1,194 @@
+//! Who gets in: web pages, other sites, slow bodies; and what never goes further.
+
+use serde_json::json;
+
+use super::support::*;
+
+const JSON: (&str, &str) = ("Content-Type", "application/json");
+
+fn ask(proxy: &TestProxy, method: &str, path: &str, headers: &[(&str, &str)]) -> Answer {
+    request(proxy.address, method, path, headers, b"")
+}
+
+#[test]
+fn a_page_that_points_its_own_name_here_is_not_let_in() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let proxy = TestProxy::with(&[fake.url()], "allowed_hosts = [\"proxy.lan\"]\n");
+    for path in ["/windowsill/conversations", "/v1/models", "/metrics", "/healthz", "/api/tags"] {
+        let answer = ask(&proxy, "GET", path, &[("Host", "evil.test:8484")]);
+        assert_eq!(answer.status, 403, "{path}");
+        assert!(answer.text().contains("allowed_hosts"), "{}", answer.text());
+    }
+    for host in ["127.0.0.1:1", "localhost", "[::1]", "proxy.lan:8484"] {
+        ask(&proxy, "GET", "/windowsill/conversations", &[("Host", host)]).ok();
+    }
+    // In the words of each dialect.
+    let answer = ask(&proxy, "POST", "/v1/messages", &[("Host", "evil.test"), JSON]);
+    assert_eq!((answer.status, answer.json()["type"].as_str()), (403, Some("error")));
+    let answer = ask(&proxy, "POST", "/api/chat", &[("Host", "evil.test"), JSON]);
+    assert!(answer.status == 403 && answer.json()["error"].is_string(), "{}", answer.text());
+    assert_eq!(fake.mains().len(), 0);
+}
+
+#[test]
+fn a_page_of_another_site_runs_no_model_and_steers_nothing() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let proxy = TestProxy::with(&[fake.url()], "allowed_origins = [\"https://chat.example.org\"]\n");
+    let body = chat().system("s").user("Hello.").body();
+    let post = |headers: &[(&str, &str)]| request(proxy.address, "POST", "/v1/chat/completions", headers, &body);
+    let before = fake.count();
+    for headers in [
+        &[("Origin", "https://evil.test"), ("Content-Type", "text/plain")][..],
+        &[("Origin", "null"), JSON],
+        &[("Sec-Fetch-Site", "cross-site"), ("Content-Type", "text/plain")],
+    ] {
+        let answer = post(headers);
+        assert_eq!(answer.status, 403, "{headers:?}");
+        assert!(answer.header("access-control-allow-origin").is_none());
+    }
+    assert_eq!(ask(&proxy, "DELETE", "/api/delete", &[("Origin", "https://evil.test")]).status, 403);
+    assert_eq!(fake.count(), before, "nothing of it went further");
+    // A page that is allowed reads the reply, and our headers on it.
+    let answer = post(&[("Origin", "https://chat.example.org"), ("Sec-Fetch-Site", "cross-site"), JSON]).ok();
+    assert_eq!(answer.header("access-control-allow-origin"), Some("https://chat.example.org"));
+    assert!(answer.header("access-control-expose-headers").unwrap().contains("x-windowsill-action"));
+    let id = answer.header("x-windowsill-conversation").unwrap().to_owned();
+    proxy.eventually("/windowsill/conversations", |v| v["conversations"].as_array().is_some_and(|c| !c.is_empty()));
+    // What steers is JSON, and names the whole conversation.
+    let path = format!("/windowsill/conversations/{id}/compact");
+    let focus = br#"{"focus": "mine"}"#;
+    assert_eq!(request(proxy.address, "POST", &path, &[("Content-Type", "text/plain")], focus).status, 415);
+    let answer = request(proxy.address, "POST", "/windowsill/conversations/c/compact", &[JSON], b"{}");
+    assert!(matches!(answer.status, 400 | 404), "{}", answer.text());
+}
+
+#[test]
+fn preflights_are_answered_here() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let proxy = TestProxy::with(&[fake.url()], "allowed_origins = [\"https://chat.example.org\"]\napi_key = \"k\"\n");
+    let asks = |origin| {
+        let wants =
+            [("Origin", origin), ("Access-Control-Request-Method", "POST"), ("Access-Control-Request-Headers", "x-a")];
+        ask(&proxy, "OPTIONS", "/v1/chat/completions", &wants)
+    };
+    let before = fake.count();
+    let good = asks("https://chat.example.org");
+    assert_eq!((good.status, good.header("access-control-allow-headers")), (204, Some("x-a")));
+    assert_eq!(good.header("access-control-allow-origin"), Some("https://chat.example.org"));
+    let bad = asks("https://evil.test");
+    assert_eq!((bad.status, bad.header("access-control-allow-origin")), (403, None));
+    assert_eq!(ask(&proxy, "OPTIONS", "/api/delete", &[]).header("access-control-allow-origin"), None);
+    assert_eq!(fake.count(), before, "none went further");
+}
+
+#[test]
+fn what_is_said_of_a_page_goes_no_further_and_its_server_opens_nothing() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let reply =
+        "HTTP/1.1 200 OK\r\nAccess-Control-Allow-Origin: *\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\nok";
+    fake.script(move |seen| match seen.path() {
+        "/custom" => Play::Pieces(vec![reply.as_bytes().to_vec()]),
+        _ => Play::Usual,
+    });
+    let proxy = TestProxy::before(&fake);
+    let page =
+        [("Cookie", "a=b"), ("Referer", "http://localhost/x"), ("Origin", "http://localhost:3000"), ("X-Own", "1")];
+    let answer = ask(&proxy, "GET", "/custom", &page).ok();
+    assert_eq!(answer.header("access-control-allow-origin"), Some("http://localhost:3000"));
+    let seen = fake.all().into_iter().find(|s| s.path() == "/custom").unwrap();
+    assert_eq!(seen.header("x-own"), Some("1"));
+    for name in ["cookie", "referer", "origin", "sec-fetch-site"] {
+        assert_eq!(seen.header(name), None, "{name}");
+    }
+    assert_eq!(ask(&proxy, "GET", "/custom", &[]).header("access-control-allow-origin"), None);
+}
+
+#[test]
+fn a_key_is_for_its_own_server_alone() {
+    let (main, other) = (Fake::start(Kind::LlamaServer, 4096), Fake::start(Kind::OpenAi, 2048));
+    main.set(|s| s.model = "talker".into());
+    other.set(|s| s.model = "writer".into());
+    let toml = "[window]\nnum_ctx = 4096\n[context]\nbackground = false\nsummary_model = \"up1/writer\"\n";
+    let proxy = TestProxy::with(&[main.url(), other.url()], toml);
+    let mut sent = chat().system("s").user("Let us plan the garden.").with("model", json!("talker"));
+    for n in 0..9 {
+        sent = sent.assistant(&prose(n, 1_300)).user(&format!("And item {n}?"));
+    }
+    let headers = [("authorization", "bearer of-the-client"), ("x-mine", "1"), JSON];
+    let answer = request(proxy.address, "POST", "/v1/chat/completions", &headers, &sent.body()).ok();
+    assert_eq!(answer.action(), "summarize");
+    assert_eq!(main.last().header("authorization"), Some("bearer of-the-client"));
+    let asked = other.summaries();
+    assert!(!asked.is_empty());
+    assert!(asked.iter().all(|s| s.header("authorization").is_none() && s.header("x-mine").is_none()));
+}
+
+#[test]
+fn a_prompt_that_ends_its_server_is_sent_once() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let proxy = TestProxy::before(&fake);
+    proxy.chat(&chat().system("s").user("Hello.")).ok();
+    let before = fake.mains().len();
+    fake.script(|seen| if seen.is_main() { Play::Cut(Vec::new()) } else { Play::Usual });
+    assert_eq!(proxy.chat(&chat().system("s").user("Crash.")).status, 502);
+    assert_eq!(fake.mains().len(), before + 1);
+}
+
+#[test]
+fn a_key_is_taken_in_any_case_and_odd_methods_stay_here() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let proxy = TestProxy::with(&[fake.url()], "api_key = \"k\"\n");
+    ask(&proxy, "GET", "/v1/models", &[("authorization", "bearer k")]).ok();
+    assert_eq!(ask(&proxy, "GET", "/v1/models", &[("authorization", "bearer")]).status, 401);
+    let before = fake.count();
+    assert_eq!(ask(&proxy, "CONNECT", "localhost:22", &[("authorization", "Bearer k")]).status, 405);
+    assert!(matches!(ask(&proxy, "OPTIONS", "*", &[]).status, 204 | 400));
+    assert_eq!(fake.count(), before);
+}
+
+#[test]
+fn own_paths_read_no_body_and_slow_bodies_are_given_up() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let proxy = TestProxy::with(
+        &[fake.url()],
+        "[limits]\nbody_idle_seconds = 1\nmax_header_bytes = 9000\ndrain_seconds = 60\n",
+    );
+    let mut conn = Conn::open(proxy.address);
+    conn.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 200000000\r\n\r\n").unwrap();
+    assert_eq!(conn.answer().status, 200, "it is answered before the body comes");
+    let mut conn = Conn::open(proxy.address);
+    conn.write(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 500\r\n\r\nabc").unwrap();
+    let answer = conn.answer();
+    assert_eq!(answer.status, 408, "{}", answer.text());
+    let mut conn = Conn::open(proxy.address);
+    conn.write(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 999999999999\r\n\r\n")
+        .unwrap();
+    assert_eq!(conn.answer().status, 413, "its length says that it is too large");
+    let wide = "x".repeat(8_990);
+    assert_eq!(ask(&proxy, "GET", "/v1/models", &[("x-wide", &wide)]).status, 431);
+}
+
+#[test]
+fn a_request_that_has_not_arrived_does_not_hold_up_the_end() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let proxy = TestProxy::with(&[fake.url()], "[limits]\ndrain_seconds = 600\n");
+    let mut conn = Conn::open(proxy.address);
+    conn.write(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 500\r\n\r\nabc").unwrap();
+    // The next request is answered once the first was accepted.
+    ask(&proxy, "GET", "/healthz", &[]).ok();
+    drop(proxy);
+    assert_eq!(conn.answer().status, 503);
+}
+
+#[test]
+fn a_stream_that_breaks_off_says_so_whatever_its_length() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    fake.script(|seen| {
+        let head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: 5000\r\n\r\n";
+        let event = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"Hi\"}}]}\n\n";
+        if seen.is_main() { Play::Cut(format!("{head}{event}").into_bytes()) } else { Play::Usual }
+    });
+    let proxy = TestProxy::before(&fake);
+    let answer = proxy.chat(&chat().system("s").user("Hello.").stream());
+    assert!(answer.whole && answer.text().contains("\"error\""), "{}", answer.text());
+}
