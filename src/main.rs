@@ -195,6 +195,11 @@ fn main() -> ExitCode {
     code
 }
 
+/// Says something beside the data.
+fn note(text: &str) {
+    let _ = writeln!(io::stderr(), "note: {text}");
+}
+
 fn run(cli: Cli) -> Result<ExitCode, Failure> {
     if let Command::DryRunWorker { file } = &cli.command {
         return Ok(cli::fit::dry_run_worker(file));

@@ -6,6 +6,7 @@ pub mod digest;
 pub mod preview;
 pub mod recall;
 pub mod summarizer;
+pub mod unwrap;
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -9,13 +9,13 @@ use windowsill::config::Config;
 use windowsill::plain;
 use windowsill::proxy::{Asked, Error, Record, lines};
 
-use crate::{Failure, out, out_json};
+use crate::{Failure, note, out, out_json};
 
 #[derive(Args)]
 pub(crate) struct Recall {
     /// A record's id, CONVERSATION:MESSAGE, a conversation (as Markdown), or what to search for.
     what: String,
-    /// Lines A to B only, counted from 1.
+    /// Lines A to B only, counted from 1; of a result that came wrapped in JSON, those of the text inside.
     #[arg(long, value_name = "A..B")]
     range: Option<String>,
     /// Only what this conversation, or one it forked from, recorded.
@@ -63,14 +63,18 @@ pub(crate) fn run(config: &Config, of: &Recall) -> Result<ExitCode, Failure> {
         }
         Err(e) => return Err(usage(e)),
     };
+    let inner = of.range.as_ref().and_then(|_| found.inner());
     let text = match &of.range {
         None => found.text.as_str(),
-        Some(range) => lines(&found.text, range).map_err(usage)?,
+        Some(range) => lines(inner.as_deref().unwrap_or(&found.text), range).map_err(usage)?,
     };
+    if inner.is_some() && !of.json {
+        note("these are lines of the text inside its JSON; without --range it is printed exactly as it came");
+    }
     if of.json {
         out_json(&json!({"id": found.id, "conversation": found.conversation, "message": found.at, "kind": found.kind,
             "role": if found.id.is_none() && found.at.is_some() { Some(&found.kind) } else { None }, "call": found.call,
-            "text": text}))?;
+            "inside_json": inner.is_some(), "text": text}))?;
     } else {
         // Exactly as it came, and no line end is added; only a terminal is not steered by it.
         out(&if io::stdout().is_terminal() { plain::page(text) } else { text.into() })?;

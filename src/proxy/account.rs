@@ -104,7 +104,8 @@ impl App {
                 now_ms: now_ms(),
                 title: title(&prepared.request.conversation),
             };
-            let batch = Batch { conversation: Some(update), events, ..Batch::default() };
+            let conversation = (!prepared.repeats_a_beginning()).then_some(update);
+            let batch = Batch { conversation, events, ..Batch::default() };
             if let Err(e) = self.store.record_later(batch) {
                 debug!(error = %e, "a reply's figures were not recorded");
             }

@@ -156,10 +156,12 @@ impl Agent {
         let found = self.whole(store, &id, scope.as_deref())?;
         let what = found.call.as_deref().unwrap_or(&found.kind);
         let what: String = what.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(120).collect();
+        let inner = found.inner();
+        let what = if inner.is_some() { format!("{what}; the text inside its JSON") } else { what };
         let text = if found.id.is_none() && found.at.is_some() && found.kind != record::MESSAGES {
             record::spoken(&found.text)
         } else {
-            found.text
+            inner.unwrap_or(found.text)
         };
         let count = |text: &str| Tokens::try_from(text.chars().count() / 4 + 1).unwrap_or(Tokens::MAX);
         let Some(Page { text, first, last, total }) = page(&text, span, ANSWER, &count) else {

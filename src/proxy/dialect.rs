@@ -101,12 +101,7 @@ impl App {
             return self.pass(parts, body).await;
         }
         if generate && !ollama::loads(&body) {
-            return Err(Error::client(
-                400,
-                "unsupported",
-                "`raw`, `suffix`, `template` and `context` are Ollama's alone, and this model is served by another server",
-                "send the prompt without them, or messages to /api/chat",
-            ));
+            return Err(for_ollama_alone(&ollama::for_ollama_alone(&body)));
         }
         Ok(json_reply(StatusCode::OK, &ollama::models::loaded(&model, &ollama::timestamp(unix_seconds()))))
     }
@@ -182,6 +177,21 @@ impl App {
         parts.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         Ok(named(dialect, &head.id, Response::from_parts(parts, full(out.to_string()))))
     }
+}
+
+/// Refuses what only an Ollama understands.
+fn for_ollama_alone(names: &[&str]) -> Error {
+    if names.contains(&"context") {
+        return Error::client(
+            400,
+            "unsupported",
+            "`context` holds the tokens of an Ollama, and this model is served by another server",
+            "start without it and go on with the `context` of windowsill's own reply, or send messages to /api/chat",
+        );
+    }
+    let named: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
+    let message = format!("{}: for Ollama alone, and this model is served by another server", named.join(", "));
+    Error::client(400, "unsupported", message, "leave it out, or send messages to /api/chat")
 }
 
 /// An error reply in a dialect, from the `error` of one in OpenAI's shape.

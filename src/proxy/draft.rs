@@ -68,6 +68,8 @@ pub(super) struct Drafted {
     pub(super) tokens: Tokens,
     pub(super) sureness: Sureness,
     pub(super) plan: Plan,
+    /// What the client asked for as the longest reply, and what was forwarded, where that is less.
+    pub(super) lowered: Option<(Tokens, Tokens)>,
 }
 
 impl App {
@@ -154,7 +156,10 @@ impl App {
                     // An estimate changes as more is learnt; the same history must give the same bytes.
                     room = self.counted_room(draft, &body, facts.window).await.unwrap_or(room);
                 }
-                let body = if facts.window < UNKNOWN_WINDOW { lower_max_tokens(&request, body, room) } else { body };
+                let known = facts.window < UNKNOWN_WINDOW;
+                let asked = request.max_tokens.filter(|asked| known && *asked > room);
+                let lowered = asked.map(|asked| (asked, room.max(1)));
+                let body = if known { lower_max_tokens(&request, body, room) } else { body };
                 return Ok(Drafted {
                     view: applied.view,
                     originals: applied.originals,
@@ -163,6 +168,7 @@ impl App {
                     tokens,
                     sureness,
                     plan,
+                    lowered,
                 });
             }
             debug!(round, tokens, planned, limit, "counted more than planned; planning again");

@@ -55,7 +55,7 @@ impl App {
         request.conversation.body = body;
         request.withdraw();
         let located = self.store.locate(&chain)?;
-        let id = name(located.as_ref(), &chain, session.as_deref());
+        let id = self.name(located.as_ref(), &chain, session.as_deref())?;
         let stored = self.store.view(&chain)?.map(|(_, view)| View::clone(&view)).unwrap_or_default();
         let ahead = self.ahead(&id, &chain, located.as_ref().map_or(0, |l| l.depth), attempt);
         let conversation = &mut request.conversation;
@@ -93,16 +93,40 @@ impl App {
     }
 }
 
-/// The name of the conversation: the one that this history continues, else a new one.
-fn name(located: Option<&Located>, chain: &[Digest], session: Option<&str>) -> String {
-    let Some(tip) = chain.last() else { return session.unwrap_or("empty").to_owned() };
-    match located {
-        // It goes on where the record ends, or is sent again.
-        Some(l) if l.depth == l.conversation_depth || l.depth == chain.len() => l.conversation.clone(),
-        Some(_) => match session {
+impl App {
+    /// The name of the conversation: the one that this history continues, else a new one. A session that a client names is
+    /// only a wish: it never takes the name of a conversation that this history does not continue.
+    fn name(&self, located: Option<&Located>, chain: &[Digest], session: Option<&str>) -> Result<String, Error> {
+        let session = session.filter(|session| !has_form_of_id(session));
+        let (Some(tip), Some(root)) = (chain.last(), chain.first()) else {
+            return Ok(session.unwrap_or("empty").to_owned());
+        };
+        let own = |session: Option<&str>| match session {
             Some(session) => format!("{session}.{}", &tip.hex()[..8]),
             None => format!("c{}", &tip.hex()[..12]),
-        },
-        None => session.map_or_else(|| format!("c{}", &tip.hex()[..12]), str::to_owned),
+        };
+        Ok(match (located, session) {
+            // It goes on where the record ends, or is sent again.
+            (Some(l), _) if l.depth == l.conversation_depth || l.depth == chain.len() => l.conversation.clone(),
+            (None, Some(wish)) if !self.is_taken(wish, root)? => wish.to_owned(),
+            (_, session) => own(session),
+        })
     }
+
+    /// Whether another history has a name already, in the record or on its way there.
+    fn is_taken(&self, name: &str, root: &Digest) -> Result<bool, Error> {
+        let recorded = match self.store.conversation(name) {
+            Err(crate::store::Error::Ambiguous { .. }) => false,
+            found => found?.is_some_and(|row| row.id == name),
+        };
+        Ok(recorded || !self.lives.claim(name, root))
+    }
+}
+
+/// Whether a session reads like a name that windowsill gives itself: `c` and 12 hexadecimal digits, or `….` and 8.
+fn has_form_of_id(session: &str) -> bool {
+    let hex = |text: &str, length: usize| text.len() == length && text.bytes().all(|b| b.is_ascii_hexdigit());
+    session == "empty"
+        || session.strip_prefix('c').is_some_and(|rest| hex(rest, 12))
+        || session.rsplit_once('.').is_some_and(|(_, rest)| hex(rest, 8))
 }

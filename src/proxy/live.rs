@@ -176,11 +176,14 @@ pub(super) struct Live {
 /// All conversations in memory.
 pub(super) struct Lives {
     lives: Mutex<LruCache<String, Live>>,
+    /// First message of the history that a name was given to.
+    names: Mutex<LruCache<String, Digest>>,
 }
 
 impl Default for Lives {
     fn default() -> Self {
-        Lives { lives: Mutex::new(LruCache::new(NonZeroUsize::new(REMEMBERED).expect("not zero"))) }
+        let remembered = NonZeroUsize::new(REMEMBERED).expect("not zero");
+        Lives { lives: Mutex::new(LruCache::new(remembered)), names: Mutex::new(LruCache::new(remembered)) }
     }
 }
 
@@ -189,6 +192,11 @@ impl Lives {
     pub(super) fn with<T>(&self, id: &str, act: impl FnOnce(&mut Live) -> T) -> T {
         let mut lives = self.lives.lock();
         act(lives.get_or_insert_mut_ref(id, Live::default))
+    }
+
+    /// Gives a name to the history that begins with `root`; false where another history has it.
+    pub(super) fn claim(&self, name: &str, root: &Digest) -> bool {
+        *self.names.lock().get_or_insert(name.to_owned(), || *root) == *root
     }
 
     /// Notes that a request of a conversation is under way, until the flight is dropped.

@@ -101,6 +101,8 @@ pub(super) struct Prepared {
     pub because: Vec<String>,
     /// Trouble that was downgraded.
     pub warnings: Vec<String>,
+    /// The longest reply that the client asked for and the one that was forwarded, where that is shorter.
+    pub lowered: Option<(Tokens, Tokens)>,
     /// What tells the messages as the client sent them from others.
     pub client_marks: Vec<u64>,
     /// The client's tools with ours behind them, where the model may have it once something left its prompt.
@@ -123,6 +125,15 @@ impl Prepared {
         if self.actions.is_empty() { "none".into() } else { self.actions.join(",") }
     }
 
+    /// Whether this history is the beginning of a longer one that the record has: a chat that begins alike, or an earlier
+    /// request sent again. The longer one stays as it is.
+    pub(super) fn repeats_a_beginning(&self) -> bool {
+        let length = self.chain.len();
+        self.located
+            .as_ref()
+            .is_some_and(|l| l.depth == length && length < l.conversation_depth && l.conversation == self.id)
+    }
+
     /// (prompt + output reserved) / window.
     pub(super) fn pressure(&self) -> f64 {
         let window = self.window.tokens.unwrap_or(UNKNOWN_WINDOW);
@@ -142,6 +153,9 @@ impl Prepared {
         headers::set(to, "x-windowsill-prompt-tokens", &self.tokens.to_string());
         headers::set(to, "x-windowsill-prompt-tokens-source", self.sureness.as_str());
         headers::set(to, "x-windowsill-action", &self.action());
+        if let Some((asked, left)) = self.lowered {
+            headers::set(to, "x-windowsill-max-tokens", &format!("{left}; asked={asked}"));
+        }
         if !self.warnings.is_empty() {
             headers::set(to, "x-windowsill-warning", &self.warnings.join("; "));
         }
@@ -238,6 +252,7 @@ impl App {
             actions,
             because,
             warnings,
+            lowered: drafted.lowered,
             client_marks,
             tools,
             recalled: Vec::new(),

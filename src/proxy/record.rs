@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::Error;
 use super::report::{event_json, row_json};
 use crate::apply::recall::{Reference, Span};
+use crate::apply::unwrap::unwrap;
 use crate::conversation::wire::openai_chat;
 use crate::store::{ConversationRow, Gone, Hit, Store};
 
@@ -34,6 +35,14 @@ pub struct Text {
     pub call: Option<String>,
     /// The text, exactly as it came.
     pub text: String,
+}
+
+impl Text {
+    /// The text inside a result that came wrapped in JSON: what lines are counted in, since that of a wrapping is one line.
+    pub fn inner(&self) -> Option<String> {
+        let is_result = self.id.is_some() && self.kind == "tool_result";
+        is_result.then(|| unwrap(&self.text)).flatten().map(|inner| inner.text)
+    }
 }
 
 /// The record, as the command line and agents look at it: no server is asked.

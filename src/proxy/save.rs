@@ -8,7 +8,7 @@ use tracing::warn;
 use super::prepare::Prepared;
 use super::{App, Error};
 use crate::conversation::edit::{Edit, View};
-use crate::conversation::{Conversation, Digest, Message, Role};
+use crate::conversation::{Conversation, Digest, Message, Role, person};
 use crate::plan::Regions;
 use crate::store::{Batch, ConversationUpdate, Event, Node};
 use crate::upstream::Upstream;
@@ -40,7 +40,7 @@ impl App {
         }
         let needs_waiting = prepared.view_changed;
         let batch = Batch {
-            conversation: Some(self.update(upstream, prepared, tip, now_ms)),
+            conversation: (!prepared.repeats_a_beginning()).then(|| self.update(upstream, prepared, tip, now_ms)),
             nodes: nodes(&prepared.chain, &prepared.request.conversation.body, depth),
             originals: prepared.originals.clone(),
             view: prepared.view_changed.then(|| (tip, prepared.view.clone())),
@@ -178,9 +178,12 @@ pub(super) fn nodes(chain: &[Digest], body: &[Message], depth: usize) -> Vec<Nod
         .collect()
 }
 
-/// The first words of the first user message.
+/// The first words of a person; where there are none, of the first user message.
 pub(super) fn title(conversation: &Conversation) -> String {
-    let first = conversation.body.iter().find(|m| m.role == Role::User).map_or("", |m| m.text.as_str());
+    let words = conversation.body.iter().filter_map(person::words).find(|words| !words.is_empty());
+    let first = words.unwrap_or_else(|| {
+        conversation.body.iter().find(|m| m.role == Role::User).map_or("", |m| m.text.as_str()).into()
+    });
     first.split_whitespace().take(80).collect::<Vec<_>>().join(" ").chars().take(80).collect()
 }
 

@@ -56,8 +56,7 @@ impl Door {
     fn host(&self, named: &str) -> Result<Authority, Error> {
         let authority = named.parse::<Authority>().ok().filter(|a| !a.as_str().contains('@'));
         let name = authority.as_ref().map_or("", Authority::host).trim_end_matches('.').to_ascii_lowercase();
-        let known =
-            ip(&name).is_some() || name == "localhost" || self.hosts.iter().any(|allowed| matches(allowed, &name));
+        let known = ip(&name).is_some() || is_local(&name) || self.hosts.iter().any(|allowed| matches(allowed, &name));
         match authority {
             Some(authority) if known => Ok(authority),
             _ => {
@@ -89,6 +88,11 @@ impl Door {
             Some((wanted, pattern)) => wanted == scheme && (pattern == "*" || matches(pattern, host)),
         })
     }
+}
+
+/// Names of this machine that no page can make its own: `localhost` (RFC 6761), and what containers call their host.
+fn is_local(name: &str) -> bool {
+    matches!(name, "localhost" | "host.docker.internal" | "host.containers.internal") || name.ends_with(".localhost")
 }
 
 /// Whether a page is this proxy's own, or served from this machine.
@@ -185,6 +189,7 @@ mod tests {
             "localhost.",
             "[::1]:8484",
             "10.1.2.3",
+            "host.docker.internal:8484",
             "proxy.lan:80",
             "Proxy.LAN",
             "a.example.org",

@@ -72,14 +72,18 @@ pub(super) async fn answer(
     }
 }
 
-/// `?range=A..B`: lines A to B, counted from 1, both included; or `?offset=A&limit=N`, as the recall tool has it; or bytes,
+/// `?range=A..B`: lines A to B, counted from 1, both included (of a result wrapped in JSON, those of the text inside); or `?offset=A&limit=N`, as the recall tool has it; or bytes,
 /// by the header `Range`. `?conversation=ID`: only what that one recorded.
 fn record(app: &App, id: &str, query: Option<&str>, headers: &HeaderMap) -> Result<Response<Body>, Error> {
     let found = app.record(id, parameter(query, "conversation").as_deref())?;
     let (range, offset, limit) = (parameter(query, "range"), parameter(query, "offset"), parameter(query, "limit"));
+    // Lines are those of the text inside a wrapping; who asks for none gets it as it came.
+    let by_lines = range.is_some() || offset.is_some() || limit.is_some();
+    let inner = if by_lines { found.inner() } else { None };
+    let whole = inner.as_deref().unwrap_or(&found.text);
     let part = match &range {
-        Some(range) => lines(&found.text, range)?,
-        None => page(&found.text, offset.as_deref(), limit.as_deref())?,
+        Some(range) => lines(whole, range)?,
+        None => page(whole, offset.as_deref(), limit.as_deref())?,
     };
     let asked = headers.get(header::RANGE).and_then(|v| v.to_str().ok());
     let whole = part.len();
@@ -101,6 +105,9 @@ fn record(app: &App, id: &str, query: Option<&str>, headers: &HeaderMap) -> Resu
         }
     };
     set(&mut response, header::ACCEPT_RANGES, "bytes");
+    if inner.is_some() {
+        set(&mut response, header::HeaderName::from_static("x-windowsill-lines"), "of the text inside its JSON");
+    }
     // A text of anyone's making is never a page.
     set(&mut response, header::X_CONTENT_TYPE_OPTIONS, "nosniff");
     Ok(response)

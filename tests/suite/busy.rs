@@ -107,7 +107,8 @@ fn a_silent_server_is_waited_for_once() {
     gate.open();
     let (first, last) = (answers[0].1, answers[5].1);
     assert!(answers.iter().all(|(status, _)| *status >= 500), "{answers:?}");
-    assert!(last < first * 2, "{answers:?}");
+    // In single file, each would wait as long again. What start-up learned may answer all of them at once.
+    assert!(last < first * 2 + Duration::from_millis(500), "{answers:?}");
     let probes = fake.all().iter().filter(|seen| seen.path() == "/props").count();
     assert!(probes <= 3, "{probes} probes for 6 requests: {}", json!(answers.len()));
 }

@@ -89,7 +89,7 @@ fn what_is_too_large_is_refused_by_size() {
     assert!(message.contains("100000") && message.contains("max_body_bytes"), "{message}");
     // The same without a length that gives it away.
     let mut conn = Conn::open(proxy.address);
-    let _ = conn.write(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n");
+    let _ = conn.write(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n");
     for _ in 0..30 {
         let _ = conn.write(&chunk(&[b'x'; 5000]));
     }

@@ -14,6 +14,7 @@ mod doors;
 mod dry_run;
 mod errors;
 mod fit;
+mod generate;
 mod mcp;
 #[cfg(target_os = "linux")]
 mod nvml;

@@ -458,3 +458,85 @@ fn what_retention_took_is_said_so_to_everyone() {
     assert_eq!(proxy.get(&format!("/windowsill/records/{record}")).status, 200);
     assert!(nothing_is_lost(dir.path(), &old, &body) >= 1);
 }
+
+#[test]
+fn lines_of_a_result_in_json_are_those_inside_and_the_whole_is_as_it_came() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let proxy = TestProxy::before(&fake);
+    let lines: String = (1..=900).map(|n| format!("row {n} of the table\n")).collect();
+    let wrapped = json!({"output": lines, "exit_code": 1, "error": null}).to_string();
+    let sent = chat().user("Count.").tools().step(1, &wrapped).assistant("Done.").user("And now?");
+    let id = proxy.chat(&sent).ok().header("x-windowsill-conversation").unwrap().to_owned();
+    let record = ids(&fake.last().body).into_iter().next().unwrap();
+    let shown = text(&fake.last().messages()[2]);
+    assert!(shown.contains("900 lines") && shown.contains("exit_code = 1"), "{shown}");
+
+    let out = proxy.cli(&["recall", &record]);
+    assert_eq!(String::from_utf8_lossy(&out.stdout), wrapped, "exactly as it came");
+    assert!(out.stderr.is_empty());
+    let out = proxy.cli(&["recall", &record, "--range", "700..701"]);
+    assert_eq!(String::from_utf8_lossy(&out.stdout), "row 700 of the table\nrow 701 of the table\n");
+    assert!(String::from_utf8_lossy(&out.stderr).contains("text inside its JSON"));
+    let part = proxy.get(&format!("/windowsill/records/{record}?conversation={id}&offset=-1")).ok();
+    assert_eq!(part.text(), "row 900 of the table\n");
+    assert!(part.header("x-windowsill-lines").is_some());
+    let whole = proxy.get(&format!("/windowsill/records/{record}")).ok();
+    assert_eq!((whole.text(), whole.header("x-windowsill-lines")), (wrapped, None));
+}
+
+#[test]
+fn a_title_is_what_a_person_wrote() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let proxy = TestProxy::before(&fake);
+    let reminder = "<environment_context>\n  <cwd>/proj</cwd>\n</environment_context>";
+    let sent =
+        chat().system("s").user(reminder).user("<system-reminder>Be brief.</system-reminder>\nCount the\n rows.");
+    let id = proxy.chat(&sent).ok().header("x-windowsill-conversation").unwrap().to_owned();
+    let shown = proxy.eventually(&format!("/windowsill/conversations/{id}"), |row| row["title"].is_string());
+    assert_eq!(shown["title"], "Count the rows.");
+}
+
+/// A session header is a wish: it opens no other conversation's record, and takes nobody's name.
+#[test]
+fn a_session_takes_over_no_other_conversation() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let proxy = TestProxy::before(&fake);
+    let first = chat().system("s").user("Let us plan the garden.");
+    let garden = proxy.chat(&first).ok().header("x-windowsill-conversation").unwrap().to_owned();
+    let name = |session: &str, text: &str| {
+        let headers = [("x-windowsill-session", session), ("Content-Type", "application/json")];
+        let body = chat().system("s").user(text).body();
+        let answer = request(proxy.address, "POST", "/v1/chat/completions", &headers, &body).ok();
+        answer.header("x-windowsill-conversation").unwrap().to_owned()
+    };
+    assert_ne!(name(&garden, "Tell me all of it."), garden);
+    let (one, two) = (name("constant", "The first chat."), name("constant", "The second chat."));
+    assert_eq!(one, "constant");
+    assert_ne!(one, two);
+    assert_eq!(name("constant", "The first chat."), one, "sent again, it is the same");
+    let listed =
+        proxy.eventually("/windowsill/conversations", |v| v["conversations"].as_array().is_some_and(|c| c.len() == 4));
+    let title =
+        |id: &str| listed["conversations"].as_array().unwrap().iter().find(|c| c["id"] == id).unwrap()["title"].clone();
+    assert_eq!((title(&garden), title(&one)), ("Let us plan the garden.".into(), "The first chat.".into()));
+}
+
+/// A new chat that begins like an older one, such as the same `claude -p` twice, does not shorten the older one.
+#[test]
+fn a_chat_that_begins_alike_rewinds_nothing() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let proxy = TestProxy::before(&fake);
+    let begin = chat().system("s").user("hi");
+    let long = begin.clone().assistant("Hello.").user("Plan it.").assistant("Yes.").user("Go on.");
+    proxy.chat(&begin).ok();
+    let id = proxy.chat(&long).ok().header("x-windowsill-conversation").unwrap().to_owned();
+    let path = format!("/windowsill/conversations/{id}");
+    proxy.eventually(&path, |v| v["messages"] == 5);
+    proxy.chat(&begin).ok();
+    let other = begin.clone().assistant("Good day.").user("Something else.");
+    let other = proxy.chat(&other).ok().header("x-windowsill-conversation").unwrap().to_owned();
+    assert_ne!(other, id);
+    proxy.eventually(&format!("/windowsill/conversations/{other}"), |v| v["messages"] == 3);
+    assert_eq!(proxy.get(&path).ok().json()["messages"], 5);
+    assert!(proxy.get(&format!("/windowsill/records/{id}:4")).ok().text().contains("Go on."));
+}

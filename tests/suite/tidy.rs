@@ -11,21 +11,39 @@ use crate::config::root;
 /// The import table of architecture.md: a room, and the rooms it may import.
 const ROOMS: &[(&str, &[&str])] = &[
     ("conversation", &[]),
-    ("gguf", &[]),
+    // Leaves: how files are opened, and how text is made harmless.
+    ("files", &[]),
+    ("plain", &[]),
+    ("gguf", &["files"]),
     ("plan", &["conversation"]),
-    ("config", &["plan", "conversation", "gguf"]),
-    ("engine", &["conversation", "gguf"]),
+    ("config", &["plan", "conversation", "gguf", "files"]),
+    ("engine", &["conversation", "gguf", "files"]),
     // `engine` and `gguf` only in embedded/, see EXCEPTIONS.
     ("upstream", &["conversation", "config"]),
     ("store", &["conversation"]),
-    ("measure", &["plan", "conversation", "gguf", "engine", "upstream", "store", "config"]),
+    ("measure", &["plan", "conversation", "gguf", "engine", "upstream", "store", "config", "files"]),
     ("apply", &["plan", "conversation", "upstream", "store"]),
     ("usage", &["plan", "conversation", "store"]),
-    ("proxy", &["conversation", "plan", "config", "engine", "upstream", "store", "measure", "apply", "usage"]),
-    ("server", &["proxy", "config"]),
-    ("main", &["config", "gguf", "proxy", "server", "measure"]),
+    (
+        "proxy",
+        &[
+            "conversation",
+            "plan",
+            "config",
+            "engine",
+            "upstream",
+            "store",
+            "measure",
+            "apply",
+            "usage",
+            "files",
+            "plain",
+        ],
+    ),
+    ("server", &["proxy", "config", "plain"]),
+    ("main", &["config", "gguf", "proxy", "server", "measure", "plain"]),
     // `main.rs` in more files.
-    ("cli", &["config", "gguf", "proxy", "server", "measure"]),
+    ("cli", &["config", "gguf", "proxy", "server", "measure", "plain"]),
 ];
 
 /// Files, or folders, that may import one room more.
@@ -45,7 +63,7 @@ const DOORS: &[(&[&str], &[&str])] = &[
     (&["std", "env"], &["src/config/"]),
     (&["llama_cpp_2"], &["src/engine/"]),
     (&["llama_cpp_sys_2"], &["src/engine/"]),
-    (&["tempfile"], &["src/measure/afford/dry_run.rs", "src/measure/shown/"]),
+    (&["tempfile"], &["src/measure/afford/dry_run.rs", "src/measure/shown/", "src/files.rs"]),
     (&["sysinfo"], &["src/measure/hardware.rs", "src/measure/hardware/"]),
     (&["nvml_wrapper"], &["src/measure/hardware.rs", "src/measure/hardware/"]),
 ];

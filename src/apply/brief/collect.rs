@@ -9,6 +9,7 @@ use super::words::{CONCLUSION, concludes, condense, sentences};
 use super::{Facts, Item, Material, Part, Section, render, results};
 use crate::apply::preview::Call;
 use crate::apply::preview::clean::{sanitize, shorten};
+use crate::conversation::person::{self, Said};
 use crate::conversation::{Message, Role, ToolCall};
 
 /// A single message of the user is kept up to this many bytes; the rest is in the record.
@@ -16,14 +17,6 @@ const MESSAGE_MOST: usize = 3000;
 
 /// Of a fact other than the user's words so many bytes are kept.
 const FACT_MOST: usize = 240;
-
-/// Blocks that clients put into the user's messages by themselves.
-const CLIENT_BLOCKS: &[(&str, &str)] = &[
-    ("<system-reminder>", "</system-reminder>"),
-    ("<environment_details>", "</environment_details>"),
-    ("<environment_context>", "</environment_context>"),
-    ("<user_info>", "</user_info>"),
-];
 
 /// What is known of the folded messages without a model, the last brief folded in.
 pub fn facts(material: &Material<'_>) -> Facts {
@@ -107,9 +100,16 @@ pub(super) fn push(facts: &mut Facts, part: Part, text: &str) {
     }
 }
 
-/// What the user said, without what clients add and without an older brief.
+/// What the user said, without what clients add and without an older brief. Of what no person wrote, output is read as
+/// output, and the client's own summary as the assistant's words.
 fn user(message: &Message, facts: &mut Facts) {
-    let text = own_words(&message.text);
+    let text = render::without_brief(&message.text);
+    let text = match person::said(&text) {
+        Said::Person(words) => words,
+        Said::Output => return results::read(message, None, facts),
+        Said::Handover => return concluded(&text, true, facts),
+        Said::Rules | Said::Files | Said::Task | Said::Reminder => return,
+    };
     let text = text.trim();
     let text = match (text.is_empty(), message.media.len()) {
         (true, 0) => return,
@@ -124,19 +124,14 @@ fn user(message: &Message, facts: &mut Facts) {
     push(facts, Part::User, &defuse(&sanitize(&text)));
 }
 
-/// The message without blocks that were not written by the user.
-pub(super) fn own_words(text: &str) -> String {
-    if memchr::memchr2(b'<', b'[', text.as_bytes()).is_none() {
-        return text.to_owned();
+/// A user message as a summarizer is told of it: without reminders and without an older brief.
+pub(super) fn told(text: &str) -> String {
+    let text = render::without_brief(text);
+    match person::said(&text) {
+        Said::Person(words) => words.into_owned(),
+        Said::Output | Said::Handover | Said::Files => text,
+        Said::Rules | Said::Task | Said::Reminder => String::new(),
     }
-    let mut text = render::without_brief(text);
-    for (open, close) in CLIENT_BLOCKS {
-        while let Some(start) = text.find(open) {
-            let end = text[start..].find(close).map_or(text.len(), |at| start + at + close.len());
-            text.replace_range(start..end, "");
-        }
-    }
-    text
 }
 
 /// Text that looks like the brief's own marks is broken up, so that a brief is found where it is, and only there.
@@ -150,7 +145,16 @@ pub(super) fn defuse(text: &str) -> String {
 
 /// Conclusions among an assistant's sentences, files and commands among its calls.
 fn assistant(message: &Message, ends_turn: bool, facts: &mut Facts) {
-    let all = sentences(&message.text);
+    concluded(&message.text, ends_turn, facts);
+    for call in &message.calls {
+        files(call, facts);
+        tasks(call, facts);
+    }
+}
+
+/// Conclusions among sentences.
+fn concluded(text: &str, ends_turn: bool, facts: &mut Facts) {
+    let all = sentences(text);
     let mut best: Vec<(i32, usize)> = all
         .iter()
         .enumerate()
@@ -162,10 +166,6 @@ fn assistant(message: &Message, ends_turn: bool, facts: &mut Facts) {
     best.sort_by_key(|(_, i)| *i);
     for (_, i) in best {
         push(facts, Part::Conclusions, all[i].trim_start_matches(['-', '*', '•', '#', '>', ' ']));
-    }
-    for call in &message.calls {
-        files(call, facts);
-        tasks(call, facts);
     }
 }
 

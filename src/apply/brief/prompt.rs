@@ -1,6 +1,6 @@
 //! What to ask a summarizer with: an instruction that continues the prompt the server holds, or a flat transcript.
 
-use super::collect::own_words;
+use super::collect::told;
 use super::render::spoken;
 use crate::apply::preview::clean::sanitize;
 use crate::apply::preview::fit::{first_that_fits, largest};
@@ -104,7 +104,7 @@ fn one(message: &Message, a_result: usize, a_speech: usize, out: &mut String) {
         Role::System => "System",
         Role::Other => "Other",
     };
-    let text = if message.role == Role::User { own_words(&message.text) } else { message.text.clone() };
+    let text = if message.role == Role::User { told(&message.text) } else { message.text.clone() };
     let text = text.trim();
     if message.role == Role::Tool && text.len() > a_result {
         let bytes = |t: &str| u32::try_from(t.len()).unwrap_or(u32::MAX);

@@ -1,6 +1,6 @@
 //! Writes a brief within its budget and reads it again. The two belong together: what is written must be read alike.
 
-use super::collect::{defuse, own_words};
+use super::collect::defuse;
 use super::words::{condense, corrects, said, specifics};
 use super::{Facts, Item, Part, Section};
 use crate::apply::preview::clean::{floor, sanitize};
@@ -52,7 +52,7 @@ pub(super) fn base_worth(part: Part, text: &str) -> i32 {
         Part::Findings => finding(text),
         Part::Errors => 6 + specifics(text) as i32,
         Part::Files => i32::from(text.starts_with("written")) * 12,
-        Part::Commands => i32::from(!text.ends_with("→ ok")) * 4,
+        Part::Commands => i32::from(!text.ends_with("→ ok") && !text.ends_with("→ exit 0")) * 4,
         Part::Open | Part::Records => 0,
     }
 }
@@ -372,6 +372,6 @@ pub(super) fn spoken(previous: &str) -> String {
             let body = text.split_once('\n').map_or("", |(_, body)| body);
             body.trim_end().strip_suffix(END).unwrap_or(body).trim().to_owned()
         }
-        None => own_words(previous),
+        None => without_brief(previous),
     }
 }

@@ -12,6 +12,7 @@ use crate::apply::preview::json::{object, trouble};
 use crate::apply::preview::place::place;
 use crate::apply::preview::signal::{Grade, Graded, grade};
 use crate::apply::preview::{Call, exit_code, plural};
+use crate::apply::unwrap::{Inner, unwrap};
 use crate::conversation::{Message, ToolCall};
 
 /// Of one result so many facts of a kind are taken; a log of a thousand errors must not drive out all else.
@@ -50,8 +51,10 @@ const FINDING: usize = 160;
 
 /// Reads one result.
 pub(super) fn read(message: &Message, call: Option<&ToolCall>, facts: &mut Facts) {
-    let text = &message.text[..floor(&message.text, READ)];
-    if text.trim().is_empty() {
+    let inner = unwrap(&message.text);
+    let whole = inner.as_ref().map_or(message.text.as_str(), |inner| inner.text.as_str());
+    let text = &whole[..floor(whole, READ)];
+    if text.trim().is_empty() && inner.is_none() {
         return;
     }
     let call = call_of(call);
@@ -65,7 +68,7 @@ pub(super) fn read(message: &Message, call: Option<&ToolCall>, facts: &mut Facts
     let cleaned = clean(text);
     let graded = grade(&cleaned);
     let errors = lines(&graded, &call, facts);
-    outcome(&graded, &call, &label, errors, facts);
+    outcome(&graded, inner.as_ref(), &call, &label, errors, facts);
 }
 
 /// Errors, notes, constants and words of trouble in lines. Returns how many error lines there were.
@@ -134,11 +137,11 @@ fn located(graded: &Graded<'_>, i: usize) -> String {
 }
 
 /// How a command ended.
-fn outcome(graded: &Graded<'_>, call: &Call<'_>, label: &str, errors: usize, facts: &mut Facts) {
+fn outcome(graded: &Graded<'_>, inner: Option<&Inner>, call: &Call<'_>, label: &str, errors: usize, facts: &mut Facts) {
     if !call.runs() {
         return;
     }
-    let exit = exit_code(&graded.lines);
+    let exit = inner.and_then(|inner| inner.exit).or_else(|| exit_code(&graded.lines));
     let totals = graded
         .lines
         .iter()
@@ -150,6 +153,8 @@ fn outcome(graded: &Graded<'_>, call: &Call<'_>, label: &str, errors: usize, fac
     let mut how = Vec::new();
     if let Some(code) = exit {
         how.push(format!("exit {code}"));
+    } else if inner.is_some_and(Inner::failed) {
+        how.push("failed".to_owned());
     }
     if errors > 0 {
         how.push(plural(errors, "error line"));

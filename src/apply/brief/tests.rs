@@ -425,3 +425,76 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn results_wrapped_in_json_are_read_inside() {
+    let cline = |id: &str, tool: &str, arguments: Value, result: Value| {
+        [
+            json!({"role": "assistant", "content": null, "tool_calls": [{"id": id, "type": "function", "function": {"name": tool, "arguments": arguments.to_string()}}]}),
+            json!({"role": "tool", "tool_call_id": id, "content": result.to_string()}),
+        ]
+    };
+    let list: Vec<Value> = [
+        vec![json!({"role": "user", "content": "Repair the build."})],
+        cline(
+            "a",
+            "run_commands",
+            json!({"commands": ["make check"]}),
+            json!([{"query": "make check", "result": "ok 1\nlib/plan.py:77: error: bad type of seal_segment\nmake: *** [check] Error 2\n", "success": false}]),
+        )
+        .into(),
+        cline("b", "read_files", json!({"files": [{"path": "lib/plan.py"}]}), json!([{"query": "lib/plan.py", "result": "x = 1\n", "success": true}])).into(),
+        cline("c", "terminal", json!({"command": "pytest -q"}), json!({"output": "ValueError: depth of 9187\n", "exit_code": 1, "error": null})).into(),
+        cline("d", "terminal", json!({"command": "ls"}), json!({"output": "a\n", "exit_code": 0, "error": null})).into(),
+    ]
+    .concat();
+    let all = messages(&json!(list));
+    let known = facts(&material(&all.iter().collect::<Vec<_>>(), None));
+    let text = render(None, &known, 2000, &tokens);
+    for want in [
+        "run_commands make check → failed",
+        "read: lib/plan.py",
+        "lib/plan.py:77: error: bad type of seal_segment",
+        "terminal pytest -q → exit 1",
+        "ValueError: depth of 9187",
+        "terminal ls → exit 0",
+    ] {
+        assert!(text.contains(want), "{want} in {text}");
+    }
+}
+
+#[test]
+fn a_command_that_went_well_is_no_error() {
+    let qwen = "Command: ls\nDirectory: (root)\nOutput: a.txt\nError: (none)\nExit Code: 0\nSignal: (none)\nBackground PIDs: (none)\nProcess Group PGID: 2371";
+    let all = messages(&json!([
+        {"role": "assistant", "content": "", "tool_calls": [{"id": "a", "type": "function", "function": {"name": "run_shell_command", "arguments": "{\"command\":\"ls\"}"}}]},
+        {"role": "tool", "tool_call_id": "a", "content": qwen},
+    ]));
+    let known = facts(&material(&all.iter().collect::<Vec<_>>(), None));
+    let text = render(None, &known, 2000, &tokens);
+    assert!(text.contains("run_shell_command ls → exit 0") && known.part(Part::Errors).items.is_empty(), "{text}");
+}
+
+#[test]
+fn only_a_person_is_quoted() {
+    let all = messages(&json!([
+        {"role": "user", "content": "<environment_context>\n  <cwd>/proj</cwd>\n</environment_context>"},
+        {"role": "user", "content": "# AGENTS.md instructions for /proj\n\n<INSTRUCTIONS>\nUse tabs.\n</INSTRUCTIONS>"},
+        {"role": "user", "content": "I have *added these files to the chat* so you can go ahead and edit them.\n\nnotes.txt\n```\nnote 1\n```"},
+        {"role": "assistant", "content": "Ok, any changes I propose will be to those files."},
+        {"role": "user", "content": "<system-reminder>\nBe brief.\n</system-reminder>\nCount the rows of table heron."},
+        {"role": "assistant", "content": "I'll look.\nCalling tools:\n[{'id': 'a'}]"},
+        {"role": "user", "content": "Observation:\nValueError: table heron has no rows"},
+        {"role": "user", "content": "[SYSTEM] This run is not complete until you call submit_and_exit."},
+    ]));
+    let known = facts(&material(&all.iter().collect::<Vec<_>>(), None));
+    let said: Vec<&str> = known.part(Part::User).items.iter().map(|item| item.text.as_str()).collect();
+    assert_eq!(said, ["Count the rows of table heron."]);
+    let errors: Vec<&str> = known.part(Part::Errors).items.iter().map(|item| item.text.as_str()).collect();
+    assert_eq!(errors, ["ValueError: table heron has no rows"]);
+    let told = transcript(&all.iter().collect::<Vec<_>>(), None, 4000, &tokens);
+    assert!(
+        told.contains("no rows") && told.contains("heron") && !told.contains("Be brief") && !told.contains("SYSTEM"),
+        "{told}"
+    );
+}

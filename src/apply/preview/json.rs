@@ -84,19 +84,6 @@ pub(super) fn document(value: &Value) -> Draft {
     walk.draft
 }
 
-/// One long string in a small envelope, as many tools wrap their output: the key and the string.
-pub(super) fn envelope(value: &Value, bytes: usize) -> Option<(String, &str)> {
-    let (key, inner) = match value {
-        Value::String(s) => (String::new(), s.as_str()),
-        Value::Object(map) => {
-            map.iter().find_map(|(k, v)| v.as_str().filter(|s| s.len() * 10 > bytes * 6).map(|s| (k.clone(), s)))?
-        }
-        Value::Array(items) => return items.iter().find_map(|item| envelope(item, bytes)),
-        _ => return None,
-    };
-    (inner.len() * 10 > bytes * 6).then_some((key, inner))
-}
-
 struct Walk {
     draft: Draft,
     next: usize,

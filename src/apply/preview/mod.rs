@@ -17,7 +17,7 @@ mod paths;
 pub(crate) mod place;
 mod short;
 pub(crate) mod signal;
-mod sniff;
+pub(crate) mod sniff;
 mod table;
 
 use serde_json::Value;
@@ -25,6 +25,7 @@ use serde_json::Value;
 use self::clean::{clean, floor, sanitize, shorten, wrapped};
 use self::fit::{Draft, first_that_fits, largest};
 use self::signal::{Graded, grade};
+use super::unwrap::unwrap;
 
 pub use self::short::{cut, elide_arguments, placeholder};
 pub(crate) use self::short::{exit_code, plural};
@@ -60,6 +61,7 @@ pub struct Preview {
 /// Argument names that say best what a call was about, the most telling first.
 const TELLING: &[&str] = &[
     "command",
+    "commands",
     "cmd",
     "script",
     "path",
@@ -70,6 +72,8 @@ const TELLING: &[&str] = &[
     "target_file",
     "filename",
     "file",
+    "files",
+    "paths",
     "notebook_path",
     "uri",
     "url",
@@ -100,7 +104,12 @@ impl Call<'_> {
         match named {
             Some(Value::String(s)) => one_line(s),
             Some(Value::Array(items)) => {
-                one_line(&items.iter().filter_map(Value::as_str).take(8).collect::<Vec<_>>().join(" "))
+                // Cline runs several commands and reads several files at once.
+                let file = |item: &'_ Value| {
+                    item.get("path").or(item.get("file_path")).and_then(Value::as_str).map(str::to_owned)
+                };
+                let texts = items.iter().filter_map(|item| item.as_str().map(str::to_owned).or_else(|| file(item)));
+                one_line(&texts.take(8).collect::<Vec<_>>().join(" "))
             }
             _ => String::new(),
         }
@@ -184,9 +193,13 @@ pub fn preview(
     budget: u32,
     count: &dyn Fn(&str) -> u32,
 ) -> Preview {
-    let (kind, draft) = draft(text, call, 0);
+    let inner = unwrap(text);
+    let (kind, mut draft) = draft(inner.as_ref().map_or(text, |inner| inner.text.as_str()), call);
+    if let Some(around) = inner.as_ref().map(|inner| inner.around.as_str()).filter(|around| !around.is_empty()) {
+        draft.summary = [around, &draft.summary].into_iter().filter(|s| !s.is_empty()).collect::<Vec<_>>().join("; ");
+    }
     let order = draft.order();
-    let total = signal::lines(text).len();
+    let total = signal::lines(inner.as_ref().map_or(text, |inner| inner.text.as_str())).len();
     let what = call.label(60);
     let head = |kept: usize| {
         let shown = if kept > 0 && kept < total { format!(", {} shown", plural(kept, "line")) } else { String::new() };
@@ -232,22 +245,8 @@ const LONG_LINE: usize = 4000;
 /// Of texts with such lines so many bytes are looked at.
 const WRAP_MOST: usize = 2 << 20;
 
-/// How deep envelopes (a tool's output as a string in JSON) are opened.
-const ENVELOPES: usize = 2;
-
-fn draft(text: &str, call: &Call<'_>, depth: usize) -> (Kind, Draft) {
+fn draft(text: &str, call: &Call<'_>) -> (Kind, Draft) {
     if let Some(value) = sniff::parse_json(text) {
-        if depth < ENVELOPES
-            && let Some((key, inner)) = json::envelope(&value, text.len())
-        {
-            let (kind, mut draft) = self::draft(inner, call, depth + 1);
-            // Line numbers are those of the string inside.
-            draft.pieces.iter_mut().for_each(|piece| piece.lines = 0);
-            let around = json_around(&value, &key);
-            draft.summary =
-                [around, draft.summary].iter().filter(|s| !s.is_empty()).cloned().collect::<Vec<_>>().join("; ");
-            return (kind, draft);
-        }
         if value.is_object() || value.is_array() {
             let mut draft = json::document(&value);
             if !text.trim_end().ends_with(['}', ']']) {
@@ -302,20 +301,6 @@ fn draft(text: &str, call: &Call<'_>, depth: usize) -> (Kind, Draft) {
         fill(&mut draft, &graded);
     }
     (kind, draft)
-}
-
-/// The short members of an envelope: `query = "…"`, `exit_code = 1`.
-fn json_around(value: &Value, but: &str) -> String {
-    let map = match value {
-        Value::Object(map) => map,
-        Value::Array(items) => match items.first().and_then(Value::as_object) {
-            Some(map) => map,
-            None => return String::new(),
-        },
-        _ => return String::new(),
-    };
-    let shown = map.iter().filter(|(k, v)| *k != but && !v.is_object() && !v.is_array());
-    shown.take(8).map(|(k, v)| format!("{k} = {}", shorten(&v.to_string(), 120))).collect::<Vec<_>>().join(", ")
 }
 
 /// Text of no known structure: beginning and end, and the lines that matter between them.

@@ -6,6 +6,7 @@ use super::clean::{clean, floor, sanitize, shorten};
 use super::fit::{first_that_fits, largest};
 use super::signal::{Grade, grade};
 use super::{Call, Pointer, grouped_digits, size};
+use crate::apply::unwrap::{Inner, unwrap};
 use crate::conversation::person;
 
 /// String values of arguments longer than this many characters are elided.
@@ -19,8 +20,10 @@ const LOOK_AT: usize = 2 << 20;
 /// About 40 tokens: the short forms of call and path are capped, whatever the client sent.
 pub fn placeholder(text: &str, call: &Call<'_>, pointer: &Pointer<'_>) -> String {
     let what = call.label(48);
-    let lines = super::signal::lines(text).len();
-    let fact = if text.len() <= LOOK_AT { decisive(text, call) } else { None };
+    let inner = unwrap(text).filter(|_| text.len() <= LOOK_AT);
+    let within = inner.as_ref().map_or(text, |inner| inner.text.as_str());
+    let lines = super::signal::lines(within).len();
+    let fact = if text.len() <= LOOK_AT { decisive(within, inner.as_ref(), call) } else { None };
     let fact = fact.map(|f| format!(", {f}")).unwrap_or_default();
     let file = if pointer.path.is_empty() || pointer.path.len() > 80 {
         String::new()
@@ -42,11 +45,11 @@ pub(crate) fn plural(n: usize, word: &str) -> String {
 }
 
 /// The one fact of a log that decides what comes next: how it ended, or how many errors it has.
-fn decisive(text: &str, call: &Call<'_>) -> Option<String> {
+fn decisive(text: &str, inner: Option<&Inner>, call: &Call<'_>) -> Option<String> {
     let text = clean(text);
     let graded = grade(&text);
     let errors = graded.grades.iter().filter(|g| **g == Grade::Error).count();
-    let exit = exit_code(&graded.lines);
+    let exit = inner.and_then(|inner| inner.exit).or_else(|| exit_code(&graded.lines));
     let total = graded
         .lines
         .iter()
@@ -59,13 +62,14 @@ fn decisive(text: &str, call: &Call<'_>) -> Option<String> {
         (Some(code), _, n) => Some(format!("exit {code}, {}", plural(n, "error line"))),
         (None, Some(total), _) => Some(shorten(total, 60).into_owned()),
         (None, None, n) if n > 0 && !call.names_code() => Some(plural(n, "error line")),
+        _ if inner.is_some_and(Inner::failed) => Some("failed".to_owned()),
         _ => None,
     }
 }
 
 /// The exit code that a result names in its first or last lines.
 pub(crate) fn exit_code(lines: &[&str]) -> Option<i64> {
-    let near = lines.iter().rev().take(4).chain(lines.iter().take(3));
+    let near = lines.iter().rev().take(6).chain(lines.iter().take(3));
     for line in near {
         let lower = line[..floor(line, 200)].to_ascii_lowercase();
         for word in ["exit code", "exit status", "exited with", "exit_code", "exitcode", "returncode", "return code"] {
@@ -273,6 +277,26 @@ mod tests {
                 "x\nerror: bad\nerror: worse\nProcess finished with exit code 101",
                 Call { tool: "bash", arguments: r#"{"command":"cargo test"}"# },
                 "[bash cargo test: 4 lines, 61 B, exit 101, 2 error lines, cleared to save context; full text: windowsill recall r3f9a or /data/records/r3f9a.txt]",
+            ),
+            (
+                r#"{"output":"x\nerror: bad\n","exit_code":1,"error":null}"#,
+                Call { tool: "terminal", arguments: r#"{"command":"make"}"# },
+                "[terminal make: 2 lines, 55 B, exit 1, 1 error line, cleared to save context; full text: windowsill recall r3f9a or /data/records/r3f9a.txt]",
+            ),
+            (
+                "Command: ls\nDirectory: (root)\nOutput: a\nError: (none)\nExit Code: 0\nSignal: (none)\nBackground PIDs: (none)\nProcess Group PGID: 2371",
+                Call { tool: "run_shell_command", arguments: r#"{"command":"ls"}"# },
+                "[run_shell_command ls: 8 lines, 130 B, exit 0, cleared to save context; full text: windowsill recall r3f9a or /data/records/r3f9a.txt]",
+            ),
+            (
+                "<returncode>0</returncode>\n<output>\na\n</output>",
+                Call { tool: "bash", arguments: r#"{"command":"ls"}"# },
+                "[bash ls: 4 lines, 49 B, exit 0, cleared to save context; full text: windowsill recall r3f9a or /data/records/r3f9a.txt]",
+            ),
+            (
+                r#"[{"query":"cat b","result":"","error":"no b","success":false}]"#,
+                Call { tool: "run_commands", arguments: r#"{"commands":["cat b"]}"# },
+                "[run_commands cat b: 1 line, 62 B, 1 error line, cleared to save context; full text: windowsill recall r3f9a or /data/records/r3f9a.txt]",
             ),
         ] {
             assert_eq!(placeholder(text, &call, &AT), want);

@@ -6,6 +6,8 @@ use std::sync::LazyLock;
 use aho_corasick::{AhoCorasick, MatchKind};
 use memchr::memchr_iter;
 
+use crate::apply::unwrap::says_nothing;
+
 /// How much a line matters by itself, in rising order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(crate) enum Grade {
@@ -280,6 +282,10 @@ fn error_word(before: &str, word: &str, after: &str, b: u8, a: u8) -> Grade {
         };
     }
     if joined_or_dot(a) {
+        return Grade::Plain;
+    }
+    // `Error: (none)`, as Qwen Code and Gemini CLI end each command that went well.
+    if after.strip_prefix(':').is_some_and(|rest| says_nothing(rest) && !rest.trim().is_empty()) {
         return Grade::Plain;
     }
     if number_before(before) == Some(0) || after.starts_with("::") {

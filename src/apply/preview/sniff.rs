@@ -68,7 +68,7 @@ impl Kind {
 const JSON_MOST: usize = 6 << 20;
 
 /// The text as one JSON document.
-pub(super) fn parse_json(text: &str) -> Option<Value> {
+pub(crate) fn parse_json(text: &str) -> Option<Value> {
     let body = text.trim();
     if body.len() > JSON_MOST || !body.starts_with(['{', '[', '"']) {
         return None;

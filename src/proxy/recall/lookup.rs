@@ -5,6 +5,7 @@ use serde_json::json;
 use tracing::{debug, warn};
 
 use crate::apply::recall::{self, Asked, Page, Reference, Span, page};
+use crate::apply::unwrap::{Inner, unwrap};
 use crate::conversation::edit::{Edit, View};
 use crate::conversation::{Message, Role, Tokens};
 use crate::proxy::App;
@@ -128,7 +129,11 @@ impl Lookup<'_> {
             )));
         };
         let what = original.call.as_deref().or(original.tool.as_deref()).unwrap_or(original.kind.as_str());
-        Ok(self.page(id, what, &original.text, span))
+        let inner = (original.kind == "tool_result").then(|| unwrap(&original.text)).flatten();
+        Ok(match inner {
+            Some(inner) => self.page(id, &inside(what, &inner), &inner.text, span),
+            None => self.page(id, what, &original.text, span),
+        })
     }
 
     fn message(&self, conversation: Option<&str>, at: usize, span: Span) -> Found {
@@ -137,7 +142,10 @@ impl Lookup<'_> {
             return nothing("[only this conversation can be recalled]".into());
         }
         let Some(message) = body.get(at) else { return self.no_message() };
-        self.page(&at.to_string(), role(message), &spoken(message), span)
+        match (message.role == Role::Tool).then(|| unwrap(&message.text)).flatten() {
+            Some(inner) => self.page(&at.to_string(), &inside(role(message), &inner), &inner.text, span),
+            None => self.page(&at.to_string(), role(message), &spoken(message), span),
+        }
     }
 
     fn no_message(&self) -> Found {
@@ -261,6 +269,13 @@ fn role(message: &Message) -> &'static str {
         Role::Tool => "tool result",
         Role::Other => "message",
     }
+}
+
+/// What is shown of a result that came wrapped in JSON, and what the wrapping says.
+fn inside(what: &str, inner: &Inner) -> String {
+    let around = if inner.around.is_empty() { String::new() } else { format!(" ({})", echo(&inner.around)) };
+    let what: String = what.chars().take(80).collect();
+    format!("{what}; the text inside its JSON{around}")
 }
 
 /// What a message says, its calls too.

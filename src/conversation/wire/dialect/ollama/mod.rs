@@ -8,9 +8,11 @@
 use serde_json::{Map, Value, json};
 
 use super::{Heard, WireError, object, wrong};
+use context::Context;
 pub use reply::timestamp;
 use reply::{Api, Reply};
 
+mod context;
 mod messages;
 pub mod models;
 mod reply;
@@ -32,19 +34,28 @@ pub fn chat(body: &[u8]) -> Result<Option<Heard>, WireError> {
     heard(Api::Chat, model, messages, asked).map(Some)
 }
 
-/// Reads a request to `POST /api/generate`. `None` where it cannot be said as messages (`raw`, `suffix`, `template`,
-/// `context`), or where it holds no prompt: it loads or unloads a model.
+/// Reads a request to `POST /api/generate`. A `context` of ours is the conversation so far. `None` where it cannot be said
+/// as messages (`raw`, `suffix`, `template`, the `context` of an Ollama), or where it holds no prompt: it loads or unloads a
+/// model.
 ///
 /// # Errors
-/// What has the wrong shape, with the path of the field.
+/// What has the wrong shape, with the path of the field; a `context` of ours that is not whole.
 pub fn generate(body: &[u8]) -> Result<Option<Heard>, WireError> {
     let mut asked = object(body)?;
     let model = model(&asked)?;
-    for name in ["raw", "suffix", "template", "context"] {
-        if asked.shift_remove(name).is_some_and(|value| !says_nothing(&value)) {
-            return Ok(None);
+    let before = context::read(asked.get("context"))?;
+    let others = beyond(&asked).into_iter().filter(|name| *name != "context").count();
+    let mut messages = match before {
+        Context::Foreign => return Ok(None),
+        Context::Ours(_) if others > 0 => {
+            let why = "was made by windowsill, which sends it as messages: leave out `raw`, `suffix` and `template`";
+            return Err(wrong("context", why));
         }
-    }
+        _ if others > 0 => return Ok(None),
+        Context::Ours(messages) => messages,
+        Context::Empty => Vec::new(),
+    };
+    BEYOND.iter().for_each(|name| drop(asked.shift_remove(*name)));
     let mut text = |name: &str| match asked.shift_remove(name) {
         None | Some(Value::Null) => Ok(String::new()),
         Some(Value::String(text)) => Ok(text),
@@ -55,13 +66,25 @@ pub fn generate(body: &[u8]) -> Result<Option<Heard>, WireError> {
     if prompt.is_empty() && images.as_ref().is_none_or(says_nothing) {
         return Ok(None);
     }
-    let mut messages = Vec::new();
     if !system.is_empty() {
-        messages.push(json!({"role": "system", "content": system}));
+        messages.retain(|message| message["role"] != "system");
+        messages.insert(0, json!({"role": "system", "content": system}));
     }
     messages.push(json!({"role": "user", "content": messages::content(prompt.into(), images, "")?}));
     asked.shift_remove("messages");
     heard(Api::Generate, model, messages, asked).map(Some)
+}
+
+/// What of a request to `POST /api/generate` cannot be said as messages.
+const BEYOND: [&str; 4] = ["raw", "suffix", "template", "context"];
+
+fn beyond(asked: &Map<String, Value>) -> Vec<&'static str> {
+    BEYOND.into_iter().filter(|name| asked.get(*name).is_some_and(|value| !says_nothing(value))).collect()
+}
+
+/// The fields of a request to `POST /api/generate` that only an Ollama understands.
+pub fn for_ollama_alone(body: &[u8]) -> Vec<&'static str> {
+    object(body).map(|asked| beyond(&asked)).unwrap_or_default()
 }
 
 /// Whether a request that is not said as messages only loads a model, or unloads it.
@@ -87,8 +110,9 @@ pub fn message_of(error: &Value) -> String {
 }
 
 fn heard(api: Api, model: String, messages: Vec<Value>, asked: Map<String, Value>) -> Result<Heard, WireError> {
+    let past = if api == Api::Generate { messages.clone() } else { Vec::new() };
     let (chat, stream) = request::translate(&model, messages, asked)?;
-    Ok(Heard { chat: Value::Object(chat).to_string().into(), stream, teller: Box::new(Reply::new(api, model)) })
+    Ok(Heard { chat: Value::Object(chat).to_string().into(), stream, teller: Box::new(Reply::new(api, model, past)) })
 }
 
 fn model(asked: &Map<String, Value>) -> Result<String, WireError> {

@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::super::said::{CallPart, Said, Usage};
 use super::super::{Head, Teller, json as spelled};
-use super::{error, error_line, message_of};
+use super::{context, error, error_line, message_of};
 
 /// Which of the two ways to ask.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,12 +25,16 @@ pub(super) struct Reply {
     finish: Option<String>,
     /// Ollama gives calls whole, so they wait for the end of the stream.
     calls: Vec<CallPart>,
+    /// What the reply answers: `/api/generate` gives it back as `context`, with the reply behind it.
+    past: Vec<Value>,
+    /// The words of the reply so far, where they are given back.
+    words: String,
     /// The last line was said.
     over: bool,
 }
 
 impl Reply {
-    pub(super) fn new(api: Api, model: String) -> Reply {
+    pub(super) fn new(api: Api, model: String, past: Vec<Value>) -> Reply {
         Reply {
             api,
             model,
@@ -38,6 +42,8 @@ impl Reply {
             usage: Usage::default(),
             finish: None,
             calls: Vec::new(),
+            past,
+            words: String::new(),
             over: false,
         }
     }
@@ -54,6 +60,19 @@ impl Reply {
         if said.finish.is_some() {
             self.finish.clone_from(&said.finish);
         }
+        if self.api == Api::Generate {
+            self.words.push_str(&text(said));
+        }
+    }
+
+    /// What the client sends to go on behind this reply.
+    fn context(&mut self) -> Option<Value> {
+        if self.api == Api::Chat {
+            return None;
+        }
+        let mut all = std::mem::take(&mut self.past);
+        all.push(json!({"role": "assistant", "content": std::mem::take(&mut self.words)}));
+        Some(context::write(&all))
     }
 
     /// A piece of the reply, up to `done`.
@@ -86,13 +105,14 @@ impl Reply {
     }
 
     /// What the last line has, or the only one.
-    fn done(&self, mut piece: Map<String, Value>) -> Value {
+    fn done(&mut self, mut piece: Map<String, Value>) -> Value {
         // To Ollama, a reply that calls a tool has stopped like any.
         let reason = if self.finish.as_deref() == Some("length") { "length" } else { "stop" };
         let (prompt, written) = (nanoseconds(self.usage.prompt_ms), nanoseconds(self.usage.completion_ms));
         let figures = [
             ("done", Some(true.into())),
             ("done_reason", Some(reason.into())),
+            ("context", self.context()),
             ("total_duration", Some(prompt.saturating_add(written).into())),
             ("load_duration", Some(0.into())),
             ("prompt_eval_count", self.usage.prompt.map(Value::from)),
@@ -132,7 +152,8 @@ impl Teller for Reply {
         }
         self.begin(head);
         self.add(said);
-        self.done(self.piece(&text(said), &said.reasoning, &said.calls))
+        let piece = self.piece(&text(said), &said.reasoning, &said.calls);
+        self.done(piece)
     }
 
     fn start(&mut self, head: &Head) -> String {
@@ -167,7 +188,8 @@ impl Teller for Reply {
         if !self.calls.is_empty() {
             out = self.line("", "", &self.calls);
         }
-        out.push_str(&format!("{}\n", self.done(self.piece("", "", &[]))));
+        let last = self.piece("", "", &[]);
+        out.push_str(&format!("{}\n", self.done(last)));
         out
     }
 }

@@ -20,7 +20,15 @@ fn heard(api: &str) -> Heard {
 }
 
 fn whole(api: &str, said: &Said) -> Value {
-    heard(api).teller.whole(&head(), said)
+    without_context(api, heard(api).teller.whole(&head(), said))
+}
+
+/// Takes out what a client goes on with, which only the end of a prompt's reply has.
+fn without_context(api: &str, mut line: Value) -> Value {
+    let ends = api == "generate" && line["done"] == true;
+    let context = line.as_object_mut().and_then(|line| line.shift_remove("context"));
+    assert_eq!(context.is_some_and(|context| context.is_array()), ends, "{line}");
+    line
 }
 
 /// The lines of a stream; each is one object.
@@ -33,7 +41,7 @@ fn stream(api: &str, chunks: &[Said]) -> Vec<Value> {
     out.push_str(&teller.end());
     assert_eq!((teller.end(), teller.chunk(&text("late"))), (String::new(), String::new()));
     assert!(out.ends_with('\n'));
-    out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    out.lines().map(|line| without_context(api, serde_json::from_str(line).unwrap())).collect()
 }
 
 fn text(text: &str) -> Said {
