@@ -45,7 +45,13 @@ pub(crate) fn work_on(of: &Worker) -> ExitCode {
         gpu_layers: of.gpu_layers,
         headroom: of.memory_headroom,
     };
-    let (model, exit) = (of.model.clone(), || std::process::exit(1));
+    let model = of.model.clone();
+    // While llama.cpp works, nothing else ends this process once nobody reads its answers.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the worker holds nothing that must be closed, and main waits for it"
+    )]
+    let exit = || std::process::exit(1);
     let work = move || generate(&model, &setup, io::BufReader::new(io::stdin()), io::stdout().lock(), exit);
     // llama.cpp reads grammars and schemas by calling itself.
     let done = std::thread::Builder::new().stack_size(STACK).spawn(work).map(std::thread::JoinHandle::join);

@@ -115,6 +115,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::disallowed_methods, reason = "the test waits for all of them")]
     fn no_more_steps_at_once_than_there_are_places() {
         one_thread().block_on(async {
             let aside = Arc::new(Aside::of(2));

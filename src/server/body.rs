@@ -67,6 +67,7 @@ impl Intake {
     {
         let result = self.collect(&mut body, limit, hint).await;
         if let Err(Error::Client { code: Some("request_too_large" | "overloaded"), .. }) = &result {
+            #[expect(clippy::disallowed_methods, reason = "it throws bytes away for a second: nothing waits for it")]
             tokio::spawn(timeout(LINGER, async move { while let Some(Ok(_)) = body.frame().await {} }));
         }
         result

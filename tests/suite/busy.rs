@@ -88,7 +88,7 @@ fn a_large_request_keeps_nobody_waiting() {
         answered += 1;
     }
     let (answer, took) = waiting.join().unwrap();
-    assert_eq!(answer.ok().whole, true);
+    assert!(answer.ok().whole);
     assert!(answered >= 5, "{answered} answers within {took:?}");
     assert!(longest * 3 < took, "an answer took {longest:?}, the large request {took:?}");
 }

@@ -1,8 +1,6 @@
 //! What goes through untouched, in both directions; who is hung up on; how the proxy stops.
 
 use std::net::TcpStream;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use serde_json::json;

@@ -246,14 +246,14 @@ const LONG_LINE: usize = 4000;
 const WRAP_MOST: usize = 2 << 20;
 
 fn draft(text: &str, call: &Call<'_>) -> (Kind, Draft) {
-    if let Some(value) = sniff::parse_json(text) {
-        if value.is_object() || value.is_array() {
-            let mut draft = json::document(&value);
-            if !text.trim_end().ends_with(['}', ']']) {
-                draft.summary.push_str(" (cut off at its end)");
-            }
-            return (Kind::Json, draft);
+    if let Some(value) = sniff::parse_json(text)
+        && (value.is_object() || value.is_array())
+    {
+        let mut draft = json::document(&value);
+        if !text.trim_end().ends_with(['}', ']']) {
+            draft.summary.push_str(" (cut off at its end)");
         }
+        return (Kind::Json, draft);
     }
     if sniff::is_json_lines(text)
         && let Some(draft) = json::lines(text)
