@@ -291,7 +291,7 @@ mod tests {
             (
                 "<returncode>0</returncode>\n<output>\na\n</output>",
                 Call { tool: "bash", arguments: r#"{"command":"ls"}"# },
-                "[bash ls: 4 lines, 49 B, exit 0, cleared to save context; full text: windowsill recall r3f9a or /data/records/r3f9a.txt]",
+                "[bash ls: 4 lines, 47 B, exit 0, cleared to save context; full text: windowsill recall r3f9a or /data/records/r3f9a.txt]",
             ),
             (
                 r#"[{"query":"cat b","result":"","error":"no b","success":false}]"#,
