@@ -463,6 +463,10 @@ fn context(config: &Config, id: Option<&str>, json: bool) -> Result<ExitCode, Fa
 }
 
 fn compact(config: &Config, id: &str, focus: Option<String>, json: bool) -> Result<ExitCode, Failure> {
+    // The proxy takes whole ids alone for what changes something; a person may type the beginning of one.
+    let found = Record::open(&config.data_dir).ok().and_then(|record| record.context(Some(id)).ok());
+    let whole = found.and_then(|found| found["id"].as_str().map(str::to_owned));
+    let id = whole.as_deref().unwrap_or(id);
     let key = config.api_key.as_ref().map(|k| k.expose().to_owned());
     let answer = runtime()?.block_on(windowsill::proxy::ask_running(
         &config.listen.to_string(),

@@ -64,7 +64,8 @@ impl App {
                 let memory = loaded.held.map_or_else(String::new, |held| held_in(held, upstream));
                 info!(model, window = window.tokens, source = window.source, memory, "serving it");
             } else {
-                let why = format!("{} cannot be served: {}", upstream.url(), window.source);
+                let failed = upstream.embedded_engine().and_then(Embedded::why_not);
+                let why = format!("{} cannot be served: {}", upstream.url(), failed.unwrap_or(window.source));
                 return Err(Error::client(422, "cannot_serve", why, "see what fits: windowsill fit FILE.gguf"));
             }
         }

@@ -179,7 +179,7 @@ fn what_cannot_be_rendered_with_is_said_before_anything_starts() {
         (&["--chat-template-file", &file("bad.jinja", "{% for m in messages %}{{ m.content }}")], 1, "bad.jinja"),
         (&["--kv-type", "q9"], 2, "must be a type of a KV cache"),
         (&["--chat-template-file", &large], 1, "it is larger than 1048576 bytes"),
-        (&["--chat-template-file", "/dev/zero"], 1, "it is larger than 1048576 bytes"),
+        (&["--chat-template-file", "/dev/zero"], 1, "it is a device, not a regular file"),
         (&["--kv-type", "f16,q4_k"], 2, "must be a type of a KV cache"),
     ];
     for (flags, code, part) in cases {

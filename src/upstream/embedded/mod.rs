@@ -82,6 +82,8 @@ struct Inner {
     /// It may load: not in dry runs.
     loads: AtomicBool,
     running: Mutex<Option<Running>>,
+    /// Why it could not be loaded, when it was tried last.
+    failed: Mutex<Option<String>>,
     /// The window it was last loaded with (tokens).
     asked: Mutex<Option<u32>>,
     /// One at a time loads; those who want the same find it done.
@@ -125,12 +127,18 @@ impl Embedded {
                 id,
                 loads: AtomicBool::new(false),
                 running: Mutex::default(),
+                failed: Mutex::default(),
                 asked: Mutex::default(),
                 loading: tokio::sync::Mutex::default(),
                 slot: Mutex::default(),
                 replies: AtomicU64::new(0),
             }),
         }
+    }
+
+    /// Why the model could not be loaded, when that was tried last.
+    pub fn why_not(&self) -> Option<String> {
+        self.inner.failed.lock().clone()
     }
 
     /// The model's name: its file's, without the ending.
@@ -201,7 +209,9 @@ impl Embedded {
             Generator::start(program, file, &setup, own_template.as_deref())
         };
         let started = tokio::task::spawn_blocking(start).await.map_err(|e| e.to_string())?;
-        let generator = started.map_err(|why| format!("{}: {why}", self.file().display()))?;
+        let started = started.map_err(|why| format!("{}: {why}", self.file().display()));
+        *self.inner.failed.lock() = started.as_ref().err().cloned();
+        let generator = started?;
         *self.inner.running.lock() = Some(Running { asked, generator });
         *self.inner.asked.lock() = Some(asked);
         Ok(())
