@@ -9,14 +9,14 @@ use serde_json::{Map, Value};
 use super::preview::clean::shorten;
 use super::preview::sniff::parse_json;
 
-/// What stands inside a wrapping.
+/// The text inside a wrapper, and what the wrapper says about it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Inner {
     /// The text.
     pub text: String,
     /// The exit code, where the wrapping names one. Of several, the first that is not 0.
     pub exit: Option<i64>,
-    /// Whether the wrapping says that it went well.
+    /// Whether the call succeeded, where the wrapper says so.
     pub ok: Option<bool>,
     /// The short members beside the text: `exit_code = 1, duration = 3`.
     pub around: String,
@@ -92,19 +92,19 @@ fn inside(value: &Value, bytes: usize, depth: usize) -> Option<Inner> {
 }
 
 impl Inner {
-    /// What the wrapping around this one says, where this one is silent.
+    /// Fills in what this wrapper does not say from the one around it.
     fn within(self, outer: Inner) -> Inner {
         let around = [outer.around, self.around].into_iter().filter(|s| !s.is_empty()).collect::<Vec<_>>().join(", ");
         Inner { text: self.text, exit: self.exit.or(outer.exit), ok: self.ok.or(outer.ok), around }
     }
 
-    /// Whether it went wrong, as far as the wrapping says.
+    /// Whether the call failed, as far as the wrapper says.
     pub fn failed(&self) -> bool {
         self.exit.is_some_and(|code| code != 0) || self.exit.is_none() && self.ok == Some(false)
     }
 }
 
-/// Whether a text says that there is nothing: `(none)`, `null`.
+/// Whether a text stands for nothing: `(none)`, `null`.
 pub(crate) fn says_nothing(text: &str) -> bool {
     let text = text.trim().trim_end_matches(['.', ',', '"']).trim_start_matches('"');
     ["", "(none)", "none", "null", "nil", "(empty)", "n/a", "no error", "no errors", "false", "undefined"]

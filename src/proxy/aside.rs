@@ -33,8 +33,8 @@ impl Aside {
         Aside { places: Arc::new(Semaphore::new(places)) }
     }
 
-    /// Does the work, which is boxed since it is large itself: here where `bytes` are few, else aside. Never call it from work that is done aside itself: with one
-    /// core, each would wait for the other's place.
+    /// Does the work, which is boxed since it is large itself: here where `bytes` are few, else aside. Never call it from work
+    /// that is done aside itself: with one core, each would wait for the other's place.
     ///
     /// # Errors
     /// When the work panics, or the process shuts down.

@@ -124,7 +124,7 @@ fn user(message: &Message, facts: &mut Facts) {
     push(facts, Part::User, &defuse(&sanitize(&text)));
 }
 
-/// A user message as a summarizer is told of it: without reminders and without an older brief.
+/// A user message as a summarizer sees it: without reminders and without an older brief.
 pub(super) fn told(text: &str) -> String {
     let text = render::without_brief(text);
     match person::said(&text) {
