@@ -13,7 +13,7 @@ use clap::{Args, Parser, Subcommand};
 use serde_json::Value;
 use tokio::net::TcpListener;
 use tracing::info;
-use windowsill::config::{self, Config, Flags, LogFormat, ModelHints, print};
+use windowsill::config::{self, Config, Flags, ModelHints, print};
 use windowsill::plain;
 use windowsill::proxy::{App, Error, Record, grouped, plan_file};
 use windowsill::server;
@@ -172,6 +172,7 @@ impl From<Error> for Failure {
     fn from(e: Error) -> Failure {
         let hint = match &e {
             Error::Client { hint, .. } | Error::Upstream { hint, .. } => hint.clone(),
+            Error::Record { source } => Some(source.hint().to_owned()),
             Error::Internal { source, .. } => Some(source.to_string()),
         };
         Failure::Bad(hint.map_or_else(|| e.to_string(), |hint| format!("{e}\n  hint: {hint}")))
@@ -191,7 +192,8 @@ fn main() -> ExitCode {
         Err(Failure::Bad(message)) => (ExitCode::from(1), message),
         Err(Failure::Usage(message)) => (ExitCode::from(2), message),
     };
-    let _ = writeln!(io::stderr(), "error: {}", message.strip_prefix("error: ").unwrap_or(&message).trim_end());
+    let message = message.strip_prefix("error: ").unwrap_or(&message).trim_end();
+    let _ = writeln!(io::stderr(), "error: {}", plain::page(message));
     code
 }
 
@@ -254,7 +256,17 @@ fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
     Ok(tokio::runtime::Builder::new_multi_thread().enable_all().build()?)
 }
 
+/// Prints a page for people. Titles, names and snippets in it are the words of others.
 fn out(text: &str) -> Result<(), Failure> {
+    out_exactly(&plain::page(text))
+}
+
+/// Prints a text of the record: byte for byte into a file or a pipe, harmless on a terminal.
+fn out_original(text: &str) -> Result<(), Failure> {
+    if io::stdout().is_terminal() { out(text) } else { out_exactly(text) }
+}
+
+fn out_exactly(text: &str) -> Result<(), Failure> {
     match io::stdout().write_all(text.as_bytes()) {
         // `windowsill recall … | head` is no error.
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
@@ -263,18 +275,11 @@ fn out(text: &str) -> Result<(), Failure> {
 }
 
 fn out_json(value: &Value) -> Result<(), Failure> {
-    out(&plain::json(&format!("{value:#}\n")))
+    out_exactly(&plain::json(&format!("{value:#}\n")))
 }
 
 fn serve(config: Config) -> Result<ExitCode, Failure> {
-    let filter = tracing_subscriber::EnvFilter::try_new(&config.log.filter)
-        .map_err(|e| Failure::Usage(format!("RUST_LOG: {e}")))?;
-    let ansi = io::stderr().is_terminal();
-    let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(ansi);
-    match config.log.format {
-        LogFormat::Json => logs.json().init(),
-        LogFormat::Text => logs.init(),
-    }
+    cli::log::begin(&config.log)?;
     let listen = config.listen;
     runtime()?.block_on(async move {
         let listener = TcpListener::bind(listen).await.map_err(|e| {
@@ -468,6 +473,10 @@ fn compact(config: &Config, id: &str, focus: Option<String>, json: bool) -> Resu
     let whole = found.and_then(|found| found["id"].as_str().map(str::to_owned));
     let id = whole.as_deref().unwrap_or(id);
     let key = config.api_key.as_ref().map(|k| k.expose().to_owned());
+    // The proxy takes whole ids alone; the record here knows what the beginning of one means.
+    let whole = Record::open(&config.data_dir).and_then(|record| record.context(Some(id)));
+    let whole = whole.ok().and_then(|found| found["id"].as_str().map(str::to_owned));
+    let id = whole.as_deref().unwrap_or(id);
     let answer = runtime()?.block_on(windowsill::proxy::ask_running(
         &config.listen.to_string(),
         key.as_deref(),
@@ -483,7 +492,7 @@ fn compact(config: &Config, id: &str, focus: Option<String>, json: bool) -> Resu
             answer["conversation"].as_str().unwrap_or(id),
             tokens("before"),
             tokens("after"),
-            plain::page(answer["brief"].as_str().unwrap_or(""))
+            answer["brief"].as_str().unwrap_or("")
         ))?;
     }
     Ok(ExitCode::SUCCESS)

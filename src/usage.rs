@@ -169,6 +169,8 @@ pub struct Metrics {
     recalls: Family<Answered, Counter>,
     overhead: Histogram,
     pressure: Gauge<f64, AtomicU64>,
+    record_writable: Gauge,
+    record_failures: Gauge,
 }
 
 /// Labels of the counter of tokens that the last prompt ended with and this one does not begin with.
@@ -200,6 +202,8 @@ impl Default for Metrics {
             recalls: Family::default(),
             overhead: Histogram::new(exponential_buckets(0.000_05, 4.0, 10)),
             pressure: Gauge::default(),
+            record_writable: Gauge::default(),
+            record_failures: Gauge::default(),
             registry: Mutex::default(),
         };
         registry.register("requests", "Managed requests by what was done to them", metrics.requests.clone());
@@ -217,6 +221,10 @@ impl Default for Metrics {
         let help = "Time between reading a request and sending it on";
         registry.register_with_unit("overhead", help, Unit::Seconds, metrics.overhead.clone());
         registry.register("pressure_ratio", "Pressure of the last managed request", metrics.pressure.clone());
+        let help = "1 while the record can be written, 0 while its last write failed";
+        registry.register("record_writable", help, metrics.record_writable.clone());
+        let help = "Batches that could not be written to the record since the start";
+        registry.register("record_failures", help, metrics.record_failures.clone());
         *metrics.registry.lock() = registry;
         metrics
     }
@@ -245,6 +253,12 @@ impl Metrics {
                 self.tokens.get_or_create(&Part { role, kind }).inc_by(u64::from(tokens));
             }
         }
+    }
+
+    /// Notes whether the record can be written, and how many batches could not be.
+    pub fn record(&self, writable: bool, failures: u64) {
+        self.record_writable.set(i64::from(writable));
+        self.record_failures.set(i64::try_from(failures).unwrap_or(i64::MAX));
     }
 
     /// Counts a call of the recall tool by how it was answered.

@@ -2,7 +2,6 @@
 //! protocol's messages are written to stdout; it ends when stdin does.
 
 use std::borrow::Cow;
-use std::io::{self, IsTerminal as _};
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -13,7 +12,7 @@ use rmcp::model::{
 };
 use rmcp::service::{QuitReason, RequestContext, ServerInitializeError};
 use rmcp::{ErrorData, RoleServer, ServerHandler, ServiceExt as _};
-use windowsill::config::Config;
+use windowsill::config::{Config, LogConfig, LogFormat};
 use windowsill::proxy::Agent;
 
 use crate::{Failure, runtime};
@@ -82,10 +81,7 @@ impl ServerHandler for Server {
 pub(crate) fn run(config: &Config, of: Mcp) -> Result<ExitCode, Failure> {
     // Quiet unless asked: clients show what a server writes to stderr.
     let filter = if config.log.filter == "info" { "warn,rmcp=error" } else { &config.log.filter };
-    let filter =
-        tracing_subscriber::EnvFilter::try_new(filter).map_err(|e| Failure::Usage(format!("RUST_LOG: {e}")))?;
-    let ansi = io::stderr().is_terminal();
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(ansi).init();
+    super::log::begin(&LogConfig { format: LogFormat::Text, filter: filter.to_owned() })?;
     let agent = Agent::new(config, of.conversation, of.all_conversations);
     let read_only = || ToolAnnotations::new().read_only(true).open_world(false);
     let tools = agent

@@ -3,5 +3,6 @@
 pub(crate) mod doctor;
 pub(crate) mod engine;
 pub(crate) mod fit;
+pub(crate) mod log;
 pub(crate) mod mcp;
 pub(crate) mod recall;

@@ -1,6 +1,5 @@
 //! `windowsill recall`: searches the record, or prints one text of it exactly as it came.
 
-use std::io::{self, IsTerminal as _};
 use std::process::ExitCode;
 
 use clap::Args;
@@ -9,7 +8,7 @@ use windowsill::config::Config;
 use windowsill::plain;
 use windowsill::proxy::{Asked, Error, Record, lines};
 
-use crate::{Failure, note, out, out_json};
+use crate::{Failure, note, out, out_json, out_original};
 
 #[derive(Args)]
 pub(crate) struct Recall {
@@ -76,8 +75,8 @@ pub(crate) fn run(config: &Config, of: &Recall) -> Result<ExitCode, Failure> {
             "role": if found.id.is_none() && found.at.is_some() { Some(&found.kind) } else { None }, "call": found.call,
             "inside_json": inner.is_some(), "text": text}))?;
     } else {
-        // Exactly as it came, and no line end is added; only a terminal is not steered by it.
-        out(&if io::stdout().is_terminal() { plain::page(text) } else { text.into() })?;
+        // Exactly as it came: no line end is added.
+        out_original(text)?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -2,6 +2,7 @@
 //!
 //! Pure: no I/O, no clock, no logging. Nothing here knows of servers, windows or policies.
 
+pub mod align;
 pub mod chain;
 pub mod edit;
 pub mod person;

@@ -13,7 +13,7 @@ use super::{App, Error, relay};
 use crate::conversation::Tokens;
 use crate::measure::Known;
 use crate::plan::emergency::Refusal;
-use crate::store::{Batch, ConversationUpdate, Event};
+use crate::store::{Batch, ConversationUpdate, Counted, Event};
 use crate::upstream::Upstream;
 use crate::usage::Reported;
 
@@ -105,7 +105,9 @@ impl App {
                 title: title(&prepared.request.conversation),
             };
             let conversation = (!prepared.repeats_a_beginning()).then_some(update);
-            let batch = Batch { conversation, events, ..Batch::default() };
+            let view = fingerprint(&prepared.view);
+            let counted = counted.map(|tokens| Counted { chain: tip, view, tokens });
+            let batch = Batch { conversation, counted, events, ..Batch::default() };
             if let Err(e) = self.store.record_later(batch) {
                 debug!(error = %e, "a reply's figures were not recorded");
             }

@@ -158,7 +158,7 @@ impl App {
             }
         };
         let who = format!("{}/{}", upstream.name(), model.unwrap_or(&ask.request.model));
-        if !self.summarizers.lock().entry(who.clone()).or_default().may_try() {
+        if !self.summarizers.lock().get_or_insert_mut(who.clone(), Default::default).may_try() {
             debug!(conversation = ask.id, who, "the summarizer wrote nothing of use lately; left out this time");
             return None;
         }
@@ -183,7 +183,7 @@ impl App {
             spare_slot: slots.spare,
         };
         let answer = summarizer::ask(&job).await;
-        self.summarizers.lock().entry(who.clone()).or_default().note(answer.text.is_some());
+        self.summarizers.lock().get_or_insert_mut(who.clone(), Default::default).note(answer.text.is_some());
         let mut reported = Reported::default();
         reported.read(&String::from_utf8_lossy(&answer.reply));
         self.metrics.spend("summary", &reported);

@@ -64,14 +64,14 @@ impl App {
         let mut missing = 0;
         for (at, budget) in large {
             let left = until.saturating_duration_since(Instant::now());
-            let may_try = self.summarizers.lock().entry(who.clone()).or_default().may_try();
+            let may_try = self.summarizers.lock().get_or_insert_mut(who.clone(), Default::default).may_try();
             if left.is_zero() || !may_try {
                 debug!(conversation = draft.id, who, may_try, "no digest; a preview instead");
                 missing += 1;
                 continue;
             }
             let answer = self.digest(draft, (&other, &model.model), (at, budget, question), from_client, left).await;
-            self.summarizers.lock().entry(who.clone()).or_default().note(answer.text.is_some());
+            self.summarizers.lock().get_or_insert_mut(who.clone(), Default::default).note(answer.text.is_some());
             match answer.text {
                 Some(text) => drop(made.insert(at, text)),
                 None => missing += 1,

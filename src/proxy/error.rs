@@ -35,6 +35,15 @@ pub enum Error {
         /// The next step.
         hint: Option<String>,
     },
+    /// The record cannot be written, so nothing may leave the prompt.
+    #[error(
+        "windowsill cannot write its record, so it rewrote nothing and sent nothing: a message leaves the prompt only once \
+         its original is safe ({source})"
+    )]
+    Record {
+        /// What the disk said.
+        source: store::Error,
+    },
     /// Ours.
     #[error("failed to {doing}")]
     Internal {
@@ -61,6 +70,7 @@ impl Error {
     pub fn status(&self) -> u16 {
         match self {
             Error::Client { status, .. } | Error::Upstream { status, .. } => *status,
+            Error::Record { .. } => 503,
             Error::Internal { .. } => 500,
         }
     }
@@ -140,6 +150,9 @@ impl From<upstream::Error> for Error {
 
 impl From<store::Error> for Error {
     fn from(source: store::Error) -> Error {
+        if source.is_unwritable() {
+            return Error::Record { source };
+        }
         Error::Internal { doing: "use the record", source: Box::new(source) }
     }
 }

@@ -1,18 +1,24 @@
 //! What the record knows of a request's history: which conversation it continues, the view that was remembered or made ahead
 //! for it, and the bytes that its messages had before.
 
+use bytes::Bytes;
 use http::HeaderMap;
+use tracing::debug;
 
 use super::live::Ahead;
 use super::prefix::client_marks;
 use super::prepare::{Attempt, fingerprint};
 use super::{App, Error, headers};
 use crate::config::Resolved;
-use crate::conversation::Digest;
+use crate::conversation::align::Alignment;
 use crate::conversation::edit::View;
-use crate::conversation::wire::openai_chat::Request;
+use crate::conversation::wire::openai_chat::{self, Request};
+use crate::conversation::{Digest, Message};
 use crate::measure::Known;
 use crate::store::Located;
+
+/// Conversations that begin alike, and may be the one that a client rebuilt, the last active first.
+const RELATIVES: usize = 8;
 
 /// What is known of a history before anything is planned.
 pub(super) struct History {
@@ -28,6 +34,8 @@ pub(super) struct History {
     pub(super) stored: View,
     /// The view that was made ahead of need for what now comes.
     pub(super) ahead: Option<Ahead>,
+    /// What still holds of the view of an older history that this one was rebuilt from.
+    carried: Option<View>,
     /// What tells the messages as the client sent them from others.
     pub(super) client_marks: Vec<u64>,
 }
@@ -36,6 +44,11 @@ impl History {
     /// How many messages of it were sent before.
     pub(super) fn forwarded(&self) -> usize {
         self.located.as_ref().map_or(0, |l| l.depth)
+    }
+
+    /// The view to go on from.
+    pub(super) fn old(&self) -> &View {
+        self.ahead.as_ref().map(|a| &a.view).or(self.carried.as_ref()).unwrap_or(&self.stored)
     }
 }
 
@@ -55,7 +68,11 @@ impl App {
         request.conversation.body = body;
         request.withdraw();
         let located = self.store.locate(&chain)?;
-        let id = self.name(located.as_ref(), &chain, session.as_deref())?;
+        let continued = self.continued(located.as_ref(), &chain, &request.conversation.body).await?;
+        let (id, carried) = match continued {
+            Some((id, carried)) => (id, carried),
+            None => (self.name(located.as_ref(), &chain, session.as_deref())?, None),
+        };
         let stored = self.store.view(&chain)?.map(|(_, view)| View::clone(&view)).unwrap_or_default();
         let ahead = self.ahead(&id, &chain, located.as_ref().map_or(0, |l| l.depth), attempt);
         let conversation = &mut request.conversation;
@@ -65,9 +82,45 @@ impl App {
             let place = (located, id.as_str(), seed.as_str());
             if let Some(body) = self.settled(&conversation.body, &chain, &client_marks, place, length).await {
                 conversation.body = body;
+                // Also where nothing is edited: these are the bytes that the server's cache holds.
+                let all = conversation.system.iter().chain(&conversation.body);
+                let messages: Vec<Bytes> = all.map(|m| m.bytes().clone()).collect();
+                request.body = openai_chat::write(request, &messages, &[]);
             }
         }
-        Ok(History { chain, located, id, session, stored, ahead, client_marks })
+        let history = History { chain, located, id, session, stored, ahead, carried, client_marks };
+        if history.located.is_some() {
+            self.recollect(&history.id, &history.chain, history.old())?;
+        }
+        Ok(history)
+    }
+
+    /// The conversation that a history goes on, though it is not its plain continuation: it parted from an older state of
+    /// it, or the client rebuilt it; with what still holds of its view. Looks among those that begin alike.
+    async fn continued(
+        &self,
+        located: Option<&Located>,
+        chain: &[Digest],
+        body: &[Message],
+    ) -> Result<Option<(String, Option<View>)>, Error> {
+        let parts = |l: &&Located| l.depth < l.conversation_depth && l.depth < chain.len();
+        let Some(located) = located.filter(parts) else { return Ok(None) };
+        // The last request's messages may still be queued.
+        self.store.flush().await;
+        let new: Vec<Digest> = body.iter().map(|m| m.digest).collect();
+        for id in self.store.family(&located.conversation, RELATIVES)? {
+            let (path, old): (Vec<Digest>, Vec<Digest>) = self.store.path(&id)?.into_iter().unzip();
+            if !path.is_empty() && path.last() == chain.get(path.len() - 1) {
+                return Ok(Some((id, None)));
+            }
+            let alignment = Alignment::of(&old, &new);
+            if alignment.is_rebuilt() {
+                let view = self.store.view(&path)?.map(|(_, view)| alignment.carry(&view, new.len()));
+                debug!(conversation = id, known = located.depth, "the client rebuilt its history");
+                return Ok(Some((id, view.filter(|v| !v.edits.is_empty()))));
+            }
+        }
+        Ok(None)
     }
 
     /// The view that was made ahead for what now comes, if it is the next request: longer than what was forwarded.
@@ -81,6 +134,20 @@ impl App {
             }
             Some(ahead)
         })
+    }
+
+    /// Reads from the record what a server said of this history's size in this view, where it is not in memory: after a
+    /// restart, and where another process served the conversation meanwhile. Without it, an estimate would decide anew.
+    fn recollect(&self, id: &str, chain: &[Digest], view: &View) -> Result<(), Error> {
+        if self.known(id, chain, view).is_some() {
+            return Ok(());
+        }
+        let print = fingerprint(view);
+        if let Some((messages, tokens)) = self.store.counted(chain, &print)? {
+            let known = Known { messages, tokens };
+            self.lives.with(id, |live| live.known = Some((chain[messages - 1], print, known)));
+        }
+        Ok(())
     }
 
     /// The prompt of this conversation with this view whose size the server told last.
@@ -119,7 +186,8 @@ impl App {
             Err(crate::store::Error::Ambiguous { .. }) => false,
             found => found?.is_some_and(|row| row.id == name),
         };
-        Ok(recorded || !self.lives.claim(name, root))
+        // The same history may have been recorded since it was looked for, by a request beside this one.
+        Ok((recorded && !self.store.begins_with(name, root)?) || !self.lives.claim(name, root))
     }
 }
 

@@ -30,6 +30,7 @@ mod slots;
 mod start;
 
 use std::collections::HashMap;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -37,6 +38,7 @@ use bytes::{Bytes, BytesMut};
 use futures_util::{FutureExt as _, StreamExt as _};
 use http::request::Parts;
 use http::{HeaderMap, Response, StatusCode};
+use lru::LruCache;
 use parking_lot::Mutex;
 use tracing::{info, warn};
 
@@ -71,6 +73,9 @@ use prepare::{Attempt, Prepared};
 /// comes.
 const LARGEST_BUFFERED: usize = 64 << 20;
 
+/// Names of models of which something is remembered: clients choose them, and may not fill the memory.
+const NAMES: NonZeroUsize = NonZeroUsize::new(512).expect("not zero");
+
 type Policies = HashMap<(String, Option<String>), Arc<Resolved>>;
 
 /// Everything a request needs.
@@ -89,7 +94,7 @@ pub struct App {
     lives: Arc<Lives>,
     lent: slots::Lent,
     /// How summarizers did lately, by upstream and model.
-    summarizers: Mutex<HashMap<String, brief::Trial>>,
+    summarizers: Mutex<LruCache<String, brief::Trial>>,
     /// Which upstream lists which model.
     places: Mutex<HashMap<String, usize>>,
     /// Policies by model and profile header.
@@ -111,7 +116,7 @@ impl App {
             aside: Aside::default(),
             lives: Arc::default(),
             lent: slots::Lent::default(),
-            summarizers: Mutex::default(),
+            summarizers: Mutex::new(LruCache::new(NAMES)),
             places: Mutex::default(),
             policies: Mutex::default(),
         }
@@ -239,6 +244,7 @@ impl App {
         if let Some(h) = response.headers_mut() {
             *h = reply.headers.clone();
             prepared.mark(h);
+            self.mark_record(h);
         }
         let is_stream = headers::is_event_stream(&reply.headers);
         if let Some(h) = response.headers_mut().filter(|_| is_stream) {

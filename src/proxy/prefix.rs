@@ -161,8 +161,7 @@ impl App {
     }
 
     /// The body with the bytes that its known part had when it first came, where the client sends the same messages
-    /// spelled otherwise now; `None` where there is nothing to change. It only matters where a view has edits: what has
-    /// none is forwarded byte for byte as it came.
+    /// spelled otherwise now; `None` where there is nothing to change.
     pub(super) async fn settled(
         &self,
         body: &[Message],
@@ -177,7 +176,8 @@ impl App {
             let until = (known + 1).min(last.client.len());
             Some(last.client.get(1..until) == marks.get(1..until))
         });
-        if known == 0 || same == Some(true) {
+        let respelled = self.lives.with(id, |live| std::mem::take(&mut live.respelled));
+        if known == 0 || (same == Some(true) && !respelled) {
             return None;
         }
         // The last request's messages may still be queued.
@@ -195,6 +195,7 @@ impl App {
         let repaired = repair::repair(out, call_id_length).ok()?.body;
         let fits = repaired.len() == body.len() && chain::chain(seed, &repaired).last() == chain_now.last();
         debug!(conversation = id, known, fits, "the client spells its history otherwise than before");
+        self.lives.with(id, |live| live.respelled = fits);
         fits.then_some(repaired)
     }
 }

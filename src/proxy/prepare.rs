@@ -180,7 +180,7 @@ impl App {
         warnings.extend(policy.warning.clone());
         let repaired = self.repair(&mut request, &policy.policy)?;
         let history = self.history(&mut request, &policy, from_client, attempt).boxed().await?;
-        let old = history.ahead.as_ref().map_or_else(|| history.stored.clone(), |a| a.view.clone());
+        let old = history.old().clone();
         let tools = self.tool_for(&request, &policy, from_client);
         if let Some(tools) = tools.as_ref().filter(|_| !old.edits.is_empty()) {
             request.offer(tools.clone());
@@ -216,7 +216,7 @@ impl App {
         let Draft { key, warnings, own, request, held, .. } = draft;
         drop(held);
         let request = Arc::unwrap_or_clone(request);
-        let History { chain, located, id, session, stored, ahead, client_marks } = history;
+        let History { chain, located, id, session, stored, ahead, client_marks, .. } = history;
         let changed = drafted.view != stored;
         let known = self.known(&id, &chain, &drafted.view);
         let sample = self.measure.sample(&key, &request.conversation, &drafted.view, known);

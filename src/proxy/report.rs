@@ -70,14 +70,28 @@ impl App {
         record::whole(&self.store, id, scope.as_deref())?.ok_or_else(|| record::unknown(id))
     }
 
-    /// Whether an upstream answers.
-    pub async fn ready(&self) -> bool {
+    /// Whether an upstream answers and the record can be written.
+    ///
+    /// # Errors
+    /// What is missing, and how to mend it.
+    pub async fn ready(&self) -> Result<(), Error> {
+        if let Err(e) = self.store.writable().await {
+            let message = format!("the record cannot be written: {e}");
+            return Err(Error::client(503, "record_unwritable", message, e.hint()));
+        }
         for upstream in &self.upstreams {
             if upstream.probe().await.is_ok() {
-                return true;
+                return Ok(());
             }
         }
-        false
+        let hint = "start one, or name it with --upstream URL";
+        Err(Error::client(503, "not_ready", "no inference server answers yet", hint))
+    }
+
+    /// `GET /metrics`, in Prometheus' text format.
+    pub fn metrics_text(&self) -> String {
+        self.metrics.record(self.store.trouble().is_none(), self.store.failures());
+        self.metrics.text()
     }
 
     /// Dry run: what would be rewritten of a request, and why. Asks a server for the window and for counts where there is

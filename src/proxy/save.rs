@@ -2,15 +2,17 @@
 //! leaves the prompt before it is durable here.
 
 use bytes::Bytes;
+use http::{HeaderMap, HeaderValue};
 use serde_json::json;
 use tracing::warn;
 
 use super::prepare::Prepared;
-use super::{App, Error};
+use super::{App, Error, headers};
 use crate::conversation::edit::{Edit, View};
 use crate::conversation::{Conversation, Digest, Message, Role, person};
+use crate::plain;
 use crate::plan::Regions;
-use crate::store::{Batch, ConversationUpdate, Event, Node};
+use crate::store::{self, Batch, ConversationUpdate, Event, Node};
 use crate::upstream::Upstream;
 
 /// Bytes of a message that are searched by `recall`. What is larger is mostly evicted when it arrives, and then searched as
@@ -23,6 +25,28 @@ impl App {
     pub(super) async fn save(&self, upstream: &Upstream, prepared: &Prepared) -> Result<(), Error> {
         let Some(tip) = prepared.chain.last().copied() else { return Ok(()) };
         let depth = prepared.located.as_ref().map_or(0, |l| l.depth);
+        let batch = self.batch(upstream, prepared, tip, depth);
+        if !prepared.view_changed {
+            if let Err(e) = self.store.record_soon(batch).await {
+                // Nothing left the prompt: the conversation can go on without its record.
+                warn!(conversation = %prepared.id, error = %e, "the record cannot be written");
+            }
+            return Ok(());
+        }
+        self.lives.with(&prepared.id, |l| l.spend.rewrites += 1);
+        match self.store.record(batch).await {
+            // The record was deleted meanwhile: it gets the whole history.
+            Err(store::Error::Gap { .. }) => self.store.record(self.batch(upstream, prepared, tip, 0)).await?,
+            written => written?,
+        }
+        if let Some(shared) = for_forks(prepared) {
+            self.store.record(Batch { view: Some(shared), ..Batch::default() }).await?;
+        }
+        Ok(())
+    }
+
+    /// What a request adds to the record: the messages after the first `depth`, and what its view takes out of the prompt.
+    fn batch(&self, upstream: &Upstream, prepared: &Prepared, tip: Digest, depth: usize) -> Batch {
         let now_ms = now_ms();
         let mut events = Vec::new();
         if prepared.view_changed && !prepared.actions.is_empty() {
@@ -38,29 +62,24 @@ impl App {
                 }),
             });
         }
-        let needs_waiting = prepared.view_changed;
-        let batch = Batch {
+        Batch {
             conversation: (!prepared.repeats_a_beginning()).then(|| self.update(upstream, prepared, tip, now_ms)),
             nodes: nodes(&prepared.chain, &prepared.request.conversation.body, depth),
             originals: prepared.originals.clone(),
             view: prepared.view_changed.then(|| (tip, prepared.view.clone())),
-            recalled: None,
             events,
-            durable: needs_waiting,
-        };
-        if needs_waiting {
-            self.lives.with(&prepared.id, |l| l.spend.rewrites += 1);
-            self.store.record(batch).await?;
-            if let Some(shared) = for_forks(prepared) {
-                self.store.record(Batch { view: Some(shared), ..Batch::default() }).await?;
-            }
-            return Ok(());
+            durable: prepared.view_changed,
+            ..Batch::default()
         }
-        if let Err(e) = self.store.record_soon(batch).await {
-            // Nothing left the prompt: the conversation can go on without its record.
-            warn!(conversation = %prepared.id, error = %e, "the record cannot be written");
-        }
-        Ok(())
+    }
+
+    /// Says on a reply that the record cannot be written at present.
+    pub(super) fn mark_record(&self, to: &mut HeaderMap<HeaderValue>) {
+        let Some(trouble) = self.store.trouble() else { return };
+        headers::set(to, "x-windowsill-record", "unwritable");
+        let said = to.get("x-windowsill-warning").and_then(|v| v.to_str().ok()).map(|said| format!("{said}; "));
+        let text = format!("this conversation goes on unrecorded: {}", trouble.error);
+        headers::set(to, "x-windowsill-warning", &(said.unwrap_or_default() + &plain::line(&text)));
     }
 
     fn update(&self, upstream: &Upstream, prepared: &Prepared, tip: Digest, now_ms: i64) -> ConversationUpdate {

@@ -5,9 +5,10 @@
 //! was just rewritten and shares little with the old one (it would take another conversation's slot, and leave the old one
 //! behind), and for a transcript, which has nothing in common with any.
 
+use lru::LruCache;
 use parking_lot::Mutex;
 
-use super::App;
+use super::{App, NAMES};
 use crate::conversation::Tokens;
 use crate::upstream::{Slot, Upstream};
 
@@ -21,8 +22,14 @@ pub(super) struct Slots {
 }
 
 /// The slot that was last lent to a call of ours, by server and model.
-#[derive(Debug, Default)]
-pub(super) struct Lent(Mutex<std::collections::HashMap<String, u32>>);
+#[derive(Debug)]
+pub(super) struct Lent(Mutex<LruCache<String, u32>>);
+
+impl Default for Lent {
+    fn default() -> Lent {
+        Lent(Mutex::new(LruCache::new(NAMES)))
+    }
+}
 
 impl App {
     /// The slots of a conversation whose last reply was to `prompt` tokens and took `wrote`.
@@ -37,7 +44,7 @@ impl App {
         let lent = self.lent.0.lock().get(&key).copied();
         let chosen = choose(&all, last, lent, self.lives.lately());
         if let Some(spare) = chosen.spare {
-            self.lent.0.lock().insert(key, spare);
+            self.lent.0.lock().put(key, spare);
         }
         chosen
     }

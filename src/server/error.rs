@@ -1,12 +1,15 @@
 //! An [`Error`] as status and body, in the caller's dialect.
 
-use http::{Response, StatusCode};
+use http::{HeaderValue, Response, StatusCode, header};
 use serde_json::{Value, json};
 use tracing::{error, warn};
 
 use crate::plain::line;
 use crate::proxy::relay::Body;
 use crate::proxy::{Dialect, Error, refusal};
+
+/// When a client may try again that found no room (seconds).
+const RETRY_AFTER: HeaderValue = HeaderValue::from_static("2");
 
 /// The reply for an error.
 pub(super) fn reply(e: &Error) -> Response<Body> {
@@ -17,7 +20,11 @@ pub(super) fn reply(e: &Error) -> Response<Body> {
 pub(super) fn reply_in(dialect: Dialect, e: &Error) -> Response<Body> {
     let status = StatusCode::from_u16(e.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     log(e);
-    refusal(dialect, status, &openai(e))
+    let mut response = refusal(dialect, status, &openai(e));
+    if let Error::Client { code: Some("overloaded" | "shutting_down"), .. } = e {
+        response.headers_mut().insert(header::RETRY_AFTER, RETRY_AFTER);
+    }
+    response
 }
 
 /// The `error` in OpenAI's shape. Details of our own faults stay in the log.
@@ -38,6 +45,10 @@ fn openai(e: &Error) -> Value {
         }
         Error::Upstream { source, hint, .. } => {
             ("upstream_error", Some("upstream_unreachable"), None, with_hint(&chain(source), hint))
+        }
+        Error::Record { source } => {
+            let hint = Some(source.hint().to_owned());
+            ("service_unavailable_error", Some("record_unwritable"), None, with_hint(&e.to_string(), &hint))
         }
         Error::Internal { .. } => {
             ("internal_error", Some("internal_error"), None, format!("windowsill {e}; its log has the details"))
@@ -67,6 +78,7 @@ fn log(e: &Error) {
     match e {
         Error::Client { .. } => warn!(status = e.status(), error = %line(&e.to_string()), "request refused"),
         Error::Upstream { source, .. } => warn!(status = e.status(), error = %line(&chain(source)), "upstream failed"),
+        Error::Record { .. } => error!(status = e.status(), error = %line(&e.to_string()), "request refused"),
         Error::Internal { source, .. } => error!(error = %e, cause = %chain(source.as_ref()), "internal error"),
     }
 }

@@ -47,14 +47,8 @@ pub(super) async fn answer(
     let ok = |value: Value| Ok(json_reply(StatusCode::OK, &value));
     match (method.as_str(), parts.as_slice()) {
         ("GET" | "HEAD", ["healthz"]) => Ok(text("text/plain", "ok\n")),
-        ("GET" | "HEAD", ["readyz"]) if app.ready().await => Ok(text("text/plain", "ready\n")),
-        ("GET" | "HEAD", ["readyz"]) => Err(Error::client(
-            503,
-            "not_ready",
-            "no inference server answers yet",
-            "start one, or name it with --upstream URL",
-        )),
-        ("GET", ["metrics"]) => Ok(text("text/plain; version=0.0.4", &app.metrics.text())),
+        ("GET" | "HEAD", ["readyz"]) => app.ready().await.map(|()| text("text/plain", "ready\n")),
+        ("GET", ["metrics"]) => Ok(text("text/plain; version=0.0.4", &app.metrics_text())),
         ("GET", ["windowsill", "models"]) => ok(app.windows().await?),
         ("GET", ["windowsill", "conversations"]) => ok(app.conversations(PAGE)?),
         ("GET", ["windowsill", "conversations", id]) => ok(app.conversation(id)?),

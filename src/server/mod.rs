@@ -7,10 +7,12 @@ mod error;
 mod inspect;
 mod peers;
 mod routes;
+mod under_way;
 
 use std::convert::Infallible;
 use std::future::Future;
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,13 +21,15 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
+use crate::config::Limits;
 use crate::proxy::App;
 use peers::Peers;
+use under_way::UnderWay;
 
 /// How long a client may take to send the head of a request.
 const HEAD_WITHIN: Duration = Duration::from_secs(30);
@@ -33,7 +37,15 @@ const HEAD_WITHIN: Duration = Duration::from_secs(30);
 /// How long to wait after the system refuses a connection (out of files, mostly) before asking again.
 const AFTER_ACCEPT_ERROR: Duration = Duration::from_millis(100);
 
+/// At shutdown, how long a connection without a request under way may take to send what is left of its last reply.
+const LAST_BYTES: Duration = Duration::from_secs(1);
+
+/// What an address with too many connections is told.
+const TOO_MANY: &[u8] =
+    b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 2\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+
 /// Serves until `shutdown` is done; then accepts nothing more and lets what is under way end, within `drain_seconds`.
+/// Requests that have not arrived by then are not waited for.
 pub async fn run(listener: TcpListener, app: Arc<App>, shutdown: impl Future<Output = ()>) -> io::Result<()> {
     let limits = app.config.limits;
     let places = Arc::new(Semaphore::new(limits.max_connections));
@@ -41,9 +53,7 @@ pub async fn run(listener: TcpListener, app: Arc<App>, shutdown: impl Future<Out
     let front = Arc::new(routes::Front::new(Arc::clone(&app), stopping.clone()));
     let peers = Peers::new(limits.max_connections_per_peer);
     let graceful = GracefulShutdown::new();
-    let mut http = http1::Builder::new();
-    // hyper's buffer bounds the head; it must be at least 8 KiB.
-    http.max_buf_size(limits.max_header_bytes.max(8192)).timer(TokioTimer::new()).header_read_timeout(HEAD_WITHIN);
+    let http = http(&limits);
     tokio::pin!(shutdown);
     loop {
         let place = tokio::select! {
@@ -62,25 +72,30 @@ pub async fn run(listener: TcpListener, app: Arc<App>, shutdown: impl Future<Out
             },
         };
         let Some(guest) = peers.enter(peer.ip()) else {
-            debug!(%peer, "this address has too many connections open");
+            turn_away(stream, peer);
             continue;
         };
         // A reply's small pieces must not wait for acknowledgements.
         if let Err(e) = stream.set_nodelay(true) {
             debug!(%peer, error = %e, "TCP_NODELAY could not be set");
         }
+        let under_way = UnderWay::default();
         let service = {
-            let front = Arc::clone(&front);
+            let (front, under_way) = (Arc::clone(&front), under_way.clone());
             service_fn(move |request: hyper::Request<Incoming>| {
-                let front = Arc::clone(&front);
-                async move { Ok::<_, Infallible>(front.answer(request).await) }
+                let (front, begun) = (Arc::clone(&front), under_way.begin());
+                async move { Ok::<_, Infallible>(begun.until_sent(front.answer(request).await)) }
             })
         };
+        let stopping = stopping.clone();
         let connection = graceful.watch(http.serve_connection(TokioIo::new(stream), service));
         // Ended by force only when the tasks are closed, after the drain below.
         app.tasks.spawn(async move {
-            if let Err(e) = connection.await {
-                debug!(%peer, error = %e, "connection ended");
+            tokio::select! {
+                ended = connection => if let Err(e) = ended {
+                    debug!(%peer, error = %e, "connection ended");
+                },
+                () = idle_at_stop(&stopping, &under_way) => debug!(%peer, "dropped: no request had arrived"),
             }
             drop((place, guest));
         });
@@ -94,4 +109,32 @@ pub async fn run(listener: TcpListener, app: Arc<App>, shutdown: impl Future<Out
         warn!(seconds = limits.drain_seconds, "some requests did not end in time");
     }
     Ok(())
+}
+
+fn http(limits: &Limits) -> http1::Builder {
+    let mut http = http1::Builder::new();
+    // hyper's buffer bounds a head that does not end, and must be at least 8 KiB. A head that comes in one piece may pass it,
+    // so `routes` looks at the size again. Headers are counted too: room for many small ones within the bytes.
+    http.max_buf_size(limits.max_header_bytes.max(8192)).max_headers((limits.max_header_bytes / 32).clamp(100, 4096));
+    http.timer(TokioTimer::new()).header_read_timeout(HEAD_WITHIN);
+    http
+}
+
+/// Says why, as far as that can be said without waiting, and hangs up.
+fn turn_away(stream: TcpStream, peer: SocketAddr) {
+    warn!(%peer, "it has `max_connections_per_peer` connections already: one more is not taken");
+    if let Ok(mut stream) = stream.into_std() {
+        let _ = io::Write::write(&mut stream, TOO_MANY);
+    }
+}
+
+/// Done once the proxy stops and the connection has no request under way.
+async fn idle_at_stop(stopping: &CancellationToken, under_way: &UnderWay) {
+    stopping.cancelled().await;
+    loop {
+        tokio::time::sleep(LAST_BYTES).await;
+        if under_way.is_none() {
+            return;
+        }
+    }
 }

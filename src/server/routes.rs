@@ -53,13 +53,10 @@ impl Front {
 
     async fn admitted(&self, parts: &Parts, body: Incoming) -> Result<Response<Body>, Error> {
         let (app, path) = (&self.app, parts.uri.path());
-        if parts.method == Method::CONNECT {
-            return Err(Error::client(
-                405,
-                "method_not_allowed",
-                "windowsill is no tunnel",
-                "send requests to it itself",
-            ));
+        // CONNECT asks for a tunnel, TRACE shows headers to whoever asks, and `*` is no path.
+        if matches!(parts.method, Method::CONNECT | Method::TRACE) || !path.starts_with('/') {
+            let message = format!("windowsill takes no {} for `{}`", parts.method, parts.uri);
+            return Err(Error::client(405, "method_not_allowed", message, "send requests to a path of its own"));
         }
         head_fits(parts, app.config.limits.max_header_bytes)?;
         authorize(app, &parts.headers, path)?;

@@ -12,6 +12,7 @@
 
 mod batch;
 mod files;
+mod health;
 mod history;
 mod presence;
 mod prune;
@@ -43,8 +44,8 @@ use presence::Presence;
 use recent::{Found, Recent, Tip, Work};
 use schema::sqlite_error;
 pub use types::{
-    Batch, ConversationRow, ConversationUpdate, Error, Event, EventRow, Gone, Hit, Located, Node, NodeRow, Original,
-    Pruned, Recalled, Retention,
+    Batch, ConversationRow, ConversationUpdate, Counted, Error, Event, EventRow, Gone, Hit, Located, Node, NodeRow,
+    Original, Pruned, Recalled, Retention, Trouble,
 };
 use writer::{Job, Prune, Writer};
 
@@ -57,6 +58,9 @@ const PARALLEL: usize = 16;
 
 /// How many messages from the end [`Store::locate`] looks for a known tip before it searches: a turn adds a few.
 const FAST_STEPS: usize = 8;
+
+/// How many messages from the end [`Store::counted`] looks back: some turns with their tool steps.
+const COUNTED_BACK: usize = 64;
 
 /// Hexadecimal digits of a record id, and of the longer ones taken when it belongs to another text.
 const ID_DIGITS: [usize; 4] = [12, 20, 32, 64];
@@ -71,7 +75,7 @@ struct Inner {
     path: PathBuf,
     files: Files,
     recent: Arc<Mutex<Recent>>,
-    readers: [Mutex<Connection>; 2],
+    readers: Arc<Readers>,
     space: Arc<Semaphore>,
     /// `None` when the record was opened for reading.
     queue: Option<Sender<Job>>,
@@ -103,12 +107,22 @@ impl Store {
         let presence = Arc::new(Presence::new(data_dir)?);
         let path = schema::database(data_dir);
         let conn = schema::open_writer(&path)?;
+        let opened = schema::identity(&path);
+        let readers = Arc::new(Readers::open(&path)?);
         let recent = Arc::new(Mutex::new(recent_of(&conn, &path)?));
         let (queue, jobs) = mpsc::channel();
-        let writer = Writer { conn, path: path.clone(), files: files.clone(), recent: recent.clone(), presence };
+        let writer = Writer {
+            conn,
+            path: path.clone(),
+            files: files.clone(),
+            recent: recent.clone(),
+            presence,
+            readers: readers.clone(),
+            opened,
+        };
         let spawned = thread::Builder::new().name("record-writer".into()).spawn(move || writer.run(&jobs));
         let writer = spawned.map_err(|e| schema::file_error(&path, e))?;
-        Store::finish(path, files, recent, Some(queue), Some(writer))
+        Ok(Store::finish(path, files, recent, readers, Some(queue), Some(writer)))
     }
 
     /// Opens the record in `data_dir` for reading, while a server may be writing it.
@@ -119,19 +133,20 @@ impl Store {
         let path = schema::database(data_dir);
         let conn = schema::open_reader(&path)?;
         let recent = recent_of(&conn, &path)?;
-        Store::finish(path, Files::new(data_dir), Arc::new(Mutex::new(recent)), None, None)
+        let readers = Arc::new(Readers::open(&path)?);
+        Ok(Store::finish(path, Files::new(data_dir), Arc::new(Mutex::new(recent)), readers, None, None))
     }
 
     fn finish(
         path: PathBuf,
         files: Files,
         recent: Arc<Mutex<Recent>>,
+        readers: Arc<Readers>,
         queue: Option<Sender<Job>>,
         writer: Option<JoinHandle<()>>,
-    ) -> Result<Store, Error> {
-        let readers = [Mutex::new(schema::open_reader(&path)?), Mutex::new(schema::open_reader(&path)?)];
+    ) -> Store {
         let space = Arc::new(Semaphore::new(QUEUE_BYTES));
-        Ok(Store { inner: Arc::new(Inner { path, files, recent, readers, space, queue, writer }) })
+        Store { inner: Arc::new(Inner { path, files, recent, readers, space, queue, writer }) }
     }
 
     /// Writes a batch and returns once it is committed. Waits while the queue is full. If the caller stops waiting
@@ -176,9 +191,25 @@ impl Store {
         }
     }
 
-    /// Why the last batch given to [`Store::record_later`] could not be written; `None` once one succeeds again.
-    pub fn trouble(&self) -> Option<String> {
+    /// Why the last batch could not be written to the disk; `None` once one is again.
+    pub fn trouble(&self) -> Option<Trouble> {
         self.inner.recent.lock().trouble.clone()
+    }
+
+    /// Batches that could not be written to the disk since the start.
+    pub fn failures(&self) -> u64 {
+        self.inner.recent.lock().failures
+    }
+
+    /// Whether the record can be written now. Writes only where the last write failed: then it tries once more.
+    ///
+    /// # Errors
+    /// Why it cannot.
+    pub async fn writable(&self) -> Result<(), Error> {
+        if self.trouble().is_none() {
+            return Ok(());
+        }
+        self.record(Batch { durable: true, ..Batch::default() }).await
     }
 
     /// The view of the deepest prefix that has one, and the index of that prefix's last message.
@@ -186,16 +217,62 @@ impl Store {
     /// # Errors
     /// When the database cannot be read.
     pub fn view(&self, chain: &[Digest]) -> Result<Option<(usize, Arc<View>)>, Error> {
-        let found = self.inner.recent.lock().find_view(chain);
-        match found {
-            None => Ok(None),
-            Some((at, Found::Here(view))) => Ok(Some((at, view))),
-            Some((at, Found::Row(row))) => {
-                let view = Arc::new(read::view(&self.inner.reader(), &self.inner.path, row)?);
-                self.inner.recent.lock().keep_view(row, view.clone());
-                Ok(Some((at, view)))
+        self.catch_up()?;
+        loop {
+            let found = self.inner.recent.lock().find_view(chain);
+            let (at, row) = match found {
+                None => return Ok(None),
+                Some((at, Found::Here(view))) => return Ok(Some((at, view))),
+                Some((at, Found::Row(row))) => (at, row),
+            };
+            match read::view(&self.inner.readers.get(), &self.inner.path, row) {
+                Ok(view) => {
+                    let view = Arc::new(view);
+                    self.inner.recent.lock().keep_view(row, view.clone());
+                    return Ok(Some((at, view)));
+                }
+                // Another process's retention took it: what remains is a view of fewer messages.
+                Err(e) if e.is_no_row() => self.inner.recent.lock().forget_view(&chain[at], row),
+                Err(e) => return Err(e),
             }
         }
+    }
+
+    /// Takes up the views that another process wrote into the same record since the last look.
+    fn catch_up(&self) -> Result<(), Error> {
+        let ((views, recalled), removals) = {
+            let recent = self.inner.recent.lock();
+            (recent.newest(), recent.removals)
+        };
+        let views = self.inner.read(|conn| read::newer_views(conn, views))?;
+        let recalled = self.inner.read(|conn| read::newer_recalled(conn, recalled))?;
+        if !views.is_empty() || !recalled.is_empty() {
+            self.inner.recent.lock().catch_up(&views, &recalled, removals);
+        }
+        Ok(())
+    }
+
+    /// The longest prefix of a history whose prompt a server has counted in this view, by its number of messages, and that
+    /// prompt's tokens. Looks back [`COUNTED_BACK`] messages.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn counted(&self, chain: &[Digest], view: &Digest) -> Result<Option<(usize, u32)>, Error> {
+        for (at, digest) in chain.iter().enumerate().rev().take(COUNTED_BACK) {
+            let found = self.inner.read(|conn| read::counted(conn, digest))?;
+            if let Some(counted) = found.filter(|c| c.view == *view) {
+                return Ok(Some((at + 1, counted.tokens)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether a conversation, or one that it forked from, begins with this message.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn begins_with(&self, conversation: &str, root: &Digest) -> Result<bool, Error> {
+        self.inner.read(|conn| read::begins_with(conn, conversation, root))
     }
 
     /// How much of a history is known, and to which conversation; `None` when not even its first message is.
@@ -203,17 +280,29 @@ impl Store {
     /// # Errors
     /// When the database cannot be read.
     pub fn locate(&self, chain: &[Digest]) -> Result<Option<Located>, Error> {
-        let tip = loop {
+        let mut seen: Option<Tip> = None;
+        loop {
             let removals = self.inner.recent.lock().removals;
             let Some(tip) = self.deepest_known(chain)? else { return Ok(None) };
-            let mut recent = self.inner.recent.lock();
-            // Retention leaves alone what a request continues; what it took meanwhile is looked for again.
-            if recent.removals == removals && recent.note_use(&tip.conversation, writer::unix_ms()) {
-                break tip;
+            {
+                let mut recent = self.inner.recent.lock();
+                // Retention leaves alone what a request continues; what it took meanwhile is looked for again.
+                if recent.removals != removals || !recent.note_use(&tip.conversation, writer::unix_ms()) {
+                    continue;
+                }
             }
-        };
-        let conversation_depth = self.conversation_depth(&tip)?;
-        Ok(Some(Located { depth: tip.depth, conversation: tip.conversation.to_string(), conversation_depth }))
+            let conversation_depth = self.conversation_depth(&tip)?;
+            // The same history may have been recorded by another request between the two looks: then it is no fork.
+            if conversation_depth > tip.depth && tip.depth < chain.len() && seen.as_ref() != Some(&tip) {
+                seen = Some(tip);
+                continue;
+            }
+            return Ok(Some(Located {
+                depth: tip.depth,
+                conversation: tip.conversation.to_string(),
+                conversation_depth,
+            }));
+        }
     }
 
     fn deepest_known(&self, chain: &[Digest]) -> Result<Option<Tip>, Error> {
@@ -422,7 +511,7 @@ impl Store {
     /// # Errors
     /// [`Error::Ambiguous`] when several ids start so; or when the database cannot be read.
     pub fn conversation(&self, id_or_prefix: &str) -> Result<Option<ConversationRow>, Error> {
-        read::conversation(&self.inner.reader(), &self.inner.path, id_or_prefix)
+        read::conversation(&self.inner.readers.get(), &self.inner.path, id_or_prefix)
     }
 
     /// A conversation's messages in order, along the chain of its tip and so through what it forked from. Holds them
@@ -432,6 +521,22 @@ impl Store {
     /// When the database cannot be read.
     pub fn messages(&self, conversation: &str) -> Result<Vec<NodeRow>, Error> {
         self.inner.read(|conn| read::messages(conn, conversation))
+    }
+
+    /// Chain digest and digest of each message on the way to a conversation's tip.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn path(&self, conversation: &str) -> Result<Vec<(Digest, Digest)>, Error> {
+        self.inner.read(|conn| read::path(conn, conversation))
+    }
+
+    /// A conversation and those that forked from it, at most `most`: the one itself first, then the last active.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn family(&self, conversation: &str, most: usize) -> Result<Vec<String>, Error> {
+        self.inner.read(|conn| read::family(conn, conversation, most))
     }
 
     /// One message of a conversation by its index, wherever on the way to its tip it was recorded.
@@ -503,14 +608,32 @@ impl Store {
     }
 }
 
-impl Inner {
-    /// A connection for reading: the first if it is free, else the second.
-    fn reader(&self) -> MutexGuard<'_, Connection> {
-        self.readers[0].try_lock().unwrap_or_else(|| self.readers[1].lock())
+/// The two connections for reading.
+struct Readers([Mutex<Connection>; 2]);
+
+impl Readers {
+    fn open(path: &Path) -> Result<Readers, Error> {
+        Ok(Readers([Mutex::new(schema::open_reader(path)?), Mutex::new(schema::open_reader(path)?)]))
     }
 
+    /// The first if it is free, else the second.
+    fn get(&self) -> MutexGuard<'_, Connection> {
+        self.0[0].try_lock().unwrap_or_else(|| self.0[1].lock())
+    }
+
+    /// Opens both again: the file of this name is another one now.
+    fn reopen(&self, path: &Path) -> Result<(), Error> {
+        for reader in &self.0 {
+            let opened = schema::open_reader(path)?;
+            *reader.lock() = opened;
+        }
+        Ok(())
+    }
+}
+
+impl Inner {
     fn read<T>(&self, query: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T, Error> {
-        query(&self.reader()).map_err(|e| sqlite_error(&self.path, e))
+        query(&self.readers.get()).map_err(|e| sqlite_error(&self.path, e))
     }
 }
 

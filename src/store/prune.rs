@@ -238,6 +238,7 @@ impl Writer {
                 return Ok(());
             }
             let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            tx.execute("DELETE FROM counted WHERE chain NOT IN (SELECT chain FROM node)", [])?;
             tx.execute("DELETE FROM edit WHERE id NOT IN (SELECT j.value FROM view, json_each(view.edits) j)", [])?;
             tx.execute(
                 "DELETE FROM pruned WHERE file = 0 AND (kind, name) IN

@@ -14,7 +14,7 @@ use crate::conversation::edit::{Edit, View};
 use super::history::walk;
 use super::recent::Tip;
 use super::schema::sqlite_error;
-use super::types::{ConversationRow, Error, EventRow, NodeRow, Original, Recalled};
+use super::types::{ConversationRow, Counted, Error, EventRow, NodeRow, Original, Recalled};
 
 /// Columns of [`conversation_row`].
 const CONVERSATION: &str =
@@ -50,6 +50,33 @@ pub(super) fn deepest(conn: &Connection, conversation: &str) -> rusqlite::Result
 pub(super) fn view_rows(conn: &Connection) -> rusqlite::Result<HashMap<Digest, i64>> {
     let mut statement = conn.prepare("SELECT chain, max(id) FROM view GROUP BY chain")?;
     statement.query_map([], |r| Ok((Digest(r.get(0)?), r.get(1)?)))?.collect()
+}
+
+/// Views that were written after a row, by whichever process, the oldest first.
+pub(super) fn newer_views(conn: &Connection, than: i64) -> rusqlite::Result<Vec<(Digest, i64)>> {
+    let mut statement = conn.prepare_cached("SELECT chain, id FROM view WHERE id > ?1 ORDER BY id")?;
+    statement.query_map([than], |r| Ok((Digest(r.get(0)?), r.get(1)?)))?.collect()
+}
+
+/// Prefixes whose replies recalled something after a row, and the newest row.
+pub(super) fn newer_recalled(conn: &Connection, than: i64) -> rusqlite::Result<Vec<(Digest, i64)>> {
+    let mut statement = conn.prepare_cached("SELECT chain, id FROM recalled WHERE id > ?1 ORDER BY id")?;
+    statement.query_map([than], |r| Ok((Digest(r.get(0)?), r.get(1)?)))?.collect()
+}
+
+/// What a server said of the size of a prompt.
+pub(super) fn counted(conn: &Connection, chain: &Digest) -> rusqlite::Result<Option<Counted>> {
+    let row = |r: &Row<'_>| Ok(Counted { chain: *chain, view: Digest(r.get(0)?), tokens: r.get(1)? });
+    conn.prepare_cached("SELECT view, tokens FROM counted WHERE chain = ?1")?.query_row([chain.0], row).optional()
+}
+
+/// Whether a conversation, or one that it forked from, begins with this message.
+pub(super) fn begins_with(conn: &Connection, conversation: &str, root: &Digest) -> rusqlite::Result<bool> {
+    let sql = format!(
+        "{LINE} SELECT EXISTS (SELECT 1 FROM node n JOIN line ON line.id = n.conversation
+            WHERE n.chain = ?1 AND n.depth = 1)"
+    );
+    conn.prepare_cached(&sql)?.query_row(params![root.0, conversation], |r| r.get(0))
 }
 
 /// Prefixes whose replies recalled something.
@@ -219,11 +246,32 @@ pub(super) fn messages(conn: &Connection, conversation: &str) -> rusqlite::Resul
     walk(conn, &tip, 0)?.into_iter().map(|(id, _)| statement.query_row([id], node_row)).collect()
 }
 
+/// Chain digest and digest of each message on the way to a conversation's tip.
+pub(super) fn path(conn: &Connection, conversation: &str) -> rusqlite::Result<Vec<(Digest, Digest)>> {
+    let Some(tip) = tip(conn, conversation)? else { return Ok(Vec::new()) };
+    let mut statement = conn.prepare_cached("SELECT chain, digest FROM node WHERE id = ?1")?;
+    let row = |r: &Row<'_>| Ok((Digest(r.get(0)?), Digest(r.get(1)?)));
+    walk(conn, &tip, 0)?.into_iter().map(|(id, _)| statement.query_row([id], row)).collect()
+}
+
+/// A conversation and those that forked from it, the one itself first, then the last active.
+pub(super) fn family(conn: &Connection, conversation: &str, most: usize) -> rusqlite::Result<Vec<String>> {
+    let sql = "SELECT c.name FROM conversation c LEFT JOIN conversation p ON p.id = c.parent
+        WHERE c.name = ?1 OR p.name = ?1 ORDER BY c.name <> ?1, c.updated_ms DESC LIMIT ?2";
+    conn.prepare_cached(sql)?.query_map(params![conversation, most], |r| r.get(0))?.collect()
+}
+
 /// One message of a conversation by its index, wherever on the way to its tip it was recorded.
 pub(super) fn message(conn: &Connection, conversation: &str, at: usize) -> rusqlite::Result<Option<NodeRow>> {
     let Some(tip) = tip(conn, conversation)? else { return Ok(None) };
-    let found = walk(conn, &tip, at)?.into_iter().find(|(_, depth)| *depth == at + 1);
-    found.map(|(id, _)| conn.prepare_cached(NODE)?.query_row([id], node_row)).transpose()
+    let mut found = walk(conn, &tip, at)?.into_iter().find(|(_, depth)| *depth == at + 1).map(|(id, _)| id);
+    if found.is_none() {
+        // One that the client has since replaced, or that was on another way: the record still has it.
+        let sql = "SELECT n.id FROM node n JOIN conversation c ON c.id = n.conversation
+            WHERE c.name = ?1 AND n.depth = ?2 ORDER BY n.id DESC LIMIT 1";
+        found = conn.prepare_cached(sql)?.query_row(params![conversation, at + 1], |r| r.get(0)).optional()?;
+    }
+    found.map(|id| conn.prepare_cached(NODE)?.query_row([id], node_row)).transpose()
 }
 
 /// Events after the one with id `since`, in order.

@@ -10,7 +10,7 @@ use lru::LruCache;
 use crate::conversation::Digest;
 use crate::conversation::edit::{Edit, View};
 
-use super::types::{Batch, Original, Recalled};
+use super::types::{Batch, Original, Recalled, Trouble};
 
 /// How many tips are remembered: a few hundred bytes each.
 const TIPS: NonZeroUsize = NonZeroUsize::new(4096).expect("not zero");
@@ -72,8 +72,12 @@ pub(super) struct Recent {
     condemned: Option<Arc<str>>,
     /// How often something was removed: what was read meanwhile may be gone.
     pub(super) removals: u64,
-    /// Why the last batch that nobody waited for could not be written.
-    pub(super) trouble: Option<String>,
+    /// Newest row of a view, and of something recalled, that is known here.
+    newest: (i64, i64),
+    /// Why the last batch could not be written, while none has been since.
+    pub(super) trouble: Option<Trouble>,
+    /// Batches that could not be written since the start.
+    pub(super) failures: u64,
 }
 
 /// Where a view is found.
@@ -87,6 +91,7 @@ pub(super) enum Found {
 impl Recent {
     /// Starts from what is on disk: digest and row of each view, and the prefixes whose replies recalled something.
     pub(super) fn new(view_rows: HashMap<Digest, i64>, with_recalled: HashSet<Digest>) -> Recent {
+        let newest_view = view_rows.values().copied().max().unwrap_or(0);
         Recent {
             seq: 0,
             nodes: HashMap::new(),
@@ -102,8 +107,56 @@ impl Recent {
             used: LruCache::new(TIPS),
             condemned: None,
             removals: 0,
+            newest: (newest_view, 0),
             trouble: None,
+            failures: 0,
         }
+    }
+
+    /// The newest rows of a view and of something recalled that are known here.
+    pub(super) fn newest(&self) -> (i64, i64) {
+        self.newest
+    }
+
+    /// Takes up what another process wrote, and what this one did a moment ago. What was read while something was removed
+    /// may be gone, and is left for the next time.
+    pub(super) fn catch_up(&mut self, views: &[(Digest, i64)], recalled: &[(Digest, i64)], removals: u64) {
+        if self.condemned.is_some() || self.removals != removals {
+            return;
+        }
+        let strange = views.iter().any(|(digest, row)| self.view_rows.get(digest) != Some(row));
+        if strange {
+            // Its conversations may go on further than was known.
+            self.deepest.clear();
+        }
+        for (digest, row) in views {
+            self.view_rows.insert(*digest, *row);
+            self.newest.0 = self.newest.0.max(*row);
+        }
+        for (digest, row) in recalled {
+            self.with_recalled.insert(*digest);
+            self.newest.1 = self.newest.1.max(*row);
+        }
+    }
+
+    /// Forgets a view whose row is gone.
+    pub(super) fn forget_view(&mut self, digest: &Digest, row: i64) {
+        if self.view_rows.get(digest) == Some(&row) {
+            self.view_rows.remove(digest);
+        }
+        self.view_cache.forget(row);
+    }
+
+    /// Starts anew over an empty record; what is queued is still to be written.
+    pub(super) fn start_anew(&mut self) {
+        self.with_recalled = self.recalled.keys().copied().collect();
+        self.view_rows.clear();
+        self.view_cache = ViewCache { lru: LruCache::unbounded(), bytes: 0 };
+        self.tips.clear();
+        self.deepest.clear();
+        self.used.clear();
+        self.newest = (0, 0);
+        self.removals += 1;
     }
 
     /// Notes a batch that goes to the queue, and numbers it.
@@ -159,6 +212,10 @@ impl Recent {
         if let (Some(row), Some((digest, view))) = (applied.view_row, &work.view) {
             self.view_rows.insert(*digest, row);
             self.view_cache.put(row, view.clone());
+            if row == self.newest.0 + 1 {
+                // Where rows are missing in between, another process wrote them: they are still to be read.
+                self.newest.0 = row;
+            }
         }
         if let Some((chain, tip)) = applied.tip {
             self.note_deepest(tip.conversation.clone(), tip.depth);
@@ -264,6 +321,8 @@ impl Recent {
     pub(super) fn reprieve(&mut self) {
         self.condemned = None;
         self.removals += 1;
+        // The numbers of removed rows are given again.
+        self.newest = (self.view_rows.values().copied().max().unwrap_or(0), 0);
     }
 
     /// Starts again from what is on disk.

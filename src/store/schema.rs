@@ -32,7 +32,7 @@ const WRITER_PRAGMAS: &str = "PRAGMA synchronous = NORMAL; PRAGMA wal_autocheckp
     PRAGMA journal_size_limit = 16777216;";
 
 /// Entry `i` leads from `user_version` i to i + 1.
-const MIGRATIONS: &[&str] = &[V1, V2, V3];
+const MIGRATIONS: &[&str] = &[V1, V2, V3, V4];
 
 const V1: &str = "
 -- A conversation's head. `deepest` is the deepest node it recorded; `history_*` is how far its Markdown file goes.
@@ -143,6 +143,15 @@ CREATE INDEX node_conversation ON node(conversation, depth);
 CREATE INDEX conversation_parent ON conversation(parent) WHERE parent IS NOT NULL;
 ";
 
+const V4: &str = "
+-- How large a server said that a prompt was: of the history that ends with `chain`, in the view with this fingerprint.
+CREATE TABLE counted (
+    chain BLOB PRIMARY KEY,
+    view BLOB NOT NULL,
+    tokens INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+";
+
 /// Where the database of a data folder is.
 pub(super) fn database(data_dir: &Path) -> PathBuf {
     data_dir.join(FILE)
@@ -178,8 +187,6 @@ pub(super) fn sqlite_error(path: &Path, source: rusqlite::Error) -> Error {
 /// Opens the database for writing; creates and upgrades it where needed.
 pub(super) fn open_writer(path: &Path) -> Result<Connection, Error> {
     create(path)?;
-    #[cfg(unix)]
-    tighten(path)?;
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let wrap = |e| sqlite_error(path, e);
     let mut conn = Connection::open_with_flags(path, flags).map_err(wrap)?;
@@ -187,6 +194,10 @@ pub(super) fn open_writer(path: &Path) -> Result<Connection, Error> {
     conn.set_prepared_statement_cache_capacity(64);
     conn.execute_batch(PRAGMAS).map_err(wrap)?;
     check_version(&conn, path)?;
+    check_ours(&conn, path)?;
+    // Only now: the path may be a link to a file that is none of ours.
+    #[cfg(unix)]
+    tighten(path)?;
     enter_wal(&conn).map_err(wrap)?;
     conn.execute_batch(WRITER_PRAGMAS).map_err(wrap)?;
     migrate(&mut conn, path)?;
@@ -226,6 +237,30 @@ fn check_version(conn: &Connection, path: &Path) -> Result<i64, Error> {
         return Err(Error::NewerSchema { path: path.to_owned(), found, known: newest() });
     }
     Ok(found)
+}
+
+/// Refuses the database of another program. A new one is empty; one of ours has the table of messages.
+fn check_ours(conn: &Connection, path: &Path) -> Result<(), Error> {
+    let sql = "SELECT count(*), count(*) FILTER (WHERE name IN ('conversation', 'node')) FROM sqlite_schema";
+    let tables = |r: &rusqlite::Row<'_>| Ok((r.get::<_, i64>(0)?, r.get::<_, i64>(1)?));
+    let (all, ours) = conn.query_row(sql, [], tables).map_err(|e| sqlite_error(path, e))?;
+    if all > 0 && ours < 2 {
+        return Err(Error::Foreign { path: path.to_owned() });
+    }
+    Ok(())
+}
+
+/// Device and inode of a file, to tell it from another one of the same name; `None` where there is none.
+#[cfg(unix)]
+pub(super) fn identity(path: &Path) -> Option<(u64, u64)> {
+    use std::os::unix::fs::MetadataExt;
+    fs::metadata(path).ok().map(|m| (m.dev(), m.ino()))
+}
+
+/// An open file cannot be deleted here, so the name says enough.
+#[cfg(not(unix))]
+pub(super) fn identity(path: &Path) -> Option<(u64, u64)> {
+    fs::exists(path).unwrap_or(true).then_some((0, 0))
 }
 
 /// Makes an empty database file that others may not read, not even for a moment; SQLite gives the WAL and its index

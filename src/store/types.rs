@@ -30,6 +30,14 @@ pub enum Error {
         /// What the system said.
         source: Arc<std::io::Error>,
     },
+    /// The file is a database of another program.
+    #[error(
+        "`{}` is a database of another program: name another folder with `data_dir` or --data-dir", path.display()
+    )]
+    Foreign {
+        /// The database file.
+        path: PathBuf,
+    },
     /// The database was written by a newer windowsill.
     #[error(
         "record `{}` has schema {found}, and this windowsill knows schemas up to {known}: use the newer windowsill, or \
@@ -102,6 +110,57 @@ pub enum Error {
     },
 }
 
+impl Error {
+    /// Whether the disk is at fault: nothing can be written until somebody mends that.
+    pub fn is_unwritable(&self) -> bool {
+        matches!(self, Error::Sqlite { .. } | Error::File { .. } | Error::Closed)
+    }
+
+    /// What to do about a record that cannot be written.
+    pub fn hint(&self) -> &'static str {
+        if self.is_full() {
+            "free some space on its disk, or name another folder with `data_dir`; windowsill goes on by itself then"
+        } else {
+            "mend the folder or its permissions, or name another one with `data_dir`; windowsill goes on by itself then"
+        }
+    }
+
+    /// Whether a row was looked for that is not there.
+    pub(super) fn is_no_row(&self) -> bool {
+        matches!(self, Error::Sqlite { source, .. } if matches!(**source, rusqlite::Error::QueryReturnedNoRows))
+    }
+
+    fn is_full(&self) -> bool {
+        match self {
+            Error::Sqlite { source, .. } => source.sqlite_error_code() == Some(rusqlite::ErrorCode::DiskFull),
+            Error::File { source, .. } => {
+                matches!(source.kind(), std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded)
+            }
+            _ => false,
+        }
+    }
+}
+
+/// Why the record cannot be written at present.
+#[derive(Debug, Clone)]
+pub struct Trouble {
+    /// Since when, in Unix milliseconds.
+    pub since_ms: i64,
+    /// What the last write said.
+    pub error: Error,
+}
+
+/// The size of a prompt, as a server counted it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Counted {
+    /// Chain digest of the history's last message.
+    pub chain: Digest,
+    /// Fingerprint of the view that was sent.
+    pub view: Digest,
+    /// Tokens of the prompt.
+    pub tokens: u32,
+}
+
 /// How long and how much is kept. 0 sets no limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Retention {
@@ -158,6 +217,8 @@ pub struct Batch {
     pub view: Option<(Digest, View)>,
     /// What a reply recalled.
     pub recalled: Option<Recalled>,
+    /// What a server said of the prompt's size.
+    pub counted: Option<Counted>,
     /// Entries of the trace.
     pub events: Vec<Event>,
     /// Whether it must survive a power cut (fsync) and not only a kill of the process.

@@ -22,8 +22,8 @@ use super::presence::Presence;
 use super::prune::{Pass, Step};
 use super::recent::{Applied, Recent, Tip, Work};
 use super::schema::sqlite_error;
-use super::types::{ConversationUpdate, Error, Event, Node, Original, Recalled};
-use super::{history, original_ids, prune, search};
+use super::types::{ConversationUpdate, Counted, Error, Event, Node, Original, Recalled};
+use super::{Readers, health, history, original_ids, prune, search};
 
 /// Bytes that are committed together at most, so that a waiting batch is never far from its commit.
 const GROUP_BYTES: usize = 8 << 20;
@@ -57,6 +57,9 @@ pub(super) struct Writer {
     pub(super) files: Files,
     pub(super) recent: Arc<Mutex<Recent>>,
     pub(super) presence: Arc<Presence>,
+    pub(super) readers: Arc<Readers>,
+    /// Which file the database was when it was opened.
+    pub(super) opened: Option<(u64, u64)>,
 }
 
 impl Writer {
@@ -101,16 +104,11 @@ impl Writer {
                 match result {
                     Ok(applied) => {
                         recent.settle(*seq, work, Some(applied));
-                        if job.ack.is_none() {
-                            recent.trouble = None;
-                        }
+                        health::written(&mut recent);
                     }
                     Err(error) => {
                         recent.settle(*seq, work, None);
-                        if job.ack.is_none() {
-                            tracing::error!(%error, "could not write to the record");
-                            recent.trouble = Some(error.to_string());
-                        }
+                        health::failed(&mut recent, &error, job.ack.is_none());
                         outcome = Err(error);
                     }
                 }
@@ -128,7 +126,7 @@ impl Writer {
         if works.is_empty() {
             return Vec::new();
         }
-        match catch_unwind(AssertUnwindSafe(|| self.commit(works))) {
+        match catch_unwind(AssertUnwindSafe(|| self.mend().and_then(|()| self.commit(works)))) {
             Ok(Ok(results)) => results,
             Ok(Err(error)) => works.iter().map(|_| Err(error.clone())).collect(),
             Err(_) => {
@@ -184,8 +182,10 @@ impl Apply<'_> {
         let mut applied = Applied::default();
         let mut conversation = None;
         if self.durable && batch.conversation.is_none() {
-            // A commit that changes nothing syncs nothing, and what this batch repeats may not be on disk yet.
-            self.run("UPDATE conversation SET updated_ms = updated_ms WHERE id = 1", [])?;
+            // A commit that changes nothing syncs nothing, and what this batch repeats may not be on disk yet. This one
+            // writes the first page, whatever there is in the tables.
+            let version = self.wrap(self.tx.query_row("PRAGMA user_version", [], |r| r.get::<_, i64>(0)))?;
+            self.wrap(self.tx.pragma_update(None, "user_version", version))?;
         }
         if let Some(update) = &batch.conversation {
             let id = self.conversation(update)?;
@@ -208,6 +208,11 @@ impl Apply<'_> {
         }
         if let Some(recalled) = &batch.recalled {
             self.recalled(recalled)?;
+        }
+        if let Some(Counted { chain, view, tokens }) = &batch.counted {
+            let sql = "INSERT INTO counted (chain, view, tokens) VALUES (?1, ?2, ?3)
+                ON CONFLICT(chain) DO UPDATE SET view = excluded.view, tokens = excluded.tokens";
+            self.run(sql, params![chain.0, view.0, tokens])?;
         }
         for event in &batch.events {
             self.event(event)?;

@@ -1,6 +1,6 @@
 //! Who gets in: web pages, other sites, slow bodies; and what never goes further.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::support::*;
 
@@ -191,4 +191,116 @@ fn a_stream_that_breaks_off_says_so_whatever_its_length() {
     let proxy = TestProxy::before(&fake);
     let answer = proxy.chat(&chat().system("s").user("Hello.").stream());
     assert!(answer.whole && answer.text().contains("\"error\""), "{}", answer.text());
+}
+
+#[test]
+fn many_small_headers_are_one_small_head() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let proxy = TestProxy::before(&fake);
+    let names: Vec<String> = (0..300).map(|n| format!("x-own-{n}")).collect();
+    let headers: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "1")).collect();
+    ask(&proxy, "GET", "/v1/models", &headers).ok();
+}
+
+#[test]
+fn a_head_that_has_not_arrived_does_not_hold_up_the_end() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let proxy = TestProxy::with(&[fake.url()], "[limits]\ndrain_seconds = 600\n");
+    let mut conn = Conn::open(proxy.address);
+    conn.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\nGET /hea").unwrap();
+    conn.answer().ok();
+    let started = std::time::Instant::now();
+    drop(proxy);
+    // A head may take 30 seconds.
+    assert!(started.elapsed() < PATIENCE, "{:?}", started.elapsed());
+}
+
+#[test]
+fn tracing_and_what_is_no_path_stay_here() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let proxy = TestProxy::before(&fake);
+    for (method, path) in [("TRACE", "/v1/models"), ("GET", "*")] {
+        assert!(matches!(ask(&proxy, method, path, &[]).status, 400 | 405), "{method} {path}");
+    }
+    assert!(fake.all().iter().all(|seen| seen.method != "TRACE" && seen.target != "*"));
+}
+
+/// A name and a message that would steer a terminal or pretend to be another line.
+const HOSTILE: &str = "m\u{1b}]0;owned\u{7}\n\u{202e}\u{9b}31m";
+
+#[track_caller]
+fn assert_harmless(text: &str) {
+    let bad = |c: char| (c.is_control() && c != '\n') || ('\u{202a}'..='\u{202e}').contains(&c);
+    assert!(!text.contains(bad), "{text:?}");
+}
+
+#[test]
+fn names_and_titles_steer_no_terminal() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let proxy = TestProxy::before(&fake);
+    let answer = proxy.chat(&chat().user(&format!("Hello {HOSTILE} title")).with("model", json!(HOSTILE))).ok();
+    let id = answer.header("x-windowsill-conversation").unwrap().to_owned();
+    proxy.eventually(&format!("/windowsill/conversations/{id}"), |_| true);
+    for args in [
+        &["context"][..],
+        &["context", &id],
+        &["context", "--json"],
+        &["recall", "title"],
+        &["recall", "nothing\u{1b}"],
+    ] {
+        let output = proxy.cli(args);
+        assert_harmless(&String::from_utf8_lossy(&output.stdout));
+        assert_harmless(&String::from_utf8_lossy(&output.stderr));
+    }
+    let listed = String::from_utf8_lossy(&proxy.cli(&["context"]).stdout).into_owned();
+    assert_eq!(listed.lines().count(), 2, "one line a conversation: {listed}");
+    // Into a pipe an original goes as it came.
+    let original = proxy.cli(&["recall", &format!("{id}:0")]);
+    let message: Value = serde_json::from_slice(&original.stdout).unwrap();
+    assert!(text(&message).contains(HOSTILE), "{message}");
+}
+
+#[test]
+fn names_in_log_lines_are_escaped() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    for format in ["text", "json"] {
+        let dir = tempfile::tempdir().unwrap();
+        let served = Served::logging(dir.path(), &[fake.url()], format);
+        let body = chat().user("hi").with("model", json!(HOSTILE)).body();
+        request(served.address, "POST", "/v1/chat/completions", &[JSON], &body).ok();
+        assert_eq!(request(served.address, "GET", "/windowsill/%1b%5D0%0Ax", &[], b"").status, 404);
+        let log = served.log_at_end(dir.path());
+        assert_harmless(&log);
+        assert!(log.contains("owned") && log.lines().all(|line| line.starts_with(['2', '{'])), "{format}: {log}");
+    }
+}
+
+#[test]
+fn the_command_line_knows_the_beginning_of_an_id() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let dir = tempfile::tempdir().unwrap();
+    let address = Fake::absent();
+    let toml = format!("listen = \"{address}\"\n[context]\nbackground = false\n");
+    std::fs::write(dir.path().join("config.toml"), toml).unwrap();
+    let data = dir.path().join("data");
+    let served = std::process::Command::new(env!("CARGO_BIN_EXE_windowsill"))
+        .current_dir(dir.path())
+        .args(["serve", "--upstream", &fake.url(), "--data-dir"])
+        .arg(&data)
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut served = Served { address, child: served };
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(served.child.stdout.take().unwrap()), &mut line).unwrap();
+    let answer = request(address, "POST", "/v1/chat/completions", &[JSON], &chat().user("hi").body()).ok();
+    let id = answer.header("x-windowsill-conversation").unwrap().to_owned();
+    let until = std::time::Instant::now() + PATIENCE;
+    while request(address, "GET", &format!("/windowsill/conversations/{id}"), &[], b"").status != 200 {
+        assert!(std::time::Instant::now() < until);
+    }
+    let said = cli(dir.path(), &["compact", &id[..id.len() - 2]]);
+    let said = String::from_utf8_lossy(&said.stderr).into_owned();
+    assert!(said.contains("nothing to fold"), "it was found: {said}");
 }

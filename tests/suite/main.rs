@@ -10,6 +10,7 @@ mod cli;
 mod config;
 mod dialects;
 mod digest;
+mod docs;
 mod doors;
 mod dry_run;
 mod errors;

@@ -1,5 +1,7 @@
 //! The prompt cache: each prompt begins with the last one, and where it does not the record says whose doing that was.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
 
 use super::support::*;
@@ -101,4 +103,92 @@ fn what_the_client_changed_is_counted_as_its_own_doing() {
     assert!(said[1]["tokens"].as_u64().unwrap() > 10, "{}", said[1]);
     assert_eq!(said[2]["because"], "client");
     assert!(said[2]["lost"].as_u64().unwrap() > 10, "{}", said[2]);
+}
+
+/// As aider does it: examples first, a map of the repository and the files being edited put in anew each time, the chat
+/// between them, and the request last.
+fn rebuilt(turn: usize, project: &str, map: usize) -> Chat {
+    let mut out = chat().system("Act as an expert software developer.");
+    out = out.user("Change get_factorial() to use math.factorial").assistant("To make this change we need two blocks.");
+    out = out.user(&format!("Map of {project}, state {map}: {}", prose(map as u64, 900))).assistant("Ok.");
+    for n in 0..turn {
+        out = out.user(&format!("Step {n} of {project}, please: {}", prose(n as u64 + 100, 500)));
+        out = out.assistant(&format!("Done with step {n}. {}", prose(n as u64 + 200, 700)));
+    }
+    out = out.user(&format!("Files of {project} as they are after step {turn}: {}", prose(turn as u64 + 300, 2_000)));
+    out.assistant("Ok, any changes to these are mine.").user(&format!("Step {turn} of {project}, please."))
+}
+
+#[test]
+fn a_history_that_the_client_rebuilds_is_one_conversation() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let proxy = TestProxy::with(&[fake.url()], "[context]\nbackground = false\n");
+    let mut ids: [BTreeSet<String>; 2] = Default::default();
+    let mut rewritten = [0, 0];
+    for turn in 0..24 {
+        for (n, project) in ["alpha", "beta"].into_iter().enumerate() {
+            let sent = rebuilt(turn, project, turn / 12);
+            let answer = proxy.chat(&sent).ok();
+            ids[n].insert(answer.header("x-windowsill-conversation").unwrap().to_owned());
+            rewritten[n] += usize::from(answer.action() != "none");
+            let body = fake.last().json();
+            assert!(tokens(&body) <= 4096);
+            let forwarded = fake.last().messages();
+            assert_eq!(text(forwarded.last().unwrap()), format!("Step {turn} of {project}, please."));
+            let files = format!("Files of {project} as they are after step {turn}: ");
+            assert!(forwarded.iter().any(|m| text(m).starts_with(&files)), "{project}, turn {turn}");
+        }
+    }
+    // The first turns have too little in common to tell a rebuilt history from a fork.
+    assert!(ids.iter().all(|ids| ids.len() <= 2), "{ids:?}");
+    assert!(ids[0].is_disjoint(&ids[1]), "two projects that begin alike: {ids:?}");
+    assert!(rewritten.iter().all(|n| (1..=8).contains(n)), "at most one rewrite in three turns: {rewritten:?}");
+}
+
+#[test]
+fn a_resumed_history_with_trimmed_messages_is_the_same_conversation() {
+    let fake = Fake::start(Kind::LlamaServer, 16_384);
+    let proxy = TestProxy::before(&fake);
+    let mut sent = chat().system("s").user("Work through all parts.\n\nCarefully.").tools();
+    for turn in 0..6 {
+        sent = sent.step(turn, &format!("{}\n\n  trailing  ", prose(turn as u64, 300)));
+    }
+    let first = proxy.chat(&sent).ok();
+    let mut resumed = Chat { messages: sent.messages.clone(), fields: sent.fields.clone() };
+    resumed.messages[3]["content"] = json!("what the client made of an old result");
+    let resumed = resumed.assistant("So far.").user("Go on.");
+    let again = proxy.chat(&resumed).ok();
+    assert_eq!(again.header("x-windowsill-conversation"), first.header("x-windowsill-conversation"));
+    let forked =
+        chat().system("s").user("Work through all parts.\n\nCarefully.").assistant("No.").user("Something else.");
+    assert_ne!(proxy.chat(&forked).ok().header("x-windowsill-conversation"), first.header("x-windowsill-conversation"));
+}
+
+/// pydantic-ai: after the first answer with reasoning, all earlier messages of the assistant gain an empty field.
+#[test]
+fn a_field_that_says_nothing_does_not_break_the_prefix_of_a_prompt_that_fits() {
+    let fake = Fake::start(Kind::LlamaServer, 16_384);
+    let mut proxy = TestProxy::before(&fake);
+    let mut sent = chat().system("s").user("Work through all parts.").tools();
+    let mut before: Vec<Value> = Vec::new();
+    for turn in 0..6 {
+        sent = sent.step(turn, &prose(turn as u64, 300));
+        let at = sent.messages.len() - 2;
+        if turn >= 2 {
+            sent.messages[at]["reasoning_content"] = json!("I should look.");
+            for message in sent.messages.iter_mut().filter(|m| m["role"] == "assistant") {
+                message.as_object_mut().unwrap().entry("reasoning_content").or_insert_with(|| json!(""));
+            }
+        }
+        let answer = proxy.chat(&sent).ok();
+        assert_eq!(answer.action(), "none");
+        let now = fake.last().messages();
+        assert_eq!(now[..before.len()], before[..], "turn {turn}");
+        assert_eq!(now.len(), sent.messages.len());
+        before = now;
+        if turn == 3 {
+            let dir = proxy.stop();
+            proxy = TestProxy::at(dir, &[fake.url()], "");
+        }
+    }
 }

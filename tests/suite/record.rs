@@ -540,3 +540,129 @@ fn a_chat_that_begins_alike_rewinds_nothing() {
     assert_eq!(proxy.get(&path).ok().json()["messages"], 5);
     assert!(proxy.get(&format!("/windowsill/records/{id}:4")).ok().text().contains("Go on."));
 }
+
+/// A server that cannot count, and whose tokens are `share` of what is usual.
+fn miscounting(share: f64) -> Fake {
+    let fake = Fake::start(Kind::OpenAi, 4096);
+    fake.script(move |seen| {
+        if !seen.is_main() {
+            return Play::Usual;
+        }
+        let prompt = (f64::from(tokens(&seen.json())) * share) as u32;
+        Play::Json(
+            200,
+            json!({"id": "x", "object": "chat.completion", "created": 1, "model": "test-model",
+                "choices": [{"index": 0, "message": {"role": "assistant", "content": "ok"}, "finish_reason": "stop"}],
+                "usage": {"prompt_tokens": prompt, "completion_tokens": 1, "total_tokens": prompt + 1}}),
+        )
+    });
+    fake
+}
+
+#[test]
+fn what_a_server_counted_is_remembered_over_a_restart() {
+    for share in [0.35, 0.6, 1.6] {
+        let fake = miscounting(share);
+        let toml = "[window]\nnum_ctx = 4096\n[context]\nbackground = false\n";
+        let mut proxy = TestProxy::with(&[fake.url()], toml);
+        for turn in turns(&session(30)) {
+            proxy.chat(&turn).ok();
+            let first = fake.last().body;
+            proxy.chat(&turn).ok();
+            assert_eq!(fake.last().body, first, "sent again, {share}");
+            let dir = proxy.stop();
+            proxy = TestProxy::at(dir, &[fake.url()], toml);
+            let answer = proxy.chat(&turn).ok();
+            assert_eq!(
+                String::from_utf8_lossy(&fake.last().body),
+                String::from_utf8_lossy(&first),
+                "after a restart, {share}, {} messages",
+                turn.messages.len()
+            );
+            assert_eq!(answer.action(), "none", "{share}");
+        }
+    }
+}
+
+#[test]
+fn two_processes_on_one_record_send_the_same_bytes() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let toml = "[window]\nnum_ctx = 4096\n[context]\nbackground = false\n";
+    let dir = Arc::new(tempfile::tempdir().unwrap());
+    let proxies = [(); 2].map(|()| TestProxy::at(Arc::clone(&dir), &[fake.url()], toml));
+    let mut rewritten = 0;
+    for (n, turn) in turns(&session(24)).iter().enumerate() {
+        let answer = proxies[n % 2].chat(turn).ok();
+        let first = fake.last().body;
+        rewritten += usize::from(answer.action() != "none");
+        let conversation = answer.header("x-windowsill-conversation").unwrap().to_owned();
+        let other = proxies[(n + 1) % 2].chat(turn).ok();
+        assert_eq!(String::from_utf8_lossy(&fake.last().body), String::from_utf8_lossy(&first), "turn {n}");
+        assert_eq!(other.header("x-windowsill-conversation"), Some(conversation.as_str()), "turn {n}");
+    }
+    assert!(rewritten >= 2, "{rewritten}");
+}
+
+#[test]
+fn a_record_that_cannot_be_written_is_told_everywhere_and_comes_back() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let proxy = TestProxy::before(&fake);
+    let turns = turns(&session(24));
+    proxy.chat(&turns[0]).ok();
+    assert_eq!(proxy.get("/readyz").status, 200);
+    // A file where the folder of originals should be: whatever leaves the prompt cannot be kept.
+    let folder = proxy.data().join("large_tool_results");
+    std::fs::remove_dir_all(&folder).unwrap();
+    std::fs::write(&folder, "in the way").unwrap();
+    let refused = turns.iter().map(|turn| proxy.chat(turn)).find(|answer| answer.status != 200).unwrap();
+    assert_eq!(refused.status, 503);
+    let error = refused.json()["error"].clone();
+    assert_eq!(error["code"], "record_unwritable", "{error}");
+    let message = error["message"].as_str().unwrap();
+    assert!(message.contains("large_tool_results") && message.contains("data_dir"), "{message}");
+    assert!(proxy.get("/metrics").text().contains("windowsill_record_failures 1"));
+    std::fs::remove_file(&folder).unwrap();
+    std::fs::create_dir(&folder).unwrap();
+    // A database that another program keeps locked: not even messages can be written.
+    let lock = rusqlite::Connection::open(proxy.data().join("windowsill.sqlite")).unwrap();
+    lock.execute_batch("BEGIN IMMEDIATE").unwrap();
+    proxy.chat(&turns[1]).ok();
+    assert_eq!(proxy.get("/windowsill/models").status, 200);
+    while !proxy.get("/metrics").text().contains("windowsill_record_writable 0") {
+        std::thread::yield_now();
+    }
+    let goes_on = proxy.chat(&turns[1]).ok();
+    assert_eq!(goes_on.header("x-windowsill-record"), Some("unwritable"));
+    assert!(goes_on.header("x-windowsill-warning").unwrap().contains("unrecorded"));
+    let not_ready = proxy.get("/readyz");
+    assert_eq!((not_ready.status, &not_ready.json()["error"]["code"]), (503, &json!("record_unwritable")));
+    lock.execute_batch("ROLLBACK").unwrap();
+    assert_eq!(proxy.get("/readyz").status, 200, "it tries again");
+    for turn in &turns {
+        assert_eq!(proxy.chat(turn).ok().header("x-windowsill-record"), None);
+    }
+    assert!(proxy.get("/metrics").text().contains("windowsill_record_writable 1"));
+    assert!(nothing_is_lost(proxy.stop().path(), turns.last().unwrap(), &fake.last().body) >= 1);
+}
+
+#[test]
+fn a_record_deleted_while_it_is_open_is_begun_anew() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let proxy = TestProxy::before(&fake);
+    let turns = turns(&session(24));
+    let half = turns.len() / 2;
+    for turn in &turns[..half] {
+        proxy.chat(turn).ok();
+    }
+    std::fs::remove_dir_all(proxy.data()).unwrap();
+    for turn in &turns[half..] {
+        proxy.chat(turn).ok();
+    }
+    let last = turns.last().unwrap();
+    let dir = proxy.stop();
+    assert!(nothing_is_lost(dir.path(), last, &fake.last().body) >= 1);
+    let again = TestProxy::at(dir, &[fake.url()], "");
+    let before = fake.last().body;
+    again.chat(last).ok();
+    assert_eq!(fake.last().body, before, "the new record has it all");
+}

@@ -25,10 +25,10 @@ pub use mixture::Sample;
 use row::{Feature, Ground, Row};
 
 /// Messages, and texts of edits, whose rows are kept.
-const REMEMBERED: usize = 1 << 15;
+const REMEMBERED: usize = 1 << 14;
 
-/// Models whose beliefs are kept: names come from clients.
-const MODELS: usize = 256;
+/// Models whose beliefs are kept, 3 MB each: names come from clients, and few of them are in use at once.
+const MODELS: usize = 16;
 
 /// A text up to this length is counted anew each time (bytes): that costs no more than its digest.
 const SHORT: usize = 64;

@@ -205,8 +205,13 @@ pub(super) fn hardware(hardware: &Hardware, findings: &mut Vec<Finding>) {
 pub(super) fn data_dir(folder: &Path, findings: &mut Vec<Finding>) {
     let there = folder.ancestors().find(|folder| folder.exists()).unwrap_or(folder);
     let probe = there.join(format!(".windowsill-doctor-{}", std::process::id()));
-    let wrote = std::fs::write(&probe, b"");
+    let wrote = probe_write(&probe);
     let _ = std::fs::remove_file(&probe);
+    if let Some(free) = free_bytes(there).filter(|free| wrote.is_ok() && *free < LITTLE_ROOM) {
+        let message = format!("the disk of data_dir {} has {} MiB left", folder.display(), free >> 20);
+        let fix = "free some space, or name another folder with `data_dir`: without room, nothing can be rewritten";
+        findings.push(Finding::new(Severity::Warning, message, fix));
+    }
     if let Err(e) = wrote {
         let message = format!("data_dir {} cannot be written: {e}", folder.display());
         findings.push(Finding::new(
@@ -215,6 +220,29 @@ pub(super) fn data_dir(folder: &Path, findings: &mut Vec<Finding>) {
             "another folder with `data_dir` or --data-dir, or its owner's rights",
         ));
     }
+}
+
+/// Room on the disk below which the record will soon be full: some long sessions.
+const LITTLE_ROOM: u64 = 256 << 20;
+
+/// Writes as much as a turn does, to the disk: on a full one an empty file can still be made.
+fn probe_write(path: &Path) -> std::io::Result<()> {
+    use std::io::Write;
+    let mut file = std::fs::File::create(path)?;
+    file.write_all(&[0; 64 * 1024])?;
+    file.sync_all()
+}
+
+/// Bytes that this user may still write on a folder's disk.
+#[cfg(unix)]
+fn free_bytes(folder: &Path) -> Option<u64> {
+    rustix::fs::statvfs(folder).ok().map(|disk| disk.f_bavail.saturating_mul(disk.f_frsize))
+}
+
+/// Not known here.
+#[cfg(not(unix))]
+fn free_bytes(_: &Path) -> Option<u64> {
+    None
 }
 
 /// Which pages are let in.

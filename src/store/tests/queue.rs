@@ -145,10 +145,52 @@ fn trouble_is_told_until_a_write_succeeds() {
     let store = Store::open(dir.path()).unwrap();
     store.record_later(batch("x", &["a", "b"], 1)).unwrap();
     runtime().block_on(store.flush());
-    assert!(store.trouble().unwrap().contains("is not recorded"));
-    store.record_later(batch("x", &["a", "b"], 0)).unwrap();
+    assert!(store.trouble().is_none(), "a batch that contradicts the record is no trouble of the disk's");
+    // A file where a folder should be: no original can be written.
+    let folder = dir.path().join("large_tool_results");
+    std::fs::remove_dir(&folder).unwrap();
+    std::fs::write(&folder, "in the way").unwrap();
+    store.record_later(Batch { originals: vec![original("x", 0, "a text")], ..Batch::default() }).unwrap();
     runtime().block_on(store.flush());
-    assert_eq!(store.trouble(), None);
+    let trouble = store.trouble().unwrap();
+    assert!(trouble.error.to_string().contains("large_tool_results"), "{}", trouble.error);
+    assert_eq!(store.failures(), 1);
+    std::fs::remove_file(&folder).unwrap();
+    std::fs::create_dir(&folder).unwrap();
+    runtime().block_on(store.writable()).unwrap();
+    assert!(store.trouble().is_none());
+}
+
+#[test]
+fn a_deleted_record_is_begun_anew() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    let store = Store::open(&data).unwrap();
+    runtime().block_on(store.record(batch("x", &["a", "b"], 0))).unwrap();
+    std::fs::remove_dir_all(&data).unwrap();
+    let error = runtime().block_on(store.record(batch("x", &["a", "b", "c"], 2))).unwrap_err();
+    assert!(matches!(error, Error::Gap { depth: 3 }), "{error}");
+    assert!(store.locate(&chain_of(&["a", "b", "c"])).unwrap().is_none());
+    runtime().block_on(store.record(batch("x", &["a", "b", "c"], 0))).unwrap();
+    drop(store);
+    assert_eq!(Store::open(&data).unwrap().messages("x").unwrap().len(), 3, "it is on the disk again");
+}
+
+#[test]
+fn views_of_another_process_are_found() {
+    let dir = tempfile::tempdir().unwrap();
+    let (one, two) = (Store::open(dir.path()).unwrap(), Store::open(dir.path()).unwrap());
+    let chain = chain_of(&["a", "b"]);
+    assert!(two.view(&chain).unwrap().is_none());
+    let mut with_view = batch("x", &["a", "b"], 0);
+    let view = View { messages: 2, edits: Vec::new() };
+    with_view.view = Some((chain[1], view.clone()));
+    with_view.counted = Some(Counted { chain: chain[1], view: Digest::default(), tokens: 7 });
+    runtime().block_on(one.record(with_view)).unwrap();
+    assert_eq!(*two.view(&chain).unwrap().unwrap().1, view);
+    let longer = chain_of(&["a", "b", "c"]);
+    assert_eq!(two.counted(&longer, &Digest::default()).unwrap(), Some((2, 7)));
+    assert_eq!(two.counted(&longer, &Digest::of(b"another view")).unwrap(), None);
 }
 
 #[test]
@@ -159,7 +201,9 @@ fn a_full_disk_is_an_error_with_the_path() {
     let conn = schema::open_writer(&path).unwrap();
     conn.query_row("PRAGMA max_page_count = 60", [], |_| Ok(())).unwrap();
     let recent = Arc::new(Mutex::new(Recent::new(Default::default(), Default::default())));
-    let mut writer = Writer { conn, path, files: Files::new(dir.path()), recent, presence: present(dir.path()) };
+    let (readers, opened) = (Arc::new(Readers::open(&path).unwrap()), schema::identity(&path));
+    let mut writer =
+        Writer { conn, path, files: Files::new(dir.path()), recent, presence: present(dir.path()), readers, opened };
     let work = |text: &str| {
         let batch = Batch { originals: vec![original("c", 0, text)], ..Batch::default() };
         Arc::new(Work { batch, view: None })
@@ -178,7 +222,9 @@ fn a_panic_costs_the_batch_and_not_the_writer() {
     let path = schema::database(dir.path());
     let conn = schema::open_writer(&path).unwrap();
     let recent = Arc::new(Mutex::new(Recent::new(Default::default(), Default::default())));
-    let mut writer = Writer { conn, path, files: Files::new(dir.path()), recent, presence: present(dir.path()) };
+    let (readers, opened) = (Arc::new(Readers::open(&path).unwrap()), schema::identity(&path));
+    let mut writer =
+        Writer { conn, path, files: Files::new(dir.path()), recent, presence: present(dir.path()), readers, opened };
     let good = batch("c", &["a", "b"], 0);
     // The check before the queue refuses this one; past it, the depth before 0 overflows.
     let mut bad = good.clone();
@@ -196,7 +242,9 @@ fn a_durable_batch_is_synced_even_if_it_repeats_another() {
     let path = schema::database(dir.path());
     let conn = schema::open_writer(&path).unwrap();
     let recent = Arc::new(Mutex::new(Recent::new(Default::default(), Default::default())));
-    let mut writer = Writer { conn, path, files: Files::new(dir.path()), recent, presence: present(dir.path()) };
+    let (readers, opened) = (Arc::new(Readers::open(&path).unwrap()), schema::identity(&path));
+    let mut writer =
+        Writer { conn, path, files: Files::new(dir.path()), recent, presence: present(dir.path()), readers, opened };
     let mut commit = |durable: bool| {
         let batch = Batch { originals: vec![original("c", 0, "text")], durable, ..Batch::default() };
         assert!(writer.commit_caught(&[Arc::new(Work { batch, view: None })])[0].is_ok());
@@ -271,7 +319,7 @@ fn two_processes_may_write() {
         two.record_later(batch("two", &other, depth - 1)).unwrap();
     }
     runtime().block_on(async { tokio::join!(one.flush(), two.flush()) });
-    assert_eq!((one.trouble(), two.trouble()), (None, None));
+    assert!(one.trouble().is_none() && two.trouble().is_none());
     assert_eq!(one.messages("two").unwrap().len(), 40);
     assert_eq!(two.messages("one").unwrap().len(), 40);
 }

@@ -302,12 +302,11 @@ fn an_older_record_is_upgraded() {
     runtime().block_on(store.record(batch("c", &["a", "b"], 0))).unwrap();
     drop(store);
     let conn = Connection::open(schema::database(dir.path())).unwrap();
-    let back =
-        "DROP TABLE pruned; DROP INDEX node_conversation; DROP INDEX conversation_parent; PRAGMA user_version = 2;";
+    let back = "DROP TABLE pruned; DROP TABLE counted; DROP INDEX node_conversation; DROP INDEX conversation_parent; PRAGMA user_version = 2;";
     conn.execute_batch(back).unwrap();
     drop(conn);
     let error = Store::open_readonly(dir.path()).err().unwrap().to_string();
-    assert!(error.contains("has schema 2, older than 3") && error.contains("windowsill serve"), "{error}");
+    assert!(error.contains("has schema 2, older than 4") && error.contains("windowsill serve"), "{error}");
     let store = Store::open(dir.path()).unwrap();
     assert_eq!(store.messages("c").unwrap().len(), 2);
     let done = runtime().block_on(store.prune(Retention { days: 1, bytes: 0 }, 1 << 40)).unwrap();
@@ -325,14 +324,14 @@ fn a_newer_schema_is_refused_and_left_alone() {
     };
     set(7);
     let want = format!(
-        "record `{}` has schema 7, and this windowsill knows schemas up to 3: use the newer windowsill, or another \
+        "record `{}` has schema 7, and this windowsill knows schemas up to 4: use the newer windowsill, or another \
          `data_dir`",
         path.display()
     );
     for opened in [Store::open(dir.path()), Store::open_readonly(dir.path())] {
         assert_eq!(opened.err().unwrap().to_string(), want);
     }
-    set(3);
+    set(4);
     drop(Store::open(dir.path()).unwrap());
     fs::write(&path, b"this is not a database, it is a text of some length").unwrap();
     let error = Store::open(dir.path()).err().unwrap().to_string();
@@ -386,4 +385,30 @@ fn results_in_another_order_are_no_fork() {
             assert_eq!((located.depth, located.conversation.as_str()), (40, "c"), "{swapped:?}, {length} messages");
         }
     }
+}
+
+#[cfg(unix)]
+#[test]
+fn a_link_to_another_programs_file_is_left_alone() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    let theirs = dir.path().join("theirs.sqlite");
+    let conn = Connection::open(&theirs).unwrap();
+    conn.execute_batch("CREATE TABLE bookmarks (url TEXT)").unwrap();
+    drop(conn);
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    fs::set_permissions(&theirs, fs::Permissions::from_mode(0o644)).unwrap();
+    let data = dir.path().join("data");
+    fs::create_dir(&data).unwrap();
+    std::os::unix::fs::symlink(&theirs, data.join("windowsill.sqlite")).unwrap();
+    let error = Store::open(&data).err().unwrap();
+    assert!(matches!(error, Error::Foreign { .. }), "{error}");
+    assert_eq!(mode(&theirs), 0o644);
+    let text = dir.path().join("notes.txt");
+    fs::write(&text, "no database at all, and long enough to be read as one").unwrap();
+    fs::set_permissions(&text, fs::Permissions::from_mode(0o644)).unwrap();
+    fs::remove_file(data.join("windowsill.sqlite")).unwrap();
+    std::os::unix::fs::symlink(&text, data.join("windowsill.sqlite")).unwrap();
+    assert!(Store::open(&data).is_err());
+    assert_eq!(mode(&text), 0o644);
 }

@@ -207,6 +207,25 @@ impl Served {
         Served { address, child }
     }
 
+    /// With its log kept in a file of the folder, in a format.
+    pub(crate) fn logging(dir: &Path, urls: &[String], format: &str) -> Served {
+        write_config(dir, urls, "");
+        let log = std::fs::File::create(dir.join("log")).unwrap();
+        let mut child =
+            command(dir).args(["serve", "--log", format]).stdout(Stdio::piped()).stderr(log).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let address = line.trim().strip_prefix("listening on http://").expect(&line).parse().unwrap();
+        Served { address, child }
+    }
+
+    /// Ends it, and returns its log, which [`Served::logging`] keeps.
+    pub(crate) fn log_at_end(mut self, dir: &Path) -> String {
+        self.terminate();
+        self.child.wait().unwrap();
+        std::fs::read_to_string(dir.join("log")).unwrap()
+    }
+
     /// `kill -9`.
     pub(crate) fn kill(mut self) {
         self.child.kill().unwrap();

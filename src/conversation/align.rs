@@ -1,0 +1,106 @@
+//! What a client kept of a history that it rebuilt. Some (aider) put new texts of files and maps into the middle each time,
+//! some (Qwen Code) trim old messages when a session is resumed: the chain breaks there, and most of what follows is the same.
+
+use similar::{Algorithm, DiffOp, capture_diff_slices};
+
+use super::Digest;
+use super::edit::{Edit, View};
+
+/// Of five messages of the older history, how many must still be there for the newer one to be the same conversation.
+const KEPT_OF_FIVE: usize = 3;
+
+/// Where each message of an older history stands in a newer one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Alignment {
+    /// By index in the older history: the index in the newer one.
+    to: Vec<Option<usize>>,
+}
+
+impl Alignment {
+    /// Compares what messages say, in order.
+    pub fn of(old: &[Digest], new: &[Digest]) -> Alignment {
+        let mut to = vec![None; old.len()];
+        for op in capture_diff_slices(Algorithm::Myers, old, new) {
+            if let DiffOp::Equal { old_index, new_index, len } = op {
+                (0..len).for_each(|n| to[old_index + n] = Some(new_index + n));
+            }
+        }
+        Alignment { to }
+    }
+
+    /// Whether the newer history is the older one, rebuilt: most of it is still there, and some of that stands after the
+    /// first difference. Where nothing does, a person went back and took another way.
+    pub fn is_rebuilt(&self) -> bool {
+        let kept = self.to.iter().flatten().count();
+        let shared = self.to.iter().enumerate().take_while(|(at, to)| **to == Some(*at)).count();
+        kept > shared && kept * 5 >= self.to.len() * KEPT_OF_FIVE
+    }
+
+    /// The edits of a view that still hold: those of messages that are there, and a fold whose messages all are, one after
+    /// the other.
+    pub fn carry(&self, view: &View, messages: usize) -> View {
+        View { messages, edits: view.edits.iter().filter_map(|edit| self.carried(edit)).collect() }
+    }
+
+    fn carried(&self, edit: &Edit) -> Option<Edit> {
+        let place = |at: &usize| self.to.get(*at).copied().flatten();
+        let mut edit = edit.clone();
+        match &mut edit {
+            Edit::Text { at, .. } | Edit::Arguments { at, .. } => *at = place(at)?,
+            Edit::Fold { from, to, keep, .. } => {
+                let start = place(from)?;
+                let in_a_row = (*from..*to).all(|at| place(&at) == Some(start + at - *from));
+                if !in_a_row {
+                    return None;
+                }
+                *keep = keep.iter().map(place).collect::<Option<_>>()?;
+                (*from, *to) = (start, start + *to - *from);
+            }
+        }
+        Some(edit)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::conversation::edit::Rule;
+
+    fn digests(text: &str) -> Vec<Digest> {
+        text.split(' ').map(|word| Digest::of(word.as_bytes())).collect()
+    }
+
+    fn rebuilt(old: &str, new: &str) -> bool {
+        Alignment::of(&digests(old), &digests(new)).is_rebuilt()
+    }
+
+    #[test]
+    fn a_history_with_another_middle_is_rebuilt_and_one_with_another_end_is_not() {
+        assert!(rebuilt("example map1 u1 a1 files1 u2", "example map2 u1 a1 u2 a2 files2 u3"));
+        assert!(rebuilt("u1 a1 u2 a2 u3", "u1 trimmed u2 a2 u3 a3 u4"));
+        assert!(!rebuilt("u1 a1 u2 a2 u3 a3", "u1 a1 u2 a2 other"), "a fork");
+        assert!(!rebuilt("u1 a1 u2 a2", "u1 a1 u2 a2 u3"), "a continuation");
+        assert!(
+            !rebuilt("example map1 u1 a1 u2 a2 u3", "example map2 other a9 u3"),
+            "another session that begins alike"
+        );
+        assert!(!rebuilt("", "u1"));
+    }
+
+    #[test]
+    fn edits_move_with_their_messages() {
+        let text = |at: usize| Edit::Text {
+            at,
+            digest: Digest::default(),
+            rule: Rule::Clear,
+            text: "[cleared]".into(),
+            record: "r".into(),
+        };
+        let fold = |from: usize, to: usize, keep: Vec<usize>| Edit::Fold { from, to, keep, brief: "b".into() };
+        let alignment = Alignment::of(&digests("u1 a1 u2 a2 map1 u3"), &digests("new u1 a1 u2 a2 map2 u3"));
+        let view = View { messages: 6, edits: vec![fold(1, 4, vec![2]), text(4), text(5)] };
+        assert_eq!(alignment.carry(&view, 7), View { messages: 7, edits: vec![fold(2, 5, vec![3]), text(6)] });
+        let torn = Alignment::of(&digests("u1 a1 u2 a2"), &digests("u1 a1 new u2 a2"));
+        assert_eq!(torn.carry(&View { messages: 4, edits: vec![fold(1, 3, vec![])] }, 5).edits, []);
+    }
+}
