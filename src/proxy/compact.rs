@@ -15,7 +15,7 @@ use crate::conversation::edit::{Edit, View};
 use crate::conversation::wire::openai_chat::{self, Request};
 use crate::conversation::{Digest, Tokens, repair};
 use crate::measure::ModelKey;
-use crate::plan::{self, Action, Facts, KeepRecent, Plan, Policy, Size, Strategy};
+use crate::plan::{self, Action, Facts, KeepRecent, Plan, Policy, Regions, Size, Strategy};
 use crate::store::{Batch, ConversationRow, ConversationUpdate, Event};
 use crate::upstream::ChatOptions;
 
@@ -32,18 +32,19 @@ struct Recorded {
 }
 
 impl App {
-    /// Summarizes a conversation of the record now, asked for by a person. Returns what was done.
+    /// Summarizes a conversation of the record now, asked for by a person. Returns what was done; with `dry_run` the price
+    /// alone, and then nothing is asked of a model or changed.
     ///
     /// # Errors
     /// When the conversation is unknown, or there is nothing to fold.
-    pub async fn compact(self: &Arc<Self>, id: &str, focus: Option<&str>) -> Result<Value, Error> {
+    pub async fn compact(self: &Arc<Self>, id: &str, focus: Option<&str>, dry_run: bool) -> Result<Value, Error> {
         let (app, id, focus) = (Arc::clone(self), id.to_owned(), focus.map(str::to_owned));
         // How much of the record it takes shows only as it is read.
-        let work = async move { app.compact_now(&id, focus.as_deref()).await };
+        let work = async move { app.compact_now(&id, focus.as_deref(), dry_run).await };
         self.aside.run(aside::LARGE, work.boxed()).await?
     }
 
-    async fn compact_now(self: &Arc<Self>, id: &str, focus: Option<&str>) -> Result<Value, Error> {
+    async fn compact_now(self: &Arc<Self>, id: &str, focus: Option<&str>, dry_run: bool) -> Result<Value, Error> {
         // The last reply's figures may still be queued, and with them the conversation.
         self.store.flush().await;
         // A prefix is enough to look at something, and not to change it.
@@ -73,6 +74,10 @@ impl App {
             let message = "there is nothing to fold: the conversation is short or was just folded";
             return Err(Error::client(409, "nothing_to_fold", message, ""));
         };
+        if dry_run {
+            let reads = facts.costs.iter().take(to).map(|cost| cost.total()).fold(0, Tokens::saturating_add);
+            return Ok(self.price(row, &plan.before, &plan.after, Some(reads)));
+        }
         let (messages, previous) = folded(request, old, to);
         let ask = Ask {
             upstream: &upstream,
@@ -114,6 +119,18 @@ impl App {
         });
         self.record_fold(&recorded, &plan, applied).await?;
         Ok(done)
+    }
+
+    /// What a change of a view costs before it is made. Everything after the leading system messages and tools is evaluated
+    /// again with the next request; `reads`: what a model reads to write the brief.
+    fn price(&self, row: &ConversationRow, before: &Regions, after: &Regions, reads: Option<Tokens>) -> Value {
+        let again = after.prompt().saturating_sub(after.system + after.tools);
+        let speed = self.measured_speed(&row.id);
+        json!({
+            "conversation": row.id, "dry_run": true, "before": before.prompt(), "after": after.prompt(),
+            "evaluated_again": again, "tokens_per_second": speed, "seconds": speed.map(|s| f64::from(again) / s),
+            "brief_reads": reads,
+        })
     }
 
     /// A conversation of the record as a request.

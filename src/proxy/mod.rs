@@ -26,8 +26,11 @@ pub mod relay;
 mod report;
 mod retention;
 mod save;
+mod sight;
 mod slots;
 mod start;
+mod timeline;
+mod trace;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -48,6 +51,7 @@ pub use machine::fit;
 pub use record::{Asked, Record, Text, lines, page};
 pub use relay::Body;
 pub use report::{ask_running, grouped, plan_file};
+pub use trace::{TraceQuery, follow_running};
 
 pub use crate::engine::devices::tell as tell_devices;
 pub use crate::engine::generate::{Setup as EngineSetup, work as generate};
@@ -238,7 +242,7 @@ impl App {
         let mut response = Response::builder().status(reply.status);
         if let Some(h) = response.headers_mut() {
             *h = reply.headers.clone();
-            prepared.mark(h);
+            prepared.mark(h, &self.config.gauge);
         }
         let is_stream = headers::is_event_stream(&reply.headers);
         if let Some(h) = response.headers_mut().filter(|_| is_stream) {

@@ -32,7 +32,7 @@ use std::thread::{self, JoinHandle};
 use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use rusqlite::Connection;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 
 use crate::conversation::Digest;
 use crate::conversation::edit::View;
@@ -43,8 +43,8 @@ use presence::Presence;
 use recent::{Found, Recent, Tip, Work};
 use schema::sqlite_error;
 pub use types::{
-    Batch, ConversationRow, ConversationUpdate, Error, Event, EventRow, Gone, Hit, Located, Node, NodeRow, Original,
-    Pruned, Recalled, Retention,
+    Batch, ConversationRow, ConversationUpdate, Error, Event, EventFilter, EventRow, Gone, Hit, Located, Node, NodeRow,
+    Original, Pruned, Recalled, Retention,
 };
 use writer::{Job, Prune, Writer};
 
@@ -73,6 +73,8 @@ struct Inner {
     recent: Arc<Mutex<Recent>>,
     readers: [Mutex<Connection>; 2],
     space: Arc<Semaphore>,
+    /// Counts commits.
+    commits: watch::Sender<u64>,
     /// `None` when the record was opened for reading.
     queue: Option<Sender<Job>>,
     writer: Option<JoinHandle<()>>,
@@ -105,10 +107,18 @@ impl Store {
         let conn = schema::open_writer(&path)?;
         let recent = Arc::new(Mutex::new(recent_of(&conn, &path)?));
         let (queue, jobs) = mpsc::channel();
-        let writer = Writer { conn, path: path.clone(), files: files.clone(), recent: recent.clone(), presence };
+        let commits = watch::Sender::new(0);
+        let writer = Writer {
+            conn,
+            path: path.clone(),
+            files: files.clone(),
+            recent: recent.clone(),
+            presence,
+            commits: commits.clone(),
+        };
         let spawned = thread::Builder::new().name("record-writer".into()).spawn(move || writer.run(&jobs));
         let writer = spawned.map_err(|e| schema::file_error(&path, e))?;
-        Store::finish(path, files, recent, Some(queue), Some(writer))
+        Store::finish(path, files, recent, commits, Some((queue, writer)))
     }
 
     /// Opens the record in `data_dir` for reading, while a server may be writing it.
@@ -119,19 +129,20 @@ impl Store {
         let path = schema::database(data_dir);
         let conn = schema::open_reader(&path)?;
         let recent = recent_of(&conn, &path)?;
-        Store::finish(path, Files::new(data_dir), Arc::new(Mutex::new(recent)), None, None)
+        Store::finish(path, Files::new(data_dir), Arc::new(Mutex::new(recent)), watch::Sender::new(0), None)
     }
 
     fn finish(
         path: PathBuf,
         files: Files,
         recent: Arc<Mutex<Recent>>,
-        queue: Option<Sender<Job>>,
-        writer: Option<JoinHandle<()>>,
+        commits: watch::Sender<u64>,
+        writing: Option<(Sender<Job>, JoinHandle<()>)>,
     ) -> Result<Store, Error> {
+        let (queue, writer) = writing.unzip();
         let readers = [Mutex::new(schema::open_reader(&path)?), Mutex::new(schema::open_reader(&path)?)];
         let space = Arc::new(Semaphore::new(QUEUE_BYTES));
-        Ok(Store { inner: Arc::new(Inner { path, files, recent, readers, space, queue, writer }) })
+        Ok(Store { inner: Arc::new(Inner { path, files, recent, readers, space, commits, queue, writer }) })
     }
 
     /// Writes a batch and returns once it is committed. Waits while the queue is full. If the caller stops waiting
@@ -434,6 +445,22 @@ impl Store {
         self.inner.read(|conn| read::messages(conn, conversation))
     }
 
+    /// The messages `from..to` of a conversation, in order, as far as there are so many.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn messages_between(&self, conversation: &str, from: usize, to: usize) -> Result<Vec<NodeRow>, Error> {
+        self.inner.read(|conn| read::messages_between(conn, conversation, from, to))
+    }
+
+    /// The chain digests of a conversation's messages, in order: what [`Store::view`] is asked with.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn chain(&self, conversation: &str) -> Result<Vec<Digest>, Error> {
+        self.inner.read(|conn| read::chain(conn, conversation))
+    }
+
     /// One message of a conversation by its index, wherever on the way to its tip it was recorded.
     ///
     /// # Errors
@@ -459,7 +486,30 @@ impl Store {
     /// # Errors
     /// When the database cannot be read.
     pub fn events(&self, since: i64, limit: usize, conversation: Option<&str>) -> Result<Vec<EventRow>, Error> {
-        self.inner.read(|conn| read::events(conn, since, limit, conversation))
+        let of = EventFilter { conversation: conversation.map(str::to_owned), kinds: Vec::new() };
+        self.events_of(since, limit, &of)
+    }
+
+    /// As [`Store::events`], of what a filter names.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn events_of(&self, since: i64, limit: usize, of: &EventFilter) -> Result<Vec<EventRow>, Error> {
+        self.inner.read(|conn| read::events(conn, since, limit, of))
+    }
+
+    /// Where to begin so that the newest `newest` events of what a filter names come first: the id before them, for
+    /// [`Store::events_of`].
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn event_before(&self, newest: usize, of: &EventFilter) -> Result<i64, Error> {
+        self.inner.read(|conn| read::event_before(conn, newest, of))
+    }
+
+    /// Changes with every commit, so that whoever follows the trace need not ask again and again.
+    pub fn commits(&self) -> watch::Receiver<u64> {
+        self.inner.commits.subscribe()
     }
 
     /// The file that holds an original's text.

@@ -20,6 +20,7 @@ mod mcp;
 mod nvml;
 #[cfg(feature = "engine")]
 mod own_count;
+mod page;
 mod planning;
 mod prefix;
 mod profiles;
@@ -34,3 +35,4 @@ mod shown;
 mod support;
 mod templates;
 mod tidy;
+mod trace;
