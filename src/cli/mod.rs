@@ -7,3 +7,4 @@ pub(crate) mod fit;
 pub(crate) mod mcp;
 mod paint;
 pub(crate) mod recall;
+pub(crate) mod report;

@@ -21,6 +21,7 @@ mod models;
 mod prefix;
 mod prepare;
 mod recall;
+mod receipt;
 mod record;
 pub mod relay;
 mod report;
@@ -29,6 +30,7 @@ mod save;
 mod sight;
 mod slots;
 mod start;
+mod steer;
 mod timeline;
 mod trace;
 
@@ -51,6 +53,7 @@ pub use machine::fit;
 pub use record::{Asked, Record, Text, lines, page};
 pub use relay::Body;
 pub use report::{ask_running, grouped, plan_file};
+pub use steer::Steer;
 pub use trace::{TraceQuery, follow_running};
 
 pub use crate::engine::devices::tell as tell_devices;

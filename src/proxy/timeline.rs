@@ -146,16 +146,23 @@ fn edit_for_people(edit: &Edit, state: &Value) -> Value {
         super::grouped(Tokens::try_from(tokens).unwrap_or(Tokens::MAX))
     };
     let why = match edit {
-        Edit::Fold { .. } => format!(
-            "folded into the brief, as prompt and reply passed {} tokens or somebody asked for it",
-            line("summarize_at")
-        ),
+        Edit::Fold { .. } => {
+            format!(
+                "Folded into the brief: the prompt had passed {} tokens, or somebody asked for it.",
+                line("summarize_at")
+            )
+        }
         Edit::Text { rule, .. } | Edit::Arguments { rule, .. } => match rule {
-            Rule::Evict => format!("it was larger than {} tokens, the line for a single result", line("evict_over")),
-            Rule::Clear => format!("older results give way once prompt and reply pass {} tokens", line("clear_at")),
-            Rule::Repeat => "the same text stands in full elsewhere in the prompt".to_owned(),
-            Rule::Restore => "it points at a text that had left the prompt: where to find that was added".to_owned(),
-            Rule::Truncate => "alone it would not have fit the window".to_owned(),
+            Rule::Evict => format!("It was larger than {} tokens, the line for a single result.", line("evict_over")),
+            Rule::Clear => {
+                format!(
+                    "Older results give way once the prompt passes {} tokens, or when somebody asks.",
+                    line("clear_at")
+                )
+            }
+            Rule::Repeat => "The same text stands in full elsewhere in the prompt.".to_owned(),
+            Rule::Restore => "It points at a text that had left the prompt; where to find that was added.".to_owned(),
+            Rule::Truncate => "Alone it would not have fit the window.".to_owned(),
         },
     };
     match edit {

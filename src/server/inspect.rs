@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::error::reply;
 use super::query::{Query, decode};
 use crate::proxy::relay::{Body, full};
-use crate::proxy::{App, Error, TraceQuery, json_reply, lines, page};
+use crate::proxy::{App, Error, Steer, TraceQuery, json_reply, lines, page};
 
 /// Most events or conversations in one answer.
 const PAGE: usize = 1000;
@@ -76,6 +76,13 @@ pub(super) async fn answer(
         ("POST", ["windowsill", "conversations", id, "compact"]) => {
             let Compact { focus, dry_run } = asked(body)?;
             ok(app.compact(id, focus.as_deref(), dry_run).await?)
+        }
+        ("POST", ["windowsill", "conversations", id, what @ ("restore" | "clear" | "brief" | "undo")]) => {
+            let (what, dry_run) = steer(what, asked(body)?)?;
+            ok(app.steer(id, what, dry_run).await?)
+        }
+        ("GET", ["windowsill", "report"]) => {
+            ok(app.report(Query::read(query, &["since"])?.number("since")?.unwrap_or(0))?)
         }
         ("GET", ["windowsill", "events"]) => events(app, query, headers, stopping),
         ("GET" | "HEAD", ["windowsill", "records", id]) => record(app, id, query, headers),
@@ -196,6 +203,30 @@ fn bytes_range(asked: &str, total: usize) -> Option<Option<(usize, usize)>> {
 struct Compact {
     focus: Option<String>,
     dry_run: bool,
+}
+
+/// What a view is changed with.
+#[derive(serde::Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+struct Wish {
+    message: Option<usize>,
+    text: Option<String>,
+    dry_run: bool,
+}
+
+fn steer(what: &str, wish: Wish) -> Result<(Steer, bool), Error> {
+    let Wish { message, text, dry_run } = wish;
+    let bad = |hint: &str| Error::client(400, "bad_request", format!("`{what}` does not take that"), hint);
+    let wanted = match (what, message, text) {
+        ("restore", Some(at), None) => Steer::Restore(at),
+        ("clear", Some(at), None) => Steer::Clear(at),
+        ("brief", None, Some(text)) => Steer::Brief(text),
+        ("undo", None, None) => Steer::Undo,
+        ("restore" | "clear", ..) => return Err(bad("send {\"message\": N}, counted from 0")),
+        ("brief", ..) => return Err(bad("send {\"text\": \"…\"}")),
+        _ => return Err(bad("send {} or {\"dry_run\": true}")),
+    };
+    Ok((wanted, dry_run))
 }
 
 /// The body of a request that steers. An empty one asks for nothing in particular.

@@ -209,6 +209,22 @@ impl Store {
         }
     }
 
+    /// The view that a history had before the one it has; an empty one where that was its first, `None` where it has none.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn earlier_view(&self, chain: &[Digest]) -> Result<Option<View>, Error> {
+        let Some((_, now)) = self.view(chain)? else { return Ok(None) };
+        let rows = self.inner.read(|conn| read::views_of(conn, chain))?;
+        for row in rows {
+            let view = read::view(&self.inner.reader(), &self.inner.path, row)?;
+            if view.edits != now.edits {
+                return Ok(Some(view));
+            }
+        }
+        Ok(Some(View { messages: now.messages, edits: Vec::new() }))
+    }
+
     /// How much of a history is known, and to which conversation; `None` when not even its first message is.
     ///
     /// # Errors

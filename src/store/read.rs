@@ -72,6 +72,17 @@ pub(super) fn recalled(conn: &Connection, chain: &Digest) -> rusqlite::Result<Ve
     statement.query_map([chain.0], row)?.collect()
 }
 
+/// Rows of all views of these prefixes, the newest first.
+pub(super) fn views_of(conn: &Connection, chain: &[Digest]) -> rusqlite::Result<Vec<i64>> {
+    let mut statement = conn.prepare_cached("SELECT id FROM view WHERE chain = ?1")?;
+    let mut rows = Vec::new();
+    for digest in chain {
+        rows.extend(statement.query_map([digest.0], |r| r.get(0))?.collect::<rusqlite::Result<Vec<i64>>>()?);
+    }
+    rows.sort_unstable_by_key(|row| std::cmp::Reverse(*row));
+    Ok(rows)
+}
+
 /// One view, put together from its edits.
 pub(super) fn view(conn: &Connection, path: &Path, row: i64) -> Result<View, Error> {
     let wrap = |e| sqlite_error(path, e);

@@ -32,6 +32,7 @@ mod record;
 mod relay;
 #[cfg(feature = "engine")]
 mod shown;
+mod steer;
 mod support;
 mod templates;
 mod tidy;

@@ -120,6 +120,27 @@ fn insight_adds_up_and_the_terminal_says_the_same() {
 }
 
 #[test]
+fn a_report_adds_up_and_holds_no_text() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let proxy = TestProxy::before(&fake);
+    proxy.chat(&rewritten()).ok();
+    let report = proxy.eventually("/windowsill/report", |report| report["turns"] == 1);
+    assert_eq!(
+        (&report["rewrites"], &report["conversations"], &report["models"][0]["model"]),
+        (&json!(1), &json!(1), &json!(MODEL))
+    );
+    assert!(report["kept_out_tokens"].as_u64() > Some(0) && !report.to_string().contains("three files"), "{report}");
+    let later = proxy.get("/windowsill/report?since=99999999999999").ok().json();
+    assert_eq!((&later["turns"], &later["models"]), (&json!(0), &json!([])));
+    assert_eq!(proxy.get("/windowsill/report?until=3").status, 400);
+    let printed: Value = serde_json::from_slice(&proxy.cli(&["report", "--since", "7d", "--json"]).stdout).unwrap();
+    assert_eq!(printed["kept_out_tokens"], report["kept_out_tokens"]);
+    let page = String::from_utf8(proxy.cli(&["report"]).stdout).unwrap();
+    assert!(page.contains("tokens taken out of prompts") && page.contains(MODEL), "{page}");
+    assert_eq!(proxy.cli(&["report", "--since", "soon"]).status.code(), Some(2));
+}
+
+#[test]
 fn a_fold_has_a_price_before_it_is_made() {
     let fake = Fake::start(Kind::LlamaServer, 4096);
     let proxy = TestProxy::before(&fake);

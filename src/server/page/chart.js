@@ -18,9 +18,11 @@ export function chart(turns, state) {
   const window = state.window;
   for (const [name, tokens] of window ? [["clear", state.lines?.clear_at], ["fold", state.lines?.summarize_at]] : []) {
     if (!(tokens > 0)) continue;
-    const at = y(tokens / window);
+    // Pressure counts what is kept for the reply; the walls are those of the prompt alone.
+    const wall = (tokens + (state.regions?.output_reserved ?? 0)) / window;
+    const at = y(wall);
     const text = svg("text", { x: 2, y: at - 3 });
-    text.textContent = `${name} ${percent(tokens / window)}`;
+    text.textContent = `${name} ${percent(wall)}`;
     out.append(svg("line", { class: "wall", x1: 0, x2: WIDTH, y1: at, y2: at }), text);
   }
   out.append(svg("polyline", { points: known.map((turn, i) => `${x(i).toFixed(1)},${y(turn.pressure).toFixed(1)}`).join(" ") }));

@@ -5,7 +5,7 @@ import { get, of } from "./api.js";
 import { strip } from "./strip.js";
 import { chart } from "./chart.js";
 import { Timeline } from "./list.js";
-import { actions } from "./steer.js";
+import { actions, steps } from "./steer.js";
 
 // Characters of one text that are shown at once: a browser lays out no megabytes.
 const SHOWN = 100_000;
@@ -20,7 +20,7 @@ function meter(seen) {
     ? `${percent(last.cached_tokens / last.prompt_tokens)} of the last prompt came from the server's cache` : null;
   const grown = turns.filter((turn) => turn.added > 0 && !turn.rewritten).slice(-8).map((turn) => turn.added);
   const mean = grown.length ? grown.reduce((a, b) => a + b, 0) / grown.length : 0;
-  const left = (state.lines?.summarize_at ?? 0) - (state.prompt_tokens ?? 0) - (state.regions?.output_reserved ?? 0);
+  const left = (state.lines?.summarize_at ?? 0) - (state.prompt_tokens ?? 0);
   const soon = mean > 0 ? `a turn adds about ${count(mean)} tokens` : null;
   const fold = mean > 0 && left > 0 ? `fold in about ${count(Math.max(1, left / mean))} turns` : null;
   return h("div", { class: "meter" },
@@ -57,7 +57,7 @@ function shown(text) {
   return h("pre", { tabindex: 0 }, rest > 0 ? `${text.slice(0, SHOWN)}\n… and ${count(rest)} characters more: windowsill recall prints them` : text);
 }
 
-async function message(id, at) {
+async function message(id, at, changed) {
   const m = await get(of(id, `/messages/${at}`));
   const edits = m.edits.flatMap((edit) => [
     h("p", { class: "why" }, edit.why, ` · ${count(edit.tokens)} tokens`, edit.record ? h("span", {}, " · original ", h("code", {}, edit.record)) : ""),
@@ -66,7 +66,8 @@ async function message(id, at) {
   return h("section", { class: "card", "aria-live": "polite", id: "message" },
     h("h2", {}, `Message ${m.at} · ${m.role} `, h("small", {}, `· ${count(m.tokens)} tokens`)),
     m.edits.length ? edits : h("p", { class: "why" }, "The model sees it as it is."),
-    h("details", { open: true }, h("summary", {}, m.edits.length ? "The original, word for word" : "Its words"), shown(m.text)));
+    h("details", { open: true }, h("summary", {}, m.edits.length ? "The original, word for word" : "Its words"), shown(m.text)),
+    steps(id, m, changed));
 }
 
 export async function conversation(id, signal) {
@@ -78,7 +79,7 @@ export async function conversation(id, signal) {
   const choose = async (at) => {
     chosen = at;
     try {
-      const node = await message(id, at);
+      const node = await message(id, at, refresh);
       if (chosen === at) detail.replaceChildren(node);
     } catch (e) {
       detail.replaceChildren(h("section", { class: "card wrong" }, e.message));
