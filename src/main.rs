@@ -109,6 +109,8 @@ enum Command {
     Mcp(cli::mcp::Mcp),
     /// Search the originals, or print one exactly as it came.
     Recall(cli::recall::Recall),
+    /// A new conversation from chosen turns of an old one, as messages for a client; without turns, lists them.
+    Build(cli::build::Build),
     /// What was kept out of prompts, how much of it was read back, and what it cost; sums alone.
     Report(cli::report::Report),
     /// The profiles; which one a model gets, and why.
@@ -242,6 +244,7 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Compact { id, focus, json } => compact(&config, &id, focus, json),
         Command::Mcp(of) => cli::mcp::run(&config, of),
         Command::Recall(of) => cli::recall::run(&config, &of),
+        Command::Build(of) => cli::build::run(&config, &of),
         Command::Report(of) => cli::report::run(&config, &of),
         Command::Profile { command } => profile(&config, command),
     }

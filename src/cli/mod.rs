@@ -1,5 +1,6 @@
 //! Commands too long for `main.rs`, one file each. They print and exit; what they show is worked out elsewhere.
 
+pub(crate) mod build;
 pub(crate) mod context;
 pub(crate) mod doctor;
 pub(crate) mod engine;

@@ -60,7 +60,7 @@ fn page(report: &Value, since: Option<&str>) -> String {
         _ => String::new(),
     };
     let mut page = format!(
-        "windowsill, {}: {} conversations, {} turns\n\n",
+        "windowsill, {}: conversations {}, turns {}\n\n",
         since.map_or("all of the record".to_owned(), |age| format!("the last {age}")),
         of("conversations"),
         of("turns")

@@ -70,7 +70,7 @@ impl App {
             return Err(Error::client(409, "nothing_to_fold", message, ""));
         };
         if dry_run {
-            let reads = facts.costs.iter().take(to).map(|cost| cost.total()).fold(0, Tokens::saturating_add);
+            let reads = reads(facts, to);
             // The brief stands in the first message: all that follows system prompt and tools changes.
             let again = plan.after.prompt().saturating_sub(plan.after.system + plan.after.tools);
             return Ok(self.price(row, &plan.before, &plan.after, again, Some(reads)));
@@ -237,6 +237,17 @@ impl App {
         self.lives.with(&row.id, |live| (live.ahead, live.brief) = (None, None));
         Ok(())
     }
+}
+
+/// Tokens that a model reads to write the brief of the messages before `to`: the last brief, and what that does not hold.
+fn reads(facts: &Facts, to: usize) -> Tokens {
+    let last = facts.view.edits.iter().zip(&facts.edit_costs).find_map(|(edit, cost)| match edit {
+        Edit::Fold { to, .. } => Some((*to, *cost)),
+        _ => None,
+    });
+    let (from, brief) = last.unwrap_or((0, 0));
+    let fresh = facts.costs.iter().take(to).skip(from).map(|cost| cost.total());
+    fresh.fold(brief, Tokens::saturating_add)
 }
 
 /// The gauge of a conversation once its view is another. The next request measures it anew.

@@ -8,6 +8,7 @@ mod aside;
 pub mod background;
 mod brief;
 mod compact;
+mod curate;
 mod dialect;
 mod digest;
 mod doctor;

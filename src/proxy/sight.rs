@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use serde_json::{Map, Value, json};
 
 use super::report::row_json;
-use super::timeline::{became, line, size_in, view_of};
+use super::timeline::{line, size_in, view_of};
 use super::trace::event_json;
 use super::{App, Error, Record, record};
 use crate::config::{Gauge, Severity};
@@ -72,10 +72,11 @@ fn insight(store: &Store, row: &ConversationRow, gauge: &Gauge) -> Result<Value,
     out["severity"] = json!(severity(row, gauge).map(Severity::as_str));
     out["yellow_at"] = json!(gauge.yellow_at);
     out["red_at"] = json!(gauge.red_at);
-    out["history"] = by_role(&rows, &view, row.state["regions"]["history"].as_u64().unwrap_or(0));
+    let sizes: Vec<Tokens> = rows.iter().map(|n| size_in(&view, n.at, &n.raw)).collect();
+    out["history"] = by_role(&rows, &sizes, row.state["regions"]["history"].as_u64().unwrap_or(0));
     out["warm_tokens"] = warm(&events);
     out["tokens_per_second"] = json!(speed(&events));
-    out["largest"] = largest(&rows, &view);
+    out["largest"] = largest(&rows, &sizes, &view);
     out["models"] = models(&events, &row.model);
     out["did"] = did(&events, &turns);
     out["rewrites"] = events.iter().filter(|e| e.kind == "context_compaction").map(event_json).collect();
@@ -147,17 +148,18 @@ pub(super) fn speed(events: &[EventRow]) -> Option<f64> {
     (ms > 0.0).then(|| tokens * 1000.0 / ms)
 }
 
-/// The history's tokens by who said them: estimates, scaled so that they add up to the count of the whole.
-fn by_role(rows: &[NodeRow], view: &View, history: u64) -> Value {
+/// The history's tokens by who said them: estimates, scaled so that they add up to the count of the whole. What is folded has
+/// no size of its own.
+fn by_role(rows: &[NodeRow], sizes: &[Tokens], history: u64) -> Value {
     let mut parts: HashMap<&str, u64> = HashMap::new();
-    for node in rows.iter().filter(|node| became(view, node.at) != "folded") {
+    for (node, size) in rows.iter().zip(sizes) {
         let part = match node.role.as_str() {
             "user" => "user",
             "assistant" => "assistant",
             "tool" => "results",
             _ => "other",
         };
-        *parts.entry(part).or_default() += u64::from(size_in(view, node.at, &node.raw));
+        *parts.entry(part).or_default() += u64::from(*size);
     }
     let whole = parts.values().sum::<u64>().max(1);
     let scaled = |part: &str| parts.get(part).copied().unwrap_or(0).saturating_mul(history) / whole;
@@ -165,10 +167,10 @@ fn by_role(rows: &[NodeRow], view: &View, history: u64) -> Value {
 }
 
 /// The messages that are largest in the view.
-fn largest(rows: &[NodeRow], view: &View) -> Value {
-    let mut sizes: Vec<(Tokens, &NodeRow)> = rows.iter().map(|n| (size_in(view, n.at, &n.raw), n)).collect();
-    sizes.sort_by_key(|(tokens, node)| (std::cmp::Reverse(*tokens), node.at));
-    sizes.into_iter().take(LARGEST).filter(|(tokens, _)| *tokens > 0).map(|(_, node)| line(node, view)).collect()
+fn largest(rows: &[NodeRow], sizes: &[Tokens], view: &View) -> Value {
+    let mut sorted: Vec<(Tokens, &NodeRow)> = sizes.iter().copied().zip(rows).filter(|(size, _)| *size > 0).collect();
+    sorted.sort_by_key(|(size, node)| (std::cmp::Reverse(*size), node.at));
+    sorted.into_iter().take(LARGEST).map(|(_, node)| line(node, view)).collect()
 }
 
 /// What was spent, by model and role.
@@ -178,6 +180,9 @@ fn models(events: &[EventRow], own: &str) -> Value {
         let data = &event.data;
         let role = data["role"].as_str().unwrap_or("");
         let model = data["model"].as_str().or_else(|| data["by"].as_str()).unwrap_or(own);
+        // Briefs name the upstream, too.
+        let is_own = model.strip_suffix(own).is_some_and(|upstream| upstream.ends_with('/'));
+        let model = if is_own { own } else { model };
         let entry = spent.entry(format!("{model}\u{0}{role}")).or_insert_with(|| {
             json!({"model": model, "role": role, "requests": 0, "prompt_tokens": 0, "cached_tokens": 0, "evaluated_tokens": 0,
                 "completion_tokens": 0, "milliseconds": 0})

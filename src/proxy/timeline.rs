@@ -20,14 +20,16 @@ const SHOWN: usize = 200;
 
 impl App {
     /// `GET /windowsill/conversations/{id}/messages?from=A&limit=N`: messages of the client's history from index A on, each
-    /// in one line, and what became of it.
+    /// in one line, and what became of it; without `from`, the last page of so many.
     ///
     /// # Errors
     /// 404 for an unknown conversation.
-    pub fn timeline(&self, id: &str, from: usize, limit: usize) -> Result<Value, Error> {
+    pub fn timeline(&self, id: &str, from: Option<usize>, limit: usize) -> Result<Value, Error> {
         let row = self.row(id)?;
         let view = view_of(&self.store, &row)?;
-        let to = from.saturating_add(limit.min(PAGE)).min(row.depth);
+        let limit = limit.clamp(1, PAGE);
+        let from = from.unwrap_or(row.depth.saturating_sub(1) / limit * limit);
+        let to = from.saturating_add(limit).min(row.depth);
         let rows = self.store.messages_between(&row.id, from, to)?;
         let messages: Vec<Value> = rows.iter().map(|node| line(node, &view)).collect();
         Ok(json!({"conversation": row.id, "total": row.depth, "from": from, "messages": messages, "fold": fold(&view)}))

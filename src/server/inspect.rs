@@ -65,7 +65,7 @@ pub(super) async fn answer(
         ("GET", ["windowsill", "conversations", id, "insight"]) => ok(app.insight(id)?),
         ("GET", ["windowsill", "conversations", id, "messages"]) => {
             let query = Query::read(query, &["from", "limit"])?;
-            ok(app.timeline(id, query.number("from")?.unwrap_or(0), query.number("limit")?.unwrap_or(100))?)
+            ok(app.timeline(id, query.number("from")?, query.number("limit")?.unwrap_or(100))?)
         }
         ("GET", ["windowsill", "conversations", id, "messages", at]) => {
             let at = at
@@ -80,6 +80,11 @@ pub(super) async fn answer(
         ("POST", ["windowsill", "conversations", id, what @ ("restore" | "clear" | "brief" | "undo")]) => {
             let (what, dry_run) = steer(what, asked(body)?)?;
             ok(app.steer(id, what, dry_run).await?)
+        }
+        ("GET", ["windowsill", "conversations", id, "segments"]) => ok(app.segments(id)?),
+        ("POST", ["windowsill", "conversations", id, "build"]) => {
+            let Chosen { turns, briefs } = asked(body)?;
+            ok(app.build(id, &turns, &briefs)?)
         }
         ("GET", ["windowsill", "report"]) => {
             ok(app.report(Query::read(query, &["since"])?.number("since")?.unwrap_or(0))?)
@@ -203,6 +208,14 @@ fn bytes_range(asked: &str, total: usize) -> Option<Option<(usize, usize)>> {
 struct Compact {
     focus: Option<String>,
     dry_run: bool,
+}
+
+/// What a new conversation is built from.
+#[derive(serde::Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+struct Chosen {
+    turns: Vec<usize>,
+    briefs: Vec<usize>,
 }
 
 /// What a view is changed with.

@@ -63,7 +63,10 @@ class Model(http.server.BaseHTTPRequestHandler):
         if "chat/completions" not in self.path:
             self.answer({"error": {"message": "not here"}}, 404)
             return
-        tokens = len(body) // 4
+        tokens = len(json.dumps(json.loads(body).get("messages", []))) // 4
+        if self.path.endswith("input_tokens"):
+            self.answer({"input_tokens": tokens})
+            return
         cached = min(Model.last, tokens * 9 // 10)
         Model.last = tokens
         said = "Done: the tuple() call in resolve_lookup_value was found. Next: return the type that came in, and run the tests."
@@ -196,6 +199,7 @@ def overview(browser, url, shots):
 def conversation(browser, url, id, shots):
     browser.open(f"{url}/#/c/{id}")
     browser.until("rows", "return document.querySelectorAll('.row .v').length > 5")
+    browser.until("the gauge", "return !!document.querySelector('.strip') && !!document.querySelector('svg.chart')")
     text = browser.run(TEXT)
     for part in ("KEPT FOR THE REPLY", "WHAT THE MODEL SEES", "PRESSURE BY TURN", "SPENT", "REWRITES", "fold "):
         assert part.lower() in text.lower(), f"no {part!r} in:\n{text}"
@@ -232,8 +236,30 @@ def steer(browser, url, id, shots):
     folded = edits()
     assert folded != before and any(edit["rule"] == "fold" for edit in folded), "it was folded"
     browser.click("Undo last…")
-    browser.until("a price", "return document.querySelector('dialog dl.price, dialog .wrong')")
-    browser.click("Leave it")
+    browser.until("a price", "return document.querySelector('dialog dl.price')")
+    browser.click("Undo")
+    browser.until("the dialog is done", "return !document.querySelector('dialog[open]')")
+    assert edits() == before, "the fold was undone"
+    # One result out of the prompt, and back in.
+    for action, became in (("Clear", "placeholder"), ("Restore", None)):
+        rows = "[...document.querySelectorAll('.row')].filter((r) => r.querySelector('.who')?.textContent === 'result')"
+        browser.run("document.querySelector('.list').scrollTop = 1e9")
+        if became:
+            chosen = browser.until("a whole result", f"const r = {rows}.filter((r) => !r.matches('.changed, .folded')).at(-1); r?.click(); return r?.id")
+        browser.click(f"{action}…")
+        browser.until("a price", "return document.querySelector('dialog dl.price')")
+        browser.click(action)
+        browser.until("the dialog is done", "return !document.querySelector('dialog[open]')")
+        browser.until(f"{chosen} is {became or 'as it was'}",
+                      "return document.getElementById(arguments[0])?.querySelector('.v').textContent.includes(arguments[1])",
+                      chosen, became or "as it is")
+    browser.click("Build new…")
+    browser.until("the turns", "return document.querySelectorAll('dialog .segments tr').length > 3")
+    browser.shot(shots, "build")
+    browser.run("document.querySelector('dialog input[name=turns]').value = '1-2, 4'")
+    browser.click("Download messages.json")
+    browser.until("what was built", "return document.getElementById('built')?.textContent.includes('messages')")
+    browser.click("Close")
 
 
 def hostile(browser, url, id):

@@ -8,6 +8,7 @@ mod background;
 mod busy;
 mod cli;
 mod config;
+mod curate;
 mod dialects;
 mod digest;
 mod doors;

@@ -32,13 +32,16 @@ async function show() {
   view = null;
   const [, kind, id] = location.hash.split("/");
   const isOverview = kind !== "c" || !id;
-  document.getElementById("nav-overview").toggleAttribute("aria-current", isOverview);
+  const nav = document.getElementById("nav-overview");
+  if (isOverview) nav.setAttribute("aria-current", "page");
+  else nav.removeAttribute("aria-current");
   try {
     const next = isOverview ? await overview(mine.signal) : await conversation(decodeURIComponent(id), mine.signal);
     if (mine.signal.aborted) return;
     view = next;
     main.replaceChildren(next.node);
     document.title = `${next.title} — windowsill`;
+    next.shown?.();
   } catch (e) {
     if (mine.signal.aborted) return;
     main.replaceChildren(h("section", { class: "card" }, h("h1", {}, "That did not work"), h("p", { class: "wrong" }, e.message), h("a", { href: "#/" }, "Overview")));

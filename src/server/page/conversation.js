@@ -71,8 +71,9 @@ async function message(id, at, changed) {
 }
 
 export async function conversation(id, signal) {
-  let seen = await get(of(id, "/insight"), signal);
-  const head = h("div", {});
+  // What fills the window takes a while to add up for a long session; its history is there at once.
+  let seen = null;
+  const head = h("div", {}, h("p", { class: "soft" }, "adding up …"));
   const detail = h("div", {}, h("section", { class: "card" }, h("h2", {}, "Message"), h("p", { class: "why" }, "Choose a message: its original, what the model sees of it, and why.")));
   const side = h("div", { class: "side" });
   let chosen = -1;
@@ -96,14 +97,21 @@ export async function conversation(id, signal) {
       h("section", { class: "card" }, h("h2", {}, "Pressure by turn"), chart(seen.turns, seen.state)),
       spent(seen), rewrites(seen), advice(seen) ?? "");
   };
-  async function refresh() {
+  async function look() {
     seen = await get(of(id, "/insight"), signal);
     draw();
+  }
+  async function refresh() {
+    await look();
     await timeline.refresh();
     if (chosen >= 0) await choose(chosen);
   }
-  draw();
-  timeline.open(seen.messages);
+  await timeline.open(signal);
   const node = h("div", {}, head, h("div", { class: "grid" }, h("section", { class: "card" }, h("h2", {}, "History"), timeline.heads, timeline.node), side));
-  return { node, title: seen.title || seen.id, onEvent: (event) => event.conversation === seen.id, refresh };
+  const shown = () => {
+    timeline.end();
+    look().then(() => { document.title = `${seen.title || seen.id} — windowsill`; })
+      .catch((e) => { if (!signal.aborted) head.replaceChildren(h("section", { class: "card wrong" }, e.message)); });
+  };
+  return { node, title: id, shown, onEvent: (event) => seen !== null && event.conversation === seen.id, refresh };
 }

@@ -21,7 +21,7 @@ export class Timeline {
     this.pages = new Map();
     this.waiting = new Set();
     this.at = -1;
-    this.space = h("div", { class: "space" });
+    this.space = h("div", { class: "space", role: "presentation" });
     this.node = h("div", {
       class: "list", tabindex: 0, role: "listbox", "aria-label": "Messages: what the client has, and what the model sees",
       onscroll: () => this.draw(), onkeydown: (e) => this.key(e),
@@ -30,12 +30,23 @@ export class Timeline {
     new ResizeObserver(() => this.draw()).observe(this.node);
   }
 
-  async open(depth) {
-    // The end is what people look for first.
-    this.total = depth;
-    await this.load(Math.max(0, Math.floor((depth - 1) / PAGE)));
+  // The end is what people look for first.
+  async open(signal) {
+    const answer = await get(of(this.id, `/messages?limit=${PAGE}`), signal);
+    this.take(answer);
+  }
+
+  // To be called once it stands in the document: before, nothing scrolls.
+  end() {
+    this.draw();
     this.node.scrollTop = this.total * ROW;
     this.draw();
+  }
+
+  take(answer) {
+    this.pages.set(Math.floor(answer.from / PAGE), answer.messages);
+    this.total = answer.total;
+    this.fold = answer.fold;
   }
 
   // Something happened: what is in sight is asked for again.
@@ -52,10 +63,7 @@ export class Timeline {
     if (this.waiting.has(page)) return;
     this.waiting.add(page);
     try {
-      const answer = await get(of(this.id, `/messages?from=${page * PAGE}&limit=${PAGE}`));
-      this.pages.set(page, answer.messages);
-      this.total = answer.total;
-      this.fold = answer.fold;
+      this.take(await get(of(this.id, `/messages?from=${page * PAGE}&limit=${PAGE}`)));
       this.draw();
     } finally {
       this.waiting.delete(page);

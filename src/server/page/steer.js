@@ -1,7 +1,7 @@
 // What changes a conversation: each shows its price before it is done.
 
 import { h, count } from "./dom.js";
-import { post, of } from "./api.js";
+import { get, post, of } from "./api.js";
 
 function price(answer) {
   const list = h("dl", { class: "price" });
@@ -72,7 +72,60 @@ export function actions(seen, changed) {
     })),
     seen.rewrites.length > 0 && button("Undo last…", () => ask("Undo the last rewrite", path("undo"), {}, {
       verb: "Undo", changed, explain: "The model sees the conversation as before the last rewrite. Undo again takes that back.",
-    })));
+    })),
+    button("Build new…", () => curate(seen.id)));
+}
+
+// "3-7,12" as numbers; null for anything else.
+export function numbers(text) {
+  const out = new Set();
+  for (const part of text.split(",")) {
+    const found = /^\s*(\d{1,6})\s*(?:-\s*(\d{1,6})\s*)?$/.exec(part);
+    if (!found) return null;
+    for (let n = Number(found[1]); n <= Number(found[2] ?? found[1]); n++) out.add(n);
+  }
+  return [...out];
+}
+
+// A new conversation from turns of this one, as a file of messages for a client. This one stays as it is.
+async function curate(id) {
+  const said = h("div", { "aria-live": "polite" });
+  const input = h("input", { name: "turns", placeholder: "3-7, 12", autocomplete: "off" });
+  const brief = h("input", { name: "brief", type: "checkbox" });
+  const go = h("button", { class: "btn primary", type: "submit" }, "Download messages.json");
+  const list = h("div", { class: "segments", tabindex: 0, role: "region", "aria-label": "Turns" }, h("p", { class: "soft" }, "reading the turns …"));
+  const briefLabel = h("label", { class: "check", hidden: true }, brief, "with the brief");
+  const dialog = h("dialog", { "aria-labelledby": "build-title", onclose: () => dialog.remove() },
+    h("form", { method: "dialog", onsubmit: async (e) => {
+      e.preventDefault();
+      const turns = input.value.trim() ? numbers(input.value) : [];
+      if (!turns) return said.replaceChildren(h("p", { class: "wrong" }, "Write numbers and ranges, such as 3-7, 12."));
+      try {
+        const built = await post(of(id, "/build"), { turns, briefs: brief.checked ? [1] : [] });
+        const file = URL.createObjectURL(new Blob([JSON.stringify({ messages: built.messages }, null, 2)], { type: "application/json" }));
+        h("a", { href: file, download: "messages.json" }).click();
+        setTimeout(() => URL.revokeObjectURL(file), 10_000);
+        said.replaceChildren(h("p", { class: "why", id: "built" }, `${count(built.messages.length)} messages, about ${count(built.tokens)} tokens. `, built.notes.join(" · ")));
+      } catch (problem) {
+        said.replaceChildren(h("p", { class: "wrong" }, problem.message));
+      }
+    } },
+    h("h1", { id: "build-title" }, "Build a new conversation"),
+    h("p", { class: "why" }, "Whole turns only, so that no call loses its result. This conversation stays as it is."),
+    h("label", {}, "Turns", input), briefLabel, list, said,
+    h("div", { class: "buttons" }, h("button", { class: "btn", type: "button", onclick: () => dialog.close() }, "Close"), go)));
+  document.body.append(dialog);
+  dialog.showModal();
+  try {
+    const segments = await get(of(id, "/segments"));
+    briefLabel.hidden = segments.briefs.length === 0;
+    // A person reads no thousands of them in a dialog.
+    const shown = segments.turns.slice(-300);
+    list.replaceChildren(h("table", {}, h("tbody", {}, shown.map((turn) => h("tr", {}, h("td", { class: "num" }, turn.turn),
+      h("td", {}, turn.words), h("td", { class: "num" }, count(turn.tokens)), h("td", { class: "soft" }, turn.folded ? "in the brief" : ""))))));
+  } catch (problem) {
+    list.replaceChildren(h("p", { class: "wrong" }, problem.message));
+  }
 }
 
 // What can be done with one message.

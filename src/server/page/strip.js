@@ -32,7 +32,7 @@ export function strip(seen) {
   const lines = state.lines ?? {};
   const walls = [["clear", lines.clear_at], ["fold", lines.summarize_at], ["limit", lines.limit]]
     .filter(([, tokens]) => tokens > 0 && tokens <= window)
-    .map(([name, tokens]) => [`${name} ${percent(tokens / window)}`, tokens, ""]);
+    .map(([name, tokens]) => [`${name} ${percent(tokens / window)}`, tokens, name]);
   if (seen.warm_tokens > 0) walls.push(["warm to here", Math.min(seen.warm_tokens, window), "warm low"]);
   return h("div", {},
     h("div", { class: "strip", role: "img", "aria-label": `The window by region: ${label}` },
