@@ -215,12 +215,13 @@ impl Store {
     /// When the database cannot be read.
     pub fn earlier_view(&self, chain: &[Digest]) -> Result<Option<View>, Error> {
         let Some((_, now)) = self.view(chain)? else { return Ok(None) };
-        let rows = self.inner.read(|conn| read::views_of(conn, chain))?;
-        for row in rows {
-            let view = read::view(&self.inner.reader(), &self.inner.path, row)?;
+        let mut row = self.inner.read(|conn| read::view_before(conn, chain, i64::MAX))?;
+        while let Some(before) = row {
+            let view = read::view(&self.inner.reader(), &self.inner.path, before)?;
             if view.edits != now.edits {
                 return Ok(Some(view));
             }
+            row = self.inner.read(|conn| read::view_before(conn, chain, before))?;
         }
         Ok(Some(View { messages: now.messages, edits: Vec::new() }))
     }

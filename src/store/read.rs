@@ -72,15 +72,15 @@ pub(super) fn recalled(conn: &Connection, chain: &Digest) -> rusqlite::Result<Ve
     statement.query_map([chain.0], row)?.collect()
 }
 
-/// Rows of all views of these prefixes, the newest first.
-pub(super) fn views_of(conn: &Connection, chain: &[Digest]) -> rusqlite::Result<Vec<i64>> {
-    let mut statement = conn.prepare_cached("SELECT id FROM view WHERE chain = ?1")?;
-    let mut rows = Vec::new();
-    for digest in chain {
-        rows.extend(statement.query_map([digest.0], |r| r.get(0))?.collect::<rusqlite::Result<Vec<i64>>>()?);
+/// Row of the view that a history had before the row `before` was written: the newest of the deepest prefix that had one.
+pub(super) fn view_before(conn: &Connection, chain: &[Digest], before: i64) -> rusqlite::Result<Option<i64>> {
+    let mut statement = conn.prepare_cached("SELECT max(id) FROM view WHERE chain = ?1 AND id < ?2")?;
+    for digest in chain.iter().rev() {
+        if let Some(row) = statement.query_row(params![digest.0, before], |r| r.get(0))? {
+            return Ok(Some(row));
+        }
     }
-    rows.sort_unstable_by_key(|row| std::cmp::Reverse(*row));
-    Ok(rows)
+    Ok(None)
 }
 
 /// One view, put together from its edits.
