@@ -93,13 +93,7 @@ enum Command {
     /// Prompt tokens of a request, by region.
     Count(OfFile),
     /// Conversations; or one conversation's gauge, regions, thresholds and what was done to it.
-    Context {
-        /// A conversation's id, or the beginning of one.
-        id: Option<String>,
-        /// Print JSON.
-        #[arg(long)]
-        json: bool,
-    },
+    Context(cli::context::Context),
     /// Summarize a conversation now, in the running proxy.
     Compact {
         /// A conversation's id, or the beginning of one.
@@ -115,6 +109,10 @@ enum Command {
     Mcp(cli::mcp::Mcp),
     /// Search the originals, or print one exactly as it came.
     Recall(cli::recall::Recall),
+    /// A new conversation from chosen turns of an old one, as messages for a client; without turns, lists them.
+    Build(cli::build::Build),
+    /// What was kept out of prompts, how much of it was read back, and what it cost; sums alone.
+    Report(cli::report::Report),
     /// The profiles; which one a model gets, and why.
     Profile {
         #[command(subcommand)]
@@ -244,10 +242,12 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::DevicesWorker => Ok(cli::engine::tell_devices()),
         Command::Plan(of) => plan(config, &of),
         Command::Count(of) => count(config, &of),
-        Command::Context { id, json } => context(&config, id.as_deref(), json),
+        Command::Context(of) => cli::context::run(&config, &of),
         Command::Compact { id, focus, json } => compact(&config, &id, focus, json),
         Command::Mcp(of) => cli::mcp::run(&config, of),
         Command::Recall(of) => cli::recall::run(&config, &of),
+        Command::Build(of) => cli::build::run(&config, &of),
+        Command::Report(of) => cli::report::run(&config, &of),
         Command::Profile { command } => profile(&config, command),
     }
 }
@@ -401,68 +401,6 @@ fn count(config: Config, of: &OfFile) -> Result<ExitCode, Failure> {
     }
     page +=
         &format!("{:<10}{:>12}  ({})\n", "total", number(&regions["prompt"]), report["source"].as_str().unwrap_or(""));
-    out(&page)?;
-    Ok(ExitCode::SUCCESS)
-}
-
-fn context(config: &Config, id: Option<&str>, json: bool) -> Result<ExitCode, Failure> {
-    let report = Record::open(&config.data_dir)?.context(id)?;
-    if json {
-        out_json(&report)?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    let percent = |state: &Value| state["pressure"].as_f64().map_or("-".into(), |p| format!("{:.0}%", p * 100.0));
-    // As text: a JSON value knows nothing of widths.
-    let number = |value: &Value| value.as_u64().map_or("-".to_owned(), |n| n.to_string());
-    let mut page = String::new();
-    if let Some(rows) = report["conversations"].as_array() {
-        page += &format!(
-            "{:<18}{:>9}{:>10}{:>9}  {:<20} {}\n",
-            "CONVERSATION", "MESSAGES", "PROMPT", "PRESSURE", "MODEL", "TITLE"
-        );
-        for row in rows {
-            page += &format!(
-                "{:<18}{:>9}{:>10}{:>9}  {:<20} {}\n",
-                plain::line(row["id"].as_str().unwrap_or("")),
-                number(&row["messages"]),
-                number(&row["state"]["prompt_tokens"]),
-                percent(&row["state"]),
-                plain::line(row["model"].as_str().unwrap_or("")),
-                plain::line(row["title"].as_str().unwrap_or(""))
-            );
-        }
-    } else {
-        let state = &report["state"];
-        page += &format!(
-            "{} {}\nmodel    {}\n",
-            plain::line(report["id"].as_str().unwrap_or("")),
-            plain::line(&report["title"].to_string()),
-            plain::line(report["model"].as_str().unwrap_or(""))
-        );
-        page += &format!(
-            "window   {} ({})\npressure {}\n",
-            state["window"],
-            state["window_source"].as_str().unwrap_or(""),
-            percent(state)
-        );
-        page += &format!(
-            "messages {}\nprofile  {}\nregions  {}\nlines    {}\nedits    {}\nspend    {}\n",
-            report["messages"],
-            state["profile"].as_str().unwrap_or(""),
-            state["regions"],
-            state["lines"],
-            state["edits"],
-            state["spend"]
-        );
-        page += &format!("history  {}\n", report["history_file"].as_str().unwrap_or(""));
-        for event in report["compactions"].as_array().into_iter().flatten() {
-            let data = &event["data"];
-            page += &format!("\n[{}] {}\n", event["time_ms"], data["action"].as_str().unwrap_or(""));
-            for why in data["because"].as_array().into_iter().flatten().filter_map(Value::as_str) {
-                page += &format!("  {why}\n");
-            }
-        }
-    }
     out(&page)?;
     Ok(ExitCode::SUCCESS)
 }

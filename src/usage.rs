@@ -140,6 +140,7 @@ impl Reported {
             "completion_tokens": self.completion,
             "finish_reason": self.finish,
             "milliseconds": milliseconds,
+            "prompt_milliseconds": self.prompt_ms,
         })
     }
 }

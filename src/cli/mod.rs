@@ -1,8 +1,12 @@
 //! Commands too long for `main.rs`, one file each. They print and exit; what they show is worked out elsewhere.
 
+pub(crate) mod build;
+pub(crate) mod context;
 pub(crate) mod doctor;
 pub(crate) mod engine;
 pub(crate) mod fit;
 pub(crate) mod log;
 pub(crate) mod mcp;
+mod paint;
 pub(crate) mod recall;
+pub(crate) mod report;

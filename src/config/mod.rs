@@ -9,6 +9,7 @@ mod context;
 mod door;
 mod env;
 mod file;
+mod gauge;
 mod model;
 pub mod print;
 mod problem;
@@ -25,6 +26,7 @@ use crate::plan::Policy;
 
 pub use context::{Context, OtherModel, SummaryModel, Template};
 pub use env::{Environment, scratch_dir};
+pub use gauge::{Gauge, Severity};
 pub use model::{ModelHints, SizeClass, parameters_in_name};
 pub use problem::{Problem, report};
 pub use profile::{DEFAULT as DEFAULT_PROFILE, Profile};
@@ -58,6 +60,7 @@ pub(crate) const SECTIONS: &[Section] = &[
     Section { path: "upstream", keys: upstream::KEYS, repeated: true },
     Section { path: "window", keys: &["num_ctx", "output_reserved", "memory_headroom"], repeated: false },
     Section { path: "context", keys: CONTEXT_KEYS, repeated: false },
+    Section { path: "gauge", keys: gauge::KEYS, repeated: false },
     Section {
         path: "limits",
         keys: &[
@@ -123,10 +126,14 @@ pub struct Config {
     pub window: WindowConfig,
     /// The settings of `[context]` without any profile: environment, file, default.
     pub context: Context,
+    /// When a window counts as nearly full.
+    pub gauge: Gauge,
     /// Bounds on what is accepted.
     pub limits: Limits,
     /// How to log.
     pub log: LogConfig,
+    /// Whether the environment asks for output without color (`NO_COLOR`, no-color.org).
+    pub no_color: bool,
     /// Where to look at this machine.
     pub machine: MachineConfig,
     /// All profiles, by name.

@@ -10,7 +10,7 @@ use crate::conversation::Tokens;
 use super::context::{Context, ContextLayer, OtherModel, SummaryModel};
 use super::problem::Problem;
 use super::written::{self as read, Sourced, Value, Written};
-use super::{Config, Environment, Flags, Layers, Profile, Secret, door, profile, upstream};
+use super::{Config, Environment, Flags, Layers, Profile, Secret, door, gauge, profile, upstream};
 
 /// Which window a model is to have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -122,6 +122,7 @@ pub(crate) fn resolve(
     let upstreams = upstream::resolve(&layers.flags, &layers.env, &layers.file, &at, problems);
     let mut sources = Vec::new();
     let window = window(layers, &mut sources, problems);
+    let gauge = gauge::resolve(layers, &mut sources, problems);
     let limits = limits(layers, &mut sources, problems);
     let log = log(flags, environment, problems);
 
@@ -157,8 +158,10 @@ pub(crate) fn resolve(
         upstreams,
         window: window?,
         context,
+        gauge: gauge?,
         limits: limits?,
         log,
+        no_color: environment.get("NO_COLOR").is_some(),
         machine: MachineConfig::of(environment),
         profiles,
         file: layers.path.clone(),
@@ -169,10 +172,10 @@ pub(crate) fn resolve(
 }
 
 /// Key, value and source of settings, as text.
-type Sources = Vec<(String, String, String)>;
+pub(super) type Sources = Vec<(String, String, String)>;
 
 /// Writes down a setting and where it comes from.
-fn note<T>(key: &str, setting: Option<&Sourced<T>>, show: impl Fn(&T) -> String, sources: &mut Sources) {
+pub(super) fn note<T>(key: &str, setting: Option<&Sourced<T>>, show: impl Fn(&T) -> String, sources: &mut Sources) {
     sources.extend(setting.map(|setting| (key.to_owned(), show(&setting.value), setting.source.clone())));
 }
 

@@ -42,7 +42,9 @@ impl App {
             kind: "model_usage".into(),
             data: {
                 let mut data = reported.event("main", prepared.tokens, started.elapsed().as_millis() as u64);
+                data["model"] = json!(prepared.request.model);
                 data["window"] = json!(prepared.window.tokens);
+                data["output_reserved"] = json!(prepared.after.output_reserved);
                 data["action"] = json!(prepared.action());
                 data["prefix"] = json!(prepared.prefix.map(|p| p.json()));
                 data["end"] = json!(match &end {

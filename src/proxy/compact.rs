@@ -11,61 +11,57 @@ use super::brief::{Ask, folded};
 use super::save::{now_ms, regions};
 use super::{App, Error, aside};
 use crate::apply;
+use crate::config::Resolved;
 use crate::conversation::edit::{Edit, View};
 use crate::conversation::wire::openai_chat::{self, Request};
 use crate::conversation::{Digest, Tokens, repair};
 use crate::measure::ModelKey;
-use crate::plan::{self, Action, Facts, KeepRecent, Plan, Policy, Size, Strategy};
+use crate::measure::window::Window;
+use crate::plan::{self, Action, Facts, KeepRecent, Plan, Policy, Regions, Size, Strategy};
 use crate::store::{Batch, ConversationRow, ConversationUpdate, Event};
-use crate::upstream::ChatOptions;
+use crate::upstream::{ChatOptions, Upstream};
 
 /// The window where nobody says one.
 const ASSUMED_WINDOW: Tokens = 8192;
 
-/// A recorded conversation, ready to be folded.
-struct Recorded {
-    row: ConversationRow,
-    chain: Vec<Digest>,
-    request: Request,
+/// A recorded conversation, ready to be changed.
+pub(super) struct Recorded {
+    pub(super) row: ConversationRow,
+    pub(super) chain: Vec<Digest>,
+    pub(super) request: Request,
     /// The view it was last forwarded with.
-    old: View,
+    pub(super) old: View,
+}
+
+/// A recorded conversation, and what must be known to change it.
+pub(super) struct Ground {
+    pub(super) recorded: Recorded,
+    pub(super) facts: Facts,
+    pub(super) resolved: Arc<Resolved>,
+    pub(super) window: Window,
+    pub(super) upstream: Arc<Upstream>,
+    pub(super) key: ModelKey,
 }
 
 impl App {
-    /// Summarizes a conversation of the record now, asked for by a person. Returns what was done.
+    /// Summarizes a conversation of the record now, asked for by a person. Returns what was done; with `dry_run` the price
+    /// alone, and then nothing is asked of a model or changed.
     ///
     /// # Errors
     /// When the conversation is unknown, or there is nothing to fold.
-    pub async fn compact(self: &Arc<Self>, id: &str, focus: Option<&str>) -> Result<Value, Error> {
+    pub async fn compact(self: &Arc<Self>, id: &str, focus: Option<&str>, dry_run: bool) -> Result<Value, Error> {
         let (app, id, focus) = (Arc::clone(self), id.to_owned(), focus.map(str::to_owned));
         // How much of the record it takes shows only as it is read.
-        let work = async move { app.compact_now(&id, focus.as_deref()).await };
+        let work = async move { app.compact_now(&id, focus.as_deref(), dry_run).await };
         self.aside.run(aside::LARGE, work.boxed()).await?
     }
 
-    async fn compact_now(self: &Arc<Self>, id: &str, focus: Option<&str>) -> Result<Value, Error> {
-        // The last reply's figures may still be queued, and with them the conversation.
-        self.store.flush().await;
-        // A prefix is enough to look at something, and not to change it.
-        let found = match self.store.conversation(id) {
-            Err(e @ crate::store::Error::Ambiguous { .. }) => {
-                return Err(Error::client(400, "ambiguous", e.to_string(), "give the whole id"));
-            }
-            found => found?,
-        };
-        let row = found.filter(|row| row.id == id).ok_or_else(|| {
-            let hint = "`windowsill context` lists them; what changes a conversation takes its whole id";
-            Error::client(404, "not_found", format!("no conversation `{id}` in the record"), hint)
-        })?;
-        let upstream = self.upstream_of(&row.model).await?;
-        let window = self.window_of(&upstream, &row.model).await;
-        let resolved = self.policy(&row.model, &window, None);
-        let recorded = self.recorded(row, &resolved.policy)?;
-        let Recorded { row, request, old, .. } = &recorded;
-        let key = self.key(&upstream, request);
-        let facts = Facts { window: window.tokens.unwrap_or(ASSUMED_WINDOW), ..self.facts_of(&key, &recorded) };
+    async fn compact_now(self: &Arc<Self>, id: &str, focus: Option<&str>, dry_run: bool) -> Result<Value, Error> {
+        let ground = self.ground(id).await?;
+        let Ground { recorded, facts, resolved, window, upstream, key } = &ground;
+        let Recorded { row, request, old, .. } = recorded;
         let policy = at_any_pressure(&resolved.policy);
-        let plan = plan::plan(&request.conversation, &facts, &policy);
+        let plan = plan::plan(&request.conversation, facts, &policy);
         let Some((to, budget)) = plan.actions.iter().find_map(|a| match a {
             Action::Fold { to, budget, .. } => Some((*to, *budget)),
             _ => None,
@@ -73,9 +69,15 @@ impl App {
             let message = "there is nothing to fold: the conversation is short or was just folded";
             return Err(Error::client(409, "nothing_to_fold", message, ""));
         };
+        if dry_run {
+            let reads = reads(facts, to);
+            // The brief stands in the first message: all that follows system prompt and tools changes.
+            let again = plan.after.prompt().saturating_sub(plan.after.system + plan.after.tools);
+            return Ok(self.price(row, &plan.before, &plan.after, again, Some(reads)));
+        }
         let (messages, previous) = folded(request, old, to);
         let ask = Ask {
-            upstream: &upstream,
+            upstream,
             headers: &HeaderMap::new(),
             options: ChatOptions { num_ctx: window.set, ..ChatOptions::default() },
             request,
@@ -92,7 +94,7 @@ impl App {
             focus,
         };
         let written = self.ask(&ask).await;
-        let count = |text: &str| self.measure.count(&key, text);
+        let count = |text: &str| self.measure.count(key, text);
         let applied = apply::apply(&apply::Input {
             conversation: &request.conversation,
             id: &row.id,
@@ -112,8 +114,53 @@ impl App {
             "conversation": row.id, "before": plan.before.prompt(), "after": plan.after.prompt(),
             "written_by_a_model": written.is_some(), "because": because, "brief": brief,
         });
-        self.record_fold(&recorded, &plan, applied).await?;
+        self.record_view(recorded, &plan, applied, "summarize").await?;
         Ok(done)
+    }
+
+    /// What is known of a recorded conversation that somebody wants to change.
+    ///
+    /// # Errors
+    /// 404 for an unknown one, 400 for the beginning of an id.
+    pub(super) async fn ground(&self, id: &str) -> Result<Ground, Error> {
+        // The last reply's figures may still be queued, and with them the conversation.
+        self.store.flush().await;
+        // A prefix is enough to look at something, and not to change it.
+        let found = match self.store.conversation(id) {
+            Err(e @ crate::store::Error::Ambiguous { .. }) => {
+                return Err(Error::client(400, "ambiguous", e.to_string(), "give the whole id"));
+            }
+            found => found?,
+        };
+        let row = found.filter(|row| row.id == id).ok_or_else(|| {
+            let hint = "`windowsill context` lists them; what changes a conversation takes its whole id";
+            Error::client(404, "not_found", format!("no conversation `{id}` in the record"), hint)
+        })?;
+        let upstream = self.upstream_of(&row.model).await?;
+        let window = self.window_of(&upstream, &row.model).await;
+        let resolved = self.policy(&row.model, &window, None);
+        let recorded = self.recorded(row, &resolved.policy)?;
+        let key = self.key(&upstream, &recorded.request);
+        let facts = Facts { window: window.tokens.unwrap_or(ASSUMED_WINDOW), ..self.facts_of(&key, &recorded) };
+        Ok(Ground { recorded, facts, resolved, window, upstream, key })
+    }
+
+    /// What a change of a view costs before it is made. `again`: tokens that are evaluated again with the next request;
+    /// `reads`: what a model reads to write the brief.
+    pub(super) fn price(
+        &self,
+        row: &ConversationRow,
+        before: &Regions,
+        after: &Regions,
+        again: Tokens,
+        reads: Option<Tokens>,
+    ) -> Value {
+        let speed = self.measured_speed(&row.id);
+        json!({
+            "conversation": row.id, "dry_run": true, "before": before.prompt(), "after": after.prompt(),
+            "evaluated_again": again, "tokens_per_second": speed, "seconds": speed.map(|s| f64::from(again) / s),
+            "brief_reads": reads,
+        })
     }
 
     /// A conversation of the record as a request.
@@ -149,11 +196,18 @@ impl App {
         }
     }
 
-    async fn record_fold(&self, recorded: &Recorded, plan: &Plan, applied: apply::Applied) -> Result<(), Error> {
+    /// Records a view that a person asked for, and what the gauge says from now on.
+    pub(super) async fn record_view(
+        &self,
+        recorded: &Recorded,
+        plan: &Plan,
+        applied: apply::Applied,
+        action: &str,
+    ) -> Result<(), Error> {
         let Recorded { row, chain, .. } = recorded;
         let Some(tip) = chain.last().copied() else { return Ok(()) };
         let data = json!({
-            "action": "summarize", "asked_by": "user", "because": plan.because.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            "action": action, "asked_by": "user", "because": plan.because.iter().map(ToString::to_string).collect::<Vec<_>>(),
             "before": regions(&plan.before), "after": regions(&plan.after),
         });
         let now_ms = now_ms();
@@ -166,7 +220,7 @@ impl App {
             upstream: row.upstream.clone(),
             tip,
             depth: chain.len(),
-            state: row.state.clone(),
+            state: gauge_after(row, plan),
             now_ms,
             title: row.title.clone(),
         };
@@ -178,8 +232,38 @@ impl App {
             durable: true,
             ..Batch::default()
         };
-        Ok(self.store.record(batch).await?)
+        self.store.record(batch).await?;
+        // What was made ahead was made for the view before.
+        self.lives.with(&row.id, |live| (live.ahead, live.brief) = (None, None));
+        Ok(())
     }
+}
+
+/// Tokens that a model reads to write the brief of the messages before `to`: the last brief, and what that does not hold.
+fn reads(facts: &Facts, to: usize) -> Tokens {
+    let last = facts.view.edits.iter().zip(&facts.edit_costs).find_map(|(edit, cost)| match edit {
+        Edit::Fold { to, .. } => Some((*to, *cost)),
+        _ => None,
+    });
+    let (from, brief) = last.unwrap_or((0, 0));
+    let fresh = facts.costs.iter().take(to).skip(from).map(|cost| cost.total());
+    fresh.fold(brief, Tokens::saturating_add)
+}
+
+/// The gauge of a conversation once its view is another. The next request measures it anew.
+fn gauge_after(row: &ConversationRow, plan: &Plan) -> Value {
+    let mut state = row.state.clone();
+    if !state.is_object() {
+        return state;
+    }
+    let full = f64::from(plan.after.prompt() + plan.after.output_reserved);
+    state["regions"] = regions(&plan.after);
+    state["prompt_tokens"] = json!(plan.after.prompt());
+    state["prompt_tokens_source"] = json!("estimated");
+    if let Some(window) = state["window"].as_f64().filter(|window| *window > 0.0) {
+        state["pressure"] = json!((full / window * 10_000.0).round() / 10_000.0);
+    }
+    state
 }
 
 /// The policy of a fold that a person asked for: now, whatever the pressure, and nothing but the fold.

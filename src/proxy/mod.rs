@@ -8,6 +8,7 @@ mod aside;
 pub mod background;
 mod brief;
 mod compact;
+mod curate;
 mod dialect;
 mod digest;
 mod doctor;
@@ -21,13 +22,18 @@ mod models;
 mod prefix;
 mod prepare;
 mod recall;
+mod receipt;
 mod record;
 pub mod relay;
 mod report;
 mod retention;
 mod save;
+mod sight;
 mod slots;
 mod start;
+mod steer;
+mod timeline;
+mod trace;
 
 use std::collections::HashMap;
 use std::num::NonZeroUsize;
@@ -50,6 +56,8 @@ pub use machine::fit;
 pub use record::{Asked, Record, Text, lines, page};
 pub use relay::Body;
 pub use report::{ask_running, grouped, plan_file};
+pub use steer::Steer;
+pub use trace::{TraceQuery, follow_running};
 
 pub use crate::engine::devices::tell as tell_devices;
 pub use crate::engine::generate::{Setup as EngineSetup, work as generate};
@@ -243,7 +251,7 @@ impl App {
         let mut response = Response::builder().status(reply.status);
         if let Some(h) = response.headers_mut() {
             *h = reply.headers.clone();
-            prepared.mark(h);
+            prepared.mark(h, &self.config.gauge);
             self.mark_record(h);
         }
         let is_stream = headers::is_event_stream(&reply.headers);

@@ -12,7 +12,7 @@ use super::draft::{Draft, exact};
 use super::history::History;
 use super::prefix::Prefix;
 use super::{App, Error, headers};
-use crate::config::{ModelHints, Resolved};
+use crate::config::{Gauge, ModelHints, Resolved};
 use crate::conversation::edit::View;
 use crate::conversation::wire::openai_chat::{self, Request};
 use crate::conversation::{Digest, Tokens, repair};
@@ -146,13 +146,17 @@ impl Prepared {
     }
 
     /// Sets our headers on a reply.
-    pub(super) fn mark(&self, to: &mut HeaderMap<HeaderValue>) {
+    pub(super) fn mark(&self, to: &mut HeaderMap<HeaderValue>, gauge: &Gauge) {
         headers::set(to, "x-windowsill-conversation", &self.id);
         headers::set(to, "x-windowsill-window", &self.window.tokens.map_or("unknown".into(), |w| w.to_string()));
         headers::set(to, "x-windowsill-window-source", &self.window.source);
         headers::set(to, "x-windowsill-prompt-tokens", &self.tokens.to_string());
         headers::set(to, "x-windowsill-prompt-tokens-source", self.sureness.as_str());
         headers::set(to, "x-windowsill-action", &self.action());
+        if self.window.tokens.is_some() {
+            headers::set(to, "x-windowsill-pressure", &format!("{:.4}", self.pressure()));
+            headers::set(to, "x-windowsill-severity", gauge.severity(self.pressure()).as_str());
+        }
         if let Some((asked, left)) = self.lowered {
             headers::set(to, "x-windowsill-max-tokens", &format!("{left}; asked={asked}"));
         }

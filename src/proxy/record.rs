@@ -5,7 +5,8 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 
 use super::Error;
-use super::report::{event_json, row_json};
+use super::report::row_json;
+use super::trace::event_json;
 use crate::apply::recall::{Reference, Span};
 use crate::apply::unwrap::unwrap;
 use crate::conversation::wire::openai_chat;
@@ -333,7 +334,12 @@ fn behind(total: usize) -> Error {
 
 /// What somebody wrote, short enough to repeat.
 pub(super) fn short(text: &str) -> String {
-    text.chars().filter(|c| !c.is_control()).take(80).collect()
+    clipped(text, 80)
+}
+
+/// The first characters of a text, on one line.
+pub(super) fn clipped(text: &str, characters: usize) -> String {
+    text.chars().filter(|c| !c.is_control()).take(characters).collect()
 }
 
 #[cfg(test)]

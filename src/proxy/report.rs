@@ -9,12 +9,13 @@ use serde_json::{Value, json};
 use super::prepare::Attempt;
 use super::record::{self, Text};
 use super::save::regions;
-use super::{App, Error};
+use super::{App, Error, sight};
+use crate::config::Severity;
 use crate::conversation::Tokens;
 use crate::conversation::edit::{Edit, View};
 use crate::conversation::wire::openai_chat;
 use crate::plan::rewrite;
-use crate::store::{ConversationRow, EventRow, Store};
+use crate::store::{ConversationRow, Store};
 use crate::upstream::{KindHint, Upstream, client};
 
 impl App {
@@ -24,7 +25,12 @@ impl App {
     /// When the record cannot be read.
     pub fn conversations(&self, limit: usize) -> Result<Value, Error> {
         let rows = self.store.conversations(limit)?;
-        Ok(json!({"conversations": rows.iter().map(row_json).collect::<Vec<_>>()}))
+        let judged = |row: &ConversationRow| {
+            let mut out = row_json(row);
+            out["severity"] = json!(sight::severity(row, &self.config.gauge).map(Severity::as_str));
+            out
+        };
+        Ok(json!({"conversations": rows.iter().map(judged).collect::<Vec<_>>()}))
     }
 
     /// `GET /windowsill/conversations/{id}`.
@@ -46,18 +52,8 @@ impl App {
         view_of(&self.store, &row).map_err(Error::from)
     }
 
-    fn row(&self, id: &str) -> Result<ConversationRow, Error> {
+    pub(super) fn row(&self, id: &str) -> Result<ConversationRow, Error> {
         record::row(&self.store, id, "GET /windowsill/conversations lists them")
-    }
-
-    /// `GET /windowsill/events?since=…`.
-    ///
-    /// # Errors
-    /// When the record cannot be read.
-    pub fn events(&self, since: i64, limit: usize) -> Result<Value, Error> {
-        let rows = self.store.events(since, limit, None)?;
-        let last = rows.last().map_or(since, |e| e.id);
-        Ok(json!({"events": rows.iter().map(event_json).collect::<Vec<_>>(), "next": last}))
     }
 
     /// `GET /windowsill/records/{id}`: an original, or a message as `CONVERSATION:MESSAGE`, exactly as it came; of one
@@ -160,10 +156,6 @@ pub(super) fn row_json(row: &ConversationRow) -> Value {
     })
 }
 
-pub(super) fn event_json(event: &EventRow) -> Value {
-    json!({"id": event.id, "time_ms": event.now_ms, "conversation": event.conversation, "kind": event.kind, "data": event.data})
-}
-
 fn edit_json(edit: &Edit) -> Value {
     match edit {
         Edit::Text { at, rule, record, text, .. } => {
@@ -238,31 +230,44 @@ pub(super) async fn ask(
     path: &str,
     body: Option<&Value>,
 ) -> Result<Value, Error> {
-    let url = format!("http://{address}");
-    let proxy =
-        Upstream::new(client()?, "windowsill".into(), &url, KindHint::OpenAi)?.with_api_key(key.map(str::to_owned))?;
+    let (proxy, absent) = proxy_at(address, key)?;
     let body = Bytes::from(body.map(Value::to_string).unwrap_or_default());
     let mut headers = HeaderMap::new();
     headers.insert(http::header::CONTENT_TYPE, http::HeaderValue::from_static("application/json"));
-    let reply = proxy.pass(method, path, &headers, body.into()).await.map_err(|e| {
-        Error::client(
-            503,
-            "not_running",
-            format!("no windowsill answers at {url}: {e}"),
-            "start it with `windowsill serve`, or name its config with --config",
-        )
-    })?;
-    let status = reply.status;
-    let (bytes, _) = super::read_up_to(reply.body, 16 << 20).await?;
-    let value: Value = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
-    if status.is_success() {
-        return Ok(value);
+    let reply = proxy.pass(method, path, &headers, body.into()).await.map_err(absent)?;
+    if !reply.status.is_success() {
+        return Err(why_not(reply).await);
     }
-    let message = value.pointer("/error/message").and_then(Value::as_str).unwrap_or("it gave no reason");
-    Err(Error::client(status.as_u16(), "refused", message, ""))
+    let (bytes, _) = super::read_up_to(reply.body, 16 << 20).await?;
+    Ok(serde_json::from_slice(&bytes).unwrap_or(Value::Null))
 }
 
-fn encode(segment: &str) -> String {
+/// The running proxy, and what is said when it does not answer.
+pub(super) fn proxy_at(
+    address: &str,
+    key: Option<&str>,
+) -> Result<(Upstream, impl FnOnce(crate::upstream::Error) -> Error), Error> {
+    let url = format!("http://{address}");
+    let proxy =
+        Upstream::new(client()?, "windowsill".into(), &url, KindHint::OpenAi)?.with_api_key(key.map(str::to_owned))?;
+    let absent = move |e| {
+        let message = format!("no windowsill answers at {url}: {e}");
+        Error::client(503, "not_running", message, "start it with `windowsill serve`, or name its config with --config")
+    };
+    Ok((proxy, absent))
+}
+
+/// What the running proxy says of why it refused.
+pub(super) async fn why_not(reply: crate::upstream::Reply) -> Error {
+    let status = reply.status.as_u16();
+    let bytes = super::read_up_to(reply.body, 1 << 20).await.map(|(bytes, _)| bytes).unwrap_or_default();
+    let value: Value = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
+    let message = value.pointer("/error/message").and_then(Value::as_str).unwrap_or("it gave no reason");
+    Error::client(status, "refused", message, "")
+}
+
+/// Percent-encodes a path segment or a value of a query.
+pub(super) fn encode(segment: &str) -> String {
     let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.' | b'~');
     segment.bytes().map(|b| if plain(b) { char::from(b).to_string() } else { format!("%{b:02X}") }).collect()
 }

@@ -5,10 +5,12 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{HeaderMap, Method, Response, StatusCode, header};
 use serde_json::Value;
+use tokio_util::sync::CancellationToken;
 
 use super::error::reply;
+use super::query::{Query, decode};
 use crate::proxy::relay::{Body, full};
-use crate::proxy::{App, Error, json_reply, lines, page};
+use crate::proxy::{App, Error, Steer, TraceQuery, json_reply, lines, page};
 
 /// Most events or conversations in one answer.
 const PAGE: usize = 1000;
@@ -41,6 +43,7 @@ pub(super) async fn answer(
     query: Option<&str>,
     headers: &HeaderMap,
     body: &Bytes,
+    stopping: &CancellationToken,
 ) -> Result<Response<Body>, Error> {
     let parts: Vec<String> = path.trim_matches('/').split('/').map(decode).collect();
     let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
@@ -53,31 +56,90 @@ pub(super) async fn answer(
         ("GET", ["windowsill", "conversations"]) => ok(app.conversations(PAGE)?),
         ("GET", ["windowsill", "conversations", id]) => ok(app.conversation(id)?),
         ("GET", ["windowsill", "conversations", id, "view"]) => ok(app.view(id)?),
+        ("GET", ["windowsill", "conversations", id, "insight"]) => ok(app.insight(id)?),
+        ("GET", ["windowsill", "conversations", id, "messages"]) => {
+            let query = Query::read(query, &["from", "limit"])?;
+            ok(app.timeline(id, query.number("from")?, query.number("limit")?.unwrap_or(100))?)
+        }
+        ("GET", ["windowsill", "conversations", id, "messages", at]) => {
+            let at = at
+                .parse()
+                .map_err(|_| Error::client(404, "not_found", "messages are named by their index, from 0", ""))?;
+            ok(app.timeline_message(id, at)?)
+        }
         ("POST", ["windowsill", "conversations", id, "compact"]) => {
-            let focus = focus(body)?;
-            ok(app.compact(id, focus.as_deref()).await?)
+            let Compact { focus, dry_run } = asked(body)?;
+            ok(app.compact(id, focus.as_deref(), dry_run).await?)
         }
-        ("GET", ["windowsill", "events"]) => {
-            let since = parameter(query, "since").and_then(|v| v.parse().ok()).unwrap_or(0);
-            ok(app.events(since, PAGE)?)
+        ("POST", ["windowsill", "conversations", id, what @ ("restore" | "clear" | "brief" | "undo")]) => {
+            let (what, dry_run) = steer(what, asked(body)?)?;
+            ok(app.steer(id, what, dry_run).await?)
         }
+        ("GET", ["windowsill", "conversations", id, "segments"]) => ok(app.segments(id)?),
+        ("POST", ["windowsill", "conversations", id, "build"]) => {
+            let Chosen { turns, briefs } = asked(body)?;
+            ok(app.build(id, &turns, &briefs)?)
+        }
+        ("GET", ["windowsill", "report"]) => {
+            ok(app.report(Query::read(query, &["since"])?.number("since")?.unwrap_or(0))?)
+        }
+        ("GET", ["windowsill", "events"]) => events(app, query, headers, stopping),
         ("GET" | "HEAD", ["windowsill", "records", id]) => record(app, id, query, headers),
         _ => Err(Error::client(404, "not_found", format!("windowsill has no {method} {path}"), "")),
     }
 }
 
+/// A page of the trace as JSON; or, to whoever accepts `text/event-stream` or says `?follow`, the trace as it happens.
+/// `Last-Event-ID` says where a client that lost the connection stood.
+fn events(
+    app: &App,
+    query: Option<&str>,
+    headers: &HeaderMap,
+    stopping: &CancellationToken,
+) -> Result<Response<Body>, Error> {
+    let query = Query::read(query, &["since", "last", "conversation", "kind", "follow"])?;
+    let kinds = query.all("kind").flat_map(|kinds| kinds.split(',')).filter(|kind| !kind.is_empty());
+    let mut asked = TraceQuery {
+        since: query.number("since")?,
+        last: query.number::<usize>("last")?.map(|n| n.min(PAGE)),
+        conversation: query.get("conversation").map(str::to_owned),
+        kinds: kinds.map(str::to_owned).collect(),
+    };
+    let text = |name: header::HeaderName| headers.get(name).and_then(|v| v.to_str().ok()).unwrap_or("");
+    let accepts = text(header::ACCEPT).split(',').any(|kind| kind.split(';').next().is_some_and(is_event_stream));
+    let follows = match query.get("follow") {
+        None => accepts,
+        Some(value) => !matches!(value, "false" | "0"),
+    };
+    if !follows {
+        return Ok(json_reply(StatusCode::OK, &app.events(&asked, PAGE)?));
+    }
+    if let Ok(last) = text(header::HeaderName::from_static("last-event-id")).trim().parse() {
+        asked.since = Some(last);
+    }
+    let mut response = Response::new(app.follow(&asked, stopping.clone())?);
+    set(&mut response, header::CONTENT_TYPE, "text/event-stream");
+    set(&mut response, header::CACHE_CONTROL, "no-store");
+    Ok(response)
+}
+
+fn is_event_stream(kind: &str) -> bool {
+    kind.trim().eq_ignore_ascii_case("text/event-stream")
+}
+
 /// `?range=A..B`: lines A to B, counted from 1, both included (of a result wrapped in JSON, those of the text inside); or `?offset=A&limit=N`, as the recall tool has it; or bytes,
 /// by the header `Range`. `?conversation=ID`: only what that one recorded.
 fn record(app: &App, id: &str, query: Option<&str>, headers: &HeaderMap) -> Result<Response<Body>, Error> {
-    let found = app.record(id, parameter(query, "conversation").as_deref())?;
-    let (range, offset, limit) = (parameter(query, "range"), parameter(query, "offset"), parameter(query, "limit"));
+    let query = Query::read(query, &["conversation", "range", "offset", "limit"])?;
+    let found = app.record(id, query.get("conversation"))?;
+    let (range, offset, limit) = (query.get("range"), query.get("offset"), query.get("limit"));
     // Lines are those of the text inside a wrapping; who asks for none gets it as it came.
     let by_lines = range.is_some() || offset.is_some() || limit.is_some();
     let inner = if by_lines { found.inner() } else { None };
     let whole = inner.as_deref().unwrap_or(&found.text);
-    let part = match &range {
+    let part = match range {
         Some(range) => lines(whole, range)?,
-        None => page(whole, offset.as_deref(), limit.as_deref())?,
+        None => page(whole, offset, limit)?,
     };
     let asked = headers.get(header::RANGE).and_then(|v| v.to_str().ok());
     let whole = part.len();
@@ -134,46 +196,60 @@ fn bytes_range(asked: &str, total: usize) -> Option<Option<(usize, usize)>> {
     Some(range.filter(|(from, _)| *from < total))
 }
 
-fn focus(body: &Bytes) -> Result<Option<String>, Error> {
+/// What a fold is asked for with.
+#[derive(serde::Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+struct Compact {
+    focus: Option<String>,
+    dry_run: bool,
+}
+
+/// What a new conversation is built from.
+#[derive(serde::Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+struct Chosen {
+    turns: Vec<usize>,
+    briefs: Vec<usize>,
+}
+
+/// What a view is changed with.
+#[derive(serde::Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+struct Wish {
+    message: Option<usize>,
+    text: Option<String>,
+    dry_run: bool,
+}
+
+fn steer(what: &str, wish: Wish) -> Result<(Steer, bool), Error> {
+    let Wish { message, text, dry_run } = wish;
+    let bad = |hint: &str| Error::client(400, "bad_request", format!("`{what}` does not take that"), hint);
+    let wanted = match (what, message, text) {
+        ("restore", Some(at), None) => Steer::Restore(at),
+        ("clear", Some(at), None) => Steer::Clear(at),
+        ("brief", None, Some(text)) => Steer::Brief(text),
+        ("undo", None, None) => Steer::Undo,
+        ("restore" | "clear", ..) => return Err(bad("send {\"message\": N}, counted from 0")),
+        ("brief", ..) => return Err(bad("send {\"text\": \"…\"}")),
+        _ => return Err(bad("send {} or {\"dry_run\": true}")),
+    };
+    Ok((wanted, dry_run))
+}
+
+/// The body of a request that steers. An empty one asks for nothing in particular.
+fn asked<T: serde::de::DeserializeOwned + Default>(body: &Bytes) -> Result<T, Error> {
     if body.trim_ascii().is_empty() {
-        return Ok(None);
+        return Ok(T::default());
     }
-    let value: Value = serde_json::from_slice(body).map_err(|e| {
-        Error::client(400, "bad_json", format!("the body is not JSON: {e}"), "send {\"focus\": \"…\"} or nothing")
-    })?;
-    Ok(value.get("focus").and_then(Value::as_str).map(str::to_owned))
+    serde_json::from_slice(body).map_err(|e| {
+        Error::client(400, "bad_json", format!("the body is not what is taken here: {e}"), "docs/page.md lists what is")
+    })
 }
 
 fn text(kind: &'static str, body: &str) -> Response<Body> {
     let mut response = Response::new(full(body.to_owned()));
     response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static(kind));
     response
-}
-
-fn parameter(query: Option<&str>, key: &str) -> Option<String> {
-    let pairs = query?.split('&').filter_map(|p| p.split_once('='));
-    pairs.into_iter().find(|(k, _)| *k == key).map(|(_, v)| decode(v))
-}
-
-/// Percent-decodes a path segment or value.
-fn decode(text: &str) -> String {
-    let bytes = text.as_bytes();
-    let mut out = Vec::with_capacity(bytes.len());
-    let mut i = 0;
-    while i < bytes.len() {
-        let hex = text.get(i + 1..i + 3).and_then(|h| u8::from_str_radix(h, 16).ok());
-        match (bytes[i], hex) {
-            (b'%', Some(byte)) => {
-                out.push(byte);
-                i += 3;
-            }
-            (other, _) => {
-                out.push(other);
-                i += 1;
-            }
-        }
-    }
-    String::from_utf8_lossy(&out).into_owned()
 }
 
 #[cfg(test)]

@@ -5,7 +5,9 @@ mod cors;
 mod door;
 mod error;
 mod inspect;
+mod page;
 mod peers;
+mod query;
 mod routes;
 mod under_way;
 

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::body::{Arrived, Intake};
 use super::door::Door;
 use super::error::reply_in;
-use super::{cors, inspect};
+use super::{cors, inspect, page};
 use crate::proxy::{App, Body, Dialect, Error};
 
 /// Largest body of a request to the proxy's own paths (bytes).
@@ -26,11 +26,13 @@ pub(super) struct Front {
     app: Arc<App>,
     door: Door,
     intake: Intake,
+    /// Canceled once nothing more is accepted: what would never end by itself ends then.
+    stopping: CancellationToken,
 }
 
 impl Front {
     pub(super) fn new(app: Arc<App>, stopping: CancellationToken) -> Front {
-        Front { door: Door::new(&app.config), intake: Intake::new(&app.config.limits, stopping), app }
+        Front { door: Door::new(&app.config), intake: Intake::new(&app.config.limits, stopping.clone()), stopping, app }
     }
 
     /// Answers one request, whatever happens.
@@ -59,6 +61,11 @@ impl Front {
             return Err(Error::client(405, "method_not_allowed", message, "send requests to a path of its own"));
         }
         head_fits(parts, app.config.limits.max_header_bytes)?;
+        if parts.method == Method::GET
+            && let Some(page) = page::file(path)
+        {
+            return Ok(page);
+        }
         authorize(app, &parts.headers, path)?;
         let ours = inspect::is_ours(path);
         let asks = matches!(parts.method, Method::GET | Method::HEAD);
@@ -71,7 +78,7 @@ impl Front {
         if ours && !asks {
             is_json(&parts.headers, &bytes)?;
         }
-        let response = route(app, parts, bytes).await?;
+        let response = route(app, parts, bytes, &self.stopping).await?;
         // The request counts until its reply has ended.
         Ok(response.map(|body| {
             body.map_frame(move |frame| {
@@ -106,7 +113,12 @@ fn is_json(headers: &HeaderMap, body: &Bytes) -> Result<(), Error> {
     Err(Error::client(415, "not_json", "the body is not said to be JSON", "send `Content-Type: application/json`"))
 }
 
-async fn route(app: &Arc<App>, parts: &Parts, body: Bytes) -> Result<Response<Body>, Error> {
+async fn route(
+    app: &Arc<App>,
+    parts: &Parts,
+    body: Bytes,
+    stopping: &CancellationToken,
+) -> Result<Response<Body>, Error> {
     match (&parts.method, parts.uri.path()) {
         (&Method::POST, "/v1/chat/completions" | "/chat/completions") => app.chat(parts, body).await,
         (&Method::POST, "/v1/messages") => app.messages(parts, body).await,
@@ -124,7 +136,7 @@ async fn route(app: &Arc<App>, parts: &Parts, body: Bytes) -> Result<Response<Bo
             inspect::models(app, p.strip_prefix("/v1/models/"), &parts.headers).await
         }
         (method, p) if inspect::is_ours(p) => {
-            inspect::answer(app, method, p, parts.uri.query(), &parts.headers, &body).await
+            inspect::answer(app, method, p, parts.uri.query(), &parts.headers, &body, stopping).await
         }
         _ => app.pass(parts, body).await,
     }

@@ -24,6 +24,14 @@ pub(super) const WALK: &str = "WITH RECURSIVE up(id, parent, depth) AS (
     )
     SELECT id, depth FROM up WHERE depth > ?2";
 
+/// The chain digests of a history, the deepest first.
+pub(super) const CHAIN: &str = "WITH RECURSIVE up(chain, parent) AS (
+        SELECT chain, parent FROM node WHERE chain = ?1
+        UNION ALL
+        SELECT n.chain, n.parent FROM up JOIN node n ON n.id = up.parent
+    )
+    SELECT chain FROM up";
+
 /// A fold as the file tells of it.
 pub(super) struct Fold<'a> {
     /// First folded message.

@@ -33,7 +33,7 @@ use std::thread::{self, JoinHandle};
 use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use rusqlite::Connection;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 
 use crate::conversation::Digest;
 use crate::conversation::edit::View;
@@ -44,8 +44,8 @@ use presence::Presence;
 use recent::{Found, Recent, Tip, Work};
 use schema::sqlite_error;
 pub use types::{
-    Batch, ConversationRow, ConversationUpdate, Counted, Error, Event, EventRow, Gone, Hit, Located, Node, NodeRow,
-    Original, Pruned, Recalled, Retention, Trouble,
+    Batch, ConversationRow, ConversationUpdate, Counted, Error, Event, EventFilter, EventRow, Gone, Hit, Located, Node,
+    NodeRow, Original, Pruned, Recalled, Retention, Trouble,
 };
 use writer::{Job, Prune, Writer};
 
@@ -77,6 +77,8 @@ struct Inner {
     recent: Arc<Mutex<Recent>>,
     readers: Arc<Readers>,
     space: Arc<Semaphore>,
+    /// Counts commits.
+    commits: watch::Sender<u64>,
     /// `None` when the record was opened for reading.
     queue: Option<Sender<Job>>,
     writer: Option<JoinHandle<()>>,
@@ -111,6 +113,7 @@ impl Store {
         let readers = Arc::new(Readers::open(&path)?);
         let recent = Arc::new(Mutex::new(recent_of(&conn, &path)?));
         let (queue, jobs) = mpsc::channel();
+        let commits = watch::Sender::new(0);
         let writer = Writer {
             conn,
             path: path.clone(),
@@ -119,10 +122,11 @@ impl Store {
             presence,
             readers: readers.clone(),
             opened,
+            commits: commits.clone(),
         };
         let spawned = thread::Builder::new().name("record-writer".into()).spawn(move || writer.run(&jobs));
         let writer = spawned.map_err(|e| schema::file_error(&path, e))?;
-        Ok(Store::finish(path, files, recent, readers, Some(queue), Some(writer)))
+        Ok(Store::finish(path, files, recent, readers, commits, Some((queue, writer))))
     }
 
     /// Opens the record in `data_dir` for reading, while a server may be writing it.
@@ -134,7 +138,8 @@ impl Store {
         let conn = schema::open_reader(&path)?;
         let recent = recent_of(&conn, &path)?;
         let readers = Arc::new(Readers::open(&path)?);
-        Ok(Store::finish(path, Files::new(data_dir), Arc::new(Mutex::new(recent)), readers, None, None))
+        let recent = Arc::new(Mutex::new(recent));
+        Ok(Store::finish(path, Files::new(data_dir), recent, readers, watch::Sender::new(0), None))
     }
 
     fn finish(
@@ -142,11 +147,12 @@ impl Store {
         files: Files,
         recent: Arc<Mutex<Recent>>,
         readers: Arc<Readers>,
-        queue: Option<Sender<Job>>,
-        writer: Option<JoinHandle<()>>,
+        commits: watch::Sender<u64>,
+        writing: Option<(Sender<Job>, JoinHandle<()>)>,
     ) -> Store {
+        let (queue, writer) = writing.unzip();
         let space = Arc::new(Semaphore::new(QUEUE_BYTES));
-        Store { inner: Arc::new(Inner { path, files, recent, readers, space, queue, writer }) }
+        Store { inner: Arc::new(Inner { path, files, recent, readers, space, commits, queue, writer }) }
     }
 
     /// Writes a batch and returns once it is committed. Waits while the queue is full. If the caller stops waiting
@@ -273,6 +279,23 @@ impl Store {
     /// When the database cannot be read.
     pub fn begins_with(&self, conversation: &str, root: &Digest) -> Result<bool, Error> {
         self.inner.read(|conn| read::begins_with(conn, conversation, root))
+    }
+
+    /// The view that a history had before the one it has; an empty one where that was its first, `None` where it has none.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn earlier_view(&self, chain: &[Digest]) -> Result<Option<View>, Error> {
+        let Some((_, now)) = self.view(chain)? else { return Ok(None) };
+        let mut row = self.inner.read(|conn| read::view_before(conn, chain, i64::MAX))?;
+        while let Some(before) = row {
+            let view = read::view(&self.inner.readers.get(), &self.inner.path, before)?;
+            if view.edits != now.edits {
+                return Ok(Some(view));
+            }
+            row = self.inner.read(|conn| read::view_before(conn, chain, before))?;
+        }
+        Ok(Some(View { messages: now.messages, edits: Vec::new() }))
     }
 
     /// How much of a history is known, and to which conversation; `None` when not even its first message is.
@@ -539,6 +562,22 @@ impl Store {
         self.inner.read(|conn| read::family(conn, conversation, most))
     }
 
+    /// The messages `from..to` of a conversation, in order, as far as there are so many.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn messages_between(&self, conversation: &str, from: usize, to: usize) -> Result<Vec<NodeRow>, Error> {
+        self.inner.read(|conn| read::messages_between(conn, conversation, from, to))
+    }
+
+    /// The chain digests of a conversation's messages, in order: what [`Store::view`] is asked with.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn chain(&self, conversation: &str) -> Result<Vec<Digest>, Error> {
+        self.inner.read(|conn| read::chain(conn, conversation))
+    }
+
     /// One message of a conversation by its index, wherever on the way to its tip it was recorded.
     ///
     /// # Errors
@@ -564,7 +603,30 @@ impl Store {
     /// # Errors
     /// When the database cannot be read.
     pub fn events(&self, since: i64, limit: usize, conversation: Option<&str>) -> Result<Vec<EventRow>, Error> {
-        self.inner.read(|conn| read::events(conn, since, limit, conversation))
+        let of = EventFilter { conversation: conversation.map(str::to_owned), kinds: Vec::new() };
+        self.events_of(since, limit, &of)
+    }
+
+    /// As [`Store::events`], of what a filter names.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn events_of(&self, since: i64, limit: usize, of: &EventFilter) -> Result<Vec<EventRow>, Error> {
+        self.inner.read(|conn| read::events(conn, since, limit, of))
+    }
+
+    /// Where to begin so that the newest `newest` events of what a filter names come first: the id before them, for
+    /// [`Store::events_of`].
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn event_before(&self, newest: usize, of: &EventFilter) -> Result<i64, Error> {
+        self.inner.read(|conn| read::event_before(conn, newest, of))
+    }
+
+    /// Changes with every commit, so that whoever follows the trace need not ask again and again.
+    pub fn commits(&self) -> watch::Receiver<u64> {
+        self.inner.commits.subscribe()
     }
 
     /// The file that holds an original's text.

@@ -11,10 +11,10 @@ use serde_json::value::RawValue;
 use crate::conversation::Digest;
 use crate::conversation::edit::{Edit, View};
 
-use super::history::walk;
+use super::history::{CHAIN, walk};
 use super::recent::Tip;
 use super::schema::sqlite_error;
-use super::types::{ConversationRow, Counted, Error, EventRow, NodeRow, Original, Recalled};
+use super::types::{ConversationRow, Counted, Error, EventFilter, EventRow, NodeRow, Original, Recalled};
 
 /// Columns of [`conversation_row`].
 const CONVERSATION: &str =
@@ -97,6 +97,17 @@ pub(super) fn recalled(conn: &Connection, chain: &Digest) -> rusqlite::Result<Ve
         Ok(Recalled { chain: *chain, reply: Digest(r.get(0)?), messages })
     };
     statement.query_map([chain.0], row)?.collect()
+}
+
+/// Row of the view that a history had before the row `before` was written: the newest of the deepest prefix that had one.
+pub(super) fn view_before(conn: &Connection, chain: &[Digest], before: i64) -> rusqlite::Result<Option<i64>> {
+    let mut statement = conn.prepare_cached("SELECT max(id) FROM view WHERE chain = ?1 AND id < ?2")?;
+    for digest in chain.iter().rev() {
+        if let Some(row) = statement.query_row(params![digest.0, before], |r| r.get(0))? {
+            return Ok(Some(row));
+        }
+    }
+    Ok(None)
 }
 
 /// One view, put together from its edits.
@@ -261,6 +272,29 @@ pub(super) fn family(conn: &Connection, conversation: &str, most: usize) -> rusq
     conn.prepare_cached(sql)?.query_map(params![conversation, most], |r| r.get(0))?.collect()
 }
 
+/// The messages `from..to` of a conversation, in order.
+pub(super) fn messages_between(
+    conn: &Connection,
+    conversation: &str,
+    from: usize,
+    to: usize,
+) -> rusqlite::Result<Vec<NodeRow>> {
+    let Some(tip) = tip(conn, conversation)? else { return Ok(Vec::new()) };
+    let mut statement = conn.prepare_cached(NODE)?;
+    let nodes = walk(conn, &tip, from)?.into_iter().take(to.saturating_sub(from));
+    nodes.map(|(id, _)| statement.query_row([id], node_row)).collect()
+}
+
+/// The chain digests of a conversation's messages, in order.
+pub(super) fn chain(conn: &Connection, conversation: &str) -> rusqlite::Result<Vec<Digest>> {
+    let Some(tip) = tip(conn, conversation)? else { return Ok(Vec::new()) };
+    let mut statement = conn.prepare_cached(CHAIN)?;
+    let mut digests =
+        statement.query_map([tip.0], |r| Ok(Digest(r.get(0)?)))?.collect::<rusqlite::Result<Vec<Digest>>>()?;
+    digests.reverse();
+    Ok(digests)
+}
+
 /// One message of a conversation by its index, wherever on the way to its tip it was recorded.
 pub(super) fn message(conn: &Connection, conversation: &str, at: usize) -> rusqlite::Result<Option<NodeRow>> {
     let Some(tip) = tip(conn, conversation)? else { return Ok(None) };
@@ -275,22 +309,35 @@ pub(super) fn message(conn: &Connection, conversation: &str, at: usize) -> rusql
 }
 
 /// Events after the one with id `since`, in order.
-pub(super) fn events(
-    conn: &Connection,
-    since: i64,
-    limit: usize,
-    conversation: Option<&str>,
-) -> rusqlite::Result<Vec<EventRow>> {
+pub(super) fn events(conn: &Connection, since: i64, limit: usize, of: &EventFilter) -> rusqlite::Result<Vec<EventRow>> {
     const ALL: &str = "SELECT id, now_ms, conversation, kind, data FROM event
-        WHERE id > ?1 AND ?3 IS NULL ORDER BY id LIMIT ?2";
+        WHERE id > ?1 AND ?3 IS NULL AND (?4 = '[]' OR kind IN (SELECT value FROM json_each(?4)))
+        ORDER BY id LIMIT ?2";
     const ONE: &str = "SELECT id, now_ms, conversation, kind, data FROM event
-        WHERE conversation = ?3 AND id > ?1 ORDER BY id LIMIT ?2";
+        WHERE conversation = ?3 AND id > ?1 AND (?4 = '[]' OR kind IN (SELECT value FROM json_each(?4)))
+        ORDER BY id LIMIT ?2";
     let row = |r: &Row<'_>| {
         let data = json(r, 4)?;
         Ok(EventRow { id: r.get(0)?, now_ms: r.get(1)?, conversation: r.get(2)?, kind: r.get(3)?, data })
     };
-    let sql = if conversation.is_some() { ONE } else { ALL };
-    conn.prepare_cached(sql)?.query_map(params![since, limit, conversation], row)?.collect()
+    let sql = if of.conversation.is_some() { ONE } else { ALL };
+    conn.prepare_cached(sql)?.query_map(params![since, limit, of.conversation, kinds(of)], row)?.collect()
+}
+
+/// The id of the event before the newest `newest` of those asked for; 0 where there are no more than these.
+pub(super) fn event_before(conn: &Connection, newest: usize, of: &EventFilter) -> rusqlite::Result<i64> {
+    const ALL: &str = "SELECT id FROM event WHERE ?2 IS NULL
+        AND (?3 = '[]' OR kind IN (SELECT value FROM json_each(?3))) ORDER BY id DESC LIMIT 1 OFFSET ?1";
+    const ONE: &str = "SELECT id FROM event WHERE conversation = ?2
+        AND (?3 = '[]' OR kind IN (SELECT value FROM json_each(?3))) ORDER BY id DESC LIMIT 1 OFFSET ?1";
+    let sql = if of.conversation.is_some() { ONE } else { ALL };
+    let found = conn.prepare_cached(sql)?.query_row(params![newest, of.conversation, kinds(of)], |r| r.get(0));
+    Ok(found.optional()?.unwrap_or(0))
+}
+
+/// The kinds of a filter as a JSON array.
+fn kinds(of: &EventFilter) -> String {
+    Value::from(of.kinds.as_slice()).to_string()
 }
 
 fn json(r: &Row<'_>, column: usize) -> rusqlite::Result<Value> {

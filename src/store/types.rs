@@ -389,6 +389,15 @@ pub struct Hit {
     pub exact: bool,
 }
 
+/// Which entries of the trace are asked for.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct EventFilter {
+    /// Only those of this conversation.
+    pub conversation: Option<String>,
+    /// Only those of these kinds; none stands for all.
+    pub kinds: Vec<String>,
+}
+
 /// One entry of the trace.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EventRow {

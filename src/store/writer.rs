@@ -12,7 +12,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use parking_lot::Mutex;
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
 use serde_json::json;
-use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, oneshot, watch};
 
 use crate::conversation::Digest;
 use crate::conversation::edit::{Edit, View};
@@ -60,6 +60,8 @@ pub(super) struct Writer {
     pub(super) readers: Arc<Readers>,
     /// Which file the database was when it was opened.
     pub(super) opened: Option<(u64, u64)>,
+    /// Told of every commit.
+    pub(super) commits: watch::Sender<u64>,
 }
 
 impl Writer {
@@ -82,6 +84,7 @@ impl Writer {
             drop(works);
             let steps: Vec<Prune> = group.iter_mut().filter_map(|job| job.prune.take()).collect();
             self.answer(group, results);
+            self.commits.send_modify(|n| *n += 1);
             for Prune { pass, ack } in steps {
                 let step = catch_unwind(AssertUnwindSafe(|| self.prune(pass)));
                 // The caller may have gone away; then the pass ends here.

@@ -8,6 +8,7 @@ mod background;
 mod busy;
 mod cli;
 mod config;
+mod curate;
 mod dialects;
 mod digest;
 mod docs;
@@ -21,6 +22,7 @@ mod mcp;
 mod nvml;
 #[cfg(feature = "engine")]
 mod own_count;
+mod page;
 mod planning;
 mod prefix;
 mod profiles;
@@ -32,6 +34,8 @@ mod record;
 mod relay;
 #[cfg(feature = "engine")]
 mod shown;
+mod steer;
 mod support;
 mod templates;
 mod tidy;
+mod trace;

@@ -191,7 +191,7 @@ fn an_edited_last_message_keeps_the_edits_of_a_first_request() {
 }
 
 /// A history with an evicted result in a parallel step, and a fold far behind it.
-fn rewritten() -> Chat {
+pub(crate) fn rewritten() -> Chat {
     chat()
         .system("s")
         .user("  Look at these three files.")

@@ -202,8 +202,16 @@ fn a_full_disk_is_an_error_with_the_path() {
     conn.query_row("PRAGMA max_page_count = 60", [], |_| Ok(())).unwrap();
     let recent = Arc::new(Mutex::new(Recent::new(Default::default(), Default::default())));
     let (readers, opened) = (Arc::new(Readers::open(&path).unwrap()), schema::identity(&path));
-    let mut writer =
-        Writer { conn, path, files: Files::new(dir.path()), recent, presence: present(dir.path()), readers, opened };
+    let mut writer = Writer {
+        conn,
+        path,
+        files: Files::new(dir.path()),
+        recent,
+        presence: present(dir.path()),
+        readers,
+        opened,
+        commits: Default::default(),
+    };
     let work = |text: &str| {
         let batch = Batch { originals: vec![original("c", 0, text)], ..Batch::default() };
         Arc::new(Work { batch, view: None })
@@ -223,8 +231,16 @@ fn a_panic_costs_the_batch_and_not_the_writer() {
     let conn = schema::open_writer(&path).unwrap();
     let recent = Arc::new(Mutex::new(Recent::new(Default::default(), Default::default())));
     let (readers, opened) = (Arc::new(Readers::open(&path).unwrap()), schema::identity(&path));
-    let mut writer =
-        Writer { conn, path, files: Files::new(dir.path()), recent, presence: present(dir.path()), readers, opened };
+    let mut writer = Writer {
+        conn,
+        path,
+        files: Files::new(dir.path()),
+        recent,
+        presence: present(dir.path()),
+        readers,
+        opened,
+        commits: Default::default(),
+    };
     let good = batch("c", &["a", "b"], 0);
     // The check before the queue refuses this one; past it, the depth before 0 overflows.
     let mut bad = good.clone();
@@ -243,8 +259,16 @@ fn a_durable_batch_is_synced_even_if_it_repeats_another() {
     let conn = schema::open_writer(&path).unwrap();
     let recent = Arc::new(Mutex::new(Recent::new(Default::default(), Default::default())));
     let (readers, opened) = (Arc::new(Readers::open(&path).unwrap()), schema::identity(&path));
-    let mut writer =
-        Writer { conn, path, files: Files::new(dir.path()), recent, presence: present(dir.path()), readers, opened };
+    let mut writer = Writer {
+        conn,
+        path,
+        files: Files::new(dir.path()),
+        recent,
+        presence: present(dir.path()),
+        readers,
+        opened,
+        commits: Default::default(),
+    };
     let mut commit = |durable: bool| {
         let batch = Batch { originals: vec![original("c", 0, "text")], durable, ..Batch::default() };
         assert!(writer.commit_caught(&[Arc::new(Work { batch, view: None })])[0].is_ok());

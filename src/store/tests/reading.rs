@@ -412,3 +412,46 @@ fn a_link_to_another_programs_file_is_left_alone() {
     assert!(Store::open(&data).is_err());
     assert_eq!(mode(&text), 0o644);
 }
+
+#[test]
+fn the_view_before_the_last_is_that_of_the_last_request_but_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    let texts = ["a", "b", "c", "d"];
+    let chain = chain_of(&texts);
+    let write = |depth: usize, edits: Vec<Edit>| {
+        let view = Some((chain[depth - 1], view_of(depth, edits)));
+        runtime().block_on(store.record(Batch { view, ..batch("c", &texts, 0) })).unwrap();
+    };
+    assert_eq!(store.earlier_view(&chain).unwrap(), None);
+    let (first, second) = (vec![text_edit(1, "b")], vec![text_edit(1, "b"), text_edit(3, "d")]);
+    write(2, first.clone());
+    assert_eq!(store.earlier_view(&chain).unwrap().unwrap().edits, []);
+    write(4, second.clone());
+    // The part of it that holds for forks comes after it, and is no view of its own.
+    write(3, vec![text_edit(2, "c")]);
+    assert_eq!(store.earlier_view(&chain).unwrap().unwrap().edits, first);
+    write(4, first.clone());
+    assert_eq!(store.earlier_view(&chain).unwrap().unwrap().edits, second, "undo is undone, too");
+}
+
+#[test]
+fn a_page_of_messages_and_a_part_of_the_trace() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    let texts = ["a", "b", "c", "d"];
+    let event = |kind: &str| Event { now_ms: 1, conversation: Some("c".into()), kind: kind.into(), data: json!({}) };
+    let events = vec![event("x"), event("y"), event("x")];
+    runtime().block_on(store.record(Batch { events, ..batch("c", &texts, 0) })).unwrap();
+    let at = |from, to| store.messages_between("c", from, to).unwrap().iter().map(|n| n.at).collect::<Vec<_>>();
+    assert_eq!((at(1, 3), at(3, 99), at(4, 9), at(2, 1)), (vec![1, 2], vec![3], vec![], vec![]));
+    assert_eq!(store.chain("c").unwrap(), chain_of(&texts));
+    let of = EventFilter { conversation: Some("c".into()), kinds: vec!["x".into()] };
+    let ids = |since| store.events_of(since, 9, &of).unwrap().iter().map(|e| e.id).collect::<Vec<_>>();
+    assert_eq!(ids(0), [1, 3]);
+    assert_eq!(ids(store.event_before(1, &of).unwrap()), [3]);
+    assert_eq!(ids(store.event_before(0, &of).unwrap()), [0; 0]);
+    assert_eq!(store.event_before(9, &of).unwrap(), 0);
+    let none = EventFilter { conversation: None, kinds: vec!["\"z'".into()] };
+    assert!(store.events_of(0, 9, &none).unwrap().is_empty());
+}

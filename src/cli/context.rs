@@ -1,0 +1,324 @@
+//! `windowsill context`: conversations, what fills the window of one, and what happens to them as it happens. Prints what the
+//! record and the running proxy say; decides nothing.
+
+use std::process::ExitCode;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use clap::Args;
+use serde_json::Value;
+use windowsill::config::{Config, Gauge};
+use windowsill::plain;
+use windowsill::proxy::{Record, TraceQuery, follow_running};
+
+use super::paint::{Paint, Part, ago, bar, tokens, walls};
+use crate::{Failure, note, out, out_json, runtime};
+
+/// Cells of the bar.
+const WIDTH: usize = 72;
+
+/// Turns that are shown, the newest.
+const TURNS: usize = 10;
+
+/// Rewrites that are shown, the newest.
+const REWRITES: usize = 10;
+
+/// Events of the past that `--follow` begins with.
+const BEFORE: usize = 10;
+
+#[derive(Args)]
+pub(crate) struct Context {
+    /// A conversation's id, or the beginning of one.
+    id: Option<String>,
+    /// Print JSON; with --follow, one object a line.
+    #[arg(long)]
+    json: bool,
+    /// Print what happens as it happens, from the running proxy.
+    #[arg(short, long)]
+    follow: bool,
+    /// Only events of this kind, such as context_compaction or model_usage (may be given several times).
+    #[arg(long, value_name = "KIND", requires = "follow")]
+    kind: Vec<String>,
+}
+
+pub(crate) fn run(config: &Config, of: &Context) -> Result<ExitCode, Failure> {
+    if of.follow {
+        return follow(config, of);
+    }
+    let record = Record::open(&config.data_dir)?;
+    if of.json {
+        out_json(&record.context(of.id.as_deref())?)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let (paint, now) = (Paint::stdout(config.no_color), now_ms());
+    let page = match &of.id {
+        None => list(&record.context(None)?, &config.gauge, paint, now),
+        Some(id) => one(&record.insight(id, &config.gauge)?, paint, now),
+    };
+    out(&page)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(super) fn now_ms() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+}
+
+/// A text of the record, on one line.
+fn text(value: &Value) -> String {
+    plain::line(value.as_str().unwrap_or("")).into_owned()
+}
+
+fn percent(pressure: &Value) -> String {
+    pressure.as_f64().map_or("-".into(), |p| format!("{:.0}%", p * 100.0))
+}
+
+/// All conversations, a line each.
+fn list(report: &Value, gauge: &Gauge, paint: Paint, now: i64) -> String {
+    let mut page = format!(
+        "{:<18}{:>9}{:>10}{:>9}  {:<15} {:<20} {}\n",
+        "CONVERSATION", "MESSAGES", "PROMPT", "PRESSURE", "LAST TURN", "MODEL", "TITLE"
+    );
+    for row in report["conversations"].as_array().into_iter().flatten() {
+        let state = &row["state"];
+        let severity =
+            state["pressure"].as_f64().filter(|_| state["window"].is_u64()).map(|p| gauge.severity(p).as_str());
+        page += &format!(
+            "{:<18}{:>9}{:>10}{}  {:<15} {:<20} {}\n",
+            text(&row["id"]),
+            tokens(&row["messages"]),
+            tokens(&state["prompt_tokens"]),
+            // Padded before it is colored: a terminal counts no escapes.
+            paint.severity(severity, &format!("{:>9}", percent(&state["pressure"]))),
+            ago(row["updated_ms"].as_i64().unwrap_or(0), now),
+            text(&row["model"]),
+            text(&row["title"])
+        );
+    }
+    page
+}
+
+/// One conversation: what fills its window, what was done to it, what would help.
+fn one(seen: &Value, paint: Paint, now: i64) -> String {
+    let state = &seen["state"];
+    let mut page = format!(
+        "{}\n{}\n\n",
+        paint.bold(&text(&seen["title"])),
+        paint.soft(&format!(
+            "{} · {} · {} messages · last turn {}",
+            text(&seen["id"]),
+            text(&seen["model"]),
+            tokens(&seen["messages"]),
+            ago(seen["updated_ms"].as_i64().unwrap_or(0), now)
+        ))
+    );
+    page += &gauge(seen, paint);
+    page += &section("Largest messages, as the model sees them", seen["largest"].as_array(), paint, largest_line);
+    page += &turns(seen, paint, now);
+    page += &done(seen, paint, now);
+    page += &models(seen, paint);
+    page += &section("Advice", seen["advice"].as_array(), paint, advice_line);
+    page += &format!(
+        "\n{}\n",
+        paint.soft(&format!("profile {} · originals in {}", text(&state["profile"]), text(&seen["history_file"])))
+    );
+    page
+}
+
+/// The window as a bar by region, with its walls.
+fn gauge(seen: &Value, paint: Paint) -> String {
+    let (state, history) = (&seen["state"], &seen["history"]);
+    let regions = &state["regions"];
+    let Some(window) = state["window"].as_u64() else {
+        return format!(
+            "{} tokens; nobody knows the window ({})\n",
+            tokens(&state["prompt_tokens"]),
+            text(&state["window_source"])
+        );
+    };
+    let prompt = tokens(&state["prompt_tokens"]);
+    let severity = seen["severity"].as_str();
+    let mut page = format!(
+        "{}  {prompt} of {} tokens, and {} kept for the reply  {}\n\n",
+        paint.severity(severity, &percent(&state["pressure"])),
+        tokens(&state["window"]),
+        tokens(&regions["output_reserved"]),
+        paint.soft(&format!(
+            "window {}, prompt {}",
+            text(&state["window_source"]),
+            text(&state["prompt_tokens_source"])
+        ))
+    );
+    let named = [
+        ('s', "system", &regions["system"]),
+        ('t', "tools", &regions["tools"]),
+        ('b', "brief", &regions["brief"]),
+        ('u', "you", &history["user"]),
+        ('a', "assistant", &history["assistant"]),
+        ('r', "results", &history["results"]),
+        ('o', "other", &history["other"]),
+        ('m', "media", &regions["media"]),
+    ];
+    let mut parts: Vec<Part> = named.iter().map(|(mark, _, n)| (n.as_u64().unwrap_or(0), *mark)).collect();
+    parts.push((regions["output_reserved"].as_u64().unwrap_or(0), '/'));
+    page += &format!("  {}\n", paint.severity(severity, &bar(&parts, window, WIDTH)));
+    let line = |name: &str| state["lines"][name].as_u64().unwrap_or(0);
+    let (marks, names) =
+        walls(&[(line("clear_at"), "clear"), (line("summarize_at"), "fold"), (line("limit"), "limit")], window, WIDTH);
+    page += &format!("  {marks}\n  {}\n\n", paint.soft(&names));
+    let legend: Vec<String> = named
+        .iter()
+        .filter(|(_, _, n)| n.as_u64().is_some_and(|n| n > 0))
+        .map(|(mark, name, n)| format!("{mark} {name} {}", tokens(n)))
+        .chain([format!("/ kept for the reply {}", tokens(&regions["output_reserved"]))])
+        .collect();
+    page + &format!("  {}\n", legend.join("   "))
+}
+
+/// A heading and a line for each item; nothing where there is none.
+fn section(heading: &str, items: Option<&Vec<Value>>, paint: Paint, line: impl Fn(&Value) -> String) -> String {
+    let lines: String = items.into_iter().flatten().map(|item| line(item) + "\n").collect();
+    if lines.is_empty() { lines } else { format!("\n{}\n{lines}", paint.bold(heading)) }
+}
+
+fn largest_line(message: &Value) -> String {
+    let call = message["calls"][0].as_str().filter(|call| !call.is_empty());
+    let words = call.or(message["words"].as_str()).unwrap_or("");
+    let words: String = plain::line(words).chars().take(60).collect();
+    let at = message["at"].as_u64().unwrap_or(0);
+    format!("  {at:>5}  {:<10}{:>9}  {words}", text(&message["role"]), tokens(&message["view_tokens"]))
+}
+
+/// What each of the newest turns added.
+fn turns(seen: &Value, paint: Paint, now: i64) -> String {
+    let Some(all) = seen["turns"].as_array().filter(|turns| !turns.is_empty()) else { return String::new() };
+    let newest = &all[all.len().saturating_sub(TURNS)..];
+    let mut page = format!("\n{}\n", paint.bold(&format!("Turns ({} in all)", all.len())));
+    page += &paint
+        .soft(&format!("  {:<16}{:>9}{:>9}{:>9}{:>9}{:>9}\n", "WHEN", "PROMPT", "ADDED", "CACHED", "OUT", "SECONDS"));
+    for turn in newest {
+        let added = turn["added"].as_i64().map_or("-".into(), |n| format!("{n:+}"));
+        page += &format!(
+            "  {:<16}{:>9}{added:>9}{:>9}{:>9}{:>9.1}{}\n",
+            ago(turn["time_ms"].as_i64().unwrap_or(0), now),
+            tokens(&turn["prompt_tokens"]),
+            tokens(&turn["cached_tokens"]),
+            tokens(&turn["completion_tokens"]),
+            turn["milliseconds"].as_f64().unwrap_or(0.0) / 1000.0,
+            if turn["rewritten"] == true { "  rewritten" } else { "" }
+        );
+    }
+    page
+}
+
+/// What the mechanisms did.
+fn done(seen: &Value, paint: Paint, now: i64) -> String {
+    let did = &seen["did"];
+    let rewrites = seen["rewrites"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let mut page = format!("\n{}\n", paint.bold("What was done"));
+    page += &format!(
+        "  {} rewrites freed {} tokens; {} recalls, {} of them in vain\n",
+        tokens(&did["compactions"]),
+        tokens(&did["freed_tokens"]),
+        tokens(&did["recalls"]),
+        tokens(&did["recalls_missed"])
+    );
+    for (kind, n) in did["warnings"].as_object().into_iter().flatten().filter(|(_, n)| n.as_u64() > Some(0)) {
+        page += &paint.severity(Some("yellow"), &format!("  warning: {} {}\n", tokens(n), kind.replace('_', " ")));
+    }
+    for event in &rewrites[rewrites.len().saturating_sub(REWRITES)..] {
+        let data = &event["data"];
+        let (before, after) = (tokens(&data["before"]["prompt"]), tokens(&data["after"]["prompt"]));
+        let when = ago(event["time_ms"].as_i64().unwrap_or(0), now);
+        page += &format!("  {when:<16}{}: {before} -> {after} tokens\n", text(&data["action"]));
+        for why in data["because"].as_array().into_iter().flatten() {
+            page += &format!("{:18}{}\n", "", paint.soft(&text(why)));
+        }
+    }
+    page
+}
+
+/// What was spent, the model that took most first.
+fn models(seen: &Value, paint: Paint) -> String {
+    let mut heading = format!(
+        "{:<28}{:<10}{:>9}{:>11}{:>11}{:>11}{:>9}",
+        "MODEL", "FOR", "REQUESTS", "IN", "CACHED", "EVALUATED", "OUT"
+    );
+    heading = format!("Spent\n  {heading}");
+    section(&heading, seen["models"].as_array(), paint, |entry| {
+        let role = match entry["role"].as_str().unwrap_or("") {
+            "main" => "the talk",
+            "summary" => "briefs",
+            "digest" => "digests",
+            "recall" => "recalls",
+            "prefill" => "ahead",
+            other => other,
+        };
+        format!(
+            "  {:<28}{:<10}{:>9}{:>11}{:>11}{:>11}{:>9}",
+            text(&entry["model"]),
+            plain::line(role),
+            tokens(&entry["requests"]),
+            tokens(&entry["prompt_tokens"]),
+            tokens(&entry["cached_tokens"]),
+            tokens(&entry["evaluated_tokens"]),
+            tokens(&entry["completion_tokens"])
+        )
+    })
+}
+
+fn advice_line(advice: &Value) -> String {
+    match advice["key"].as_str().filter(|key| !key.is_empty()) {
+        Some(key) => format!("  - {} (`{}` in config.toml)", text(&advice["what"]), plain::line(key)),
+        None => format!("  - {}", text(&advice["what"])),
+    }
+}
+
+/// Prints the trace until the proxy stops, or nobody reads any more.
+fn follow(config: &Config, of: &Context) -> Result<ExitCode, Failure> {
+    let asked = TraceQuery { since: None, last: Some(BEFORE), conversation: of.id.clone(), kinds: of.kind.clone() };
+    let key = config.api_key.as_ref().map(|k| k.expose().to_owned());
+    let address = config.listen.to_string();
+    note(&format!("following http://{address}; Ctrl-C ends it"));
+    let mut wrong = None;
+    let print = |event: Value| {
+        let line = if of.json { plain::json(&event.to_string()).into_owned() } else { event_line(&event) };
+        wrong = out(&format!("{line}\n")).err();
+        wrong.is_none()
+    };
+    runtime()?.block_on(follow_running(&address, key.as_deref(), &asked, print))?;
+    match wrong {
+        Some(e) => Err(e),
+        None => Err(Failure::Bad("windowsill stopped".into())),
+    }
+}
+
+/// An event in one line: when (UTC), whose, what.
+fn event_line(event: &Value) -> String {
+    let seconds = event["time_ms"].as_i64().unwrap_or(0).div_euclid(1000).rem_euclid(86_400);
+    let time = format!("{:02}:{:02}:{:02}Z", seconds / 3600, seconds / 60 % 60, seconds % 60);
+    let whose = event["conversation"].as_str().unwrap_or("-");
+    let kind = event["kind"].as_str().unwrap_or("");
+    plain::line(&format!("{time}  {whose:<14} {}", what_happened(kind, &event["data"]))).into_owned()
+}
+
+/// What an event says, for people.
+fn what_happened(kind: &str, data: &Value) -> String {
+    let text = |key: &str| text(&data[key]);
+    match kind {
+        "context_compaction" => {
+            let why: Vec<&str> = data["because"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+            let (before, after) = (tokens(&data["before"]["prompt"]), tokens(&data["after"]["prompt"]));
+            format!("{}: {before} -> {after} tokens; {}", text("action"), why.join("; "))
+        }
+        "model_usage" => {
+            let cached = match &data["cached_tokens"] {
+                Value::Null => String::new(),
+                cached => format!(", {} of them cached", tokens(cached)),
+            };
+            let seconds = data["milliseconds"].as_f64().unwrap_or(0.0) / 1000.0;
+            let (prompt, said) = (tokens(&data["prompt_tokens"]), tokens(&data["completion_tokens"]));
+            format!("{}: {prompt} tokens in{cached}, {said} out, {seconds:.1} s", text("role"))
+        }
+        kind => format!("{kind} {data}"),
+    }
+}

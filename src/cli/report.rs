@@ -1,0 +1,107 @@
+//! `windowsill report`: what was kept out of prompts and what it cost, in sums that can be shown to others.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use serde_json::Value;
+use windowsill::config::Config;
+use windowsill::plain;
+use windowsill::proxy::Record;
+
+use super::context::now_ms;
+use super::paint::tokens;
+use crate::{Failure, out, out_json};
+
+#[derive(Args)]
+pub(crate) struct Report {
+    /// Only what happened since: 30m, 24h, 7d. Default: all of the record.
+    #[arg(long, value_name = "AGE")]
+    since: Option<String>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(config: &Config, of: &Report) -> Result<ExitCode, Failure> {
+    let since = match &of.since {
+        None => 0,
+        Some(age) => {
+            let wrong =
+                || Failure::Usage(format!("--since {age}: write a number and m, h or d, such as 30m, 24h or 7d"));
+            now_ms().saturating_sub(milliseconds(age).ok_or_else(wrong)?)
+        }
+    };
+    let report = Record::open(&config.data_dir)?.report(since)?;
+    if of.json {
+        out_json(&report)?;
+    } else {
+        out(&page(&report, of.since.as_deref()))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// An age such as `7d`, in milliseconds.
+fn milliseconds(age: &str) -> Option<i64> {
+    let unit = age.chars().last()?;
+    let seconds = match unit {
+        'm' => 60,
+        'h' => 3_600,
+        'd' => 86_400,
+        _ => return None,
+    };
+    let n: u32 = age.strip_suffix(unit)?.parse().ok()?;
+    i64::from(n).checked_mul(seconds * 1000)
+}
+
+fn page(report: &Value, since: Option<&str>) -> String {
+    let of = |key: &str| tokens(&report[key]);
+    let share = |part: &str, whole: &str| match (report[part].as_f64(), report[whole].as_f64()) {
+        (Some(part), Some(whole)) if whole > 0.0 => format!(" ({:.0} %)", part / whole * 100.0),
+        _ => String::new(),
+    };
+    let mut page = format!(
+        "windowsill, {}: conversations {}, turns {}\n\n",
+        since.map_or("all of the record".to_owned(), |age| format!("the last {age}")),
+        of("conversations"),
+        of("turns")
+    );
+    for (what, figure) in [
+        ("tokens sent to models", of("prompt_tokens")),
+        ("of them from the servers' caches", of("cached_tokens") + &share("cached_tokens", "prompt_tokens")),
+        ("tokens taken out of prompts", of("kept_out_tokens")),
+        ("of them read back", of("read_back_tokens") + &share("read_back_tokens", "kept_out_tokens")),
+        ("rewrites", of("rewrites")),
+        ("recalls, and how many found it", format!("{}, {}", of("recalls"), of("recalls_found"))),
+        ("tokens evaluated again after rewrites", of("evaluated_again_tokens")),
+        ("tokens spent on briefs and digests", of("upkeep_tokens")),
+    ] {
+        page += &format!("  {what:<40}{figure:>20}\n");
+    }
+    page += &format!("\n  {:<30}{:>8}{:>13}{:>13}{:>11}{:>11}\n", "MODEL", "TURNS", "SENT", "CACHED", "OUT", "UPKEEP");
+    for model in report["models"].as_array().into_iter().flatten() {
+        page += &format!(
+            "  {:<30}{:>8}{:>13}{:>13}{:>11}{:>11}\n",
+            plain::line(model["model"].as_str().unwrap_or("")),
+            tokens(&model["turns"]),
+            tokens(&model["prompt_tokens"]),
+            tokens(&model["cached_tokens"]),
+            tokens(&model["completion_tokens"]),
+            tokens(&model["upkeep_tokens"])
+        );
+    }
+    page
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ages() {
+        assert_eq!(milliseconds("30m"), Some(1_800_000));
+        assert_eq!(milliseconds("7d"), Some(604_800_000));
+        for wrong in ["", "d", "7", "-1d", "7 d", "1.5h", "7days", "é", "99999999999d"] {
+            assert_eq!(milliseconds(wrong), None, "{wrong}");
+        }
+    }
+}

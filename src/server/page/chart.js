@@ -1,0 +1,35 @@
+// Pressure by turn, with each rewrite marked.
+
+import { svg, percent } from "./dom.js";
+
+const WIDTH = 340;
+const HEIGHT = 130;
+
+export function chart(turns, state) {
+  const known = turns.filter((turn) => typeof turn.pressure === "number");
+  const top = Math.max(1, ...known.map((turn) => turn.pressure));
+  const x = (i) => (known.length < 2 ? WIDTH / 2 : (i / (known.length - 1)) * (WIDTH - 8) + 4);
+  const y = (pressure) => HEIGHT - 6 - (pressure / top) * (HEIGHT - 20);
+  const marks = known.flatMap((turn, i) => (turn.rewritten ? [[i, turn]] : []));
+  const label = known.length
+    ? `Pressure over ${known.length} turns, now ${percent(known.at(-1).pressure)}, with ${marks.length} rewrites`
+    : "No turns yet";
+  const out = svg("svg", { class: "chart", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": label });
+  const window = state.window;
+  for (const [name, tokens] of window ? [["clear", state.lines?.clear_at], ["fold", state.lines?.summarize_at]] : []) {
+    if (!(tokens > 0)) continue;
+    // Pressure counts what is kept for the reply; the walls are those of the prompt alone.
+    const wall = (tokens + (state.regions?.output_reserved ?? 0)) / window;
+    const at = y(wall);
+    const text = svg("text", { x: 2, y: at - 3 });
+    text.textContent = `${name} ${percent(wall)}`;
+    out.append(svg("line", { class: "wall", x1: 0, x2: WIDTH, y1: at, y2: at }), text);
+  }
+  out.append(svg("polyline", { points: known.map((turn, i) => `${x(i).toFixed(1)},${y(turn.pressure).toFixed(1)}`).join(" ") }));
+  for (const [i, turn] of marks) {
+    const title = svg("title");
+    title.textContent = `rewritten: ${percent(turn.pressure)} afterwards`;
+    out.append(svg("circle", { cx: x(i), cy: y(turn.pressure), r: 4 }, title));
+  }
+  return out;
+}

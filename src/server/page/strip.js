@@ -1,0 +1,43 @@
+// The window as a strip by region, with its walls and the warm line.
+
+import { h, count, percent } from "./dom.js";
+
+export const NAMES = {
+  system: "System", tools: "Tools", brief: "Brief", user: "You", assistant: "Assistant", results: "Results", other: "Other",
+  media: "Media", history: "History", reserve: "Kept for the reply", free: "Free",
+};
+
+// The regions of a conversation's state; `history` tells who said what, where that is known.
+export function regions(state, history) {
+  const r = state?.regions ?? {};
+  const talk = history ? [["user", history.user], ["assistant", history.assistant], ["results", history.results], ["other", history.other]] : [["history", r.history]];
+  const all = [["system", r.system], ["tools", r.tools], ["brief", r.brief], ...talk, ["media", r.media], ["reserve", r.output_reserved]];
+  return all.filter(([, tokens]) => tokens > 0);
+}
+
+export function thin(state) {
+  const window = state?.window;
+  const parts = window ? regions(state) : [];
+  const label = window ? `${percent(state.pressure)} of ${count(window)} tokens` : "the window is not known";
+  return h("div", { class: "strip thin", role: "img", "aria-label": label },
+    parts.map(([name, tokens]) => h("span", { class: `k-${name}`, width: `${(tokens / window) * 100}%` })));
+}
+
+export function strip(seen) {
+  const { state, history } = seen;
+  const window = state.window;
+  if (!window) return h("p", { class: "soft" }, "Nobody knows the window of this model: nothing is rewritten for it. ", h("code", {}, "--num-ctx N"), " says one.");
+  const parts = regions(state, history);
+  const label = parts.map(([name, tokens]) => `${NAMES[name]} ${count(tokens)}`).join(", ");
+  const lines = state.lines ?? {};
+  const walls = [["clear", lines.clear_at], ["fold", lines.summarize_at], ["limit", lines.limit]]
+    .filter(([, tokens]) => tokens > 0 && tokens <= window)
+    .map(([name, tokens]) => [`${name} ${percent(tokens / window)}`, tokens, name]);
+  if (seen.warm_tokens > 0) walls.push(["warm to here", Math.min(seen.warm_tokens, window), "warm low"]);
+  return h("div", {},
+    h("div", { class: "strip", role: "img", "aria-label": `The window by region: ${label}` },
+      parts.map(([name, tokens]) => h("span", { class: `k-${name}`, width: `${(tokens / window) * 100}%`, title: `${NAMES[name]}: ${count(tokens)} tokens` }))),
+    h("div", { class: "walls" }, walls.map(([name, tokens, kind]) =>
+      h("i", { class: tokens / window > 0.93 ? `${kind} end` : kind, left: `${(tokens / window) * 100}%` }, h("b", {}, name)))),
+    h("ul", { class: "legend" }, parts.map(([name, tokens]) => h("li", {}, h("b", { class: `k-${name}` }), `${NAMES[name]} `, h("em", {}, count(tokens))))));
+}

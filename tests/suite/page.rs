@@ -1,0 +1,162 @@
+//! The page at `/` and what it asks for: who gets what, and that what it shows is what is there.
+
+use serde_json::{Value, json};
+
+use super::record::rewritten;
+use super::support::*;
+
+#[test]
+fn the_page_is_there_without_a_key_and_what_it_shows_is_not() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let proxy = TestProxy::with(&[fake.url()], "api_key = \"sesame\"\n");
+    let page = proxy.get("/").ok();
+    assert_eq!(page.header("content-type"), Some("text/html; charset=utf-8"));
+    let policy = page.header("content-security-policy").unwrap();
+    assert!(policy.contains("default-src 'none'") && !policy.contains("unsafe"), "{policy}");
+    for link in page.text().split("\"/windowsill/page/").skip(1).map(|rest| rest.split('"').next().unwrap().to_owned())
+    {
+        let file = proxy.get(&format!("/windowsill/page/{link}")).ok();
+        assert_eq!(file.header("x-content-type-options"), Some("nosniff"), "{link}");
+    }
+    for path in ["/windowsill/conversations", "/windowsill/events?follow", "/windowsill/page/nonesuch.js"] {
+        assert_eq!(proxy.get(path).status, 401, "{path}");
+    }
+    let with_key = |path: &str| request(proxy.address, "GET", path, &[("Authorization", "Bearer sesame")], b"");
+    assert_eq!(with_key("/windowsill/conversations").status, 200);
+    assert_eq!(with_key("/windowsill/page/nonesuch.js").status, 404);
+    // A page of another site gets neither.
+    let elsewhere = [("Origin", "https://evil.test"), ("Authorization", "Bearer sesame")];
+    assert_eq!(request(proxy.address, "GET", "/", &elsewhere, b"").status, 403);
+    assert_eq!(request(proxy.address, "HEAD", "/", &[("Authorization", "Bearer sesame")], b"").status, 200);
+}
+
+#[test]
+fn a_history_is_told_message_by_message_beside_the_view() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let proxy = TestProxy::before(&fake);
+    let sent = rewritten();
+    let answer = proxy.chat(&sent).ok();
+    let id = answer.header("x-windowsill-conversation").unwrap();
+    let base = format!("/windowsill/conversations/{id}");
+    let list = proxy.get(&format!("{base}/messages?from=2&limit=3")).ok().json();
+    let at: Vec<u64> = list["messages"].as_array().unwrap().iter().map(|m| m["at"].as_u64().unwrap()).collect();
+    assert_eq!((at, &list["total"]), (vec![2, 3, 4], &json!(7)));
+    let all = proxy.get(&format!("{base}/messages?from=0")).ok().json()["messages"].as_array().unwrap().clone();
+    let preview = all.iter().find(|m| m["became"] == "preview").expect("one was evicted");
+    assert!(preview["view_tokens"].as_u64() < preview["tokens"].as_u64());
+    let one = proxy.get(&format!("{base}/messages/{}", preview["at"])).ok().json();
+    let original = &sent.messages[usize::try_from(preview["at"].as_u64().unwrap()).unwrap() + 1];
+    assert_eq!(one["text"].as_str().unwrap(), text(original), "word for word");
+    let record = one["edits"][0]["record"].as_str().unwrap();
+    assert_eq!(proxy.get(&format!("/windowsill/records/{record}")).ok().text(), text(original));
+    assert!(fake.last().messages().iter().any(|m| text(m) == one["edits"][0]["text"].as_str().unwrap()));
+    assert!(one["edits"][0]["why"].as_str().unwrap().contains("larger than"));
+    for (path, status) in
+        [("/messages/7", 404), ("/messages/x", 404), ("/messages?from=x", 400), ("/messages?form=1", 400)]
+    {
+        assert_eq!(proxy.get(&format!("{base}{path}")).status, status, "{path}");
+    }
+    assert_eq!(proxy.get(&format!("{base}/messages?from=99")).ok().json()["messages"], json!([]));
+}
+
+#[test]
+fn headers_say_how_full_the_window_is() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let proxy = TestProxy::with(&[fake.url()], "[gauge]\nyellow_at = 0.2\nred_at = 0.5\n");
+    let severity = |chat: &Chat| {
+        let answer = proxy.chat(chat).ok();
+        let pressure: f64 = answer.header("x-windowsill-pressure").unwrap().parse().unwrap();
+        (pressure, answer.header("x-windowsill-severity").unwrap().to_owned())
+    };
+    // What is kept for the reply counts: 1,024 of 4,096.
+    let (pressure, word) = severity(&chat().user("Hello."));
+    assert!((0.25..0.3).contains(&pressure) && word == "yellow", "{pressure} {word}");
+    let (pressure, word) = severity(&chat().user(&prose(1, 6_000)));
+    assert!(pressure >= 0.5 && word == "red", "{pressure} {word}");
+    // Where nobody knows the window, nothing is said of it.
+    let open = Fake::start(Kind::OpenAi, 4096);
+    let answer = TestProxy::before(&open).chat(&chat().user("Hello.")).ok();
+    assert_eq!((answer.header("x-windowsill-pressure"), answer.header("x-windowsill-severity")), (None, None));
+}
+
+#[test]
+fn insight_adds_up_and_the_terminal_says_the_same() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let proxy = TestProxy::before(&fake);
+    let sent = rewritten();
+    let id = proxy.chat(&sent).ok().header("x-windowsill-conversation").unwrap().to_owned();
+    proxy.chat(&sent.assistant("All three are read.").user("And now \u{1b}[31mred\u{7}?")).ok();
+    let path = format!("/windowsill/conversations/{id}/insight");
+    let seen = proxy.eventually(&path, |seen| seen["turns"].as_array().is_some_and(|turns| turns.len() == 2));
+    let history: u64 =
+        ["user", "assistant", "results", "other"].iter().map(|p| seen["history"][p].as_u64().unwrap()).sum();
+    let counted = seen["state"]["regions"]["history"].as_u64().unwrap();
+    assert!(counted - history <= 4, "{history} of {counted}");
+    assert_eq!(seen["did"]["compactions"], 1);
+    assert!(seen["did"]["freed_tokens"].as_u64() > Some(0) && seen["turns"][0]["rewritten"] == true);
+    assert_eq!((&seen["turns"][0]["added"], &seen["turns"][1]["rewritten"]), (&Value::Null, &json!(false)));
+    let prompts = |n: usize| seen["turns"][n]["prompt_tokens"].as_i64().unwrap();
+    assert_eq!(seen["turns"][1]["added"].as_i64().unwrap(), prompts(1) - prompts(0));
+    assert_eq!(seen["models"][0]["model"], MODEL);
+    let sizes: Vec<u64> =
+        seen["largest"].as_array().unwrap().iter().map(|m| m["view_tokens"].as_u64().unwrap()).collect();
+    assert!(!sizes.is_empty() && sizes.len() <= 5 && sizes.is_sorted_by(|a, b| a >= b), "{sizes:?}");
+    let out = proxy.cli(&["context", &id]);
+    let said = String::from_utf8(out.stdout).unwrap();
+    for part in
+        ["kept for the reply", "Largest messages", "Turns (2 in all)", "1 rewrites freed", "evict", "^", "Spent"]
+    {
+        assert!(said.contains(part), "no {part:?} in:\n{said}");
+    }
+    assert!(
+        !said.contains('\u{1b}') && !said.contains('\u{7}'),
+        "no color but on a terminal, and no text that steers one:\n{said}"
+    );
+    let listed = String::from_utf8(proxy.cli(&["context"]).stdout).unwrap();
+    assert!(
+        listed.lines().any(|line| line.starts_with(&id) && line.contains("just now") | line.contains(" ago")),
+        "{listed}"
+    );
+}
+
+#[test]
+fn a_report_adds_up_and_holds_no_text() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let proxy = TestProxy::before(&fake);
+    proxy.chat(&rewritten()).ok();
+    let report = proxy.eventually("/windowsill/report", |report| report["turns"] == 1);
+    assert_eq!(
+        (&report["rewrites"], &report["conversations"], &report["models"][0]["model"]),
+        (&json!(1), &json!(1), &json!(MODEL))
+    );
+    assert!(report["kept_out_tokens"].as_u64() > Some(0) && !report.to_string().contains("three files"), "{report}");
+    let later = proxy.get("/windowsill/report?since=99999999999999").ok().json();
+    assert_eq!((&later["turns"], &later["models"]), (&json!(0), &json!([])));
+    assert_eq!(proxy.get("/windowsill/report?until=3").status, 400);
+    let printed: Value = serde_json::from_slice(&proxy.cli(&["report", "--since", "7d", "--json"]).stdout).unwrap();
+    assert_eq!(printed["kept_out_tokens"], report["kept_out_tokens"]);
+    let page = String::from_utf8(proxy.cli(&["report"]).stdout).unwrap();
+    assert!(page.contains("tokens taken out of prompts") && page.contains(MODEL), "{page}");
+    assert_eq!(proxy.cli(&["report", "--since", "soon"]).status.code(), Some(2));
+}
+
+#[test]
+fn a_fold_has_a_price_before_it_is_made() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let proxy = TestProxy::before(&fake);
+    let mut talk = chat().system("You are terse.").user("Let us plan the garden.");
+    for n in 0..5 {
+        talk = talk.assistant(&prose(n, 800)).user(&format!("And item {n}?"));
+    }
+    let id = proxy.chat(&talk).ok().header("x-windowsill-conversation").unwrap().to_owned();
+    let path = format!("/windowsill/conversations/{id}/compact");
+    let price = proxy.post(&path, &[], b"{\"dry_run\": true}").ok().json();
+    assert!(price["after"].as_u64() < price["before"].as_u64() && price["brief_reads"].as_u64() > Some(0), "{price}");
+    assert!(fake.summaries().is_empty(), "nothing was asked of a model");
+    let view = proxy.get(&format!("/windowsill/conversations/{id}/view")).ok().json();
+    assert_eq!(view["edits"], json!([]), "nothing was changed");
+    assert_eq!(proxy.post(&path, &[], b"{\"dryrun\": true}").status, 400);
+    proxy.post(&path, &[], b"{\"focus\": \"roses\"}").ok();
+    let view = proxy.get(&format!("/windowsill/conversations/{id}/view")).ok().json();
+    assert_eq!(view["edits"][0]["rule"], "fold");
+}

@@ -1,0 +1,137 @@
+//! A person steers what the model sees: priced first, done when told to, and forwarded with the next request.
+
+use serde_json::{Value, json};
+
+use super::record::rewritten;
+use super::support::*;
+
+struct Steered {
+    fake: Fake,
+    proxy: TestProxy,
+    sent: Chat,
+    base: String,
+}
+
+/// A conversation of which one result was replaced by a preview.
+fn previewed() -> Steered {
+    let fake = Fake::start(Kind::LlamaServer, 8192);
+    let proxy = TestProxy::with(&[fake.url()], "[context]\nevict_over = 500\n");
+    let sent = rewritten();
+    let id = proxy.chat(&sent).ok().header("x-windowsill-conversation").unwrap().to_owned();
+    Steered { fake, proxy, sent, base: format!("/windowsill/conversations/{id}") }
+}
+
+impl Steered {
+    fn ask(&self, what: &str, body: &Value) -> Answer {
+        self.proxy.post(&format!("{}/{what}", self.base), &[], body.to_string().as_bytes())
+    }
+
+    fn edits(&self) -> Value {
+        self.proxy.get(&format!("{}/view", self.base)).ok().json()["edits"].clone()
+    }
+
+    /// The message that was replaced.
+    fn replaced(&self) -> usize {
+        usize::try_from(self.edits()[0]["message"].as_u64().expect("one was replaced")).unwrap()
+    }
+
+    /// What the model sees of a message with the next request; the history begins with a system message.
+    fn forwarded(&self, at: usize) -> String {
+        self.proxy.chat(&self.sent.clone().assistant("Read.").user("And?")).ok();
+        text(&self.fake.last().messages()[at + 1]).to_owned()
+    }
+}
+
+#[test]
+fn a_result_comes_back_in_full_and_leaves_again() {
+    let it = previewed();
+    let (at, before) = (it.replaced(), it.edits());
+    let original = text(&it.sent.messages[at + 1]).to_owned();
+    let price = it.ask("restore", &json!({"message": at, "dry_run": true})).ok().json();
+    assert!(price["after"].as_u64() > price["before"].as_u64(), "{price}");
+    let again = price["evaluated_again"].as_u64().unwrap();
+    assert!(again > 0 && again <= price["after"].as_u64().unwrap(), "{price}");
+    assert_eq!(it.edits(), before, "the price changes nothing");
+    it.ask("restore", &json!({"message": at})).ok();
+    assert_eq!(it.forwarded(at), original, "the next request has it word for word");
+    assert_eq!(it.ask("restore", &json!({"message": at})).error().0, "nothing_to_do");
+    // Out of the prompt again, on its own.
+    it.ask("clear", &json!({"message": at})).ok();
+    let cleared = it.forwarded(at);
+    assert!(cleared.len() < original.len() / 2 && cleared.contains("windowsill recall"), "{cleared}");
+    assert_eq!(it.ask("clear", &json!({"message": at})).error().0, "nothing_to_do");
+    let events = it.proxy.get("/windowsill/events?kind=context_compaction").ok().json();
+    let actions: Vec<&str> =
+        events["events"].as_array().unwrap().iter().map(|e| e["data"]["action"].as_str().unwrap()).collect();
+    assert!(actions.ends_with(&["restore", "clear"]), "{actions:?}");
+    assert!(!events.to_string().contains("Part 1:"), "no text in the trace");
+}
+
+#[test]
+fn the_last_rewrite_is_undone_and_done_again() {
+    let it = previewed();
+    let (before, at) = (it.edits(), it.replaced());
+    it.ask("restore", &json!({"message": at})).ok();
+    let restored = it.edits();
+    assert_ne!(restored, before);
+    assert!(it.ask("undo", &json!({"dry_run": true})).ok().json()["after"].is_u64());
+    it.ask("undo", &json!({})).ok();
+    assert_eq!(it.edits(), before);
+    it.ask("undo", &json!({})).ok();
+    assert_eq!(it.edits(), restored, "undo is undone, too");
+}
+
+#[test]
+fn a_brief_says_what_a_person_wrote() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let proxy = TestProxy::before(&fake);
+    let mut sent = chat().user("Let us plan the garden.");
+    for n in 0..5 {
+        sent = sent.assistant(&prose(n, 800)).user(&format!("And item {n}?"));
+    }
+    let id = proxy.chat(&sent).ok().header("x-windowsill-conversation").unwrap().to_owned();
+    let base = format!("/windowsill/conversations/{id}");
+    let it = Steered { fake, proxy, sent, base };
+    assert_eq!(it.ask("brief", &json!({"text": "x"})).error().0, "nothing_to_do", "there is none yet");
+    it.ask("compact", &json!({})).ok();
+    it.ask("brief", &json!({"text": "The fence is painted; keep the gate green."})).ok();
+    it.proxy.chat(&it.sent.clone().assistant("Read.").user("And?")).ok();
+    assert!(it.fake.last().json().to_string().contains("keep the gate green"));
+    assert_eq!(it.ask("brief", &json!({"text": " "})).error().0, "bad_brief");
+    let folded = it.edits()[0]["to"].as_u64().unwrap() - 1;
+    assert_eq!(it.ask("restore", &json!({"message": folded})).error().0, "folded");
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_and_changes_nothing() {
+    let it = previewed();
+    let before = it.edits();
+    for (what, body, status) in [
+        ("restore", json!({}), 400),
+        ("restore", json!({"message": 999}), 404),
+        ("restore", json!({"message": -1}), 400),
+        ("restore", json!({"message": 1, "text": "x"}), 400),
+        ("clear", json!({"message": 0}), 400),
+        ("clear", json!({"message": 999}), 404),
+        ("undo", json!({"message": 1}), 400),
+        ("undo", json!({"surprise": 1}), 400),
+    ] {
+        assert_eq!(it.ask(what, &body).status, status, "{what} {body}");
+    }
+    let prefix = &it.base[..it.base.len() - 4];
+    assert_eq!(it.proxy.post(&format!("{prefix}/undo"), &[], b"{}").status, 404, "whole ids alone change something");
+    let form = [("Content-Type", "text/plain")];
+    assert_eq!(request(it.proxy.address, "POST", &format!("{}/undo", it.base), &form, b"{}").status, 415);
+    assert_eq!(it.edits(), before);
+}
+
+#[test]
+fn what_would_not_fit_is_not_restored() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let proxy = TestProxy::before(&fake);
+    let sent = chat().user("Read it.").call("call_1", "read", json!({"path": "a"})).result("call_1", &prose(7, 30_000));
+    let id = proxy.chat(&sent).ok().header("x-windowsill-conversation").unwrap().to_owned();
+    let answer = proxy.post(&format!("/windowsill/conversations/{id}/restore"), &[], b"{\"message\": 2}");
+    let (code, message) = answer.error();
+    assert_eq!((answer.status, code.as_str()), (409, "cannot_fit"), "{message}");
+}
