@@ -112,6 +112,12 @@ impl App {
         let now = self.sent(prepared);
         self.lives.with(&prepared.id, |live| {
             let prefix = live.sent.as_ref().map(|last| compare(last, &now));
+            let own = now.client.get(1..).unwrap_or_default();
+            let known = prepared.located.as_ref().map_or(0, |l| l.depth);
+            // What the record did not know yet, it holds as it came now.
+            if live.as_recorded.get(..known).is_some_and(|before| own.get(..known) == Some(before)) {
+                live.as_recorded = own.to_vec();
+            }
             live.sent = Some(now);
             live.last = Some(Instant::now());
             prefix
@@ -172,12 +178,9 @@ impl App {
         call_id_length: Option<usize>,
     ) -> Option<Vec<Message>> {
         let known = whole_steps(body, located.depth);
-        let same = self.lives.with(id, |live| {
-            let last = live.sent.as_ref()?;
-            let until = (known + 1).min(last.client.len());
-            Some(last.client.get(1..until) == marks.get(1..until))
-        });
-        if known == 0 || same == Some(true) {
+        // Only the record decides: what was forwarded last is not remembered after a restart.
+        let now = marks.get(1..=known)?;
+        if known == 0 || self.lives.with(id, |live| live.as_recorded.get(..known) == Some(now)) {
             return None;
         }
         // The last request's messages may still be queued.
@@ -187,6 +190,7 @@ impl App {
             return None;
         }
         if rows.iter().zip(body).take(known).all(|(row, now)| row.raw == own_bytes(now)) {
+            self.lives.with(id, |live| live.as_recorded = now.to_vec());
             return None;
         }
         let first = rows.into_iter().take(known).map(|row| openai_chat::message(row.raw).ok());

@@ -31,6 +31,7 @@ mod record;
 mod relay;
 #[cfg(feature = "engine")]
 mod shown;
+mod simulation;
 mod support;
 mod templates;
 mod tidy;

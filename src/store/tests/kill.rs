@@ -71,7 +71,8 @@ fn child() {
 
 #[test]
 fn nothing_answered_is_lost_by_a_kill() {
-    let kills = env::var(KILLS).map_or(50, |n| n.parse().expect("the number of kills"));
+    let kills =
+        env::var_os(KILLS).map_or(50, |n| n.to_str().and_then(|n| n.parse().ok()).expect("the number of kills"));
     for first in (0..kills).step_by(KILLS_A_RECORD) {
         let dir = tempfile::tempdir().unwrap();
         let rounds = KILLS_A_RECORD.min(kills - first);
