@@ -178,7 +178,14 @@ impl Work<'_> {
     }
 
     fn text_edit(&mut self, at: usize, rule: Rule, text: String, record: String) {
-        let digest = self.input.conversation.body[at].digest;
+        let message = &self.input.conversation.body[at];
+        let digest = message.digest;
+        let bare = message.media.is_empty() && message.reasoning.is_empty();
+        let edited = self.input.old.edits.iter().any(|e| matches!(e, Edit::Text { at: old, .. } if *old == at));
+        // An edit that takes nothing away would still cost the message its bytes, and a marker instead of nothing costs room.
+        if bare && !edited && (message.text.is_empty() || message.text == text) {
+            return;
+        }
         self.edits.push(Edit::Text { at, digest, rule, text: text.into(), record });
     }
 
@@ -229,6 +236,11 @@ impl Work<'_> {
         let (record, path) = self.save_text(at, "arguments", sent, None, &named)?;
         let pointer = Pointer { id: &record, path: &path };
         let arguments = preview::elide_arguments(&made.arguments, &pointer, budget);
+        // As with texts: what takes nothing away is no edit.
+        let edited = |e: &Edit| matches!(e, Edit::Arguments { at: a, call: c, .. } if (*a, *c) == (at, call));
+        if arguments == made.arguments && !self.input.old.edits.iter().any(edited) {
+            return Ok(());
+        }
         let digest = message.digest;
         self.edits.push(Edit::Arguments { at, digest, call, rule, arguments: arguments.into(), record });
         Ok(())

@@ -163,8 +163,9 @@ impl App {
         let error = |code: &str, message: &str| json!({"message": message, "type": "upstream_error", "param": null, "code": code});
         let out = if !parts.status.is_success() {
             let own = serde_json::from_slice::<Value>(&bytes).ok();
-            let own = own.map(|mut e| e.get_mut("error").map_or(Value::Null, Value::take)).filter(Value::is_object);
-            let own = own.unwrap_or_else(|| error("upstream_error", &text));
+            let own = own.map(|mut e| e.get_mut("error").map_or(Value::Null, Value::take));
+            let own = own.filter(|e| e["message"].as_str().is_some_and(|m| !m.trim().is_empty()));
+            let own = own.unwrap_or_else(|| error("upstream_error", &reason(parts.status, &text)));
             dialect.error(parts.status.as_u16(), &own, &request_id(&head.id))
         } else if let Some(said) = said.filter(|said| said.error.is_none()) {
             teller.whole(&head, &said)
@@ -176,6 +177,14 @@ impl App {
         };
         parts.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         Ok(named(dialect, &head.id, Response::from_parts(parts, full(out.to_string()))))
+    }
+}
+
+/// Why a server failed, where it says so in no shape that is known.
+fn reason(status: StatusCode, said: &str) -> String {
+    match said.trim() {
+        "" => format!("the inference server answered with status {status} and gave no reason"),
+        said => said.to_owned(),
     }
 }
 

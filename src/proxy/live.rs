@@ -157,8 +157,8 @@ pub(super) struct Live {
     pub(super) known: Option<(Digest, Digest, Known)>,
     /// The last prompt that was forwarded.
     pub(super) sent: Option<Sent>,
-    /// The last prompt had messages spelled as they came first, and not as the client sent them then.
-    pub(super) respelled: bool,
+    /// Marks of the client's messages, as far as they are spelled as the record has them.
+    pub(super) as_recorded: Vec<u64>,
     /// A brief made ahead.
     pub(super) brief: Option<Brief>,
     /// A brief in the making.

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use tracing::debug;
 
 use super::App;
+use super::live::Live;
 use super::prepare::Prepared;
 use crate::conversation::wire::openai_chat;
 use crate::conversation::{Digest, Message, Role, Tokens, chain, repair};
@@ -112,6 +113,12 @@ impl App {
         let now = self.sent(prepared);
         self.lives.with(&prepared.id, |live| {
             let prefix = live.sent.as_ref().map(|last| compare(last, &now));
+            let own = now.client.get(1..).unwrap_or_default();
+            let known = prepared.located.as_ref().map_or(0, |l| l.depth);
+            // What the record did not know yet, it holds as it came now.
+            if live.as_recorded.get(..known).is_some_and(|before| own.get(..known) == Some(before)) {
+                live.as_recorded = own.to_vec();
+            }
             live.sent = Some(now);
             live.last = Some(Instant::now());
             prefix
@@ -171,13 +178,18 @@ impl App {
         call_id_length: Option<usize>,
     ) -> Option<Vec<Message>> {
         let known = whole_steps(body, located.depth);
-        let same = self.lives.with(id, |live| {
-            let last = live.sent.as_ref()?;
-            let until = (known + 1).min(last.client.len());
-            Some(last.client.get(1..until) == marks.get(1..until))
-        });
-        let respelled = self.lives.with(id, |live| std::mem::take(&mut live.respelled));
-        if known == 0 || (same == Some(true) && !respelled) {
+        // Only the record decides: what was forwarded last is not remembered after a restart.
+        let now = marks.get(1..=known)?;
+        // What is new is recorded as it comes, and need not be read back on the next turn.
+        let agreed = if known == located.depth { marks.get(1..)? } else { now };
+        let agrees = |live: &mut Live| {
+            let same = live.as_recorded.get(..known) == Some(now);
+            if same {
+                live.as_recorded = agreed.to_vec();
+            }
+            same
+        };
+        if known == 0 || self.lives.with(id, agrees) {
             return None;
         }
         // The last request's messages may still be queued.
@@ -187,6 +199,7 @@ impl App {
             return None;
         }
         if rows.iter().zip(body).take(known).all(|(row, now)| row.raw == own_bytes(now)) {
+            self.lives.with(id, |live| live.as_recorded = agreed.to_vec());
             return None;
         }
         let first = rows.into_iter().take(known).map(|row| openai_chat::message(row.raw).ok());
@@ -195,7 +208,6 @@ impl App {
         let repaired = repair::repair(out, call_id_length).ok()?.body;
         let fits = repaired.len() == body.len() && chain::chain(seed, &repaired).last() == chain_now.last();
         debug!(conversation = id, known, fits, "the client spells its history otherwise than before");
-        self.lives.with(id, |live| live.respelled = fits);
         fits.then_some(repaired)
     }
 }

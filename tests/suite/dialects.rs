@@ -68,7 +68,7 @@ const ALL: [Dialect; 3] = [
 ];
 
 /// As Codex does: items, not messages.
-fn responses(chat: &Chat) -> Value {
+pub(crate) fn responses(chat: &Chat) -> Value {
     let mut items = Vec::new();
     let mut instructions = String::new();
     for (role, text, calls, id) in said(chat) {
@@ -139,7 +139,7 @@ fn responses_stream(text: &str) -> Read {
 }
 
 /// As clients of Ollama's do: calls have no ids, results name their tool, and what is to be streamed goes without saying.
-fn ollama(chat: &Chat) -> Value {
+pub(crate) fn ollama(chat: &Chat) -> Value {
     let mut names = Vec::new();
     let messages: Vec<Value> = said(chat)
         .map(|(role, text, calls, id)| {
@@ -211,7 +211,7 @@ fn with_fields(mut body: Value, chat: &Chat, keys: &[&str]) -> Value {
     body
 }
 
-fn anthropic(chat: &Chat) -> Value {
+pub(crate) fn anthropic(chat: &Chat) -> Value {
     let mut messages = Vec::new();
     let mut system = Vec::new();
     for (role, text, calls, id) in said(chat) {
@@ -466,6 +466,25 @@ fn errors_have_the_dialects_shape() {
         let answer = ask(&gone, dialect, &chat().user("hi"));
         assert_eq!(answer.status, 502);
         assert!(told(&answer).contains("up0"), "{}", answer.text());
+    }
+}
+
+#[test]
+fn a_server_that_fails_without_a_word_is_said_to_have_given_no_reason() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let proxy = TestProxy::before(&fake);
+    for dialect in &ALL {
+        for body in ["", " \n", "{\"error\":{}}", "{\"error\":{\"message\":\"\"}}"] {
+            fake.script(move |seen| match seen.is_main() {
+                true => Play::Pieces(vec![whole(503, "application/json", body.as_bytes())]),
+                false => Play::Usual,
+            });
+            let answer = ask(&proxy, dialect, &chat().user("hi"));
+            let said = (dialect.error)(&answer.json()).expect("the dialect's shape");
+            assert_eq!(answer.status, 503);
+            let told = if body.trim().is_empty() { "503 Service Unavailable and gave no reason" } else { body };
+            assert!(said.contains(told), "{}: {said}", dialect.name);
+        }
     }
 }
 

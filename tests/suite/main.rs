@@ -34,6 +34,7 @@ mod record;
 mod relay;
 #[cfg(feature = "engine")]
 mod shown;
+mod simulation;
 mod steer;
 mod support;
 mod templates;

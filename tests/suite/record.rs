@@ -73,6 +73,30 @@ fn the_same_history_gives_the_same_bytes_before_and_after_a_restart() {
 }
 
 #[test]
+fn a_history_that_is_spelled_otherwise_is_forwarded_alike_each_time_and_after_a_restart() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let toml = "[context]\nbackground = false\n";
+    let proxy = TestProxy::with(&[fake.url()], toml);
+    let trunk = session(4);
+    assert_eq!(proxy.chat(&trunk).ok().action(), "evict");
+    let first = fake.last().body;
+    let mut padded = trunk.clone();
+    padded.messages[1]["content"] = "Repair the ingest service.\n ".into();
+    for again in 0..2 {
+        proxy.chat(&padded).ok();
+        assert_eq!(String::from_utf8_lossy(&fake.last().body), String::from_utf8_lossy(&first), "time {again}");
+    }
+    // An older state is sent in between, and says nothing of what stands after it.
+    proxy.chat(&cut(&trunk, 2)).ok();
+    padded.messages[3]["content"] = format!("{}\n", text(&padded.messages[3])).into();
+    proxy.chat(&padded).ok();
+    assert_eq!(String::from_utf8_lossy(&fake.last().body), String::from_utf8_lossy(&first), "after an older state");
+    let proxy = TestProxy::at(proxy.stop(), &[fake.url()], toml);
+    proxy.chat(&padded).ok();
+    assert_eq!(String::from_utf8_lossy(&fake.last().body), String::from_utf8_lossy(&first), "after a restart");
+}
+
+#[test]
 fn kill_nine_at_any_point_loses_nothing() {
     let fake = Fake::start(Kind::LlamaServer, 4096);
     let dir = tempfile::tempdir().unwrap();

@@ -16,7 +16,10 @@ const DIR: &str = "WINDOWSILL_TEST_KILL_DIR";
 /// First batch to write.
 const START: &str = "WINDOWSILL_TEST_KILL_START";
 
-const ROUNDS: usize = 12;
+/// How many times a child is killed; 50 unless it is set.
+const KILLS: &str = "WINDOWSILL_KILLS";
+/// Kills that one record lives through. Every check reads the whole record, so the cost grows with the square of its life.
+const KILLS_A_RECORD: usize = 10;
 
 /// Message `i` of the one growing history.
 fn text(i: usize) -> String {
@@ -68,15 +71,20 @@ fn child() {
 
 #[test]
 fn nothing_answered_is_lost_by_a_kill() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut start = 0;
-    for round in 0..ROUNDS {
-        let random = RandomState::new().hash_one(round);
-        let acked = run_and_kill(dir.path(), start, random);
-        // What was committed without an answer stays as well: the next child goes on after it.
-        start = verify(dir.path(), acked);
+    let kills =
+        env::var_os(KILLS).map_or(50, |n| n.to_str().and_then(|n| n.parse().ok()).expect("the number of kills"));
+    for first in (0..kills).step_by(KILLS_A_RECORD) {
+        let dir = tempfile::tempdir().unwrap();
+        let rounds = KILLS_A_RECORD.min(kills - first);
+        let mut start = 0;
+        for round in first..first + rounds {
+            let random = RandomState::new().hash_one(round);
+            let acked = run_and_kill(dir.path(), start, random);
+            // What was committed without an answer stays as well: the next child goes on after it.
+            start = verify(dir.path(), acked);
+        }
+        assert!(start > rounds, "the child wrote");
     }
-    assert!(start > ROUNDS, "the child wrote");
 }
 
 /// Runs the child until it has answered a few times, and a random moment longer. Returns the last batch answered.

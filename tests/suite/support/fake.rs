@@ -249,6 +249,11 @@ impl Fake {
         self.log().clone()
     }
 
+    /// All requests but the first `n`, of whatever kind.
+    pub(crate) fn after(&self, n: usize) -> Vec<Seen> {
+        self.log().iter().skip(n).cloned().collect()
+    }
+
     /// Forgets what was seen.
     pub(crate) fn clear(&self) {
         self.log().clear();
@@ -264,6 +269,16 @@ impl Fake {
             assert!(!left.is_zero(), "waited in vain for {what}");
             seen = self.shared.changed.wait_timeout(seen, left).unwrap().0;
         }
+    }
+
+    /// The window it really has.
+    pub(crate) fn window(&self) -> u32 {
+        self.shared.settings.lock().unwrap().window
+    }
+
+    /// How many requests the proxy hung up on while it waited.
+    pub(crate) fn hung_up(&self) -> usize {
+        self.shared.hung_up.lock().unwrap().len()
     }
 
     /// Waits until the proxy hung up on `n` requests that it was waiting on.

@@ -72,6 +72,18 @@ impl Conn {
         self.reader.get_mut().write_all(bytes)
     }
 
+    /// Whether something came, or the other side is gone.
+    pub(crate) fn is_readable(&mut self) -> bool {
+        let stream = self.reader.get_ref();
+        stream.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
+        let came = match stream.peek(&mut [0]) {
+            Ok(_) => true,
+            Err(e) => !matches!(e.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut),
+        };
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        came
+    }
+
     /// Sends a request; the head is written as given.
     pub(crate) fn send(&mut self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) {
         let mut head = format!("{method} {path} HTTP/1.1\r\n");

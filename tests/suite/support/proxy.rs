@@ -23,6 +23,7 @@ pub(crate) struct TestProxy {
     pub(crate) address: SocketAddr,
     pub(crate) dir: Arc<TempDir>,
     stop: Option<oneshot::Sender<()>>,
+    crash: Option<oneshot::Sender<()>>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
@@ -76,6 +77,7 @@ impl TestProxy {
     fn run(dir: Arc<TempDir>, config: Config) -> TestProxy {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let (stop, stopped) = oneshot::channel::<()>();
+        let (crash, crashed) = oneshot::channel::<()>();
         let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
         let address = listener.local_addr().unwrap();
         let app = Arc::new(runtime.block_on(App::start(config)).unwrap().0);
@@ -84,11 +86,17 @@ impl TestProxy {
                 let shutdown = async {
                     let _ = stopped.await;
                 };
-                server::run(listener, Arc::clone(&app), shutdown).await.unwrap();
-                app.close().await;
+                let serving = async move {
+                    server::run(listener, Arc::clone(&app), shutdown).await.unwrap();
+                    app.close().await;
+                };
+                tokio::select! {
+                    () = serving => {}
+                    Ok(()) = crashed => {}
+                }
             });
         });
-        TestProxy { address, dir, stop: Some(stop), thread: Some(thread) }
+        TestProxy { address, dir, stop: Some(stop), crash: Some(crash), thread: Some(thread) }
     }
 
     pub(crate) fn data(&self) -> PathBuf {
@@ -138,6 +146,16 @@ impl TestProxy {
     pub(crate) fn tell_to_stop(&mut self) {
         if let Some(stop) = self.stop.take() {
             let _ = stop.send(());
+        }
+    }
+
+    /// Ends it where it stands: nothing is drained, no request under way is answered.
+    pub(crate) fn crash(mut self) {
+        if let Some(crash) = self.crash.take() {
+            let _ = crash.send(());
+        }
+        if let Some(thread) = self.thread.take() {
+            thread.join().unwrap();
         }
     }
 

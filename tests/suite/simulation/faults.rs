@@ -1,0 +1,188 @@
+//! What a server does wrong, once, with the next prompt it gets.
+
+use serde_json::json;
+
+use crate::support::script::{TOOL, stream, whole_reply};
+use crate::support::*;
+
+#[derive(Debug, Clone)]
+pub(super) enum Fault {
+    /// It says that the prompt is too long for a window of so many tokens, in some server's words.
+    Refuses(u16, String),
+    /// An error of another kind.
+    Fails(u16, &'static str),
+    /// These bytes, and then the connection is gone.
+    Cuts(Vec<u8>),
+    /// A reply that is none.
+    Babbles(&'static str, &'static str),
+    /// These bytes, and then nothing, for ever: no time passes until the client gives up.
+    Silent(Vec<u8>),
+    /// It cannot count.
+    CountsNothing,
+    /// It writes no usable brief.
+    Summarizes(u16, &'static str),
+}
+
+/// What servers say of a prompt of `p` tokens at a window of `w`.
+fn refusals(p: u32, w: u32) -> [String; 6] {
+    [
+        too_long(p, w).to_string(),
+        json!({"error": {"message": format!("This model's maximum context length is {w} tokens. However, your messages resulted in {p} tokens. Please reduce the length of the messages."), "code": 400}}).to_string(),
+        json!({"object": "error", "message": format!("The input ({p} tokens) is longer than the model's context length ({w} tokens).")}).to_string(),
+        json!({"error": format!("input length ({p} tokens) exceeds the maximum context length ({w} tokens)")}).to_string(),
+        json!({"error": {"message": "prompt is too long", "type": "invalid_request_error"}}).to_string(),
+        format!("context size has been exceeded, {w} is all there is"),
+    ]
+}
+
+/// The head of an event stream and part of its first event.
+fn broken_stream(cut: usize) -> Vec<u8> {
+    let event = json!({"id": "c1", "object": "chat.completion.chunk", "created": 1, "model": MODEL,
+        "choices": [{"index": 0, "delta": {"role": "assistant", "content": "half a "}, "finish_reason": null}]});
+    let mut out = sse_head();
+    out.extend(chunk(format!("data: {event}\n\n").as_bytes()));
+    let event = chunk(format!("data: {event}\n\n").as_bytes());
+    out.extend(&event[..cut.min(event.len())]);
+    out
+}
+
+/// The same of a reply of Ollama's.
+fn broken_lines(cut: usize) -> Vec<u8> {
+    let line = json!({"model": MODEL, "created_at": "2026-08-21T18:48:22.1Z", "message": {"role": "assistant", "content": "half a "}, "done": false});
+    let mut out =
+        b"HTTP/1.1 200 OK\r\nContent-Type: application/x-ndjson\r\nTransfer-Encoding: chunked\r\n\r\n".to_vec();
+    let event = chunk(format!("{line}\n").as_bytes());
+    out.extend(&event);
+    out.extend(&event[..cut.min(event.len())]);
+    out
+}
+
+fn broken(kind: Kind, dice: &mut Dice) -> Vec<u8> {
+    let cut = dice.below(200);
+    match dice.below(6) {
+        0 => Vec::new(),
+        1 => b"HTTP/1.1 200 OK\r\nContent-Ty".to_vec(),
+        2 => b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 900\r\n\r\n{\"id\": \"c1\", \"choi"
+            .to_vec(),
+        3 => sse_head(),
+        _ if kind == Kind::Ollama => broken_lines(cut),
+        _ => broken_stream(cut),
+    }
+}
+
+impl Fault {
+    pub(super) fn any(kind: Kind, window: u32, dice: &mut Dice) -> Fault {
+        match dice.below(9) {
+            0 | 1 => {
+                let claimed = if dice.chance(50) { window } else { window - dice.below(window as usize / 4) as u32 };
+                let said = refusals(claimed + 1 + dice.below(4_000) as u32, claimed);
+                Fault::Refuses([400, 400, 413, 500][dice.below(4)], said[dice.below(said.len())].clone())
+            }
+            2 => {
+                let bodies = [
+                    "",
+                    "<html>Bad Gateway</html>",
+                    "{\"error\":{\"message\":\"slot unavailable\"}}",
+                    "{\"error\":\"llama runner process has terminated\"}",
+                ];
+                Fault::Fails([500, 502, 503, 429][dice.below(4)], bodies[dice.below(bodies.len())])
+            }
+            3 | 4 => Fault::Cuts(broken(kind, dice)),
+            5 => {
+                let said = [
+                    "",
+                    "{",
+                    "null",
+                    "[]",
+                    "{\"choices\":[]}",
+                    "data: {not json}\n\n",
+                    "{\"done\":true}\n",
+                    "\u{0}\u{1b}]0;x\u{7}",
+                ];
+                let kinds = ["application/json", "text/event-stream", "application/x-ndjson", "text/html"];
+                Fault::Babbles(kinds[dice.below(kinds.len())], said[dice.below(said.len())])
+            }
+            6 => Fault::Silent(match dice.below(3) {
+                0 => Vec::new(),
+                1 => b"HTTP/1.1 200 OK\r\n".to_vec(),
+                _ => broken(kind, dice),
+            }),
+            7 => Fault::CountsNothing,
+            _ => Fault::Summarizes(
+                [200, 500][dice.below(2)],
+                ["", "{}", "null", "{\"choices\":[{\"message\":{\"content\":\"\"}}]}"][dice.below(4)],
+            ),
+        }
+    }
+
+    /// Whether the reply to the client's own prompt is what it would be without it.
+    pub(super) fn is_aside(&self) -> bool {
+        matches!(self, Fault::CountsNothing | Fault::Summarizes(..))
+    }
+}
+
+/// What a server does with the requests of one step.
+#[derive(Clone, Default)]
+pub(super) struct Turn {
+    pub(super) fault: Option<Fault>,
+    /// What the model asks the recall tool in its first round.
+    pub(super) recalls: Option<String>,
+    /// Never opened: what waits for it is ended by the other side.
+    pub(super) never: Gate,
+    /// Prompts that came so far.
+    pub(super) prompts: usize,
+}
+
+impl Turn {
+    pub(super) fn play(&mut self, kind: Kind, seen: &Seen) -> Play {
+        if !seen.is_main() {
+            return self.aside(seen);
+        }
+        self.prompts += 1;
+        if self.prompts > 1 {
+            return Play::Usual;
+        }
+        match &self.fault {
+            Some(Fault::Refuses(status, said)) => {
+                Play::Pieces(vec![whole(*status, "application/json", said.as_bytes())])
+            }
+            Some(Fault::Fails(status, said)) => Play::Pieces(vec![whole(*status, "application/json", said.as_bytes())]),
+            Some(Fault::Cuts(bytes)) => Play::Cut(bytes.clone()),
+            Some(Fault::Babbles(kind, said)) => Play::Pieces(vec![whole(200, kind, said.as_bytes())]),
+            Some(Fault::Silent(bytes)) => {
+                Play::Then(bytes.clone(), self.never.clone(), Box::new(Play::Cut(Vec::new())))
+            }
+            Some(Fault::CountsNothing | Fault::Summarizes(..)) => Play::Usual,
+            None => self.recall(kind, seen),
+        }
+    }
+
+    fn aside(&self, seen: &Seen) -> Play {
+        match &self.fault {
+            Some(Fault::CountsNothing) if seen.path().contains("tokens") || seen.path() == "/tokenize" => {
+                Play::Json(500, json!({"error": "no"}))
+            }
+            Some(Fault::Summarizes(status, said)) if seen.is_summary() => {
+                Play::Pieces(vec![whole(*status, "application/json", said.as_bytes())])
+            }
+            _ => Play::Usual,
+        }
+    }
+
+    /// A call of the recall tool, where it is offered.
+    fn recall(&self, kind: Kind, seen: &Seen) -> Play {
+        let Some(arguments) = &self.recalls else { return Play::Usual };
+        let body = seen.json();
+        let offered = body["tools"].as_array().is_some_and(|t| t.iter().any(|t| t["function"]["name"] == TOOL));
+        // The prompt fits: otherwise it is refused as usual.
+        if !offered || kind == Kind::Ollama {
+            return Play::Usual;
+        }
+        let calls = [("call_r", TOOL.to_owned(), arguments.clone())];
+        if body["stream"] == true {
+            let bytes = stream(seen, 0, "", &calls);
+            return Play::Pieces(vec![sse_head(), chunk(bytes.as_bytes()), b"0\r\n\r\n".to_vec()]);
+        }
+        Play::Json(200, whole_reply(seen, 0, "", &calls))
+    }
+}

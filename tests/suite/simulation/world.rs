@@ -1,0 +1,455 @@
+//! One proxy with its record, one server, a few clients at a time. All that happens follows from the seed; crashes leave the
+//! record as a killed process would.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use windowsill::store::Store;
+
+use super::check::{self, Asked};
+use super::faults::{Fault, Turn};
+use super::session::{Session, Tongue};
+use crate::support::script::ids;
+use crate::support::*;
+
+/// Clients of one world.
+pub(super) const SESSIONS: usize = 5;
+
+pub(super) struct World {
+    seed: u64,
+    fake: Fake,
+    kind: Kind,
+    /// The smallest window that the server ever claimed to have.
+    window: u32,
+    proxy: Option<TestProxy>,
+    toml: String,
+    dice: Dice,
+    sessions: Vec<Session>,
+    marks: Vec<String>,
+    turn: Arc<Mutex<Turn>>,
+    /// What was forwarded for each request that the server took.
+    given: HashMap<Vec<u8>, Vec<u8>>,
+    /// Ids of originals that prompts pointed at.
+    pointers: Vec<String>,
+    /// Whether sizes are estimated from one that was made up.
+    misled: bool,
+    /// How many requests at the server were looked at.
+    looked_at: usize,
+    /// The step that runs, in words.
+    pub(super) step: String,
+    pub(super) log: Vec<String>,
+}
+
+/// A folder in memory where there is one: what is on the disk when a process dies is the same there.
+fn folder() -> Arc<TempDir> {
+    let memory = Path::new("/dev/shm");
+    let made = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
+    Arc::new(made.unwrap())
+}
+
+impl World {
+    pub(super) fn new(seed: u64) -> World {
+        let mut dice = Dice(seed.wrapping_mul(0x1000));
+        let kind = [Kind::LlamaServer, Kind::LlamaServer, Kind::Vllm, Kind::OpenAi, Kind::Ollama][dice.below(5)];
+        let window = [1024, 1536, 2048, 2048, 4096, 4096, 8192, 16384][dice.below(8)];
+        let mut toml = String::new();
+        if kind == Kind::OpenAi && dice.chance(70) {
+            toml += &format!("[window]\nnum_ctx = {window}\n");
+        }
+        toml += "[context]\n";
+        if dice.chance(70) {
+            toml += "background = false\n";
+        }
+        toml += ["", "", "keep_recent = 2\n", "strategy = \"truncate\"\n", "recall = false\n"][dice.below(5)];
+        let fake = Fake::start(kind, window);
+        let turn = Arc::new(Mutex::new(Turn::default()));
+        let playing = Arc::clone(&turn);
+        fake.script(move |seen| playing.lock().unwrap().play(kind, seen));
+        let marks: Vec<String> = (0..SESSIONS).map(|n| format!("owner-{seed}-{n}-x")).collect();
+        let sessions = marks.iter().map(|mark| Session::new(mark.clone(), &mut dice)).collect();
+        let proxy = Some(TestProxy::at(folder(), &[fake.url()], &toml));
+        let log = vec![format!("{kind:?}, window {window}, {toml:?}")];
+        World {
+            seed,
+            fake,
+            kind,
+            window,
+            proxy,
+            toml,
+            dice,
+            sessions,
+            marks,
+            turn,
+            given: HashMap::new(),
+            pointers: Vec::new(),
+            misled: false,
+            looked_at: 0,
+            step: String::new(),
+            log,
+        }
+    }
+
+    fn proxy(&self) -> &TestProxy {
+        self.proxy.as_ref().expect("it runs between steps")
+    }
+
+    /// Plays it to its end, or to the first thing that is wrong.
+    pub(super) fn play(&mut self) -> Result<usize, String> {
+        let steps = SESSIONS * (3 + self.dice.below(5));
+        for n in 0..steps {
+            let who = self.dice.below(SESSIONS);
+            self.step = format!("step {n}, client {who} ({:?})", self.sessions[who].tongue);
+            match self.dice.below(30) {
+                0 => self.restart(),
+                1 => self.kill(),
+                2 => self.kill_in_flight(who)?,
+                _ => self.ask(who)?,
+            }
+            self.log.push(std::mem::take(&mut self.step));
+            self.nobody_elses()?;
+        }
+        self.step = "the end".into();
+        self.all_is_kept()?;
+        Ok(steps)
+    }
+
+    /// Stops the proxy as it should be, and starts it again.
+    fn restart(&mut self) {
+        self.step += ", restart";
+        if let Some(proxy) = self.proxy.take() {
+            let dir = proxy.stop();
+            self.proxy = Some(TestProxy::at(dir, &[self.fake.url()], &self.toml));
+        }
+    }
+
+    /// Starts a new proxy on what the old one had on disk at this moment.
+    fn kill(&mut self) {
+        self.step += ", kill";
+        if let Some(proxy) = self.proxy.take() {
+            let left = folder();
+            snapshot(&proxy.data(), &left.path().join("data"));
+            proxy.crash();
+            self.proxy = Some(TestProxy::at(left, &[self.fake.url()], &self.toml));
+        }
+    }
+
+    /// Kills the proxy while a server works on a request: what left the prompt was on disk before.
+    fn kill_in_flight(&mut self, who: usize) -> Result<(), String> {
+        let chat = self.sessions[who].next(self.window, &mut self.dice);
+        let (body, tongue) = (self.sessions[who].body(&chat), self.sessions[who].tongue);
+        let before = self.fake.count();
+        self.begin(Turn { fault: Some(Fault::Silent(Vec::new())), ..Turn::default() });
+        let mut conn = self.send(tongue, &body);
+        // Sometimes before anything is forwarded; a request that is refused is answered.
+        let waits = self.dice.chance(75);
+        let mut seen = Vec::new();
+        if waits {
+            seen = self.forwarded_or_answered(before, &mut conn);
+        }
+        self.kill();
+        drop(conn);
+        for one in &seen {
+            self.sessions[who].edited |= one.body != body;
+            self.can_be_read(&chat, one)?;
+            self.stands_in_the_record(&chat, one)?;
+        }
+        Ok(())
+    }
+
+    fn begin(&self, turn: Turn) {
+        *self.turn.lock().unwrap() = turn;
+    }
+
+    fn send(&self, tongue: Tongue, body: &[u8]) -> Conn {
+        let mut conn = Conn::open(self.proxy().address);
+        conn.send("POST", tongue.path(), &[("Content-Type", "application/json")], body);
+        conn
+    }
+
+    /// Waits until the server has the prompt, or the client an answer instead.
+    fn forwarded_or_answered(&self, before: usize, conn: &mut Conn) -> Vec<Seen> {
+        while !conn.is_readable() {
+            let seen = self.fake.since(before);
+            if !seen.is_empty() {
+                return seen;
+            }
+        }
+        self.fake.since(before)
+    }
+
+    /// One request, with or without something going wrong.
+    fn ask(&mut self, who: usize) -> Result<(), String> {
+        let chat = self.sessions[who].next(self.window, &mut self.dice);
+        let (body, tongue) = (self.sessions[who].body(&chat), self.sessions[who].tongue);
+        let fault = self.dice.chance(20).then(|| Fault::any(self.kind, self.window, &mut self.dice));
+        let recalls = self.dice.chance(25).then(|| self.recalls());
+        self.step += &format!(", {} messages, {} tokens, {fault:?}", chat.messages.len(), tokens(&chat.value()));
+        let before = self.fake.count();
+        let turn = Turn { fault: fault.clone(), recalls, ..Turn::default() };
+        self.begin(turn);
+        let mut conn = self.send(tongue, &body);
+        if let Some(Fault::Silent(_)) = fault {
+            return self.give_up(conn, before);
+        }
+        let Some(head) = conn.head() else { return Err("no answer at all".into()) };
+        let answer = conn.rest(head);
+        self.begin(Turn::default());
+        let forwarded = self.fake.since(before);
+        self.step += &format!(" -> {} {}", answer.status, answer.action());
+        let asked =
+            Asked { tongue, chat: &chat, body: &body, kind: self.kind, window: self.window, forwarded: &forwarded };
+        self.answered(who, &asked, &answer, fault.as_ref())?;
+        self.learned(fault.as_ref(), &forwarded);
+        Ok(())
+    }
+
+    /// The client hangs up on a server that says nothing; the proxy must, too.
+    fn give_up(&self, mut conn: Conn, before: usize) -> Result<(), String> {
+        let was = self.fake.hung_up();
+        let seen = self.forwarded_or_answered(before, &mut conn);
+        drop(conn);
+        if !seen.is_empty() {
+            self.fake.wait_hung_up(was + 1);
+        }
+        self.begin(Turn::default());
+        Ok(())
+    }
+
+    /// Arguments of a call of the recall tool: an id of this client's or of another's, a message, or words.
+    fn recalls(&mut self) -> String {
+        if self.pointers.is_empty() || self.dice.chance(40) {
+            return json!({"query": "lease cursor flush ledger"}).to_string();
+        }
+        if self.dice.chance(20) {
+            return json!({"id": format!("m{}", self.dice.below(9))}).to_string();
+        }
+        json!({"id": self.pointers[self.dice.below(self.pointers.len())]}).to_string()
+    }
+
+    /// What the server said of its window holds from now on, and with it other views.
+    fn learned(&mut self, fault: Option<&Fault>, forwarded: &[Seen]) {
+        if let Some(Fault::Refuses(..)) = fault
+            && !forwarded.is_empty()
+        {
+            self.window = self.window / 4 * 3;
+            // A server that cannot count is believed when it names a size.
+            self.misled |= matches!(self.kind, Kind::OpenAi | Kind::Ollama);
+            self.given.clear();
+        }
+    }
+
+    /// Everything that must hold of one request.
+    fn answered(
+        &mut self,
+        who: usize,
+        asked: &Asked<'_>,
+        answer: &Answer,
+        fault: Option<&Fault>,
+    ) -> Result<(), String> {
+        let clean = fault.is_none_or(Fault::is_aside);
+        let mut wrong = asked.wrong(self.misled || matches!(fault, Some(Fault::Refuses(..))));
+        if !answer.whole {
+            wrong.push("the reply has no proper end".into());
+        }
+        match answer.status {
+            200 if asked.forwarded.is_empty() => wrong.push("answered without a server".into()),
+            200 => {}
+            400 if clean => {
+                wrong.extend(check::says_why(asked.tongue, answer));
+                if self.kind != Kind::OpenAi && asked.least() < self.window / 3 && fault.is_none() {
+                    wrong.push(format!("refused, although {} tokens would do: {}", asked.least(), answer.text()));
+                }
+            }
+            other if clean => wrong.push(format!("status {other}: {:.300}", answer.text())),
+            _ if asked.tongue != Tongue::Chat => wrong.extend(check::says_why(asked.tongue, answer)),
+            _ => {}
+        }
+        if let Some(first) = asked.forwarded.first() {
+            wrong.extend(self.same_again(asked, first, answer, fault));
+            let edited = first.body != asked.body;
+            if edited && self.kind != Kind::Ollama && asked.tongue == Tongue::Chat {
+                if !self.sessions[who].edited && asked.fits_easily() && fault.is_none() {
+                    wrong.push("edited, although it fits easily".into());
+                }
+                self.sessions[who].edited = true;
+            }
+            self.can_be_read(asked.chat, first)?;
+        }
+        if let (200, true, Some(id)) = (answer.status, clean, answer.header("x-windowsill-conversation")) {
+            self.sessions[who].known_as = Some((id.to_owned(), asked.chat.clone()));
+        }
+        if wrong.is_empty() {
+            return Ok(());
+        }
+        let told = self.keep(asked);
+        Err(format!("{}; {told}", wrong.join("; ")))
+    }
+
+    /// Leaves what was sent and forwarded in `target/simulation`.
+    fn keep(&self, asked: &Asked<'_>) -> String {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/simulation").join(self.seed.to_string());
+        let _ = std::fs::remove_dir_all(&folder);
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join("client.json"), asked.body).unwrap();
+        let key = [asked.tongue.path().as_bytes(), asked.body].concat();
+        if let Some(then) = self.given.get(&key) {
+            std::fs::write(folder.join("forwarded-then.json"), then).unwrap();
+        }
+        for (n, seen) in asked.forwarded.iter().enumerate() {
+            std::fs::write(folder.join(format!("forwarded-{n}.json")), &seen.body).unwrap();
+        }
+        format!("see {}", folder.display())
+    }
+
+    /// Invariants 5 and 6: the same history gives the same bytes; and 1: no prompt that is known to be too long is sent.
+    fn same_again(
+        &mut self,
+        asked: &Asked<'_>,
+        first: &Seen,
+        answer: &Answer,
+        fault: Option<&Fault>,
+    ) -> Option<String> {
+        let counted = matches!(self.kind, Kind::LlamaServer | Kind::Vllm | Kind::Ollama);
+        let size = tokens(&first.json());
+        if counted && fault.is_none() && self.kind != Kind::Ollama && size >= self.fake.window() {
+            return Some(format!("{size} tokens were sent to a window of {}", self.fake.window()));
+        }
+        if fault.is_some() || answer.status != 200 {
+            return None;
+        }
+        let key = [asked.tongue.path().as_bytes(), asked.body].concat();
+        // A server of an unknown window may have refused the first.
+        let taken = asked.forwarded.iter().find(|seen| tokens(&seen.json()) < self.fake.window())?;
+        let now = comparable(self.kind, taken);
+        match self.given.get(&key) {
+            Some(then) if *then != now => Some("the same history gave other bytes".into()),
+            Some(_) => None,
+            None => {
+                self.given.insert(key, now);
+                None
+            }
+        }
+    }
+
+    /// Every original that a prompt points at can be read back, word for word.
+    fn can_be_read(&mut self, chat: &Chat, seen: &Seen) -> Result<(), String> {
+        let texts: Vec<String> = chat.messages.iter().map(text).collect();
+        for id in ids(&seen.body) {
+            let kept = self.proxy().get(&format!("/windowsill/records/{id}"));
+            if kept.status != 200 {
+                return Err(format!("{id} stands in the prompt, and in no record: {}", kept.text()));
+            }
+            let kept = kept.text();
+            // What the recall tool answered stands in the history too, and may leave the prompt as any result does.
+            if !texts.iter().any(|t| t.trim() == kept.trim()) && !self.was_recalled(&kept) {
+                return Err(format!("{id} is not what the client sent: {kept:.80}"));
+            }
+            self.pointers.push(id);
+        }
+        Ok(())
+    }
+
+    fn was_recalled(&self, kept: &str) -> bool {
+        let is_it = |m: &Value| m["role"] == "tool" && text(m).trim() == kept.trim();
+        self.fake.mains().iter().any(|seen| seen.messages().iter().any(is_it))
+    }
+
+    /// Whatever is not in the prompt is in the record.
+    fn stands_in_the_record(&self, chat: &Chat, seen: &Seen) -> Result<(), String> {
+        let there: Vec<String> = seen.messages().iter().map(text).collect();
+        let gone = chat.messages.iter().map(text).filter(|t| !there.iter().any(|s| s.contains(t.trim())));
+        let gone: Vec<String> = gone.collect();
+        if gone.is_empty() {
+            return Ok(());
+        }
+        let store = Store::open_readonly(&self.proxy().data()).map_err(|e| e.to_string())?;
+        let rows = store.conversations(1_000).map_err(|e| e.to_string())?;
+        let mut kept = Vec::new();
+        for row in rows {
+            kept.extend(texts_of(&store, &row.id)?);
+        }
+        match gone.iter().find(|text| !kept.iter().any(|k| k.trim() == text.trim())) {
+            Some(lost) => Err(format!("sent without it, killed, and lost: {lost:.80}")),
+            None => Ok(()),
+        }
+    }
+
+    /// No prompt, no question for a brief, no count has what two clients said.
+    fn nobody_elses(&mut self) -> Result<(), String> {
+        let new = self.fake.after(self.looked_at);
+        self.looked_at += new.len();
+        for seen in &new {
+            let whose = check::marks(&seen.body, &self.marks);
+            if whose.len() > 1 {
+                return Err(format!("{} has words of {whose:?}", seen.path()));
+            }
+        }
+        Ok(())
+    }
+
+    /// The whole history of each client can be read back from the record.
+    fn all_is_kept(&mut self) -> Result<(), String> {
+        let Some(proxy) = self.proxy.take() else { return Ok(()) };
+        let dir = proxy.stop();
+        let store = Store::open_readonly(&dir.path().join("data")).map_err(|e| e.to_string())?;
+        for session in &self.sessions {
+            let Some((id, chat)) = &session.known_as else { continue };
+            let kept = texts_of(&store, id)?;
+            let body = chat.messages.iter().skip_while(|m| m["role"] == "system");
+            if let Some(lost) = body.map(text).find(|t| !kept.iter().any(|k| k.trim() == t.trim())) {
+                return Err(format!("{} lacks {lost:.80}", session.mark));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn texts_of(store: &Store, conversation: &str) -> Result<Vec<String>, String> {
+    let rows = store.messages(conversation).map_err(|e| e.to_string())?;
+    let said = |raw: &[u8]| serde_json::from_slice::<Value>(raw).map(|m| text(&m)).unwrap_or_default();
+    Ok(rows.iter().map(|row| said(&row.raw)).collect())
+}
+
+/// What must be the same each time. Where the server cannot count, the room that `max_tokens` is lowered to is an estimate,
+/// which gets better with each reply.
+fn comparable(kind: Kind, seen: &Seen) -> Vec<u8> {
+    let mut body = seen.json();
+    match (kind, body.as_object_mut()) {
+        (Kind::OpenAi | Kind::Ollama, Some(map)) => {
+            map.shift_remove("max_tokens");
+            map.get_mut("options").and_then(Value::as_object_mut).map(|o| o.shift_remove("num_predict"));
+            body.to_string().into_bytes()
+        }
+        _ => seen.body.clone(),
+    }
+}
+
+/// Copies a record as it is on disk at one moment. The lock keeps others from writing meanwhile.
+fn snapshot(from: &Path, to: &Path) {
+    let lock = from.join("windowsill.sqlite");
+    let database = rusqlite::Connection::open(&lock).unwrap();
+    database.busy_timeout(PATIENCE).unwrap();
+    database.execute_batch("BEGIN IMMEDIATE").unwrap();
+    copy(from, to);
+    database.execute_batch("ROLLBACK").unwrap();
+}
+
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let (path, target) = (entry.path(), to.join(entry.file_name()));
+        // The index of the log in shared memory dies with its process.
+        if path.extension().is_some_and(|e| e == "sqlite-shm") {
+            continue;
+        }
+        if path.is_dir() {
+            copy(&path, &target);
+        } else if std::fs::copy(&path, &target).is_err() {
+            assert!(!path.exists(), "{} cannot be copied", path.display());
+        }
+    }
+}
