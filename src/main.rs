@@ -78,6 +78,8 @@ enum Command {
     Fit(cli::fit::Fit),
     /// Dry run: what would be rewritten of a request, why, and the tokens before and after. Sends nothing.
     Plan(OfFile),
+    /// Start a client that is pointed at the running proxy, for this run alone.
+    Launch(cli::launch::Launch),
     /// Answers questions about the memory of one model, for `fit --method dry-run`.
     #[command(name = "dry-run-worker", hide = true)]
     DryRunWorker {
@@ -244,6 +246,7 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Count(of) => count(config, &of),
         Command::Context(of) => cli::context::run(&config, &of),
         Command::Compact { id, focus, json } => compact(&config, &id, focus, json),
+        Command::Launch(of) => cli::launch::run(&config, &of),
         Command::Mcp(of) => cli::mcp::run(&config, of),
         Command::Recall(of) => cli::recall::run(&config, &of),
         Command::Build(of) => cli::build::run(&config, &of),

@@ -55,7 +55,7 @@ pub use error::Error;
 pub use machine::fit;
 pub use record::{Asked, Record, Text, lines, page};
 pub use relay::Body;
-pub use report::{ask_running, grouped, plan_file};
+pub use report::{ask_running, grouped, plan_file, running_models};
 pub use steer::Steer;
 pub use trace::{TraceQuery, follow_running};
 

@@ -222,6 +222,16 @@ pub async fn ask_running(address: &str, key: Option<&str>, id: &str, focus: Opti
     ask(address, key, http::Method::POST, &path, Some(&json!({"focus": focus}))).await
 }
 
+/// The models that a running proxy lists, by id.
+///
+/// # Errors
+/// When none answers, or it refuses.
+pub async fn running_models(address: &str, key: Option<&str>) -> Result<Vec<String>, Error> {
+    let list = ask(address, key, http::Method::GET, "/v1/models", None).await?;
+    let ids = list["data"].as_array().into_iter().flatten().filter_map(|model| model["id"].as_str());
+    Ok(ids.map(str::to_owned).collect())
+}
+
 /// Asks the running proxy something of its own.
 pub(super) async fn ask(
     address: &str,

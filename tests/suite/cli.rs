@@ -238,3 +238,57 @@ fn profiles_are_shown_and_checked() {
     let said: Value = serde_json::from_slice(&out.stdout).unwrap();
     assert!(said.to_string().contains("clear_at"), "{said}");
 }
+
+/// A client of this name that says what it was started with.
+#[cfg(unix)]
+fn telling(dir: &std::path::Path, name: &str) {
+    use std::os::unix::fs::PermissionsExt;
+    let program = dir.join(name);
+    let script =
+        "#!/bin/sh\nenv\nfor a in \"$@\"; do echo \"argument $a\"; [ ! -f \"$a\" ] || cat \"$a\"; done\nexit 7\n";
+    std::fs::write(&program, script).unwrap();
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+#[cfg(unix)]
+#[test]
+fn a_client_is_launched_with_what_it_needs_for_this_run_alone() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let dir = tempfile::tempdir().unwrap();
+    let served = Served::start(dir.path(), &[fake.url()], "");
+    let bin = tempfile::tempdir().unwrap();
+    let address = served.address.to_string();
+    let launch = |client: &str, arguments: &[&str]| {
+        std::process::Command::new(env!("CARGO_BIN_EXE_windowsill"))
+            .current_dir(dir.path())
+            .env("PATH", format!("{}:{}", bin.path().display(), std::env::var("PATH").unwrap()))
+            .env("WINDOWSILL_LISTEN", &address)
+            .env("ANTHROPIC_API_KEY", "of somebody else")
+            .args(["launch", client])
+            .args(arguments)
+            .output()
+            .unwrap()
+    };
+    let said = |output: &std::process::Output| String::from_utf8_lossy(&output.stdout).into_owned();
+    for program in ["claude", "codex", "opencode", "aider", "cn", "qwen", "mini"] {
+        telling(bin.path(), program);
+        let output = launch(program, &["--", "-p", "do it"]);
+        let text = said(&output);
+        assert_eq!(output.status.code(), Some(7), "{program}: {}", String::from_utf8_lossy(&output.stderr));
+        assert!(text.contains(&address) && text.contains("test-model"), "{program}: {text}");
+        assert!(text.ends_with("argument -p\nargument do it\n"), "{program}: {text}");
+        assert!(!text.contains('{') || !text.contains("{model") && !text.contains("{base}"), "{program}: {text}");
+        assert!(program != "claude" || !text.contains("of somebody else"), "{text}");
+    }
+    assert!(said(&launch("aider", &["--model", "other"])).contains("argument openai/other\n"));
+    let unknown = launch("emacs", &[]);
+    assert_eq!(unknown.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&unknown.stderr).contains("claude, codex, opencode"));
+    std::fs::remove_file(bin.path().join("mini")).unwrap();
+    let missing = launch("mini", &["--model", "m"]);
+    assert!(String::from_utf8_lossy(&missing.stderr).contains("install mini first"), "{missing:?}");
+    served.kill();
+    let alone = launch("aider", &[]);
+    assert_eq!(alone.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&alone.stderr).contains("windowsill serve"), "{alone:?}");
+}
