@@ -37,6 +37,8 @@ pub(super) struct Recorded {
 pub(super) struct Ground {
     pub(super) recorded: Recorded,
     pub(super) facts: Facts,
+    /// What the estimates of its messages were multiplied by, so that they add up to the last count of the whole.
+    pub(super) calibration: f64,
     pub(super) resolved: Arc<Resolved>,
     pub(super) window: Window,
     pub(super) upstream: Arc<Upstream>,
@@ -58,7 +60,7 @@ impl App {
 
     async fn compact_now(self: &Arc<Self>, id: &str, focus: Option<&str>, dry_run: bool) -> Result<Value, Error> {
         let ground = self.ground(id).await?;
-        let Ground { recorded, facts, resolved, window, upstream, key } = &ground;
+        let Ground { recorded, facts, resolved, window, upstream, key, .. } = &ground;
         let Recorded { row, request, old, .. } = recorded;
         let policy = at_any_pressure(&resolved.policy);
         let plan = plan::plan(&request.conversation, facts, &policy);
@@ -141,8 +143,11 @@ impl App {
         let resolved = self.policy(&row.model, &window, None);
         let recorded = self.recorded(row, &resolved.policy)?;
         let key = self.key(&upstream, &recorded.request);
-        let facts = Facts { window: window.tokens.unwrap_or(ASSUMED_WINDOW), ..self.facts_of(&key, &recorded) };
-        Ok(Ground { recorded, facts, resolved, window, upstream, key })
+        let mut facts = Facts { window: window.tokens.unwrap_or(ASSUMED_WINDOW), ..self.facts_of(&key, &recorded) };
+        let estimated = plan::plan(&recorded.request.conversation, &facts, &resolved.policy).before;
+        let calibration = calibration(&recorded.row, &estimated);
+        scale(&mut facts, calibration);
+        Ok(Ground { recorded, facts, calibration, resolved, window, upstream, key })
     }
 
     /// What a change of a view costs before it is made. `again`: tokens that are evaluated again with the next request;
@@ -237,6 +242,30 @@ impl App {
         self.lives.with(&row.id, |live| (live.ahead, live.brief) = (None, None));
         Ok(())
     }
+}
+
+/// How the last count of a prompt compares with what is estimated of it: a price should say what the server will. Far off, the
+/// count was of something else.
+fn calibration(row: &ConversationRow, estimated: &Regions) -> f64 {
+    let counted = row.state["prompt_tokens"].as_f64().unwrap_or(0.0);
+    let estimated = f64::from(estimated.prompt());
+    if counted <= 0.0 || estimated <= 0.0 { 1.0 } else { (counted / estimated).clamp(0.5, 2.0) }
+}
+
+/// Multiplies what everything costs.
+fn scale(facts: &mut Facts, by: f64) {
+    (facts.system, facts.tools) = (scaled(facts.system, by), scaled(facts.tools, by));
+    for cost in &mut facts.costs {
+        cost.text = scaled(cost.text, by);
+        cost.media = scaled(cost.media, by);
+        cost.calls.iter_mut().for_each(|call| *call = scaled(*call, by));
+    }
+    facts.edit_costs.iter_mut().for_each(|cost| *cost = scaled(*cost, by));
+}
+
+/// Tokens, multiplied.
+pub(super) fn scaled(tokens: Tokens, by: f64) -> Tokens {
+    (f64::from(tokens) * by).round() as Tokens
 }
 
 /// Tokens that a model reads to write the brief of the messages before `to`: the last brief, and what that does not hold.

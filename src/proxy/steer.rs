@@ -8,7 +8,7 @@ use std::sync::Arc;
 use futures_util::FutureExt as _;
 use serde_json::{Value, json};
 
-use super::compact::Ground;
+use super::compact::{Ground, scaled};
 use super::timeline::{size_in, touches};
 use super::{App, Error, aside};
 use crate::apply;
@@ -140,7 +140,8 @@ impl App {
     fn facts_with(&self, ground: &Ground, view: &View) -> Facts {
         let conversation = &ground.recorded.request.conversation;
         let fresh = self.measure.facts(&ground.key, conversation, view, None);
-        Facts { view: fresh.view, edit_costs: fresh.edit_costs, ..ground.facts.clone() }
+        let edit_costs = fresh.edit_costs.iter().map(|cost| scaled(*cost, ground.calibration)).collect();
+        Facts { view: fresh.view, edit_costs, ..ground.facts.clone() }
     }
 }
 

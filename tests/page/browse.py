@@ -24,7 +24,7 @@ import urllib.error
 import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-WINDOW = 8192
+WINDOW = 16384
 PATIENCE = 20
 KEY = "sesame"
 HOSTILE = '<img src=x onerror="window.stung = 1"><script>window.stung = 1</script>'
@@ -264,7 +264,7 @@ def steer(browser, url, id, shots):
 
 def hostile(browser, url, id):
     browser.open(f"{url}/#/c/{id}")
-    browser.until("its row", "return document.querySelectorAll('.row .v').length > 0")
+    browser.until("its row", "return document.querySelector('.row .t')?.textContent.includes('<img')")
     browser.run("document.querySelector('.row').click()")
     browser.until("its text", "return document.getElementById('message')?.innerText.includes('onerror')")
     assert browser.run("return window.stung === undefined && !document.querySelector('main img, main script')"), "text became HTML"

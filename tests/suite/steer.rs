@@ -49,6 +49,8 @@ fn a_result_comes_back_in_full_and_leaves_again() {
     let original = text(&it.sent.messages[at + 1]).to_owned();
     let price = it.ask("restore", &json!({"message": at, "dry_run": true})).ok().json();
     assert!(price["after"].as_u64() > price["before"].as_u64(), "{price}");
+    let gauge = it.proxy.get(&it.base).ok().json()["state"]["prompt_tokens"].as_u64().unwrap();
+    assert!(price["before"].as_u64().unwrap().abs_diff(gauge) <= 8, "{price} against {gauge}");
     let again = price["evaluated_again"].as_u64().unwrap();
     assert!(again > 0 && again <= price["after"].as_u64().unwrap(), "{price}");
     assert_eq!(it.edits(), before, "the price changes nothing");
