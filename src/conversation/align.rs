@@ -14,6 +14,8 @@ const KEPT_OF_FIVE: usize = 3;
 pub struct Alignment {
     /// By index in the older history: the index in the newer one.
     to: Vec<Option<usize>>,
+    /// Messages of the newer history.
+    messages: usize,
 }
 
 impl Alignment {
@@ -25,21 +27,22 @@ impl Alignment {
                 (0..len).for_each(|n| to[old_index + n] = Some(new_index + n));
             }
         }
-        Alignment { to }
+        Alignment { to, messages: new.len() }
     }
 
-    /// Whether the newer history is the older one, rebuilt: most of it is still there, and some of that stands after the
-    /// first difference. Where nothing does, a person went back and took another way.
+    /// Whether the newer history is the older one, rebuilt: it is no shorter, most of the older one is still there, and some of
+    /// that stands after the first difference. Where nothing does, a person went back and took another way; where it is
+    /// shorter, somebody chose what to go on with.
     pub fn is_rebuilt(&self) -> bool {
         let kept = self.to.iter().flatten().count();
         let shared = self.to.iter().enumerate().take_while(|(at, to)| **to == Some(*at)).count();
-        kept > shared && kept * 5 >= self.to.len() * KEPT_OF_FIVE
+        self.messages >= self.to.len() && kept > shared && kept * 5 >= self.to.len() * KEPT_OF_FIVE
     }
 
     /// The edits of a view that still hold: those of messages that are there, and a fold whose messages all are, one after
     /// the other.
-    pub fn carry(&self, view: &View, messages: usize) -> View {
-        View { messages, edits: view.edits.iter().filter_map(|edit| self.carried(edit)).collect() }
+    pub fn carry(&self, view: &View) -> View {
+        View { messages: self.messages, edits: view.edits.iter().filter_map(|edit| self.carried(edit)).collect() }
     }
 
     fn carried(&self, edit: &Edit) -> Option<Edit> {
@@ -84,6 +87,7 @@ mod tests {
             !rebuilt("example map1 u1 a1 u2 a2 u3", "example map2 other a9 u3"),
             "another session that begins alike"
         );
+        assert!(!rebuilt("u1 a1 u2 a2 u3", "u1 u2 a2 u3"), "chosen from it");
         assert!(!rebuilt("", "u1"));
     }
 
@@ -99,8 +103,8 @@ mod tests {
         let fold = |from: usize, to: usize, keep: Vec<usize>| Edit::Fold { from, to, keep, brief: "b".into() };
         let alignment = Alignment::of(&digests("u1 a1 u2 a2 map1 u3"), &digests("new u1 a1 u2 a2 map2 u3"));
         let view = View { messages: 6, edits: vec![fold(1, 4, vec![2]), text(4), text(5)] };
-        assert_eq!(alignment.carry(&view, 7), View { messages: 7, edits: vec![fold(2, 5, vec![3]), text(6)] });
+        assert_eq!(alignment.carry(&view), View { messages: 7, edits: vec![fold(2, 5, vec![3]), text(6)] });
         let torn = Alignment::of(&digests("u1 a1 u2 a2"), &digests("u1 a1 new u2 a2"));
-        assert_eq!(torn.carry(&View { messages: 4, edits: vec![fold(1, 3, vec![])] }, 5).edits, []);
+        assert_eq!(torn.carry(&View { messages: 4, edits: vec![fold(1, 3, vec![])] }).edits, []);
     }
 }

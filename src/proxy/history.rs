@@ -115,7 +115,7 @@ impl App {
             }
             let alignment = Alignment::of(&old, &new);
             if alignment.is_rebuilt() {
-                let view = self.store.view(&path)?.map(|(_, view)| alignment.carry(&view, new.len()));
+                let view = self.store.view(&path)?.map(|(_, view)| alignment.carry(&view));
                 debug!(conversation = id, known = located.depth, "the client rebuilt its history");
                 return Ok(Some((id, view.filter(|v| !v.edits.is_empty()))));
             }
