@@ -415,8 +415,8 @@ fn compact(config: &Config, id: &str, focus: Option<String>, json: bool) -> Resu
     let id = whole.as_deref().unwrap_or(id);
     let key = config.api_key.as_ref().map(|k| k.expose().to_owned());
     // The proxy takes whole ids alone; the record here knows what the beginning of one means.
-    let whole = Record::open(&config.data_dir).and_then(|record| record.context(Some(id)));
-    let whole = whole.ok().and_then(|found| found["id"].as_str().map(str::to_owned));
+    let found = Record::open(&config.data_dir).ok().and_then(|record| record.context(Some(id)).ok());
+    let whole = found.and_then(|found| found["id"].as_str().map(str::to_owned));
     let id = whole.as_deref().unwrap_or(id);
     let answer = runtime()?.block_on(windowsill::proxy::ask_running(
         &config.listen.to_string(),

@@ -59,7 +59,7 @@ const PARALLEL: usize = 16;
 /// How many messages from the end [`Store::locate`] looks for a known tip before it searches: a turn adds a few.
 const FAST_STEPS: usize = 8;
 
-/// How many messages from the end [`Store::counted`] looks back: some turns with their tool steps.
+/// How many messages from the end `Store::counted` looks back: some turns with their tool steps.
 const COUNTED_BACK: usize = 64;
 
 /// Hexadecimal digits of a record id, and of the longer ones taken when it belongs to another text.
@@ -259,7 +259,7 @@ impl Store {
     }
 
     /// The longest prefix of a history whose prompt a server has counted in this view, by its number of messages, and that
-    /// prompt's tokens. Looks back [`COUNTED_BACK`] messages.
+    /// prompt's tokens. Looks back some turns.
     ///
     /// # Errors
     /// When the database cannot be read.

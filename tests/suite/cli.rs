@@ -261,7 +261,7 @@ fn a_client_is_launched_with_what_it_needs_for_this_run_alone() {
     let launch = |client: &str, arguments: &[&str]| {
         std::process::Command::new(env!("CARGO_BIN_EXE_windowsill"))
             .current_dir(dir.path())
-            .env("PATH", format!("{}:{}", bin.path().display(), std::env::var("PATH").unwrap()))
+            .env("PATH", format!("{}:/usr/local/bin:/usr/bin:/bin", bin.path().display()))
             .env("WINDOWSILL_LISTEN", &address)
             .env("ANTHROPIC_API_KEY", "of somebody else")
             .args(["launch", client])
