@@ -161,3 +161,21 @@ pub(super) fn marks<'a>(body: &[u8], all: &'a [String]) -> HashSet<&'a str> {
     let text = String::from_utf8_lossy(body);
     all.iter().map(String::as_str).filter(|mark| text.contains(mark)).collect()
 }
+
+/// Whether a forwarded request says what the client's does: a message may be spelled as it came first, with other white space.
+pub(super) fn says_the_same(client: &[u8], forwarded: &[u8]) -> bool {
+    let parse = |body: &[u8]| serde_json::from_slice::<Value>(body).unwrap_or_default();
+    let said = |body: &Value| -> Vec<(Value, String, Value)> {
+        let messages = body["messages"].as_array().map_or(&[][..], Vec::as_slice);
+        let words = |m: &Value| text(m).split_whitespace().collect::<Vec<_>>().join(" ");
+        messages.iter().map(|m| (m["role"].clone(), words(m), m["tool_calls"].clone())).collect()
+    };
+    let (client, forwarded) = (parse(client), parse(forwarded));
+    said(&client) == said(&forwarded) && client["tools"] == forwarded["tools"]
+}
+
+/// The words of an original: of a message of several parts the record keeps the JSON.
+pub(super) fn said_in(original: &str) -> String {
+    let message = serde_json::from_str::<Value>(original).ok().filter(|value| value["content"].is_array());
+    message.map_or_else(|| original.to_owned(), |message| text(&message))
+}

@@ -269,7 +269,7 @@ impl World {
         }
         if let Some(first) = asked.forwarded.first() {
             wrong.extend(self.same_again(asked, first, answer, fault));
-            let edited = first.body != asked.body;
+            let edited = first.body != asked.body && !check::says_the_same(asked.body, &first.body);
             if edited && self.kind != Kind::Ollama && asked.tongue == Tongue::Chat {
                 if !self.sessions[who].edited && asked.fits_easily() && fault.is_none() {
                     wrong.push("edited, although it fits easily".into());
@@ -342,7 +342,7 @@ impl World {
             if kept.status != 200 {
                 return Err(format!("{id} stands in the prompt, and in no record: {}", kept.text()));
             }
-            let kept = kept.text();
+            let kept = check::said_in(&kept.text());
             // What the recall tool answered stands in the history too, and may leave the prompt as any result does.
             if !texts.iter().any(|t| t.trim() == kept.trim()) && !self.was_recalled(&kept) {
                 return Err(format!("{id} is not what the client sent: {kept:.80}"));
