@@ -23,7 +23,8 @@ pub(crate) struct Launch {
 }
 
 /// How a client is pointed at windowsill. In the texts, `{root}` and `{base}` are the address without and with `/v1`,
-/// `{model}` and `{key}` are as they are, `{model!}` is a JSON string, and `{file}` is the temporary file.
+/// `{model}` and `{key}` are as they are, `{model!}` and `{key!}` are JSON strings, `{ours!}` is the model's name with
+/// `windowsill/` before it as a JSON string, and `{file}` is the temporary file.
 struct Client {
     name: &'static str,
     program: &'static str,
@@ -79,7 +80,7 @@ const CLIENTS: &[Client] = &[
         program: "opencode",
         set: &[(
             "OPENCODE_CONFIG_CONTENT",
-            r#"{"model":"windowsill/"+{model!},"provider":{"windowsill":{"npm":"@ai-sdk/openai-compatible","name":"windowsill","options":{"baseURL":"{base}","apiKey":{key!}},"models":{{model!}:{"tool_call":true,"limit":{"context":131072,"output":4096}}}}}}"#,
+            r#"{"model":{ours!},"provider":{"windowsill":{"npm":"@ai-sdk/openai-compatible","name":"windowsill","options":{"baseURL":"{base}","apiKey":{key!}},"models":{{model!}:{"tool_call":true,"limit":{"context":131072,"output":4096}}}}}}"#,
         )],
         unset: &[],
         arguments: &[],
@@ -134,27 +135,53 @@ struct Places {
 }
 
 impl Places {
+    /// Fills a text in one pass: what is put in is not looked at again.
     fn fill(&self, text: &str) -> String {
+        let mut out = String::new();
+        let mut rest = text;
+        while let Some(at) = rest.find('{') {
+            out.push_str(&rest[..at]);
+            rest = &rest[at..];
+            let name = rest.find('}').map_or("", |end| &rest[..=end]);
+            match self.place(name) {
+                Some(value) => {
+                    out.push_str(&value);
+                    rest = &rest[name.len()..];
+                }
+                None => {
+                    out.push('{');
+                    rest = &rest[1..];
+                }
+            }
+        }
+        out + rest
+    }
+
+    fn place(&self, name: &str) -> Option<String> {
         let quoted = |text: &str| serde_json::Value::from(text).to_string();
-        // A joined JSON string first, then what is quoted, then what is as it is.
-        text.replace("\"windowsill/\"+{model!}", &quoted(&format!("windowsill/{}", self.model)))
-            .replace("{model!}", &quoted(&self.model))
-            .replace("{key!}", &quoted(&self.key))
-            .replace("{base}", &format!("{}/v1", self.root))
-            .replace("{root}", &self.root)
-            .replace("{file}", &self.file)
-            .replace("{key}", &self.key)
-            .replace("{model}", &self.model)
+        Some(match name {
+            "{root}" => self.root.clone(),
+            "{base}" => format!("{}/v1", self.root),
+            "{model}" => self.model.clone(),
+            "{model!}" => quoted(&self.model),
+            "{ours!}" => quoted(&format!("windowsill/{}", self.model)),
+            "{key}" => self.key.clone(),
+            "{key!}" => quoted(&self.key),
+            "{file}" => self.file.clone(),
+            _ => return None,
+        })
     }
 }
 
 /// Starts the client, waits for it, and ends with its exit code.
 pub(crate) fn run(config: &Config, of: &Launch) -> Result<ExitCode, Failure> {
     let client = find(&of.client)?;
-    let model = match &of.model {
-        Some(model) => model.clone(),
-        None => first_model(config)?,
-    };
+    let runtime = runtime()?;
+    // Asked also where the model is named: a client in front of nothing would fail in its own words.
+    let models = models(&runtime, config)?;
+    let model = of.model.clone().or_else(|| models.into_iter().next()).ok_or_else(|| {
+        Failure::Bad("the server lists no model\n  hint: load or pull one, or name it with --model".into())
+    })?;
     let key = config.api_key.as_ref().map_or_else(|| "none".to_owned(), |key| key.expose().to_owned());
     let mut places = Places { root: format!("http://{}", reachable(config)), model, key, file: String::new() };
     // Kept until the client has ended.
@@ -169,6 +196,8 @@ pub(crate) fn run(config: &Config, of: &Launch) -> Result<ExitCode, Failure> {
     }
     command.envs(client.set.iter().map(|(name, text)| (name, places.fill(text))));
     command.args(client.arguments.iter().map(|text| places.fill(text))).args(&of.arguments);
+    let _entered = runtime.enter();
+    let _signals = signals_are_the_clients()?;
     let status = command.status().map_err(|e| {
         let hint = format!("install {} first, so that `{}` is in your PATH", client.name, client.program);
         Failure::Bad(format!("{} cannot be started: {e}\n  hint: {hint}", client.program))
@@ -197,12 +226,22 @@ fn reachable(config: &Config) -> std::net::SocketAddr {
     address
 }
 
-fn first_model(config: &Config) -> Result<String, Failure> {
+fn models(runtime: &tokio::runtime::Runtime, config: &Config) -> Result<Vec<String>, Failure> {
     let key = config.api_key.as_ref().map(|key| key.expose());
-    let models = runtime()?.block_on(running_models(&reachable(config).to_string(), key))?;
-    models.into_iter().next().ok_or_else(|| {
-        Failure::Bad("the server lists no model\n  hint: load or pull one, or name it with --model".into())
-    })
+    Ok(runtime.block_on(running_models(&reachable(config).to_string(), key))?)
+}
+
+/// While this is kept, Ctrl-C and Ctrl-\\ end the client, if it wants that, and not this process, which waits for it and then
+/// removes its file. The client itself starts with the usual reactions.
+#[cfg(unix)]
+fn signals_are_the_clients() -> Result<[tokio::signal::unix::Signal; 2], Failure> {
+    use tokio::signal::unix::{SignalKind, signal};
+    Ok([signal(SignalKind::interrupt())?, signal(SignalKind::quit())?])
+}
+
+#[cfg(not(unix))]
+fn signals_are_the_clients() -> Result<(), Failure> {
+    Ok(())
 }
 
 fn temporary(ending: &str, text: &str) -> Result<tempfile::NamedTempFile, Failure> {
@@ -218,12 +257,12 @@ mod tests {
 
     #[test]
     fn what_is_json_stays_json_whatever_the_models_name() {
-        let model = "a \"b\" {key} \\ 8b".to_owned();
+        let model = "a \"b\" {key} {base} \\ 8b".to_owned();
         let places = Places { root: "http://127.0.0.1:1".into(), model, key: "k".into(), file: String::new() };
         let opencode = find("opencode").ok().unwrap();
         let config: serde_json::Value = serde_json::from_str(&places.fill(opencode.set[0].1)).unwrap();
         assert_eq!(config["provider"]["windowsill"]["options"]["baseURL"], "http://127.0.0.1:1/v1");
-        assert!(config["model"].as_str().unwrap().starts_with("windowsill/a \"b\""));
+        assert_eq!(config["model"], "windowsill/a \"b\" {key} {base} \\ 8b", "what is put in is not filled again");
     }
 
     #[test]

@@ -288,7 +288,43 @@ fn a_client_is_launched_with_what_it_needs_for_this_run_alone() {
     let missing = launch("mini", &["--model", "m"]);
     assert!(String::from_utf8_lossy(&missing.stderr).contains("install mini first"), "{missing:?}");
     served.kill();
-    let alone = launch("aider", &[]);
-    assert_eq!(alone.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&alone.stderr).contains("windowsill serve"), "{alone:?}");
+    for arguments in [&[][..], &["--model", "m"]] {
+        let alone = launch("aider", arguments);
+        assert_eq!(alone.status.code(), Some(1));
+        assert!(String::from_utf8_lossy(&alone.stderr).contains("windowsill serve"), "{alone:?}");
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn ctrl_c_is_the_clients_and_launch_waits_for_it() {
+    use std::io::{BufRead as _, BufReader};
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::process::CommandExt as _;
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let dir = tempfile::tempdir().unwrap();
+    let served = Served::start(dir.path(), &[fake.url()], "");
+    let bin = tempfile::tempdir().unwrap();
+    let program = bin.path().join("cn");
+    let script = "#!/bin/sh\ntrap 'echo caught; exit 3' INT\necho \"$2\"\nwhile :; do sleep 0.05; done\n";
+    std::fs::write(&program, script).unwrap();
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    // As a terminal does it: the signal goes to the whole group.
+    let mut launched = std::process::Command::new(env!("CARGO_BIN_EXE_windowsill"))
+        .current_dir(dir.path())
+        .env("PATH", format!("{}:/usr/local/bin:/usr/bin:/bin", bin.path().display()))
+        .env("WINDOWSILL_LISTEN", served.address.to_string())
+        .args(["launch", "cn"])
+        .stdout(std::process::Stdio::piped())
+        .process_group(0)
+        .spawn()
+        .unwrap();
+    let mut said = BufReader::new(launched.stdout.take().unwrap()).lines();
+    let file = said.next().unwrap().unwrap();
+    assert!(std::path::Path::new(&file).exists(), "{file}");
+    let group = format!("-{}", launched.id());
+    assert!(std::process::Command::new("kill").args(["-INT", "--", &group]).status().unwrap().success());
+    assert_eq!(said.next().unwrap().unwrap(), "caught");
+    assert_eq!(launched.wait().unwrap().code(), Some(3));
+    assert!(!std::path::Path::new(&file).exists(), "the file holds the key");
 }
