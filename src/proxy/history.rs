@@ -67,6 +67,7 @@ impl App {
         let (body, chain) = self.woven(&seed, std::mem::take(&mut request.conversation.body));
         request.conversation.body = body;
         request.withdraw();
+        self.store.begin_anew_if_gone().await;
         let located = self.store.locate(&chain)?;
         let continued = self.continued(located.as_ref(), &chain, &request.conversation.body).await?;
         let (id, carried) = match continued {

@@ -9,7 +9,6 @@ use serde_json::{Value, json};
 use tracing::debug;
 
 use super::App;
-use super::live::Live;
 use super::prepare::Prepared;
 use crate::conversation::wire::openai_chat;
 use crate::conversation::{Digest, Message, Role, Tokens, chain, repair};
@@ -180,16 +179,7 @@ impl App {
         let known = whole_steps(body, located.depth);
         // Only the record decides: what was forwarded last is not remembered after a restart.
         let now = marks.get(1..=known)?;
-        // What is new is recorded as it comes, and need not be read back on the next turn.
-        let agreed = if known == located.depth { marks.get(1..)? } else { now };
-        let agrees = |live: &mut Live| {
-            let same = live.as_recorded.get(..known) == Some(now);
-            if same {
-                live.as_recorded = agreed.to_vec();
-            }
-            same
-        };
-        if known == 0 || self.lives.with(id, agrees) {
+        if known == 0 || self.lives.with(id, |live| live.as_recorded.get(..known) == Some(now)) {
             return None;
         }
         // The last request's messages may still be queued.
@@ -199,7 +189,7 @@ impl App {
             return None;
         }
         if rows.iter().zip(body).take(known).all(|(row, now)| row.raw == own_bytes(now)) {
-            self.lives.with(id, |live| live.as_recorded = agreed.to_vec());
+            self.lives.with(id, |live| live.as_recorded = now.to_vec());
             return None;
         }
         let first = rows.into_iter().take(known).map(|row| openai_chat::message(row.raw).ok());

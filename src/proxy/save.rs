@@ -12,7 +12,7 @@ use crate::conversation::edit::{Edit, View};
 use crate::conversation::{Conversation, Digest, Message, Role, person};
 use crate::plain;
 use crate::plan::Regions;
-use crate::store::{self, Batch, ConversationUpdate, Event, Node};
+use crate::store::{Batch, ConversationUpdate, Event, Node};
 use crate::upstream::Upstream;
 
 /// Bytes of a message that are searched by `recall`. What is larger is mostly evicted when it arrives, and then searched as
@@ -34,11 +34,7 @@ impl App {
             return Ok(());
         }
         self.lives.with(&prepared.id, |l| l.spend.rewrites += 1);
-        match self.store.record(batch).await {
-            // The record was deleted meanwhile: it gets the whole history.
-            Err(store::Error::Gap { .. }) => self.store.record(self.batch(upstream, prepared, tip, 0)).await?,
-            written => written?,
-        }
+        self.store.record(batch).await?;
         if let Some(shared) = for_forks(prepared) {
             self.store.record(Batch { view: Some(shared), ..Batch::default() }).await?;
         }

@@ -112,6 +112,7 @@ impl Store {
         let opened = schema::identity(&path);
         let readers = Arc::new(Readers::open(&path)?);
         let recent = Arc::new(Mutex::new(recent_of(&conn, &path)?));
+        recent.lock().opened = opened;
         let (queue, jobs) = mpsc::channel();
         let commits = watch::Sender::new(0);
         let writer = Writer {
@@ -121,7 +122,6 @@ impl Store {
             recent: recent.clone(),
             presence,
             readers: readers.clone(),
-            opened,
             commits: commits.clone(),
         };
         let spawned = thread::Builder::new().name("record-writer".into()).spawn(move || writer.run(&jobs));
@@ -197,6 +197,15 @@ impl Store {
         }
     }
 
+    /// Waits until the writer has begun anew, where somebody deleted or replaced the database: no view of the old one may be
+    /// used again, for its originals are gone.
+    pub async fn begin_anew_if_gone(&self) {
+        let opened = self.inner.recent.lock().opened;
+        if self.inner.queue.is_some() && schema::identity(&self.inner.path) != opened {
+            self.flush().await;
+        }
+    }
+
     /// Why the last batch could not be written to the disk; `None` once one is again.
     pub fn trouble(&self) -> Option<Trouble> {
         self.inner.recent.lock().trouble.clone()
@@ -264,13 +273,14 @@ impl Store {
     /// # Errors
     /// When the database cannot be read.
     pub fn counted(&self, chain: &[Digest], view: &Digest) -> Result<Option<(usize, u32)>, Error> {
-        for (at, digest) in chain.iter().enumerate().rev().take(COUNTED_BACK) {
-            let found = self.inner.read(|conn| read::counted(conn, digest))?;
-            if let Some(counted) = found.filter(|c| c.view == *view) {
-                return Ok(Some((at + 1, counted.tokens)));
+        self.inner.read(|conn| {
+            for (at, digest) in chain.iter().enumerate().rev().take(COUNTED_BACK) {
+                if let Some(counted) = read::counted(conn, digest)?.filter(|c| c.view == *view) {
+                    return Ok(Some((at + 1, counted.tokens)));
+                }
             }
-        }
-        Ok(None)
+            Ok(None)
+        })
     }
 
     /// Whether a conversation, or one that it forked from, begins with this message.

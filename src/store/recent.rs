@@ -78,6 +78,8 @@ pub(super) struct Recent {
     pub(super) trouble: Option<Trouble>,
     /// Batches that could not be written since the start.
     pub(super) failures: u64,
+    /// Which file the database was when it was opened.
+    pub(super) opened: Option<(u64, u64)>,
 }
 
 /// Where a view is found.
@@ -110,6 +112,7 @@ impl Recent {
             newest: (newest_view, 0),
             trouble: None,
             failures: 0,
+            opened: None,
         }
     }
 

@@ -58,8 +58,6 @@ pub(super) struct Writer {
     pub(super) recent: Arc<Mutex<Recent>>,
     pub(super) presence: Arc<Presence>,
     pub(super) readers: Arc<Readers>,
-    /// Which file the database was when it was opened.
-    pub(super) opened: Option<(u64, u64)>,
     /// Told of every commit.
     pub(super) commits: watch::Sender<u64>,
 }
@@ -126,9 +124,6 @@ impl Writer {
 
     /// Commits, and turns a panic into an error for everyone in the group. Unwinding rolls the transaction back.
     pub(super) fn commit_caught(&mut self, works: &[Arc<Work>]) -> Vec<Result<Applied, Error>> {
-        if works.is_empty() {
-            return Vec::new();
-        }
         match catch_unwind(AssertUnwindSafe(|| self.mend().and_then(|()| self.commit(works)))) {
             Ok(Ok(results)) => results,
             Ok(Err(error)) => works.iter().map(|_| Err(error.clone())).collect(),
@@ -141,6 +136,9 @@ impl Writer {
 
     /// One transaction, one savepoint a batch: a batch that fails takes none of the others with it.
     fn commit(&mut self, works: &[Arc<Work>]) -> Result<Vec<Result<Applied, Error>>, Error> {
+        if works.is_empty() {
+            return Ok(Vec::new());
+        }
         let Writer { conn, path, files, .. } = self;
         let wrap = |e| sqlite_error(path, e);
         let durable = works.iter().any(|w| w.batch.durable);

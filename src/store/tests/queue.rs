@@ -201,7 +201,8 @@ fn a_full_disk_is_an_error_with_the_path() {
     let conn = schema::open_writer(&path).unwrap();
     conn.query_row("PRAGMA max_page_count = 60", [], |_| Ok(())).unwrap();
     let recent = Arc::new(Mutex::new(Recent::new(Default::default(), Default::default())));
-    let (readers, opened) = (Arc::new(Readers::open(&path).unwrap()), schema::identity(&path));
+    let readers = Arc::new(Readers::open(&path).unwrap());
+    recent.lock().opened = schema::identity(&path);
     let mut writer = Writer {
         conn,
         path,
@@ -209,7 +210,6 @@ fn a_full_disk_is_an_error_with_the_path() {
         recent,
         presence: present(dir.path()),
         readers,
-        opened,
         commits: Default::default(),
     };
     let work = |text: &str| {
@@ -230,7 +230,8 @@ fn a_panic_costs_the_batch_and_not_the_writer() {
     let path = schema::database(dir.path());
     let conn = schema::open_writer(&path).unwrap();
     let recent = Arc::new(Mutex::new(Recent::new(Default::default(), Default::default())));
-    let (readers, opened) = (Arc::new(Readers::open(&path).unwrap()), schema::identity(&path));
+    let readers = Arc::new(Readers::open(&path).unwrap());
+    recent.lock().opened = schema::identity(&path);
     let mut writer = Writer {
         conn,
         path,
@@ -238,7 +239,6 @@ fn a_panic_costs_the_batch_and_not_the_writer() {
         recent,
         presence: present(dir.path()),
         readers,
-        opened,
         commits: Default::default(),
     };
     let good = batch("c", &["a", "b"], 0);
@@ -258,7 +258,8 @@ fn a_durable_batch_is_synced_even_if_it_repeats_another() {
     let path = schema::database(dir.path());
     let conn = schema::open_writer(&path).unwrap();
     let recent = Arc::new(Mutex::new(Recent::new(Default::default(), Default::default())));
-    let (readers, opened) = (Arc::new(Readers::open(&path).unwrap()), schema::identity(&path));
+    let readers = Arc::new(Readers::open(&path).unwrap());
+    recent.lock().opened = schema::identity(&path);
     let mut writer = Writer {
         conn,
         path,
@@ -266,7 +267,6 @@ fn a_durable_batch_is_synced_even_if_it_repeats_another() {
         recent,
         presence: present(dir.path()),
         readers,
-        opened,
         commits: Default::default(),
     };
     let mut commit = |durable: bool| {
