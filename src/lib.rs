@@ -18,6 +18,7 @@ pub mod conversation;
 pub mod engine;
 pub mod files;
 pub mod gguf;
+pub mod guard;
 pub mod measure;
 pub mod plain;
 pub mod plan;

@@ -67,6 +67,9 @@ enum Command {
         /// The model's layers on GPUs, in a build for those. Default: as many as fit.
         #[arg(long, value_name = "auto|all|N", requires = "model")]
         gpu_layers: Option<String>,
+        /// What conversations are for, where a request does not say: debug, implement, chat, research, review, or auto.
+        #[arg(long, value_name = "TASK")]
+        task: Option<String>,
     },
     /// What is installed and running: servers, models and their windows, memory, problems and how to fix them.
     Doctor {
@@ -107,6 +110,8 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Let a conversation go on that a ceiling or the watchdog stopped.
+    Resume(cli::guard::Resume),
     /// Serve recall, search, context and window to an agent as MCP tools, over standard input and output.
     Mcp(cli::mcp::Mcp),
     /// Search the originals, or print one exactly as it came.
@@ -220,13 +225,14 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         log: cli.common.log,
         ..Flags::default()
     };
-    if let Command::Serve { listen, model, chat_template_file, kv_type, gpu_layers } = &cli.command {
+    if let Command::Serve { listen, model, chat_template_file, kv_type, gpu_layers, task } = &cli.command {
         flags.serves = true;
         flags.listen.clone_from(listen);
         flags.model.clone_from(model);
         flags.chat_template_file.clone_from(chat_template_file);
         flags.kv_type.clone_from(kv_type);
         flags.gpu_layers.clone_from(gpu_layers);
+        flags.task.clone_from(task);
     }
     let loaded = config::load(&flags);
     if let Command::Doctor { json } = cli.command {
@@ -246,6 +252,7 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Count(of) => count(config, &of),
         Command::Context(of) => cli::context::run(&config, &of),
         Command::Compact { id, focus, json } => compact(&config, &id, focus, json),
+        Command::Resume(of) => cli::guard::resume(&config, &of),
         Command::Launch(of) => cli::launch::run(&config, &of),
         Command::Mcp(of) => cli::mcp::run(&config, of),
         Command::Recall(of) => cli::recall::run(&config, &of),
@@ -409,21 +416,7 @@ fn count(config: Config, of: &OfFile) -> Result<ExitCode, Failure> {
 }
 
 fn compact(config: &Config, id: &str, focus: Option<String>, json: bool) -> Result<ExitCode, Failure> {
-    // The proxy takes whole ids alone for what changes something; a person may type the beginning of one.
-    let found = Record::open(&config.data_dir).ok().and_then(|record| record.context(Some(id)).ok());
-    let whole = found.and_then(|found| found["id"].as_str().map(str::to_owned));
-    let id = whole.as_deref().unwrap_or(id);
-    let key = config.api_key.as_ref().map(|k| k.expose().to_owned());
-    // The proxy takes whole ids alone; the record here knows what the beginning of one means.
-    let found = Record::open(&config.data_dir).ok().and_then(|record| record.context(Some(id)).ok());
-    let whole = found.and_then(|found| found["id"].as_str().map(str::to_owned));
-    let id = whole.as_deref().unwrap_or(id);
-    let answer = runtime()?.block_on(windowsill::proxy::ask_running(
-        &config.listen.to_string(),
-        key.as_deref(),
-        id,
-        focus.as_deref(),
-    ))?;
+    let answer = cli::guard::ask(config, id, "compact", &serde_json::json!({"focus": focus}))?;
     if json {
         out_json(&answer)?;
     } else {

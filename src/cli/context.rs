@@ -52,7 +52,7 @@ pub(crate) fn run(config: &Config, of: &Context) -> Result<ExitCode, Failure> {
     let (paint, now) = (Paint::stdout(config.no_color), now_ms());
     let page = match &of.id {
         None => list(&record.context(None)?, &config.gauge, paint, now),
-        Some(id) => one(&record.insight(id, &config.gauge)?, paint, now),
+        Some(id) => one(&record.insight(id, config)?, paint, now),
     };
     out(&page)?;
     Ok(ExitCode::SUCCESS)
@@ -116,10 +116,16 @@ fn one(seen: &Value, paint: Paint, now: i64) -> String {
     page += &turns(seen, paint, now);
     page += &done(seen, paint, now);
     page += &models(seen, paint);
+    page += &ceilings(seen, paint);
     page += &section("Advice", seen["advice"].as_array(), paint, advice_line);
     page += &format!(
         "\n{}\n",
-        paint.soft(&format!("profile {} · originals in {}", text(&state["profile"]), text(&seen["history_file"])))
+        paint.soft(&format!(
+            "profile {}{} · originals in {}",
+            text(&state["profile"]),
+            state["task"].as_str().map_or_else(String::new, |task| format!(", task {}", plain::line(task))),
+            text(&seen["history_file"])
+        ))
     );
     page
 }
@@ -266,6 +272,18 @@ fn models(seen: &Value, paint: Paint) -> String {
     })
 }
 
+/// How near the ceilings are, and what the conversation cost.
+fn ceilings(seen: &Value, paint: Paint) -> String {
+    let books = &seen["books"];
+    let near = section("Ceilings", books["ceilings"].as_array(), paint, |ceiling| {
+        let share = ceiling["share"].as_f64().unwrap_or(0.0);
+        let severity = if share >= 1.0 { "red" } else if share >= 0.8 { "yellow" } else { "green" };
+        let line = format!("  {:<40}{:>20}", text(&ceiling["key"]), format!("{} of {}", tokens(&ceiling["spent"]), tokens(&ceiling["most"])));
+        paint.severity(Some(severity), &line)
+    });
+    near + &super::report::spent(books)
+}
+
 fn advice_line(advice: &Value) -> String {
     match advice["key"].as_str().filter(|key| !key.is_empty()) {
         Some(key) => format!("  - {} (`{}` in config.toml)", text(&advice["what"]), plain::line(key)),
@@ -319,6 +337,15 @@ fn what_happened(kind: &str, data: &Value) -> String {
             let (prompt, said) = (tokens(&data["prompt_tokens"]), tokens(&data["completion_tokens"]));
             format!("{}: {prompt} tokens in{cached}, {said} out, {seconds:.1} s", text("role"))
         }
+        "ceiling" => format!("{}: {} of {}; {}", text("key"), tokens(&data["spent"]), tokens(&data["most"]), text("action")),
+        "loop" => format!(
+            "loop ({}): {} times in {} calls, last of {}; {}",
+            text("kind"),
+            tokens(&data["times"]),
+            tokens(&data["calls"]),
+            text("tool"),
+            text("action")
+        ),
         kind => format!("{kind} {data}"),
     }
 }

@@ -5,6 +5,7 @@ pub(crate) mod context;
 pub(crate) mod doctor;
 pub(crate) mod engine;
 pub(crate) mod fit;
+pub(crate) mod guard;
 pub(crate) mod launch;
 pub(crate) mod log;
 pub(crate) mod mcp;

@@ -31,7 +31,7 @@ pub(crate) fn run(config: &Config, of: &Report) -> Result<ExitCode, Failure> {
             now_ms().saturating_sub(milliseconds(age).ok_or_else(wrong)?)
         }
     };
-    let report = Record::open(&config.data_dir)?.report(since)?;
+    let report = Record::open(&config.data_dir)?.report(since, &config.ceiling)?;
     if of.json {
         out_json(&report)?;
     } else {
@@ -77,6 +77,7 @@ fn page(report: &Value, since: Option<&str>) -> String {
     ] {
         page += &format!("  {what:<40}{figure:>20}\n");
     }
+    page += &spent(report);
     page += &format!("\n  {:<30}{:>8}{:>13}{:>13}{:>11}{:>11}\n", "MODEL", "TURNS", "SENT", "CACHED", "OUT", "UPKEEP");
     for model in report["models"].as_array().into_iter().flatten() {
         page += &format!(
@@ -90,6 +91,14 @@ fn page(report: &Value, since: Option<&str>) -> String {
         );
     }
     page
+}
+
+/// Money and watt-hours, where the config has a price and the machine's watts.
+pub(super) fn spent(books: &Value) -> String {
+    let line = |what: &str, figure: Option<f64>, unit: &str| {
+        figure.map_or_else(String::new, |n| format!("  {what:<40}{:>20}\n", format!("{n:.2}{unit}")))
+    };
+    line("cost (`price_per_million`)", books["cost"].as_f64(), "") + &line("energy (`watts`)", books["watt_hours"].as_f64(), " Wh")
 }
 
 #[cfg(test)]

@@ -93,6 +93,14 @@ settings! {
     summary_max_tokens: Tokens = read::brief_tokens, Tokens::to_string;
     /// Which model writes briefs.
     summary_model: SummaryModel = summary_model, SummaryModel::to_string;
+    /// Turns after which there is a fold, whatever the pressure; 0 for none.
+    fold_every_turns: u64 = read::at_most, u64::to_string;
+    /// Tool calls after which there is a fold; 0 for none.
+    fold_every_calls: u64 = read::at_most, u64::to_string;
+    /// Seconds after a fold in which nothing is rewritten short of the wall.
+    cooldown_seconds: u64 = read::at_most, u64::to_string;
+    /// Turns after a fold in which nothing is rewritten short of the wall.
+    cooldown_turns: u64 = read::at_most, u64::to_string;
     /// Whether to summarize ahead of need, between requests.
     background: bool = read::boolean, bool::to_string;
     /// Whether the model gets a tool to read back what left its prompt.
@@ -109,6 +117,19 @@ settings! {
     tool_role: bool = read::boolean, bool::to_string;
     /// Length that a tool call id must have; 0 when any id is accepted.
     tool_call_id_length: Option<usize> = read::id_length, |length: &Option<usize>| length.unwrap_or(0).to_string();
+}
+
+/// Folds at a pace of the user's; 0 for none of it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Triggers {
+    /// Turns after which there is a fold.
+    pub fold_every_turns: u64,
+    /// Tool calls after which there is a fold.
+    pub fold_every_calls: u64,
+    /// Seconds after a fold in which nothing is rewritten short of the wall.
+    pub cooldown_seconds: u64,
+    /// Turns after a fold in which nothing is rewritten short of the wall.
+    pub cooldown_turns: u64,
 }
 
 /// A model of a named upstream.
@@ -201,6 +222,16 @@ impl Context {
             })
         };
         self.pairs().into_iter().filter_map(wrong).collect()
+    }
+
+    /// The pace of folds.
+    pub(crate) fn triggers(&self) -> Triggers {
+        Triggers {
+            fold_every_turns: self.fold_every_turns.value,
+            fold_every_calls: self.fold_every_calls.value,
+            cooldown_seconds: self.cooldown_seconds.value,
+            cooldown_turns: self.cooldown_turns.value,
+        }
     }
 
     /// The policy these settings and the template's facts make.

@@ -107,8 +107,11 @@ fn slip(rest: &str, sections: &[Section], names: &[&str]) -> Option<String> {
 
 /// The settings among the flags, save the data folder, which is a path and not text.
 pub(crate) fn flags(flags: &Flags) -> Layer {
-    let given =
-        [("--listen", "listen", flags.listen.as_deref()), ("--num-ctx", "window.num_ctx", flags.num_ctx.as_deref())];
+    let given = [
+        ("--listen", "listen", flags.listen.as_deref()),
+        ("--num-ctx", "window.num_ctx", flags.num_ctx.as_deref()),
+        ("--task", "task", flags.task.as_deref()),
+    ];
     let mut layer = Layer::default();
     for (flag, dotted, text) in given {
         if let Some(text) = text {

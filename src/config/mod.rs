@@ -10,12 +10,14 @@ mod door;
 mod env;
 mod file;
 mod gauge;
+mod guard;
 mod model;
 pub mod print;
 mod problem;
 mod profile;
 mod secret;
 mod serve;
+mod task;
 mod upstream;
 mod written;
 
@@ -24,13 +26,15 @@ use std::path::{Path, PathBuf};
 
 use crate::plan::Policy;
 
-pub use context::{Context, OtherModel, SummaryModel, Template};
+pub use context::{Context, OtherModel, SummaryModel, Template, Triggers};
 pub use env::{Environment, scratch_dir};
 pub use gauge::{Gauge, Severity};
+pub use guard::{Ceiling, Most, Response, Watch};
 pub use model::{ModelHints, SizeClass, parameters_in_name};
 pub use problem::{Problem, report};
 pub use profile::{DEFAULT as DEFAULT_PROFILE, Profile};
 pub use secret::Secret;
+pub use task::{AUTO as TASK_AUTO, Task};
 pub use serve::{Limits, LogConfig, LogFormat, MachineConfig, NumCtx, WindowConfig};
 pub use upstream::{ModelConfig, UpstreamConfig, UpstreamKind};
 pub use written::Sourced;
@@ -54,6 +58,7 @@ pub(crate) const SECTIONS: &[Section] = &[
             "allowed_hosts",
             "allowed_origins",
             "profile_dir",
+            "task",
         ],
         repeated: false,
     },
@@ -61,6 +66,8 @@ pub(crate) const SECTIONS: &[Section] = &[
     Section { path: "window", keys: &["num_ctx", "output_reserved", "memory_headroom"], repeated: false },
     Section { path: "context", keys: CONTEXT_KEYS, repeated: false },
     Section { path: "gauge", keys: gauge::KEYS, repeated: false },
+    Section { path: "ceiling", keys: guard::CEILING_KEYS, repeated: false },
+    Section { path: "watch", keys: guard::WATCH_KEYS, repeated: false },
     Section {
         path: "limits",
         keys: &[
@@ -99,6 +106,8 @@ pub struct Flags {
     pub num_ctx: Option<String>,
     /// `--data-dir DIR`.
     pub data_dir: Option<PathBuf>,
+    /// `--task NAME`.
+    pub task: Option<String>,
     /// `--log FORMAT`.
     pub log: Option<String>,
 }
@@ -128,6 +137,10 @@ pub struct Config {
     pub context: Context,
     /// When a window counts as nearly full.
     pub gauge: Gauge,
+    /// What a turn and a session may take.
+    pub ceiling: Ceiling,
+    /// When an agent goes in circles, and which models are too small.
+    pub watch: Watch,
     /// Bounds on what is accepted.
     pub limits: Limits,
     /// How to log.
@@ -138,6 +151,10 @@ pub struct Config {
     pub machine: MachineConfig,
     /// All profiles, by name.
     pub profiles: Vec<Profile>,
+    /// All tasks, by name.
+    pub tasks: Vec<Task>,
+    /// The task of conversations that name none: empty for none, `auto` where the first turns decide.
+    pub task: String,
     /// The file that was read, if there was one.
     pub file: Option<PathBuf>,
     /// Key, value and source of each setting outside `[context]`; secrets are not shown.
@@ -155,10 +172,16 @@ pub struct Resolved {
     pub policy: Policy,
     /// Name of the profile.
     pub profile: String,
+    /// Name of the task, where there is one.
+    pub task: Option<String>,
+    /// What briefs of this task keep above all.
+    pub focus: Option<String>,
     /// The model's size, where its name or the server tells it.
     pub size: Option<SizeClass>,
     /// Why this profile and size, in one line.
     pub because: String,
+    /// Folds at a pace of the user's.
+    pub triggers: Triggers,
     /// Whether to summarize ahead of need.
     pub background: bool,
     /// Whether the model gets a tool to read back what left its prompt.
@@ -309,11 +332,30 @@ impl Config {
     ///
     /// `profile_header` is the request's `x-windowsill-profile`; a name that no profile has is ignored with a warning.
     pub fn policy(&self, model: &str, hints: &ModelHints, profile_header: Option<&str>) -> Resolved {
+        self.policy_for(model, hints, profile_header, None)
+    }
+
+    /// The task of this name.
+    pub fn task(&self, name: &str) -> Option<&Task> {
+        self.tasks.iter().find(|task| task.name == name)
+    }
+
+    /// [`Config::policy`] for a task, which lies over the model's profile field by field; a name that no task has is ignored
+    /// with a warning.
+    pub fn policy_for(
+        &self,
+        model: &str,
+        hints: &ModelHints,
+        profile_header: Option<&str>,
+        task_name: Option<&str>,
+    ) -> Resolved {
+        let task_name = task_name.map(str::trim).filter(|name| !name.is_empty());
+        let task = task_name.and_then(|name| self.task(name));
         let asked = profile_header.map(str::trim).filter(|name| !name.is_empty());
         let picked = asked.and_then(|name| self.profiles.iter().find(|profile| profile.name == name));
         let warning = match (asked, picked) {
             (Some(name), None) => Some(format!("there is no profile `{name}`")),
-            _ => None,
+            _ => task_name.filter(|_| task.is_none()).map(|name| format!("there is no task `{name}`")),
         };
         let chosen = match picked {
             Some(profile) => {
@@ -332,6 +374,7 @@ impl Config {
             // Only a `profile_dir` with a broken `default.toml` has none, and loading refuses that.
             None => (profile::DEFAULT.to_owned(), String::new(), self.below_profile.clone(), Template::unknown()),
         };
+        let context = task.map_or_else(|| context.clone(), |task| task.context.settled_over(&context));
         let context = self.above_profile.settled_over(&context);
         let mut sources = context.shown();
         sources.extend(
@@ -340,8 +383,11 @@ impl Config {
         Resolved {
             policy: context.policy(&template),
             profile: name,
+            task: task.map(|task| task.name.clone()),
+            focus: task.and_then(|task| task.focus.clone()),
             size,
             because: format!("{because}; {}", print::sizing(sizing)),
+            triggers: context.triggers(),
             background: context.background.value,
             recall: context.recall.value,
             summary_model: context.summary_model.value,

@@ -10,7 +10,7 @@ use crate::conversation::Tokens;
 use super::context::{Context, ContextLayer, OtherModel, SummaryModel};
 use super::problem::Problem;
 use super::written::{self as read, Sourced, Value, Written};
-use super::{Config, Environment, Flags, Layers, Profile, Secret, door, gauge, profile, upstream};
+use super::{Config, Environment, Flags, Layers, Profile, Secret, door, gauge, guard, profile, task, upstream};
 
 /// Which window a model is to have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -123,6 +123,8 @@ pub(crate) fn resolve(
     let mut sources = Vec::new();
     let window = window(layers, &mut sources, problems);
     let gauge = gauge::resolve(layers, &mut sources, problems);
+    let watch = guard::watch(layers, &mut sources, problems);
+    let ceiling = guard::ceiling(layers, &mut sources, problems);
     let limits = limits(layers, &mut sources, problems);
     let log = log(flags, environment, problems);
 
@@ -133,11 +135,15 @@ pub(crate) fn resolve(
     let context = above_profile.over(&below_profile);
     problems.extend(context.check(None));
     let profiles = profile::load(profile_dir.as_ref().map(|dir| dir.value.as_path()), &base, problems);
+    let tasks = task::load(profile_dir.as_ref().map(|dir| dir.value.as_path()), problems);
+    let task = layers.take("task", read::any_text, problems);
+    task::check(task.as_ref(), &tasks, problems);
     check_door(listen.as_ref(), api_key.is_some() || !layers.readable, problems);
     if layers.readable {
         check_models(&context, &profiles, &upstreams, flags.serves, problems);
     }
 
+    note("task", task.as_ref(), |name| name.clone(), &mut sources);
     note("profile_dir", profile_dir.as_ref(), |dir| dir.display().to_string(), &mut sources);
     note("allowed_origins", allowed_origins.as_ref(), |names| names.join(", "), &mut sources);
     note("allowed_hosts", allowed_hosts.as_ref(), |names| names.join(", "), &mut sources);
@@ -159,11 +165,15 @@ pub(crate) fn resolve(
         window: window?,
         context,
         gauge: gauge?,
+        ceiling: ceiling?,
+        watch: watch?,
         limits: limits?,
         log,
         no_color: environment.get("NO_COLOR").is_some(),
         machine: MachineConfig::of(environment),
         profiles,
+        tasks,
+        task: task?.value,
         file: layers.path.clone(),
         sources,
         below_profile,

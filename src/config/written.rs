@@ -278,6 +278,23 @@ pub(crate) fn days(value: &Value) -> Result<u32, String> {
     whole(value, 0, 1_000_000, "days").map(|n| n as u32)
 }
 
+/// The most of something; 0 sets no limit.
+pub(crate) fn at_most(value: &Value) -> Result<u64, String> {
+    value
+        .whole()
+        .and_then(|n| u64::try_from(n).ok())
+        .filter(|n| *n <= 1 << 50)
+        .ok_or_else(|| "must be a whole number, or 0 for no limit".to_owned())
+}
+
+/// An amount of money or power, from 0.
+pub(crate) fn amount(value: &Value) -> Result<f64, String> {
+    value
+        .number()
+        .filter(|amount| (0.0..1e9).contains(amount))
+        .ok_or_else(|| "must be a number, and not negative".to_owned())
+}
+
 /// Bytes of the record; 0 sets no limit.
 pub(crate) fn record_bytes(value: &Value) -> Result<u64, String> {
     whole(value, 0, 1 << 60, "bytes")

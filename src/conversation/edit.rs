@@ -24,6 +24,8 @@ pub enum Rule {
     Restore,
     /// A message that alone passes the window was cut with a marker.
     Truncate,
+    /// A line was added to a result: what the watchdog saw. Nothing of it left the prompt.
+    Note,
 }
 
 /// One change of one message, or of one run of messages.

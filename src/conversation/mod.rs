@@ -8,7 +8,9 @@ pub mod edit;
 pub mod person;
 pub mod repair;
 pub mod step;
+pub mod task;
 pub mod template;
+pub mod watch;
 pub mod wire;
 
 use std::fmt;

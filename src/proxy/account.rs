@@ -7,6 +7,7 @@ use http::HeaderMap;
 use serde_json::json;
 use tracing::{debug, warn};
 
+use super::live::Kept;
 use super::prepare::{Prepared, fingerprint};
 use super::save::{now_ms, state, title};
 use super::{App, Error, relay};
@@ -81,8 +82,9 @@ impl App {
                 }
             }
         }
-        let spend = self.lives.with(&prepared.id, |l| {
+        let kept = self.lives.with(&prepared.id, |l| {
             l.spend.add(&reported);
+            l.books.see(now_ms());
             if let (Some(exact), Some(tip)) = (counted, prepared.chain.last()) {
                 let known = Known { messages: prepared.chain.len(), tokens: exact };
                 l.known = Some((*tip, fingerprint(&prepared.view), known));
@@ -91,7 +93,7 @@ impl App {
             if prepared.actions.contains(&"summarize") {
                 l.brief = None;
             }
-            l.spend
+            Kept::of(l)
         });
         if let Some(tip) = prepared.chain.last().copied() {
             let update = ConversationUpdate {
@@ -102,7 +104,7 @@ impl App {
                 upstream: upstream.name().to_owned(),
                 tip,
                 depth: prepared.chain.len(),
-                state: state(&prepared, &spend.json()),
+                state: state(&prepared, &kept),
                 now_ms: now_ms(),
                 title: title(&prepared.request.conversation),
             };

@@ -93,9 +93,11 @@ impl App {
         if !may || strategy == Strategy::Off {
             return;
         }
-        let fold = next_passes_the_wall(&prepared, window, used);
+        let due = self.lives.with(&prepared.id, |l| l.fold_due.is_some());
+        let fold = due || next_passes_the_wall(&prepared, window, used);
+        let at = prepared.lines.summarize_at;
         let brief = strategy == Strategy::Summarize
-            && economics::brief_is_due(used, last_step(&prepared), prepared.lines.summarize_at, prepared.lines.limit)
+            && (due || economics::brief_is_due(used, last_step(&prepared), at, prepared.lines.limit))
             && economics::worth_a_summary(
                 prepared.after.history,
                 budget::brief_budget(window, prepared.policy.policy.summary_max_tokens),
@@ -191,7 +193,7 @@ impl App {
             previous: previous.as_deref(),
             window: *window,
             max_tokens: (budget / 4 * 3).min(prepared.policy.policy.summary_max_tokens),
-            focus: None,
+            focus: prepared.policy.focus.as_deref(),
         };
         let Some(text) = self.ask(&ask).await else { return };
         let Some(chain) = prepared.chain.last().copied() else { return };
@@ -231,13 +233,14 @@ impl App {
             }
         };
         info!(conversation = %prepared.id, before = plan.before.prompt(), after = plan.after.prompt(), "folded ahead of need");
+        let why = self.lives.with(&prepared.id, |l| l.fold_due.take());
         let ahead = Ahead {
             depth: prepared.chain.len(),
             chain: tip,
             view: applied.view,
             originals: applied.originals,
             layers: prepare::layers(&plan, prepared.policy.policy.strategy),
-            because: plan.because.iter().map(ToString::to_string).collect(),
+            because: why.into_iter().chain(plan.because.iter().map(ToString::to_string)).collect(),
             tokens: None,
         };
         self.lives.with(&prepared.id, |l| l.ahead = Some(ahead));

@@ -128,7 +128,7 @@ impl App {
             previous: previous.as_deref(),
             window,
             max_tokens: (budget / 4 * 3).min(policy.policy.summary_max_tokens),
-            focus: None,
+            focus: policy.focus.as_deref(),
         };
         self.ask(&ask).await
     }

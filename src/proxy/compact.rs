@@ -93,7 +93,7 @@ impl App {
             previous: previous.as_deref(),
             window: facts.window,
             max_tokens: (budget / 4 * 3).min(policy.summary_max_tokens),
-            focus,
+            focus: focus.or(resolved.focus.as_deref()),
         };
         let written = self.ask(&ask).await;
         let count = |text: &str| self.measure.count(key, text);
@@ -127,20 +127,10 @@ impl App {
     pub(super) async fn ground(&self, id: &str) -> Result<Ground, Error> {
         // The last reply's figures may still be queued, and with them the conversation.
         self.store.flush().await;
-        // A prefix is enough to look at something, and not to change it.
-        let found = match self.store.conversation(id) {
-            Err(e @ crate::store::Error::Ambiguous { .. }) => {
-                return Err(Error::client(400, "ambiguous", e.to_string(), "give the whole id"));
-            }
-            found => found?,
-        };
-        let row = found.filter(|row| row.id == id).ok_or_else(|| {
-            let hint = "`windowsill context` lists them; what changes a conversation takes its whole id";
-            Error::client(404, "not_found", format!("no conversation `{id}` in the record"), hint)
-        })?;
+        let row = self.whole_row(id)?;
         let upstream = self.upstream_of(&row.model).await?;
         let window = self.window_of(&upstream, &row.model).await;
-        let resolved = self.policy(&row.model, &window, None);
+        let resolved = self.policy(&row.model, &window, None, row.state["task"].as_str());
         let recorded = self.recorded(row, &resolved.policy)?;
         let key = self.key(&upstream, &recorded.request);
         let mut facts = Facts { window: window.tokens.unwrap_or(ASSUMED_WINDOW), ..self.facts_of(&key, &recorded) };
@@ -148,6 +138,23 @@ impl App {
         let calibration = calibration(&recorded.row, &estimated);
         scale(&mut facts, calibration);
         Ok(Ground { recorded, facts, calibration, resolved, window, upstream, key })
+    }
+
+    /// The conversation of this id. A prefix is enough to look at something, and not to change it.
+    ///
+    /// # Errors
+    /// 404 for an unknown one, 400 for the beginning of an id.
+    pub(super) fn whole_row(&self, id: &str) -> Result<ConversationRow, Error> {
+        let found = match self.store.conversation(id) {
+            Err(e @ crate::store::Error::Ambiguous { .. }) => {
+                return Err(Error::client(400, "ambiguous", e.to_string(), "give the whole id"));
+            }
+            found => found?,
+        };
+        found.filter(|row| row.id == id).ok_or_else(|| {
+            let hint = "`windowsill context` lists them; what changes a conversation takes its whole id";
+            Error::client(404, "not_found", format!("no conversation `{id}` in the record"), hint)
+        })
     }
 
     /// What a change of a view costs before it is made. `again`: tokens that are evaluated again with the next request;
@@ -217,18 +224,7 @@ impl App {
         });
         let now_ms = now_ms();
         let event = Event { now_ms, conversation: Some(row.id.clone()), kind: "context_compaction".into(), data };
-        let update = ConversationUpdate {
-            id: row.id.clone(),
-            parent: None,
-            session: row.session.clone(),
-            model: row.model.clone(),
-            upstream: row.upstream.clone(),
-            tip,
-            depth: chain.len(),
-            state: gauge_after(row, plan),
-            now_ms,
-            title: row.title.clone(),
-        };
+        let update = ConversationUpdate { tip, depth: chain.len(), state: gauge_after(row, plan), ..unchanged(row, now_ms) };
         let batch = Batch {
             conversation: Some(update),
             originals: applied.originals,
@@ -241,6 +237,22 @@ impl App {
         // What was made ahead was made for the view before.
         self.lives.with(&row.id, |live| (live.ahead, live.brief) = (None, None));
         Ok(())
+    }
+}
+
+/// A conversation as the record has it, for a change of something about it.
+pub(super) fn unchanged(row: &ConversationRow, now_ms: i64) -> ConversationUpdate {
+    ConversationUpdate {
+        id: row.id.clone(),
+        parent: None,
+        session: row.session.clone(),
+        model: row.model.clone(),
+        upstream: row.upstream.clone(),
+        tip: row.tip,
+        depth: row.depth,
+        state: row.state.clone(),
+        now_ms,
+        title: row.title.clone(),
     }
 }
 
@@ -323,5 +335,6 @@ fn request_of(model: &str, raws: Vec<bytes::Bytes>) -> Request {
         choices: 1,
         num_ctx: None,
         client_tools: None,
+        task: None,
     }
 }

@@ -9,6 +9,7 @@ use futures_util::FutureExt as _;
 use http::HeaderMap;
 use tracing::{debug, warn};
 
+use super::guard::Note;
 use super::prepare::{Attempt, UNKNOWN_WINDOW, bytes_of};
 use super::recall::rewrites;
 use super::{App, Error};
@@ -18,6 +19,7 @@ use crate::conversation::edit::{Edit, View};
 use crate::conversation::wire::json;
 use crate::conversation::wire::openai_chat::{self, Request};
 use crate::conversation::{Conversation, Digest, Tokens};
+use crate::guard::triggers::Pace;
 use crate::measure::count::Counted;
 use crate::measure::window::Window;
 use crate::measure::{self, ModelKey, Sureness, own, tokens};
@@ -57,6 +59,10 @@ pub(super) struct Draft<'a> {
     pub(super) written: Option<Option<Arc<str>>>,
     /// Digests by message, once they were asked for.
     pub(super) digests: Option<HashMap<usize, String>>,
+    /// What the model is told of what the watchdog saw.
+    pub(super) note: Option<Note>,
+    /// What the user's pace of folds asks for.
+    pub(super) pace: Pace,
 }
 
 /// A view that was drafted, with its bytes and size.
@@ -201,6 +207,14 @@ impl App {
 
     /// The view that a plan makes, with what was written for it.
     fn applied(&self, draft: &Draft<'_>, plan: &Plan) -> Result<apply::Applied, Error> {
+        let mut applied = self.material(draft, plan)?;
+        if let Some(note) = &draft.note {
+            self.noted(draft.id, &draft.request.conversation, note, &mut applied)?;
+        }
+        Ok(applied)
+    }
+
+    fn material(&self, draft: &Draft<'_>, plan: &Plan) -> Result<apply::Applied, Error> {
         if plan.actions.is_empty() {
             return Ok(apply::Applied { view: draft.old.clone(), originals: Vec::new() });
         }

@@ -9,11 +9,14 @@ pub(super) const SWITCH: HeaderName = HeaderName::from_static("x-windowsill");
 /// Names the profile.
 pub(super) const PROFILE: HeaderName = HeaderName::from_static("x-windowsill-profile");
 
+/// Names the task.
+pub(super) const TASK: HeaderName = HeaderName::from_static("x-windowsill-task");
+
 /// `off`: the model gets no tool of ours.
 pub(super) const RECALL: HeaderName = HeaderName::from_static("x-windowsill-recall");
 
 /// Request headers that are meant for this proxy and go no further.
-pub(super) const OURS: [HeaderName; 4] = [SESSION, SWITCH, PROFILE, RECALL];
+pub(super) const OURS: [HeaderName; 5] = [SESSION, SWITCH, PROFILE, TASK, RECALL];
 
 /// The headers of a request of our own.
 pub(super) fn json() -> HeaderMap {

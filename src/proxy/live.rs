@@ -15,6 +15,8 @@ use tokio_util::sync::CancellationToken;
 use super::prefix::Sent;
 use crate::conversation::edit::View;
 use crate::conversation::{Digest, Tokens};
+use crate::guard::books::Books;
+use crate::guard::triggers::Folded;
 use crate::measure::Known;
 use crate::store::Original;
 use crate::usage::Reported;
@@ -173,6 +175,35 @@ pub(super) struct Live {
     pub(super) in_flight: usize,
     /// Spend since the record began.
     pub(super) spend: Spend,
+    /// What of it belongs to this turn and this session.
+    pub(super) books: Books,
+    /// Where the conversation stood when it was last folded.
+    pub(super) folded: Folded,
+    /// Why it is folded after the next reply, if it is.
+    pub(super) fold_due: Option<String>,
+    /// The task that was told from what was said.
+    pub(super) task: Option<String>,
+    /// Whether the record was asked what was spent before.
+    pub(super) loaded: bool,
+    /// Whether it was said that the model is too small.
+    pub(super) small_told: bool,
+}
+
+/// What of a conversation is kept with it in the record.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Kept {
+    /// Spend since the record began.
+    pub(super) spend: Spend,
+    /// What of it belongs to this turn and this session.
+    pub(super) books: Books,
+    /// Where it stood when it was last folded.
+    pub(super) folded: Folded,
+}
+
+impl Kept {
+    pub(super) fn of(live: &Live) -> Kept {
+        Kept { spend: live.spend, books: live.books, folded: live.folded }
+    }
 }
 
 /// All conversations in memory.
@@ -211,11 +242,6 @@ impl Lives {
     pub(super) fn lately(&self) -> usize {
         let lives = self.lives.lock();
         lives.iter().filter(|(_, live)| live.last.is_some_and(|at| at.elapsed() < LATELY)).count()
-    }
-
-    /// Whether a conversation is in memory.
-    pub(super) fn knows(&self, id: &str) -> bool {
-        self.lives.lock().contains(id)
     }
 }
 

@@ -14,6 +14,7 @@ mod digest;
 mod doctor;
 mod draft;
 mod error;
+mod guard;
 mod headers;
 mod history;
 mod live;
@@ -32,6 +33,7 @@ mod sight;
 mod slots;
 mod start;
 mod steer;
+mod task;
 mod timeline;
 mod trace;
 
@@ -55,7 +57,7 @@ pub use error::Error;
 pub use machine::fit;
 pub use record::{Asked, Record, Text, lines, page};
 pub use relay::Body;
-pub use report::{ask_running, grouped, plan_file, running_models};
+pub use report::{grouped, plan_file, running_models, steer_running};
 pub use steer::Steer;
 pub use trace::{TraceQuery, follow_running};
 
@@ -84,7 +86,7 @@ const LARGEST_BUFFERED: usize = 64 << 20;
 /// Names of models of which something is remembered: clients choose them, and may not fill the memory.
 const NAMES: NonZeroUsize = NonZeroUsize::new(512).expect("not zero");
 
-type Policies = HashMap<(String, Option<String>), Arc<Resolved>>;
+type Policies = HashMap<(String, Option<String>, Option<String>), Arc<Resolved>>;
 
 /// Everything a request needs.
 pub struct App {
@@ -105,7 +107,7 @@ pub struct App {
     summarizers: Mutex<LruCache<String, brief::Trial>>,
     /// Which upstream lists which model.
     places: Mutex<HashMap<String, usize>>,
-    /// Policies by model and profile header.
+    /// Policies by model, profile header and task.
     policies: Mutex<Policies>,
 }
 
@@ -193,9 +195,12 @@ impl App {
 
     /// Reads a request and prepares it for the upstream that serves its model.
     async fn first(self: &Arc<Self>, body: Bytes, headers: &HeaderMap) -> Result<(Arc<Upstream>, Prepared), Error> {
-        let request = openai_chat::parse(&body)?;
+        let mut request = openai_chat::parse(&body)?;
+        self.take_task(&mut request, headers);
         let upstream = self.upstream_of(&request.model).boxed().await?;
         let mut prepared = self.prepare(&upstream, request, headers, Attempt::First).boxed().await?;
+        self.too_small(&mut prepared)?;
+        self.note_task(&prepared);
         prepared.flight = Some(self.lives.fly(&prepared.id));
         self.save(&upstream, &prepared).boxed().await?;
         prepared.prefix = self.note_sent(&prepared);

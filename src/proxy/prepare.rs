@@ -16,6 +16,7 @@ use crate::config::{Gauge, ModelHints, Resolved};
 use crate::conversation::edit::View;
 use crate::conversation::wire::openai_chat::{self, Request};
 use crate::conversation::{Digest, Tokens, repair};
+use crate::guard::triggers::Pace;
 use crate::measure::estimate::Sample;
 use crate::measure::window::Window;
 use crate::measure::{self, ModelKey, Sureness, own, shown, spread, tokens};
@@ -180,10 +181,14 @@ impl App {
             self.measure.windows.want(upstream, &request.model, wanted).await;
         }
         let window = self.window_of(upstream, &request.model).boxed().await;
-        let policy = self.policy(&request.model, &window, headers::text(from_client, &headers::PROFILE));
+        let header = headers::text(from_client, &headers::PROFILE);
+        let policy = self.policy(&request.model, &window, header, request.task.as_deref());
         warnings.extend(policy.warning.clone());
         let repaired = self.repair(&mut request, &policy.policy)?;
         let history = self.history(&mut request, &policy, from_client, attempt).boxed().await?;
+        let guarded = self.guard(&request, &history, attempt)?;
+        warnings.extend(guarded.warnings);
+        let pace = self.pace(&policy, &history, &request.conversation.body, attempt);
         let old = history.old().clone();
         let tools = self.tool_for(&request, &policy, from_client);
         if let Some(tools) = tools.as_ref().filter(|_| !old.edits.is_empty()) {
@@ -194,7 +199,7 @@ impl App {
         let request = Arc::new(request);
         let mut draft = Draft {
             upstream,
-            policy: policy.policy.clone(),
+            policy: pace.policy(&policy.policy),
             resolved: &policy,
             key: self.key(upstream, &request),
             can_count: own.is_some() || upstream.can_count(),
@@ -208,6 +213,8 @@ impl App {
             warnings,
             written: None,
             digests: None,
+            note: guarded.note,
+            pace,
         };
         let (mut facts, sureness) = self.measured(&mut draft, &history, &window, &policy, attempt).boxed().await;
         let added = self.offer(&mut draft, &mut facts, tools.as_ref());
@@ -217,7 +224,7 @@ impl App {
             self.drafted(&mut draft, facts, sureness, &history.chain, from_client, attempt).boxed().await?;
         // Before, the tool was not there.
         drafted.plan.before.tools = drafted.plan.before.tools.saturating_sub(added);
-        let Draft { key, warnings, own, request, held, .. } = draft;
+        let Draft { key, warnings, own, request, held, pace, .. } = draft;
         drop(held);
         let request = Arc::unwrap_or_clone(request);
         let History { chain, located, id, session, stored, ahead, client_marks, .. } = history;
@@ -233,6 +240,7 @@ impl App {
             originals.extend(ahead.originals);
         }
         in_order(&mut actions);
+        because.splice(0..0, pace.reason(&drafted.plan));
         because.extend(repaired);
         debug!(%key, ?because, "prepared");
         Ok(Prepared {
@@ -279,13 +287,19 @@ impl App {
     }
 
     /// The policy of a model, worked out once.
-    pub(super) fn policy(&self, model: &str, window: &Window, header: Option<String>) -> Arc<Resolved> {
-        let key = (model.to_owned(), header);
+    pub(super) fn policy(
+        &self,
+        model: &str,
+        window: &Window,
+        header: Option<String>,
+        task: Option<&str>,
+    ) -> Arc<Resolved> {
+        let key = (model.to_owned(), header, task.map(str::to_owned));
         if let Some(known) = self.policies.lock().get(&key) {
             return Arc::clone(known);
         }
         let hints = ModelHints { parameters: None, template: window.template.as_deref() };
-        let resolved = Arc::new(self.config.policy(model, &hints, key.1.as_deref()));
+        let resolved = Arc::new(self.config.policy_for(model, &hints, key.1.as_deref(), task));
         let mut all = self.policies.lock();
         // Names come from clients: they may not fill the memory.
         if all.len() > 512 {
@@ -316,7 +330,7 @@ impl App {
         let configured = self.config.window.output_reserved;
         facts.output_reserved = plan::output_reserved(facts.window, facts.head(), draft.request.max_tokens, configured);
         facts.forwarded = forwarded;
-        facts.background = policy.background;
+        facts.background = policy.background && !matches!(draft.pace, Pace::Fold(_));
         let mut sureness = self.measure.sureness(&draft.key);
         if known.is_some() && sureness == Sureness::Estimated {
             sureness = Sureness::Calibrated;

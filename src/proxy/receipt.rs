@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use super::{App, Error, Record};
+use crate::config::Ceiling;
 use crate::store::{EventFilter, EventRow, Store};
 
 /// Events that are read at once.
@@ -17,7 +18,7 @@ impl App {
     /// # Errors
     /// When the record cannot be read.
     pub fn report(&self, since_ms: i64) -> Result<Value, Error> {
-        report(&self.store, since_ms)
+        report(&self.store, since_ms, &self.config.ceiling)
     }
 }
 
@@ -26,12 +27,12 @@ impl Record {
     ///
     /// # Errors
     /// When the record cannot be read.
-    pub fn report(&self, since_ms: i64) -> Result<Value, Error> {
-        report(&self.store, since_ms)
+    pub fn report(&self, since_ms: i64, ceiling: &Ceiling) -> Result<Value, Error> {
+        report(&self.store, since_ms, ceiling)
     }
 }
 
-fn report(store: &Store, since_ms: i64) -> Result<Value, Error> {
+fn report(store: &Store, since_ms: i64, ceiling: &Ceiling) -> Result<Value, Error> {
     let (mut from, mut sums) = (0, Sums::default());
     loop {
         let events = store.events_of(from, PAGE, &EventFilter::default())?;
@@ -39,7 +40,11 @@ fn report(store: &Store, since_ms: i64) -> Result<Value, Error> {
         from = last.id;
         events.iter().filter(|event| event.now_ms >= since_ms).for_each(|event| sums.add(event));
     }
-    Ok(sums.json(since_ms))
+    let mut out = sums.json(since_ms);
+    let (tokens, busy_ms) = sums.worked();
+    out["cost"] = json!(super::guard::cost(ceiling, tokens));
+    out["watt_hours"] = json!(super::guard::watt_hours(ceiling, busy_ms));
+    Ok(out)
 }
 
 /// What was added up.
@@ -112,6 +117,12 @@ impl Sums {
         }
     }
 
+    /// Tokens that servers evaluated or wrote, and milliseconds that this took.
+    fn worked(&self) -> (u64, u64) {
+        let tokens = |m: &Model| m.prompt.saturating_sub(m.cached) + m.completion + m.upkeep;
+        (self.models.values().map(tokens).sum(), self.models.values().map(|m| m.milliseconds).sum())
+    }
+
     fn json(&self, since_ms: i64) -> Value {
         let models: Vec<Value> = self
             .models
@@ -166,6 +177,7 @@ mod tests {
         let of = |key: &str| out[key].as_u64().unwrap();
         assert_eq!((of("conversations"), of("turns"), of("rewrites"), of("kept_out_tokens")), (1, 1, 2, 600));
         assert_eq!((of("recalls"), of("recalls_found"), of("read_back_tokens")), (2, 1, 40));
+        assert_eq!(sums.worked(), (27, 0));
         assert_eq!((of("evaluated_again_tokens"), of("upkeep_tokens"), of("cached_tokens")), (12, 7, 50));
     }
 }

@@ -213,13 +213,19 @@ pub fn grouped(n: Tokens) -> String {
     out
 }
 
-/// Asks the running proxy to summarize a conversation now.
+/// Asks the running proxy to do something about a conversation: `compact`, `resume`, …
 ///
 /// # Errors
 /// When no proxy answers at `address`, or it says why not.
-pub async fn ask_running(address: &str, key: Option<&str>, id: &str, focus: Option<&str>) -> Result<Value, Error> {
-    let path = format!("/windowsill/conversations/{}/compact", encode(id));
-    ask(address, key, http::Method::POST, &path, Some(&json!({"focus": focus}))).await
+pub async fn steer_running(
+    address: &str,
+    key: Option<&str>,
+    id: &str,
+    what: &str,
+    body: &Value,
+) -> Result<Value, Error> {
+    let path = format!("/windowsill/conversations/{}/{what}", encode(id));
+    ask(address, key, http::Method::POST, &path, Some(body)).await
 }
 
 /// The models that a running proxy lists, by id.

@@ -6,6 +6,7 @@ use http::{HeaderMap, HeaderValue};
 use serde_json::json;
 use tracing::warn;
 
+use super::live::Kept;
 use super::prepare::Prepared;
 use super::{App, Error, headers};
 use crate::conversation::edit::{Edit, View};
@@ -55,6 +56,7 @@ impl App {
                     "window_source": prepared.window.source, "before": regions(&prepared.before),
                     "after": regions(&prepared.after), "prompt_tokens": prepared.tokens,
                     "prompt_tokens_source": prepared.sureness.as_str(), "model": prepared.request.model,
+                    "task": prepared.policy.task,
                 }),
             });
         }
@@ -80,14 +82,9 @@ impl App {
 
     fn update(&self, upstream: &Upstream, prepared: &Prepared, tip: Digest, now_ms: i64) -> ConversationUpdate {
         let forked = prepared.located.as_ref().filter(|l| l.conversation != prepared.id);
-        if !self.lives.knows(&prepared.id) {
-            let row = self.store.conversation(&prepared.id).ok().flatten();
-            if let Some(row) = row.filter(|r| r.id == prepared.id) {
-                let spend = row.state.get("spend").map(super::live::Spend::from_json).unwrap_or_default();
-                self.lives.with(&prepared.id, |l| l.spend = spend);
-            }
-        }
-        let spend = self.lives.with(&prepared.id, |l| l.spend);
+        self.remember(&prepared.id);
+        self.note_fold(prepared);
+        let kept = self.lives.with(&prepared.id, |l| Kept::of(l));
         ConversationUpdate {
             id: prepared.id.clone(),
             parent: forked.map(|l| (l.conversation.clone(), l.depth)),
@@ -96,7 +93,7 @@ impl App {
             upstream: upstream.name().to_owned(),
             tip,
             depth: prepared.chain.len(),
-            state: state(prepared, &spend.json()),
+            state: state(prepared, &kept),
             now_ms,
             title: title(&prepared.request.conversation),
         }
@@ -122,7 +119,7 @@ fn for_forks(prepared: &Prepared) -> Option<(Digest, View)> {
 }
 
 /// The gauge of a conversation, as it is kept and shown.
-pub(super) fn state(prepared: &Prepared, spend: &serde_json::Value) -> serde_json::Value {
+pub(super) fn state(prepared: &Prepared, kept: &Kept) -> serde_json::Value {
     json!({
         "window": prepared.window.tokens,
         "window_source": prepared.window.source,
@@ -136,6 +133,7 @@ pub(super) fn state(prepared: &Prepared, spend: &serde_json::Value) -> serde_jso
             "evict_over": prepared.lines.evict_over,
         },
         "profile": prepared.policy.profile,
+        "task": prepared.policy.task,
         "action": prepared.action(),
         "edits": prepared.view.edits.iter().fold(serde_json::Map::new(), |mut map, e| {
             let key = match e {
@@ -148,7 +146,9 @@ pub(super) fn state(prepared: &Prepared, spend: &serde_json::Value) -> serde_jso
         }),
         "messages": prepared.request.conversation.body.len(),
         "system_messages": prepared.request.conversation.system.len(),
-        "spend": spend,
+        "spend": kept.spend.json(),
+        "books": kept.books.json(),
+        "folded": kept.folded.json(),
     })
 }
 

@@ -10,7 +10,7 @@ use super::report::row_json;
 use super::timeline::{line, size_in, view_of};
 use super::trace::event_json;
 use super::{App, Error, Record, record};
-use crate::config::{Gauge, Severity};
+use crate::config::{Config, Gauge, Severity};
 use crate::conversation::Tokens;
 use crate::conversation::edit::View;
 use crate::store::{ConversationRow, EventFilter, EventRow, NodeRow, Store};
@@ -36,7 +36,7 @@ impl App {
     /// # Errors
     /// 404 for an unknown one.
     pub fn insight(&self, id: &str) -> Result<Value, Error> {
-        insight(&self.store, &self.row(id)?, &self.config.gauge)
+        insight(&self.store, &self.row(id)?, &self.config)
     }
 
     /// Tokens of a prompt that the server of a conversation evaluates in a second: as measured with that conversation, or
@@ -55,13 +55,14 @@ impl Record {
     ///
     /// # Errors
     /// 404 for an unknown one.
-    pub fn insight(&self, id: &str, gauge: &Gauge) -> Result<Value, Error> {
+    pub fn insight(&self, id: &str, config: &Config) -> Result<Value, Error> {
         let row = record::row(&self.store, id, "`windowsill context` lists them")?;
-        insight(&self.store, &row, gauge)
+        insight(&self.store, &row, config)
     }
 }
 
-fn insight(store: &Store, row: &ConversationRow, gauge: &Gauge) -> Result<Value, Error> {
+fn insight(store: &Store, row: &ConversationRow, config: &Config) -> Result<Value, Error> {
+    let gauge = &config.gauge;
     let of = EventFilter { conversation: Some(row.id.clone()), kinds: Vec::new() };
     let events = store.events_of(store.event_before(EVENTS, &of)?, EVENTS, &of)?;
     let view = view_of(store, row)?;
@@ -79,6 +80,7 @@ fn insight(store: &Store, row: &ConversationRow, gauge: &Gauge) -> Result<Value,
     out["largest"] = largest(&rows, &sizes, &view);
     out["models"] = models(&events, &row.model);
     out["did"] = did(&events, &turns);
+    out["books"] = super::guard::books_json(&row.state, &config.ceiling, busy(&events));
     out["rewrites"] = events.iter().filter(|e| e.kind == "context_compaction").map(event_json).collect();
     out["advice"] = json!(advice(&out, &events, turns.len()));
     out["turns"] = Value::Array(turns.into_iter().rev().take(TURNS).rev().collect());
@@ -197,6 +199,11 @@ fn models(events: &[EventRow], own: &str) -> Value {
     Value::Array(list)
 }
 
+/// Milliseconds that models worked.
+fn busy(events: &[EventRow]) -> u64 {
+    events.iter().filter(|e| e.kind == "model_usage").map(|e| number(&e.data["milliseconds"])).sum()
+}
+
 /// What the mechanisms did.
 fn did(events: &[EventRow], turns: &[Value]) -> Value {
     let mut layers: Map<String, Value> = Map::new();
@@ -215,7 +222,8 @@ fn did(events: &[EventRow], turns: &[Value]) -> Value {
         "recalls": of("recall"), "recalls_missed": missed, "turns": turns.len(),
         "warnings": {
             "silent_truncation": of("silent_truncation"), "window_changed": of("window_changed"),
-            "count_mismatch": of("count_mismatch"),
+            "count_mismatch": of("count_mismatch"), "ceiling": of("ceiling"), "loop": of("loop"),
+            "small_model": of("small_model"),
         },
     })
 }
@@ -264,6 +272,9 @@ fn advice(seen: &Value, events: &[EventRow], turns: usize) -> Vec<Value> {
     }
     if events.iter().any(|e| e.kind == "silent_truncation") {
         say("the server evaluated far fewer tokens than were sent: it drops messages and says nothing; tell windowsill its real window".into(), "num_ctx");
+    }
+    if events.iter().any(|e| e.kind == "small_model") {
+        say("the model has fewer than 3 billion parameters: it calls tools wrongly and loses long prompts; take a larger one".into(), "small_model");
     }
     let unread = events.iter().filter(|e| e.kind == "recall" && e.data["outcome"] != "found").count();
     if unread >= 3 {

@@ -1,6 +1,6 @@
 //! An [`Error`] as status and body, in the caller's dialect.
 
-use http::{HeaderValue, Response, StatusCode, header};
+use http::{HeaderName, HeaderValue, Response, StatusCode, header};
 use serde_json::{Value, json};
 use tracing::{error, warn};
 
@@ -24,6 +24,10 @@ pub(super) fn reply_in(dialect: Dialect, e: &Error) -> Response<Body> {
     if let Error::Client { code: Some("overloaded" | "shutting_down"), .. } = e {
         response.headers_mut().insert(header::RETRY_AFTER, RETRY_AFTER);
     }
+    if e.status() == 429 {
+        // Official SDKs try again by themselves unless told not to; a ceiling does not rise by waiting.
+        response.headers_mut().insert(HeaderName::from_static("x-should-retry"), HeaderValue::from_static("false"));
+    }
     response
 }
 
@@ -38,6 +42,7 @@ fn openai(e: &Error) -> Value {
             let kind = match status {
                 401 | 403 => "authentication_error",
                 404 | 410 => "not_found_error",
+                429 => "rate_limit_error",
                 503 => "service_unavailable_error",
                 _ => "invalid_request_error",
             };

@@ -75,6 +75,10 @@ pub(super) async fn answer(
             let (what, dry_run) = steer(what, asked(body)?)?;
             ok(app.steer(id, what, dry_run).await?)
         }
+        ("POST", ["windowsill", "conversations", id, "resume"]) => {
+            let Nothing {} = asked(body)?;
+            ok(app.resume(id).await?)
+        }
         ("GET", ["windowsill", "conversations", id, "segments"]) => ok(app.segments(id)?),
         ("POST", ["windowsill", "conversations", id, "build"]) => {
             let Chosen { turns, briefs } = asked(body)?;
@@ -203,6 +207,11 @@ struct Compact {
     focus: Option<String>,
     dry_run: bool,
 }
+
+/// What takes no fields.
+#[derive(serde::Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+struct Nothing {}
 
 /// What a new conversation is built from.
 #[derive(serde::Deserialize, Default)]

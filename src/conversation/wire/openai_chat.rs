@@ -34,6 +34,8 @@ pub struct Request {
     pub num_ctx: Option<Tokens>,
     /// The client's own `tools`, where [`Conversation::tools`] holds one of ours behind them.
     pub client_tools: Option<Bytes>,
+    /// What the conversation is for, where somebody said so; never in the body.
+    pub task: Option<String>,
 }
 
 impl Request {
@@ -101,6 +103,7 @@ pub fn parse(body: &Bytes) -> Result<Request, WireError> {
             .filter(|n| *n >= 1.0)
             .map(|n| n.min(f64::from(u32::MAX)) as Tokens),
         client_tools: None,
+        task: None,
         conversation,
         body: body.clone(),
     })

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::{Finding, Seen, Server, Severity, loaded_window};
-use crate::config::{Config, NumCtx, Problem};
+use crate::config::{Config, NumCtx, Problem, Response, SizeClass, parameters_in_name};
 use crate::measure::hardware::room::size;
 use crate::measure::hardware::{GpuMemory, Hardware};
 use crate::measure::own::Counters;
@@ -154,6 +154,16 @@ pub(super) fn model(config: &Config, upstream: &Upstream, model: &ModelInfo, see
             afforded.fits.because
         );
         add(Severity::Warning, message, format!("load it with {} or less", grouped(most)));
+    }
+}
+
+/// A model that is too small for agents, by its name.
+pub(super) fn small(config: &Config, model: &ModelInfo, findings: &mut Vec<Finding>) {
+    let size = parameters_in_name(&model.id).map(SizeClass::of);
+    if config.watch.small_model != Response::Allow && size == Some(SizeClass::Small) {
+        let message = format!("{} has fewer than 3 billion parameters: it calls tools wrongly and loses long prompts", model.id);
+        let fix = "a larger model for agents; `small_model` in [watch] says what is done when this one is given tools";
+        findings.push(Finding::new(Severity::Note, message, fix));
     }
 }
 

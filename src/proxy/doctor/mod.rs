@@ -93,6 +93,7 @@ pub async fn doctor(config: &Config, problems: &[Problem]) -> Diagnosis {
         let server = look(&machine, &counters, upstream).await;
         checks::server(&server, upstream, &mut findings);
         for (model, seen, _) in &server.models {
+            checks::small(config, model, &mut findings);
             if let Some(seen) = seen {
                 checks::model(config, upstream, model, seen, &mut findings);
                 checks::count(&counters, upstream, model, seen, &mut findings).await;
