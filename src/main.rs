@@ -15,7 +15,7 @@ use tokio::net::TcpListener;
 use tracing::info;
 use windowsill::config::{self, Config, Flags, ModelHints, print};
 use windowsill::plain;
-use windowsill::proxy::{App, Error, Record, grouped, plan_file};
+use windowsill::proxy::{App, Error, grouped, plan_file};
 use windowsill::server;
 
 /// Keeps a long local chat or agent session alive in a small context window, and never loses what it takes out of the
@@ -110,6 +110,8 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Say that a task is done: its completion record is kept, and the conversation is folded.
+    Done(cli::guard::Done),
     /// Let a conversation go on that a ceiling or the watchdog stopped.
     Resume(cli::guard::Resume),
     /// Serve recall, search, context and window to an agent as MCP tools, over standard input and output.
@@ -252,6 +254,7 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Count(of) => count(config, &of),
         Command::Context(of) => cli::context::run(&config, &of),
         Command::Compact { id, focus, json } => compact(&config, &id, focus, json),
+        Command::Done(of) => cli::guard::done(&config, &of),
         Command::Resume(of) => cli::guard::resume(&config, &of),
         Command::Launch(of) => cli::launch::run(&config, &of),
         Command::Mcp(of) => cli::mcp::run(&config, of),

@@ -2,8 +2,10 @@
 //! nothing here sends a conversation anywhere but to a summarizer.
 
 pub mod brief;
+pub mod completion;
 pub mod digest;
 pub mod preview;
+pub mod question;
 pub mod recall;
 pub mod summarizer;
 pub mod unwrap;

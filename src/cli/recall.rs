@@ -6,9 +6,9 @@ use clap::Args;
 use serde_json::{Value, json};
 use windowsill::config::Config;
 use windowsill::plain;
-use windowsill::proxy::{Asked, Error, Record, lines};
+use windowsill::proxy::{Asked, Error, Record, ask_original_running, lines};
 
-use crate::{Failure, note, out, out_json, out_original};
+use crate::{Failure, note, out, out_json, out_original, runtime};
 
 #[derive(Args)]
 pub(crate) struct Recall {
@@ -17,6 +17,9 @@ pub(crate) struct Recall {
     /// Lines A to B only, counted from 1; of a result that came wrapped in JSON, those of the text inside.
     #[arg(long, value_name = "A..B")]
     range: Option<String>,
+    /// Have a model read it and answer this, with the lines that say so; asks the running proxy.
+    #[arg(long, value_name = "QUESTION", conflicts_with_all = ["range", "limit"])]
+    ask: Option<String>,
     /// Only what this conversation, or one it forked from, recorded.
     #[arg(long, value_name = "ID")]
     conversation: Option<String>,
@@ -29,6 +32,9 @@ pub(crate) struct Recall {
 }
 
 pub(crate) fn run(config: &Config, of: &Recall) -> Result<ExitCode, Failure> {
+    if let Some(question) = &of.ask {
+        return ask(config, of, question);
+    }
     // What cannot be meant is a wrong command line; what is not there is a bad answer.
     let usage = |e: Error| match e.status() {
         400 => match Failure::from(e) {
@@ -79,4 +85,19 @@ pub(crate) fn run(config: &Config, of: &Recall) -> Result<ExitCode, Failure> {
         out_original(text)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn ask(config: &Config, of: &Recall, question: &str) -> Result<ExitCode, Failure> {
+    let (address, key) = (config.listen.to_string(), config.api_key.as_ref().map(|k| k.expose().to_owned()));
+    let asked = ask_original_running(&address, key.as_deref(), &of.what, of.conversation.as_deref(), question);
+    let answer = runtime()?.block_on(asked)?;
+    if of.json {
+        out_json(&answer)?;
+    } else {
+        out(&format!("{}\n", answer["text"].as_str().unwrap_or("")))?;
+    }
+    match answer["answers"].as_array().is_some_and(|answers| !answers.is_empty()) {
+        true => Ok(ExitCode::SUCCESS),
+        false => Ok(ExitCode::from(1)),
+    }
 }

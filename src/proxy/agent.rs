@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use serde_json::{Map, Value, json};
 
 use super::record::{self, Text};
-use super::report::ask;
+use super::report::{ask, ask_original_running};
 use super::{Error, Record};
 use crate::apply::recall::{Page, Reference, Span, clean, page};
 use crate::config::Config;
@@ -105,6 +105,19 @@ impl Agent {
                 ),
             },
             Tool {
+                name: "ask",
+                description: "Have a model read a long text that left the conversation, and answer a question about it with the \
+                    numbers of the lines that say so: costs you some lines instead of the whole text.",
+                schema: schema(
+                    &["id", "question"],
+                    true,
+                    json!({
+                        "id": {"type": "string", "description": "A record (r3f9a0c12d4e5) or a message (CONVERSATION:12)"},
+                        "question": {"type": "string", "description": "What you want to know of it"},
+                    }),
+                ),
+            },
+            Tool {
                 name: "context",
                 description: "How full the context window of a conversation is, by region, and what was taken out of it and \
                     why.",
@@ -123,6 +136,7 @@ impl Agent {
         let known: &[&str] = match tool {
             "recall" => &["id", "conversation", "offset", "limit"],
             "search" => &["query", "conversation", "offset", "limit"],
+            "ask" => &["id", "question", "conversation"],
             "context" => &["conversation"],
             "window" => &["model"],
             _ => return None,
@@ -133,6 +147,9 @@ impl Agent {
         }
         if tool == "window" {
             return Some(self.window(&Arguments(arguments)).await);
+        }
+        if tool == "ask" {
+            return Some(self.ask(&Arguments(arguments)).await);
         }
         let (agent, tool, arguments) = (self.clone(), tool.to_owned(), arguments.clone());
         // The record is on disk: whoever reads it may wait.
@@ -172,6 +189,19 @@ impl Agent {
             more => format!("\n[{more} more lines: call again with offset={}]", last + 1),
         };
         Ok(format!("[{}: {what}; lines {first}-{last} of {total}]\n{text}{more}", record::short(&id)))
+    }
+
+    /// Has the running proxy ask a model, once it is sure that the agent may see the text.
+    async fn ask(&self, arguments: &Arguments<'_>) -> Result<String, String> {
+        let id = arguments.text("id")?.ok_or("give `id`, as a marker names it: r3f9a0c12d4e5")?;
+        let question = arguments.text("question")?.ok_or("give `question`: what you want to know of it")?;
+        let record = Record::open(&self.data_dir).map_err(say)?;
+        let scope = self.scope(&record.store, arguments)?.map(|row| row.id);
+        let found = self.whole(&record.store, &id, scope.as_deref())?;
+        let name = found.id.unwrap_or(id);
+        let (address, key) = (&self.address, self.key.as_deref());
+        let answer = ask_original_running(address, key, &name, scope.as_deref(), &question).await.map_err(say)?;
+        answer["text"].as_str().map(str::to_owned).ok_or_else(|| "windowsill gave no answer".to_owned())
     }
 
     /// The text that an id names. A conversation is found by its whole id only: what is guessed is not shown.

@@ -308,7 +308,7 @@ fn gauge_after(row: &ConversationRow, plan: &Plan) -> Value {
 }
 
 /// The policy of a fold that a person asked for: now, whatever the pressure, and nothing but the fold.
-fn at_any_pressure(policy: &Policy) -> Policy {
+pub(super) fn at_any_pressure(policy: &Policy) -> Policy {
     Policy {
         summarize_at: 0.000_1,
         summarize_to: 0.000_05,

@@ -238,6 +238,11 @@ impl Lives {
         Flight { lives: Arc::clone(self), id: id.to_owned() }
     }
 
+    /// Whether a request of any conversation is under way.
+    pub(super) fn is_busy(&self) -> bool {
+        self.lives.lock().iter().any(|(_, live)| live.in_flight > 0)
+    }
+
     /// How many conversations are under way: whose prompts a server may still hold for good reason.
     pub(super) fn lately(&self) -> usize {
         let lives = self.lives.lock();

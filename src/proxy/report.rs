@@ -228,6 +228,22 @@ pub async fn steer_running(
     ask(address, key, http::Method::POST, &path, Some(body)).await
 }
 
+/// Has the running proxy ask a model what an original says.
+///
+/// # Errors
+/// When none answers at `address`, or it says why not.
+pub async fn ask_original_running(
+    address: &str,
+    key: Option<&str>,
+    id: &str,
+    conversation: Option<&str>,
+    question: &str,
+) -> Result<Value, Error> {
+    let path = format!("/windowsill/records/{}/ask", encode(id));
+    let body = json!({"question": question, "conversation": conversation});
+    ask(address, key, http::Method::POST, &path, Some(&body)).await
+}
+
 /// The models that a running proxy lists, by id.
 ///
 /// # Errors

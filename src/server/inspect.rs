@@ -75,6 +75,10 @@ pub(super) async fn answer(
             let (what, dry_run) = steer(what, asked(body)?)?;
             ok(app.steer(id, what, dry_run).await?)
         }
+        ("POST", ["windowsill", "conversations", id, "checkpoint"]) => {
+            let Done { note } = asked(body)?;
+            ok(app.checkpoint(id, &note).await?)
+        }
         ("POST", ["windowsill", "conversations", id, "resume"]) => {
             let Nothing {} = asked(body)?;
             ok(app.resume(id).await?)
@@ -83,6 +87,10 @@ pub(super) async fn answer(
         ("POST", ["windowsill", "conversations", id, "build"]) => {
             let Chosen { turns, briefs } = asked(body)?;
             ok(app.build(id, &turns, &briefs)?)
+        }
+        ("POST", ["windowsill", "records", id, "ask"]) => {
+            let Question { question, conversation } = asked(body)?;
+            ok(app.ask_original(id, conversation.as_deref(), &question).await?)
         }
         ("GET", ["windowsill", "report"]) => {
             ok(app.report(Query::read(query, &["since"])?.number("since")?.unwrap_or(0))?)
@@ -206,6 +214,21 @@ fn bytes_range(asked: &str, total: usize) -> Option<Option<(usize, usize)>> {
 struct Compact {
     focus: Option<String>,
     dry_run: bool,
+}
+
+/// What is asked of an original.
+#[derive(serde::Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+struct Question {
+    question: String,
+    conversation: Option<String>,
+}
+
+/// What is said of a task that is done.
+#[derive(serde::Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+struct Done {
+    note: String,
 }
 
 /// What takes no fields.

@@ -20,6 +20,7 @@ mod embedded_chat;
 mod fakes;
 #[cfg(any(feature = "cuda", feature = "rocm", feature = "vulkan"))]
 mod gpu;
+mod guard;
 mod llama;
 mod ollama;
 mod recall;

@@ -4,8 +4,10 @@
 #![allow(clippy::print_stderr, reason = "a test that skips says so")]
 
 mod answers;
+mod ask;
 mod background;
 mod busy;
+mod checkpoint;
 mod cli;
 mod config;
 mod curate;
@@ -38,6 +40,7 @@ mod shown;
 mod simulation;
 mod steer;
 mod support;
+mod tasks;
 mod templates;
 mod tidy;
 mod trace;

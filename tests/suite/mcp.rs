@@ -126,7 +126,7 @@ fn an_agent_reads_searches_and_looks_at_the_window() {
     let mut client = Client::start(dir.path(), &[]);
     let tools = client.ask("tools/list", &json!({}))["result"]["tools"].clone();
     let names: Vec<&str> = tools.as_array().unwrap().iter().map(|t| t["name"].as_str().unwrap()).collect();
-    assert_eq!(names, ["recall", "search", "context", "window"]);
+    assert_eq!(names, ["recall", "search", "ask", "context", "window"]);
     for tool in tools.as_array().unwrap() {
         assert_eq!(tool["annotations"]["readOnlyHint"], true, "{tool}");
         assert_eq!(tool["inputSchema"]["type"], "object", "{tool}");

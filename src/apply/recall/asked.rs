@@ -48,6 +48,17 @@ pub enum Reference {
     Other(String),
 }
 
+/// The question of a call that names a record and wants to know something of it, instead of reading it.
+pub fn question(arguments: &str) -> Option<(String, String)> {
+    if arguments.len() > LONGEST {
+        return None;
+    }
+    let Asked::Text(Reference::Record(id), _) = Asked::read(arguments) else { return None };
+    let value: Value = serde_json::from_str(arguments).ok()?;
+    let asked = value.get("question").and_then(Value::as_str).map(str::trim).filter(|asked| !asked.is_empty())?;
+    Some((id, asked.to_owned()))
+}
+
 impl Asked {
     /// Reads the arguments of a call as the model wrote them.
     pub fn read(arguments: &str) -> Asked {
@@ -156,6 +167,15 @@ mod tests {
     use super::*;
 
     const ID: &str = "r3f9a0c12d4e5";
+
+    #[test]
+    fn a_question_wants_a_record() {
+        let id = r#"{"id":"windowsill recall r3f9a0c12d4e5","question":" Which test failed? "}"#;
+        assert_eq!(question(id), Some((ID.into(), "Which test failed?".into())));
+        for none in [r#"{"id":"r3f9a0c12d4e5"}"#, r#"{"question":"Why?"}"#, r#"{"id":"12","question":"Why?"}"#, "r3f9a0c12d4e5?"] {
+            assert_eq!(question(none), None, "{none}");
+        }
+    }
 
     #[test]
     fn arguments_as_models_write_them() {

@@ -8,7 +8,8 @@ pub mod spoken;
 use bytes::Bytes;
 use serde_json::value::RawValue;
 
-pub use asked::{Asked, Reference};
+pub use asked::{Asked, Reference, question};
+pub(crate) use page::lines;
 pub use page::{Page, Span, page};
 
 use crate::conversation::chain::Chain;
@@ -21,7 +22,7 @@ pub const NAME: &str = "windowsill_recall";
 
 /// The tool as it stands behind the client's own. These bytes are part of every prompt of a conversation: to change them
 /// is to have the server evaluate all of these prompts once more.
-pub const DEFINITION: &str = r#"{"type":"function","function":{"name":"windowsill_recall","description":"Read back earlier text of this conversation that was cut, cleared or summarized to save context. Give the id that a marker names (windowsill recall ID), numbers of messages (12-40), or a query to search for.","parameters":{"type":"object","properties":{"id":{"type":"string"},"query":{"type":"string"},"offset":{"type":"integer","description":"first line, from 1"},"limit":{"type":"integer","description":"most lines"}}}}}"#;
+pub const DEFINITION: &str = r#"{"type":"function","function":{"name":"windowsill_recall","description":"Read back earlier text of this conversation that was cut, cleared or summarized to save context. Give the id that a marker names (windowsill recall ID), numbers of messages (12-40), or a query to search for.","parameters":{"type":"object","properties":{"id":{"type":"string"},"query":{"type":"string"},"question":{"type":"string","description":"with an id: what you want to know of that text, instead of reading it"},"offset":{"type":"integer","description":"first line, from 1"},"limit":{"type":"integer","description":"most lines"}}}}}"#;
 
 /// A text without what a chat template would take for its own.
 pub fn clean(text: &str) -> std::borrow::Cow<'_, str> {

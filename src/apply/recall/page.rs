@@ -66,7 +66,7 @@ pub fn page(text: &str, span: Span, budget: Tokens, count: &dyn Fn(&str) -> Toke
 }
 
 /// The lines of a text, long ones in pieces; and whether a piece goes on with the line before it.
-fn lines(text: &str) -> Vec<(&str, bool)> {
+pub(crate) fn lines(text: &str) -> Vec<(&str, bool)> {
     let mut out = Vec::new();
     for line in text.lines() {
         let mut rest = line;

@@ -67,6 +67,15 @@ impl App {
         // What this very request put aside may still be queued.
         self.store.flush().await;
         let key = &prepared.key;
+        if let Some((id, question)) = recall::question(arguments)
+            && let Some(answered) = self.ask_within(prepared, &id, &question).await
+            && self.measure.count(key, &answered.text) <= budget
+        {
+            self.metrics.recalled("found");
+            let data = json!({"by": "question", "outcome": "found", "tokens": self.measure.count(key, &answered.text)});
+            self.note_event(&prepared.id, "recall", data);
+            return found(answered.text);
+        }
         let count = |text: &str| self.measure.count(key, text);
         let lookup = Lookup { app: self, prepared, budget, count: &count };
         let asked = Asked::read(arguments);

@@ -1,0 +1,121 @@
+//! What a conversation is for, and folds at a pace of the user's.
+
+use serde_json::{Value, json};
+
+use super::support::*;
+
+/// A long talk: `turns` questions and answers of some 900 tokens together.
+fn talk(turns: usize) -> Chat {
+    let begin = chat().system("s").user(&prose(1, 600));
+    (1..turns).fold(begin, |chat, n| {
+        let n = n as u64;
+        chat.assistant(&prose(100 + n, 2_400)).user(&prose(200 + n, 1_200))
+    })
+}
+
+fn rewrites(proxy: &TestProxy) -> Vec<Value> {
+    let all = proxy.get("/windowsill/events?kind=context_compaction").ok().json();
+    all["events"].as_array().unwrap().clone()
+}
+
+#[test]
+fn a_task_is_named_by_header_and_model_and_lies_over_the_profile() {
+    let fake = Fake::start(Kind::LlamaServer, 8192);
+    let proxy = TestProxy::before(&fake);
+    let asked = chat().system("s").user("Hello.");
+    let state = |answer: &Answer| {
+        let id = answer.header("x-windowsill-conversation").unwrap();
+        proxy.eventually(&format!("/windowsill/conversations/{id}"), |v| !v["state"]["task"].is_null())["state"].clone()
+    };
+    let lines = |state: &Value| (state["lines"]["clear_at"].as_u64().unwrap(), state["lines"]["clear_to"].as_u64().unwrap());
+    let headers = [("x-windowsill-task", "review")];
+    let named = proxy.post("/v1/chat/completions", &headers, &asked.body()).ok();
+    let review = state(&named);
+    assert_eq!(review["task"], "review");
+    assert_eq!(fake.last().body, asked.body(), "and nothing else of the request changes");
+    assert!(fake.last().header("x-windowsill-task").is_none(), "the header goes no further");
+    // The same by the model's name, which the server never sees.
+    let alias = chat().system("s").user("Good morning.").with("model", json!(format!("{MODEL}#debug")));
+    let debug = state(&proxy.chat(&alias).ok());
+    assert_eq!((&debug["task"], &fake.last().json()["model"]), (&json!("debug"), &json!(MODEL)));
+    let (at, to) = lines(&review);
+    assert!(at > to && at > lines(&debug).0, "{review} {debug}");
+    // What is no task is a part of the name, or said to be none.
+    let other = chat().user("Hi.").with("model", json!(format!("{MODEL}#nothing")));
+    proxy.chat(&other);
+    assert_eq!(fake.last().json()["model"], format!("{MODEL}#nothing"));
+    let unknown = proxy.post("/v1/chat/completions", &[("x-windowsill-task", "nope")], &asked.body()).ok();
+    assert_eq!(unknown.header("x-windowsill-warning"), Some("there is no task `nope`"));
+}
+
+#[test]
+fn a_task_is_told_from_what_is_said_first_only_where_that_is_wanted() {
+    let fake = Fake::start(Kind::LlamaServer, 8192);
+    let asked = chat().user("The build fails with a traceback. Find the bug, please.");
+    let usual = TestProxy::before(&fake);
+    usual.chat(&asked).ok();
+    assert!(usual.get("/windowsill/events?kind=task").ok().json()["events"].as_array().unwrap().is_empty());
+    let proxy = TestProxy::with(&[fake.url()], "task = 'auto'\n");
+    proxy.chat(&asked).ok();
+    proxy.chat(&asked.clone().assistant("It is this line.").user("Thank you.")).ok();
+    let enough = |v: &Value| v["events"].as_array().is_some_and(|e| !e.is_empty());
+    let events = proxy.eventually("/windowsill/events?kind=task", enough);
+    let all = events["events"].as_array().unwrap();
+    assert_eq!(all.len(), 1, "told once");
+    assert_eq!((&all[0]["data"]["task"], &all[0]["data"]["next"]), (&json!("debug"), &json!(1)));
+    assert!(all[0]["data"]["cues"].as_u64() >= Some(2));
+}
+
+#[test]
+fn a_brief_keeps_what_the_task_is_about() {
+    let fake = Fake::start(Kind::LlamaServer, 8192);
+    let proxy = TestProxy::with(&[fake.url()], "task = 'research'\n[context]\nbackground = false\n");
+    for turns in 1..=14 {
+        proxy.chat(&talk(turns)).ok();
+    }
+    let asked = fake.summaries();
+    let first = asked.first().expect("a model was asked for a brief");
+    assert!(String::from_utf8_lossy(&first.body).contains("Keep above all: sources with title and address"));
+    assert!(rewrites(&proxy).iter().all(|e| e["data"]["task"] == "research"));
+}
+
+#[test]
+fn folds_come_at_the_users_pace_and_say_so() {
+    let fake = Fake::start(Kind::LlamaServer, 32_768);
+    let proxy = TestProxy::with(&[fake.url()], "[context]\nfold_every_turns = 12\nbackground = false\n");
+    let mut folded = Vec::new();
+    for turns in 1..=26 {
+        let answer = proxy.chat(&talk(turns)).ok();
+        if answer.action() != "none" {
+            folded.push((turns, answer.action().to_owned()));
+        }
+    }
+    assert_eq!(folded, [(12, "summarize".to_owned()), (24, "summarize".to_owned())]);
+    let why: Vec<String> = rewrites(&proxy).iter().map(|e| e["data"]["because"][0].as_str().unwrap().to_owned()).collect();
+    assert_eq!(why[0], "fold_every_turns: 12 turns so far (every 12)");
+    assert_eq!(why[1], "fold_every_turns: 12 turns since the last fold (every 12)");
+}
+
+#[test]
+fn a_fold_at_the_users_pace_is_made_after_the_reply() {
+    let fake = Fake::start(Kind::LlamaServer, 32_768);
+    let proxy = TestProxy::with(&[fake.url()], "[context]\nfold_every_turns = 12\n");
+    for turns in 1..=12 {
+        assert_eq!(proxy.chat(&talk(turns)).ok().action(), "none");
+    }
+    // The new prompt is evaluated ahead: a request of ours with no more than a token to write.
+    let prefill = |seen: &Seen| seen.path() == "/v1/chat/completions" && seen.json()["max_tokens"] == 1;
+    fake.wait("the folded prompt is sent for evaluation", |all| all.iter().any(prefill));
+    let next = proxy.chat(&talk(13)).ok();
+    assert_eq!(next.action(), "summarize");
+    assert!(rewrites(&proxy)[0]["data"]["because"][0].as_str().unwrap().starts_with("fold_every_turns: 12 turns"));
+}
+
+#[test]
+fn after_a_fold_nothing_is_rewritten_for_so_many_turns() {
+    let fake = Fake::start(Kind::LlamaServer, 32_768);
+    let toml = "[context]\nfold_every_turns = 4\ncooldown_turns = 9\nbackground = false\nkeep_recent = 2\n";
+    let proxy = TestProxy::with(&[fake.url()], toml);
+    let folded: Vec<usize> = (1..=20).filter(|turns| proxy.chat(&talk(*turns)).ok().action() != "none").collect();
+    assert!(folded.len() == 2 && folded[1] - folded[0] >= 9, "{folded:?}");
+}
