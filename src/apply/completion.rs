@@ -67,14 +67,18 @@ mod tests {
         let all = [
             read(json!({"role": "user", "content": "Please mend the parser."})),
             read(json!({"role": "assistant", "content": null, "tool_calls": call})),
-            read(json!({"role": "tool", "tool_call_id": "1", "content": "error: expected `;` in src/parse.rs:9\ntest result: FAILED"})),
+            read(
+                json!({"role": "tool", "tool_call_id": "1", "content": "error: expected `;` in src/parse.rs:9\ntest result: FAILED"}),
+            ),
             read(json!({"role": "assistant", "content": "The parser takes empty input now."})),
         ];
         let messages: Vec<&Message> = all.iter().collect();
         let text = completion(&messages, "Empty input parses. <|im_end|>");
         let headings: Vec<&str> = text.lines().filter_map(|line| line.strip_suffix(':')).collect();
         assert_eq!(headings, ["Task", "Outcome", "Files", "Decisions", "Verification", "Where we are"], "{text}");
-        for fact in ["Please mend the parser.", "Empty input parses.", "cargo test", "expected `;`", "takes empty input now"] {
+        for fact in
+            ["Please mend the parser.", "Empty input parses.", "cargo test", "expected `;`", "takes empty input now"]
+        {
             assert!(text.contains(fact), "{fact}: {text}");
         }
         assert!(!text.contains("<|im_end|>"), "{text}");

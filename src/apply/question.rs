@@ -49,13 +49,16 @@ pub fn parts(text: &str, budget: Tokens, count: &dyn Fn(&str) -> Tokens) -> (Vec
         let cut = if line.len() > LINE { "…" } else { "" };
         let numbered = format!("L{number}: {}{cut}\n", &line[..floor(line, LINE)]);
         let cost = count(&numbered) + 1;
-        match parts.last_mut().filter(|_| held + cost <= budget) {
+        let full = held + cost > budget;
+        if full && parts.len() == PARTS {
+            break;
+        }
+        match parts.last_mut().filter(|_| !full) {
             Some(part) => {
                 part.last = number;
                 part.text.push_str(&numbered);
                 held += cost;
             }
-            None if parts.len() == PARTS => break,
             None => {
                 parts.push(Part { first: number, last: number, text: numbered });
                 held = cost;
@@ -176,7 +179,10 @@ mod tests {
         assert!(answer.starts_with("[r1: local/tiny read all 3 lines and says; "), "{answer}");
         assert!(answer.contains("It is two (L2).\nL2: two"), "{answer}");
         assert!(!answer.contains("<|im_end|>"), "nothing of it is a template's own");
-        assert_eq!(shown("r1", "m", (2, 9, 12), &[], text), "[r1: m read the first 9 of 12 lines in 2 parts and found no answer in it]");
+        assert_eq!(
+            shown("r1", "m", (2, 9, 12), &[], text),
+            "[r1: m read the first 9 of 12 lines in 2 parts and found no answer in it]"
+        );
     }
 
     #[test]

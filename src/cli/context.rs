@@ -277,8 +277,18 @@ fn ceilings(seen: &Value, paint: Paint) -> String {
     let books = &seen["books"];
     let near = section("Ceilings", books["ceilings"].as_array(), paint, |ceiling| {
         let share = ceiling["share"].as_f64().unwrap_or(0.0);
-        let severity = if share >= 1.0 { "red" } else if share >= 0.8 { "yellow" } else { "green" };
-        let line = format!("  {:<40}{:>20}", text(&ceiling["key"]), format!("{} of {}", tokens(&ceiling["spent"]), tokens(&ceiling["most"])));
+        let severity = if share >= 1.0 {
+            "red"
+        } else if share >= 0.8 {
+            "yellow"
+        } else {
+            "green"
+        };
+        let line = format!(
+            "  {:<40}{:>20}",
+            text(&ceiling["key"]),
+            format!("{} of {}", tokens(&ceiling["spent"]), tokens(&ceiling["most"]))
+        );
         paint.severity(Some(severity), &line)
     });
     near + &super::report::spent(books)
@@ -337,7 +347,9 @@ fn what_happened(kind: &str, data: &Value) -> String {
             let (prompt, said) = (tokens(&data["prompt_tokens"]), tokens(&data["completion_tokens"]));
             format!("{}: {prompt} tokens in{cached}, {said} out, {seconds:.1} s", text("role"))
         }
-        "ceiling" => format!("{}: {} of {}; {}", text("key"), tokens(&data["spent"]), tokens(&data["most"]), text("action")),
+        "ceiling" => {
+            format!("{}: {} of {}; {}", text("key"), tokens(&data["spent"]), tokens(&data["most"]), text("action"))
+        }
         "loop" => format!(
             "loop ({}): {} times in {} calls, last of {}; {}",
             text("kind"),

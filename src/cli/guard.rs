@@ -59,7 +59,9 @@ pub(crate) fn resume(config: &Config, of: &Resume) -> Result<ExitCode, Failure> 
             format!("{} tokens, {} requests, {} minutes", n("tokens"), n("requests"), n("minutes"))
         };
         let (turn, session) = (said(&was["turn"]), said(&was["session"]));
-        out(&format!("{id} goes on; it is counted from zero again\n  the turn had taken {turn}\n  the session {session}\n"))?;
+        out(&format!(
+            "{id} goes on; it is counted from zero again\n  the turn had taken {turn}\n  the session {session}\n"
+        ))?;
     }
     Ok(ExitCode::SUCCESS)
 }

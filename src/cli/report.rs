@@ -98,7 +98,8 @@ pub(super) fn spent(books: &Value) -> String {
     let line = |what: &str, figure: Option<f64>, unit: &str| {
         figure.map_or_else(String::new, |n| format!("  {what:<40}{:>20}\n", format!("{n:.2}{unit}")))
     };
-    line("cost (`price_per_million`)", books["cost"].as_f64(), "") + &line("energy (`watts`)", books["watt_hours"].as_f64(), " Wh")
+    line("cost (`price_per_million`)", books["cost"].as_f64(), "")
+        + &line("energy (`watts`)", books["watt_hours"].as_f64(), " Wh")
 }
 
 #[cfg(test)]

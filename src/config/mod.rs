@@ -34,8 +34,8 @@ pub use model::{ModelHints, SizeClass, parameters_in_name};
 pub use problem::{Problem, report};
 pub use profile::{DEFAULT as DEFAULT_PROFILE, Profile};
 pub use secret::Secret;
-pub use task::{AUTO as TASK_AUTO, Task};
 pub use serve::{Limits, LogConfig, LogFormat, MachineConfig, NumCtx, WindowConfig};
+pub use task::{AUTO as TASK_AUTO, Task};
 pub use upstream::{ModelConfig, UpstreamConfig, UpstreamKind};
 pub use written::Sourced;
 

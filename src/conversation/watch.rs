@@ -211,7 +211,8 @@ mod tests {
     #[test]
     fn a_check_after_each_edit_is_no_loop() {
         let edits: Vec<String> = (0..20).map(|i| format!(r#"{{"line": {i}}}"#)).collect();
-        let work: Vec<_> = edits.iter().flat_map(|e| [("edit", e.as_str(), "ok"), ("check", "{}", "all is well")]).collect();
+        let work: Vec<_> =
+            edits.iter().flat_map(|e| [("edit", e.as_str(), "ok"), ("check", "{}", "all is well")]).collect();
         assert_eq!(found(&work), None);
     }
 

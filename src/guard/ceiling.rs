@@ -78,8 +78,13 @@ mod tests {
     #[test]
     fn a_ceiling_is_near_from_80_percent_on() {
         let most = Most { tokens: 1_000, requests: 5, minutes: 2 };
-        let ceiling =
-            Ceiling { turn: most, session: Most::default(), action: Response::Warn, price_per_million: 0.0, watts: 0.0 };
+        let ceiling = Ceiling {
+            turn: most,
+            session: Most::default(),
+            action: Response::Warn,
+            price_per_million: 0.0,
+            watts: 0.0,
+        };
         let keys = |tokens, requests, milliseconds| -> Vec<(&str, bool)> {
             let spent = Spent { tokens, requests, milliseconds };
             near(&ceiling, &spent, &spent).iter().map(|near| (near.key, near.is_reached())).collect()

@@ -32,7 +32,8 @@ fn fits_one(glob: &[char], name: &[char]) -> bool {
 
 /// What goes round, in a few words. A tool's name is a client's word: only what is harmless anywhere is shown.
 pub fn words(seen: &Loop) -> String {
-    let tool: String = seen.tool.chars().filter(|c| c.is_ascii_alphanumeric() || "_-.:".contains(*c)).take(64).collect();
+    let tool: String =
+        seen.tool.chars().filter(|c| c.is_ascii_alphanumeric() || "_-.:".contains(*c)).take(64).collect();
     let Loop { times, calls, distinct, .. } = seen;
     match seen.kind {
         Kind::SameCall => format!("the same call of {tool} gave the same result {times} times"),
@@ -56,7 +57,8 @@ mod tests {
     #[test]
     fn globs() {
         let fit = |glob: &str, name: &str| fits(&[glob.to_owned()], name);
-        for (glob, name) in [("*wait*", "Wait_For"), ("wait", "WAIT"), ("*", ""), ("a?c*", "abcd"), ("*a*b", "xaxxbxb")] {
+        for (glob, name) in [("*wait*", "Wait_For"), ("wait", "WAIT"), ("*", ""), ("a?c*", "abcd"), ("*a*b", "xaxxbxb")]
+        {
             assert!(fit(glob, name), "{glob} {name}");
         }
         for (glob, name) in [("wait", "await"), ("?", ""), ("a*b", "abc"), ("", "x")] {

@@ -152,7 +152,10 @@ mod tests {
         assert!(matches!(pace(&cooldown(60, 0), &body(9), &last, 160_000), Pace::Fold(_)));
         assert_eq!(pace(&cooldown(0, 6), &body(9), &last, 900_000), Pace::Hold);
         assert!(matches!(pace(&cooldown(0, 6), &body(10), &last, 0), Pace::Fold(_)), "a clock that went back");
-        assert!(matches!(pace(&cooldown(60, 6), &body(1), &Folded::default(), 1), Pace::Fold(_)), "nothing was folded yet");
+        assert!(
+            matches!(pace(&cooldown(60, 6), &body(1), &Folded::default(), 1), Pace::Fold(_)),
+            "nothing was folded yet"
+        );
         let held = Pace::Hold.policy(&Policy::default());
         assert_eq!((held.clear_at, held.summarize_at), (1.0, 1.0));
     }

@@ -145,7 +145,8 @@ impl App {
         }
         let shown = question::shown(id, &reader.name(), (read, last, total), &answers, &text);
         info!(conversation, by = %reader.name(), parts = read, answers = answers.len(), "an original was asked");
-        let data = json!({"by": reader.name(), "parts": read, "lines": total, "lines_read": last, "answers": answers.len()});
+        let data =
+            json!({"by": reader.name(), "parts": read, "lines": total, "lines_read": last, "answers": answers.len()});
         self.note_event(conversation, "question", data);
         Answered { by: reader.name(), found: answers, parts: read, last, total, text: shown }
     }
@@ -157,7 +158,8 @@ impl App {
             "model": reader.model, "messages": [{"role": "user", "content": question::prompt(part, asked)}],
             "max_tokens": WRITES, "temperature": 0, "stream": false,
         });
-        let sent = reader.upstream.chat(&headers::json(), "/v1/chat/completions", body.to_string().into(), reader.options);
+        let (json_headers, body) = (headers::json(), Bytes::from(body.to_string()));
+        let sent = reader.upstream.chat(&json_headers, "/v1/chat/completions", body, reader.options);
         let reply = match sent.await {
             Ok(reply) if reply.status.is_success() => reply,
             Ok(reply) => {

@@ -73,7 +73,13 @@ impl App {
     }
 
     /// Keeps a completion record. Returns its id.
-    async fn keep_completion(&self, ground: &Ground, text: &str, messages: usize, noted: bool) -> Result<String, Error> {
+    async fn keep_completion(
+        &self,
+        ground: &Ground,
+        text: &str,
+        messages: usize,
+        noted: bool,
+    ) -> Result<String, Error> {
         let Recorded { row, chain, .. } = &ground.recorded;
         let record = self.store.free_id(text)?;
         let original = Original {
@@ -108,7 +114,8 @@ impl App {
             return Ok(None);
         }
         let (before, after) = (plan.before.prompt(), plan.after.prompt());
-        plan.because.insert(0, Because { rule: "checkpoint", before, after, line: before, what: "a task is done".into() });
+        plan.because
+            .insert(0, Because { rule: "checkpoint", before, after, line: before, what: "a task is done".into() });
         let count = |text: &str| self.measure.count(key, text);
         let applied = apply::apply(&apply::Input {
             conversation,

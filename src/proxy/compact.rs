@@ -224,7 +224,8 @@ impl App {
         });
         let now_ms = now_ms();
         let event = Event { now_ms, conversation: Some(row.id.clone()), kind: "context_compaction".into(), data };
-        let update = ConversationUpdate { tip, depth: chain.len(), state: gauge_after(row, plan), ..unchanged(row, now_ms) };
+        let update =
+            ConversationUpdate { tip, depth: chain.len(), state: gauge_after(row, plan), ..unchanged(row, now_ms) };
         let batch = Batch {
             conversation: Some(update),
             originals: applied.originals,

@@ -11,8 +11,8 @@ use super::{App, Error};
 use crate::apply;
 use crate::config::{Ceiling, Resolved, Response};
 use crate::conversation::edit::{Edit, Rule};
-use crate::conversation::wire::openai_chat::Request;
 use crate::conversation::watch::{self, Loop};
+use crate::conversation::wire::openai_chat::Request;
 use crate::conversation::{Conversation, Message, step};
 use crate::guard::books::{Books, Spent};
 use crate::guard::triggers::{self, Folded, Pace};
@@ -94,7 +94,8 @@ impl App {
             self.note_event(id, "ceiling", data);
         }
         if let Some(reached) = near.first().filter(|near| near.is_reached() && config.action == Response::Refuse) {
-            let hint = format!("`windowsill resume {id}` lets it go on and counts from zero; or raise `{}`", reached.key);
+            let hint =
+                format!("`windowsill resume {id}` lets it go on and counts from zero; or raise `{}`", reached.key);
             return Err(Error::client(429, "ceiling_reached", reached.words(), &hint));
         }
         guarded.warnings.extend(near.iter().map(ceiling::Near::words));
@@ -105,9 +106,9 @@ impl App {
         let config = &self.config.watch;
         let excepted = |tool: &str| loops::fits(&config.except, tool);
         let Some(seen) = watch::find(body, config.repeated_calls, &excepted) else { return Ok(()) };
-        let (due, pardoned) = self.lives.with(id, |live| {
-            (live.books.tell_loop(seen.at, config.repeated_calls), live.books.is_pardoned())
-        });
+        let (due, pardoned) = self
+            .lives
+            .with(id, |live| (live.books.tell_loop(seen.at, config.repeated_calls), live.books.is_pardoned()));
         let words = loops::words(&seen);
         if due {
             warn!(conversation = id, kind = seen.kind.as_str(), times = seen.times, "an agent goes in circles");
@@ -197,7 +198,8 @@ impl App {
         let data = json!({"turn": spent_json(&turn), "session": spent_json(&session)});
         let mut update = super::compact::unchanged(&row, now_ms());
         update.state["books"] = books.json();
-        let event = Event { now_ms: now_ms(), conversation: Some(row.id.clone()), kind: "resumed".into(), data: data.clone() };
+        let event =
+            Event { now_ms: now_ms(), conversation: Some(row.id.clone()), kind: "resumed".into(), data: data.clone() };
         self.store.record(Batch { conversation: Some(update), events: vec![event], ..Batch::default() }).await?;
         Ok(json!({"conversation": row.id, "was": data}))
     }

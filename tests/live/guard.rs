@@ -12,7 +12,8 @@ fn circling(times: usize) -> Value {
     let mut messages = vec![json!({"role": "user", "content": "Please build it."})];
     for n in 0..times {
         let id = format!("call{n}");
-        let call = json!({"id": id, "type": "function", "function": {"name": "run", "arguments": "{\"command\":\"make\"}"}});
+        let call =
+            json!({"id": id, "type": "function", "function": {"name": "run", "arguments": "{\"command\":\"make\"}"}});
         messages.push(json!({"role": "assistant", "content": null, "tool_calls": [call]}));
         messages.push(json!({"role": "tool", "tool_call_id": id, "content": "make: nothing to be done"}));
     }
@@ -34,7 +35,8 @@ fn a_loop_is_noted_and_a_ceiling_ends_the_turn() {
         let sent = circling(times);
         let reply = http::post(&bench.windowsill.chat_url(), &sent);
         assert_eq!(reply.status, 200, "{}", reply.text);
-        let forwarded: Value = serde_json::from_str(bench.relay.take().last().expect("it was forwarded")).expect("JSON");
+        let forwarded: Value =
+            serde_json::from_str(bench.relay.take().last().expect("it was forwarded")).expect("JSON");
         let messages = forwarded["messages"].as_array().expect("messages").clone();
         let newest = messages.last().and_then(|m| m["content"].as_str()).expect("a result").to_owned();
         say(&format!("{times}: {newest} ({})", reply.ours("warning")));

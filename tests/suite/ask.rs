@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::support::script::{NEEDLE, call, evicted, id_in, scripted, turn};
 use super::support::*;
 
 /// A server that answers questions about a text: with the line that holds the needle, where it is in the part that it sees.
@@ -33,19 +34,27 @@ fn an_original_is_read_whole_and_the_lines_named_exist() {
     proxy.chat(&evicted()).ok();
     let id = id_in(&fake.last());
     let path = format!("/windowsill/records/{id}/ask");
-    let answer = proxy.post(&path, &[], json!({"question": "When does the vault open?"}).to_string().as_bytes()).ok().json();
+    let answer =
+        proxy.post(&path, &[], json!({"question": "When does the vault open?"}).to_string().as_bytes()).ok().json();
     assert!(answer["parts"].as_u64() > Some(1), "{answer}");
     assert_eq!(answer["lines"], answer["lines_read"], "all of it was read");
     assert_eq!(answer["answers"].as_array().unwrap().len(), 1);
     let lines: Vec<u64> = answer["answers"][0]["lines"].as_array().unwrap().iter().filter_map(Value::as_u64).collect();
     assert_eq!(lines.len(), 1, "the line that is not there is not named: {answer}");
     let shown = answer["text"].as_str().unwrap();
-    assert!(shown.contains(&format!("up0/{MODEL} read all")) && shown.contains(&format!("L{}: {NEEDLE}", lines[0])), "{shown}");
+    assert!(
+        shown.contains(&format!("up0/{MODEL} read all")) && shown.contains(&format!("L{}: {NEEDLE}", lines[0])),
+        "{shown}"
+    );
     assert!(tokens(&json!({"messages": [{"role": "user", "content": shown}]})) < 200);
     // No question saw the conversation.
     let asked: Vec<Seen> = fake.all().into_iter().filter(|s| s.json()["max_tokens"] == 256).collect();
-    assert!(!asked.is_empty() && asked.iter().all(|s| s.messages().len() == 1 && !s.json().to_string().contains("Read it.")));
-    let events = proxy.eventually("/windowsill/events?kind=question", |v| v["events"].as_array().is_some_and(|e| !e.is_empty()));
+    assert!(
+        !asked.is_empty()
+            && asked.iter().all(|s| s.messages().len() == 1 && !s.json().to_string().contains("Read it."))
+    );
+    let events =
+        proxy.eventually("/windowsill/events?kind=question", |v| v["events"].as_array().is_some_and(|e| !e.is_empty()));
     assert!(!events.to_string().contains("vault"), "no text in the trace");
     for (body, status) in [("{}", 400), ("{\"question\": \" \"}", 400), ("{\"questions\": 1}", 400)] {
         assert_eq!(proxy.post(&path, &[], body.as_bytes()).status, status, "{body}");

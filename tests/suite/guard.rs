@@ -72,7 +72,8 @@ fn a_ceiling_warns_stops_the_turn_and_lets_it_go_on() {
 #[test]
 fn tokens_of_a_session_are_counted_and_every_dialect_is_told() {
     let fake = Fake::start(Kind::LlamaServer, 8192);
-    let proxy = TestProxy::with(&[fake.url()], "[ceiling]\nsession_tokens = 20\naction = 'refuse'\nprice_per_million = 2\n");
+    let proxy =
+        TestProxy::with(&[fake.url()], "[ceiling]\nsession_tokens = 20\naction = 'refuse'\nprice_per_million = 2\n");
     let asked = |words: &[&str]| {
         let messages: Vec<Value> = words
             .iter()
@@ -135,7 +136,10 @@ fn a_note_stands_in_the_newest_result_and_stays_there() {
     proxy.chat(&circling(5)).ok();
     let noted = fake.last().messages();
     let newest = text(noted.last().unwrap()).to_owned();
-    assert!(newest.starts_with("make: nothing to be done\n\n[windowsill: the same call of run gave the same"), "{newest}");
+    assert!(
+        newest.starts_with("make: nothing to be done\n\n[windowsill: the same call of run gave the same"),
+        "{newest}"
+    );
     assert!(noted[..noted.len() - 1].iter().all(|m| !text(m).contains("windowsill:")));
     // From then on it has these bytes, after a restart, too.
     let proxy = TestProxy::at(proxy.stop(), &[fake.url()], toml);
@@ -212,7 +216,8 @@ fn every_loop_of_the_recorded_sessions_is_found_and_hardly_anything_else() {
         };
         let body = &conversation.body;
         // A client asks after what a person said, and after the last result of a step.
-        let after_step = |to: usize| body[to - 1].role == Role::Tool && body.get(to).is_none_or(|m| m.role != Role::Tool);
+        let after_step =
+            |to: usize| body[to - 1].role == Role::Tool && body.get(to).is_none_or(|m| m.role != Role::Tool);
         requests += (1..=body.len()).filter(|to| body[*to - 1].role == Role::User || after_step(*to)).count();
         let looks: Vec<usize> = (1..=body.len()).filter(|to| after_step(*to)).collect();
         steps += looks.len();
@@ -226,7 +231,8 @@ fn every_loop_of_the_recorded_sessions_is_found_and_hardly_anything_else() {
     }
     let names: Vec<&str> = found.iter().map(|(name, _)| name.as_str()).collect();
     assert!(known.iter().all(|loops| names.contains(loops)), "{found:?} of {steps} steps");
-    let false_alarms: usize = found.iter().filter(|(name, _)| !known.contains(&name.as_str())).map(|(_, hits)| hits).sum();
+    let false_alarms: usize =
+        found.iter().filter(|(name, _)| !known.contains(&name.as_str())).map(|(_, hits)| hits).sum();
     // Of the steps alone, since nothing can be found elsewhere.
     assert!(false_alarms * 1_000 < steps, "{found:?} of {steps} steps");
     eprintln!("{requests} requests, {steps} of them after a step; {left_out} sessions left out: {found:?}");

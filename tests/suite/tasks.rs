@@ -27,7 +27,8 @@ fn a_task_is_named_by_header_and_model_and_lies_over_the_profile() {
         let id = answer.header("x-windowsill-conversation").unwrap();
         proxy.eventually(&format!("/windowsill/conversations/{id}"), |v| !v["state"]["task"].is_null())["state"].clone()
     };
-    let lines = |state: &Value| (state["lines"]["clear_at"].as_u64().unwrap(), state["lines"]["clear_to"].as_u64().unwrap());
+    let lines =
+        |state: &Value| (state["lines"]["clear_at"].as_u64().unwrap(), state["lines"]["clear_to"].as_u64().unwrap());
     let headers = [("x-windowsill-task", "review")];
     let named = proxy.post("/v1/chat/completions", &headers, &asked.body()).ok();
     let review = state(&named);
@@ -91,7 +92,8 @@ fn folds_come_at_the_users_pace_and_say_so() {
         }
     }
     assert_eq!(folded, [(12, "summarize".to_owned()), (24, "summarize".to_owned())]);
-    let why: Vec<String> = rewrites(&proxy).iter().map(|e| e["data"]["because"][0].as_str().unwrap().to_owned()).collect();
+    let why: Vec<String> =
+        rewrites(&proxy).iter().map(|e| e["data"]["because"][0].as_str().unwrap().to_owned()).collect();
     assert_eq!(why[0], "fold_every_turns: 12 turns so far (every 12)");
     assert_eq!(why[1], "fold_every_turns: 12 turns since the last fold (every 12)");
 }
@@ -118,4 +120,28 @@ fn after_a_fold_nothing_is_rewritten_for_so_many_turns() {
     let proxy = TestProxy::with(&[fake.url()], toml);
     let folded: Vec<usize> = (1..=20).filter(|turns| proxy.chat(&talk(*turns)).ok().action() != "none").collect();
     assert!(folded.len() == 2 && folded[1] - folded[0] >= 9, "{folded:?}");
+}
+
+#[test]
+fn what_cannot_be_meant_is_said_before_anything_starts() {
+    let toml =
+        "task = 'debgu'\n[watch]\nrepeated_calls = 2\naction = 'allow'\n[ceiling]\nwatts = -1\nturn_tokens = 'many'\n";
+    let problems = super::config::Case::new(toml).try_load().unwrap_err();
+    let text = windowsill::config::report(&problems, "nothing was started");
+    for said in [
+        "`task` is \"debgu\", and there is no such task",
+        "did you mean `debug`?",
+        "from 3 to 1000, or 0 for none",
+        "must be one of \"warn\", \"note\", \"refuse\"",
+        "must be a number, and not negative",
+        "must be a whole number, or 0 for no limit",
+    ] {
+        assert!(text.contains(said), "{said}: {text}");
+    }
+    let own = super::config::Case::new("profile_dir = 'mine'\ntask = 'shop'\n");
+    let own = own.file("mine/tasks/shop.toml", "focus = \"prices\"\n[context]\nkeep_recent = 12\n").load();
+    assert_eq!(own.task("shop").and_then(|task| task.focus.as_deref()), Some("prices"));
+    let wrong =
+        super::config::Case::new("profile_dir = 'mine'\n").file("mine/tasks/shop.toml", "[contxt]\n").try_load();
+    assert!(wrong.is_err());
 }

@@ -172,7 +172,12 @@ mod tests {
     fn a_question_wants_a_record() {
         let id = r#"{"id":"windowsill recall r3f9a0c12d4e5","question":" Which test failed? "}"#;
         assert_eq!(question(id), Some((ID.into(), "Which test failed?".into())));
-        for none in [r#"{"id":"r3f9a0c12d4e5"}"#, r#"{"question":"Why?"}"#, r#"{"id":"12","question":"Why?"}"#, "r3f9a0c12d4e5?"] {
+        for none in [
+            r#"{"id":"r3f9a0c12d4e5"}"#,
+            r#"{"question":"Why?"}"#,
+            r#"{"id":"12","question":"Why?"}"#,
+            "r3f9a0c12d4e5?",
+        ] {
             assert_eq!(question(none), None, "{none}");
         }
     }

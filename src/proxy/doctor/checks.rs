@@ -161,7 +161,8 @@ pub(super) fn model(config: &Config, upstream: &Upstream, model: &ModelInfo, see
 pub(super) fn small(config: &Config, model: &ModelInfo, findings: &mut Vec<Finding>) {
     let size = parameters_in_name(&model.id).map(SizeClass::of);
     if config.watch.small_model != Response::Allow && size == Some(SizeClass::Small) {
-        let message = format!("{} has fewer than 3 billion parameters: it calls tools wrongly and loses long prompts", model.id);
+        let message =
+            format!("{} has fewer than 3 billion parameters: it calls tools wrongly and loses long prompts", model.id);
         let fix = "a larger model for agents; `small_model` in [watch] says what is done when this one is given tools";
         findings.push(Finding::new(Severity::Note, message, fix));
     }

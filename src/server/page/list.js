@@ -8,7 +8,7 @@ const ROW = 34;
 const PAGE = 100;
 const WHO = { user: "you", assistant: "assistant", tool: "result", system: "system" };
 const VIEW = {
-  preview: "a preview", placeholder: "a placeholder", pointer: "a pointer to the same text", restored: "as it is, with a pointer",
+  preview: "a preview", placeholder: "a placeholder", pointer: "a pointer to the same text", restored: "as it is, with a pointer", noted: "as it is, with a line from the watchdog",
   cut: "cut to fit",
 };
 
