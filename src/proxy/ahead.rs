@@ -23,6 +23,7 @@ use super::{App, Error, relay};
 use crate::apply::{self, summarizer};
 use crate::conversation::wire::openai_chat::{self, Request};
 use crate::conversation::{Role, Tokens};
+use crate::guard::triggers::Pace;
 use crate::measure::Known;
 use crate::plan::rewrite::{self, Out};
 use crate::plan::{self, Action, Facts, Plan, Strategy, budget, economics};
@@ -269,7 +270,9 @@ impl App {
             background: false,
             ..self.measure.facts(key, conversation, &prepared.view, known)
         };
-        let policy = &prepared.policy.policy;
+        // A fold that is due for another reason than the wall goes as deep as it can.
+        let due = self.lives.with(&prepared.id, |l| l.fold_due.clone());
+        let policy = &due.map_or(Pace::Usual, Pace::Fold).policy(&prepared.policy.policy);
         let total = plan::plan(conversation, &Facts { slack: 0, ..facts.clone() }, policy).before.prompt();
         // The wall stands where the prompt is.
         facts.slack = window.saturating_sub(facts.output_reserved).saturating_sub(total.saturating_sub(1));
