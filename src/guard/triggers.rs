@@ -108,7 +108,7 @@ mod tests {
     use bytes::Bytes;
 
     use super::*;
-    use crate::conversation::wire::openai_chat::message;
+    use crate::wire::openai_chat::message;
 
     fn body(turns: usize) -> Vec<Message> {
         let all = [

@@ -10,10 +10,10 @@ use tracing::{debug, info};
 
 use super::record::Text;
 use super::{App, Error, headers, read_up_to};
-use crate::apply::question::{self, Part};
 use crate::config::Resolved;
 use crate::conversation::Tokens;
 use crate::measure::ModelKey;
+use crate::question::{self, Part};
 use crate::upstream::{ChatOptions, Upstream};
 use crate::usage::Reported;
 

@@ -12,12 +12,12 @@ use crate::apply;
 use crate::config::{Ceiling, Resolved, Response};
 use crate::conversation::edit::{Edit, Rule};
 use crate::conversation::watch::{self, Loop};
-use crate::conversation::wire::openai_chat::Request;
 use crate::conversation::{Conversation, Message, step};
 use crate::guard::books::{Books, Spent};
 use crate::guard::triggers::{self, Folded, Pace};
 use crate::guard::{ceiling, loops, small};
 use crate::store::{Batch, Event, Original};
+use crate::wire::openai_chat::Request;
 
 /// A line that is added to a result, for the model to see.
 #[derive(Debug, Clone)]

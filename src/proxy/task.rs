@@ -10,8 +10,8 @@ use super::prepare::Prepared;
 use super::{App, headers};
 use crate::config::TASK_AUTO;
 use crate::conversation::task;
-use crate::conversation::wire::json as spelled;
-use crate::conversation::wire::openai_chat::Request;
+use crate::wire::json as spelled;
+use crate::wire::openai_chat::Request;
 
 impl App {
     /// Notes the task of a request, and takes it out of the model's name.

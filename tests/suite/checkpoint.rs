@@ -7,7 +7,7 @@ use super::support::*;
 /// A task of a few steps, done.
 fn task() -> Chat {
     let begin = chat().system("s").user("Please mend the harbor's parser.").tools();
-    let steps = (0..6).fold(begin, |chat, n| chat.step(n, &prose(n as u64, 6_000)));
+    let steps = (0..6).fold(begin, |chat, n| chat.step(n, &prose(n as u64, 5_000)));
     let id = "call_t";
     let tested = steps.call(id, "run", json!({"command": "cargo test"})).result(id, "test result: ok. 12 passed");
     tested.assistant("The parser takes empty input now.").user("Thank you.")

@@ -195,7 +195,10 @@ fn an_agent_reads_searches_and_looks_at_the_window() {
     client.badly("context", json!({}), "give `conversation`");
 
     let unknown = client.ask("tools/call", &json!({"name": "rm", "arguments": {}}));
-    assert!(unknown["error"]["message"].as_str().unwrap().contains("recall, search, ask, context, window"), "{unknown}");
+    assert!(
+        unknown["error"]["message"].as_str().unwrap().contains("recall, search, ask, context, window"),
+        "{unknown}"
+    );
     assert_eq!(client.ask("nonesuch/method", &json!({}))["error"]["code"], -32601);
     assert!(client.ask("ping", &json!({}))["result"].is_object());
 
