@@ -87,7 +87,7 @@ impl App {
             return 0;
         }
         Arc::make_mut(&mut draft.request).offer(tools.clone());
-        let added = self.text_cost(draft, recall::DEFINITION);
+        let added = self.text_cost(draft, &recall::definition(draft.resolved.digest_model.is_some()));
         facts.tools = facts.tools.saturating_add(added);
         draft.counted = draft.counted.map(|(tokens, sureness)| (tokens.saturating_add(added), sureness));
         added
@@ -110,7 +110,9 @@ impl App {
         match self.draft(draft, facts, sureness, chain, from_client, attempt).boxed().await {
             Err(e) if e.is_too_long() => {
                 Arc::make_mut(&mut draft.request).withdraw();
-                bare.tools = bare.tools.saturating_sub(self.text_cost(draft, recall::DEFINITION));
+                bare.tools = bare
+                    .tools
+                    .saturating_sub(self.text_cost(draft, &recall::definition(draft.resolved.digest_model.is_some())));
                 draft.counted = None;
                 self.draft(draft, bare, sureness, chain, from_client, attempt).boxed().await
             }

@@ -33,7 +33,7 @@ impl App {
         if off || request.choices > 1 || !policy.policy.template.tool_role {
             return None;
         }
-        recall::offered(request.own_tools()?)
+        recall::offered(request.own_tools()?, policy.digest_model.is_some())
     }
 }
 

@@ -10,6 +10,7 @@ use std::sync::LazyLock;
 use regex::Regex;
 
 use super::{Digest, Message, Role, chain, step};
+use crate::preview::clean::floor;
 
 /// A loop lies within this many calls for each repetition that is asked for: an error that came five times over hundreds of
 /// calls is bad luck.
@@ -20,6 +21,9 @@ const MASKED: usize = 16 * 1024;
 
 /// An error of fewer words says too little to be the same error: `error`, `exit status 1`.
 const SAYS_SOMETHING: usize = 4;
+
+/// So much of a line is looked at for words of an error (bytes).
+const LINE: usize = 400;
 
 /// What goes round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -156,7 +160,9 @@ fn is_error(text: &str) -> bool {
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     let (first, last) = (lines.next(), lines.next_back());
     let says = text.split_whitespace().take(SAYS_SOMETHING).count() == SAYS_SOMETHING;
-    says && [first, last].into_iter().flatten().any(|line| WORDS.is_match(line))
+    // A line may be a megabyte long; what it is stands at its beginning.
+    let begins = |line: &str| WORDS.is_match(&line[..floor(line, LINE)]);
+    says && [first, last].into_iter().flatten().any(begins)
 }
 
 #[cfg(test)]

@@ -5,6 +5,8 @@ mod asked;
 mod page;
 pub mod spoken;
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 use serde_json::value::RawValue;
 
@@ -22,10 +24,20 @@ pub const NAME: &str = "windowsill_recall";
 
 /// The tool as it stands behind the client's own. These bytes are part of every prompt of a conversation: to change them
 /// is to have the server evaluate all of these prompts once more.
-pub const DEFINITION: &str = r#"{"type":"function","function":{"name":"windowsill_recall","description":"Read back earlier text of this conversation that was cut, cleared or summarized to save context. Give the id that a marker names (windowsill recall ID), numbers of messages (12-40), or a query to search for.","parameters":{"type":"object","properties":{"id":{"type":"string"},"query":{"type":"string"},"question":{"type":"string","description":"with an id: what you want to know of that text, instead of reading it"},"offset":{"type":"integer","description":"first line, from 1"},"limit":{"type":"integer","description":"most lines"}}}}}"#;
+pub const DEFINITION: &str = r#"{"type":"function","function":{"name":"windowsill_recall","description":"Read back earlier text of this conversation that was cut, cleared or summarized to save context. Give the id that a marker names (windowsill recall ID), numbers of messages (12-40), or a query to search for.","parameters":{"type":"object","properties":{"id":{"type":"string"},"query":{"type":"string"},"offset":{"type":"integer","description":"first line, from 1"},"limit":{"type":"integer","description":"most lines"}}}}}"#;
+
+/// The tool as it stands there; `asks`: where somebody can read a text for the model, and answer a question about it.
+pub fn definition(asks: bool) -> Cow<'static, str> {
+    if !asks {
+        return Cow::Borrowed(DEFINITION);
+    }
+    let query = r#""query":{"type":"string"},"#;
+    let question = r#""question":{"type":"string","description":"with an id: what you want to know of that text, instead of reading it"},"#;
+    Cow::Owned(DEFINITION.replace(query, &format!("{query}{question}")))
+}
 
 /// A text without what a chat template would take for its own.
-pub fn clean(text: &str) -> std::borrow::Cow<'_, str> {
+pub fn clean(text: &str) -> Cow<'_, str> {
     crate::preview::clean::sanitize(text)
 }
 
@@ -41,7 +53,7 @@ pub fn is_ours(name: &str) -> bool {
 
 /// The client's `tools` with ours behind them. `None` where the client offers none, or has one of that name itself (another
 /// windowsill, say, whose calls are for it to answer).
-pub fn offered(tools: &[u8]) -> Option<Bytes> {
+pub fn offered(tools: &[u8], asks: bool) -> Option<Bytes> {
     let text = std::str::from_utf8(tools).ok()?.trim();
     let all: Vec<&RawValue> = serde_json::from_str(text).ok()?;
     let name = |tool: &&RawValue| {
@@ -52,7 +64,7 @@ pub fn offered(tools: &[u8]) -> Option<Bytes> {
         return None;
     }
     let before = text.strip_suffix(']')?.trim_end();
-    Some(Bytes::from(format!("{before},{DEFINITION}]")))
+    Some(Bytes::from(format!("{before},{}]", definition(asks))))
 }
 
 /// Whether a message calls the tool, and nothing else.
@@ -111,14 +123,17 @@ mod tests {
     #[test]
     fn the_definition_is_json_and_stands_behind_the_clients_own() {
         let own = b" [ {\"type\":\"function\",\"function\":{\"name\":\"f\"}} ] ";
-        let all = offered(own).unwrap();
+        let all = offered(own, false).unwrap();
         assert!(all.starts_with(&own[1..own.len() - 3]), "{all:?}");
         let read: serde_json::Value = serde_json::from_slice(&all).unwrap();
         assert_eq!(read[1]["function"]["name"], NAME);
         assert_eq!(read.as_array().unwrap().len(), 2);
+        let asking: serde_json::Value = serde_json::from_slice(&offered(own, true).unwrap()).unwrap();
+        let with = |all: &serde_json::Value| all[1]["function"]["parameters"]["properties"]["question"].is_object();
+        assert!(with(&asking) && !with(&read));
         let again = format!("[{DEFINITION}]");
         for none in ["[]", "null", "{}", "", "[1", again.as_str()] {
-            assert_eq!(offered(none.as_bytes()), None, "{none}");
+            assert_eq!(offered(none.as_bytes(), true), None, "{none}");
         }
     }
 
