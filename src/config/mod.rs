@@ -11,6 +11,7 @@ mod env;
 mod file;
 mod gauge;
 mod model;
+mod pin;
 pub mod print;
 mod problem;
 mod profile;
@@ -28,6 +29,7 @@ pub use context::{Context, OtherModel, SummaryModel, Template};
 pub use env::{Environment, scratch_dir};
 pub use gauge::{Gauge, Severity};
 pub use model::{ModelHints, SizeClass, parameters_in_name};
+pub use pin::PinPattern;
 pub use problem::{Problem, report};
 pub use profile::{DEFAULT as DEFAULT_PROFILE, Profile};
 pub use secret::Secret;
@@ -58,6 +60,7 @@ pub(crate) const SECTIONS: &[Section] = &[
         repeated: false,
     },
     Section { path: "upstream", keys: upstream::KEYS, repeated: true },
+    Section { path: "pin", keys: pin::KEYS, repeated: true },
     Section { path: "window", keys: &["num_ctx", "output_reserved", "memory_headroom"], repeated: false },
     Section { path: "context", keys: CONTEXT_KEYS, repeated: false },
     Section { path: "gauge", keys: gauge::KEYS, repeated: false },
@@ -126,6 +129,8 @@ pub struct Config {
     pub window: WindowConfig,
     /// The settings of `[context]` without any profile: environment, file, default.
     pub context: Context,
+    /// What people say that holds through every fold, by pattern; a profile adds its own.
+    pub pins: Vec<PinPattern>,
     /// When a window counts as nearly full.
     pub gauge: Gauge,
     /// Bounds on what is accepted.
@@ -163,6 +168,8 @@ pub struct Resolved {
     pub background: bool,
     /// Whether the model gets a tool to read back what left its prompt.
     pub recall: bool,
+    /// What people say that holds through every fold, by pattern.
+    pub pins: Vec<PinPattern>,
     /// Which model writes briefs.
     pub summary_model: SummaryModel,
     /// Which model condenses large results, where one does.
@@ -324,6 +331,8 @@ impl Config {
         };
         let sizing = profile::sizing(model, hints);
         let size = sizing.map(|sizing| sizing.class);
+        let of_profile = chosen.iter().flat_map(|choice| &choice.profile.pins);
+        let pins = self.pins.iter().chain(of_profile).cloned().collect();
         let (name, because, context, template) = match chosen {
             Some(choice) => {
                 let context = choice.profile.layer(size).settled_over(&self.below_profile);
@@ -344,6 +353,7 @@ impl Config {
             because: format!("{because}; {}", print::sizing(sizing)),
             background: context.background.value,
             recall: context.recall.value,
+            pins,
             summary_model: context.summary_model.value,
             digest_model: context.digest_model.value,
             warning,

@@ -9,6 +9,7 @@ use regex::Regex;
 use super::context::{CONTEXT_KEYS, Context, ContextLayer, TEMPLATE_KEYS, Template, TemplateLayer};
 use super::file::{self, Label, Section};
 use super::model::{ModelHints, SizeClass, name_forms, parameters_in_name};
+use super::pin::{self, PinPattern};
 use super::problem::Problem;
 use super::written as read;
 
@@ -23,6 +24,7 @@ pub(crate) const SECTIONS: &[Section] = &[
     Section { path: "size.medium", keys: CONTEXT_KEYS, repeated: false },
     Section { path: "size.large", keys: CONTEXT_KEYS, repeated: false },
     Section { path: "template", keys: TEMPLATE_KEYS, repeated: false },
+    Section { path: "pin", keys: pin::KEYS, repeated: true },
 ];
 
 /// The built-in profiles by name.
@@ -58,6 +60,7 @@ pub struct Profile {
     pub(crate) context: ContextLayer,
     pub(crate) sizes: [ContextLayer; 3],
     pub(crate) template: TemplateLayer,
+    pub(crate) pins: Vec<PinPattern>,
 }
 
 /// A profile chosen for a model, and why.
@@ -113,6 +116,7 @@ impl Profile {
             context: ContextLayer::read(&layer, "context", found),
             sizes: SizeClass::ALL.map(|size| ContextLayer::read(&layer, &format!("size.{}", size.name()), found)),
             template: TemplateLayer::read(&layer, "template", found),
+            pins: pin::resolve(&layer, found),
         })
     }
 

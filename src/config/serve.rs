@@ -10,7 +10,7 @@ use crate::conversation::Tokens;
 use super::context::{Context, ContextLayer, OtherModel, SummaryModel};
 use super::problem::Problem;
 use super::written::{self as read, Sourced, Value, Written};
-use super::{Config, Environment, Flags, Layers, Profile, Secret, door, gauge, profile, upstream};
+use super::{Config, Environment, Flags, Layers, Profile, Secret, door, gauge, pin, profile, upstream};
 
 /// Which window a model is to have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -122,6 +122,8 @@ pub(crate) fn resolve(
     let upstreams = upstream::resolve(&layers.flags, &layers.env, &layers.file, &at, problems);
     let mut sources = Vec::new();
     let window = window(layers, &mut sources, problems);
+    let mut pins = pin::resolve(&layers.env, problems);
+    pins.extend(pin::resolve(&layers.file, problems));
     let gauge = gauge::resolve(layers, &mut sources, problems);
     let limits = limits(layers, &mut sources, problems);
     let log = log(flags, environment, problems);
@@ -158,6 +160,7 @@ pub(crate) fn resolve(
         upstreams,
         window: window?,
         context,
+        pins,
         gauge: gauge?,
         limits: limits?,
         log,

@@ -46,6 +46,12 @@ pub struct Facts {
     pub forwarded: usize,
     /// Briefs can be made between requests, so that folding may wait for the wall.
     pub background: bool,
+    /// Messages that a person pinned, by index: they are not cleared or cut, and their steps stay inside a fold.
+    pub pinned: Vec<usize>,
+    /// Tokens of the pinned texts that stand in front of a brief.
+    pub pins: Tokens,
+    /// A person stopped the rewriting of this conversation: nothing changes, and what no longer fits is refused.
+    pub paused: bool,
 }
 
 impl Facts {

@@ -8,7 +8,7 @@ use serde_json::json;
 use tracing::{debug, warn};
 
 use super::prepare::{Prepared, fingerprint};
-use super::save::{now_ms, state, title};
+use super::save::{now_ms, state};
 use super::{App, Error, relay};
 use crate::conversation::Tokens;
 use crate::measure::Known;
@@ -104,7 +104,7 @@ impl App {
                 depth: prepared.chain.len(),
                 state: state(&prepared, &spend.json()),
                 now_ms: now_ms(),
-                title: title(&prepared.request.conversation),
+                title: prepared.title(),
             };
             let conversation = (!prepared.repeats_a_beginning()).then_some(update);
             let view = fingerprint(&prepared.view);

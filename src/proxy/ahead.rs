@@ -90,7 +90,7 @@ impl App {
         let used = prompt + reported.completion.unwrap_or(0);
         let strategy = prepared.policy.policy.strategy;
         let may = prepared.policy.background && *end == relay::End::Complete && !prepared.chain.is_empty();
-        if !may || strategy == Strategy::Off {
+        if !may || strategy == Strategy::Off || prepared.wanted.paused {
             return;
         }
         let fold = next_passes_the_wall(&prepared, window, used);
@@ -191,7 +191,7 @@ impl App {
             previous: previous.as_deref(),
             window: *window,
             max_tokens: (budget / 4 * 3).min(prepared.policy.policy.summary_max_tokens),
-            focus: None,
+            focus: prepared.standing.focus(),
         };
         let Some(text) = self.ask(&ask).await else { return };
         let Some(chain) = prepared.chain.last().copied() else { return };
@@ -266,6 +266,7 @@ impl App {
             background: false,
             ..self.measure.facts(key, conversation, &prepared.view, known)
         };
+        prepared.wanted.tell(&mut facts);
         let policy = &prepared.policy.policy;
         let total = plan::plan(conversation, &Facts { slack: 0, ..facts.clone() }, policy).before.prompt();
         // The wall stands where the prompt is.
@@ -288,6 +289,7 @@ impl App {
             store: &self.store,
             count: &count,
             digests: &HashMap::new(),
+            pins: &prepared.wanted.texts,
             written: written.as_deref(),
         })?;
         let out = rewrite::rewrite(conversation, &applied.view, &policy.template);

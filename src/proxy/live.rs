@@ -157,6 +157,8 @@ pub(super) struct Live {
     pub(super) known: Option<(Digest, Digest, Known)>,
     /// The last prompt that was forwarded.
     pub(super) sent: Option<Sent>,
+    /// The view that it was forwarded in.
+    pub(super) sent_view: Option<View>,
     /// Marks of the client's messages, as far as they are spelled as the record has them.
     pub(super) as_recorded: Vec<u64>,
     /// A brief made ahead.

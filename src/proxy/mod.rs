@@ -19,8 +19,10 @@ mod history;
 mod live;
 mod machine;
 mod models;
+mod pins;
 mod prefix;
 mod prepare;
+mod price;
 mod recall;
 mod receipt;
 mod record;
@@ -30,6 +32,7 @@ mod retention;
 mod save;
 mod sight;
 mod slots;
+mod standing;
 mod start;
 mod steer;
 mod timeline;
@@ -55,8 +58,9 @@ pub use error::Error;
 pub use machine::fit;
 pub use record::{Asked, Record, Text, lines, page};
 pub use relay::Body;
-pub use report::{ask_running, grouped, plan_file, running_models};
-pub use steer::Steer;
+pub use report::{ask_running, grouped, plan_file, running_models, steer_running};
+pub use pins::{Pinning, Unpinned};
+pub use steer::{Steer, When};
 pub use trace::{TraceQuery, follow_running};
 
 pub use crate::engine::devices::tell as tell_devices;
@@ -101,6 +105,9 @@ pub struct App {
     aside: Aside,
     lives: Arc<Lives>,
     lent: slots::Lent,
+    heads: price::Heads,
+    /// One change of what people want of a conversation at a time.
+    standing_turn: tokio::sync::Mutex<()>,
     /// How summarizers did lately, by upstream and model.
     summarizers: Mutex<LruCache<String, brief::Trial>>,
     /// Which upstream lists which model.
@@ -124,6 +131,8 @@ impl App {
             aside: Aside::default(),
             lives: Arc::default(),
             lent: slots::Lent::default(),
+            heads: price::Heads::default(),
+            standing_turn: tokio::sync::Mutex::default(),
             summarizers: Mutex::new(LruCache::new(NAMES)),
             places: Mutex::default(),
             policies: Mutex::default(),

@@ -110,6 +110,7 @@ impl App {
     /// Notes what is about to be forwarded. Returns what it has in common with the last prompt of its conversation.
     pub(super) fn note_sent(&self, prepared: &Prepared) -> Option<Prefix> {
         let now = self.sent(prepared);
+        self.heads.note(prepared);
         self.lives.with(&prepared.id, |live| {
             let prefix = live.sent.as_ref().map(|last| compare(last, &now));
             let own = now.client.get(1..).unwrap_or_default();
@@ -119,6 +120,7 @@ impl App {
                 live.as_recorded = own.to_vec();
             }
             live.sent = Some(now);
+            live.sent_view = Some(prepared.view.clone());
             live.last = Some(Instant::now());
             prefix
         })

@@ -11,9 +11,11 @@ use tracing::{debug, warn};
 use super::draft::{Draft, exact};
 use super::history::History;
 use super::prefix::Prefix;
+use super::standing::{Granted, Held, Standing};
+use super::steer::Bench;
 use super::{App, Error, headers};
 use crate::config::{Gauge, ModelHints, Resolved};
-use crate::conversation::edit::View;
+use crate::conversation::edit::{Edit, View};
 use crate::conversation::wire::openai_chat::{self, Request};
 use crate::conversation::{Digest, Tokens, repair};
 use crate::measure::estimate::Sample;
@@ -115,6 +117,12 @@ pub(super) struct Prepared {
     pub prefix: Option<Prefix>,
     /// The vocabulary it was counted with.
     pub own: Option<Arc<own::Model>>,
+    /// What people want of the conversation.
+    pub standing: Arc<Standing>,
+    /// What that is from now on, where it changed.
+    pub standing_changed: Option<String>,
+    /// What it means for this history.
+    pub wanted: Held,
     /// Counts this request as under way.
     pub flight: Option<super::live::Flight>,
 }
@@ -123,6 +131,11 @@ impl Prepared {
     /// The layers that acted, as they stand in the header.
     pub(super) fn action(&self) -> String {
         if self.actions.is_empty() { "none".into() } else { self.actions.join(",") }
+    }
+
+    /// What the conversation is called.
+    pub(super) fn title(&self) -> String {
+        self.standing.title.clone().unwrap_or_else(|| super::save::title(&self.request.conversation))
     }
 
     /// Whether this history is the beginning of a longer one that the record has: a chat that begins alike, or an earlier
@@ -185,18 +198,28 @@ impl App {
         let repaired = self.repair(&mut request, &policy.policy)?;
         let history = self.history(&mut request, &policy, from_client, attempt).boxed().await?;
         let old = history.old().clone();
+        let parent = history.located.as_ref().map(|l| l.conversation.as_str()).filter(|name| *name != history.id);
+        let standing = self.standing(&history.id, parent).unwrap_or_else(|e| {
+            warn!(conversation = %history.id, error = %e, "what is pinned cannot be read");
+            warnings.push("what is pinned could not be read".into());
+            Arc::default()
+        });
         let tools = self.tool_for(&request, &policy, from_client);
         if let Some(tools) = tools.as_ref().filter(|_| !old.edits.is_empty()) {
             request.offer(tools.clone());
         }
         let patience = if attempt == Attempt::DryRun { shown::QUESTION_WAITS } else { shown::REQUEST_WAITS };
         let own = self.measure.counters.of(upstream, &request.model, &window, patience).boxed().await;
+        let key = self.key(upstream, &request);
+        let known_window = window.tokens.unwrap_or(UNKNOWN_WINDOW);
+        let wanted = self.held(&key, &standing, &policy.pins, &request.conversation.body, known_window);
+        warnings.extend(wanted.warning());
         let request = Arc::new(request);
         let mut draft = Draft {
             upstream,
             policy: policy.policy.clone(),
             resolved: &policy,
-            key: self.key(upstream, &request),
+            key,
             can_count: own.is_some() || upstream.can_count(),
             own,
             counted: None,
@@ -208,8 +231,17 @@ impl App {
             warnings,
             written: None,
             digests: None,
+            wanted,
+            focus: standing.focus().map(str::to_owned),
         };
-        let (mut facts, sureness) = self.measured(&mut draft, &history, &window, &policy, attempt).boxed().await;
+        let (mut facts, mut sureness) = self.measured(&mut draft, &history, &window, &policy, attempt).boxed().await;
+        let breaks = attempt == Attempt::First && (history.ahead.is_some() || breaks(&draft, &facts));
+        let mut granted = Granted::default();
+        let bench = Bench { conversation: &draft.request.conversation, id: draft.id, key: &draft.key, old: &draft.old };
+        if let Some((view, made)) = self.grant(&bench, &standing, breaks) {
+            (draft.old, granted) = (view, made);
+            (facts, sureness) = self.measured(&mut draft, &history, &window, &policy, attempt).boxed().await;
+        }
         let added = self.offer(&mut draft, &mut facts, tools.as_ref());
         let lines =
             (draft.policy != policy.policy && attempt == Attempt::First).then(|| Lines::of(&facts, &policy.policy));
@@ -217,11 +249,13 @@ impl App {
             self.drafted(&mut draft, facts, sureness, &history.chain, from_client, attempt).boxed().await?;
         // Before, the tool was not there.
         drafted.plan.before.tools = drafted.plan.before.tools.saturating_sub(added);
-        let Draft { key, warnings, own, request, held, .. } = draft;
+        let Draft { key, warnings, own, request, held, wanted, .. } = draft;
         drop(held);
         let request = Arc::unwrap_or_clone(request);
         let History { chain, located, id, session, stored, ahead, client_marks, .. } = history;
         let changed = drafted.view != stored;
+        let is_fork = located.as_ref().is_some_and(|l| l.conversation != id);
+        let standing_changed = granted.to_record(&standing, is_fork, folds(&drafted.view) != folds(&stored));
         let known = self.known(&id, &chain, &drafted.view);
         let sample = self.measure.sample(&key, &request.conversation, &drafted.view, known);
         let mut actions = layers(&drafted.plan, policy.policy.strategy);
@@ -232,6 +266,8 @@ impl App {
             because.splice(0..0, ahead.because);
             originals.extend(ahead.originals);
         }
+        originals.extend(granted.originals);
+        because.splice(0..0, granted.because);
         in_order(&mut actions);
         because.extend(repaired);
         debug!(%key, ?because, "prepared");
@@ -263,6 +299,9 @@ impl App {
             first_prompt: None,
             prefix: None,
             own,
+            standing,
+            standing_changed,
+            wanted,
             flight: None,
             id,
             request,
@@ -316,6 +355,7 @@ impl App {
         let configured = self.config.window.output_reserved;
         facts.output_reserved = plan::output_reserved(facts.window, facts.head(), draft.request.max_tokens, configured);
         facts.forwarded = forwarded;
+        draft.wanted.tell(&mut facts);
         facts.background = policy.background;
         let mut sureness = self.measure.sureness(&draft.key);
         if known.is_some() && sureness == Sureness::Estimated {
@@ -377,6 +417,17 @@ impl App {
             }
         }
     }
+}
+
+/// Whether a request rewrites something that the server may hold: then other changes come at no price of their own.
+fn breaks(draft: &Draft<'_>, facts: &Facts) -> bool {
+    let plan = plan::plan(&draft.request.conversation, facts, &draft.policy);
+    plan.actions.iter().any(|action| action.first() < facts.forwarded)
+}
+
+/// How far the fold of a view reaches.
+fn folds(view: &View) -> usize {
+    view.edits.iter().find_map(|edit| if let Edit::Fold { to, .. } = edit { Some(*to) } else { None }).unwrap_or(0)
 }
 
 /// The layers that a plan's actions belong to.

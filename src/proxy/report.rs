@@ -222,6 +222,20 @@ pub async fn ask_running(address: &str, key: Option<&str>, id: &str, focus: Opti
     ask(address, key, http::Method::POST, &path, Some(&json!({"focus": focus}))).await
 }
 
+/// Has the running proxy steer a conversation: `…/{id}/WHAT`.
+///
+/// # Errors
+/// When no proxy answers at `address`, or it says why not.
+pub async fn steer_running(
+    address: &str,
+    key: Option<&str>,
+    method: http::Method,
+    (id, what): (&str, &str),
+    body: Option<&Value>,
+) -> Result<Value, Error> {
+    ask(address, key, method, &format!("/windowsill/conversations/{}/{what}", encode(id)), body).await
+}
+
 /// The models that a running proxy lists, by id.
 ///
 /// # Errors

@@ -64,6 +64,7 @@ impl App {
             originals: prepared.originals.clone(),
             view: prepared.view_changed.then(|| (tip, prepared.view.clone())),
             events,
+            standing: prepared.standing_changed.clone().map(|text| (prepared.id.clone(), text)),
             durable: prepared.view_changed,
             ..Batch::default()
         }
@@ -98,7 +99,7 @@ impl App {
             depth: prepared.chain.len(),
             state: state(prepared, &spend.json()),
             now_ms,
-            title: title(&prepared.request.conversation),
+            title: prepared.title(),
         }
     }
 }
