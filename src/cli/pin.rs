@@ -80,8 +80,8 @@ fn ask(config: &Config, id: &str, method: Method, what: &str, body: Option<&Valu
     let whole = found.and_then(|found| found["id"].as_str().map(str::to_owned));
     let id = whole.as_deref().unwrap_or(id);
     let key = config.api_key.as_ref().map(|k| k.expose().to_owned());
-    let asked = steer_running(&config.listen.to_string(), key.as_deref(), method, (id, what), body);
-    Ok(runtime()?.block_on(asked)?)
+    let address = config.listen.to_string();
+    Ok(runtime()?.block_on(steer_running(&address, key.as_deref(), method, (id, what), body))?)
 }
 
 fn told(answer: &Value, how: &How) -> Result<ExitCode, Failure> {

@@ -174,6 +174,8 @@ pub struct Resolved {
     pub summary_model: SummaryModel,
     /// Which model condenses large results, where one does.
     pub digest_model: Option<OtherModel>,
+    /// Which model names conversations, where one does.
+    pub title_model: Option<OtherModel>,
     /// Something that was asked for and could not be done: an unknown profile in the request's header.
     pub warning: Option<String>,
     /// Key, value and source of each setting of `[context]` and each fact `template.…`.
@@ -356,6 +358,7 @@ impl Config {
             pins,
             summary_model: context.summary_model.value,
             digest_model: context.digest_model.value,
+            title_model: context.title_model.value,
             warning,
             sources,
         }

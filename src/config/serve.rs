@@ -337,7 +337,9 @@ fn check_models(
     let layers = profiles.iter().flat_map(|profile| std::iter::once(&profile.context).chain(&profile.sizes));
     let summaries =
         std::iter::once(&context.summary_model).chain(layers.clone().filter_map(|l| l.summary_model.as_ref()));
-    let digests = std::iter::once(&context.digest_model).chain(layers.filter_map(|l| l.digest_model.as_ref()));
+    let digests = std::iter::once(&context.digest_model).chain(layers.clone().filter_map(|l| l.digest_model.as_ref()));
+    let titles = std::iter::once(&context.title_model).chain(layers.filter_map(|l| l.title_model.as_ref()));
+    let others = digests.map(|model| ("digest_model", model)).chain(titles.map(|model| ("title_model", model)));
     let mut named: Vec<(&str, &str, String, &str)> = Vec::new();
     for model in summaries {
         match &model.value {
@@ -353,9 +355,9 @@ fn check_models(
             }
         }
     }
-    for model in digests {
+    for (key, model) in others {
         if let Some(OtherModel { upstream, model: name }) = &model.value {
-            named.push(("digest_model", upstream, format!("{upstream}/{name}"), &model.source));
+            named.push((key, upstream, format!("{upstream}/{name}"), &model.source));
         }
     }
     for (key, upstream, written, source) in named {

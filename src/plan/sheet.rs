@@ -122,8 +122,10 @@ impl<'a> Sheet<'a> {
     /// Works out what is protected, and which steps stay inside a fold for it: those with a pin always; those with a result
     /// that is never cleared, the newest first, while there is room for them.
     fn protect(&mut self) {
-        for at in self.facts.pinned.iter().filter(|at| **at < self.pinned.len()) {
-            (self.pinned[*at], self.protected[*at]) = (true, true);
+        for at in &self.facts.pinned {
+            if let (Some(pinned), Some(protected)) = (self.pinned.get_mut(*at), self.protected.get_mut(*at)) {
+                (*pinned, *protected) = (true, true);
+            }
         }
         if !self.policy.never_clear.is_empty() {
             (0..self.protected.len()).for_each(|at| self.protected[at] |= self.is_never_cleared(at));

@@ -114,6 +114,9 @@ impl App {
                 debug!(error = %e, "a reply's figures were not recorded");
             }
         }
+        if end == relay::End::Complete && !prepared.repeats_a_beginning() {
+            self.title_behind(&prepared);
+        }
         self.work_ahead(upstream, headers.clone(), prepared, reported, &end);
     }
 

@@ -113,7 +113,7 @@ impl App {
             let focus = focus.ok_or_else(|| nothing("the next fold comes by itself; a focus can wait for it"))?;
             return self.wish(&ground, &Steer::Focus(focus.to_owned()), dry_run).await;
         }
-        let Ground { recorded, facts, resolved, window, upstream, key, .. } = &ground;
+        let Ground { recorded, facts, resolved, window, upstream, .. } = &ground;
         let Recorded { row, request, old, .. } = recorded;
         let policy = at_any_pressure(&resolved.policy);
         let plan = plan::plan(&request.conversation, facts, &policy);
@@ -128,7 +128,7 @@ impl App {
         if dry_run {
             // What a model will write is not known yet; it takes the place of what is kept without one.
             let price = self.price_of(&ground, &apply(None)?.view).await;
-            let mut told = self.told(&ground, &price, when, true);
+            let mut told = self.priced(&ground, &price, when, true);
             told["brief_reads"] = json!(reads(facts, to));
             return Ok(told);
         }

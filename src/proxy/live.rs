@@ -171,6 +171,8 @@ pub(super) struct Live {
     pub(super) ahead: Option<Ahead>,
     /// When a prompt was last forwarded.
     pub(super) last: Option<Instant>,
+    /// A model was asked for a title.
+    pub(super) titled: bool,
     /// Requests under way.
     pub(super) in_flight: usize,
     /// Spend since the record began.

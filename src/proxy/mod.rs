@@ -7,6 +7,7 @@ mod ahead;
 mod aside;
 pub mod background;
 mod brief;
+mod class;
 mod compact;
 mod curate;
 mod dialect;
@@ -36,6 +37,7 @@ mod standing;
 mod start;
 mod steer;
 mod timeline;
+mod title;
 mod trace;
 
 use std::collections::HashMap;
@@ -166,11 +168,14 @@ impl App {
             prepared = self.aside.run(size, harder.boxed()).await??;
             reply = self.send(&upstream, parts, &prepared).boxed().await?;
             if let Some((refusal, _)) = refused(&mut reply).await {
-                self.metrics.request(&prepared.action(), 400, overhead.as_secs_f64(), prepared.pressure());
+                self.metrics.request(&prepared.action(), 400, overhead.as_secs_f64());
                 return Err(self.refused_twice(&prepared, refusal));
             }
         }
-        self.metrics.request(&prepared.action(), reply.status.as_u16(), overhead.as_secs_f64(), prepared.pressure());
+        self.metrics.request(&prepared.action(), reply.status.as_u16(), overhead.as_secs_f64());
+        if prepared.window.tokens.is_some() {
+            self.metrics.pressure(class::Class::of(&prepared.request.conversation).as_str(), prepared.pressure());
+        }
         info!(
             conversation = %prepared.id,
             model = %plain::line(&prepared.request.model),

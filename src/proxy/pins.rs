@@ -129,7 +129,7 @@ impl App {
             }
             self.note_steered(id, action, when);
         }
-        Ok(self.told(ground, &price, when, dry_run))
+        Ok(self.priced(ground, &price, when, dry_run))
     }
 
     /// The view with what is pinned in it: texts in front of the brief, messages where they stand in the history.

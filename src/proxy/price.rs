@@ -35,7 +35,7 @@ pub(super) struct Head {
     fields: Bytes,
     system: Vec<Bytes>,
     /// The client's tools with ours behind them, where the model may have it once something left its prompt.
-    with_recall: Option<Bytes>,
+    pub(super) with_recall: Option<Bytes>,
 }
 
 /// The heads of the conversations that were asked last.
@@ -168,7 +168,7 @@ impl App {
     }
 
     /// A price as it is told.
-    pub(super) fn told(&self, ground: &Ground, price: &Price, when: When, dry_run: bool) -> Value {
+    pub(super) fn priced(&self, ground: &Ground, price: &Price, when: When, dry_run: bool) -> Value {
         let speed = self.measured_speed(&ground.recorded.row.id);
         let limit = ground.facts.window.saturating_sub(ground.facts.output_reserved).saturating_sub(ground.facts.slack);
         let mut out = json!({

@@ -152,7 +152,7 @@ pub(super) fn row_json(row: &ConversationRow) -> Value {
     json!({
         "id": row.id, "title": row.title, "model": row.model, "upstream": row.upstream, "session": row.session,
         "parent": row.parent.as_ref().map(|(id, depth)| json!({"conversation": id, "messages": depth})),
-        "messages": row.depth, "created_ms": row.created_ms, "updated_ms": row.updated_ms, "state": row.state,
+        "helper": row.state["class"] == "helper", "messages": row.depth, "created_ms": row.created_ms, "updated_ms": row.updated_ms, "state": row.state,
     })
 }
 

@@ -6,6 +6,7 @@ use http::{HeaderMap, HeaderValue};
 use serde_json::json;
 use tracing::warn;
 
+use super::class::Class;
 use super::prepare::Prepared;
 use super::{App, Error, headers};
 use crate::conversation::edit::{Edit, View};
@@ -136,6 +137,7 @@ pub(super) fn state(prepared: &Prepared, spend: &serde_json::Value) -> serde_jso
             "summarize_at": prepared.lines.summarize_at, "summarize_to": prepared.lines.summarize_to,
             "evict_over": prepared.lines.evict_over,
         },
+        "class": Class::of(&prepared.request.conversation).as_str(),
         "profile": prepared.policy.profile,
         "action": prepared.action(),
         "edits": prepared.view.edits.iter().fold(serde_json::Map::new(), |mut map, e| {

@@ -133,7 +133,7 @@ impl App {
             let batch = Batch { originals, ..Batch::default() };
             self.record_view(&ground.recorded, &seen, view, what.as_str(), batch).await?;
         }
-        Ok(self.told(&ground, &price, when, dry_run))
+        Ok(self.priced(&ground, &price, when, dry_run))
     }
 
     /// Has a change wait for the next break.
@@ -159,7 +159,7 @@ impl App {
             .await?;
             self.note_steered(id, what.as_str(), When::NextBreak);
         }
-        Ok(self.told(ground, &price, When::NextBreak, dry_run))
+        Ok(self.priced(ground, &price, When::NextBreak, dry_run))
     }
 
     /// The view with every change that waited, the originals that leave the prompt with it, and why. What can no longer be done
@@ -337,7 +337,7 @@ fn rebriefed(old: &View, text: &str) -> Result<View, Error> {
     }
     let mut out = old.clone();
     let brief = out.edits.iter_mut().find_map(|edit| match edit {
-        Edit::Fold { from, to, brief, .. } if from < to => Some(brief),
+        Edit::Fold { from, to, brief, .. } => (*from < *to).then_some(brief),
         _ => None,
     });
     let brief = brief.ok_or_else(|| nothing("nothing was folded, so there is no brief"))?;

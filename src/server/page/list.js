@@ -18,6 +18,8 @@ export class Timeline {
     this.choose = choose;
     this.total = 0;
     this.fold = null;
+    // Messages that somebody pinned.
+    this.pinned = new Set();
     this.pages = new Map();
     this.waiting = new Set();
     this.at = -1;
@@ -105,7 +107,7 @@ export class Timeline {
     const words = call && !message.words ? h("code", {}, call) : message.words || (message.media ? "(media)" : "(empty)");
     node.append(
       h("span", { class: "n" }, at), h("span", { class: "who" }, WHO[message.role] ?? message.role),
-      h("span", { class: "t" }, words), h("span", { class: "k" }, count(message.tokens)), h("span", { class: "v" }, this.seen(at, message)));
+      h("span", { class: "t" }, this.pinned.has(at) && h("span", { class: "mark" }, "pinned"), words), h("span", { class: "k" }, count(message.tokens)), h("span", { class: "v" }, this.seen(at, message)));
     return node;
   }
 
