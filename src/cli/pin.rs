@@ -61,7 +61,11 @@ pub(crate) fn pin(config: &Config, of: &Pin) -> Result<ExitCode, Failure> {
         (None, Some(at)) => body["message"] = json!(at),
         (None, None) => {
             let pins = ask(config, &of.id, Method::GET, "pins", None)?;
-            if of.how.json { out_json(&pins)? } else { out(&listed(&pins))? }
+            if of.how.json {
+                out_json(&pins)?
+            } else {
+                out(&listed(&pins))?
+            }
             return Ok(ExitCode::SUCCESS);
         }
     }

@@ -51,7 +51,8 @@ mod tests {
     #[test]
     fn helpers_are_told_from_what_people_ask() {
         let of = |tools: serde_json::Value, said: &[&str]| {
-            let messages: Vec<_> = said.iter().map(|text| serde_json::json!({"role": "user", "content": text})).collect();
+            let messages: Vec<_> =
+                said.iter().map(|text| serde_json::json!({"role": "user", "content": text})).collect();
             let body = serde_json::json!({"model": "m", "tools": tools, "messages": messages}).to_string();
             Class::of(&openai_chat::parse(&body.into()).unwrap().conversation)
         };

@@ -311,13 +311,8 @@ impl App {
             now_ms,
             title: row.title.clone(),
         };
-        let batch = Batch {
-            conversation: Some(update),
-            view: Some((tip, view)),
-            events: vec![event],
-            durable: true,
-            ..batch
-        };
+        let batch =
+            Batch { conversation: Some(update), view: Some((tip, view)), events: vec![event], durable: true, ..batch };
         self.store.record(batch).await?;
         // What was made ahead was made for the view before.
         self.lives.with(&row.id, |live| (live.ahead, live.brief) = (None, None));

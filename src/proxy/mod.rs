@@ -58,10 +58,10 @@ pub use dialect::{json_reply, refusal};
 pub use doctor::{Diagnosis, doctor};
 pub use error::Error;
 pub use machine::fit;
+pub use pins::{Pinning, Unpinned};
 pub use record::{Asked, Record, Text, lines, page};
 pub use relay::Body;
 pub use report::{ask_running, grouped, plan_file, running_models, steer_running};
-pub use pins::{Pinning, Unpinned};
 pub use steer::{Steer, When};
 pub use trace::{TraceQuery, follow_running};
 

@@ -226,7 +226,9 @@ impl App {
         let own = ground.standing.pins.iter().map(|pin| {
             let place = pin.what.place(body);
             let (text, at) = match &pin.what {
-                What::Text(text) => (text.as_ref(), ground.held.texts.iter().find(|p| p.text == *text).and_then(|p| p.at)),
+                What::Text(text) => {
+                    (text.as_ref(), ground.held.texts.iter().find(|p| p.text == *text).and_then(|p| p.at))
+                }
                 What::Message(..) => (place.map_or("", |at| body[at].text.as_str()), place),
             };
             let tokens = match place {

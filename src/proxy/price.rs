@@ -128,7 +128,8 @@ impl App {
         };
         let sizes = (self.sized(ground, &old.body).await, self.sized(ground, &next.body).await);
         let (Some(before), Some(after)) = sizes else { return estimated(ground, &held, &next, &old) };
-        let shared = self.shared(ground, &held, &next).await.unwrap_or_else(|| estimate(&next.out[..same(&held, &next)]));
+        let shared =
+            self.shared(ground, &held, &next).await.unwrap_or_else(|| estimate(&next.out[..same(&held, &next)]));
         let again = after.saturating_sub(shared);
         // Without the head, only the difference is known.
         let outside = if ground.has_head { 0 } else { i64::from(ground.gauge()) - i64::from(before) };
@@ -180,7 +181,9 @@ impl App {
             out["note"] = json!(format!(
                 "{} tokens are {} more than the {} that leave room for the reply: the next turn is rewritten again, unless \
                  rewriting is stopped",
-                grouped(price.after), grouped(price.after - limit), grouped(limit)
+                grouped(price.after),
+                grouped(price.after - limit),
+                grouped(limit)
             ));
         }
         out

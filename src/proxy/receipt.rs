@@ -110,7 +110,9 @@ impl Sums {
                     model.cached += n(&data["cached_tokens"]);
                     model.evaluated += n(&data["evaluated_tokens"]);
                     model.completion += n(&data["completion_tokens"]);
-                    if let (Some(tokens), Some(ms)) = (data["evaluated_tokens"].as_f64(), data["prompt_milliseconds"].as_f64()) {
+                    if let (Some(tokens), Some(ms)) =
+                        (data["evaluated_tokens"].as_f64(), data["prompt_milliseconds"].as_f64())
+                    {
                         model.timed = (model.timed.0 + tokens, model.timed.1 + ms);
                     }
                 } else {

@@ -106,7 +106,8 @@ impl Held {
     /// What is to be said of it on a reply.
     pub(super) fn warning(&self) -> Option<String> {
         let n = self.left_out;
-        (n > 0).then(|| format!("{n} lines that a [[pin]] matches found no room: they go with the messages they stand in"))
+        (n > 0)
+            .then(|| format!("{n} lines that a [[pin]] matches found no room: they go with the messages they stand in"))
     }
 
     /// Tells the planner.
@@ -151,7 +152,9 @@ impl App {
         for name in [Some(id), parent].into_iter().flatten() {
             if let Some(json) = self.store.standing(name)? {
                 let read = serde_json::from_str(&json);
-                return read.map(Arc::new).map_err(|e| Error::Internal { doing: "read what is pinned", source: Box::new(e) });
+                return read
+                    .map(Arc::new)
+                    .map_err(|e| Error::Internal { doing: "read what is pinned", source: Box::new(e) });
             }
         }
         Ok(Arc::default())
@@ -167,7 +170,9 @@ impl App {
         let _turn = self.standing_turn.lock().await;
         let mut standing = Standing::clone(&*self.standing(id, None)?);
         let done = change(&mut standing);
-        self.store.record(Batch { standing: Some((id.to_owned(), text(&standing))), durable: true, ..Batch::default() }).await?;
+        self.store
+            .record(Batch { standing: Some((id.to_owned(), text(&standing))), durable: true, ..Batch::default() })
+            .await?;
         Ok(done)
     }
 

@@ -108,13 +108,7 @@ impl App {
         self.aside.run(aside::LARGE, work.boxed()).await?
     }
 
-    async fn steer_now(
-        self: &Arc<Self>,
-        id: &str,
-        what: &Steer,
-        when: When,
-        dry_run: bool,
-    ) -> Result<Value, Error> {
+    async fn steer_now(self: &Arc<Self>, id: &str, what: &Steer, when: When, dry_run: bool) -> Result<Value, Error> {
         let ground = self.ground(id).await?;
         let (view, originals) = match what {
             Steer::Undo => (self.earlier(&ground)?, Vec::new()),
@@ -184,7 +178,11 @@ impl App {
             Steer::Clear(at) => self.taken_out(bench, *at, Action::Placeholder { at: *at }),
             Steer::Evict(at) => {
                 let tokens = bench.conversation.body.get(*at).map_or(0, |m| self.measure.count(bench.key, &m.text));
-                self.taken_out(bench, *at, Action::Preview { at: *at, budget: tokens / PREVIEW_SHARE, rule: Rule::Evict })
+                self.taken_out(
+                    bench,
+                    *at,
+                    Action::Preview { at: *at, budget: tokens / PREVIEW_SHARE, rule: Rule::Evict },
+                )
             }
             Steer::Brief(text) => Ok((rebriefed(bench.old, text)?, Vec::new())),
             Steer::Focus(focus) => focused(focus).map(|()| (bench.old.clone(), Vec::new())),
@@ -246,14 +244,7 @@ impl App {
     }
 
     /// What the gauge says of another view.
-    pub(super) fn seen(
-        &self,
-        ground: &Ground,
-        view: &View,
-        price: &Price,
-        action: &'static str,
-        what: String,
-    ) -> Plan {
+    pub(super) fn seen(&self, ground: &Ground, view: &View, price: &Price, action: &'static str, what: String) -> Plan {
         let before = measured(ground, ground.facts.clone());
         let after = measured(ground, self.facts_with(ground, view));
         let line = after.lines.limit;
@@ -265,7 +256,8 @@ impl App {
     fn facts_with(&self, ground: &Ground, view: &View) -> Facts {
         let conversation = &ground.recorded.request.conversation;
         let fresh = self.measure.facts(&ground.key, conversation, view, None);
-        let edit_costs = fresh.edit_costs.iter().map(|cost| super::compact::scaled(*cost, ground.calibration)).collect();
+        let edit_costs =
+            fresh.edit_costs.iter().map(|cost| super::compact::scaled(*cost, ground.calibration)).collect();
         Facts { view: fresh.view, edit_costs, ..ground.facts.clone() }
     }
 
@@ -287,7 +279,11 @@ impl App {
     pub async fn pause(&self, id: &str, on: bool) -> Result<Value, Error> {
         let row = self.whole_row(id).await?;
         if self.standing(&row.id, None)?.paused == on {
-            return Err(nothing(if on { "nothing is rewritten already" } else { "it is rewritten as the rules say already" }));
+            return Err(nothing(if on {
+                "nothing is rewritten already"
+            } else {
+                "it is rewritten as the rules say already"
+            }));
         }
         self.change_standing(&row.id, |standing| standing.paused = on).await?;
         self.note_steered(&row.id, if on { "pause" } else { "unpause" }, When::Now);

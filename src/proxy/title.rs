@@ -66,7 +66,8 @@ impl App {
     async fn title(&self, other: &Upstream, model: &str, words: &str, id: &str) -> Option<String> {
         let started = Instant::now();
         let messages = json!([{"role": "user", "content": format!("{words}\n\n{ASK}")}]);
-        let body = json!({"model": model, "messages": messages, "max_tokens": WRITTEN, "temperature": 0, "stream": false});
+        let body =
+            json!({"model": model, "messages": messages, "max_tokens": WRITTEN, "temperature": 0, "stream": false});
         let options = ChatOptions { num_ctx: None, id_slot: self.slots(other, model, None).await.spare };
         let sent = other.chat(&headers::json(), "/v1/chat/completions", Bytes::from(body.to_string()), options).await;
         let (reply, _) = read_up_to(sent.ok()?.body, REPLY).await.ok()?;

@@ -186,7 +186,9 @@ fn a_small_model_names_a_conversation_once_and_helpers_are_told_apart() {
     let helpers = all["conversations"].as_array().unwrap().iter().filter(|row| row["helper"] == true).count();
     assert_eq!((helpers, asked()), (1, 1), "{all}");
     let metrics = proxy.get("/metrics").ok().text();
-    for line in ["windowsill_pressure_ratio_count{class=\"chat\"} 2", "windowsill_pressure_ratio_count{class=\"helper\"} 1"] {
+    for line in
+        ["windowsill_pressure_ratio_count{class=\"chat\"} 2", "windowsill_pressure_ratio_count{class=\"helper\"} 1"]
+    {
         assert!(metrics.contains(line), "{line} in {metrics}");
     }
 }

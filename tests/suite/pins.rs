@@ -55,7 +55,10 @@ fn a_pinned_text_is_read_from_the_next_request_on_and_through_every_fold() {
     let mut sent = talk();
     let mut it = Pinned::of(4096, "", &sent);
     let price = it.ask("pins", &json!({"text": RULE, "dry_run": true})).ok().json();
-    assert!(price["evaluated_again"].as_u64() > Some(0) && price["after"].as_u64() > price["before"].as_u64(), "{price}");
+    assert!(
+        price["evaluated_again"].as_u64() > Some(0) && price["after"].as_u64() > price["before"].as_u64(),
+        "{price}"
+    );
     assert_eq!(it.pins()["pins"], json!([]), "the price changes nothing");
     let done = it.ask("pins", &json!({"text": RULE})).ok().json();
     assert_eq!(done["pin"], 1);
@@ -193,14 +196,18 @@ fn the_command_line_pins_lists_and_takes_back() {
     let fake = Fake::start(Kind::LlamaServer, 4096);
     let dir = tempfile::tempdir().unwrap();
     let served = Served::start(dir.path(), &[fake.url()], "");
-    let answer = request(served.address, "POST", "/v1/chat/completions", &[("Content-Type", "application/json")], &sent.body());
+    let answer =
+        request(served.address, "POST", "/v1/chat/completions", &[("Content-Type", "application/json")], &sent.body());
     let id = answer.ok().header("x-windowsill-conversation").unwrap().to_owned();
     let listen = format!("listen = \"{}\"\n", served.address);
     let config = std::fs::read_to_string(dir.path().join("config.toml")).unwrap();
     std::fs::write(dir.path().join("config.toml"), config.replace("listen = \"127.0.0.1:0\"\n", &listen)).unwrap();
     let run = |args: &[&str]| {
         let out = cli(dir.path(), args);
-        (out.status.code().unwrap(), String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr))
+        (
+            out.status.code().unwrap(),
+            String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr),
+        )
     };
     assert_eq!(run(&["pin", &id]), (0, "nothing is pinned\n".into()));
     let (code, said) = run(&["pin", &id[..6], RULE]);

@@ -149,7 +149,8 @@ fn a_price_is_counted_with_the_prompt_that_the_next_request_has() {
         let path = format!("{}/v1/chat/completions/input_tokens", it.fake.url());
         let address = path.strip_prefix("http://").unwrap().split('/').next().unwrap().parse().unwrap();
         let json_type = [("Content-Type", "application/json")];
-        let answer = request(address, "POST", "/v1/chat/completions/input_tokens", &json_type, body.to_string().as_bytes());
+        let answer =
+            request(address, "POST", "/v1/chat/completions/input_tokens", &json_type, body.to_string().as_bytes());
         answer.ok().json()["input_tokens"].as_u64().unwrap()
     };
     let price = it.ask("restore", &json!({"message": at, "dry_run": true})).ok().json();
