@@ -12,6 +12,7 @@ use tracing::{debug, warn};
 use super::prepare::{Attempt, UNKNOWN_WINDOW, bytes_of};
 use super::recall::rewrites;
 use super::standing::Held;
+use super::steer::Bench;
 use super::{App, Error};
 use crate::apply::{self, recall};
 use crate::config::Resolved;
@@ -62,6 +63,13 @@ pub(super) struct Draft<'a> {
     pub(super) wanted: Held,
     /// What the next brief is to keep above all.
     pub(super) focus: Option<String>,
+}
+
+impl Draft<'_> {
+    /// For whoever changes the view.
+    pub(super) fn bench(&self) -> Bench<'_> {
+        Bench { conversation: &self.request.conversation, id: self.id, key: &self.key, old: &self.old }
+    }
 }
 
 /// A view that was drafted, with its bytes and size.

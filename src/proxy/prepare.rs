@@ -12,7 +12,6 @@ use super::draft::{Draft, exact};
 use super::history::History;
 use super::prefix::Prefix;
 use super::standing::{Granted, Held, Standing};
-use super::steer::Bench;
 use super::{App, Error, headers};
 use crate::config::{Gauge, ModelHints, Resolved};
 use crate::conversation::edit::{Edit, View};
@@ -198,12 +197,6 @@ impl App {
         let repaired = self.repair(&mut request, &policy.policy)?;
         let history = self.history(&mut request, &policy, from_client, attempt).boxed().await?;
         let old = history.old().clone();
-        let parent = history.located.as_ref().map(|l| l.conversation.as_str()).filter(|name| *name != history.id);
-        let standing = self.standing(&history.id, parent).unwrap_or_else(|e| {
-            warn!(conversation = %history.id, error = %e, "what is pinned cannot be read");
-            warnings.push("what is pinned could not be read".into());
-            Arc::default()
-        });
         let tools = self.tool_for(&request, &policy, from_client);
         if let Some(tools) = tools.as_ref().filter(|_| !old.edits.is_empty()) {
             request.offer(tools.clone());
@@ -212,8 +205,7 @@ impl App {
         let own = self.measure.counters.of(upstream, &request.model, &window, patience).boxed().await;
         let key = self.key(upstream, &request);
         let known_window = window.tokens.unwrap_or(UNKNOWN_WINDOW);
-        let wanted = self.held(&key, &standing, &policy.pins, &request.conversation.body, known_window);
-        warnings.extend(wanted.warning());
+        let (standing, wanted) = self.wanted(&history, &key, &policy, &request, known_window, &mut warnings);
         let request = Arc::new(request);
         let mut draft = Draft {
             upstream,
@@ -235,10 +227,9 @@ impl App {
             focus: standing.focus().map(str::to_owned),
         };
         let (mut facts, mut sureness) = self.measured(&mut draft, &history, &window, &policy, attempt).boxed().await;
-        let breaks = attempt == Attempt::First && (history.ahead.is_some() || breaks(&draft, &facts));
         let mut granted = Granted::default();
-        let bench = Bench { conversation: &draft.request.conversation, id: draft.id, key: &draft.key, old: &draft.old };
-        if let Some((view, made)) = self.grant(&bench, &standing, breaks) {
+        let breaks = attempt == Attempt::First && (history.ahead.is_some() || breaks(&draft, &facts));
+        if let Some((view, made)) = self.grant(&draft.bench(), &standing, breaks) {
             (draft.old, granted) = (view, made);
             (facts, sureness) = self.measured(&mut draft, &history, &window, &policy, attempt).boxed().await;
         }

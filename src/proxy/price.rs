@@ -18,6 +18,7 @@ use crate::conversation::wire::json;
 use crate::conversation::wire::openai_chat::{self, Request};
 use crate::conversation::{Message, Tokens};
 use crate::measure::{count, tokens};
+use crate::plan::Lines;
 use crate::plan::rewrite::{self, Out};
 
 /// Conversations whose system prompt and tools are remembered: the record holds neither.
@@ -171,19 +172,21 @@ impl App {
     /// A price as it is told.
     pub(super) fn priced(&self, ground: &Ground, price: &Price, when: When, dry_run: bool) -> Value {
         let speed = self.measured_speed(&ground.recorded.row.id);
-        let limit = ground.facts.window.saturating_sub(ground.facts.output_reserved).saturating_sub(ground.facts.slack);
+        let lines = Lines::of(&ground.facts, &ground.resolved.policy);
+        // Where briefs are made between requests, folding waits for the wall.
+        let line = if ground.resolved.background { lines.limit } else { lines.summarize_at };
         let mut out = json!({
             "conversation": ground.recorded.row.id, "dry_run": dry_run, "when": when, "before": price.before,
-            "after": price.after, "evaluated_again": price.again, "counted": price.counted, "limit": limit,
+            "after": price.after, "evaluated_again": price.again, "counted": price.counted, "limit": lines.limit,
             "tokens_per_second": speed, "seconds": speed.map(|s| f64::from(price.again) / s), "brief_reads": Value::Null,
         });
-        if price.after > limit && price.after > price.before {
+        if price.after > line && price.after > price.before {
             out["note"] = json!(format!(
-                "{} tokens are {} more than the {} that leave room for the reply: the next turn is rewritten again, unless \
+                "{} tokens are {} more than the {} from which the prompt is rewritten: the next turn does that again, unless \
                  rewriting is stopped",
                 grouped(price.after),
-                grouped(price.after - limit),
-                grouped(limit)
+                grouped(price.after - line),
+                grouped(line)
             ));
         }
         out

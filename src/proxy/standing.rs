@@ -5,11 +5,13 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::history::History;
 use super::steer::Bench;
 use super::{App, Error};
 use crate::apply::pinned::{self, Pin};
-use crate::config::PinPattern;
+use crate::config::{PinPattern, Resolved};
 use crate::conversation::edit::View;
+use crate::conversation::wire::openai_chat::Request;
 use crate::conversation::{Digest, Message, Role, Tokens, person};
 use crate::measure::ModelKey;
 use crate::plan::Facts;
@@ -158,6 +160,28 @@ impl App {
             }
         }
         Ok(Arc::default())
+    }
+
+    /// What is wanted of the conversation of a request, and what that means for its history. What cannot be read is no reason
+    /// to refuse the request.
+    pub(super) fn wanted(
+        &self,
+        history: &History,
+        key: &ModelKey,
+        policy: &Resolved,
+        request: &Request,
+        window: Tokens,
+        warnings: &mut Vec<String>,
+    ) -> (Arc<Standing>, Held) {
+        let parent = history.located.as_ref().map(|l| l.conversation.as_str()).filter(|name| *name != history.id);
+        let standing = self.standing(&history.id, parent).unwrap_or_else(|e| {
+            tracing::warn!(conversation = %history.id, error = %e, "what is pinned cannot be read");
+            warnings.push("what is pinned could not be read".into());
+            Arc::default()
+        });
+        let held = self.held(key, &standing, &policy.pins, &request.conversation.body, window);
+        warnings.extend(held.warning());
+        (standing, held)
     }
 
     /// Changes what is wanted of a conversation, and waits until that is in the record.

@@ -24,15 +24,15 @@ import urllib.error
 import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-WINDOW = 8192
-PATIENCE = 30
+WINDOW = 4096
+PATIENCE = 60
 # What a price may be off: a share of it, or these few tokens, which templates put around messages.
 OFF = 0.05
 FEW = 12
 KEY = "sesame"
 RULE = "Rule: never change the public signature of resolve_lookup_value."
-# Messages of the recorded session: some large results, most of them previews by then.
-MESSAGES = 29
+# Messages of the recorded session, and characters of each; one is larger than a result may be.
+MESSAGES, SHORT, LARGE_AT, LARGE = 15, 600, 6, 9_000
 BEGUN = time.monotonic()
 HOSTILE = '<img src=x onerror="window.stung = 1"><script>window.stung = 1</script>'
 
@@ -123,18 +123,21 @@ def chat(url, messages, tools=None, **more):
     return answer, headers["x-windowsill-conversation"]
 
 
-def replay(url, messages):
-    """The beginning of the recorded session, turn by turn, and a talk of somebody who means harm."""
+def replay(url):
+    """Steps of the recorded session, made short so that a small model reads them in seconds, and one result that is too large; a
+    talk of somebody who means harm; and a client's helper."""
     session = json.loads((ROOT / "demo/session.json").read_text())
-    history, tools, id = [], session.get("tools"), None
-    for at, message in enumerate(session["messages"][:messages]):
-        if message["role"] == "assistant":
-            id = chat(url, history, tools)[1]
-        history.append(message)
-    evil = chat(url, [{"role": "user", "content": HOSTILE}])[1]
+    history = [{"role": "system", "content": "You repair Django. Answer briefly."}]
+    for at, message in enumerate(session["messages"][:MESSAGES]):
+        content = message.get("content") or ""
+        history.append({**message, "content": content[:LARGE if at == LARGE_AT else SHORT]})
+    history.append({"role": "user", "content": "What did you find?"})
+    for turns in (LARGE_AT + 2, len(history)):
+        id = chat(url, history[:turns], session["tools"])[1]
+    evil = chat(url, [{"role": "user", "content": HOSTILE}], max_tokens=1)[1]
     helper = "### Task:\nGenerate a title.\n### Guidelines:\n- Be short.\n### Chat History:\n<chat_history>\nUSER: hello\n</chat_history>"
-    chat(url, [{"role": "user", "content": helper}])
-    return Session(url, id, history, tools), evil
+    chat(url, [{"role": "user", "content": helper}], max_tokens=1)
+    return Session(url, id, history, session["tools"]), evil
 
 
 class Session:
@@ -316,7 +319,6 @@ def waiting(browser, session):
     """What waits for a break costs nothing, and is taken back; and nothing is rewritten while a person says so."""
     browser.click("Fold now…")
     fill(browser, "focus", "names of files")
-    price(browser)
     browser.run("document.querySelector('dialog[open] [value=next_break]').click()")
     browser.until("no price", "return document.querySelector('dialog[open] dl.price')?.innerText.includes('no time')")
     assert price(browser) == 0
@@ -413,7 +415,7 @@ def main():
         serve = [program, "serve", "--data-dir", f"{folder}/data", "--listen", "127.0.0.1:0", "--upstream", ready.split()[-1]]
         with running(serve, "listening on", env=environment, cwd=folder) as line, running(["chromedriver", "--port=0"], "started successfully on port") as started:
             url = line.split()[-1]
-            session, evil = replay(url, MESSAGES)
+            session, evil = replay(url)
             browser = Browser(int(started.rstrip(".\n").split()[-1]))
             try:
                 everything(browser, session, evil, shots)
