@@ -182,7 +182,7 @@ def overview(browser, url, shots):
     browser.until("the models", "return document.querySelector('main').innerText.includes('Would fit')")
     browser.until("the live trace", "return document.getElementById('status').classList.contains('live')")
     browser.until("what was saved", "return document.querySelectorAll('#saved b').length === 3")
-    browser.until("helpers apart", "return document.getElementById('helpers')?.innerText.includes('1 calls')")
+    browser.until("helpers apart", "return document.getElementById('helpers')?.innerText.includes('1 call of')")
     for mode in (True, False):
         browser.dark(mode)
         accessible(browser, f"the overview, {'dark' if mode else 'light'}")

@@ -1,6 +1,6 @@
 // What is going on: servers and their windows, conversations, and what was saved.
 
-import { h, count, percent, ago } from "./dom.js";
+import { h, count, percent, plural, ago } from "./dom.js";
 import { get } from "./api.js";
 import { thin } from "./strip.js";
 
@@ -16,7 +16,7 @@ function figures(report) {
   const { prompt_tokens: prompt, cached_tokens: cached, kept_out_tokens: out } = report;
   const figure = (value, what) => h("div", { class: "card figure" }, h("b", {}, value), h("span", {}, what));
   return h("div", { class: "three", id: "saved" },
-    figure(count(out), `tokens that ${count(report.rewrites)} rewrites took out of prompts; ${count(report.read_back_tokens)} were read back`),
+    figure(count(out), `tokens that ${plural(report.rewrites, "rewrite")} took out of prompts; ${count(report.read_back_tokens)} were read back`),
     figure(count(cached), prompt ? `tokens not evaluated again: ${percent(cached / prompt)} of the prompts came from the servers' caches` : "tokens not evaluated again"),
     figure(report.not_waited_seconds > 0 ? long(report.not_waited_seconds) : "–", "not waited for that, at the servers' measured speed"));
 }
@@ -67,7 +67,7 @@ function conversations(rows) {
     rows.length === 0
       ? h("p", { class: "empty" }, "Nothing was recorded yet. Point a client at this address, and its conversations appear here.")
       : own.length > 0 && table(own),
-    helpers.length > 0 && h("details", { id: "helpers" }, h("summary", {}, `${count(helpers.length)} calls of clients' own helpers: titles, tags, follow-ups`), table(helpers)));
+    helpers.length > 0 && h("details", { id: "helpers" }, h("summary", {}, `${plural(helpers.length, "call")} of clients' own helpers: titles, tags, follow-ups`), table(helpers)));
 }
 
 export async function overview(signal) {
