@@ -297,6 +297,14 @@ def fold(browser, session):
     do(browser, "Fold")
     edits = session.edits()
     folded = next(edit for edit in edits if edit["rule"] == "fold")
+    browser.until("one row for what was folded", "return [...document.querySelectorAll('.row.folded')].length >= 1")
+    browser.shots(browser.folder, "folded")
+    rows = browser.run("return document.querySelectorAll('.row').length")
+    browser.run("document.querySelector('.row.folded').click()")
+    browser.until("it opens", "return document.querySelectorAll('.row.inside').length > 0 && document.querySelectorAll('.row').length > arguments[0]", rows)
+    browser.until("an original", "return [...document.querySelectorAll('#message summary')].some((s) => s.textContent.includes('The original'))")
+    browser.run("document.querySelector('.row.folded').click()")
+    browser.until("and closes", "return document.querySelectorAll('.row.inside').length === 0")
     assert edits != before and folded["to"] > folded["from"] and RULE in folded["brief"], "it was folded, and the pin stands in front"
     close_to("Fold", said, session.send())
     browser.click("Edit the brief…")
@@ -417,6 +425,7 @@ def main():
             url = line.split()[-1]
             session, evil = replay(url)
             browser = Browser(int(started.rstrip(".\n").split()[-1]))
+            browser.folder = shots
             try:
                 everything(browser, session, evil, shots)
             except BaseException:
