@@ -34,6 +34,8 @@ RULE = "Rule: never change the public signature of resolve_lookup_value."
 # Messages of the recorded session, and characters of each; one is larger than a result may be.
 MESSAGES, SHORT, LARGE_AT, LARGE = 15, 600, 6, 9_000
 BEGUN = time.monotonic()
+# Pictures of docs/images, and which screenshots they are.
+DOCS = {"overview-dark": "overview-dark", "conversation": "folded-light", "price": "price"}
 HOSTILE = '<img src=x onerror="window.stung = 1"><script>window.stung = 1</script>'
 
 
@@ -124,8 +126,8 @@ def chat(url, messages, tools=None, **more):
 
 
 def replay(url):
-    """Steps of the recorded session, made short so that a small model reads them in seconds, and one result that is too large; a
-    talk of somebody who means harm; and a client's helper."""
+    """Steps of the recorded session, made short so that a small model reads them in seconds, and one result that is too large;
+    a short chat; and a client's helper."""
     session = json.loads((ROOT / "demo/session.json").read_text())
     history = [{"role": "system", "content": "You repair Django. Answer briefly."}]
     for at, message in enumerate(session["messages"][:MESSAGES]):
@@ -134,10 +136,10 @@ def replay(url):
     history.append({"role": "user", "content": "What did you find?"})
     for turns in (LARGE_AT + 2, len(history)):
         id = chat(url, history[:turns], session["tools"])[1]
-    evil = chat(url, [{"role": "user", "content": HOSTILE}], max_tokens=1)[1]
+    chat(url, [{"role": "user", "content": "What grows on a balcony that faces north?"}], max_tokens=1)
     helper = "### Task:\nGenerate a title.\n### Guidelines:\n- Be short.\n### Chat History:\n<chat_history>\nUSER: hello\n</chat_history>"
     chat(url, [{"role": "user", "content": helper}], max_tokens=1)
-    return Session(url, id, history, session["tools"]), evil
+    return Session(url, id, history, session["tools"])
 
 
 class Session:
@@ -402,8 +404,9 @@ def long(browser, url, id):
 
 def main():
     arguments = sys.argv[1:]
-    docs = ROOT / "docs/images" if "--docs" in arguments else None
-    shots = pathlib.Path(arguments[arguments.index("--shots") + 1]) if "--shots" in arguments else docs
+    shots = pathlib.Path(arguments[arguments.index("--shots") + 1]) if "--shots" in arguments else None
+    docs = "--docs" in arguments
+    shots = shots or (pathlib.Path(tempfile.mkdtemp()) if docs else None)
     program = str(pathlib.Path(arguments[0]).resolve())
     for needed in ("chromium", "chromedriver"):
         if not shutil.which(needed):
@@ -423,21 +426,23 @@ def main():
         serve = [program, "serve", "--data-dir", f"{folder}/data", "--listen", "127.0.0.1:0", "--upstream", ready.split()[-1]]
         with running(serve, "listening on", env=environment, cwd=folder) as line, running(["chromedriver", "--port=0"], "started successfully on port") as started:
             url = line.split()[-1]
-            session, evil = replay(url)
+            session = replay(url)
             browser = Browser(int(started.rstrip(".\n").split()[-1]))
             browser.folder = shots
             try:
-                everything(browser, session, evil, shots)
+                everything(browser, session)
             except BaseException:
                 browser.shot(shots or pathlib.Path(tempfile.gettempdir()), "failed")
                 raise
             finally:
                 browser.do("DELETE", "")
+    for name, of in DOCS.items() if docs else ():
+        shutil.copyfile(shots / f"{of}.png", ROOT / f"docs/images/{name}.png")
     print(f"the page is as it should be, after {time.monotonic() - BEGUN:.0f} s")
 
 
-def everything(browser, session, evil, shots):
-    url = session.url
+def everything(browser, session):
+    url, shots = session.url, browser.folder
     overview(browser, url, shots)
     conversation(browser, url, session.id, shots)
     results(browser, session)
@@ -445,7 +450,7 @@ def everything(browser, session, evil, shots):
     fold(browser, session)
     waiting(browser, session)
     curate(browser, shots)
-    hostile(browser, url, evil)
+    hostile(browser, url, chat(url, [{"role": "user", "content": HOSTILE}], max_tokens=1)[1])
     live(browser, url)
     long(browser, url, long_talk(url, 20_000))
     wrong = [entry["message"] for entry in browser.do("POST", "/se/log", {"type": "browser"}) if entry["level"] == "SEVERE"]
