@@ -46,7 +46,7 @@ impl Class {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::conversation::wire::openai_chat;
+    use crate::wire::openai_chat;
 
     #[test]
     fn helpers_are_told_from_what_people_ask() {

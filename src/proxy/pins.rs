@@ -13,10 +13,10 @@ use super::standing::{ALL_PINS, LARGEST_PIN, Pinned, Standing, What, matched, te
 use super::steer::{Steer, When, absent};
 use super::timeline::touches;
 use super::{App, Error, aside};
-use crate::apply::pinned;
 use crate::conversation::Tokens;
 use crate::conversation::edit::{Edit, View};
 use crate::conversation::step;
+use crate::pinned;
 use crate::plan;
 use crate::store::Batch;
 

@@ -14,12 +14,12 @@ use super::prepare::Prepared;
 use super::steer::When;
 use super::{App, grouped};
 use crate::conversation::edit::View;
-use crate::conversation::wire::json;
-use crate::conversation::wire::openai_chat::{self, Request};
 use crate::conversation::{Message, Tokens};
 use crate::measure::{count, tokens};
 use crate::plan::Lines;
 use crate::plan::rewrite::{self, Out};
+use crate::wire::json;
+use crate::wire::openai_chat::{self, Request};
 
 /// Conversations whose system prompt and tools are remembered: the record holds neither.
 const REMEMBERED: NonZeroUsize = NonZeroUsize::new(64).expect("not zero");

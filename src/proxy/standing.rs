@@ -8,14 +8,14 @@ use serde::{Deserialize, Serialize};
 use super::history::History;
 use super::steer::Bench;
 use super::{App, Error};
-use crate::apply::pinned::{self, Pin};
 use crate::config::{PinPattern, Resolved};
 use crate::conversation::edit::View;
-use crate::conversation::wire::openai_chat::Request;
 use crate::conversation::{Digest, Message, Role, Tokens, person};
 use crate::measure::ModelKey;
+use crate::pinned::{self, Pin};
 use crate::plan::Facts;
 use crate::store::{Batch, Original};
+use crate::wire::openai_chat::Request;
 
 /// A pin takes at most one part in this many of the window.
 pub(super) const LARGEST_PIN: Tokens = 10;

@@ -14,12 +14,12 @@ use super::price::Price;
 use super::save::now_ms;
 use super::timeline::touches;
 use super::{App, Error, aside};
-use crate::apply::{self, pinned};
 use crate::conversation::edit::{Edit, Rule, View};
 use crate::conversation::{Conversation, Role};
 use crate::measure::ModelKey;
 use crate::plan::{self, Action, Because, Facts, Plan, Policy, Strategy};
 use crate::store::{Batch, Event, Original};
+use crate::{apply, pinned};
 
 /// Longest brief that a person may write (bytes).
 const LONGEST_BRIEF: usize = 64 * 1024;
