@@ -2,13 +2,14 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 use futures_util::FutureExt as _;
 use http::HeaderMap;
 use serde_json::{Value, json};
 
 use super::brief::{Ask, folded};
-use super::save::{now_ms, regions};
+use super::save::{depth, now_ms, regions, rounded};
 use super::{App, Error, aside};
 use crate::apply;
 use crate::config::Resolved;
@@ -17,12 +18,25 @@ use crate::conversation::wire::openai_chat::{self, Request};
 use crate::conversation::{Digest, Tokens, repair};
 use crate::measure::ModelKey;
 use crate::measure::window::Window;
-use crate::plan::{self, Action, Facts, KeepRecent, Plan, Policy, Regions, Size, Strategy};
+use crate::plan::{self, Action, Facts, FoldAt, KeepRecent, Plan, Policy, Regions, Size, Strategy};
 use crate::store::{Batch, ConversationRow, ConversationUpdate, Event};
 use crate::upstream::{ChatOptions, Upstream};
 
 /// The window where nobody says one.
 const ASSUMED_WINDOW: Tokens = 8192;
+
+/// Longest focus of a fold (bytes).
+const LONGEST_FOCUS: usize = 4096;
+
+/// What a person asked to be done with a view.
+pub(super) struct Asked<'a> {
+    /// As it stands in the trace.
+    pub(super) action: &'a str,
+    /// What a brief was to dwell on, in the person's words.
+    pub(super) focus: Option<&'a str>,
+    /// When it was begun.
+    pub(super) started: Instant,
+}
 
 /// A recorded conversation, ready to be changed.
 pub(super) struct Recorded {
@@ -59,6 +73,12 @@ impl App {
     }
 
     async fn compact_now(self: &Arc<Self>, id: &str, focus: Option<&str>, dry_run: bool) -> Result<Value, Error> {
+        let started = Instant::now();
+        let focus = focus.map(str::trim).filter(|focus| !focus.is_empty());
+        if let Some(focus) = focus.filter(|focus| focus.len() > LONGEST_FOCUS) {
+            let message = format!("the focus has {} bytes, and may have {LONGEST_FOCUS}", focus.len());
+            return Err(Error::client(400, "bad_focus", message, "say in a sentence what matters most"));
+        }
         let ground = self.ground(id).await?;
         let Ground { recorded, facts, resolved, window, upstream, key, .. } = &ground;
         let Recorded { row, request, old, .. } = recorded;
@@ -116,7 +136,7 @@ impl App {
             "conversation": row.id, "before": plan.before.prompt(), "after": plan.after.prompt(),
             "written_by_a_model": written.is_some(), "because": because, "brief": brief,
         });
-        self.record_view(recorded, &plan, applied, "summarize").await?;
+        self.record_view(recorded, &plan, applied, Asked { action: "summarize", focus, started }).await?;
         Ok(done)
     }
 
@@ -207,13 +227,15 @@ impl App {
         recorded: &Recorded,
         plan: &Plan,
         applied: apply::Applied,
-        action: &str,
+        asked: Asked<'_>,
     ) -> Result<(), Error> {
         let Recorded { row, chain, .. } = recorded;
         let Some(tip) = chain.last().copied() else { return Ok(()) };
         let data = json!({
-            "action": action, "asked_by": "user", "because": plan.because.iter().map(ToString::to_string).collect::<Vec<_>>(),
-            "before": regions(&plan.before), "after": regions(&plan.after),
+            "action": asked.action, "asked_by": "user",
+            "because": plan.because.iter().map(ToString::to_string).collect::<Vec<_>>(), "model": row.model,
+            "before": regions(&plan.before), "after": regions(&plan.after), "focus": asked.focus,
+            "seconds": rounded(asked.started.elapsed().as_secs_f64()), "depth": depth(&applied.view),
         });
         let now_ms = now_ms();
         let event = Event { now_ms, conversation: Some(row.id.clone()), kind: "context_compaction".into(), data };
@@ -303,6 +325,7 @@ fn at_any_pressure(policy: &Policy) -> Policy {
         clear_at: 1.0,
         clear_to: 0.99,
         evict_over: Size::Tokens(Tokens::MAX),
+        fold_at: FoldAt::Line,
         // Who asks for a fold wants all of it that can go.
         keep_recent: KeepRecent::Messages(1),
         strategy: if policy.strategy == Strategy::Off { Strategy::Summarize } else { policy.strategy },

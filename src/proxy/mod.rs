@@ -84,7 +84,7 @@ const LARGEST_BUFFERED: usize = 64 << 20;
 /// Names of models of which something is remembered: clients choose them, and may not fill the memory.
 const NAMES: NonZeroUsize = NonZeroUsize::new(512).expect("not zero");
 
-type Policies = HashMap<(String, Option<String>), Arc<Resolved>>;
+type Policies = HashMap<(String, Option<String>, String), Arc<Resolved>>;
 
 /// Everything a request needs.
 pub struct App {
@@ -105,7 +105,7 @@ pub struct App {
     summarizers: Mutex<LruCache<String, brief::Trial>>,
     /// Which upstream lists which model.
     places: Mutex<HashMap<String, usize>>,
-    /// Policies by model and profile header.
+    /// Policies by model, profile header and what the server has loaded.
     policies: Mutex<Policies>,
 }
 
@@ -198,7 +198,7 @@ impl App {
         let mut prepared = self.prepare(&upstream, request, headers, Attempt::First).boxed().await?;
         prepared.flight = Some(self.lives.fly(&prepared.id));
         self.save(&upstream, &prepared).boxed().await?;
-        prepared.prefix = self.note_sent(&prepared);
+        prepared.prefix = self.note_sent(&upstream, &prepared);
         Ok((upstream, prepared))
     }
 
@@ -216,7 +216,7 @@ impl App {
         // The client's own bytes are those of the first try.
         harder.client_marks = std::mem::take(&mut prepared.client_marks);
         self.save(upstream, &harder).boxed().await?;
-        harder.prefix = self.note_sent(&harder);
+        harder.prefix = self.note_sent(upstream, &harder);
         Ok(harder)
     }
 

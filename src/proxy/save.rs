@@ -50,11 +50,18 @@ impl App {
                 now_ms,
                 conversation: Some(prepared.id.clone()),
                 kind: "context_compaction".into(),
+                data: compaction(prepared),
+            });
+        }
+        if let Some(before) = &prepared.switched {
+            events.push(Event {
+                now_ms,
+                conversation: Some(prepared.id.clone()),
+                kind: "model_changed".into(),
                 data: json!({
-                    "action": prepared.action(), "because": prepared.because, "window": prepared.window.tokens,
-                    "window_source": prepared.window.source, "before": regions(&prepared.before),
-                    "after": regions(&prepared.after), "prompt_tokens": prepared.tokens,
-                    "prompt_tokens_source": prepared.sureness.as_str(), "model": prepared.request.model,
+                    "was": before.model, "was_upstream": before.upstream, "model": prepared.request.model,
+                    "upstream": upstream.name(), "window": prepared.window.tokens,
+                    "edits": prepared.view.edits.len(),
                 }),
             });
         }
@@ -103,6 +110,31 @@ impl App {
     }
 }
 
+/// What is told of a rewrite.
+fn compaction(prepared: &Prepared) -> serde_json::Value {
+    json!({
+        "action": prepared.action(), "because": prepared.because, "window": prepared.window.tokens,
+        "window_source": prepared.window.source, "before": regions(&prepared.before),
+        "after": regions(&prepared.after), "prompt_tokens": prepared.tokens,
+        "prompt_tokens_source": prepared.sureness.as_str(), "model": prepared.request.model,
+        "seconds": rounded(prepared.seconds), "focus": null, "depth": depth(&prepared.view),
+    })
+}
+
+/// How many messages of a conversation stand as its brief.
+pub(super) fn depth(view: &View) -> usize {
+    let folded = |edit: &Edit| match edit {
+        Edit::Fold { from, to, keep, .. } => Some((to - from).saturating_sub(keep.len())),
+        _ => None,
+    };
+    view.edits.iter().find_map(folded).unwrap_or(0)
+}
+
+/// Seconds to the millisecond.
+pub(super) fn rounded(seconds: f64) -> f64 {
+    (seconds * 1000.0).round() / 1000.0
+}
+
 /// The part of a new view that still holds when the client edits its last message: the edits before it, under the chain
 /// hash of what stands before it.
 fn for_forks(prepared: &Prepared) -> Option<(Digest, View)> {
@@ -133,8 +165,9 @@ pub(super) fn state(prepared: &Prepared, spend: &serde_json::Value) -> serde_jso
         "lines": {
             "limit": prepared.lines.limit, "clear_at": prepared.lines.clear_at, "clear_to": prepared.lines.clear_to,
             "summarize_at": prepared.lines.summarize_at, "summarize_to": prepared.lines.summarize_to,
-            "evict_over": prepared.lines.evict_over,
+            "fold_at": prepared.lines.fold_at, "evict_over": prepared.lines.evict_over,
         },
+        "waits": prepared.waits,
         "profile": prepared.policy.profile,
         "action": prepared.action(),
         "edits": prepared.view.edits.iter().fold(serde_json::Map::new(), |mut map, e| {

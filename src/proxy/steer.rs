@@ -4,11 +4,12 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 use futures_util::FutureExt as _;
 use serde_json::{Value, json};
 
-use super::compact::{Ground, scaled};
+use super::compact::{Asked, Ground, scaled};
 use super::timeline::{size_in, touches};
 use super::{App, Error, aside};
 use crate::apply;
@@ -67,6 +68,7 @@ impl App {
     }
 
     async fn steer_now(self: &Arc<Self>, id: &str, what: &Steer, dry_run: bool) -> Result<Value, Error> {
+        let started = Instant::now();
         let ground = self.ground(id).await?;
         let (view, originals) = self.steered(&ground, what)?;
         let old = &ground.recorded.old;
@@ -89,9 +91,10 @@ impl App {
             return Ok(done);
         }
         done["dry_run"] = json!(false);
+        let asked = Asked { action: what.as_str(), focus: None, started };
         let plan =
             Plan { before: before.before, after: after.before, because: vec![because(what, &before, &after)], ..after };
-        self.record_view(&ground.recorded, &plan, apply::Applied { view, originals }, what.as_str()).await?;
+        self.record_view(&ground.recorded, &plan, apply::Applied { view, originals }, asked).await?;
         Ok(done)
     }
 

@@ -17,6 +17,7 @@ mod dry_run;
 mod errors;
 mod fit;
 mod generate;
+mod lines;
 mod mcp;
 #[cfg(target_os = "linux")]
 mod nvml;
