@@ -197,7 +197,7 @@ impl App {
         let upstream = self.upstream_of(&request.model).boxed().await?;
         let mut prepared = self.prepare(&upstream, request, headers, Attempt::First).boxed().await?;
         prepared.flight = Some(self.lives.fly(&prepared.id));
-        self.save(&upstream, &prepared).boxed().await?;
+        self.save(&upstream, &mut prepared).boxed().await?;
         prepared.prefix = self.note_sent(&upstream, &prepared);
         Ok((upstream, prepared))
     }
@@ -215,7 +215,7 @@ impl App {
         harder.flight = prepared.flight.take();
         // The client's own bytes are those of the first try.
         harder.client_marks = std::mem::take(&mut prepared.client_marks);
-        self.save(upstream, &harder).boxed().await?;
+        self.save(upstream, &mut harder).boxed().await?;
         harder.prefix = self.note_sent(upstream, &harder);
         Ok(harder)
     }

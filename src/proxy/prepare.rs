@@ -208,7 +208,7 @@ impl App {
             can_count: own.is_some() || upstream.can_count(),
             own,
             counted: None,
-            held: Arc::clone(&request),
+            held: request.without_messages(),
             request,
             old,
             id: &history.id,
@@ -227,8 +227,7 @@ impl App {
             self.drafted(&mut draft, facts, sureness, &history.chain, from_client, attempt).boxed().await?;
         // Before, the tool was not there.
         drafted.plan.before.tools = drafted.plan.before.tools.saturating_sub(added);
-        let Draft { key, warnings, own, request, held, .. } = draft;
-        drop(held);
+        let Draft { key, warnings, own, request, .. } = draft;
         let request = Arc::unwrap_or_clone(request);
         let History { chain, located, id, session, stored, ahead, switched, client_marks, .. } = history;
         let mut seconds = started.elapsed().as_secs_f64();

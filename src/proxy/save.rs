@@ -22,10 +22,12 @@ const SEARCHED: usize = 256 * 1024;
 impl App {
     /// Makes originals, messages and the view durable, before a view without them is sent. What needs no waiting is
     /// queued.
-    pub(super) async fn save(&self, upstream: &Upstream, prepared: &Prepared) -> Result<(), Error> {
+    pub(super) async fn save(&self, upstream: &Upstream, prepared: &mut Prepared) -> Result<(), Error> {
         let Some(tip) = prepared.chain.last().copied() else { return Ok(()) };
         let depth = prepared.located.as_ref().map_or(0, |l| l.depth);
-        let batch = self.batch(upstream, prepared, tip, depth);
+        // They can be large, and nothing reads them again.
+        let originals = std::mem::take(&mut prepared.originals);
+        let batch = Batch { originals, ..self.batch(upstream, prepared, tip, depth) };
         if !prepared.view_changed {
             if let Err(e) = self.store.record_soon(batch).await {
                 // Nothing left the prompt: the conversation can go on without its record.
@@ -68,7 +70,6 @@ impl App {
         Batch {
             conversation: (!prepared.repeats_a_beginning()).then(|| self.update(upstream, prepared, tip, now_ms)),
             nodes: nodes(&prepared.chain, &prepared.request.conversation.body, depth),
-            originals: prepared.originals.clone(),
             view: prepared.view_changed.then(|| (tip, prepared.view.clone())),
             events,
             durable: prepared.view_changed,
@@ -195,17 +196,15 @@ pub(super) fn regions(r: &Regions) -> serde_json::Value {
 
 /// The messages behind `depth` as nodes of the record.
 pub(super) fn nodes(chain: &[Digest], body: &[Message], depth: usize) -> Vec<Node> {
+    let depth = depth.min(chain.len());
+    let size = |messages: &[Message]| messages.iter().map(|m| m.raw.len()).sum::<usize>();
+    // A slice keeps the whole request in memory until the new part of it is written: where that is most of it, a copy would
+    // take more.
+    let most = size(&body[depth..]) * 2 >= size(body);
     (depth..chain.len())
         .map(|at| {
             let message = &body[at];
-            let mut text = message.text.clone();
-            for call in &message.calls {
-                text.push_str(&format!("\n{} {}", call.name, call.arguments));
-            }
-            if text.len() > SEARCHED {
-                let end = (0..=SEARCHED).rev().find(|i| text.is_char_boundary(*i)).unwrap_or(0);
-                text.truncate(end);
-            }
+            let bytes = if message.raw.is_empty() { message.bytes() } else { &message.raw };
             Node {
                 chain: chain[at],
                 parent: at.checked_sub(1).map(|p| chain[p]),
@@ -218,12 +217,31 @@ pub(super) fn nodes(chain: &[Digest], body: &[Message], depth: usize) -> Vec<Nod
                     Role::Other => "other",
                 },
                 digest: message.digest,
-                // A copy: a slice would keep the whole request in memory until the new part of it is written.
-                raw: Bytes::copy_from_slice(if message.raw.is_empty() { message.bytes() } else { &message.raw }),
-                text,
+                raw: if most { bytes.clone() } else { Bytes::copy_from_slice(bytes) },
+                text: searched(message),
             }
         })
         .collect()
+}
+
+/// What is found of a message: its text and its calls, as far as `SEARCHED` goes.
+fn searched(message: &Message) -> String {
+    let mut text = start(&message.text, SEARCHED).to_owned();
+    for call in &message.calls {
+        let room = SEARCHED.saturating_sub(text.len());
+        text.push_str(start(&format!("\n{} ", call.name), room));
+        text.push_str(start(&call.arguments, SEARCHED.saturating_sub(text.len())));
+    }
+    text
+}
+
+/// The first bytes of a text, whole characters only.
+fn start(text: &str, most: usize) -> &str {
+    let mut end = most.min(text.len());
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
 }
 
 /// The first words of a person; where there are none, of the first user message.
