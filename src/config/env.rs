@@ -90,9 +90,8 @@ fn slip(rest: &str, sections: &[Section], names: &[&str]) -> Option<String> {
     let lower: Vec<String> = names.iter().map(|name| name.to_lowercase()).collect();
     let lower: Vec<&str> = lower.iter().map(String::as_str).collect();
     let prefix = |section: &Section| format!("{}_", section.path.replace('.', "_"));
-    let section = sections
-        .iter()
-        .find(|section| !section.path.is_empty() && rest.starts_with(&prefix(section).to_uppercase()));
+    let section =
+        sections.iter().find(|section| !section.path.is_empty() && rest.starts_with(&prefix(section).to_uppercase()));
     if let Some(section) = section {
         let within: Vec<&str> = lower.iter().copied().filter(|name| name.starts_with(&prefix(section))).collect();
         return Some(match near(rest, &within) {

@@ -61,9 +61,8 @@ fn words(name: &str) -> impl Iterator<Item = &str> {
     let is_digit = move |at: usize| bytes.get(at).is_some_and(u8::is_ascii_digit);
     let joins = move |at: usize| bytes[at] == b'.' && at > 0 && is_digit(at - 1) && is_digit(at + 1);
     let mut start = 0;
-    let ends = (0..=bytes.len()).filter(move |at| {
-        bytes.get(*at).is_none_or(|byte| !byte.is_ascii_alphanumeric() && !joins(*at))
-    });
+    let ends = (0..=bytes.len())
+        .filter(move |at| bytes.get(*at).is_none_or(|byte| !byte.is_ascii_alphanumeric() && !joins(*at)));
     ends.filter_map(move |end| name.get(std::mem::replace(&mut start, end + 1)..end))
 }
 

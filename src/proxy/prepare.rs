@@ -219,7 +219,8 @@ impl App {
         };
         let (mut facts, sureness) = self.measured(&mut draft, &history, &window, attempt).boxed().await;
         let added = self.offer(&mut draft, &mut facts, tools.as_ref());
-        let behind = history.ahead.as_ref().map_or(0, |ahead| facts.costs.iter().skip(ahead.depth).map(plan::Cost::total).sum());
+        let behind =
+            history.ahead.as_ref().map_or(0, |ahead| facts.costs.iter().skip(ahead.depth).map(plan::Cost::total).sum());
         let lines =
             (draft.policy != policy.policy && attempt == Attempt::First).then(|| Lines::of(&facts, &policy.policy));
         let started = Instant::now();

@@ -311,7 +311,8 @@ fn one_conversation_may_ask_many_things_at_once() {
 #[test]
 fn compact_summarizes_now() {
     let fake = Fake::start(Kind::LlamaServer, 4096);
-    let proxy = TestProxy::with(&[fake.url()], "[context]\nbackground = false\nfold_at = \"line\"\nsummarize_at = 0.99\n");
+    let proxy =
+        TestProxy::with(&[fake.url()], "[context]\nbackground = false\nfold_at = \"line\"\nsummarize_at = 0.99\n");
     let sent = pressed();
     let answer = proxy.chat(&sent).ok();
     let id = answer.header("x-windowsill-conversation").unwrap().to_owned();

@@ -185,7 +185,11 @@ fn what_wins() {
     assert_eq!(source(&unknown, "clear_at"), ("0.7", "config.toml:7"));
     assert_eq!(source(&unknown, "never_clear"), ("[\"read_file\"]", "config.toml:9"));
     let qwen = resolve(&config, "qwen3:8b");
-    assert_eq!(source(&qwen, "clear_at"), ("0.7", "config.toml:7"), "the file wins over what is the default for a size");
+    assert_eq!(
+        source(&qwen, "clear_at"),
+        ("0.7", "config.toml:7"),
+        "the file wins over what is the default for a size"
+    );
     assert_eq!(source(&qwen, "summarize_at"), ("0.65", "default [size.medium]"), "and leaves it what it does not set");
 
     let own = "[match]\nnames = ['qwen3*']\n[context]\nclear_at = 0.55\n";
@@ -245,7 +249,10 @@ fn models_of_a_size_get_what_its_table_says() {
     let slip = Case::new("").var("WINDOWSILL_SIZE_SMALL_SUMARIZE_AT", "0.7").problems();
     assert!(slip.contains("did you mean `WINDOWSILL_SIZE_SMALL_SUMMARIZE_AT`?"), "{slip}");
     let wrong = Case::new("[size.small]\nsummarize_to = 0.9\n").problems();
-    assert!(wrong.contains("`summarize_to` (0.9, config.toml:2) must be below `summarize_at` (0.5, default [size.small])"), "{wrong}");
+    assert!(
+        wrong.contains("`summarize_to` (0.9, config.toml:2) must be below `summarize_at` (0.5, default [size.small])"),
+        "{wrong}"
+    );
 }
 
 #[test]

@@ -108,7 +108,8 @@ fn a_key_is_for_its_own_server_alone() {
     let (main, other) = (Fake::start(Kind::LlamaServer, 4096), Fake::start(Kind::OpenAi, 2048));
     main.set(|s| s.model = "talker".into());
     other.set(|s| s.model = "writer".into());
-    let toml = "[window]\nnum_ctx = 4096\n[context]\nbackground = false\nfold_at = \"line\"\nsummary_model = \"up1/writer\"\n";
+    let toml =
+        "[window]\nnum_ctx = 4096\n[context]\nbackground = false\nfold_at = \"line\"\nsummary_model = \"up1/writer\"\n";
     let proxy = TestProxy::with(&[main.url(), other.url()], toml);
     let mut sent = chat().system("s").user("Let us plan the garden.").with("model", json!("talker"));
     for n in 0..9 {

@@ -35,7 +35,8 @@ fn first_fold(fake: &Fake, proxy: &TestProxy, most: u32) -> Option<(u32, u32)> {
             return Some((size, header(&answer, "x-windowsill-prompt-tokens")));
         }
         proxy.eventually("/windowsill/events?kind=model_usage", |events| {
-            events["events"].as_array().unwrap().iter().filter(|e| e["data"]["role"] == "main").count() == n as usize + 1
+            events["events"].as_array().unwrap().iter().filter(|e| e["data"]["role"] == "main").count()
+                == n as usize + 1
         });
     }
     None
@@ -172,7 +173,10 @@ fn a_conversation_goes_on_with_another_model() {
         assert_eq!(changed.len(), 1, "{changed:?}");
         let data = &changed[0]["data"];
         assert_eq!((&data["was"], &data["model"]), (&json!("first:1b"), &json!("second:70b")));
-        assert_eq!((&data["was_upstream"], &data["upstream"], &data["edits"]), (&json!("up0"), &json!("up1"), &json!(1)));
+        assert_eq!(
+            (&data["was_upstream"], &data["upstream"], &data["edits"]),
+            (&json!("up0"), &json!("up1"), &json!(1))
+        );
         assert_eq!(changed[0]["conversation"], json!(id));
         // And back: nothing more is said of the same model twice.
         let talk = turn(talk, 21, 300);
@@ -208,9 +212,11 @@ fn the_books_of_a_view_made_ahead_are_right() {
         assert!(size < 4_000, "nothing was folded");
         last = size;
         proxy.eventually("/windowsill/events?kind=model_usage", |events| {
-            events["events"].as_array().unwrap().iter().any(|e| {
-                e["data"]["role"] == "main" && e["data"]["prompt_tokens"] == json!(size)
-            })
+            events["events"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .any(|e| e["data"]["role"] == "main" && e["data"]["prompt_tokens"] == json!(size))
         });
         if size > 2_650 {
             // It is folded and evaluated behind this reply.

@@ -16,6 +16,7 @@ mod doors;
 mod dry_run;
 mod errors;
 mod fit;
+mod fuzz;
 mod generate;
 mod lines;
 mod mcp;

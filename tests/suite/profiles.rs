@@ -17,7 +17,10 @@ fn config() -> Config {
 fn a_chosen_profile_lies_over_the_familys() {
     let case = Case::new("profile_dir = 'p'")
         .file("p/careful.toml", "[match]\nnames = []\n[context]\nkeep_recent = 3\n")
-        .file("p/ours.toml", "[match]\nnames = ['mistral-nemo*']\n[context]\nkeep_recent = 5\n[template]\nlater_system = true\n");
+        .file(
+            "p/ours.toml",
+            "[match]\nnames = ['mistral-nemo*']\n[context]\nkeep_recent = 5\n[template]\nlater_system = true\n",
+        );
     let config = case.load();
     let of = |model: &str, header: Option<&str>| config.policy(model, &ModelHints::default(), header);
     let asked = of("mistral:7b", Some("careful"));

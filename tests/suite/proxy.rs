@@ -182,7 +182,8 @@ fn another_model_may_write_the_brief() {
     let (main, other) = (Fake::start(Kind::LlamaServer, 4096), Fake::start(Kind::OpenAi, 2048));
     main.set(|s| s.model = "talker".into());
     other.set(|s| s.model = "writer".into());
-    let toml = "[window]\nnum_ctx = 4096\n[context]\nbackground = false\nfold_at = \"line\"\nsummary_model = \"up1/writer\"\n";
+    let toml =
+        "[window]\nnum_ctx = 4096\n[context]\nbackground = false\nfold_at = \"line\"\nsummary_model = \"up1/writer\"\n";
     let proxy = TestProxy::with(&[main.url(), other.url()], toml);
     let sent = talk(9, 1_300).with("model", json!("talker"));
     assert_eq!(proxy.chat(&sent).ok().action(), "summarize");

@@ -220,7 +220,10 @@ fn a_picture_costs_what_it_costs_the_model() {
     assert_eq!(fake.last().body, sent.body(), "untouched");
     // Estimated too: where the server cannot count.
     let plain = Fake::start(Kind::OpenAi, 8192);
-    let proxy = TestProxy::with(&[plain.url()], "[window]\nnum_ctx = 8192\n[context]\nbackground = false\nfold_at = \"line\"\n");
+    let proxy = TestProxy::with(
+        &[plain.url()],
+        "[window]\nnum_ctx = 8192\n[context]\nbackground = false\nfold_at = \"line\"\n",
+    );
     let answer = proxy.chat(&sent).ok();
     let count: u32 = answer.header("x-windowsill-prompt-tokens").unwrap().parse().unwrap();
     assert!((250..4_000).contains(&count), "{count}");
@@ -379,8 +382,10 @@ fn max_tokens_as_large_as_the_window() {
 #[test]
 fn a_history_that_was_sent_with_less_kept_for_the_reply_goes_as_it_was() {
     let fake = Fake::start(Kind::LlamaServer, 4096);
-    let proxy =
-        TestProxy::with(&[fake.url()], "[context]\nbackground = false\nfold_at = \"line\"\nstrategy = \"truncate\"\nsummarize_at = 0.95\n");
+    let proxy = TestProxy::with(
+        &[fake.url()],
+        "[context]\nbackground = false\nfold_at = \"line\"\nstrategy = \"truncate\"\nsummarize_at = 0.95\n",
+    );
     let history = |seed: u64| {
         let turns =
             (0..11).fold(chat().system("s"), |c, n| c.user(&prose(seed + n, 600)).assistant(&prose(seed + n, 600)));

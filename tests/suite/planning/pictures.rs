@@ -221,7 +221,10 @@ fn summarize() {
             "refused; nothing (1051 -> 1051)",
         ),
         // One user turn of two hundred steps: the user message is the anchor and stays.
-        ("window 4000 reserve 100 wall | sys:100 user:50 200*(call:20 result:60)", "fold 1..355 into 500 (16150 -> 2502)"),
+        (
+            "window 4000 reserve 100 wall | sys:100 user:50 200*(call:20 result:60)",
+            "fold 1..355 into 500 (16150 -> 2502)",
+        ),
         // Two turns, the second one long: its user message is kept inside the fold.
         (
             "window 4000 reserve 100 wall | sys:100 user:50 asst:20 user:70 150*(call:20 result:60)",

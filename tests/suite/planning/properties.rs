@@ -106,14 +106,16 @@ fn policy() -> impl Strategy<Value = Policy> {
     let keep = prop_oneof![4 => (0..12_usize).prop_map(KeepRecent::Messages), 1 => Just(KeepRecent::ByWindow)];
     let never = prop::bool::weighted(0.2);
     let wall = any::<bool>().prop_map(|wall| if wall { FoldAt::Wall } else { FoldAt::Line });
-    (fold, template, keep, 0.05..1.0_f64, (never, wall)).prop_map(|(strategy, template, keep_recent, evict, rest)| Policy {
-        strategy,
-        fold_at: rest.1,
-        template,
-        keep_recent,
-        evict_over: Size::Share(evict),
-        never_clear: if rest.0 { vec!["f".into()] } else { Vec::new() },
-        ..Policy::default()
+    (fold, template, keep, 0.05..1.0_f64, (never, wall)).prop_map(|(strategy, template, keep_recent, evict, rest)| {
+        Policy {
+            strategy,
+            fold_at: rest.1,
+            template,
+            keep_recent,
+            evict_over: Size::Share(evict),
+            never_clear: if rest.0 { vec!["f".into()] } else { Vec::new() },
+            ..Policy::default()
+        }
     })
 }
 

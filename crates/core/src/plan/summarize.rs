@@ -102,7 +102,10 @@ pub(super) fn choose(sheet: &Sheet<'_>, keep_recent: usize, target: Tokens) -> O
 fn cut(sheet: &Sheet<'_>, from: usize, keep_recent: usize, target: Tokens) -> Option<(usize, Tokens)> {
     let newest = sheet.newest();
     let recent = sheet.recent(keep_recent);
-    let head = sheet.facts.head() + sheet.facts.foreseen + (0..from).map(|i| sheet.cost[i]).sum::<Tokens>() + sheet.lines.brief;
+    let head = sheet.facts.head()
+        + sheet.facts.foreseen
+        + (0..from).map(|i| sheet.cost[i]).sum::<Tokens>()
+        + sheet.lines.brief;
     let pinned = |to: usize| {
         let kept = keep(sheet, from, to);
         kept.iter().map(|i| sheet.cost[*i]).sum::<Tokens>() + sheet.fold_frame(to, &kept)
