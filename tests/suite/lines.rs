@@ -21,8 +21,8 @@ fn header(answer: &Answer, name: &str) -> u32 {
 
 /// Sends longer and longer talk, and waits each time until what is done behind a reply is done. Returns the tokens that the
 /// client's history had when something was folded first, and what the fold left.
-fn first_fold(fake: &Fake, proxy: &TestProxy, most: u32) -> Option<(u32, u32)> {
-    let mut talk = opening();
+fn first_fold(fake: &Fake, proxy: &TestProxy, model: &str, most: u32) -> Option<(u32, u32)> {
+    let mut talk = opening().with("model", json!(model));
     for n in 0.. {
         talk = turn(talk, n, 700);
         let size = tokens(&talk.value());
@@ -60,7 +60,7 @@ fn folds_come_at_the_line_that_belongs_to_the_models_size() {
         let fake = Fake::start(kind, 8192);
         fake.set(|s| (s.model, s.parameters) = (model.into(), parameters));
         let proxy = TestProxy::with(&[fake.url()], toml);
-        let (at, left) = first_fold(&fake, &proxy, 7_800).expect("a fold");
+        let (at, left) = first_fold(&fake, &proxy, model, 7_800).expect("a fold");
         // A step is some 200 tokens long; the line is passed by less than two of them, or when it was foreseen.
         assert!((from - 300..to).contains(&at), "{kind:?} {model} {parameters:?} {toml:?}: folded at {at} tokens");
         assert!(left < at * 9 / 10, "{kind:?} {model}: {at} -> {left}");
@@ -74,7 +74,7 @@ fn the_brief_is_made_ahead_of_the_line() {
     let fake = Fake::start(Kind::LlamaServer, 8192);
     fake.set(|s| s.parameters = Some(600_000_000));
     let proxy = TestProxy::before(&fake);
-    first_fold(&fake, &proxy, 7_800).expect("a fold");
+    first_fold(&fake, &proxy, "test-model", 7_800).expect("a fold");
     let all = fake.all();
     let folded = all.iter().rposition(Seen::is_main).unwrap();
     let before = all[..folded].iter().rposition(Seen::is_main).unwrap();
@@ -92,7 +92,7 @@ fn context_says_why_a_line_was_passed() {
     let fake = Fake::start(Kind::LlamaServer, 8192);
     let proxy = TestProxy::before(&fake);
     let mut talk = opening();
-    for n in 0..30 {
+    for n in 0..32 {
         talk = turn(talk, n, 700);
     }
     assert!(tokens(&talk.value()) > 5_939 && tokens(&talk.value()) < 7_000, "{}", tokens(&talk.value()));
@@ -101,18 +101,12 @@ fn context_says_why_a_line_was_passed() {
     let waits = seen["state"]["waits"].to_string();
     assert!(waits.contains("summarize waits past its line of 5939 tokens: fold_at = \\\"wall\\\""), "{waits}");
     assert!(waits.contains("clear waits past its line of 3891 tokens: no old result is left to clear"), "{waits}");
-    let page = cli_at(&proxy, &["context", &id]);
+    let page = String::from_utf8(proxy.cli(&["context", &id]).stdout).unwrap();
     assert!(page.contains("fold_at = \"wall\""), "{page}");
     // Nothing is said where nothing is passed.
     let short = proxy.chat(&opening()).ok().header("x-windowsill-conversation").unwrap().to_owned();
     let seen = proxy.eventually(&format!("/windowsill/conversations/{short}"), |_| true);
     assert_eq!(seen["state"]["waits"], json!([]));
-}
-
-fn cli_at(proxy: &TestProxy, args: &[&str]) -> String {
-    let data = proxy.data();
-    let all = [&["--data-dir", data.to_str().unwrap()][..], args].concat();
-    String::from_utf8(cli(proxy.dir.path(), &all).stdout).unwrap()
 }
 
 /// Before a server that cannot count, a first prompt is only estimated: it is left alone while it may well fit, and the next
@@ -230,7 +224,7 @@ fn the_books_of_a_view_made_ahead_are_right() {
     let size = u64::from(tokens(&talk.value()));
     assert!(of("before").abs_diff(size) < size / 20, "{} tokens came, and it says {data}", size);
     let forwarded = u64::from(tokens(&fake.last().json()));
-    assert!(of("after").abs_diff(forwarded) < 60, "{forwarded} tokens were forwarded, and it says {data}");
+    assert!(of("after").abs_diff(forwarded) < forwarded / 10, "{forwarded} tokens were forwarded, and it says {data}");
     assert_eq!(u64::from(header(&answer, "x-windowsill-prompt-tokens")), data["prompt_tokens"].as_u64().unwrap());
     assert!(data["seconds"].as_f64().unwrap() > 0.0 && data["depth"].as_u64().unwrap() > 4, "{data}");
     assert_eq!(data["focus"], Value::Null);

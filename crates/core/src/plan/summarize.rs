@@ -42,17 +42,31 @@ fn fold(sheet: &mut Sheet<'_>, total: Tokens) -> Result<Fold, String> {
     if sheet.facts.guessed && !at_wall {
         return Err(clear::GUESSED.into());
     }
-    let fold = choose(sheet, sheet.keep_recent(), sheet.fold_target()).ok_or("what may go is folded already")?;
-    let old = sheet.fold.replace(fold.clone());
-    let freed = total - sheet.total().min(total);
-    let again = sheet.evaluated_again(fold.from) + fold.brief;
-    sheet.fold = old;
+    let (keep_recent, target) = (sheet.keep_recent(), sheet.fold_target());
+    let mut fold = choose(sheet, keep_recent, target).ok_or("what may go is folded already")?;
+    let (mut freed, mut again) = weighed(sheet, &fold, total);
+    if !at_wall && !economics::worthwhile(freed, again) {
+        // Deeper frees more and leaves less to evaluate again.
+        let stays = sheet.facts.head() + sheet.span(0..fold.from);
+        let deeper = target.min(total.midpoint(stays));
+        fold = choose(sheet, keep_recent, deeper).unwrap_or(fold);
+        (freed, again) = weighed(sheet, &fold, total);
+    }
     let deep = economics::deep_fold(freed, lines.summarize_at, lines.summarize_to);
     if freed == 0 || !at_wall && !(deep && economics::worthwhile(freed, again)) {
         let least = again.max(lines.summarize_at.saturating_sub(lines.summarize_to));
         return Err(format!("a fold would free {freed} tokens, and pays from {least} on"));
     }
     Ok(fold)
+}
+
+/// Tokens that a fold frees of `total`, and those that the server evaluates again for it.
+fn weighed(sheet: &mut Sheet<'_>, fold: &Fold, total: Tokens) -> (Tokens, Tokens) {
+    let old = sheet.fold.replace(fold.clone());
+    let freed = total - sheet.total().min(total);
+    let again = sheet.evaluated_again(fold.from) + fold.brief;
+    sheet.fold = old;
+    (freed, again)
 }
 
 /// Records a fold as the plan's action.
