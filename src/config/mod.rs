@@ -37,7 +37,7 @@ pub use serve::{Limits, LogConfig, LogFormat, MachineConfig, NumCtx, WindowConfi
 pub use upstream::{ModelConfig, UpstreamConfig, UpstreamKind};
 pub use written::Sourced;
 
-use context::{CONTEXT_KEYS, ContextLayer};
+use context::{CONTEXT_KEYS, ContextLayer, Tiers};
 use file::{Label, Layer, Section};
 
 /// The repository's own `config.toml`: the base layer, and what documents every key.
@@ -63,6 +63,9 @@ pub(crate) const SECTIONS: &[Section] = &[
     Section { path: "pin", keys: pin::KEYS, repeated: true },
     Section { path: "window", keys: &["num_ctx", "output_reserved", "memory_headroom"], repeated: false },
     Section { path: "context", keys: CONTEXT_KEYS, repeated: false },
+    Section { path: "size.small", keys: CONTEXT_KEYS, repeated: false },
+    Section { path: "size.medium", keys: CONTEXT_KEYS, repeated: false },
+    Section { path: "size.large", keys: CONTEXT_KEYS, repeated: false },
     Section { path: "gauge", keys: gauge::KEYS, repeated: false },
     Section {
         path: "limits",
@@ -147,10 +150,12 @@ pub struct Config {
     pub file: Option<PathBuf>,
     /// Key, value and source of each setting outside `[context]`; secrets are not shown.
     pub sources: Vec<(String, String, String)>,
-    /// What stands below a profile: file over default.
-    below_profile: Context,
-    /// What stands above a profile.
-    above_profile: ContextLayer,
+    /// The defaults of `[context]`, and the tables of sizes above them.
+    defaults: (Context, Tiers),
+    /// What the file says of these; it stands below a profile.
+    below_profile: Tiers,
+    /// What the environment says; it stands above a profile.
+    above_profile: Tiers,
 }
 
 /// The settings that hold for one model.
@@ -324,33 +329,24 @@ impl Config {
             (Some(name), None) => Some(format!("there is no profile `{name}`")),
             _ => None,
         };
-        let chosen = match picked {
-            Some(profile) => {
-                let because = format!("the request asked for profile `{}`", profile.name);
-                Some(profile::Choice { profile, because })
-            }
-            None => profile::choose(&self.profiles, model, hints),
-        };
-        let sizing = profile::sizing(model, hints);
-        let size = sizing.map(|sizing| sizing.class);
-        let of_profile = chosen.iter().flat_map(|choice| &choice.profile.pins);
-        let pins = self.pins.iter().chain(of_profile).cloned().collect();
-        let (name, because, context, template) = match chosen {
-            Some(choice) => {
-                let context = choice.profile.layer(size).settled_over(&self.below_profile);
-                (choice.profile.name.clone(), choice.because, context, choice.profile.template())
-            }
+        let (profiles, because) = match profile::choose(&self.profiles, model, hints, picked) {
+            Some(choice) => (choice.profiles, choice.because),
             // Only a `profile_dir` with a broken `default.toml` has none, and loading refuses that.
-            None => (profile::DEFAULT.to_owned(), String::new(), self.below_profile.clone(), Template::unknown()),
+            None => (Vec::new(), String::new()),
         };
-        let context = self.above_profile.settled_over(&context);
+        let sizing = profile::sizing(model, hints, &profiles);
+        let size = sizing.map(|sizing| sizing.class);
+        let context = self.context_of(size, &profiles);
+        let pins = self.pins.iter().chain(profiles.iter().flat_map(|profile| &profile.pins)).cloned().collect();
+        let below = profiles.iter().rev();
+        let template = below.fold(Template::unknown(), |facts, profile| profile.template.over(&facts));
         let mut sources = context.shown();
         sources.extend(
             template.shown().into_iter().map(|(key, value, source)| (format!("template.{key}"), value, source)),
         );
         Resolved {
             policy: context.policy(&template),
-            profile: name,
+            profile: profiles.first().map_or(profile::DEFAULT, |profile| &profile.name).to_owned(),
             size,
             because: format!("{because}; {}", print::sizing(sizing)),
             background: context.background.value,
@@ -362,6 +358,17 @@ impl Config {
             warning,
             sources,
         }
+    }
+
+    /// The settings of `[context]` for models of a size, once every layer has spoken; of `profiles`, the first wins.
+    fn context_of(&self, size: Option<SizeClass>, profiles: &[&Profile]) -> Context {
+        let (defaults, tiers) = &self.defaults;
+        let mut context = tiers.of(size).settled_over(defaults);
+        let above = profiles.iter().rev().map(|profile| &profile.tiers);
+        for layer in std::iter::once(&self.below_profile).chain(above).chain([&self.above_profile]) {
+            context = layer.of(size).settled_over(&context);
+        }
+        context
     }
 }
 

@@ -85,7 +85,7 @@ impl App {
             l.spend.add(&reported);
             if let (Some(exact), Some(tip)) = (counted, prepared.chain.last()) {
                 let known = Known { messages: prepared.chain.len(), tokens: exact };
-                l.known = Some((*tip, fingerprint(&prepared.view), known));
+                l.known = Some((*tip, fingerprint(&prepared.view, &prepared.key), known));
             }
             // A brief that was folded in is no longer ahead of anything.
             if prepared.actions.contains(&"summarize") {
@@ -107,7 +107,7 @@ impl App {
                 title: prepared.title(),
             };
             let conversation = (!prepared.repeats_a_beginning()).then_some(update);
-            let view = fingerprint(&prepared.view);
+            let view = fingerprint(&prepared.view, &prepared.key);
             let counted = counted.map(|tokens| Counted { chain: tip, view, tokens });
             let batch = Batch { conversation, counted, events, ..Batch::default() };
             if let Err(e) = self.store.record_later(batch) {

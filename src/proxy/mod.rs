@@ -90,7 +90,7 @@ const LARGEST_BUFFERED: usize = 64 << 20;
 /// Names of models of which something is remembered: clients choose them, and may not fill the memory.
 const NAMES: NonZeroUsize = NonZeroUsize::new(512).expect("not zero");
 
-type Policies = HashMap<(String, Option<String>), Arc<Resolved>>;
+type Policies = HashMap<(String, Option<String>, String), Arc<Resolved>>;
 
 /// Everything a request needs.
 pub struct App {
@@ -114,7 +114,7 @@ pub struct App {
     summarizers: Mutex<LruCache<String, brief::Trial>>,
     /// Which upstream lists which model.
     places: Mutex<HashMap<String, usize>>,
-    /// Policies by model and profile header.
+    /// Policies by model, profile header and what the server has loaded.
     policies: Mutex<Policies>,
 }
 
@@ -211,8 +211,8 @@ impl App {
         let upstream = self.upstream_of(&request.model).boxed().await?;
         let mut prepared = self.prepare(&upstream, request, headers, Attempt::First).boxed().await?;
         prepared.flight = Some(self.lives.fly(&prepared.id));
-        self.save(&upstream, &prepared).boxed().await?;
-        prepared.prefix = self.note_sent(&prepared);
+        self.save(&upstream, &mut prepared).boxed().await?;
+        prepared.prefix = self.note_sent(&upstream, &prepared);
         Ok((upstream, prepared))
     }
 
@@ -229,8 +229,8 @@ impl App {
         harder.flight = prepared.flight.take();
         // The client's own bytes are those of the first try.
         harder.client_marks = std::mem::take(&mut prepared.client_marks);
-        self.save(upstream, &harder).boxed().await?;
-        harder.prefix = self.note_sent(&harder);
+        self.save(upstream, &mut harder).boxed().await?;
+        harder.prefix = self.note_sent(upstream, &harder);
         Ok(harder)
     }
 

@@ -105,6 +105,7 @@ impl App {
         when: When,
         dry_run: bool,
     ) -> Result<Value, Error> {
+        let started = Instant::now();
         let id = &ground.recorded.row.id;
         let view = match when {
             When::Now => self.pinned_view(ground, &standing),
@@ -123,7 +124,8 @@ impl App {
             if changes {
                 let seen = self.seen(ground, &view, &price, action, format!("what is pinned changed: {action}"));
                 let batch = Batch { standing: kept, ..Batch::default() };
-                self.record_view(&ground.recorded, &seen, view, action, batch).await?;
+                let asked = Asked { action, focus: None, started };
+                self.record_view(&ground.recorded, &seen, view, asked, batch).await?;
             } else {
                 self.store.record(Batch { standing: kept, durable: true, ..Batch::default() }).await?;
             }

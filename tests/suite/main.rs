@@ -16,7 +16,9 @@ mod doors;
 mod dry_run;
 mod errors;
 mod fit;
+mod fuzz;
 mod generate;
+mod lines;
 mod mcp;
 #[cfg(target_os = "linux")]
 mod nvml;
