@@ -16,9 +16,8 @@ use crate::config::{Gauge, ModelHints, Resolved};
 use crate::conversation::edit::View;
 use crate::conversation::wire::openai_chat::{self, Request};
 use crate::conversation::{Digest, Tokens, repair};
-use crate::measure::estimate::Sample;
 use crate::measure::window::Window;
-use crate::measure::{self, ModelKey, Sureness, own, shown, spread, tokens};
+use crate::measure::{self, Known, ModelKey, Sureness, own, shown, spread, tokens};
 use crate::plan::emergency::{self, Refusal};
 use crate::plan::rewrite::{self, Out};
 use crate::plan::{self, Facts, Lines, Plan, Policy, Regions};
@@ -87,8 +86,8 @@ pub(super) struct Prepared {
     pub tokens: Tokens,
     /// How sure that is.
     pub sureness: Sureness,
-    /// What the estimates learn from once the view was counted.
-    pub sample: Sample,
+    /// What was known of the size of its beginning.
+    pub known: Option<Known>,
     /// The client's history, with edits made earlier.
     pub before: Regions,
     /// The view.
@@ -223,7 +222,6 @@ impl App {
         let History { chain, located, id, session, stored, ahead, client_marks, .. } = history;
         let changed = drafted.view != stored;
         let known = self.known(&id, &chain, &drafted.view);
-        let sample = self.measure.sample(&key, &request.conversation, &drafted.view, known);
         let mut actions = layers(&drafted.plan, policy.policy.strategy);
         let mut because: Vec<String> = drafted.plan.because.iter().map(ToString::to_string).collect();
         let mut originals = drafted.originals;
@@ -249,7 +247,7 @@ impl App {
             body: drafted.body,
             tokens: drafted.tokens,
             sureness: drafted.sureness,
-            sample,
+            known,
             before: drafted.plan.before,
             after: drafted.plan.after,
             lines: lines.unwrap_or(drafted.plan.lines),
@@ -308,9 +306,6 @@ impl App {
         let conversation = &request.conversation;
         let (chain, forwarded) = (&history.chain, history.forwarded());
         let known = self.known(draft.id, chain, &draft.old);
-        if draft.own.is_some() {
-            self.measure.counted_anyway(&draft.key);
-        }
         let mut facts = self.measure.facts(&draft.key, conversation, &draft.old, known);
         facts.window = window.tokens.unwrap_or(UNKNOWN_WINDOW);
         let configured = self.config.window.output_reserved;
