@@ -20,6 +20,9 @@ const SHORT_WORD: u64 = 6;
 /// As above, of very long ones.
 const LONG_WORD: u64 = 12;
 
+/// White space of one run up to which it is one token.
+const INDENT: u64 = 16;
+
 /// The size of a text, in hundredths of a token of a vocabulary of middling size.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Size {
@@ -62,7 +65,7 @@ pub fn size(text: &str) -> Size {
             b'0'..=b'9' => (1, 100),
             b' ' | b'\t' => match run(rest, |b| matches!(b, b' ' | b'\t')) {
                 1 if *first == b' ' => (1, 0),
-                length => (length, 100),
+                length => (length, 100 + 3 * (length as u64).saturating_sub(INDENT)),
             },
             b'\n' | b'\r' => {
                 let length = run(rest, |b| matches!(b, b'\n' | b'\r'));
