@@ -75,7 +75,9 @@ impl App {
                     data: json!({"planned_prompt_tokens": prepared.tokens, "prompt_tokens": exact}),
                 });
             } else {
-                self.measure.learn(&prepared.key, &prepared.sample, exact);
+                let conversation = &prepared.request.conversation;
+                let sample = self.measure.sample(conversation, &prepared.view, prepared.known);
+                self.measure.learn(&prepared.key, &sample, exact);
                 if let Some(own) = &prepared.own {
                     own.learn(prepared.tokens, exact);
                 }

@@ -27,9 +27,6 @@ use crate::wire::openai_chat::{self, Request};
 /// The window where nobody says one.
 const ASSUMED_WINDOW: Tokens = 8192;
 
-/// Longest focus of a fold (bytes).
-const LONGEST_FOCUS: usize = 4096;
-
 /// What a person asked to be done with a view.
 pub(super) struct Asked<'a> {
     /// As it stands in the trace.

@@ -2,11 +2,12 @@
 //! taken back.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use futures_util::FutureExt as _;
 use serde_json::{Value, json};
 
-use super::compact::Ground;
+use super::compact::{Asked, Ground};
 use super::price::Price;
 use super::save::now_ms;
 use super::standing::{ALL_PINS, LARGEST_PIN, Pinned, Standing, What, matched, text};

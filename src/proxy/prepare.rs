@@ -17,9 +17,8 @@ use super::{App, Error, headers};
 use crate::config::{Gauge, ModelHints, Resolved};
 use crate::conversation::edit::{Edit, View};
 use crate::conversation::{Digest, Tokens, repair};
-use crate::measure::estimate::Sample;
 use crate::measure::window::Window;
-use crate::measure::{self, ModelKey, Sureness, own, shown, spread, tokens};
+use crate::measure::{self, Known, ModelKey, Sureness, own, shown, spread, tokens};
 use crate::plan::emergency::{self, Refusal};
 use crate::plan::rewrite::{self, Out};
 use crate::plan::{self, Facts, Lines, Plan, Policy, Regions};
@@ -89,8 +88,8 @@ pub(super) struct Prepared {
     pub tokens: Tokens,
     /// How sure that is.
     pub sureness: Sureness,
-    /// What the estimates learn from once the view was counted.
-    pub sample: Sample,
+    /// What was known of the size of its beginning.
+    pub known: Option<Known>,
     /// The client's history, with edits made earlier.
     pub before: Regions,
     /// Seconds that making the view took, with what was made ahead of it.
@@ -202,7 +201,6 @@ impl App {
         let policy = self.policy(&request.model, &window, headers::text(from_client, &headers::PROFILE));
         warnings.extend(policy.warning.clone());
         let repaired = self.repair(&mut request, &policy.policy)?;
-        let key = self.key(upstream, &request);
         let history = self.history(&mut request, upstream, &policy, from_client, attempt).boxed().await?;
         let old = history.old().clone();
         let tools = self.tool_for(&request, &policy, from_client);
@@ -261,7 +259,6 @@ impl App {
         let is_fork = located.as_ref().is_some_and(|l| l.conversation != id);
         let standing_changed = granted.to_record(&standing, is_fork, folds(&drafted.view) != folds(&stored));
         let known = self.known(&id, &chain, &drafted.view, &key);
-        let sample = self.measure.sample(&key, &request.conversation, &drafted.view, known);
         let mut actions = layers(&drafted.plan, policy.policy.strategy);
         let mut because: Vec<String> = drafted.plan.because.iter().map(ToString::to_string).collect();
         let mut originals = drafted.originals;
@@ -292,7 +289,7 @@ impl App {
             body: drafted.body,
             tokens: drafted.tokens,
             sureness: drafted.sureness,
-            sample,
+            known,
             before,
             seconds,
             switched,
@@ -357,9 +354,6 @@ impl App {
         let conversation = &request.conversation;
         let (chain, forwarded) = (&history.chain, history.forwarded());
         let known = self.known(draft.id, chain, &draft.old, &draft.key);
-        if draft.own.is_some() {
-            self.measure.counted_anyway(&draft.key);
-        }
         let mut facts = self.measure.facts(&draft.key, conversation, &draft.old, known);
         facts.window = window.tokens.unwrap_or(UNKNOWN_WINDOW);
         let configured = self.config.window.output_reserved;

@@ -198,7 +198,7 @@ impl Plan {
     pub fn of(actions: Vec<Action>) -> Plan {
         let lines = Lines::of(&Facts::default(), &Policy::default());
         let (before, after) = (Regions::default(), Regions::default());
-        Plan { actions, before, after, because: Vec::new(), lines, hard: false, fits: true }
+        Plan { actions, before, after, because: Vec::new(), waits: Vec::new(), lines, hard: false, fits: true }
     }
 }
 
