@@ -26,6 +26,8 @@ pub mod template;
 pub mod upstream;
 pub mod usage;
 
-pub use windowsill_core::{apply, brief, completion, conversation, plan, preview, question, recall, unwrap, wire};
+pub use windowsill_core::{
+    apply, brief, completion, conversation, pinned, plan, preview, question, recall, unwrap, wire,
+};
 /// The record, under the name that it has in this program.
 pub use windowsill_record as store;

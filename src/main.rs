@@ -114,6 +114,10 @@ enum Command {
     Done(cli::guard::Done),
     /// Let a conversation go on that a ceiling or the watchdog stopped.
     Resume(cli::guard::Resume),
+    /// Have the model read a text through every fold, word for word; without one, lists what is pinned.
+    Pin(cli::pin::Pin),
+    /// Take back what was pinned.
+    Unpin(cli::pin::Unpin),
     /// Serve recall, search, context and window to an agent as MCP tools, over standard input and output.
     Mcp(cli::mcp::Mcp),
     /// Search the originals, or print one exactly as it came.
@@ -256,6 +260,8 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Compact { id, focus, json } => compact(&config, &id, focus, json),
         Command::Done(of) => cli::guard::done(&config, &of),
         Command::Resume(of) => cli::guard::resume(&config, &of),
+        Command::Pin(of) => cli::pin::pin(&config, &of),
+        Command::Unpin(of) => cli::pin::unpin(&config, &of),
         Command::Launch(of) => cli::launch::run(&config, &of),
         Command::Mcp(of) => cli::mcp::run(&config, of),
         Command::Recall(of) => cli::recall::run(&config, &of),
@@ -419,7 +425,7 @@ fn count(config: Config, of: &OfFile) -> Result<ExitCode, Failure> {
 }
 
 fn compact(config: &Config, id: &str, focus: Option<String>, json: bool) -> Result<ExitCode, Failure> {
-    let answer = cli::guard::ask(config, id, "compact", &serde_json::json!({"focus": focus}))?;
+    let answer = cli::pin::ask(config, id, http::Method::POST, "compact", Some(&serde_json::json!({"focus": focus})))?;
     if json {
         out_json(&answer)?;
     } else {

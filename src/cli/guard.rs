@@ -4,12 +4,13 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use serde_json::Value;
+use http::Method;
+use serde_json::{Value, json};
 use windowsill::config::Config;
-use windowsill::proxy::{Record, steer_running};
 
 use super::paint::tokens;
-use crate::{Failure, out, out_json, runtime};
+use super::pin::ask;
+use crate::{Failure, out, out_json};
 
 #[derive(Args)]
 pub(crate) struct Resume {
@@ -33,7 +34,7 @@ pub(crate) struct Done {
 }
 
 pub(crate) fn done(config: &Config, of: &Done) -> Result<ExitCode, Failure> {
-    let answer = ask(config, &of.id, "checkpoint", &serde_json::json!({"note": of.note}))?;
+    let answer = ask(config, &of.id, Method::POST, "checkpoint", Some(&json!({"note": of.note})))?;
     if of.json {
         out_json(&answer)?;
     } else {
@@ -49,7 +50,7 @@ pub(crate) fn done(config: &Config, of: &Done) -> Result<ExitCode, Failure> {
 }
 
 pub(crate) fn resume(config: &Config, of: &Resume) -> Result<ExitCode, Failure> {
-    let answer = ask(config, &of.id, "resume", &serde_json::json!({}))?;
+    let answer = ask(config, &of.id, Method::POST, "resume", Some(&json!({})))?;
     if of.json {
         out_json(&answer)?;
     } else {
@@ -64,15 +65,4 @@ pub(crate) fn resume(config: &Config, of: &Resume) -> Result<ExitCode, Failure> 
         ))?;
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// Asks the running proxy to change a conversation. It takes whole ids alone; the record here knows what the beginning of one
-/// means.
-pub(crate) fn ask(config: &Config, id: &str, what: &str, body: &Value) -> Result<Value, Failure> {
-    let found = Record::open(&config.data_dir).ok().and_then(|record| record.context(Some(id)).ok());
-    let whole = found.and_then(|found| found["id"].as_str().map(str::to_owned));
-    let id = whole.as_deref().unwrap_or(id);
-    let key = config.api_key.as_ref().map(|k| k.expose().to_owned());
-    let address = config.listen.to_string();
-    Ok(runtime()?.block_on(steer_running(&address, key.as_deref(), id, what, body))?)
 }

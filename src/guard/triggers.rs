@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::config::Triggers;
 use crate::conversation::{Message, step};
-use crate::plan::{Action, Plan, Policy};
+use crate::plan::{Action, FoldAt, Plan, Policy};
 
 /// Where a conversation stood when it was last folded.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -97,7 +97,9 @@ impl Pace {
     pub fn policy(&self, usual: &Policy) -> Policy {
         match self {
             Pace::Usual => usual.clone(),
-            Pace::Fold(_) => Policy { summarize_at: 0.000_1, summarize_to: 0.000_05, ..usual.clone() },
+            Pace::Fold(_) => {
+                Policy { summarize_at: 0.000_1, summarize_to: 0.000_05, fold_at: FoldAt::Line, ..usual.clone() }
+            }
             Pace::Hold => Policy { clear_at: 1.0, summarize_at: 1.0, ..usual.clone() },
         }
     }

@@ -1,13 +1,13 @@
 //! A checkpoint: somebody says that a task is done. Its completion record is kept and searched like any original, and the history is
 //! folded with it: at once, or after the reply that is under way. A task's end is the best moment to fold.
 
-use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 use futures_util::FutureExt as _;
 use serde_json::{Value, json};
 
-use super::compact::{Ground, Recorded, at_any_pressure, unchanged};
+use super::compact::{Asked, Ground, Recorded, at_any_pressure, unchanged};
 use super::live::Brief;
 use super::save::now_ms;
 use super::{App, Error, aside};
@@ -53,7 +53,7 @@ impl App {
         let busy = self.lives.with(id, |live| {
             let busy = live.in_flight > 0;
             if busy {
-                live.brief = Some(Brief { covers, chain: tip, text: text.as_str().into() });
+                live.brief = Some(Brief { covers, chain: tip, text: text.as_str().into(), seconds: 0.0 });
                 live.fold_due = Some(WHY.to_owned());
             }
             busy
@@ -108,7 +108,8 @@ impl App {
 
     /// Folds with a completion record. Returns what the prompt takes then; `None` where there is nothing to fold.
     async fn fold_done(&self, ground: &Ground, text: &str) -> Result<Option<Tokens>, Error> {
-        let Ground { recorded, facts, resolved, key, .. } = ground;
+        let started = Instant::now();
+        let Ground { recorded, facts, resolved, .. } = ground;
         let conversation = &recorded.request.conversation;
         let mut plan: Plan = plan::plan(conversation, facts, &at_any_pressure(&resolved.policy));
         if !plan.actions.iter().any(|action| matches!(action, Action::Fold { .. })) {
@@ -117,18 +118,10 @@ impl App {
         let (before, after) = (plan.before.prompt(), plan.after.prompt());
         plan.because
             .insert(0, Because { rule: "checkpoint", before, after, line: before, what: "a task is done".into() });
-        let count = |text: &str| self.measure.count(key, text);
-        let applied = apply::apply(&apply::Input {
-            conversation,
-            id: &recorded.row.id,
-            plan: &plan,
-            old: &recorded.old,
-            store: &self.store,
-            count: &count,
-            digests: &HashMap::new(),
-            written: Some(text),
-        })?;
-        self.record_view(recorded, &plan, applied, "summarize").await?;
+        let apply::Applied { view, originals } = self.folded_view(ground, &plan, Some(text))?;
+        let asked = Asked { action: "summarize", focus: None, started };
+        let batch = Batch { originals, ..Batch::default() };
+        self.record_view(recorded, &plan, view, asked, batch).await?;
         Ok(Some(after))
     }
 }

@@ -187,7 +187,7 @@ impl App {
     /// 404 for an unknown conversation, 400 for the beginning of an id.
     pub async fn resume(&self, id: &str) -> Result<Value, Error> {
         self.store.flush().await;
-        let row = self.whole_row(id)?;
+        let row = self.whole_row(id).await?;
         self.remember(&row.id);
         let (turn, session, books) = self.lives.with(&row.id, |live| {
             let (turn, session) = spent(live);

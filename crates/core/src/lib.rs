@@ -3,7 +3,7 @@
 //! - [`conversation`]: messages, steps and turns, chain hashes, edits; [`wire`]: bytes to a conversation and back, a
 //!   folder a dialect.
 //! - [`plan`]: what should change, one file a rule; it returns a [`plan::Plan`] with its reasons.
-//! - [`apply`]: makes a plan into the edits of a new view, with [`preview`], [`brief`] and [`unwrap`].
+//! - [`apply`]: makes a plan into the edits of a new view, with [`preview`], [`brief`], [`pinned`] and [`unwrap`].
 //! - [`question`], [`completion`]: what a model is asked about an original; what stands of a task that is done.
 //! - [`recall`]: the tool by which a model gets an original back: its definition, arguments and pages.
 
@@ -11,6 +11,7 @@ pub mod apply;
 pub mod brief;
 pub mod completion;
 pub mod conversation;
+pub mod pinned;
 pub mod plan;
 pub mod preview;
 pub mod question;
