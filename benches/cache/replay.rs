@@ -187,6 +187,7 @@ impl Run<'_> {
                     store: self.store,
                     count: &estimate,
                     digests: &std::collections::HashMap::new(),
+                    pins: &[],
                     written: written.as_ref().and_then(Option::as_deref),
                 };
                 apply::apply(&input).expect("the record can be asked").view

@@ -96,6 +96,8 @@ settings! {
     summary_max_tokens: Tokens = read::brief_tokens, Tokens::to_string;
     /// Which model writes briefs.
     summary_model: SummaryModel = summary_model, SummaryModel::to_string;
+    /// Which model names conversations.
+    title_model: Option<OtherModel> = digest_model, show_digest_model;
     /// Whether to summarize ahead of need, between requests.
     background: bool = read::boolean, bool::to_string;
     /// Whether the model gets a tool to read back what left its prompt.

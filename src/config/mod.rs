@@ -11,6 +11,7 @@ mod env;
 mod file;
 mod gauge;
 mod model;
+mod pin;
 pub mod print;
 mod problem;
 mod profile;
@@ -28,6 +29,7 @@ pub use context::{Context, OtherModel, SummaryModel, Template};
 pub use env::{Environment, scratch_dir};
 pub use gauge::{Gauge, Severity};
 pub use model::{ModelHints, SizeClass, parameters_in_name};
+pub use pin::PinPattern;
 pub use problem::{Problem, report};
 pub use profile::{DEFAULT as DEFAULT_PROFILE, Profile};
 pub use secret::Secret;
@@ -58,6 +60,7 @@ pub(crate) const SECTIONS: &[Section] = &[
         repeated: false,
     },
     Section { path: "upstream", keys: upstream::KEYS, repeated: true },
+    Section { path: "pin", keys: pin::KEYS, repeated: true },
     Section { path: "window", keys: &["num_ctx", "output_reserved", "memory_headroom"], repeated: false },
     Section { path: "context", keys: CONTEXT_KEYS, repeated: false },
     Section { path: "size.small", keys: CONTEXT_KEYS, repeated: false },
@@ -129,6 +132,8 @@ pub struct Config {
     pub window: WindowConfig,
     /// The settings of `[context]` without any profile: environment, file, default.
     pub context: Context,
+    /// What people say that holds through every fold, by pattern; a profile adds its own.
+    pub pins: Vec<PinPattern>,
     /// When a window counts as nearly full.
     pub gauge: Gauge,
     /// Bounds on what is accepted.
@@ -168,10 +173,14 @@ pub struct Resolved {
     pub background: bool,
     /// Whether the model gets a tool to read back what left its prompt.
     pub recall: bool,
+    /// What people say that holds through every fold, by pattern.
+    pub pins: Vec<PinPattern>,
     /// Which model writes briefs.
     pub summary_model: SummaryModel,
     /// Which model condenses large results, where one does.
     pub digest_model: Option<OtherModel>,
+    /// Which model names conversations, where one does.
+    pub title_model: Option<OtherModel>,
     /// Something that was asked for and could not be done: an unknown profile in the request's header.
     pub warning: Option<String>,
     /// Key, value and source of each setting of `[context]` and each fact `template.…`.
@@ -328,6 +337,7 @@ impl Config {
         let sizing = profile::sizing(model, hints, &profiles);
         let size = sizing.map(|sizing| sizing.class);
         let context = self.context_of(size, &profiles);
+        let pins = self.pins.iter().chain(profiles.iter().flat_map(|profile| &profile.pins)).cloned().collect();
         let below = profiles.iter().rev();
         let template = below.fold(Template::unknown(), |facts, profile| profile.template.over(&facts));
         let mut sources = context.shown();
@@ -341,8 +351,10 @@ impl Config {
             because: format!("{because}; {}", print::sizing(sizing)),
             background: context.background.value,
             recall: context.recall.value,
+            pins,
             summary_model: context.summary_model.value,
             digest_model: context.digest_model.value,
+            title_model: context.title_model.value,
             warning,
             sources,
         }

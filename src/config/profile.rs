@@ -9,6 +9,7 @@ use regex::Regex;
 use super::context::{CONTEXT_KEYS, Context, TEMPLATE_KEYS, TemplateLayer, Tiers};
 use super::file::{self, Label, Section};
 use super::model::{ModelHints, SizeClass, name_forms, parameters_in_name};
+use super::pin::{self, PinPattern};
 use super::problem::Problem;
 use super::written::{self as read, Value};
 
@@ -23,6 +24,7 @@ pub(crate) const SECTIONS: &[Section] = &[
     Section { path: "size.medium", keys: CONTEXT_KEYS, repeated: false },
     Section { path: "size.large", keys: CONTEXT_KEYS, repeated: false },
     Section { path: "template", keys: TEMPLATE_KEYS, repeated: false },
+    Section { path: "pin", keys: pin::KEYS, repeated: true },
 ];
 
 /// The built-in profiles by name.
@@ -59,6 +61,7 @@ pub struct Profile {
     globs: Vec<Glob>,
     pub(crate) tiers: Tiers,
     pub(crate) template: TemplateLayer,
+    pub(crate) pins: Vec<PinPattern>,
 }
 
 /// The profiles chosen for a model, and why.
@@ -117,6 +120,7 @@ impl Profile {
             size: size.map(|size| size.value),
             tiers: Tiers::read(&layer, found),
             template: TemplateLayer::read(&layer, "template", found),
+            pins: pin::resolve(&layer, found),
         })
     }
 

@@ -11,7 +11,7 @@ use super::context::{Context, ContextLayer, OtherModel, SummaryModel, Tiers};
 use super::model::SizeClass;
 use super::problem::Problem;
 use super::written::{self as read, Sourced, Value, Written};
-use super::{Config, Environment, Flags, Layers, Secret, door, gauge, profile, upstream};
+use super::{Config, Environment, Flags, Layers, Secret, door, gauge, pin, profile, upstream};
 
 /// Which window a model is to have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -123,6 +123,8 @@ pub(crate) fn resolve(
     let upstreams = upstream::resolve(&layers.flags, &layers.env, &layers.file, &at, problems);
     let mut sources = Vec::new();
     let window = window(layers, &mut sources, problems);
+    let mut pins = pin::resolve(&layers.env, problems);
+    pins.extend(pin::resolve(&layers.file, problems));
     let gauge = gauge::resolve(layers, &mut sources, problems);
     let limits = limits(layers, &mut sources, problems);
     let log = log(flags, environment, problems);
@@ -162,6 +164,7 @@ pub(crate) fn resolve(
         upstreams,
         window: window?,
         context,
+        pins,
         gauge: gauge?,
         limits: limits?,
         log,
@@ -350,6 +353,8 @@ fn check_models(
     let summaries =
         std::iter::once(&context.summary_model).chain(above.iter().filter_map(|l| l.summary_model.as_ref()));
     let digests = std::iter::once(&context.digest_model).chain(above.iter().filter_map(|l| l.digest_model.as_ref()));
+    let titles = std::iter::once(&context.title_model).chain(above.iter().filter_map(|l| l.title_model.as_ref()));
+    let others = digests.map(|model| ("digest_model", model)).chain(titles.map(|model| ("title_model", model)));
     let mut named: Vec<(&str, &str, String, &str)> = Vec::new();
     for model in summaries {
         match &model.value {
@@ -365,9 +370,9 @@ fn check_models(
             }
         }
     }
-    for model in digests {
+    for (key, model) in others {
         if let Some(OtherModel { upstream, model: name }) = &model.value {
-            named.push(("digest_model", upstream, format!("{upstream}/{name}"), &model.source));
+            named.push((key, upstream, format!("{upstream}/{name}"), &model.source));
         }
     }
     for (key, upstream, written, source) in named {

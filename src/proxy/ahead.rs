@@ -92,7 +92,7 @@ impl App {
         let used = prompt + reported.completion.unwrap_or(0);
         let strategy = prepared.policy.policy.strategy;
         let may = prepared.policy.background && *end == relay::End::Complete && !prepared.chain.is_empty();
-        if !may || strategy == Strategy::Off {
+        if !may || strategy == Strategy::Off || prepared.wanted.paused {
             return;
         }
         let step = last_step(&prepared);
@@ -203,7 +203,7 @@ impl App {
             previous: previous.as_deref(),
             window: *window,
             max_tokens: (budget / 4 * 3).min(prepared.policy.policy.summary_max_tokens),
-            focus: None,
+            focus: prepared.standing.focus(),
         };
         let started = Instant::now();
         let Some(text) = self.ask(&ask).await else { return };
@@ -279,6 +279,7 @@ impl App {
             forwarded: conversation.body.len(),
             ..self.measure.facts(&prepared.key, conversation, &prepared.view, known)
         };
+        prepared.wanted.tell(&mut facts);
         let policy = &prepared.policy.policy;
         let total = plan::plan(conversation, &Facts { slack: 0, ..facts.clone() }, policy).before.prompt();
         let at_wall = used.saturating_add(more) > prepared.lines.limit;
@@ -316,6 +317,7 @@ impl App {
             store: &self.store,
             count: &count,
             digests: &HashMap::new(),
+            pins: &prepared.wanted.texts,
             written: brief.as_ref().map(|b| &*b.text),
         })?;
         let out = rewrite::rewrite(conversation, &applied.view, &policy.template);

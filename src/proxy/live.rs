@@ -180,6 +180,8 @@ pub(super) struct Live {
     pub(super) model: Option<Switched>,
     /// The last prompt that was forwarded.
     pub(super) sent: Option<Sent>,
+    /// The view that it was forwarded in.
+    pub(super) sent_view: Option<View>,
     /// Marks of the client's messages, as far as they are spelled as the record has them.
     pub(super) as_recorded: Vec<u64>,
     /// A brief made ahead.
@@ -192,6 +194,8 @@ pub(super) struct Live {
     pub(super) ahead: Option<Ahead>,
     /// When a prompt was last forwarded.
     pub(super) last: Option<Instant>,
+    /// A model was asked for a title.
+    pub(super) titled: bool,
     /// Requests under way.
     pub(super) in_flight: usize,
     /// Spend since the record began.

@@ -112,6 +112,7 @@ impl App {
     /// Notes what is about to be forwarded. Returns what it has in common with the last prompt of its conversation.
     pub(super) fn note_sent(&self, upstream: &Upstream, prepared: &Prepared) -> Option<Prefix> {
         let now = self.sent(prepared);
+        self.heads.note(prepared);
         self.lives.with(&prepared.id, |live| {
             // Another model's cache holds nothing of it.
             let last = live.sent.as_ref().filter(|_| prepared.switched.is_none());
@@ -125,6 +126,7 @@ impl App {
                 live.as_recorded = own.to_vec();
             }
             live.sent = Some(now);
+            live.sent_view = Some(prepared.view.clone());
             live.last = Some(Instant::now());
             prefix
         })

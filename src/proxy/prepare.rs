@@ -12,13 +12,13 @@ use tracing::{debug, warn};
 use super::draft::{Draft, exact};
 use super::history::{History, Switched};
 use super::prefix::Prefix;
+use super::standing::{Granted, Held, Standing};
 use super::{App, Error, headers};
 use crate::config::{Gauge, ModelHints, Resolved};
-use crate::conversation::edit::View;
+use crate::conversation::edit::{Edit, View};
 use crate::conversation::{Digest, Tokens, repair};
-use crate::measure::estimate::Sample;
 use crate::measure::window::Window;
-use crate::measure::{self, ModelKey, Sureness, own, shown, spread, tokens};
+use crate::measure::{self, Known, ModelKey, Sureness, own, shown, spread, tokens};
 use crate::plan::emergency::{self, Refusal};
 use crate::plan::rewrite::{self, Out};
 use crate::plan::{self, Facts, Lines, Plan, Policy, Regions};
@@ -88,8 +88,8 @@ pub(super) struct Prepared {
     pub tokens: Tokens,
     /// How sure that is.
     pub sureness: Sureness,
-    /// What the estimates learn from once the view was counted.
-    pub sample: Sample,
+    /// What was known of the size of its beginning.
+    pub known: Option<Known>,
     /// The client's history, with edits made earlier.
     pub before: Regions,
     /// Seconds that making the view took, with what was made ahead of it.
@@ -122,6 +122,12 @@ pub(super) struct Prepared {
     pub prefix: Option<Prefix>,
     /// The vocabulary it was counted with.
     pub own: Option<Arc<own::Model>>,
+    /// What people want of the conversation.
+    pub standing: Arc<Standing>,
+    /// What that is from now on, where it changed.
+    pub standing_changed: Option<String>,
+    /// What it means for this history.
+    pub wanted: Held,
     /// Counts this request as under way.
     pub flight: Option<super::live::Flight>,
 }
@@ -130,6 +136,11 @@ impl Prepared {
     /// The layers that acted, as they stand in the header.
     pub(super) fn action(&self) -> String {
         if self.actions.is_empty() { "none".into() } else { self.actions.join(",") }
+    }
+
+    /// What the conversation is called.
+    pub(super) fn title(&self) -> String {
+        self.standing.title.clone().unwrap_or_else(|| super::save::title(&self.request.conversation))
     }
 
     /// Whether this history is the beginning of a longer one that the record has: a chat that begins alike, or an earlier
@@ -190,7 +201,6 @@ impl App {
         let policy = self.policy(&request.model, &window, headers::text(from_client, &headers::PROFILE));
         warnings.extend(policy.warning.clone());
         let repaired = self.repair(&mut request, &policy.policy)?;
-        let key = self.key(upstream, &request);
         let history = self.history(&mut request, upstream, &policy, from_client, attempt).boxed().await?;
         let old = history.old().clone();
         let tools = self.tool_for(&request, &policy, from_client);
@@ -199,6 +209,9 @@ impl App {
         }
         let patience = if attempt == Attempt::DryRun { shown::QUESTION_WAITS } else { shown::REQUEST_WAITS };
         let own = self.measure.counters.of(upstream, &request.model, &window, patience).boxed().await;
+        let key = self.key(upstream, &request);
+        let known_window = window.tokens.unwrap_or(UNKNOWN_WINDOW);
+        let (standing, wanted) = self.wanted(&history, &key, &policy, &request, known_window, &mut warnings);
         let request = Arc::new(request);
         let mut draft = Draft {
             upstream,
@@ -216,8 +229,16 @@ impl App {
             warnings,
             written: None,
             digests: None,
+            wanted,
+            focus: standing.focus().map(str::to_owned),
         };
-        let (mut facts, sureness) = self.measured(&mut draft, &history, &window, attempt).boxed().await;
+        let (mut facts, mut sureness) = self.measured(&mut draft, &history, &window, attempt).boxed().await;
+        let mut granted = Granted::default();
+        let breaks = attempt == Attempt::First && (history.ahead.is_some() || breaks(&draft, &facts));
+        if let Some((view, made)) = self.grant(&draft.bench(), &standing, breaks) {
+            (draft.old, granted) = (view, made);
+            (facts, sureness) = self.measured(&mut draft, &history, &window, attempt).boxed().await;
+        }
         let added = self.offer(&mut draft, &mut facts, tools.as_ref());
         let behind =
             history.ahead.as_ref().map_or(0, |ahead| facts.costs.iter().skip(ahead.depth).map(plan::Cost::total).sum());
@@ -228,14 +249,16 @@ impl App {
             self.drafted(&mut draft, facts, sureness, &history.chain, from_client, attempt).boxed().await?;
         // Before, the tool was not there.
         drafted.plan.before.tools = drafted.plan.before.tools.saturating_sub(added);
-        let Draft { key, warnings, own, request, .. } = draft;
+        let Draft { key, warnings, own, request, held, wanted, .. } = draft;
+        drop(held);
         let request = Arc::unwrap_or_clone(request);
         let History { chain, located, id, session, stored, ahead, switched, client_marks, .. } = history;
         let mut seconds = started.elapsed().as_secs_f64();
         let mut before = drafted.plan.before;
         let changed = drafted.view != stored;
+        let is_fork = located.as_ref().is_some_and(|l| l.conversation != id);
+        let standing_changed = granted.to_record(&standing, is_fork, folds(&drafted.view) != folds(&stored));
         let known = self.known(&id, &chain, &drafted.view, &key);
-        let sample = self.measure.sample(&key, &request.conversation, &drafted.view, known);
         let mut actions = layers(&drafted.plan, policy.policy.strategy);
         let mut because: Vec<String> = drafted.plan.because.iter().map(ToString::to_string).collect();
         let mut originals = drafted.originals;
@@ -247,6 +270,8 @@ impl App {
             // Without it, the prompt would be what was forwarded last and what came since.
             before = Regions { history: ahead.regions.0.history.saturating_add(behind), ..ahead.regions.0 };
         }
+        originals.extend(granted.originals);
+        because.splice(0..0, granted.because);
         in_order(&mut actions);
         because.extend(repaired);
         debug!(%key, ?because, "prepared");
@@ -264,7 +289,7 @@ impl App {
             body: drafted.body,
             tokens: drafted.tokens,
             sureness: drafted.sureness,
-            sample,
+            known,
             before,
             seconds,
             switched,
@@ -281,6 +306,9 @@ impl App {
             first_prompt: None,
             prefix: None,
             own,
+            standing,
+            standing_changed,
+            wanted,
             flight: None,
             id,
             request,
@@ -326,14 +354,12 @@ impl App {
         let conversation = &request.conversation;
         let (chain, forwarded) = (&history.chain, history.forwarded());
         let known = self.known(draft.id, chain, &draft.old, &draft.key);
-        if draft.own.is_some() {
-            self.measure.counted_anyway(&draft.key);
-        }
         let mut facts = self.measure.facts(&draft.key, conversation, &draft.old, known);
         facts.window = window.tokens.unwrap_or(UNKNOWN_WINDOW);
         let configured = self.config.window.output_reserved;
         facts.output_reserved = plan::output_reserved(facts.window, facts.head(), draft.request.max_tokens, configured);
         facts.forwarded = forwarded;
+        draft.wanted.tell(&mut facts);
         let mut sureness = self.measure.sureness(&draft.key);
         if known.is_some() && sureness == Sureness::Estimated {
             sureness = Sureness::Calibrated;
@@ -396,6 +422,17 @@ impl App {
             }
         }
     }
+}
+
+/// Whether a request rewrites something that the server may hold: then other changes come at no price of their own.
+fn breaks(draft: &Draft<'_>, facts: &Facts) -> bool {
+    let plan = plan::plan(&draft.request.conversation, facts, &draft.policy);
+    plan.actions.iter().any(|action| action.first() < facts.forwarded)
+}
+
+/// How far the fold of a view reaches.
+fn folds(view: &View) -> usize {
+    view.edits.iter().find_map(|edit| if let Edit::Fold { to, .. } = edit { Some(*to) } else { None }).unwrap_or(0)
 }
 
 /// The layers that a plan's actions belong to.

@@ -6,6 +6,7 @@ use http::{HeaderMap, HeaderValue};
 use serde_json::json;
 use tracing::warn;
 
+use super::class::Class;
 use super::prepare::Prepared;
 use super::{App, Error, headers};
 use crate::conversation::edit::{Edit, View};
@@ -72,6 +73,7 @@ impl App {
             nodes: nodes(&prepared.chain, &prepared.request.conversation.body, depth),
             view: prepared.view_changed.then(|| (tip, prepared.view.clone())),
             events,
+            standing: prepared.standing_changed.clone().map(|text| (prepared.id.clone(), text)),
             durable: prepared.view_changed,
             ..Batch::default()
         }
@@ -106,7 +108,7 @@ impl App {
             depth: prepared.chain.len(),
             state: state(prepared, &spend.json()),
             now_ms,
-            title: title(&prepared.request.conversation),
+            title: prepared.title(),
         }
     }
 }
@@ -168,6 +170,7 @@ pub(super) fn state(prepared: &Prepared, spend: &serde_json::Value) -> serde_jso
             "summarize_at": prepared.lines.summarize_at, "summarize_to": prepared.lines.summarize_to,
             "fold_at": prepared.lines.fold_at, "evict_over": prepared.lines.evict_over,
         },
+        "class": Class::of(&prepared.request.conversation).as_str(),
         "waits": prepared.waits,
         "profile": prepared.policy.profile,
         "action": prepared.action(),

@@ -25,6 +25,7 @@ mod nvml;
 #[cfg(feature = "engine")]
 mod own_count;
 mod page;
+mod pins;
 mod planning;
 mod prefix;
 mod profiles;

@@ -17,8 +17,9 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("preview", &["conversation", "unwrap"]),
     ("unwrap", &["preview"]),
     ("brief", &["conversation", "preview", "unwrap", "wire"]),
+    ("pinned", &[]),
     ("recall", &["conversation", "preview", "wire"]),
-    ("apply", &["conversation", "plan", "preview", "brief", "wire"]),
+    ("apply", &["conversation", "plan", "preview", "brief", "pinned", "wire"]),
     // The record, `crates/record`; it has no room of the program to import.
     ("store", &["apply", "conversation"]),
     // Leaves: how files are opened, and how text is made harmless.
@@ -42,6 +43,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "apply",
             "brief",
             "conversation",
+            "pinned",
             "plan",
             "preview",
             "recall",

@@ -24,7 +24,7 @@ pub struct Lines {
     pub evict_over: Tokens,
     /// One result above this is condensed by a model when it arrives.
     pub digest_over: Option<Tokens>,
-    /// Most tokens of a brief.
+    /// Most tokens of a brief, and of the pinned texts in front of it.
     pub brief: Tokens,
 }
 
@@ -76,7 +76,7 @@ impl Lines {
             // Where no digest comes of it, there is a preview.
             evict_over: digest_over.map_or(evict_over, |over| over.min(evict_over)),
             digest_over,
-            brief: brief_budget(facts.window, policy.summary_max_tokens),
+            brief: brief_budget(facts.window, policy.summary_max_tokens).saturating_add(facts.pins),
         }
     }
 }

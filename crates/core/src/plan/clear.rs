@@ -132,7 +132,7 @@ pub(super) fn clear_before(sheet: &mut Sheet<'_>, end: usize, target: u32) -> (u
             sheet.replace(at, Rule::Clear, left, Action::Placeholder { at });
         }
         for call in 0..sheet.calls[at].len() {
-            if sheet.calls[at][call] > 2 * SMALL && !is_elided(sheet, at, call) {
+            if sheet.calls[at][call] > 2 * SMALL && !sheet.is_protected(at) && !is_elided(sheet, at, call) {
                 evict::elide(sheet, at, call, SMALL, Rule::Clear);
             }
         }

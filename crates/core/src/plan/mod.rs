@@ -94,6 +94,19 @@ pub enum Action {
 }
 
 impl Action {
+    /// The first message that it changes.
+    pub fn first(&self) -> usize {
+        match self {
+            Action::Preview { at, .. }
+            | Action::Placeholder { at }
+            | Action::Repeat { at, .. }
+            | Action::Restore { at, .. }
+            | Action::Elide { at, .. }
+            | Action::Cut { at, .. } => *at,
+            Action::Fold { from, .. } => *from,
+        }
+    }
+
     fn replaces_text_of(&self, message: usize) -> bool {
         match self {
             Action::Preview { at, .. }
@@ -180,6 +193,20 @@ pub struct Plan {
     pub fits: bool,
 }
 
+impl Plan {
+    /// These actions and nothing else: a person asked for them.
+    pub fn of(actions: Vec<Action>) -> Plan {
+        let lines = Lines::of(&Facts::default(), &Policy::default());
+        let (before, after) = (Regions::default(), Regions::default());
+        Plan { actions, before, after, because: Vec::new(), waits: Vec::new(), lines, hard: false, fits: true }
+    }
+}
+
+/// Where folding a conversation begins: a brief stands in front of this message.
+pub fn anchor(conversation: &Conversation, facts: &Facts, policy: &Policy) -> usize {
+    summarize::start(&Sheet::new(conversation, facts, policy))
+}
+
 /// Plans a request.
 pub fn plan(conversation: &Conversation, facts: &Facts, policy: &Policy) -> Plan {
     debug_assert!(facts::belong(facts, conversation), "facts of another conversation");
@@ -197,6 +224,8 @@ pub fn plan(conversation: &Conversation, facts: &Facts, policy: &Policy) -> Plan
         ("restore", restore::apply_behind_changes, 0),
         ("truncate", truncate::apply, sheet.lines.limit),
     ];
+    // Who stopped the rewriting means all of it.
+    let layers = layers.into_iter().filter(|_| !facts.paused);
     for (rule, apply, line) in layers {
         let before = sheet.prompt();
         if let Some(what) = apply(&mut sheet) {

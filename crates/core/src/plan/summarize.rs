@@ -174,9 +174,18 @@ pub(super) fn start(sheet: &Sheet<'_>) -> usize {
     [sheet.opening, first.map_or(0, |at| at + 1)].into_iter().find(|end| stays(*end)).unwrap_or(0)
 }
 
+/// What stays inside a fold: what a person asked last, and the steps with something protected.
+pub(super) fn keep(sheet: &Sheet<'_>, from: usize, to: usize) -> Vec<usize> {
+    let mut out = asked(sheet, from, to);
+    out.extend(sheet.kept.iter().filter(|at| (from..to).contains(*at)));
+    out.sort_unstable();
+    out.dedup();
+    out
+}
+
 /// What a person asked last stays though the steps before and after it are folded, and with it the user messages that
 /// stand in a row with it.
-fn keep(sheet: &Sheet<'_>, from: usize, to: usize) -> Vec<usize> {
+fn asked(sheet: &Sheet<'_>, from: usize, to: usize) -> Vec<usize> {
     let Some(request) = sheet.request.filter(|at| (from..to).contains(at)) else { return Vec::new() };
     let is_user = |at: &usize| sheet.conversation.body[*at].role == Role::User;
     let before = (from..request).rev().take(KEEP_RUN - 1).take_while(is_user).count();
