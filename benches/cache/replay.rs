@@ -154,6 +154,7 @@ impl Run<'_> {
             view: self.view.clone(),
             forwarded: self.forwarded,
             background: self.setting.background,
+            ..Facts::default()
         }
     }
 
