@@ -33,6 +33,8 @@ mod recall;
 mod record;
 mod relay;
 #[cfg(feature = "engine")]
+mod service;
+mod shadow;
 mod shown;
 mod simulation;
 mod steer;
@@ -40,3 +42,4 @@ mod support;
 mod templates;
 mod tidy;
 mod trace;
+mod wrap;
