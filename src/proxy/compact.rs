@@ -322,6 +322,7 @@ fn request_of(model: &str, raws: Vec<bytes::Bytes>) -> Request {
         max_tokens: None,
         choices: 1,
         num_ctx: None,
+        session: None,
         client_tools: None,
     }
 }

@@ -155,6 +155,9 @@ impl App {
     async fn told(self: &Arc<Self>, dialect: Dialect, parts: &Parts, heard: Heard) -> Result<Response<Body>, Error> {
         let mut asked = parts.clone();
         asked.uri = Uri::from_static(CHAT);
+        if let Some(session) = heard.session.and_then(|name| HeaderValue::try_from(name).ok()) {
+            asked.headers.insert(headers::CLIENT_SESSION, session);
+        }
         let response = self.chat(&asked, heard.chat).await?;
         let (mut parts, body) = response.into_parts();
         let length = [header::CONTENT_LENGTH, header::TRANSFER_ENCODING];

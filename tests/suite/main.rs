@@ -34,6 +34,7 @@ mod record;
 mod relay;
 #[cfg(feature = "engine")]
 mod service;
+mod sessions;
 mod shadow;
 mod shown;
 mod simulation;

@@ -6,8 +6,6 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
-use super::support::*;
-
 struct Machine {
     home: tempfile::TempDir,
     bin: tempfile::TempDir,

@@ -51,12 +51,12 @@ fn in_shadow_other_dialects_and_refusals_go_through_too() {
     let asked = json!({"model": "test-model", "max_tokens": 10, "messages": [{"role": "user", "content": "hi"}]}).to_string();
     for path in ["/v1/messages?beta=true", "/v1/responses", "/api/chat", "/v1/messages/count_tokens"] {
         proxy.post(path, &[], asked.as_bytes());
-        let seen = fake.last();
-        assert_eq!((seen.path(), seen.body.as_slice()), (path, asked.as_bytes()));
+        let seen = fake.all().pop().unwrap();
+        assert_eq!((seen.target.as_str(), seen.body.as_slice()), (path, asked.as_bytes()));
     }
     // What windowsill cannot read is the server's to refuse.
     let answer = proxy.post("/v1/chat/completions", &[], b"{\"messages\": 3}");
-    assert_eq!(fake.last().body, b"{\"messages\": 3}");
+    assert_eq!(fake.all().pop().unwrap().body, b"{\"messages\": 3}");
     assert!(answer.header("x-windowsill-shadow").unwrap().starts_with("error; "), "{answer:?}");
     // So is a prompt that is too long: the client gets the server's own words.
     let answer = proxy.post("/v1/chat/completions", &[], &long(12).body());

@@ -1,9 +1,9 @@
 //! `windowsill wrap` and `unwrap`: a client's own config is pointed at windowsill, and put back as it was.
 
-mod json;
+mod in_json;
+mod in_toml;
 mod kept;
 mod patch;
-mod toml;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

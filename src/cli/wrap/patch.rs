@@ -6,7 +6,7 @@
 use serde_json::{Map, Value};
 
 use super::super::clients::Format;
-use super::{json, toml};
+use super::{in_json, in_toml};
 
 /// Brackets within each other, beyond which a file is no config of anybody's.
 const DEEPEST: usize = 100;
@@ -28,8 +28,8 @@ pub(super) fn patched(format: Format, text: &str, settings: &Map<String, Value>)
         }
     }
     match format {
-        Format::Json => json::patched(text, settings),
-        Format::Toml => toml::patched(text, settings),
+        Format::Json => in_json::patched(text, settings),
+        Format::Toml => in_toml::patched(text, settings),
         Format::Yaml => yaml(text, settings),
         Format::Dotenv => Ok(dotenv(text, settings)),
     }
@@ -154,14 +154,14 @@ mod tests {
         let wanted = r#"{"model": "m", "n": 7, "model_providers": {"ours": {"url": "u", "h": {"A": "B"}}}, "providers": [{"name": "b", "y": true}], "prompt?": {}}"#;
         let new = patched(Format::Toml, text, &settings(wanted)).unwrap();
         assert!(new.starts_with("# mine\nmodel = \"m\""), "{new}");
-        let value: ::toml_edit::DocumentMut = new.parse().unwrap();
+        let value: toml_edit::DocumentMut = new.parse().unwrap();
         assert_eq!(value["model_providers"]["other"]["name"].as_str(), Some("o"));
         assert_eq!(value["model_providers"]["ours"]["h"]["A"].as_str(), Some("B"));
         assert_eq!(value["n"].as_integer(), Some(7));
         let list = value["providers"].as_array_of_tables().unwrap();
         assert_eq!((list.len(), list.get(1).unwrap()["y"].as_bool(), list.get(1).unwrap().get("x").is_none()), (2, Some(true), true));
         let inline = patched(Format::Toml, "providers = [{name = \"a\"}]\nt = {a = 1}\n", &settings(r#"{"providers": [{"name": "a", "u": 1}], "t": {"b": {"c": 2}}}"#)).unwrap();
-        let value: ::toml_edit::DocumentMut = inline.parse().unwrap();
+        let value: toml_edit::DocumentMut = inline.parse().unwrap();
         assert_eq!(value["providers"].as_array().unwrap().len(), 1, "{inline}");
         assert_eq!(value["t"]["b"]["c"].as_integer(), Some(2), "{inline}");
     }
