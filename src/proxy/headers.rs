@@ -2,7 +2,7 @@
 
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 
-use crate::conversation::wire::session::is_name;
+use crate::wire::session::is_name;
 
 /// Names the conversation.
 pub(super) const SESSION: HeaderName = HeaderName::from_static("x-windowsill-session");

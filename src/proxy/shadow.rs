@@ -16,7 +16,7 @@ use super::save::now_ms;
 use super::{App, Error, headers};
 use crate::conversation::Tokens;
 use crate::conversation::edit::View;
-use crate::conversation::wire::openai_chat;
+use crate::wire::openai_chat;
 use crate::plain;
 use crate::store::{Batch, Event};
 

@@ -1,0 +1,207 @@
+//! Anthropic's Messages API (`POST /v1/messages`), as Claude Code and Anthropic's SDKs speak it.
+//!
+//! What no local server has is refused, and not left out in silence: tools that Anthropic's servers run, documents that are
+//! files, MCP connectors. What only steers Anthropic's own servers is left out: `metadata`, `cache_control`, `service_tier`,
+//! `context_management`, `container`, citations, signatures of thoughts.
+
+use serde_json::{Map, Value, json};
+
+use super::{Heard, WireError, object, wrong};
+
+mod messages;
+mod reply;
+mod tools;
+
+/// Fields that mean something to Anthropic's servers alone, or were said in other words.
+const THEIRS: [&str; 23] = [
+    "model",
+    "messages",
+    "system",
+    "stream",
+    "max_tokens",
+    "stop_sequences",
+    "tools",
+    "tool_choice",
+    "thinking",
+    "output_config",
+    "output_format",
+    "metadata",
+    "service_tier",
+    "context_management",
+    "container",
+    "mcp_servers",
+    "cache_control",
+    "betas",
+    "inference_geo",
+    "diagnostics",
+    "speed",
+    "user_profile_id",
+    "workspace_id",
+];
+
+/// Reads a request of the Messages API.
+///
+/// # Errors
+/// What has the wrong shape, or what no local server can do; with the path of the field.
+pub fn request(body: &[u8]) -> Result<Heard, WireError> {
+    let asked = object(body)?;
+    let (mut chat, model) = prompt(&asked)?;
+    let stream = match asked.get("stream") {
+        None | Some(Value::Null) => false,
+        Some(Value::Bool(stream)) => *stream,
+        Some(_) => return Err(wrong("stream", "must be true or false")),
+    };
+    match asked.get("max_tokens").filter(|v| !v.is_null()) {
+        Some(most) if most.as_u64().is_some_and(|n| n > 0) => {
+            chat.insert("max_tokens".into(), most.clone());
+        }
+        Some(_) => return Err(wrong("max_tokens", "must be a whole number of tokens, at least 1")),
+        // Anthropic demands it; a server that has a limit of its own needs none.
+        None => {}
+    }
+    if let Some(stop) = asked.get("stop_sequences").filter(|v| !v.is_null()) {
+        let texts = stop.as_array().is_some_and(|list| list.iter().all(Value::is_string));
+        if !texts {
+            return Err(wrong("stop_sequences", "must be an array of strings"));
+        }
+        if stop.as_array().is_some_and(|list| !list.is_empty()) {
+            chat.insert("stop".into(), stop.clone());
+        }
+    }
+    chat.insert("stream".into(), stream.into());
+    if stream {
+        chat.insert("stream_options".into(), json!({"include_usage": true}));
+    }
+    let teller = Box::new(reply::Reply::new(model));
+    let session = crate::wire::session::session(&asked);
+    Ok(Heard { chat: Value::Object(chat).to_string().into(), stream, teller, session })
+}
+
+/// Reads a request to `POST /v1/messages/count_tokens`: a chat completion request that is only counted.
+///
+/// # Errors
+/// As [`request`].
+pub fn counted(body: &[u8]) -> Result<bytes::Bytes, WireError> {
+    let asked = object(body)?;
+    let (chat, _) = prompt(&asked)?;
+    Ok(Value::Object(chat).to_string().into())
+}
+
+/// All that makes the prompt, and the fields that are kept as they are; and the model's name.
+fn prompt(asked: &Map<String, Value>) -> Result<(Map<String, Value>, String), WireError> {
+    let model = match asked.get("model") {
+        Some(Value::String(model)) => model.clone(),
+        _ => return Err(wrong("model", "must be the name of a model")),
+    };
+    if asked.get("mcp_servers").and_then(Value::as_array).is_some_and(|list| !list.is_empty()) {
+        let what = "cannot be used here: no local server connects to MCP servers. Let the client connect to them, and offer their tools";
+        return Err(wrong("mcp_servers", what));
+    }
+    let mut chat = Map::new();
+    chat.insert("model".into(), model.clone().into());
+    chat.insert("messages".into(), messages::translate(asked)?.into());
+    tools::translate(asked, &mut chat)?;
+    thinking(asked, &mut chat)?;
+    // Sampling is spelled alike, and what nobody here knows may be meant for the server.
+    for (key, value) in asked.iter().filter(|(key, value)| !THEIRS.contains(&key.as_str()) && !value.is_null()) {
+        chat.entry(key.clone()).or_insert_with(|| value.clone());
+    }
+    Ok((chat, model))
+}
+
+/// `thinking`, `output_config`. A model that cannot think is not refused for being asked to: Claude Code always asks.
+fn thinking(asked: &Map<String, Value>, chat: &mut Map<String, Value>) -> Result<(), WireError> {
+    let mut kwargs = match asked.get("chat_template_kwargs") {
+        Some(Value::Object(own)) => own.clone(),
+        _ => Map::new(),
+    };
+    let there = |key: &str| asked.get(key).filter(|v| !v.is_null());
+    match there("thinking").map(|t| t.get("type").and_then(Value::as_str)) {
+        Some(Some("disabled")) => {
+            kwargs.entry("enable_thinking").or_insert(false.into());
+            // Ollama's word for it.
+            chat.insert("think".into(), false.into());
+        }
+        // How much and when is for the model's template to say.
+        None | Some(Some(_)) => {}
+        Some(None) => return Err(wrong("thinking.type", "must be `enabled`, `adaptive` or `disabled`")),
+    }
+    let config = there("output_config");
+    if let Some(effort) = config.and_then(|c| c.get("effort")).and_then(Value::as_str) {
+        // No template knows more than three levels.
+        let level = if matches!(effort, "max" | "xhigh") { "high" } else { effort };
+        kwargs.entry("reasoning_effort").or_insert(level.into());
+    }
+    if !kwargs.is_empty() {
+        chat.insert("chat_template_kwargs".into(), kwargs.into());
+    }
+    let format = config.and_then(|c| c.get("format")).or(there("output_format")).filter(|f| !f.is_null());
+    if let Some(format) = format {
+        let schema = format.get("schema").filter(|s| s.is_object() && format["type"] == "json_schema");
+        let schema = schema.ok_or_else(|| {
+            wrong("output_config.format", "must be an object with `type` \"json_schema\" and a `schema`")
+        })?;
+        let schema = json!({"name": "output", "schema": schema, "strict": true});
+        chat.insert("response_format".into(), json!({"type": "json_schema", "json_schema": schema}));
+    }
+    Ok(())
+}
+
+/// A list of models, or one, as clients of Anthropic's read it; from OpenAI's. All that stands there stays.
+pub fn models(mut list: Value) -> Value {
+    let entry = |model: &mut Value| {
+        let id = model.get("id").cloned().unwrap_or_default();
+        let Some(fields) = model.as_object_mut() else { return };
+        fields.insert("type".into(), "model".into());
+        fields.insert("display_name".into(), id);
+        // Anthropic's own value for a model of which it is not known.
+        fields.insert("created_at".into(), "1970-01-01T00:00:00Z".into());
+        fields.insert("lifecycle".into(), "active".into());
+        let window = fields.get("context_window").cloned().unwrap_or_default();
+        fields.insert("max_input_tokens".into(), window);
+    };
+    let Some(data) = list.get_mut("data").and_then(Value::as_array_mut) else {
+        entry(&mut list);
+        return list;
+    };
+    data.iter_mut().for_each(entry);
+    let id = |model: Option<&Value>| model.and_then(|m| m.get("id")).cloned().unwrap_or_default();
+    let (first, last) = (id(data.first()), id(data.last()));
+    list["has_more"] = false.into();
+    list["first_id"] = first;
+    list["last_id"] = last;
+    list
+}
+
+/// An error in Anthropic's shape, from one in OpenAI's. `request_id` is the id that the reply's header names.
+pub fn error(status: u16, error: &Value, request_id: &str) -> Value {
+    let said = match error {
+        Value::String(text) => text.clone(),
+        other => other.get("message").and_then(Value::as_str).map_or_else(|| other.to_string(), str::to_owned),
+    };
+    let number = |key: &str| error.get(key).and_then(Value::as_u64);
+    let kind = |key: &str| error.get(key).and_then(Value::as_str).unwrap_or_default();
+    let too_long = kind("code") == "context_length_exceeded" || kind("type") == "exceed_context_size_error";
+    // Claude Code compacts by itself where it reads these words, and takes the numbers out of them.
+    let message = match (too_long, number("n_prompt_tokens").zip(number("n_ctx"))) {
+        (true, Some((prompt, window))) => format!("prompt is too long: {prompt} tokens > {window} maximum. {said}"),
+        (true, None) => format!("prompt is too long: {said}"),
+        _ => said,
+    };
+    let kind = match status {
+        400 | 405 | 409 | 410 | 411 | 415 | 422 => "invalid_request_error",
+        401 => "authentication_error",
+        402 => "billing_error",
+        403 => "permission_error",
+        404 => "not_found_error",
+        413 => "request_too_large",
+        429 => "rate_limit_error",
+        504 => "timeout_error",
+        503 | 529 => "overloaded_error",
+        _ => "api_error",
+    };
+    json!({"type": "error", "error": {"type": kind, "message": message}, "request_id": request_id})
+}
+
+#[cfg(test)]
+mod tests;
