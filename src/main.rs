@@ -92,6 +92,12 @@ enum Command {
         #[command(subcommand)]
         command: cli::service::Service,
     },
+    /// Write man pages and completions into a folder.
+    #[command(hide = true)]
+    Pages {
+        /// The folder.
+        folder: PathBuf,
+    },
     /// Answers questions about the memory of one model, for `fit --method dry-run`.
     #[command(name = "dry-run-worker", hide = true)]
     DryRunWorker {
@@ -224,6 +230,9 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
     if let Command::DevicesWorker = &cli.command {
         return Ok(cli::engine::tell_devices());
     }
+    if let Command::Pages { folder } = &cli.command {
+        return cli::pages::write(<Cli as clap::CommandFactory>::command(), folder).map(|()| ExitCode::SUCCESS);
+    }
     // Undoing needs no config of ours.
     if let Command::Unwrap(of) = &cli.command {
         return cli::wrap::unwrap(of);
@@ -256,6 +265,7 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Doctor { json } => cli::doctor::run(Ok(config), json),
         Command::Fit(of) => cli::fit::run(&config, &of),
         // Looked at above, before the config.
+        Command::Pages { folder: _ } => Ok(ExitCode::SUCCESS),
         Command::DryRunWorker { file } => Ok(cli::fit::dry_run_worker(&file)),
         Command::EngineWorker(of) => Ok(cli::engine::work_on(&of)),
         Command::DevicesWorker => Ok(cli::engine::tell_devices()),

@@ -9,6 +9,7 @@ pub(crate) mod fit;
 pub(crate) mod launch;
 pub(crate) mod log;
 pub(crate) mod mcp;
+pub(crate) mod pages;
 mod paint;
 pub(crate) mod recall;
 pub(crate) mod report;
