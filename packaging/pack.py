@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Packs one windowsill binary, as scripts/release asks for it. Standard library and zstd alone; the same input gives the same bytes.
+"""Packs one windowsill binary, as scripts/release asks for it. Standard library, zstd and dpkg-deb alone; the same input gives the same bytes.
 
-    pack.py OUT TARGET BINARY PAGES VERSION EPOCH PART…      parts: archive sbom wheel npm oci formula winget sums
+    pack.py OUT TARGET BINARY PAGES VERSION EPOCH PART…      parts: archive sbom deb wheel npm oci formula winget sums
 """
 
-import base64, hashlib, io, json, os, pathlib, subprocess, sys, tarfile, time, uuid, zipfile
+import base64, gzip, hashlib, io, json, os, pathlib, subprocess, sys, tarfile, tempfile, time, uuid, zipfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 OUT, TARGET, BINARY, PAGES = sys.argv[1], sys.argv[2], pathlib.Path(sys.argv[3]), pathlib.Path(sys.argv[4])
@@ -81,6 +81,46 @@ def sbom():
     (OUT / f"windowsill-{VERSION}-{TARGET}.cdx.json").write_text(json.dumps(bom, indent=1) + "\n")
 
 
+def deb():
+    """The binary, its pages, and a unit for all users that nobody starts but who wants it: systemctl enable --now windowsill."""
+    files = {
+        "usr/bin/windowsill": (BINARY.read_bytes(), 0o755),
+        "etc/windowsill/config.toml": ((ROOT / "config.toml").read_bytes(), 0o644),
+        "usr/lib/systemd/system/windowsill.service": ((ROOT / "packaging/debian/windowsill.service").read_bytes(), 0o644),
+        "usr/share/bash-completion/completions/windowsill": ((PAGES / "completions/windowsill.bash").read_bytes(), 0o644),
+        "usr/share/zsh/vendor-completions/_windowsill": ((PAGES / "completions/_windowsill").read_bytes(), 0o644),
+        "usr/share/fish/vendor_completions.d/windowsill.fish": ((PAGES / "completions/windowsill.fish").read_bytes(), 0o644),
+        "usr/share/doc/windowsill/copyright": (b"".join((ROOT / name).read_bytes() for name in LICENSES), 0o644),
+        "usr/share/doc/windowsill/changelog.gz": (gzip.compress((ROOT / "CHANGELOG.md").read_bytes(), mtime=EPOCH), 0o644),
+    }
+    for page in sorted((PAGES / "man").iterdir()):
+        files[f"usr/share/man/man1/{page.name}.gz"] = (gzip.compress(page.read_bytes(), mtime=EPOCH), 0o644)
+    size = sum(len(data) for data, _ in files.values()) // 1024 + 1
+    control = f"Package: windowsill\nVersion: {VERSION}\nArchitecture: {NAMES[0]}\nMaintainer: the windowsill authors <windowsill@localhost>\n"
+    control += f"Installed-Size: {size}\nSection: utils\nPriority: optional\nHomepage: {HOME}\nDescription: {ABOUT}\n"
+    control += " A proxy between chat or agent clients and a local inference server. What leaves\n a prompt stays on the disk, word for word.\n"
+    reload = "[ ! -d /run/systemd/system ] || systemctl daemon-reload || true\n"
+    stop = "[ ! -d /run/systemd/system ] || systemctl disable --now windowsill.service || true\n"
+    files |= {
+        "DEBIAN/control": (control.encode(), 0o644), "DEBIAN/conffiles": (b"/etc/windowsill/config.toml\n", 0o644),
+        "DEBIAN/postinst": (f"#!/bin/sh\nset -e\n{reload}".encode(), 0o755), "DEBIAN/postrm": (f"#!/bin/sh\nset -e\n{reload}".encode(), 0o755),
+        "DEBIAN/prerm": (f'#!/bin/sh\nset -e\n[ "$1" != remove ] || {{ {stop.strip()}; }}\n'.encode(), 0o755),
+        "DEBIAN/md5sums": ("".join(f"{hashlib.md5(data).hexdigest()}  {name}\n" for name, (data, _) in files.items()).encode(), 0o644),
+    }
+    with tempfile.TemporaryDirectory() as stage:
+        for name, (data, mode) in files.items():
+            path = pathlib.Path(stage, name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+            path.chmod(mode)
+        os.chmod(stage, 0o755)
+        for folder, folders, _ in os.walk(stage):
+            for each in folders:
+                os.chmod(os.path.join(folder, each), 0o755)
+        command = ["dpkg-deb", "--root-owner-group", "-Zxz", "--build", stage, OUT / f"windowsill_{VERSION}_{NAMES[0]}.deb"]
+        subprocess.run(command, env=os.environ | {"SOURCE_DATE_EPOCH": str(EPOCH)}, check=True, stdout=subprocess.DEVNULL)
+
+
 def wheel():
     # A static binary runs on every libc.
     tags = f"manylinux_2_17_{MACHINE}.manylinux2014_{MACHINE}.musllinux_1_1_{MACHINE}"
@@ -125,14 +165,12 @@ def npm():
             "README.md": ((ROOT / "README.md").read_bytes(), 0o644), **licenses,
         },
     }
-    import gzip
     for name, files in packages.items():
         (OUT / f"{name}-{VERSION}.tgz").write_bytes(gzip.compress(tar(files, "package/"), mtime=EPOCH))
 
 
 def oci():
     """An image from scratch: the binary, a user and its folder."""
-    import gzip
     user = 65532
     layer = tar({
         "etc": (None, 0o755), "etc/passwd": (f"windowsill:x:{user}:{user}::/data:/windowsill\n".encode(), 0o644),

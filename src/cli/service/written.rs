@@ -51,7 +51,7 @@ pub(super) fn agent(words: &[String]) -> Result<String, &'static str> {
         return Err("a path or flag holds a control character");
     }
     let words: String =
-        words.iter().map(|word| format!("\t\t<string>{}</string>\n", html_escape::encode_text(word))).collect();
+        words.iter().map(|word| format!("\t\t<string>{}</string>\n", word.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;"))).collect();
     Ok(format!(
         "<?xml version=\"1.0\" encoding=\"UTF-8\"?>
 <!-- {MARK}; `windowsill service uninstall` removes it. -->
