@@ -16,9 +16,9 @@ use super::save::now_ms;
 use super::{App, Error, headers};
 use crate::conversation::Tokens;
 use crate::conversation::edit::View;
-use crate::wire::openai_chat;
 use crate::plain;
 use crate::store::{Batch, Event};
+use crate::wire::openai_chat;
 
 /// What would have become of a request.
 struct Foreseen {
@@ -84,7 +84,8 @@ impl App {
         }
         headers::set(to, "x-windowsill-action", "none");
         headers::set(to, "x-windowsill-prompt-tokens", &sent.to_string());
-        let would = format!("action={}; prompt-tokens={}; fits={}", prepared.action(), prepared.tokens, foreseen.fits());
+        let would =
+            format!("action={}; prompt-tokens={}; fits={}", prepared.action(), prepared.tokens, foreseen.fits());
         headers::set(to, "x-windowsill-shadow", &would);
     }
 

@@ -58,7 +58,8 @@ fn said(output: &Output) -> String {
 fn a_service_is_installed_started_asked_for_and_removed() {
     let machine = Machine::new("nothing");
     std::fs::write(machine.home.path().join("config.toml"), "retention_days = 7\n").unwrap();
-    let install = ["service", "install", "--upstream", "http://127.0.0.1:9", "--num-ctx", "fit", "--data-dir", "my record"];
+    let install =
+        ["service", "install", "--upstream", "http://127.0.0.1:9", "--num-ctx", "fit", "--data-dir", "my record"];
     let done = machine.run(&install);
     assert_eq!(done.status.code(), Some(0), "{}", said(&done));
     assert!(said(&done).contains("`listen` is from the environment WINDOWSILL_LISTEN"), "{}", said(&done));
@@ -71,12 +72,20 @@ fn a_service_is_installed_started_asked_for_and_removed() {
         home.join("my record").display()
     );
     assert!(unit.contains(&line), "{unit}\n{line}");
-    assert!(machine.told().ends_with("--user daemon-reload\n--user enable --now windowsill.service\n"), "{}", machine.told());
+    assert!(
+        machine.told().ends_with("--user daemon-reload\n--user enable --now windowsill.service\n"),
+        "{}",
+        machine.told()
+    );
     let again = machine.run(&install);
     assert!(again.status.success() && machine.told().ends_with("restart windowsill.service\n"), "{}", said(&again));
     let status = machine.run(&["service", "status"]);
     assert_eq!(status.status.code(), Some(0), "{}", said(&status));
-    assert!(said(&status).contains("service    active") && said(&status).contains("answers    no: "), "{}", said(&status));
+    assert!(
+        said(&status).contains("service    active") && said(&status).contains("answers    no: "),
+        "{}",
+        said(&status)
+    );
     let removed = machine.run(&["service", "uninstall"]);
     assert!(removed.status.success() && !machine.unit().exists(), "{}", said(&removed));
     assert!(machine.told().contains("--user disable --now windowsill.service\n"));
@@ -121,6 +130,7 @@ fn the_unit_is_one_that_systemd_takes() {
     }
     let machine = Machine::new("nothing");
     assert!(machine.run(&["service", "install"]).status.success());
-    let done = Command::new("systemd-analyze").args(["verify", "--user", "--man=no"]).arg(machine.unit()).output().unwrap();
+    let done =
+        Command::new("systemd-analyze").args(["verify", "--user", "--man=no"]).arg(machine.unit()).output().unwrap();
     assert!(!said(&done).contains("windowsill.service:"), "{}", said(&done));
 }

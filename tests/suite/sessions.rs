@@ -18,11 +18,17 @@ fn session(first: &str, steps: usize) -> Chat {
 #[test]
 fn a_history_that_begins_anew_is_found_by_its_session_and_its_messages() {
     let fake = Fake::start(Kind::LlamaServer, 8192);
-    let ways: [&[(&str, &str)]; 4] =
-        [&[("session_id", ID)], &[("X-Claude-Code-Session-Id", ID)], &[("x-session-affinity", ID)], &[("x-litellm-session-id", ID)]];
+    let ways: [&[(&str, &str)]; 4] = [
+        &[("session_id", ID)],
+        &[("X-Claude-Code-Session-Id", ID)],
+        &[("x-session-affinity", ID)],
+        &[("x-litellm-session-id", ID)],
+    ];
     for headers in ways {
         let proxy = TestProxy::before(&fake);
-        let send = |chat: &Chat, headers: &[(&str, &str)]| id_of(&proxy.post("/v1/chat/completions", headers, &chat.body()).ok());
+        let send = |chat: &Chat, headers: &[(&str, &str)]| {
+            id_of(&proxy.post("/v1/chat/completions", headers, &chat.body()).ok())
+        };
         let first = send(&session("Monday. Repair the build.", 4), headers);
         // The client puts another date into the first message: nothing is a prefix of anything any more.
         assert_eq!(send(&session("Tuesday. Repair the build.", 5), headers), first, "{headers:?}");
@@ -50,7 +56,8 @@ fn the_body_of_another_dialect_names_its_session_too() {
             messages.push(json!({"role": "assistant", "content": format!("Step {n} is done.")}));
             messages.push(json!({"role": "user", "content": format!("Go on with step {n}.")}));
         }
-        let body = json!({"model": "test-model", "max_tokens": 64, "metadata": {"user_id": user}, "messages": messages});
+        let body =
+            json!({"model": "test-model", "max_tokens": 64, "metadata": {"user_id": user}, "messages": messages});
         id_of(&proxy.post("/v1/messages", &[], body.to_string().as_bytes()).ok())
     };
     assert_eq!(send("Monday", 3), send("Tuesday", 4));

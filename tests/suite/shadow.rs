@@ -48,7 +48,8 @@ fn in_shadow_nothing_is_changed_and_what_would_have_been_is_said() {
 fn in_shadow_other_dialects_and_refusals_go_through_too() {
     let fake = Fake::start(Kind::LlamaServer, 4096);
     let proxy = TestProxy::with(&[fake.url()], "shadow = true\n");
-    let asked = json!({"model": "test-model", "max_tokens": 10, "messages": [{"role": "user", "content": "hi"}]}).to_string();
+    let asked =
+        json!({"model": "test-model", "max_tokens": 10, "messages": [{"role": "user", "content": "hi"}]}).to_string();
     for path in ["/v1/messages?beta=true", "/v1/responses", "/api/chat", "/v1/messages/count_tokens"] {
         proxy.post(path, &[], asked.as_bytes());
         let seen = fake.all().pop().unwrap();

@@ -117,7 +117,9 @@ fn install(
     }
     out(&format!("{} is installed, and started at each login\n", place.path.display()))?;
     if place.manager == Manager::Systemd {
-        note("it ends when you log out; `loginctl enable-linger` keeps it, `journalctl --user -u windowsill` shows its log");
+        note(
+            "it ends when you log out; `loginctl enable-linger` keeps it, `journalctl --user -u windowsill` shows its log",
+        );
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -161,8 +163,10 @@ fn manager_answers(place: &Place) -> Result<(), Failure> {
     if place.manager == Manager::Launchd {
         return Ok(());
     }
-    let hint = "without systemd's user manager, as in containers, start `windowsill serve` with what starts programs there";
-    let refused = |why: String| Failure::Bad(format!("systemd's user manager cannot be reached: {why}\n  hint: {hint}"));
+    let hint =
+        "without systemd's user manager, as in containers, start `windowsill serve` with what starts programs there";
+    let refused =
+        |why: String| Failure::Bad(format!("systemd's user manager cannot be reached: {why}\n  hint: {hint}"));
     let told = asked("systemctl", &["--user", "show-environment"]).map_err(refused)?;
     if told.status.success() { Ok(()) } else { Err(refused(first_line(&told))) }
 }
@@ -210,10 +214,11 @@ fn uninstall(place: &Place) -> Result<ExitCode, Failure> {
 fn status(config: &Config, place: &Place) -> Result<ExitCode, Failure> {
     let installed = if place.is_installed() { place.path.display().to_string() } else { "no".to_owned() };
     let runs = match place.manager {
-        Manager::Systemd => asked("systemctl", &["--user", "is-active", "windowsill.service"]).map(|told| first_line(&told)),
-        Manager::Launchd => asked("launchctl", &["list", NAME]).map(|told| {
-            if told.status.success() { "active".to_owned() } else { "inactive".to_owned() }
-        }),
+        Manager::Systemd => {
+            asked("systemctl", &["--user", "is-active", "windowsill.service"]).map(|told| first_line(&told))
+        }
+        Manager::Launchd => asked("launchctl", &["list", NAME])
+            .map(|told| if told.status.success() { "active".to_owned() } else { "inactive".to_owned() }),
     };
     let runs = runs.unwrap_or_else(|why| why);
     let answers = match clients::models(&runtime()?, config) {

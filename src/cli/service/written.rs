@@ -50,8 +50,12 @@ pub(super) fn agent(words: &[String]) -> Result<String, &'static str> {
     if words.iter().any(|word| word.chars().any(char::is_control)) {
         return Err("a path or flag holds a control character");
     }
-    let words: String =
-        words.iter().map(|word| format!("\t\t<string>{}</string>\n", word.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;"))).collect();
+    let words: String = words
+        .iter()
+        .map(|word| {
+            format!("\t\t<string>{}</string>\n", word.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;"))
+        })
+        .collect();
     Ok(format!(
         "<?xml version=\"1.0\" encoding=\"UTF-8\"?>
 <!-- {MARK}; `windowsill service uninstall` removes it. -->
@@ -91,7 +95,10 @@ mod tests {
     #[test]
     fn a_unit_says_its_words_as_they_are() {
         let text = unit(&words(&["/a b/windowsill", "serve", "--config", "/x/50%$HOME\"\\"])).unwrap();
-        assert!(text.contains("ExecStart=\"/a b/windowsill\" \"serve\" \"--config\" \"/x/50%%$$HOME\\\"\\\\\"\n"), "{text}");
+        assert!(
+            text.contains("ExecStart=\"/a b/windowsill\" \"serve\" \"--config\" \"/x/50%%$$HOME\\\"\\\\\"\n"),
+            "{text}"
+        );
         assert!(text.contains("NoNewPrivileges=yes") && text.contains(MARK), "{text}");
         assert!(unit(&words(&["/a\nExecStartPre=/bin/evil"])).is_err());
     }

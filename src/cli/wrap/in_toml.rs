@@ -6,7 +6,8 @@ use toml_edit::{Array, ArrayOfTables, DocumentMut, InlineTable, Item, Table, Tab
 use super::patch::{NAMES, is_tables, name_of};
 
 pub(super) fn patched(text: &str, settings: &Map<String, Value>) -> Result<String, String> {
-    let mut document: DocumentMut = text.parse().map_err(|e: toml_edit::TomlError| format!("it is no TOML: {}", e.message()))?;
+    let mut document: DocumentMut =
+        text.parse().map_err(|e: toml_edit::TomlError| format!("it is no TOML: {}", e.message()))?;
     put(document.as_table_mut(), settings, "", false)?;
     Ok(document.to_string())
 }
@@ -27,7 +28,9 @@ fn put(into: &mut dyn TableLike, settings: &Map<String, Value>, path: &str, inli
                 let inner = there.as_table_like_mut().ok_or_else(|| format!("`{place}` is no table"))?;
                 put(inner, settings, &format!("{place}."), inline)?;
             }
-            Value::Array(list) if is_tables(value) => entries(there, list).ok_or_else(|| format!("`{place}` is no list"))?,
+            Value::Array(list) if is_tables(value) => {
+                entries(there, list).ok_or_else(|| format!("`{place}` is no list"))?
+            }
             _ => {
                 // What stands behind it on its line stays.
                 let decor = there.as_value().map(|old| old.decor().clone());

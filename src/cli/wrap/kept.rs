@@ -194,7 +194,9 @@ impl Kept {
             restored.push(self.restore_one(entry).map_err(|e| kept(&format!("{}: {e}", entry.path)))?);
         }
         // The list first: without it, nothing is left to put back.
-        fs::remove_file(self.folder.join("list.json")).and_then(|()| fs::remove_dir_all(&self.folder)).map_err(|e| kept(&e))?;
+        fs::remove_file(self.folder.join("list.json"))
+            .and_then(|()| fs::remove_dir_all(&self.folder))
+            .map_err(|e| kept(&e))?;
         // What is empty now says nothing.
         for folder in self.folder.ancestors().skip(1).take(2) {
             let _ = fs::remove_dir(folder);

@@ -63,7 +63,8 @@ pub(crate) fn wrap(config: &Config, of: &Wrap) -> Result<ExitCode, Failure> {
         Err(failure) => return Err(failure),
     };
     let places = Places::of(config, of.model.as_deref(), listed)?;
-    let hidden = Places { key: if places.key == "none" { "none".into() } else { "(the key)".into() }, ..places.clone() };
+    let hidden =
+        Places { key: if places.key == "none" { "none".into() } else { "(the key)".into() }, ..places.clone() };
     let mut all = Vec::new();
     for written in client.configs {
         let file = File::read(written.path(&environment)?).map_err(|why| left_alone(client, why))?;

@@ -63,7 +63,8 @@ fn yaml(text: &str, settings: &Map<String, Value>) -> Result<String, String> {
             lines.push(line);
         }
     }
-    let mut blocks: Vec<(Option<String>, String)> = blocks.into_iter().map(|(key, lines)| (key, lines.concat())).collect();
+    let mut blocks: Vec<(Option<String>, String)> =
+        blocks.into_iter().map(|(key, lines)| (key, lines.concat())).collect();
     for (key, value) in settings {
         let (name, only_missing) = name_of(key);
         let line = format!("{name}: {value}\n");
@@ -80,7 +81,8 @@ fn yaml(text: &str, settings: &Map<String, Value>) -> Result<String, String> {
                 *block = line + &lines[lines.len() - kept..].concat();
             }
             None => {
-                if let Some((_, last)) = blocks.last_mut().filter(|(_, last)| !last.is_empty() && !last.ends_with('\n')) {
+                if let Some((_, last)) = blocks.last_mut().filter(|(_, last)| !last.is_empty() && !last.ends_with('\n'))
+                {
                     last.push('\n');
                 }
                 blocks.push((Some(name.to_owned()), line));
@@ -137,14 +139,19 @@ mod tests {
     #[test]
     fn json_keeps_comments_and_order_and_lists_of_others() {
         let text = "{\n  // mine\n  \"theme\": \"dark\",\n  \"env\": {\"A\": \"1\"},\n  \"p\": [{\"id\": \"x\"}, {\"id\": \"m\", \"old\": 1}], // end\n}\n";
-        let new = patched(Format::Json, text, &settings(r#"{"env": {"B": "2"}, "p": [{"id": "m", "url": "u"}], "n": {"a": {"b": 3}}, "theme?": "no"}"#));
+        let new = patched(
+            Format::Json,
+            text,
+            &settings(r#"{"env": {"B": "2"}, "p": [{"id": "m", "url": "u"}], "n": {"a": {"b": 3}}, "theme?": "no"}"#),
+        );
         let new = new.unwrap();
         assert!(new.contains("// mine\n  \"theme\": \"dark\"") && new.contains("// end"), "{new}");
         let value: Value = jsonc_parser::parse_to_serde_value(&new, &Default::default()).unwrap();
         assert_eq!(value["env"], serde_json::json!({"A": "1", "B": "2"}));
         assert_eq!(value["p"], serde_json::json!([{"id": "x"}, {"id": "m", "url": "u"}]));
         assert_eq!(value["n"]["a"]["b"], 3);
-        let strict: Value = serde_json::from_str(&patched(Format::Json, "", &settings(r#"{"a": {"b": [1]}}"#)).unwrap()).unwrap();
+        let strict: Value =
+            serde_json::from_str(&patched(Format::Json, "", &settings(r#"{"a": {"b": [1]}}"#)).unwrap()).unwrap();
         assert_eq!(strict, serde_json::json!({"a": {"b": [1]}}));
     }
 
@@ -159,8 +166,16 @@ mod tests {
         assert_eq!(value["model_providers"]["ours"]["h"]["A"].as_str(), Some("B"));
         assert_eq!(value["n"].as_integer(), Some(7));
         let list = value["providers"].as_array_of_tables().unwrap();
-        assert_eq!((list.len(), list.get(1).unwrap()["y"].as_bool(), list.get(1).unwrap().get("x").is_none()), (2, Some(true), true));
-        let inline = patched(Format::Toml, "providers = [{name = \"a\"}]\nt = {a = 1}\n", &settings(r#"{"providers": [{"name": "a", "u": 1}], "t": {"b": {"c": 2}}}"#)).unwrap();
+        assert_eq!(
+            (list.len(), list.get(1).unwrap()["y"].as_bool(), list.get(1).unwrap().get("x").is_none()),
+            (2, Some(true), true)
+        );
+        let inline = patched(
+            Format::Toml,
+            "providers = [{name = \"a\"}]\nt = {a = 1}\n",
+            &settings(r#"{"providers": [{"name": "a", "u": 1}], "t": {"b": {"c": 2}}}"#),
+        )
+        .unwrap();
         let value: toml_edit::DocumentMut = inline.parse().unwrap();
         assert_eq!(value["providers"].as_array().unwrap().len(), 1, "{inline}");
         assert_eq!(value["t"]["b"]["c"].as_integer(), Some(2), "{inline}");
@@ -169,7 +184,9 @@ mod tests {
     #[test]
     fn yaml_changes_whole_keys_of_the_top_level_alone() {
         let text = "# mine\nname: x\nmodels:\n- name: a\n  apiBase: b\n# about rules\nrules: [r]\n";
-        let new = patched(Format::Yaml, text, &settings(r#"{"name?": "local", "models": [{"name": "m"}], "schema?": "v1"}"#)).unwrap();
+        let new =
+            patched(Format::Yaml, text, &settings(r#"{"name?": "local", "models": [{"name": "m"}], "schema?": "v1"}"#))
+                .unwrap();
         assert_eq!(new, "# mine\nname: x\nmodels: [{\"name\":\"m\"}]\n# about rules\nrules: [r]\nschema: \"v1\"\n");
         for odd in ["{a: 1}\n", "a: 1\na: 2\n", "\"a\": 1\n", "a\n", "\tb: 1\n", "models: &x\n  - 1\n"] {
             assert!(patched(Format::Yaml, odd, &settings(r#"{"models": 1}"#)).is_err(), "{odd:?}");
@@ -178,7 +195,8 @@ mod tests {
 
     #[test]
     fn variables_are_replaced_or_added() {
-        let new = patched(Format::Dotenv, "A=1\nexport B='x y'\n# B=3", &settings(r#"{"B": "z", "C": "a \"b\""}"#)).unwrap();
+        let new =
+            patched(Format::Dotenv, "A=1\nexport B='x y'\n# B=3", &settings(r#"{"B": "z", "C": "a \"b\""}"#)).unwrap();
         assert_eq!(new, "A=1\n# B=3\nB=z\nC=\"a \\\"b\\\"\"\n");
     }
 
@@ -186,7 +204,9 @@ mod tests {
     fn what_is_no_config_is_left_alone() {
         let wanted = settings(r#"{"a": {"b": 1}, "l": [{"name": "n"}]}"#);
         let deep = "[".repeat(1 << 20);
-        for text in ["{", "[]", "nonsense", "{\"a\": 3}", "{\"l\": {}}", "{\"a\": {}, \"a\": {}}", deep.as_str(), "{'a': {}}"] {
+        for text in
+            ["{", "[]", "nonsense", "{\"a\": 3}", "{\"l\": {}}", "{\"a\": {}, \"a\": {}}", deep.as_str(), "{'a': {}}"]
+        {
             assert!(patched(Format::Json, text, &wanted).is_err(), "{:?}", &text[..text.len().min(20)]);
         }
         for text in ["a", "a = 3\n", "l = 3\n", "[a\n", "[[a]]\n", "a = 1\na = 2\n", deep.as_str()] {
