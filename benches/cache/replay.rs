@@ -153,10 +153,6 @@ impl Run<'_> {
             edit_costs: self.view.edits.iter().map(edit_cost).collect(),
             view: self.view.clone(),
             forwarded: self.forwarded,
-<<<<<<< HEAD
-=======
-            background: self.setting.background,
->>>>>>> see
             ..Facts::default()
         }
     }

@@ -52,6 +52,7 @@ pub(crate) const SECTIONS: &[Section] = &[
             "data_dir",
             "retention_days",
             "retention_bytes",
+            "shadow",
             "api_key",
             "allowed_hosts",
             "allowed_origins",
@@ -107,6 +108,8 @@ pub struct Flags {
     pub data_dir: Option<PathBuf>,
     /// `--log FORMAT`.
     pub log: Option<String>,
+    /// `--shadow`.
+    pub shadow: bool,
 }
 
 /// Every setting, resolved and checked.
@@ -120,6 +123,9 @@ pub struct Config {
     pub retention_days: u32,
     /// Bytes that the record may take; 0 for any.
     pub retention_bytes: u64,
+    /// Whether requests are forwarded untouched, and what would have been done is only said. The record is then one beside
+    /// the real one.
+    pub shadow: bool,
     /// What clients must send as a bearer token, if anything.
     pub api_key: Option<Secret>,
     /// Names that requests may call this proxy by, besides IP addresses and `localhost`; `*.` stands for any subdomain.

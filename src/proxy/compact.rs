@@ -414,6 +414,7 @@ fn request_of(model: &str) -> Request {
         max_tokens: None,
         choices: 1,
         num_ctx: None,
+        session: None,
         client_tools: None,
     }
 }

@@ -31,6 +31,7 @@ pub mod relay;
 mod report;
 mod retention;
 mod save;
+mod shadow;
 mod sight;
 mod slots;
 mod standing;
@@ -153,6 +154,9 @@ impl App {
     pub async fn chat(self: &Arc<Self>, parts: &Parts, body: Bytes) -> Result<Response<Body>, Error> {
         if headers::is_off(&parts.headers, &headers::SWITCH) {
             return self.pass(parts, body).await;
+        }
+        if self.config.shadow {
+            return self.shadowed(parts, body.clone(), Ok(body)).await;
         }
         let started = Instant::now();
         let size = body.len();

@@ -36,6 +36,9 @@ mod recall;
 mod record;
 mod relay;
 #[cfg(feature = "engine")]
+mod service;
+mod sessions;
+mod shadow;
 mod shown;
 mod simulation;
 mod steer;
@@ -43,3 +46,4 @@ mod support;
 mod templates;
 mod tidy;
 mod trace;
+mod wrap;

@@ -62,9 +62,9 @@ const ROOMS: &[(&str, &[&str])] = &[
         ],
     ),
     ("server", &["proxy", "config", "plain"]),
-    ("main", &["config", "gguf", "proxy", "server", "measure", "plain"]),
+    ("main", &["config", "gguf", "proxy", "server", "measure", "plain", "files"]),
     // `main.rs` in more files.
-    ("cli", &["config", "gguf", "proxy", "server", "measure", "plain"]),
+    ("cli", &["config", "gguf", "proxy", "server", "measure", "plain", "files"]),
 ];
 
 /// The crates below the program: the folder of each.
@@ -83,7 +83,8 @@ const DOORS: &[(&[&str], &[&str])] = &[
     (&["rusqlite"], &["crates/record/src/"]),
     (&["rmcp"], &["src/cli/mcp.rs"]),
     (&["toml"], &["src/config/"]),
-    (&["toml_edit"], &["src/config/"]),
+    (&["toml_edit"], &["src/cli/wrap/"]),
+    (&["jsonc_parser"], &["src/cli/wrap/"]),
     (&["std", "env"], &["src/config/"]),
     (&["llama_cpp_2"], &["src/engine/"]),
     (&["llama_cpp_sys_2"], &["src/engine/"]),

@@ -583,6 +583,14 @@ impl Store {
         self.inner.read(|conn| read::family(conn, conversation, most))
     }
 
+    /// The conversations of a session, as clients name it, the last active first.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn of_session(&self, session: &str, most: usize) -> Result<Vec<String>, Error> {
+        self.inner.read(|conn| read::of_session(conn, session, most))
+    }
+
     /// The messages `from..to` of a conversation, in order, as far as there are so many.
     ///
     /// # Errors

@@ -32,6 +32,8 @@ pub struct Request {
     pub choices: u32,
     /// `options.num_ctx`: the window that clients of Ollama's ask it to load the model with.
     pub num_ctx: Option<Tokens>,
+    /// What the client calls its session, if it does; see [`super::session`].
+    pub session: Option<String>,
     /// The client's own `tools`, where [`Conversation::tools`] holds one of ours behind them.
     pub client_tools: Option<Bytes>,
 }
@@ -112,10 +114,16 @@ pub fn parse(body: &Bytes) -> Result<Request, WireError> {
             .and_then(|o| o.get("num_ctx")?.parse::<f64>().ok())
             .filter(|n| *n >= 1.0)
             .map(|n| n.min(f64::from(u32::MAX)) as Tokens),
+        session: session(&field),
         client_tools: None,
         conversation,
         body: body.clone(),
     })
+}
+
+fn session<'a>(field: &dyn Fn(&str) -> Option<&'a str>) -> Option<String> {
+    let read = |key: &str| Some((key.to_owned(), serde_json::from_str(field(key)?).ok()?));
+    super::session::session(&["prompt_cache_key", "metadata"].into_iter().filter_map(read).collect())
 }
 
 /// Writes a request with other messages (each the bytes of one message object), the tools it offers and, where given, other
