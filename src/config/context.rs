@@ -3,6 +3,7 @@
 //! A setting is one line in `settings!` and one in `config.toml`. No layer is read twice, and none is ever changed.
 
 use crate::conversation::Tokens;
+use crate::conversation::admission::Listing;
 use crate::plan::{KeepRecent, Policy, Size, Strategy, TemplateFacts};
 
 use super::file::Layer;
@@ -97,6 +98,8 @@ settings! {
     background: bool = read::boolean, bool::to_string;
     /// Whether the model gets a tool to read back what left its prompt.
     recall: bool = read::boolean, bool::to_string;
+    /// What is done with a client's tools.
+    tools: Listing = read::listing, |listing: &Listing| listing.as_str().to_owned();
 }
 
 settings! {

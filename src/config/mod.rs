@@ -22,6 +22,7 @@ mod written;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use crate::conversation::admission::Listing;
 use crate::plan::Policy;
 
 pub use context::{Context, OtherModel, SummaryModel, Template};
@@ -163,6 +164,8 @@ pub struct Resolved {
     pub background: bool,
     /// Whether the model gets a tool to read back what left its prompt.
     pub recall: bool,
+    /// What is done with a client's tools.
+    pub tools: Listing,
     /// Which model writes briefs.
     pub summary_model: SummaryModel,
     /// Which model condenses large results, where one does.
@@ -344,6 +347,7 @@ impl Config {
             because: format!("{because}; {}", print::sizing(sizing)),
             background: context.background.value,
             recall: context.recall.value,
+            tools: context.tools.value,
             summary_model: context.summary_model.value,
             digest_model: context.digest_model.value,
             warning,

@@ -4,6 +4,7 @@
 //! place; [`Written::read`] puts those around the sentence.
 
 use crate::conversation::Tokens;
+use crate::conversation::admission::Listing;
 use crate::plan::{KeepRecent, Size, Strategy};
 
 use super::problem::{Problem, near};
@@ -295,6 +296,11 @@ pub(crate) fn strategy(value: &Value) -> Result<Strategy, String> {
         "truncate" => Ok(Strategy::Truncate),
         _ => Ok(Strategy::Off),
     }
+}
+
+/// What is done with a client's tools.
+pub(crate) fn listing(value: &Value) -> Result<Listing, String> {
+    Ok(Listing::read(choice(value, &["as_sent", "auto", "index"])?).unwrap_or_default())
 }
 
 /// One of a few words; the error lists them and names the one that was most likely meant.

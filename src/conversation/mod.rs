@@ -2,6 +2,7 @@
 //!
 //! Pure: no I/O, no clock, no logging. Nothing here knows of servers, windows or policies.
 
+pub mod admission;
 pub mod align;
 pub mod chain;
 pub mod edit;
@@ -11,7 +12,9 @@ pub mod step;
 pub mod template;
 pub mod wire;
 
+use std::collections::HashSet;
 use std::fmt;
+use std::sync::Arc;
 
 use bytes::Bytes;
 
@@ -147,4 +150,6 @@ pub struct Conversation {
     pub body: Vec<Message>,
     /// The `tools` array as it came, if any.
     pub tools: Option<Bytes>,
+    /// Names of the client's tools that the array does not show: they are called through the index; see [`admission`].
+    pub hidden: Arc<HashSet<String>>,
 }

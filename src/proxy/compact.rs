@@ -323,5 +323,6 @@ fn request_of(model: &str, raws: Vec<bytes::Bytes>) -> Request {
         choices: 1,
         num_ctx: None,
         client_tools: None,
+        listed_tools: None,
     }
 }

@@ -12,8 +12,11 @@ pub(super) const PROFILE: HeaderName = HeaderName::from_static("x-windowsill-pro
 /// `off`: the model gets no tool of ours.
 pub(super) const RECALL: HeaderName = HeaderName::from_static("x-windowsill-recall");
 
+/// What is done with the tools of this request.
+pub(super) const TOOLS: HeaderName = HeaderName::from_static("x-windowsill-tools");
+
 /// Request headers that are meant for this proxy and go no further.
-pub(super) const OURS: [HeaderName; 4] = [SESSION, SWITCH, PROFILE, RECALL];
+pub(super) const OURS: [HeaderName; 5] = [SESSION, SWITCH, PROFILE, RECALL, TOOLS];
 
 /// The headers of a request of our own.
 pub(super) fn json() -> HeaderMap {

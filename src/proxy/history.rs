@@ -66,7 +66,7 @@ impl App {
         let seed = format!("{}\n{}", session.as_deref().unwrap_or(""), request.model);
         let (body, chain) = self.woven(&seed, std::mem::take(&mut request.conversation.body));
         request.conversation.body = body;
-        request.withdraw();
+        request.withdraw_all();
         self.store.begin_anew_if_gone().await;
         let located = self.store.locate(&chain)?;
         let continued = self.continued(located.as_ref(), &chain, &request.conversation.body).await?;

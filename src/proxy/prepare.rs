@@ -8,6 +8,7 @@ use futures_util::FutureExt as _;
 use http::{HeaderMap, HeaderValue};
 use tracing::{debug, warn};
 
+use super::admission::{Admitted, Asked};
 use super::draft::{Draft, exact};
 use super::history::History;
 use super::prefix::Prefix;
@@ -107,6 +108,8 @@ pub(super) struct Prepared {
     pub client_marks: Vec<u64>,
     /// The client's tools with ours behind them, where the model may have it once something left its prompt.
     pub tools: Option<Bytes>,
+    /// The client's tools and the list that stands for them, where they are named by index.
+    pub admitted: Option<Arc<Admitted>>,
     /// What the reply recalled: messages of ours behind the prompt.
     pub recalled: Vec<Out>,
     /// Where something was recalled, prompt tokens of the first round as the server counted them.
@@ -160,6 +163,9 @@ impl Prepared {
         if let Some((asked, left)) = self.lowered {
             headers::set(to, "x-windowsill-max-tokens", &format!("{left}; asked={asked}"));
         }
+        if let Some(admitted) = &self.admitted {
+            headers::set(to, "x-windowsill-tools", &admitted.header(self.after.tools));
+        }
         if !self.warnings.is_empty() {
             headers::set(to, "x-windowsill-warning", &self.warnings.join("; "));
         }
@@ -185,18 +191,21 @@ impl App {
         let repaired = self.repair(&mut request, &policy.policy)?;
         let history = self.history(&mut request, &policy, from_client, attempt).boxed().await?;
         let old = history.old().clone();
+        let patience = if attempt == Attempt::DryRun { shown::QUESTION_WAITS } else { shown::REQUEST_WAITS };
+        let own = self.measure.counters.of(upstream, &request.model, &window, patience).boxed().await;
+        let key = self.key(upstream, &request);
+        let asked = Asked { key: &key, own: own.as_deref(), window: window.tokens, policy: &policy, from_client };
+        let admitted = self.admit(&mut request, &history, &asked, &mut warnings)?;
         let tools = self.tool_for(&request, &policy, from_client);
         if let Some(tools) = tools.as_ref().filter(|_| !old.edits.is_empty()) {
             request.offer(tools.clone());
         }
-        let patience = if attempt == Attempt::DryRun { shown::QUESTION_WAITS } else { shown::REQUEST_WAITS };
-        let own = self.measure.counters.of(upstream, &request.model, &window, patience).boxed().await;
         let request = Arc::new(request);
         let mut draft = Draft {
             upstream,
             policy: policy.policy.clone(),
             resolved: &policy,
-            key: self.key(upstream, &request),
+            key,
             can_count: own.is_some() || upstream.can_count(),
             own,
             counted: None,
@@ -217,6 +226,9 @@ impl App {
             self.drafted(&mut draft, facts, sureness, &history.chain, from_client, attempt).boxed().await?;
         // Before, the tool was not there.
         drafted.plan.before.tools = drafted.plan.before.tools.saturating_sub(added);
+        if let Some(admitted) = &admitted {
+            drafted.plan.before.tools = admitted.list.sent;
+        }
         let Draft { key, warnings, own, request, held, .. } = draft;
         drop(held);
         let request = Arc::unwrap_or_clone(request);
@@ -234,6 +246,7 @@ impl App {
         }
         in_order(&mut actions);
         because.extend(repaired);
+        because.extend(admitted.as_ref().map(|a| a.because()));
         debug!(%key, ?because, "prepared");
         Ok(Prepared {
             key,
@@ -259,6 +272,7 @@ impl App {
             lowered: drafted.lowered,
             client_marks,
             tools,
+            admitted,
             recalled: Vec::new(),
             first_prompt: None,
             prefix: None,
@@ -313,6 +327,7 @@ impl App {
         }
         let mut facts = self.measure.facts(&draft.key, conversation, &draft.old, known);
         facts.window = window.tokens.unwrap_or(UNKNOWN_WINDOW);
+        self.cost_of_hidden_calls(conversation, &mut facts, known.is_some());
         let configured = self.config.window.output_reserved;
         facts.output_reserved = plan::output_reserved(facts.window, facts.head(), draft.request.max_tokens, configured);
         facts.forwarded = forwarded;
@@ -408,7 +423,9 @@ pub(super) fn fingerprint(view: &View) -> Digest {
 /// The bytes of a request with the messages of a view; the client's own where nothing differs.
 pub(super) fn bytes_of(request: &Request, out: &[Out]) -> Bytes {
     let conversation = &request.conversation;
-    let same = out.len() == conversation.system.len() + conversation.body.len() && out.iter().all(|m| !m.changed);
+    let same = out.len() == conversation.system.len() + conversation.body.len()
+        && out.iter().all(|m| !m.changed)
+        && request.listed_tools.is_none();
     if same {
         return request.body.clone();
     }

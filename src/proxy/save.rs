@@ -26,14 +26,16 @@ impl App {
         let Some(tip) = prepared.chain.last().copied() else { return Ok(()) };
         let depth = prepared.located.as_ref().map_or(0, |l| l.depth);
         let batch = self.batch(upstream, prepared, tip, depth);
-        if !prepared.view_changed {
+        if !prepared.view_changed && batch.recalled.is_none() {
             if let Err(e) = self.store.record_soon(batch).await {
                 // Nothing left the prompt: the conversation can go on without its record.
                 warn!(conversation = %prepared.id, error = %e, "the record cannot be written");
             }
             return Ok(());
         }
-        self.lives.with(&prepared.id, |l| l.spend.rewrites += 1);
+        if prepared.view_changed {
+            self.lives.with(&prepared.id, |l| l.spend.rewrites += 1);
+        }
         self.store.record(batch).await?;
         if let Some(shared) = for_forks(prepared) {
             self.store.record(Batch { view: Some(shared), ..Batch::default() }).await?;
@@ -58,7 +60,15 @@ impl App {
                 }),
             });
         }
+        let listed = prepared.admitted.as_ref().filter(|a| a.is_new);
+        events.extend(listed.map(|a| Event {
+            now_ms,
+            conversation: Some(prepared.id.clone()),
+            kind: "tools_listed".into(),
+            data: a.event(prepared.after.tools),
+        }));
         Batch {
+            recalled: listed.map(|a| a.kept(tip)),
             conversation: (!prepared.repeats_a_beginning()).then(|| self.update(upstream, prepared, tip, now_ms)),
             nodes: nodes(&prepared.chain, &prepared.request.conversation.body, depth),
             originals: prepared.originals.clone(),
