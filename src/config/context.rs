@@ -2,8 +2,8 @@
 //!
 //! A setting is one line in `settings!` and one in `config.toml`. No layer is read twice, and none is ever changed.
 
+use crate::admission::Listing;
 use crate::conversation::Tokens;
-use crate::conversation::admission::Listing;
 use crate::plan::{KeepRecent, Policy, Size, Strategy, TemplateFacts};
 
 use super::file::Layer;

@@ -22,7 +22,7 @@ mod written;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use crate::conversation::admission::Listing;
+use crate::admission::Listing;
 use crate::plan::Policy;
 
 pub use context::{Context, OtherModel, SummaryModel, Template};

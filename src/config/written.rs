@@ -3,8 +3,8 @@
 //! A reader is pure: a value in, a typed value or one sentence saying what it must be out. It knows neither key nor
 //! place; [`Written::read`] puts those around the sentence.
 
+use crate::admission::Listing;
 use crate::conversation::Tokens;
-use crate::conversation::admission::Listing;
 use crate::plan::{KeepRecent, Size, Strategy};
 
 use super::problem::{Problem, near};

@@ -14,14 +14,14 @@ use super::prepare::{Prepared, UNKNOWN_WINDOW};
 use super::recall::Answered;
 use super::save::now_ms;
 use super::{App, Error, headers};
+use crate::admission::{Answer, Catalog, List, Listing, Wanted, budget, choose, taught};
 use crate::config::Resolved;
-use crate::conversation::admission::{Answer, Catalog, List, Listing, Wanted, budget, choose, taught};
-use crate::conversation::wire::json::Fields;
-use crate::conversation::wire::openai_chat::Request;
 use crate::conversation::{Conversation, Digest, Role, Tokens};
 use crate::measure::{ModelKey, own};
 use crate::plan::Facts;
 use crate::store::{Batch, Event, Recalled, TOOLS};
+use crate::wire::json::Fields;
+use crate::wire::openai_chat::Request;
 
 /// The part of the window that must be left for the conversation: with less, an agent forgets what it read a moment ago.
 const FOR_HISTORY: Tokens = 3;

@@ -3,8 +3,8 @@
 
 use bytes::Bytes;
 use serde_json::Value;
+use windowsill::admission::{Catalog, List, Wanted, budget, choose, search};
 use windowsill::conversation::Tokens;
-use windowsill::conversation::admission::{Catalog, List, Wanted, budget, choose, search};
 
 /// Tools that one lookup tells of or names.
 const HITS: usize = 8;

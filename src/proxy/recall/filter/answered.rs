@@ -4,10 +4,10 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use crate::apply::recall;
+use crate::admission::{self, Answer, Answers};
 use crate::conversation::Tokens;
-use crate::conversation::admission::{self, Answer, Answers};
 use crate::proxy::admission::Admitted;
+use crate::recall;
 
 /// The tools of windowsill's own that a model may call.
 const NAMES: [&str; 2] = [recall::NAME, admission::NAME];

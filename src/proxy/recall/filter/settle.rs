@@ -4,8 +4,8 @@ use serde_json::Value;
 
 use super::answered::Held;
 use super::{Filter, Whose, call_json, numbered};
-use crate::apply::recall;
 use crate::conversation::Digest;
+use crate::recall;
 
 impl Filter {
     /// A name that never came is not ours.
