@@ -100,6 +100,12 @@ settings! {
     recall: bool = read::boolean, bool::to_string;
     /// What is done with a client's tools.
     tools: Listing = read::listing, |listing: &Listing| listing.as_str().to_owned();
+    /// What is done with a client's system text.
+    system: Listing = read::system_listing, |listing: &Listing| listing.as_str().to_owned();
+    /// Most tokens of one section of it, where it is said by index.
+    system_section_max_tokens: Tokens = read::brief_tokens, Tokens::to_string;
+    /// Most tokens of all of it.
+    system_max_tokens: Tokens = read::brief_tokens, Tokens::to_string;
 }
 
 settings! {

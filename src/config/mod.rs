@@ -22,7 +22,7 @@ mod written;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use crate::admission::Listing;
+use crate::admission::{Caps, Listing};
 use crate::plan::Policy;
 
 pub use context::{Context, OtherModel, SummaryModel, Template};
@@ -166,6 +166,10 @@ pub struct Resolved {
     pub recall: bool,
     /// What is done with a client's tools.
     pub tools: Listing,
+    /// What is done with a client's system text.
+    pub system: Listing,
+    /// How long its sections may be, where it is said by index.
+    pub system_caps: Caps,
     /// Which model writes briefs.
     pub summary_model: SummaryModel,
     /// Which model condenses large results, where one does.
@@ -348,6 +352,11 @@ impl Config {
             background: context.background.value,
             recall: context.recall.value,
             tools: context.tools.value,
+            system: context.system.value,
+            system_caps: Caps {
+                section: context.system_section_max_tokens.value,
+                all: context.system_max_tokens.value,
+            },
             summary_model: context.summary_model.value,
             digest_model: context.digest_model.value,
             warning,

@@ -303,6 +303,11 @@ pub(crate) fn listing(value: &Value) -> Result<Listing, String> {
     Ok(Listing::read(choice(value, &["as_sent", "auto", "index"])?).unwrap_or_default())
 }
 
+/// What is done with a client's system text.
+pub(crate) fn system_listing(value: &Value) -> Result<Listing, String> {
+    Ok(Listing::read(choice(value, &["as_sent", "index"])?).unwrap_or_default())
+}
+
 /// One of a few words; the error lists them and names the one that was most likely meant.
 pub(crate) fn choice<'a>(value: &Value, choices: &[&'a str]) -> Result<&'a str, String> {
     let given = value.text().unwrap_or_default().trim();

@@ -33,6 +33,7 @@ mod sight;
 mod slots;
 mod start;
 mod steer;
+mod system;
 mod timeline;
 mod trace;
 

@@ -12,6 +12,7 @@ use super::admission::{Admitted, Asked};
 use super::draft::{Draft, exact};
 use super::history::History;
 use super::prefix::Prefix;
+use super::system::Indexed;
 use super::{App, Error, headers};
 use crate::config::{Gauge, ModelHints, Resolved};
 use crate::conversation::edit::View;
@@ -110,6 +111,8 @@ pub(super) struct Prepared {
     pub tools: Option<Bytes>,
     /// The client's tools and the list that stands for them, where they are named by index.
     pub admitted: Option<Arc<Admitted>>,
+    /// What was left out of the system text, where that is said by index.
+    pub indexed: Option<Indexed>,
     /// What the reply recalled: messages of ours behind the prompt.
     pub recalled: Vec<Out>,
     /// Where something was recalled, prompt tokens of the first round as the server counted them.
@@ -163,6 +166,9 @@ impl Prepared {
         if let Some((asked, left)) = self.lowered {
             headers::set(to, "x-windowsill-max-tokens", &format!("{left}; asked={asked}"));
         }
+        if let Some(indexed) = &self.indexed {
+            headers::set(to, "x-windowsill-system", &indexed.header());
+        }
         if let Some(admitted) = &self.admitted {
             headers::set(to, "x-windowsill-tools", &admitted.header(self.after.tools));
         }
@@ -197,7 +203,9 @@ impl App {
         let asked = Asked { key: &key, own: own.as_deref(), window: window.tokens, policy: &policy, from_client };
         let admitted = self.admit(&mut request, &history, &asked, &mut warnings)?;
         let tools = self.tool_for(&request, &policy, from_client);
-        if let Some(tools) = tools.as_ref().filter(|_| !old.edits.is_empty()) {
+        let (listed, readable) = (admitted.as_deref(), tools.is_some());
+        let indexed = self.index_system(&mut request, &history.id, &asked, listed, readable, &mut warnings)?;
+        if let Some(tools) = tools.as_ref().filter(|_| !old.edits.is_empty() || indexed.is_some()) {
             request.offer(tools.clone());
         }
         let request = Arc::new(request);
@@ -229,6 +237,7 @@ impl App {
         if let Some(admitted) = &admitted {
             drafted.plan.before.tools = admitted.list.sent;
         }
+        drafted.plan.before.system += indexed.as_ref().map_or(0, Indexed::saved);
         let Draft { key, warnings, own, request, held, .. } = draft;
         drop(held);
         let request = Arc::unwrap_or_clone(request);
@@ -247,6 +256,8 @@ impl App {
         in_order(&mut actions);
         because.extend(repaired);
         because.extend(admitted.as_ref().map(|a| a.because()));
+        because.extend(indexed.as_ref().map(Indexed::because));
+        originals.extend(indexed.iter().filter(|i| i.is_new).flat_map(|i| i.originals.clone()));
         debug!(%key, ?because, "prepared");
         Ok(Prepared {
             key,
@@ -273,6 +284,7 @@ impl App {
             client_marks,
             tools,
             admitted,
+            indexed,
             recalled: Vec::new(),
             first_prompt: None,
             prefix: None,

@@ -26,7 +26,9 @@ impl App {
         let Some(tip) = prepared.chain.last().copied() else { return Ok(()) };
         let depth = prepared.located.as_ref().map_or(0, |l| l.depth);
         let batch = self.batch(upstream, prepared, tip, depth);
-        if !prepared.view_changed && batch.recalled.is_none() {
+        // What left the system text must be safe, too.
+        let left = prepared.indexed.as_ref().is_some_and(|i| i.is_new);
+        if !prepared.view_changed && batch.recalled.is_none() && !left {
             if let Err(e) = self.store.record_soon(batch).await {
                 // Nothing left the prompt: the conversation can go on without its record.
                 warn!(conversation = %prepared.id, error = %e, "the record cannot be written");
@@ -67,6 +69,8 @@ impl App {
             kind: "tools_listed".into(),
             data: a.event(prepared.after.tools),
         }));
+        let indexed = prepared.indexed.as_ref().filter(|i| i.is_new);
+        events.extend(indexed.map(|i| i.event(&prepared.id, now_ms)));
         Batch {
             recalled: listed.map(|a| a.kept(tip)),
             conversation: (!prepared.repeats_a_beginning()).then(|| self.update(upstream, prepared, tip, now_ms)),
@@ -74,7 +78,7 @@ impl App {
             originals: prepared.originals.clone(),
             view: prepared.view_changed.then(|| (tip, prepared.view.clone())),
             events,
-            durable: prepared.view_changed,
+            durable: prepared.view_changed || indexed.is_some(),
             ..Batch::default()
         }
     }
