@@ -73,7 +73,11 @@ fn measured(case: &Case, window: Tokens) -> Sum {
     let wanted = Wanted { words: case.question.clone(), ..Wanted::default() };
     let list: List = choose(&catalog, &case.own, sent, &wanted, budget(sent, window), &count);
     let text = String::from_utf8_lossy(&list.tools);
-    let named = |name: &str| text.contains(&format!("{name}:")) || text.contains(&format!(" {name},"));
+    let named = |name: &str| {
+        text.contains(&format!("{name}:"))
+            || text.contains(&format!(" {name},"))
+            || text.contains(&format!(" {name}\""))
+    };
     let found: Vec<&str> =
         search(&catalog, &case.question, HITS).into_iter().map(|at| catalog.tools[at].name.as_str()).collect();
     let all = |is: &dyn Fn(&str) -> bool| case.needed.iter().filter(|n| is(n)).count();

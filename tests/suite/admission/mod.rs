@@ -274,7 +274,7 @@ fn ten_tool_turns_cost_no_more_than_with_all_tools_in_an_endless_window() {
         let fake = Fake::start(Kind::LlamaServer, window);
         let proxy = TestProxy::with(&[fake.url()], toml);
         let mut sent = agent();
-        for (n, (name, key)) in names.iter().zip(keys).enumerate() {
+        for (n, (name, key)) in names.into_iter().zip(keys).enumerate() {
             let arguments = json!({key: format!("step {n}")});
             let wanted = arguments.clone();
             // It calls what is shown by its name, and all else through the index, once it knows the parameters.
@@ -288,7 +288,7 @@ fn ten_tool_turns_cost_no_more_than_with_all_tools_in_an_endless_window() {
                 calls(INDEX, if known { call } else { json!({"name": name}) })
             });
             let answer = proxy.chat(&sent).ok();
-            assert_eq!(called(&answer, false), [((*name).to_owned(), arguments.to_string())], "turn {n} at {window}");
+            assert_eq!(called(&answer, false), [(name.to_owned(), arguments.to_string())], "turn {n} at {window}");
             let id = format!("call_{n}");
             sent = sent.call(&id, name, arguments).result(&id, &prose(n as u64, 700));
         }
