@@ -3,7 +3,7 @@
 //! - [`conversation`]: messages, steps and turns, chain hashes, edits; [`wire`]: bytes to a conversation and back, a
 //!   folder a dialect.
 //! - [`plan`]: what should change, one file a rule; it returns a [`plan::Plan`] with its reasons.
-//! - [`apply`]: makes a plan into the edits of a new view, with [`preview`], [`brief`] and [`unwrap`].
+//! - [`apply`]: makes a plan into the edits of a new view, with [`preview`], [`brief`], [`pinned`] and [`unwrap`].
 //! - [`admission`]: which of a client's tools stand in the prompt in full, and how the others are named, told and called.
 //! - [`recall`]: the tool by which a model gets an original back: its definition, arguments and pages.
 
@@ -11,6 +11,7 @@ pub mod admission;
 pub mod apply;
 pub mod brief;
 pub mod conversation;
+pub mod pinned;
 pub mod plan;
 pub mod preview;
 pub mod recall;

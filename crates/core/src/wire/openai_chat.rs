@@ -72,6 +72,19 @@ impl Request {
         }
     }
 
+    /// The same request as far as its other fields go: [`write`] takes messages from elsewhere.
+    pub fn without_messages(&self) -> Request {
+        let tools = self.conversation.tools.clone();
+        Request {
+            body: self.body.clone(),
+            conversation: Conversation { tools, ..Conversation::default() },
+            model: self.model.clone(),
+            client_tools: self.client_tools.clone(),
+            listed_tools: self.listed_tools.clone(),
+            ..*self
+        }
+    }
+
     /// Whether it offers one tool more than it came with, or than the list has.
     pub fn offers(&self) -> bool {
         self.client_tools.is_some() && self.conversation.tools != self.listed_tools
