@@ -23,6 +23,7 @@ mod written;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use crate::admission::{Caps, Listing};
 use crate::plan::Policy;
 
 pub use context::{Context, OtherModel, SummaryModel, Template};
@@ -179,6 +180,12 @@ pub struct Resolved {
     pub background: bool,
     /// Whether the model gets a tool to read back what left its prompt.
     pub recall: bool,
+    /// What is done with a client's tools.
+    pub tools: Listing,
+    /// What is done with a client's system text.
+    pub system: Listing,
+    /// How long its sections may be, where it is said by index.
+    pub system_caps: Caps,
     /// What people say that holds through every fold, by pattern.
     pub pins: Vec<PinPattern>,
     /// Which model writes briefs.
@@ -357,6 +364,12 @@ impl Config {
             because: format!("{because}; {}", print::sizing(sizing)),
             background: context.background.value,
             recall: context.recall.value,
+            tools: context.tools.value,
+            system: context.system.value,
+            system_caps: Caps {
+                section: context.system_section_max_tokens.value,
+                all: context.system_max_tokens.value,
+            },
             pins,
             summary_model: context.summary_model.value,
             digest_model: context.digest_model.value,

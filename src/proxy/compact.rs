@@ -416,5 +416,6 @@ fn request_of(model: &str) -> Request {
         num_ctx: None,
         session: None,
         client_tools: None,
+        listed_tools: None,
     }
 }

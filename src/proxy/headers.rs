@@ -14,11 +14,14 @@ pub(super) const PROFILE: HeaderName = HeaderName::from_static("x-windowsill-pro
 /// `off`: the model gets no tool of ours.
 pub(super) const RECALL: HeaderName = HeaderName::from_static("x-windowsill-recall");
 
+/// What is done with the tools of this request.
+pub(super) const TOOLS: HeaderName = HeaderName::from_static("x-windowsill-tools");
+
 /// What a client calls its session, from a body that is said in other words here.
 pub(super) const CLIENT_SESSION: HeaderName = HeaderName::from_static("x-windowsill-client-session");
 
 /// Request headers that are meant for this proxy and go no further.
-pub(super) const OURS: [HeaderName; 5] = [SESSION, SWITCH, PROFILE, RECALL, CLIENT_SESSION];
+pub(super) const OURS: [HeaderName; 6] = [SESSION, SWITCH, PROFILE, RECALL, TOOLS, CLIENT_SESSION];
 
 /// Headers in which clients name their sessions: Codex, Claude Code, opencode, Vibe, OpenHands, pi. The last is one for each
 /// request where some SDKs send it.

@@ -81,7 +81,7 @@ impl App {
         let wish = headers::text(from_client, &headers::SESSION);
         self.store.begin_anew_if_gone().await;
         let (seed, chain, located) = self.threaded(wish.as_deref(), request)?;
-        request.withdraw();
+        request.withdraw_all();
         let session = wish.clone().or_else(|| headers::client_session(from_client)).or_else(|| request.session.clone());
         let continued =
             self.continued(located.as_ref(), session.as_deref(), &chain, &request.conversation.body).await?;

@@ -2,6 +2,7 @@
 //! sockets (that is `server`) nor of SQL.
 
 mod account;
+mod admission;
 mod agent;
 mod ahead;
 mod aside;
@@ -37,6 +38,7 @@ mod slots;
 mod standing;
 mod start;
 mod steer;
+mod system;
 mod timeline;
 mod title;
 mod trace;
@@ -283,7 +285,7 @@ impl App {
         let build = |r: http::response::Builder, body: Body| {
             r.body(body).map_err(|e| Error::Internal { doing: "build the reply", source: Box::new(e) })
         };
-        if is_stream && ok && prepared.request.offers() {
+        if is_stream && ok && prepared.request.changes_tools() {
             let answering = recall::Answering::new(app, upstream, sent, path_of(parts), prepared, started);
             return build(response, recall::streamed(reply.body, answering));
         }
@@ -296,7 +298,7 @@ impl App {
             let whole = futures_util::stream::iter([Ok(bytes)]).chain(rest).boxed();
             return build(response, relay::through(whole));
         }
-        if ok && prepared.request.offers() {
+        if ok && prepared.request.changes_tools() {
             let mut answering = recall::Answering::new(app, upstream, sent, path_of(parts), prepared, started);
             let bytes = match answering.whole(bytes).await {
                 Ok(bytes) => bytes,

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop where it stands, helpers included")]
 #![allow(clippy::print_stderr, reason = "a test that skips says so")]
 
+mod admission;
 mod answers;
 mod background;
 mod busy;

@@ -13,7 +13,8 @@ const ROOMS: &[(&str, &[&str])] = &[
     // The pure crate, `crates/core`.
     ("conversation", &["wire"]),
     ("wire", &["conversation"]),
-    ("plan", &["conversation", "wire"]),
+    ("admission", &["conversation", "wire"]),
+    ("plan", &["admission", "conversation", "wire"]),
     ("preview", &["conversation", "unwrap"]),
     ("unwrap", &["preview"]),
     ("brief", &["conversation", "preview", "unwrap", "wire"]),
@@ -27,7 +28,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("plain", &[]),
     ("gguf", &["files"]),
     ("template", &["conversation", "wire"]),
-    ("config", &["plan", "conversation", "gguf", "files"]),
+    ("config", &["admission", "plan", "conversation", "gguf", "files"]),
     ("engine", &["conversation", "template", "wire", "gguf", "files"]),
     // `engine` and `gguf` only in embedded/, see EXCEPTIONS.
     ("upstream", &["conversation", "wire", "config"]),
@@ -40,6 +41,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     (
         "proxy",
         &[
+            "admission",
             "apply",
             "brief",
             "conversation",

@@ -4,6 +4,7 @@
 //!   folder a dialect.
 //! - [`plan`]: what should change, one file a rule; it returns a [`plan::Plan`] with its reasons.
 //! - [`apply`]: makes a plan into the edits of a new view, with [`preview`], [`brief`], [`pinned`] and [`unwrap`].
+//! - [`admission`]: which of a client's tools stand in the prompt in full, and how the others are named, told and called.
 //! - [`recall`]: the tool by which a model gets an original back: its definition, arguments and pages.
 //!
 //! A history is planned in ten lines. Costs may be counted or estimated; the plan says what to change, and why:
@@ -30,6 +31,7 @@
 //! The same values always give the same plan, and planning what a plan left changes nothing. Versions below 1.0 may change any
 //! signature; what is written into a record stays readable.
 
+pub mod admission;
 pub mod apply;
 pub mod brief;
 pub mod conversation;
