@@ -21,6 +21,9 @@ use crate::wire::openai_chat::{self, Request};
 /// Conversations that begin alike, and may be the one that a client rebuilt, the last active first.
 const RELATIVES: usize = 8;
 
+/// Messages that a history has in common with another of its session, at least, to be the same though they begin differently.
+const KEPT: usize = 3;
+
 /// What is known of a history before anything is planned.
 pub(super) struct History {
     /// Chain hash of each prefix of the body.
@@ -29,7 +32,7 @@ pub(super) struct History {
     pub(super) located: Option<Located>,
     /// Name of the conversation.
     pub(super) id: String,
-    /// Name of the session that the client gave.
+    /// What the client calls its session.
     pub(super) session: Option<String>,
     /// The view that was remembered for it.
     pub(super) stored: View,
@@ -75,14 +78,16 @@ impl App {
         from_client: &HeaderMap,
         attempt: Attempt,
     ) -> Result<History, Error> {
-        let session = headers::text(from_client, &headers::SESSION);
+        let wish = headers::text(from_client, &headers::SESSION);
         self.store.begin_anew_if_gone().await;
-        let (seed, chain, located) = self.threaded(session.as_deref(), request)?;
-        request.withdraw();
-        let continued = self.continued(located.as_ref(), &chain, &request.conversation.body).await?;
+        let (seed, chain, located) = self.threaded(wish.as_deref(), request)?;
+        request.withdraw_all();
+        let session = wish.clone().or_else(|| headers::client_session(from_client)).or_else(|| request.session.clone());
+        let continued =
+            self.continued(located.as_ref(), session.as_deref(), &chain, &request.conversation.body).await?;
         let (id, carried) = match continued {
             Some((id, carried)) => (id, carried),
-            None => (self.name(located.as_ref(), &chain, session.as_deref())?, None),
+            None => (self.name(located.as_ref(), &chain, wish.as_deref())?, None),
         };
         let key = self.key(upstream, request);
         let switched = match &located {
@@ -156,27 +161,37 @@ impl App {
     }
 
     /// The conversation that a history goes on, though it is not its plain continuation: it parted from an older state of
-    /// it, or the client rebuilt it; with what still holds of its view. Looks among those that begin alike.
+    /// it, or the client rebuilt it; with what still holds of its view. Looks among those of the session that the client names,
+    /// and among those that begin alike. It is always the messages that tell: a name is no proof of anything.
     async fn continued(
         &self,
         located: Option<&Located>,
+        session: Option<&str>,
         chain: &[Digest],
         body: &[Message],
     ) -> Result<Option<(String, Option<View>)>, Error> {
         let parts = |l: &&Located| l.depth < l.conversation_depth && l.depth < chain.len();
-        let Some(located) = located.filter(parts) else { return Ok(None) };
+        let known = located.filter(parts);
+        // What goes on, or is sent again, needs no search; nor does what nothing is known of.
+        if known.is_none() && (located.is_some() || session.is_none()) {
+            return Ok(None);
+        }
         // The last request's messages may still be queued.
         self.store.flush().await;
         let new: Vec<Digest> = body.iter().map(|m| m.digest).collect();
-        for id in self.store.family(&located.conversation, RELATIVES)? {
+        let begin_alike = known.map(|l| self.store.family(&l.conversation, RELATIVES)).transpose()?.unwrap_or_default();
+        let mut relatives = session.map(|name| self.store.of_session(name, RELATIVES)).transpose()?.unwrap_or_default();
+        relatives.extend(begin_alike.iter().filter(|id| !relatives.contains(id)).cloned().collect::<Vec<_>>());
+        for id in relatives {
             let (path, old): (Vec<Digest>, Vec<Digest>) = self.store.path(&id)?.into_iter().unzip();
             if !path.is_empty() && path.last() == chain.get(path.len() - 1) {
                 return Ok(Some((id, None)));
             }
             let alignment = Alignment::of(&old, &new);
-            if alignment.is_rebuilt() {
+            // Those that do not even begin alike share more than a greeting.
+            if alignment.is_rebuilt() && (begin_alike.contains(&id) || alignment.kept() >= KEPT) {
                 let view = self.store.view(&path)?.map(|(_, view)| alignment.carry(&view));
-                debug!(conversation = id, known = located.depth, "the client rebuilt its history");
+                debug!(conversation = id, known = located.map_or(0, |l| l.depth), "the client rebuilt its history");
                 return Ok(Some((id, view.filter(|v| !v.edits.is_empty()))));
             }
         }

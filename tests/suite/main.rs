@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop where it stands, helpers included")]
 #![allow(clippy::print_stderr, reason = "a test that skips says so")]
 
+mod admission;
 mod answers;
 mod ask;
 mod background;
@@ -39,6 +40,9 @@ mod recall;
 mod record;
 mod relay;
 #[cfg(feature = "engine")]
+mod service;
+mod sessions;
+mod shadow;
 mod shown;
 mod simulation;
 mod steer;
@@ -47,3 +51,4 @@ mod tasks;
 mod templates;
 mod tidy;
 mod trace;
+mod wrap;

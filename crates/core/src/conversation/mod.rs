@@ -11,7 +11,9 @@ pub mod step;
 pub mod task;
 pub mod watch;
 
+use std::collections::HashSet;
 use std::fmt;
+use std::sync::Arc;
 
 use bytes::Bytes;
 
@@ -147,4 +149,6 @@ pub struct Conversation {
     pub body: Vec<Message>,
     /// The `tools` array as it came, if any.
     pub tools: Option<Bytes>,
+    /// Names of the client's tools that the array does not show: they are called through the index; see [`crate::admission`].
+    pub hidden: Arc<HashSet<String>>,
 }
