@@ -24,6 +24,8 @@ pub struct Lines {
     pub digest_over: Option<Tokens>,
     /// Most tokens of a brief.
     pub brief: Tokens,
+    /// Whether system prompt and tools leave so little that the lines are shares of the room above them.
+    pub tight: bool,
 }
 
 impl Lines {
@@ -61,7 +63,8 @@ impl Lines {
             // Where no digest comes of it, there is a preview.
             evict_over: digest_over.map_or(evict_over, |over| over.min(evict_over)),
             digest_over,
-            brief: brief_budget(facts.window, policy.summary_max_tokens),
+            brief: brief_budget(facts.window, room, policy.summary_max_tokens),
+            tight,
         }
     }
 }
@@ -69,11 +72,15 @@ impl Lines {
 /// Results below this many tokens are never evicted, whatever the share says: a preview would cost as much.
 const SMALLEST_EVICTED: Tokens = 160;
 
-/// Tokens a brief may take: an eighth of the window, and no more than what the model may write and as much again for
-/// the part made without a model.
-pub fn brief_budget(window: Tokens, summary_max_tokens: Tokens) -> Tokens {
-    (window / 8).min(summary_max_tokens.saturating_mul(2)).max(96)
+/// Tokens a brief may take: an eighth of the window, a quarter of the `room` above what is never touched, and no more than
+/// what the model may write and as much again for the part made without a model. A brief that fills the room leaves none
+/// for the steps that it is for.
+pub fn brief_budget(window: Tokens, room: Tokens, summary_max_tokens: Tokens) -> Tokens {
+    (window / 8).min(room / 4).min(summary_max_tokens.saturating_mul(2)).max(LEAST_BRIEF)
 }
+
+/// The smallest brief, in tokens.
+pub(super) const LEAST_BRIEF: Tokens = 96;
 
 /// Tokens to keep for the reply: what the client asks for, else the configured amount, but never more than a quarter of
 /// the window. What a client asks for beyond the configured amount is a wish (Claude Code always asks for 32,000; Kimi
@@ -130,6 +137,9 @@ mod tests {
         // It takes all of it.
         let l = lines(2048, 4000);
         assert!(l.clear_at <= l.limit && l.summarize_at <= l.limit);
+        // A brief is an eighth of the window, or a quarter of a small room.
+        let briefs = [(8192, 1000), (8192, 6000), (2048, 1900)].map(|(window, system)| lines(window, system).brief);
+        assert_eq!(briefs, [1024, 416, LEAST_BRIEF]);
     }
 
     #[test]

@@ -18,8 +18,10 @@ pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
         let (lines, total) = (sheet.lines, sheet.total());
         // Where folding may wait for the wall, so may clearing.
         let latest = if sheet.facts.background { lines.limit } else { lines.summarize_at };
+        let ahead = sheet.ahead();
         return attempt(sheet, recent, |freed, again, _| {
             economics::deep_clear(freed, lines.clear_at, lines.clear_to)
+                && freed >= ahead
                 && economics::worth_it_now(freed, again, total, lines.clear_at, latest)
         });
     }
@@ -30,8 +32,9 @@ pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
     // that must be evaluated again for it is better spent on a fold, which goes deeper.
     let lines = sheet.lines;
     let fold = fold_instead(sheet);
+    let rarely = lines.limit - sheet.ahead();
     let instead = |freed, again, total| {
-        total <= lines.limit
+        total <= rarely
             && economics::deep_clear(freed, lines.summarize_at, lines.summarize_to)
             && fold.is_none_or(|fold| economics::as_good((freed, again), (fold.freed, fold.again)))
     };

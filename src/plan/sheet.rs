@@ -12,6 +12,9 @@ use crate::conversation::{Conversation, Role, Tokens, person};
 /// An opening with rules is held while it leaves at least one part in this many of the room after system prompt and tools.
 const HELD: Tokens = 4;
 
+/// Steps that there is room for after a rewrite in a tight window.
+const STEPS_AHEAD: usize = 4;
+
 /// A fold in force: an edit made earlier, or an action decided now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Fold {
@@ -184,6 +187,22 @@ impl<'a> Sheet<'a> {
         if self.total() > self.lines.limit { self.lines.summarize_to.max(sparse) } else { self.lines.summarize_to }
     }
 
+    /// Tokens that a rewrite leaves free for the next steps where system prompt and tools take most of the window: as many
+    /// as [`STEPS_AHEAD`] steps like the last ones need, and at most half of the room. A little at a time would be done
+    /// again every turn there, and each time the person waits for it.
+    pub(super) fn ahead(&self) -> Tokens {
+        if !self.lines.tight {
+            return 0;
+        }
+        let opening = if self.holds_opening { self.span(0..self.opening) } else { 0 };
+        let room = self.lines.limit.saturating_sub(self.facts.head() + opening);
+        let steps = self.units.iter().rev().filter(|u| self.conversation.body[u.start].role == Role::Assistant);
+        let came = |at: usize| self.facts.costs[at].total().min(self.lines.evict_over);
+        let sizes: Vec<Tokens> = steps.take(2 * STEPS_AHEAD).map(|u| (u.start..u.end).map(came).sum()).collect();
+        let step = sizes.iter().sum::<Tokens>() / sizes.len().max(1) as Tokens;
+        (step * STEPS_AHEAD as Tokens).min(room / 2)
+    }
+
     /// First message of what the next reply answers: the newest step or what a person said last, with the reminders and
     /// the tool output that stand after it as messages of their own.
     pub(super) fn newest(&self) -> usize {
@@ -247,6 +266,12 @@ impl<'a> Sheet<'a> {
             Action::Fold { from, .. } => *from,
         };
         self.actions.iter().map(at).min().unwrap_or(self.cost.len())
+    }
+
+    /// Takes back that the text of a message is replaced.
+    pub(super) fn take_back(&mut self, at: usize) {
+        self.set_text(at, self.facts.costs[at].text + self.facts.costs[at].media);
+        self.touched[at] = None;
     }
 
     /// Records that the text of a message is replaced by something of `tokens` tokens.

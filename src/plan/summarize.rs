@@ -2,7 +2,7 @@
 //! the next one folds the last one in.
 
 use super::sheet::{Fold, Sheet};
-use super::{Action, Strategy, economics};
+use super::{Action, Strategy, economics, repeat};
 use crate::conversation::edit::Edit;
 use crate::conversation::{Role, Tokens};
 
@@ -60,6 +60,7 @@ pub(super) fn commit(sheet: &mut Sheet<'_>, fold: Fold) -> String {
         Edit::Fold { to, .. } => Some(*to),
         _ => None,
     });
+    repeat::whole_again(sheet);
     let fresh: Tokens = (folded_before.unwrap_or(from).min(to)..to).map(|i| sheet.cost[i]).sum();
     let ask_model = sheet.policy.strategy == Strategy::Summarize && economics::worth_a_summary(fresh, brief);
     let what = format!("messages {from}..{to} folded into a brief of at most {brief} tokens");
@@ -94,7 +95,9 @@ fn cut(sheet: &Sheet<'_>, from: usize, keep_recent: usize, target: Tokens) -> Op
     };
     // Room for the next steps; without it every one of them would fold again.
     let least_room = sheet.facts.window / ROOM_FOR_STEPS;
-    let most = sheet.lines.limit.saturating_sub(least_room).max(sheet.lines.half_way());
+    let rarely = sheet.lines.limit - sheet.ahead();
+    let most = sheet.lines.limit.saturating_sub(least_room).max(sheet.lines.half_way()).min(rarely);
+    let target = target.min(rarely);
     let mut tail: Tokens = 0;
     let mut best = None;
     for unit in sheet.units.iter().rev().take_while(|u| u.start >= from) {

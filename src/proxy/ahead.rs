@@ -25,7 +25,7 @@ use crate::conversation::wire::openai_chat::{self, Request};
 use crate::conversation::{Role, Tokens};
 use crate::measure::Known;
 use crate::plan::rewrite::{self, Out};
-use crate::plan::{self, Action, Facts, Plan, Strategy, budget, economics};
+use crate::plan::{self, Action, Facts, Plan, Strategy, economics};
 use crate::store::{Batch, Event};
 use crate::upstream::{ChatOptions, Upstream};
 use crate::usage::Reported;
@@ -96,10 +96,7 @@ impl App {
         let fold = next_passes_the_wall(&prepared, window, used);
         let brief = strategy == Strategy::Summarize
             && economics::brief_is_due(used, last_step(&prepared), prepared.lines.summarize_at, prepared.lines.limit)
-            && economics::worth_a_summary(
-                prepared.after.history,
-                budget::brief_budget(window, prepared.policy.policy.summary_max_tokens),
-            )
+            && economics::worth_a_summary(prepared.after.history, prepared.lines.brief)
             && !self.is_covered(&prepared);
         let busy = self.lives.with(&prepared.id, |l| l.in_flight > 0 || l.making.is_some());
         if busy || !brief && !fold {
@@ -175,7 +172,7 @@ impl App {
             view.push(Out { bytes, role: Role::Assistant, at: None, calls: false, changed: true });
         }
         let (messages, previous) = folded(&prepared.request, &prepared.view, body.len());
-        let budget = budget::brief_budget(*window, prepared.policy.policy.summary_max_tokens);
+        let budget = prepared.lines.brief;
         let ask = Ask {
             upstream,
             headers: &behind.headers,
