@@ -11,6 +11,7 @@ it was one conversation, and how many requests lost the server's prompt cache to
 import argparse
 import json
 import os
+import shutil
 import sys
 import time
 import traceback
@@ -20,6 +21,7 @@ from pathlib import Path
 import install
 import judge
 import page
+import record
 import session
 from table import CLIENTS
 
@@ -58,6 +60,7 @@ def arguments():
     parser.add_argument("--windows", type=lambda text: [int(n) for n in text.split(",")], help="windows instead of the three, by commas")
     parser.add_argument("--jobs", type=int, default=1, help="clients at a time")
     parser.add_argument("--keep", type=Path, help="write the requests of each session into this folder")
+    parser.add_argument("--record", type=Path, metavar="FOLDER", help="only write excerpts of each client's requests, as tests/data/clients has them")
     parser.add_argument("--page", action="store_true", help="write the results so far into docs/clients.md")
     return parser.parse_args()
 
@@ -76,7 +79,17 @@ def drive(client, options):
     started = time.time()
     install.install(options.home, client)
     installed = time.time() - started
-    work = options.home / "work" / client.name
+    work = options.home / "work" / f"{client.name}-{os.getpid()}"
+    try:
+        return sessions(client, options, work, installed)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def sessions(client, options, work, installed):
+    if options.record:
+        say(f"{client.name}: {record.record(client, options.home, work, options.record)} requests")
+        return False
     direct = session.run(client, options.home, work, session.ROOMY)
     first = next((e for e in direct.forwarded if judge.of_session(client, e)), None)
     if options.keep:
@@ -102,9 +115,9 @@ def drive(client, options):
 
 
 def windows(brings):
-    """1.25, 1.6 and 2.5 times what the client brings, in steps of 256."""
+    """1.25, 1.6 and 2.5 times what the client brings, in steps of 1,024."""
     least = max(brings, SMALLEST / SHARES[0])
-    return [-(-int(least * share) // 256) * 256 for share in SHARES]
+    return [-(-int(least * share) // 1024) * 1024 for share in SHARES]
 
 
 def say(text):

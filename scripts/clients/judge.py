@@ -7,9 +7,11 @@ from dataclasses import asdict, dataclass
 import script
 from servers import tokens
 
-REWRITES = 0.25  # most requests that may lose what the server holds in its prompt cache to a rewrite of ours
+REWRITES = 0.25  # most requests that may lose what the server holds in its prompt cache to a rewrite of ours; see `most_rewrites`
 RESERVE = 1024  # kept for the reply
-ALONE = 0.25  # `evict_over`: a result above this share of the window is replaced as it arrives
+# A result may be replaced by a pointer where it is a large part of the window (`evict_over` is a quarter, and estimates err high), or of
+# what the client leaves of it: a brief and the call have to stand there, too.
+ALONE, OF_ROOM = 0.2, 0.7
 POINTER = re.compile(r"windowsill recall r[0-9a-f]{6,}")
 CALL_IDS = ("id", "tool_call_id", "tool_use_id", "call_id")
 # What clients move from turn to turn though it says nothing else.
@@ -36,7 +38,14 @@ class Row:
     conversations: int
     rewrites: int
     refused: int
+    # Steps of this session that fit above what the client brings.
+    steps: float
     note: str = ""
+
+    def most_rewrites(self):
+        """One in four requests; where the room holds fewer than six steps, one for each step that it holds beside a brief and the
+        newest, for no rewrite can make more room than there is."""
+        return self.requests * max(REWRITES, 1 / max(1.0, self.steps - 2))
 
     def misses(self):
         """The bars that were missed, in words."""
@@ -46,7 +55,7 @@ class Row:
             (self.files_lost, f"the files are missing in {self.files_lost} prompts"),
             (not self.same, f"the outcome differs: {self.differs}"),
             (self.conversations != 1, f"{self.conversations} conversations"),
-            (self.requests and self.rewrites > REWRITES * self.requests, f"{self.rewrites} of {self.requests} requests rewritten"),
+            (self.rewrites > self.most_rewrites(), f"{self.rewrites} of {self.requests} requests rewritten"),
             (self.refused, f"{self.refused} requests refused"),
             (not self.requests, "no requests"),
         )
@@ -154,7 +163,7 @@ def goes_on(before, now):
 def judge(client, direct, ran, brings):
     """The row of a session at one window."""
     asked = [e for e in ran.asked if of_session(client, e)]
-    row = Row(client.name, ran.window, brings, len(asked), 0, 0, 0, 0, 0, 0, True, "", 0, 0, 0)
+    row = Row(client.name, ran.window, brings, len(asked), 0, 0, 0, 0, 0, 0, True, "", 0, 0, 0, steps_in(client, direct, ran.window, brings))
     forwarded = {}
     for entry in ran.forwarded:
         if not entry["own"]:
@@ -184,15 +193,21 @@ def judge(client, direct, ran, brings):
     return row
 
 
+def steps_in(client, direct, window, brings):
+    """How many of the direct session's steps fit in a window above what the client brings."""
+    sizes = [e["tokens"] for e in direct.forwarded if of_session(client, e)]
+    step = max(1, (sizes[-1] - sizes[0]) / max(1, len(sizes) - 1))
+    return round(max(0, window - brings - min(RESERVE, window // 4)) / step, 1)
+
+
 def holds(client, body, sent, ran, row):
     """Counts what of a client's request stands in the prompt."""
     outside = "\n".join(outside_briefs(sent))
     row.request_lost += script.asked(messages(sent)) != mark(client, body)
     results = newest_results(body)
     whole = "\n".join(strings(messages(sent)))
-    # What must stand there in any case.
     room = ran.window - row.brings - min(RESERVE, ran.window // 4)
-    large = tokens(results) > min(room, ran.window * ALONE)
+    large = tokens(results) > min(room * OF_ROOM, ran.window * ALONE)
     for text in results:
         row.results += 1
         if text.strip() in whole:
@@ -200,7 +215,8 @@ def holds(client, body, sent, ran, row):
         pointed = POINTER.search("\n".join(newest_results(sent)))
         row.results_cut += bool(large and pointed)
         row.results_lost += not (large and pointed)
-    if client.sends:
+    # The files of the first request, with a brief, as long as they fit.
+    if client.sends and room > ran.window // 8:
         last = [line for line in ran.notes.splitlines() if line][-1]
         if last in "\n".join(strings(messages(body))):
             row.files_sent += 1

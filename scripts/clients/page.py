@@ -4,7 +4,7 @@ import json
 
 from judge import Row
 
-BEGIN, END = "<!-- Written by scripts/clients --page. -->", "<!-- End of what scripts/clients wrote. -->"
+BEGIN, END = "<!-- Table {}: written by scripts/clients --page. -->", "<!-- End of what scripts/clients wrote. -->"
 
 
 def number(n):
@@ -20,7 +20,7 @@ def line(row):
     missed = row.misses()
     return (f"  {row.client:18} {row.window:7,}  request {of(row.request_lost, row.requests)}  results {of(row.results_lost, row.results)}"
             f" ({row.results_cut} cut)  files {of(row.files_lost, row.files_sent) if row.files_sent else '-'}"
-            f"  {'same' if row.same else 'DIFFERS'}  conversations {row.conversations}  rewrites {row.rewrites} of {row.requests}"
+            f"  {'same' if row.same else 'DIFFERS'}  conversations {row.conversations}  rewrites {row.rewrites} of {row.requests} ({row.steps:.1f} steps)"
             f"  {'ok' if not missed else 'MISSED: ' + '; '.join(missed)}")
 
 
@@ -28,12 +28,12 @@ def write(path, results, clients):
     """Puts the results so far between the marks of the page."""
     text = path.read_text()
     for name, table in (("brings", brings), ("sessions", sessions)):
-        begin, end = BEGIN.replace("Written", f"Table {name}: written"), END
-        head, _, rest = text.partition(begin)
-        _, _, tail = rest.partition(end)
-        if not rest or not tail:
+        begin = BEGIN.format(name)
+        head, found, rest = text.partition(begin)
+        _, ended, tail = rest.partition(END)
+        if not found or not ended:
             raise SystemExit(f"{path} has no place for the table {name}")
-        text = head + begin + "\n\n" + table(load(results, clients)) + "\n" + end + tail
+        text = head + begin + "\n\n" + table(load(results, clients)) + "\n" + END + tail
     path.write_text(text)
 
 

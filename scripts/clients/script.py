@@ -98,13 +98,13 @@ def pick(tools, names):
 
 
 def command(step):
-    """A command with a page of output; each hundredth and fifth has eighteen kilobytes of it."""
+    """A command with a page of output in words; one in the run has eighteen kilobytes of it."""
     if step % 100 == 5:
-        return f"echo step {step} > out_{step}.txt; seq {10000 + step} {13000 + step}"
+        return f"echo step {step} > out_{step}.txt; seq {10000 + step} {10500 + step} | sed 's/^/the long list goes on with row /'"
     return [
-        f"echo step {step} > out_{step}.txt; ls; seq {1000 + step} {1400 + step} | tr '\\n' ' '",
-        f"seq {step * 7} {step * 7 + 90} | sed 's/^/value of the row: /' | head -90",
-        f"wc -c notes.txt; date +%Y > out_{step}.txt; seq -s, {step * 11} {step * 11 + 500}",
+        f"echo step {step} > out_{step}.txt; ls; seq {1000 + step} {1060 + step} | sed 's/^/a cart goes by with box /'",
+        f"seq {step * 7} {step * 7 + 80} | sed 's/^/the value of the row is /'",
+        f"wc -c notes.txt; date +%Y > out_{step}.txt; seq {step * 11} {step * 11 + 60} | sed 's/$/ is a number seen on the way/'",
         f"cat notes.txt; echo part {step}",
     ][step % 4]
 

@@ -150,7 +150,8 @@ def bash(command: str) -> str:
 AIDER = ("{bin}/aider", "--model", f"openai/{MODEL}", "--no-check-update", "--no-show-release-notes", "--no-analytics", "--no-show-model-warnings",
          "--yes-always", "--edit-format", "diff", "--no-pretty", "--no-suggest-shell-commands", "--no-detect-urls",
          "--max-chat-history-tokens", "100000", "notes.txt")
-AIDER_STEPS = tuple(EDIT % step for step in range(1, 46))
+# aider has no resume: `--restore-chat-history` begins with a shortened transcript, another history.
+AIDER_STEPS = tuple(EDIT % step for step in range(1, TURNS + AGAIN + 1))
 
 
 def lines(steps):
@@ -198,7 +199,7 @@ CLIENTS = (
         "{bin}/vibe", "-p", "{prompt}", "--auto-approve", "--trust", again=("{bin}/vibe", "-c", "-p", "{again}", "--auto-approve", "--trust"),
         env={"PROXY_KEY": "none", "VIBE_HOME": "{home}/.vibe"}, files={"{home}/.vibe/config.toml": VIBE})),
     Client("aider", "aider 0.86.2", ("aider-chat==0.86.2",), env=OPENAI | {"AIDER_ANALYTICS": "false"}, style="aider", sends="notes.txt",
-           notes=150, asks=AIDER_STEPS, commands=((AIDER, lines(AIDER_STEPS[:40])), ((*AIDER, "--restore-chat-history"), lines(AIDER_STEPS[40:])))),
+           notes=150, asks=AIDER_STEPS, commands=((AIDER, lines(AIDER_STEPS)),)),
     Client("mini", "mini-swe-agent 2.4.6", ("mini-swe-agent==2.4.6", "litellm==1.106.2", "mcp"), **cli(
         "{bin}/mini", "-m", f"openai/{MODEL}", "-y", "--exit-immediately", "-t", "{prompt}", "-o", "{home}/trajectory.json",
         env=OPENAI | {"MSWEA_CONFIGURED": "true", "MSWEA_COST_TRACKING": "ignore_errors", "MSWEA_SILENT_STARTUP": "1"})),

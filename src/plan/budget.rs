@@ -1,8 +1,8 @@
 //! The budget: what a prompt may cost at each line of the policy.
 
+use super::Plan;
 use super::facts::Facts;
 use super::policy::{Policy, Size};
-use super::{Action, Plan};
 use crate::conversation::Tokens;
 
 /// Prompt tokens at which something happens.
@@ -98,15 +98,12 @@ pub fn usual_reserve(window: Tokens, configured: Tokens) -> Tokens {
 }
 
 /// Keeps less for the reply, where a plan costs more than that: a shorter answer is the smaller loss. Before anything of
-/// the person's or of the newest step goes, down to what is `configured`; before the request is cut, down to an eighth of
-/// the window; before it is refused, down to the least. False when there is nothing more to give.
+/// the person's or of the newest step goes, down to what is `configured` or an eighth of the window; before the request is
+/// refused, down to the least. False when there is nothing more to give.
 pub fn gives_way(facts: &mut Facts, plan: &Plan, configured: Tokens) -> bool {
-    let usual = usual_reserve(facts.window, configured);
-    let cuts = plan.actions.iter().any(|a| matches!(a, Action::Cut { .. }));
     let least = match plan.fits {
         false => least_reserve(facts.window),
-        true if cuts => usual.min(facts.window / 8),
-        true if plan.hard => usual,
+        true if plan.hard => usual_reserve(facts.window, configured).min(facts.window / 8),
         true => return false,
     };
     let more = facts.output_reserved > least;

@@ -12,8 +12,8 @@ use crate::conversation::{Conversation, Role, Tokens, person};
 /// An opening with rules is held while it leaves at least one part in this many of the room after system prompt and tools.
 const HELD: Tokens = 4;
 
-/// Steps that there is room for after a rewrite in a tight window.
-const STEPS_AHEAD: usize = 4;
+/// Steps that a rewrite leaves room for; they differ in size, so that it is about one in four requests that is rewritten.
+const STEPS_AHEAD: usize = 5;
 
 /// A fold in force: an edit made earlier, or an action decided now.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -196,11 +196,15 @@ impl<'a> Sheet<'a> {
         }
         let opening = if self.holds_opening { self.span(0..self.opening) } else { 0 };
         let room = self.lines.limit.saturating_sub(self.facts.head() + opening);
+        self.next_steps().min(room / 2)
+    }
+
+    /// Tokens that the next [`STEPS_AHEAD`] steps will take, if they are like the last ones.
+    pub(super) fn next_steps(&self) -> Tokens {
         let steps = self.units.iter().rev().filter(|u| self.conversation.body[u.start].role == Role::Assistant);
         let came = |at: usize| self.facts.costs[at].total().min(self.lines.evict_over);
         let sizes: Vec<Tokens> = steps.take(2 * STEPS_AHEAD).map(|u| (u.start..u.end).map(came).sum()).collect();
-        let step = sizes.iter().sum::<Tokens>() / sizes.len().max(1) as Tokens;
-        (step * STEPS_AHEAD as Tokens).min(room / 2)
+        sizes.iter().sum::<Tokens>() * STEPS_AHEAD as Tokens / sizes.len().max(1) as Tokens
     }
 
     /// First message of what the next reply answers: the newest step or what a person said last, with the reminders and

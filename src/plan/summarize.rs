@@ -96,7 +96,11 @@ fn cut(sheet: &Sheet<'_>, from: usize, keep_recent: usize, target: Tokens) -> Op
     // Room for the next steps; without it every one of them would fold again.
     let least_room = sheet.facts.window / ROOM_FOR_STEPS;
     let rarely = sheet.lines.limit - sheet.ahead();
-    let most = sheet.lines.limit.saturating_sub(least_room).max(sheet.lines.half_way()).min(rarely);
+    let below = |room: Tokens| sheet.lines.limit.saturating_sub(room).max(sheet.lines.half_way()).min(rarely);
+    let most = below(least_room);
+    // The files that a client sends with each request, and what a person said lately, stay where that leaves what steps
+    // really take here.
+    let most_said = below(least_room.min(sheet.next_steps()));
     let target = target.min(rarely);
     let mut tail: Tokens = 0;
     let mut best = None;
@@ -104,6 +108,7 @@ fn cut(sheet: &Sheet<'_>, from: usize, keep_recent: usize, target: Tokens) -> Op
         tail += (unit.start..unit.end).map(|i| sheet.cost[i]).sum::<Tokens>();
         let total = head + pinned(unit.start) + tail;
         // What is recent stays wherever that leaves room for the next steps.
+        let most = if unit.role == Role::User { most_said } else { most };
         let wanted = unit.start >= recent && total <= most;
         if unit.start < newest && total > target && !wanted {
             break;

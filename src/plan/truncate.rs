@@ -41,7 +41,9 @@ pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
     };
     let mild: [Measure<'_>; 5] = [
         ("all but the newest steps folded", &|s| fold_to(s, s.fold_target())),
-        ("results before the newest step cleared", &|s| clear::clear_before(s, newest, s.lines.limit - s.ahead()).0 > 0),
+        ("results before the newest step cleared", &|s| {
+            clear::clear_before(s, newest, s.lines.limit - s.ahead()).0 > 0
+        }),
         ("all but the newest step folded", &|s| fold_to(s, 0)),
         // What the next reply answers is worth more than what is told of older steps.
         ("all but the newest step folded into a short brief", &|s| folds && fold_small(s)),

@@ -13,12 +13,19 @@ use crate::config::Resolved;
 use crate::conversation::align::Alignment;
 use crate::conversation::edit::View;
 use crate::conversation::wire::openai_chat::{self, Request};
-use crate::conversation::{Digest, Message};
+use crate::conversation::{Digest, Message, Role, chain};
 use crate::measure::Known;
 use crate::store::Located;
 
 /// Conversations that begin alike, and may be the one that a client rebuilt, the last active first.
 const RELATIVES: usize = 8;
+
+/// From so many messages on, a history is told by what it says, however it begins or ends.
+const LONG: usize = 6;
+
+/// So many messages at the end of a conversation may be replaced by others: a person words the last request otherwise, or a
+/// client (hermes) asks for a review of the session before the person goes on.
+const LAST_WORDS: usize = 2;
 
 /// What is known of a history before anything is planned.
 pub(super) struct History {
@@ -69,7 +76,7 @@ impl App {
         request.withdraw();
         self.store.begin_anew_if_gone().await;
         let located = self.store.locate(&chain)?;
-        let continued = self.continued(located.as_ref(), &chain, &request.conversation.body).await?;
+        let continued = self.continued(located.as_ref(), &seed, &chain, &request.conversation.body).await?;
         let (id, carried) = match continued {
             Some((id, carried)) => (id, carried),
             None => (self.name(located.as_ref(), &chain, session.as_deref())?, None),
@@ -97,31 +104,51 @@ impl App {
     }
 
     /// The conversation that a history goes on, though it is not its plain continuation: it parted from an older state of
-    /// it, or the client rebuilt it; with what still holds of its view. Looks among those that begin alike.
+    /// it, or the client rebuilt it; with what still holds of its view. Looks among those that begin alike, and for a long
+    /// history with an unknown beginning among those that were last active: Qwen Code begins with a list of the project's
+    /// files, which is another one when a session is resumed.
     async fn continued(
         &self,
         located: Option<&Located>,
+        seed: &str,
         chain: &[Digest],
         body: &[Message],
     ) -> Result<Option<(String, Option<View>)>, Error> {
-        let parts = |l: &&Located| l.depth < l.conversation_depth && l.depth < chain.len();
-        let Some(located) = located.filter(parts) else { return Ok(None) };
-        // The last request's messages may still be queued.
-        self.store.flush().await;
+        let candidates = match located {
+            Some(l) if l.depth < l.conversation_depth && l.depth < chain.len() => {
+                // The last request's messages may still be queued.
+                self.store.flush().await;
+                self.store.family(&l.conversation, RELATIVES)?
+            }
+            None if chain.len() >= LONG => {
+                self.store.flush().await;
+                self.store.conversations(RELATIVES)?.into_iter().map(|row| row.id).collect()
+            }
+            _ => return Ok(None),
+        };
+        let alone = |at: usize| body[at].role != Role::Tool && body[at].calls.is_empty();
         let new: Vec<Digest> = body.iter().map(|m| m.digest).collect();
-        for id in self.store.family(&located.conversation, RELATIVES)? {
+        for id in candidates {
             let (path, old): (Vec<Digest>, Vec<Digest>) = self.store.path(&id)?.into_iter().unzip();
+            // Other models' and other sessions' histories have other chains.
+            let ours = located.is_some() || old.len() >= LONG && path.first() == Some(&chain::first(seed, &old[0]));
+            if !ours {
+                continue;
+            }
             if !path.is_empty() && path.last() == chain.get(path.len() - 1) {
                 return Ok(Some((id, None)));
             }
             let alignment = Alignment::of(&old, &new);
             if alignment.is_rebuilt() {
-                let view = self.store.view(&path)?.map(|(_, view)| alignment.carry(&view));
-                debug!(conversation = id, known = located.depth, "the client rebuilt its history");
+                let view = self.store.view(&path)?.map(|(_, view)| alignment.carry(&view, alone));
+                debug!(conversation = id, "the client rebuilt its history");
                 return Ok(Some((id, view.filter(|v| !v.edits.is_empty()))));
             }
         }
-        Ok(None)
+        let said_otherwise = |l: &&Located| {
+            l.depth >= LONG && l.depth + LAST_WORDS >= l.conversation_depth && l.conversation_depth <= chain.len()
+        };
+        Ok(located.filter(said_otherwise).map(|l| (l.conversation.clone(), None)))
     }
 
     /// The view that was made ahead for what now comes, if it is the next request: longer than what was forwarded.

@@ -7,6 +7,7 @@ mod answers;
 mod background;
 mod busy;
 mod cli;
+mod clients;
 mod config;
 mod curate;
 mod dialects;
