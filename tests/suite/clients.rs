@@ -8,8 +8,10 @@ use serde_json::{Map, Value, json};
 
 use super::support::*;
 
-/// The window: 1.6 times what the client brings, and at least this.
-const LEAST: u32 = 3072;
+/// The window: 1.6 times what the client brings, and at least so much that a few of its steps fit.
+fn window_of(client: &str, brings: u32) -> u32 {
+    (brings * 8 / 5).max(if client == "aider" { 2304 } else { 3072 })
+}
 
 const BRIEF: &str = "[windowsill brief of";
 
@@ -78,7 +80,7 @@ fn replay(client: &str) -> Outcome {
         proxy.post(&recorded[0].path, &[], recorded[0].body.to_string().as_bytes()).ok();
         tokens(&fake.last().json())
     };
-    let window = (brings * 8 / 5).max(LEAST);
+    let window = window_of(client, brings);
     let fake = Fake::start(Kind::LlamaServer, window);
     fake.set(|s| s.model = "scripted".into());
     let proxy = TestProxy::with(&[fake.url()], "[context]\nbackground = false\n");
