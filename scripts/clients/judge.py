@@ -11,7 +11,7 @@ REWRITES = 0.25  # most requests that may lose what the server holds in its prom
 RESERVE = 1024  # kept for the reply
 # A result may be replaced by a pointer where it is a large part of the window (`evict_over` is a quarter, and estimates err high), or of
 # what the client leaves of it: a brief and the call have to stand there, too.
-ALONE, OF_ROOM = 0.2, 0.7
+ALONE, OF_ROOM = 0.2, 0.6
 POINTER = re.compile(r"windowsill recall r[0-9a-f]{6,}")
 CALL_IDS = ("id", "tool_call_id", "tool_use_id", "call_id")
 # What clients move from turn to turn though it says nothing else.
