@@ -15,10 +15,10 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use serde_json::{Value, json};
-use windowsill::conversation::template::{CHATML, Options, Template};
-use windowsill::conversation::wire::openai_chat;
 use windowsill::engine::{Vocabulary, chat_template};
 use windowsill::measure::count::Counter;
+use windowsill::template::{CHATML, Options, Template};
+use windowsill::wire::openai_chat;
 
 /// Bytes of the history.
 const SIZE: usize = 2_000_000;

@@ -15,10 +15,10 @@ use std::path::{Path, PathBuf};
 use bytes::Bytes;
 use serde_json::{Value, json};
 use windowsill::conversation::edit::View;
-use windowsill::conversation::wire::openai_chat;
 use windowsill::conversation::{Conversation, Message, Tokens};
 use windowsill::measure::count::Counter;
 use windowsill::measure::{Known, Measure, ModelKey, tokens};
+use windowsill::wire::openai_chat;
 
 /// Replies from which on estimates are judged.
 const REPLIES: usize = 3;

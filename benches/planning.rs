@@ -12,12 +12,12 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use history::{History, code};
-use windowsill::apply::preview::{Call, Pointer, preview};
 use windowsill::conversation::edit::{Edit, Rule, View};
-use windowsill::conversation::wire::openai_chat::{self, Request};
 use windowsill::conversation::{Digest, chain, repair};
 use windowsill::measure::{Measure, ModelKey, tokens};
 use windowsill::plan::{self, Action, Facts, Policy, rewrite};
+use windowsill::preview::{Call, Pointer, preview};
+use windowsill::wire::openai_chat::{self, Request};
 
 /// So large that nothing crosses a line.
 const ENDLESS: u32 = 16_000_000;

@@ -14,8 +14,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use outputs::{Output, share};
-use windowsill::apply::preview::{Call, Pointer, Preview, preview};
 use windowsill::measure::tokens;
+use windowsill::preview::{Call, Pointer, Preview, preview};
 
 /// A preview of 1 MB of log is to take less than this.
 const BAR: Duration = Duration::from_millis(20);

@@ -10,19 +10,21 @@
 //! client ◄─ server ◄──────────────── relay ◄─────────────────────────┘
 //! ```
 //!
-//! Start reading at [`proxy`].
+//! What is pure lives in `crates/core`, the record in `crates/record`. Start reading at [`proxy`].
 
-pub mod apply;
 pub mod config;
-pub mod conversation;
 pub mod engine;
 pub mod files;
 pub mod gguf;
 pub mod measure;
 pub mod plain;
-pub mod plan;
 pub mod proxy;
 pub mod server;
-pub mod store;
+pub mod summarizer;
+pub mod template;
 pub mod upstream;
 pub mod usage;
+
+pub use windowsill_core::{apply, brief, conversation, plan, preview, recall, unwrap, wire};
+/// The record, under the name that it has in this program.
+pub use windowsill_record as store;

@@ -3,7 +3,6 @@
 
 use std::rc::Rc;
 
-use windowsill::apply::{self, brief};
 use windowsill::conversation::edit::{Edit, View};
 use windowsill::conversation::{Conversation, Message, Tokens};
 use windowsill::measure;
@@ -11,6 +10,7 @@ use windowsill::measure::tokens::{self, estimate};
 use windowsill::plan::rewrite::{self, Out};
 use windowsill::plan::{self, Action, Cost, Facts, Plan, Policy, Strategy, budget, economics};
 use windowsill::store::Store;
+use windowsill::{apply, brief};
 
 use super::server::{Made, Prompt, Segment, Server, call_cost, size, text};
 use super::sessions::{Session, Wanted, message_tokens};

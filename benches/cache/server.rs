@@ -5,10 +5,10 @@ use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 
 use bytes::Bytes;
-use windowsill::conversation::wire::openai_chat as wire;
 use windowsill::conversation::{Message, Role, Tokens};
 use windowsill::measure::tokens::{self, estimate};
 use windowsill::plan::Cost;
+use windowsill::wire::openai_chat as wire;
 
 /// Words that a template puts around a call.
 const PER_CALL: Tokens = 10;

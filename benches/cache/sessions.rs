@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use serde_json::{Value, json};
-use windowsill::conversation::wire::openai_chat as wire;
 use windowsill::conversation::{Message, Role, Tokens, repair};
 use windowsill::measure::tokens::{self, estimate};
 use windowsill::plan::Cost;
+use windowsill::wire::openai_chat as wire;
 
 use super::server::{Prompt, Segment, cost};
 

@@ -29,8 +29,8 @@ impl fmt::Display for ModelKey {
 mod tests {
     use super::*;
     use crate::conversation::edit::View;
-    use crate::conversation::wire::openai_chat;
     use crate::measure::Measure;
+    use crate::wire::openai_chat;
 
     /// What one server's replies teach is believed of its model, and not of the same name on another server.
     #[test]

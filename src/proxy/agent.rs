@@ -12,9 +12,9 @@ use serde_json::{Map, Value, json};
 use super::record::{self, Text};
 use super::report::ask;
 use super::{Error, Record};
-use crate::apply::recall::{Page, Reference, Span, clean, page};
 use crate::config::Config;
 use crate::conversation::Tokens;
+use crate::recall::{Page, Reference, Span, clean, page};
 use crate::store::{ConversationRow, Hit, Store};
 
 /// Tokens of an answer at most, at four characters each. Nothing is known of the model that asks.

@@ -20,8 +20,6 @@ use super::live::{Ahead, Brief, Making};
 use super::prepare::{self, Prepared};
 use super::save::now_ms;
 use super::{App, Error, relay};
-use crate::apply::{self, summarizer};
-use crate::conversation::wire::openai_chat::{self, Request};
 use crate::conversation::{Role, Tokens};
 use crate::measure::Known;
 use crate::plan::rewrite::{self, Out};
@@ -29,6 +27,8 @@ use crate::plan::{self, Action, Facts, Plan, Strategy, economics};
 use crate::store::{Batch, Event};
 use crate::upstream::{ChatOptions, Upstream};
 use crate::usage::Reported;
+use crate::wire::openai_chat::{self, Request};
+use crate::{apply, summarizer};
 
 /// After a reply that calls tools the client is back at once; nothing is begun when it is.
 const AFTER_TOOL_CALLS: Duration = Duration::from_millis(750);

@@ -12,17 +12,17 @@ use tracing::{debug, info};
 use super::draft::Draft;
 use super::save::now_ms;
 use super::{App, headers};
-use crate::apply::summarizer::{self, Job};
 use crate::config::SummaryModel;
 use crate::conversation::edit::{Edit, View};
-use crate::conversation::wire::openai_chat::Request;
 use crate::conversation::{Digest, Message, Tokens};
 use crate::measure::ModelKey;
 use crate::plan::rewrite::{self, Out};
 use crate::plan::{Action, Plan};
 use crate::store::{Batch, Event};
+use crate::summarizer::{self, Job};
 use crate::upstream::{ChatOptions, Upstream};
 use crate::usage::Reported;
+use crate::wire::openai_chat::Request;
 
 /// How long a request waits for a brief that is being made, rather than begin one of its own.
 const WAIT: Duration = Duration::from_secs(90);

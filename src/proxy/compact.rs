@@ -13,13 +13,13 @@ use super::{App, Error, aside};
 use crate::apply;
 use crate::config::Resolved;
 use crate::conversation::edit::{Edit, View};
-use crate::conversation::wire::openai_chat::{self, Request};
 use crate::conversation::{Digest, Tokens, repair};
 use crate::measure::ModelKey;
 use crate::measure::window::Window;
 use crate::plan::{self, Action, Facts, KeepRecent, Plan, Policy, Regions, Size, Strategy};
 use crate::store::{Batch, ConversationRow, ConversationUpdate, Event};
 use crate::upstream::{ChatOptions, Upstream};
+use crate::wire::openai_chat::{self, Request};
 
 /// The window where nobody says one.
 const ASSUMED_WINDOW: Tokens = 8192;

@@ -20,11 +20,11 @@ use tokio::time::{Instant, Sleep};
 use super::models::model_in;
 use super::relay::{Body, full};
 use super::{App, Error, LARGEST_BUFFERED, headers};
-use crate::conversation::wire::dialect::said::Said;
-use crate::conversation::wire::dialect::{Dialect, Head, Heard, Teller, anthropic, ollama, responses};
-use crate::conversation::wire::openai_chat;
 use crate::upstream::unique::{unique, unix_seconds};
 use crate::upstream::{Kind, sse};
+use crate::wire::dialect::said::Said;
+use crate::wire::dialect::{Dialect, Head, Heard, Teller, anthropic, ollama, responses};
+use crate::wire::openai_chat;
 
 /// Where requests go once they are said in other words.
 const CHAT: &str = "/v1/chat/completions";

@@ -12,14 +12,14 @@ use tracing::{debug, info, warn};
 use super::draft::Draft;
 use super::save::now_ms;
 use super::{App, headers};
-use crate::apply::digest::{self, Answer, Job};
-use crate::apply::preview::Pointer;
 use crate::conversation::Role;
 use crate::conversation::edit::Rule;
 use crate::conversation::step::last_user;
 use crate::measure::ModelKey;
 use crate::plan::{Action, Plan};
+use crate::preview::Pointer;
 use crate::store::{Batch, Event};
+use crate::summarizer::digest::{self, Answer, Job};
 use crate::upstream::{ChatOptions, Upstream};
 use crate::usage::Reported;
 

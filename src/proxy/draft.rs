@@ -12,11 +12,8 @@ use tracing::{debug, warn};
 use super::prepare::{Attempt, UNKNOWN_WINDOW, bytes_of};
 use super::recall::rewrites;
 use super::{App, Error};
-use crate::apply::{self, recall};
 use crate::config::Resolved;
 use crate::conversation::edit::{Edit, View};
-use crate::conversation::wire::json;
-use crate::conversation::wire::openai_chat::{self, Request};
 use crate::conversation::{Conversation, Digest, Tokens};
 use crate::measure::count::Counted;
 use crate::measure::window::Window;
@@ -25,6 +22,9 @@ use crate::plan::rewrite::{self, Out};
 use crate::plan::{self, Action, Facts, Plan, Policy};
 use crate::store::Original;
 use crate::upstream::Upstream;
+use crate::wire::json;
+use crate::wire::openai_chat::{self, Request};
+use crate::{apply, recall};
 
 /// How often a plan is made anew because a count was higher than estimated.
 const PLANS: usize = 4;

@@ -2,8 +2,8 @@
 
 use crate::conversation::Tokens;
 use crate::conversation::repair::Orphan;
-use crate::conversation::wire::WireError;
 use crate::plan::Regions;
+use crate::wire::WireError;
 use crate::{store, upstream};
 
 /// A request that cannot be answered.

@@ -12,10 +12,10 @@ use super::{App, Error, headers};
 use crate::config::Resolved;
 use crate::conversation::align::Alignment;
 use crate::conversation::edit::View;
-use crate::conversation::wire::openai_chat::{self, Request};
 use crate::conversation::{Digest, Message, Role, chain};
 use crate::measure::Known;
 use crate::store::Located;
+use crate::wire::openai_chat::{self, Request};
 
 /// Conversations that begin alike, and may be the one that a client rebuilt, the last active first.
 const RELATIVES: usize = 8;

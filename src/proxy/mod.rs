@@ -63,8 +63,6 @@ pub use crate::engine::devices::tell as tell_devices;
 pub use crate::engine::generate::{Setup as EngineSetup, work as generate};
 
 use crate::config::{Config, Resolved};
-pub use crate::conversation::wire::dialect::Dialect;
-use crate::conversation::wire::openai_chat;
 use crate::measure::Measure;
 use crate::measure::afford::Machine;
 use crate::plain;
@@ -72,6 +70,8 @@ use crate::plan::emergency::Refusal;
 use crate::store::Store;
 use crate::upstream::{ChatOptions, Reply, Upstream, overflow};
 use crate::usage::Metrics;
+pub use crate::wire::dialect::Dialect;
+use crate::wire::openai_chat;
 use aside::Aside;
 use background::Tasks;
 use live::Lives;

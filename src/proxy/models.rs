@@ -6,8 +6,8 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 
 use super::{App, Error};
-use crate::conversation::wire::json::Fields;
 use crate::upstream::{Kind, Upstream};
+use crate::wire::json::Fields;
 
 /// Of a long list of models, so many are asked about one by one where the list leaves out their windows.
 const ASKED_ONE_BY_ONE: usize = 32;

@@ -10,11 +10,11 @@ use tracing::debug;
 
 use super::App;
 use super::prepare::Prepared;
-use crate::conversation::wire::openai_chat;
 use crate::conversation::{Digest, Message, Role, Tokens, chain, repair};
 use crate::measure::tokens;
 use crate::plan::rewrite::Out;
 use crate::store::Located;
+use crate::wire::openai_chat;
 
 /// A prompt that was forwarded, message by message.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

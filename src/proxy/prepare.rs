@@ -14,7 +14,6 @@ use super::prefix::Prefix;
 use super::{App, Error, headers};
 use crate::config::{Gauge, ModelHints, Resolved};
 use crate::conversation::edit::View;
-use crate::conversation::wire::openai_chat::{self, Request};
 use crate::conversation::{Digest, Tokens, repair};
 use crate::measure::estimate::Sample;
 use crate::measure::window::Window;
@@ -25,6 +24,7 @@ use crate::plan::{self, Facts, Lines, Plan, Policy, Regions};
 use crate::store::{Located, Original};
 use crate::upstream::Upstream;
 use crate::usage::Reported;
+use crate::wire::openai_chat::{self, Request};
 
 /// The window that is assumed where nobody knows it: so large that nothing is ever rewritten for it.
 pub(super) const UNKNOWN_WINDOW: Tokens = 1 << 30;

@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 use super::Error;
 use super::report::row_json;
 use super::trace::event_json;
-use crate::apply::recall::{Reference, Span};
-use crate::apply::unwrap::unwrap;
-use crate::conversation::wire::openai_chat;
+use crate::recall::{Reference, Span};
 use crate::store::{ConversationRow, Gone, Hit, Store};
+use crate::unwrap::unwrap;
+use crate::wire::openai_chat;
 
 /// What was asked of the record.
 #[derive(Debug)]

@@ -13,10 +13,10 @@ use super::{App, Error, sight};
 use crate::config::Severity;
 use crate::conversation::Tokens;
 use crate::conversation::edit::{Edit, View};
-use crate::conversation::wire::openai_chat;
 use crate::plan::rewrite;
 use crate::store::{ConversationRow, Store};
 use crate::upstream::{KindHint, Upstream, client};
+use crate::wire::openai_chat;
 
 impl App {
     /// `GET /windowsill/conversations`.

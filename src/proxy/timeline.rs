@@ -8,9 +8,9 @@ use super::record::{self, spoken};
 use super::{App, Error};
 use crate::conversation::Tokens;
 use crate::conversation::edit::{Edit, Rule, View};
-use crate::conversation::wire::openai_chat;
 use crate::measure::tokens;
 use crate::store::{ConversationRow, NodeRow, Store};
+use crate::wire::openai_chat;
 
 /// Most messages of one page.
 const PAGE: usize = 500;

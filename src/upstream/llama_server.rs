@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::error::Error;
 use super::link::Link;
 use super::{ASK_LIMIT, COUNT_LIMIT, Held, Loaded, ModelInfo, Slot, query_component, tokens};
-use crate::conversation::wire::json;
+use crate::wire::json;
 
 pub(super) async fn models(link: &Link, router: bool) -> Result<Vec<ModelInfo>, Error> {
     let listed = list(link, router).await?;

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
-use windowsill::conversation::wire::openai_chat;
 use windowsill::measure::count::Counter;
+use windowsill::wire::openai_chat;
 
 use crate::support::servers::{Llama, Windowsill, place};
 use crate::support::session::Session;

@@ -10,31 +10,50 @@ use crate::config::root;
 
 /// The import table of architecture.md: a room, and the rooms it may import.
 const ROOMS: &[(&str, &[&str])] = &[
-    ("conversation", &[]),
+    // The pure crate, `crates/core`.
+    ("conversation", &["wire"]),
+    ("wire", &["conversation"]),
+    ("plan", &["conversation", "wire"]),
+    ("preview", &["conversation", "unwrap"]),
+    ("unwrap", &["preview"]),
+    ("brief", &["conversation", "preview", "unwrap", "wire"]),
+    ("recall", &["conversation", "preview", "wire"]),
+    ("apply", &["conversation", "plan", "preview", "brief", "wire"]),
+    // The record, `crates/record`; it has no room of the program to import.
+    ("store", &["apply", "conversation"]),
     // Leaves: how files are opened, and how text is made harmless.
     ("files", &[]),
     ("plain", &[]),
     ("gguf", &["files"]),
-    ("plan", &["conversation"]),
+    ("template", &["conversation", "wire"]),
     ("config", &["plan", "conversation", "gguf", "files"]),
-    ("engine", &["conversation", "gguf", "files"]),
+    ("engine", &["conversation", "template", "wire", "gguf", "files"]),
     // `engine` and `gguf` only in embedded/, see EXCEPTIONS.
-    ("upstream", &["conversation", "config"]),
-    ("store", &["conversation"]),
-    ("measure", &["plan", "conversation", "gguf", "engine", "upstream", "store", "config", "files"]),
-    ("apply", &["plan", "conversation", "upstream", "store"]),
+    ("upstream", &["conversation", "wire", "config"]),
+    (
+        "measure",
+        &["plan", "conversation", "template", "wire", "gguf", "engine", "upstream", "store", "config", "files"],
+    ),
+    ("summarizer", &["brief", "conversation", "plan", "preview", "upstream", "wire"]),
     ("usage", &["plan", "conversation", "store"]),
     (
         "proxy",
         &[
+            "apply",
+            "brief",
             "conversation",
             "plan",
+            "preview",
+            "recall",
+            "unwrap",
+            "wire",
+            "template",
             "config",
             "engine",
             "upstream",
             "store",
             "measure",
-            "apply",
+            "summarizer",
             "usage",
             "files",
             "plain",
@@ -46,6 +65,9 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("cli", &["config", "gguf", "proxy", "server", "measure", "plain"]),
 ];
 
+/// The crates below the program: the folder of each.
+const CRATES: &[&str] = &["crates/core/src/", "crates/record/src/"];
+
 /// Files, or folders, that may import one room more.
 const EXCEPTIONS: &[(&str, &str)] = &[("src/upstream/embedded/", "engine"), ("src/upstream/embedded/", "gguf")];
 
@@ -54,9 +76,9 @@ const DOORS: &[(&[&str], &[&str])] = &[
     (&["hyper"], &["src/server/", "src/proxy/relay.rs"]),
     (&["hyper_util"], &["src/server/"]),
     (&["reqwest"], &["src/upstream/"]),
-    (&["minijinja"], &["src/conversation/template/"]),
-    (&["minijinja_contrib"], &["src/conversation/template/"]),
-    (&["rusqlite"], &["src/store/"]),
+    (&["minijinja"], &["src/template/"]),
+    (&["minijinja_contrib"], &["src/template/"]),
+    (&["rusqlite"], &["crates/record/src/"]),
     (&["rmcp"], &["src/cli/mcp.rs"]),
     (&["toml"], &["src/config/"]),
     (&["toml_edit"], &["src/config/"]),
@@ -68,29 +90,12 @@ const DOORS: &[(&[&str], &[&str])] = &[
     (&["nvml_wrapper"], &["src/measure/hardware.rs", "src/measure/hardware/"]),
 ];
 
-/// What a pure room never touches, and what it does instead.
-const PURE: &[(&str, &[&[&str]], &str)] = &[
-    (
-        "conversation",
-        &[&["tokio"], &["tracing"], &["std", "time"], &["std", "fs"], &["std", "net"], &["std", "process"]],
-        "take it as an argument, and return what was found",
-    ),
-    (
-        "plan",
-        &[
-            &["tokio"],
-            &["tracing"],
-            &["serde"],
-            &["serde_json"],
-            &["rand"],
-            &["std", "time"],
-            &["std", "fs"],
-            &["std", "net"],
-            &["std", "process"],
-        ],
-        "take it in `Facts` or `Policy`, and return reasons instead of logging",
-    ),
-];
+/// What the pure crate never touches: the rest is kept out by its Cargo.toml.
+const IMPURE: &[&[&str]] =
+    &[&["std", "time"], &["std", "fs"], &["std", "env"], &["std", "net"], &["std", "process"], &["std", "thread"]];
+
+/// Libraries that the pure crate never depends on.
+const IMPURE_LIBRARIES: &[&str] = &["tokio", "tracing", "hyper", "reqwest", "rusqlite", "sysinfo", "rand", "futures"];
 
 /// A path such as `crate::plan::Policy` in a file, with its line.
 #[derive(Debug, PartialEq)]
@@ -131,9 +136,14 @@ fn unsafe_code_is_at_the_edges() {
 }
 
 #[test]
-fn pure_rooms_stay_pure() {
+fn the_core_stays_pure() {
     let wrong: Vec<String> = sources().iter().flat_map(|(file, text)| purity(file, text)).collect();
     assert!(wrong.is_empty(), "\n{}\n", wrong.join("\n"));
+    let manifest = std::fs::read_to_string(root().join("crates/core/Cargo.toml")).unwrap();
+    let (_, dependencies) = manifest.split_once("[dependencies]").unwrap();
+    let (dependencies, _) = dependencies.split_once("[dev-dependencies]").unwrap();
+    let found: Vec<&&str> = IMPURE_LIBRARIES.iter().filter(|name| dependencies.contains(**name)).collect();
+    assert!(found.is_empty(), "crates/core/Cargo.toml depends on {found:?}: the core is pure");
 }
 
 #[test]
@@ -200,7 +210,7 @@ fn setting(line: &str) -> Option<&str> {
     (!key.is_empty() && key.chars().all(|c| c.is_ascii_lowercase() || c == '_')).then_some(key)
 }
 
-/// All of `src/`: the path from the crate's folder, with `/`, and the text.
+/// All of `src/` and the crates: the path from the crate's folder, with `/`, and the text.
 fn sources() -> Vec<(String, String)> {
     fn walk(folder: &Path, into: &mut Vec<PathBuf>) {
         for entry in std::fs::read_dir(folder).unwrap() {
@@ -213,7 +223,9 @@ fn sources() -> Vec<(String, String)> {
         }
     }
     let mut paths = Vec::new();
-    walk(&root().join("src"), &mut paths);
+    for folder in ["src"].iter().chain(CRATES) {
+        walk(&root().join(folder), &mut paths);
+    }
     paths.sort();
     let name = |path: &Path| path.strip_prefix(root()).unwrap().to_string_lossy().replace('\\', "/");
     paths.iter().map(|path| (name(path), std::fs::read_to_string(path).unwrap())).collect()
@@ -221,19 +233,23 @@ fn sources() -> Vec<(String, String)> {
 
 /// The room a file belongs to; `None` for lib.rs.
 fn room(file: &str) -> Option<&str> {
-    let inside = file.strip_prefix("src/")?;
+    if file.starts_with("crates/record/src/") {
+        return Some("store");
+    }
+    let inside = file.strip_prefix("src/").or_else(|| file.strip_prefix("crates/core/src/"))?;
     let name = inside.split('/').next()?.trim_end_matches(".rs");
     (name != "lib").then_some(name)
 }
 
 /// A file of tests may use what it likes.
 fn is_test(file: &str) -> bool {
-    file.ends_with("/tests.rs") || file.contains("/tests/")
+    file.ends_with("/tests.rs") || file.contains("/tests/") || file.ends_with("/survey.rs")
 }
 
 /// How many `super`s lead from the module of a file to the crate.
 fn depth(file: &str) -> usize {
-    let inside = file.trim_start_matches("src/").trim_end_matches(".rs").trim_end_matches("/mod");
+    let inside = CRATES.iter().find_map(|folder| file.strip_prefix(folder)).unwrap_or(file);
+    let inside = inside.trim_start_matches("src/").trim_end_matches(".rs").trim_end_matches("/mod");
     inside.split('/').count()
 }
 
@@ -259,9 +275,13 @@ fn imports(file: &str, text: &str) -> Vec<String> {
 
 /// The room that a path leads to, if it leaves its own through the crate's root.
 fn imported<'a>(file: &str, path: &'a [String]) -> Option<&'a str> {
+    // The record's crate has one room, whose files are not those of the program.
+    if file.starts_with("crates/record/") {
+        return path.first().filter(|name| *name == "windowsill_core").and(path.get(1)).map(String::as_str);
+    }
     let supers = path.iter().take_while(|part| *part == "super").count();
     match path.first()?.as_str() {
-        "crate" | "windowsill" => path.get(1).map(String::as_str),
+        "crate" | "windowsill" | "windowsill_core" => path.get(1).map(String::as_str),
         "super" if supers >= depth(file) => path.get(supers).map(String::as_str),
         _ => None,
     }
@@ -281,15 +301,19 @@ fn doors(file: &str, text: &str) -> Vec<String> {
 }
 
 fn purity(file: &str, text: &str) -> Vec<String> {
-    let pure = PURE.iter().find(|(name, ..)| Some(*name) == room(file) && !is_test(file));
-    let Some((_, banned, instead)) = pure else {
+    if !file.starts_with("crates/core/") || is_test(file) {
         return Vec::new();
-    };
-    let touches = |found: &Use| banned.iter().find(|library| starts_with(&found.path, library)).copied();
+    }
+    let touches = |found: &Use| IMPURE.iter().find(|library| starts_with(&found.path, library)).copied();
     let found = uses(text);
     let wrong = found.iter().filter_map(|found| Some((found.line, touches(found)?)));
     wrong
-        .map(|(line, library)| format!("{file}:{line}: a pure room never touches `{}`: {instead}", library.join("::")))
+        .map(|(line, library)| {
+            let library = library.join("::");
+            format!(
+                "{file}:{line}: the core never touches `{library}`: take it as an argument, and return what was found"
+            )
+        })
         .collect()
 }
 
@@ -411,17 +435,17 @@ fn without_tests(code: &str) -> String {
 #[test]
 fn the_rules_see_what_they_forbid() {
     let cases = [
-        ("src/plan/clear.rs", "use crate::store::Store;", 1),
-        ("src/plan/clear.rs", "use crate::{conversation::Tokens, store};", 1),
-        ("src/plan/clear.rs", "fn f() { crate::upstream::send() }", 1),
-        ("src/plan/clear.rs", "use super::super::store::Store;", 1),
-        ("src/plan/mod.rs", "use super::{apply, conversation};", 1),
+        ("crates/core/src/plan/clear.rs", "use crate::store::Store;", 1),
+        ("crates/core/src/plan/clear.rs", "use crate::{conversation::Tokens, store};", 1),
+        ("crates/core/src/plan/clear.rs", "fn f() { crate::upstream::send() }", 1),
+        ("crates/core/src/plan/clear.rs", "use super::super::store::Store;", 1),
+        ("crates/core/src/plan/mod.rs", "use super::{apply, conversation};", 1),
         ("src/usage.rs", "use super::upstream::X;", 1),
-        ("src/plan/clear.rs", "use super::store;", 0),
-        ("src/plan/clear.rs", "use crate::conversation::{Message, Role};\nuse crate::plan::Policy;", 0),
-        ("src/plan/clear.rs", "// crate::store\nlet x = \"crate::store::x\";", 0),
-        ("src/plan/clear.rs", "#[cfg(test)]\nmod tests { use crate::store::X; fn f() {} }", 0),
-        ("src/plan/clear.rs", "#[cfg(test)]\nmod tests { fn f() {} }\nuse crate::store::X;", 1),
+        ("crates/core/src/plan/clear.rs", "use super::store;", 0),
+        ("crates/core/src/plan/clear.rs", "use crate::conversation::{Message, Role};\nuse crate::plan::Policy;", 0),
+        ("crates/core/src/plan/clear.rs", "// crate::store\nlet x = \"crate::store::x\";", 0),
+        ("crates/core/src/plan/clear.rs", "#[cfg(test)]\nmod tests { use crate::store::X; fn f() {} }", 0),
+        ("crates/core/src/plan/clear.rs", "#[cfg(test)]\nmod tests { fn f() {} }\nuse crate::store::X;", 1),
         ("src/upstream/embedded/mod.rs", "use crate::engine::Engine;", 0),
         ("src/upstream/ollama.rs", "use crate::engine::Engine;", 1),
         ("src/main.rs", "use windowsill::store::X;", 1),
@@ -431,10 +455,9 @@ fn the_rules_see_what_they_forbid() {
         ("src/measure/mod.rs", "use std::{env, fs};", 1),
         ("src/measure/mod.rs", "use toml;", 1),
         ("src/measure/mod.rs", "let toml = 1; let c = '\"'; let x = env!(\"X\"); // \"", 0),
-        ("src/conversation/step.rs", "use tokio::sync::Mutex;", 1),
-        ("src/conversation/step.rs", "fn f(x: &'static str, y: std::time::Instant) {}", 1),
-        ("src/plan/evict.rs", "use serde::{Serialize};", 1),
-        ("src/plan/tests.rs", "use crate::store::X; use std::fs;", 0),
+        ("crates/core/src/conversation/step.rs", "use std::fs::File;", 1),
+        ("crates/core/src/conversation/step.rs", "fn f(x: &'static str, y: std::time::Instant) {}", 1),
+        ("crates/core/src/plan/tests.rs", "use crate::store::X; use std::fs;", 0),
         ("src/nowhere/mod.rs", "", 1),
     ];
     for (file, text, count) in cases {
@@ -442,6 +465,6 @@ fn the_rules_see_what_they_forbid() {
             [imports(file, text), doors(file, text), purity(file, text)].into_iter().flatten().collect();
         assert_eq!(found.len(), count, "{file}: {text}\n{found:?}");
     }
-    let found = imports("src/plan/x.rs", "//! a\n\n/* b\n */ use crate::store;");
-    assert!(found[0].starts_with("src/plan/x.rs:4: `plan` may not import `store`"), "{found:?}");
+    let found = imports("crates/core/src/plan/x.rs", "//! a\n\n/* b\n */ use crate::store;");
+    assert!(found[0].starts_with("crates/core/src/plan/x.rs:4: `plan` may not import `store`"), "{found:?}");
 }

@@ -9,7 +9,7 @@ mod native;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::conversation::template::Reference;
+use crate::template::Reference;
 
 /// A template as llama.cpp reads it; `None` where it does not.
 #[cfg(feature = "engine")]

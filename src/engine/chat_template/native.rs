@@ -7,8 +7,8 @@ use std::ptr::NonNull;
 
 use serde_json::Value;
 
-use crate::conversation::template::{Caps, Reference, TemplateError};
 use crate::engine::ffi::{RawText, Text};
+use crate::template::{Caps, Reference, TemplateError};
 
 /// A template on the other side.
 #[repr(C)]

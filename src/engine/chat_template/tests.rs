@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::read;
-use crate::conversation::template::{Caps, Options, Template, TemplateError};
+use crate::template::{Caps, Options, Template, TemplateError};
 
 fn rendered(source: &str, messages: Value) -> Result<String, TemplateError> {
     let template = Template::checked(source, &read)?;

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::tests::{data, requests};
-use crate::conversation::template::{Caps, Options, Reference, Template, TemplateError};
 use crate::engine::chat_template;
+use crate::template::{Caps, Options, Reference, Template, TemplateError};
 
 /// llama.cpp's reading of a template, which agrees with ours on none of the trials and so gets every request after them.
 #[derive(Debug)]

@@ -9,8 +9,8 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-use crate::conversation::template::{Ready, Template};
 use crate::conversation::{Digest, Tokens};
+use crate::template::{Ready, Template};
 
 /// Messages that are kept, at most.
 const MESSAGES: NonZeroUsize = NonZeroUsize::new(1 << 14).expect("not zero");
@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn what_is_kept_is_bounded_and_never_wrong() {
-        let template = Template::new(crate::conversation::template::CHATML).unwrap();
+        let template = Template::new(crate::template::CHATML).unwrap();
         let kept = Kept::default();
         let size = 300_000;
         for n in 0..60 {
@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn conversations_at_the_same_time_get_each_their_own() {
-        let template = Template::new(crate::conversation::template::CHATML).unwrap();
+        let template = Template::new(crate::template::CHATML).unwrap();
         let kept = Kept::default();
         let length = |message: &Value| Tokens::try_from(message["content"].as_str().unwrap().len()).unwrap();
         let go_on = |conversation: usize| {

@@ -18,10 +18,10 @@ use marks::{Kind, Seen, Without};
 use shares::{Prompt, Shares, distribute};
 
 use super::tokens;
-use crate::conversation::template::{CHATML, Options, Ready, Template, TemplateError};
 use crate::conversation::{Conversation, Message, Tokens};
 use crate::engine::{Vocabulary, VocabularyError, chat_template};
 use crate::plan::Cost;
+use crate::template::{CHATML, Options, Ready, Template, TemplateError};
 
 /// How often a request is rendered with marks, with fewer each time.
 const ATTEMPTS: usize = 6;

@@ -8,9 +8,9 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 
 use super::{Counted, Counter};
-use crate::conversation::template::Options;
-use crate::conversation::wire::openai_chat;
 use crate::conversation::{Conversation, Role, Tokens};
+use crate::template::Options;
+use crate::wire::openai_chat;
 
 /// The data set, where this checkout has it beside it.
 pub(crate) fn data() -> Option<PathBuf> {

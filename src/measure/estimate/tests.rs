@@ -4,8 +4,8 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::conversation::wire::openai_chat;
 use crate::measure::near::Near;
+use crate::wire::openai_chat;
 
 fn talk(messages: &[Value]) -> Conversation {
     let body = Bytes::from(json!({"model": "m", "messages": messages}).to_string());

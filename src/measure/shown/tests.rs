@@ -5,9 +5,9 @@ use std::path::Path;
 use serde_json::{Map, Value, json};
 
 use super::*;
-use crate::conversation::template::{Options, Template};
 use crate::gguf::{self, Gguf};
 use crate::measure::memory::{Model, Settings, cost};
+use crate::template::{Options, Template};
 
 /// The name of a blob.
 pub(super) fn blob(digit: char) -> String {

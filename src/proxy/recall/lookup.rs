@@ -4,14 +4,14 @@
 use serde_json::json;
 use tracing::{debug, warn};
 
-use crate::apply::recall::{self, Asked, Page, Reference, Span, page};
-use crate::apply::unwrap::{Inner, unwrap};
 use crate::conversation::edit::{Edit, View};
 use crate::conversation::{Message, Role, Tokens};
 use crate::proxy::App;
 use crate::proxy::prepare::Prepared;
 use crate::proxy::save::now_ms;
+use crate::recall::{self, Asked, Page, Reference, Span, page};
 use crate::store::{Batch, Event, Hit};
+use crate::unwrap::{Inner, unwrap};
 
 /// Hits that a search shows unless told, and at most.
 const HITS: usize = 8;
@@ -247,7 +247,7 @@ impl Lookup<'_> {
 fn line(hit: &Hit, budget: Tokens) -> String {
     let id = hit.id.clone().unwrap_or_else(|| hit.at.to_string());
     let call: String = hit.call.as_deref().unwrap_or(&hit.kind).chars().take(80).collect();
-    let clean = crate::apply::recall::clean(&hit.snippet);
+    let clean = crate::recall::clean(&hit.snippet);
     // A token is seldom more than some bytes: a snippet alone must not pass the budget.
     let snippet: String = clean.chars().take(budget as usize * 2).collect();
     format!("- {id} ({call}): {snippet}")

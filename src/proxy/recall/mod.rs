@@ -3,7 +3,7 @@
 //!
 //! The tool is offered from the first prompt on that lacks something, and then always, since the tools stand at the head of
 //! a prompt: whether a view has edits says it, also after a restart. A call and its result stand in the history from then on
-//! ([`crate::apply::recall::weave`]), so that the next prompt begins with this one.
+//! ([`crate::recall::weave`]), so that the next prompt begins with this one.
 //!
 //! Of the figures that the client gets, `completion_tokens` is the sum over the rounds, and `prompt_tokens` that of the last:
 //! what the window now holds. The rounds before are accounted for under the role `recall`.
@@ -24,14 +24,14 @@ use tracing::{debug, info, warn};
 use super::prepare::Prepared;
 use super::save::now_ms;
 use super::{App, Error, relay};
-use crate::apply::recall;
-use crate::conversation::wire::{json as spelled, openai_chat};
 use crate::conversation::{Digest, Tokens, repair};
 use crate::measure;
 use crate::plan::rewrite::Out;
+use crate::recall;
 use crate::store::{Batch, Event, Recalled};
 use crate::upstream::{ChatOptions, Reply, Upstream};
 use crate::usage::Reported;
+use crate::wire::{json as spelled, openai_chat};
 use filter::{Call, Filter, call_json};
 
 pub(super) use offer::rewrites;

@@ -4,12 +4,12 @@ use bytes::Bytes;
 use http::HeaderMap;
 use tracing::warn;
 
-use crate::apply::recall;
 use crate::config::Resolved;
-use crate::conversation::wire::openai_chat::Request;
 use crate::conversation::{Conversation, Digest, Message};
 use crate::plan::{self, Facts, Policy};
 use crate::proxy::{App, headers};
+use crate::recall;
+use crate::wire::openai_chat::Request;
 
 impl App {
     /// The body with what earlier replies recalled, as the server knows it, and its chain hashes.

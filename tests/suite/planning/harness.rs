@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use windowsill::conversation::edit::{Edit, Rule, View};
-use windowsill::conversation::wire::openai_chat as wire;
 use windowsill::conversation::{Conversation, Message, Role, Tokens};
 use windowsill::plan::rewrite::{Out, rewrite};
 use windowsill::plan::{Action, Cost, Facts, Plan, Policy, plan};
+use windowsill::wire::openai_chat as wire;
 
 /// Tokens of the words that a template puts around a message, or around a call.
 pub(crate) const FRAME: Tokens = 4;

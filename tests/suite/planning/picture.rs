@@ -11,9 +11,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use windowsill::conversation::edit::{Edit, Rule, View};
-use windowsill::conversation::wire::{json, openai_chat as wire};
 use windowsill::conversation::{Conversation, Message, Role, Tokens, repair};
 use windowsill::plan::{Action, Facts, KeepRecent, Plan, Policy, Size, Strategy};
+use windowsill::wire::{json, openai_chat as wire};
 
 use super::harness::{self, BRIEF_MARK, FRAME, filler};
 

@@ -5,9 +5,9 @@ use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use serde_json::json;
 use windowsill::conversation::edit::View;
-use windowsill::conversation::wire::openai_chat as wire;
 use windowsill::conversation::{Conversation, Message, Role, repair};
 use windowsill::plan::{Facts, KeepRecent, Policy, Size, Strategy as Fold, TemplateFacts};
+use windowsill::wire::openai_chat as wire;
 
 use super::{harness, oracle};
 

@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use bytes::Bytes;
 use serde_json::{Value, json};
 use windowsill::conversation::edit::View;
-use windowsill::conversation::wire::openai_chat as wire;
 use windowsill::conversation::{Conversation, Message, Tokens, repair};
 use windowsill::plan::rewrite::Out;
 use windowsill::plan::{Action, Facts, Policy};
+use windowsill::wire::openai_chat as wire;
 
 use super::harness;
 

@@ -5,8 +5,8 @@ mod renderings;
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
-use windowsill::conversation::template::{Options, Template};
 use windowsill::plan::{Policy, Strategy, TemplateFacts};
+use windowsill::template::{Options, Template};
 
 use crate::planning::harness::{self, BRIEF_MARK};
 use crate::planning::sessions;

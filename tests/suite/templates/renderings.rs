@@ -2,7 +2,7 @@
 //! `continued.json`, written by `renderings.py`).
 
 use serde_json::Value;
-use windowsill::conversation::template::{Options, Template, TemplateError};
+use windowsill::template::{Options, Template, TemplateError};
 
 #[test]
 fn every_prompt_is_llama_cpps_own() {

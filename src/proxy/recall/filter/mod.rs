@@ -3,8 +3,8 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::apply::recall::{self, spoken};
 use crate::conversation::Tokens;
+use crate::recall::{self, spoken};
 
 /// A call of our tool, as the model wrote it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

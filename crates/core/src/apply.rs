@@ -1,0 +1,342 @@
+//! Turns a plan into the edits of a new view. Originals are handed back to be saved before the view is sent; nothing here
+//! reads, writes or sends anything.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::conversation::edit::{Edit, Rule, View};
+use crate::conversation::step::{self, call_of};
+use crate::conversation::{Conversation, Message, Role, Tokens};
+use crate::plan::{Action, Plan};
+use crate::preview::{Call, Pointer};
+use crate::{brief, preview};
+
+/// A result of fewer bytes than this leaves no findings behind: they would be most of it.
+const WITH_FINDINGS: usize = 900;
+
+/// Findings that stay of a cleared result.
+const FINDINGS: usize = 2;
+
+/// A text that left the prompt, exactly as it was.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Original {
+    /// Record id: `r` and at least 12 hexadecimal digits.
+    pub id: String,
+    /// The conversation it came from.
+    pub conversation: String,
+    /// Index in the body of the message that held it.
+    pub at: usize,
+    /// `tool_result`, `arguments`, `message` or `fold`.
+    pub kind: String,
+    /// Name of the tool, for results and arguments.
+    pub tool: Option<String>,
+    /// The call in one line.
+    pub call: Option<String>,
+    /// The text.
+    pub text: String,
+    /// The whole JSON message, where the text does not say everything (media) and no node holds it.
+    pub raw: Option<Bytes>,
+}
+
+/// What the record says of the names and places of originals.
+pub trait Archive {
+    /// Why it cannot say.
+    type Error;
+
+    /// The id that this text has in the record, or will have: the same text always gets the same one.
+    ///
+    /// # Errors
+    /// When the record cannot be read.
+    fn free_id(&self, text: &str) -> Result<String, Self::Error>;
+
+    /// The readable file of an original.
+    fn result_path(&self, id: &str) -> PathBuf;
+
+    /// The readable file of a conversation.
+    fn history_path(&self, conversation: &str) -> PathBuf;
+}
+
+/// What the plan of one request is applied to.
+pub struct Input<'a, A> {
+    /// The client's history.
+    pub conversation: &'a Conversation,
+    /// Name of the conversation in the record.
+    pub id: &'a str,
+    /// What to do.
+    pub plan: &'a Plan,
+    /// The view so far.
+    pub old: &'a View,
+    /// The record, asked for ids and paths.
+    pub store: &'a A,
+    /// Tokens of a text, erring high.
+    pub count: &'a dyn Fn(&str) -> Tokens,
+    /// What a model wrote for the brief, where there is something.
+    pub written: Option<&'a str>,
+    /// What a model made of large results, by the message they stand in: it takes the preview's place.
+    pub digests: &'a HashMap<usize, String>,
+}
+
+/// A new view, and what must be saved before it is sent.
+#[derive(Debug, Default)]
+pub struct Applied {
+    /// The complete view.
+    pub view: View,
+    /// The originals that leave the prompt.
+    pub originals: Vec<Original>,
+}
+
+/// Makes the material of a plan and puts it into a view. Deterministic.
+///
+/// # Errors
+/// When the record cannot be asked.
+pub fn apply<A: Archive>(input: &Input<'_, A>) -> Result<Applied, A::Error> {
+    let mut work = Work { input, edits: Vec::new(), originals: Vec::new() };
+    for action in &input.plan.actions {
+        work.act(action)?;
+    }
+    let Work { edits, originals, .. } = work;
+    Ok(Applied { view: merge(input.old, edits, input.conversation.body.len()), originals })
+}
+
+/// The old edits that still stand, and the new ones.
+fn merge(old: &View, new: Vec<Edit>, messages: usize) -> View {
+    let fold = new.iter().chain(&old.edits).find_map(|e| match e {
+        Edit::Fold { from, to, keep, .. } => Some((*from, *to, keep.clone())),
+        _ => None,
+    });
+    let folded =
+        |at: usize| fold.as_ref().is_some_and(|(from, to, keep)| (*from..*to).contains(&at) && !keep.contains(&at));
+    let replaced = |e: &Edit| {
+        new.iter().any(|n| match (n, e) {
+            (Edit::Fold { .. }, Edit::Fold { .. }) => true,
+            (Edit::Text { at: a, .. }, Edit::Text { at: b, .. }) => a == b,
+            (Edit::Arguments { at: a, call: c, .. }, Edit::Arguments { at: b, call: d, .. }) => (a, c) == (b, d),
+            _ => false,
+        })
+    };
+    let place = |e: &Edit| match e {
+        Edit::Fold { .. } => (0, 0, 0),
+        Edit::Text { at, .. } => (1, *at, 0),
+        Edit::Arguments { at, call, .. } => (1, *at, call + 1),
+    };
+    let stands = |e: &Edit| match e {
+        Edit::Fold { .. } => true,
+        Edit::Text { at, .. } | Edit::Arguments { at, .. } => !folded(*at),
+    };
+    let kept: Vec<Edit> = old.edits.iter().filter(|e| !replaced(e)).cloned().collect();
+    let mut edits: Vec<Edit> = kept.into_iter().chain(new).filter(|e| stands(e)).collect();
+    edits.sort_by_key(place);
+    View { messages, edits }
+}
+
+struct Work<'a, A> {
+    input: &'a Input<'a, A>,
+    edits: Vec<Edit>,
+    originals: Vec<Original>,
+}
+
+impl<A: Archive> Work<'_, A> {
+    fn act(&mut self, action: &Action) -> Result<(), A::Error> {
+        let input = self.input;
+        match action {
+            Action::Preview { at, budget, rule } => {
+                let (record, path) = self.save(*at)?;
+                let (call, pointer) = (call(input.conversation, *at), Pointer { id: &record, path: &path });
+                let digest = input.digests.get(at).filter(|d| *rule == Rule::Evict && (input.count)(d) <= *budget);
+                let persons = step::is_persons(&input.conversation.body[*at]);
+                let text = match digest {
+                    Some(digest) => digest.clone(),
+                    // What a person says is cut in the middle: the question stands at the end as a rule.
+                    None if persons => preview::cut(self.text(*at), *budget, input.count, &pointer),
+                    None => preview::preview(self.text(*at), &call, &pointer, *budget, input.count).text,
+                };
+                self.text_edit(*at, *rule, text, record);
+            }
+            Action::Placeholder { at } => {
+                let (record, path) = self.save(*at)?;
+                let (call, pointer) = (call(input.conversation, *at), Pointer { id: &record, path: &path });
+                let mut text = preview::placeholder(self.text(*at), &call, &pointer);
+                for line in self.findings(*at) {
+                    text.push('\n');
+                    text.push_str(&line);
+                }
+                self.text_edit(*at, Rule::Clear, text, record);
+            }
+            Action::Repeat { at, .. } => {
+                let (record, _) = self.save(*at)?;
+                let text = format!(
+                    "[the same output, word for word, as an earlier result in this conversation; windowsill recall {record}]"
+                );
+                self.text_edit(*at, Rule::Repeat, text, record);
+            }
+            Action::Restore { at, of, whole } => {
+                let (record, path) = self.save(*of)?;
+                let stub = self.text(*at);
+                let text = if *whole {
+                    let original = self.text(*of);
+                    format!(
+                        "{stub}\n[that earlier result had left this prompt; here it is again, windowsill recall {record}]\n{original}"
+                    )
+                } else {
+                    format!(
+                        "{stub}\n[that earlier result is no longer in this prompt; full text: windowsill recall {record} or {path}]"
+                    )
+                };
+                self.text_edit(*at, Rule::Restore, text, record);
+            }
+            Action::Cut { at, budget } => {
+                let (record, path) = self.save(*at)?;
+                let text = preview::cut(self.text(*at), *budget, input.count, &Pointer { id: &record, path: &path });
+                self.text_edit(*at, Rule::Truncate, text, record);
+            }
+            Action::Elide { at, call, budget, rule } => self.elide(*at, *call, *budget, *rule)?,
+            Action::Fold { from, to, keep, budget, .. } => self.fold(*from, *to, keep, *budget),
+        }
+        Ok(())
+    }
+
+    /// The lines of a cleared result that would be missed most.
+    fn findings(&self, at: usize) -> Vec<String> {
+        let body = &self.input.conversation.body;
+        if body[at].text.len() < WITH_FINDINGS {
+            return Vec::new();
+        }
+        let made = call_of(body, at).map(|(message, call)| &body[message].calls[call]);
+        brief::findings(&body[at], made, FINDINGS)
+    }
+
+    fn text(&self, at: usize) -> &str {
+        &self.input.conversation.body[at].text
+    }
+
+    fn text_edit(&mut self, at: usize, rule: Rule, text: String, record: String) {
+        let message = &self.input.conversation.body[at];
+        let digest = message.digest;
+        let bare = message.media.is_empty() && message.reasoning.is_empty();
+        let edited = self.input.old.edits.iter().any(|e| matches!(e, Edit::Text { at: old, .. } if *old == at));
+        // An edit that takes nothing away would still cost the message its bytes, and a marker instead of nothing costs room.
+        if bare && !edited && (message.text.is_empty() || message.text == text) {
+            return;
+        }
+        self.edits.push(Edit::Text { at, digest, rule, text: text.into(), record });
+    }
+
+    /// Puts a message aside to be saved; its record id and the path of its file.
+    fn save(&mut self, at: usize) -> Result<(String, String), A::Error> {
+        let message = &self.input.conversation.body[at];
+        let kind = if message.role == Role::Tool { "tool_result" } else { "message" };
+        // Media and reasoning leave with the text: only the whole message brings them back.
+        let text = match message.media.is_empty() && message.reasoning.is_empty() {
+            true => message.text.clone(),
+            false => String::from_utf8_lossy(&message.raw).into_owned(),
+        };
+        self.save_text(at, kind, text, None, &call(self.input.conversation, at))
+    }
+
+    fn save_text(
+        &mut self,
+        at: usize,
+        kind: &str,
+        text: String,
+        raw: Option<Bytes>,
+        call: &Call<'_>,
+    ) -> Result<(String, String), A::Error> {
+        let id = self.input.store.free_id(&text)?;
+        let path = self.input.store.result_path(&id).display().to_string();
+        self.originals.push(Original {
+            id: id.clone(),
+            conversation: self.input.id.to_owned(),
+            at,
+            kind: kind.to_owned(),
+            tool: (!call.tool.is_empty()).then(|| call.tool.to_owned()),
+            call: (!call.tool.is_empty()).then(|| one_line(call)),
+            text,
+            raw,
+        });
+        Ok((id, path))
+    }
+
+    fn elide(&mut self, at: usize, call: usize, budget: Tokens, rule: Rule) -> Result<(), A::Error> {
+        let message = &self.input.conversation.body[at];
+        let made = &message.calls[call];
+        // As the client sent it, should it have been repaired.
+        let sent = crate::wire::openai_chat::message(message.raw.clone())
+            .ok()
+            .and_then(|m| m.calls.get(call).map(|c| c.arguments.clone()))
+            .unwrap_or_else(|| made.arguments.clone());
+        let named = Call { tool: &made.name, arguments: "" };
+        let (record, path) = self.save_text(at, "arguments", sent, None, &named)?;
+        let pointer = Pointer { id: &record, path: &path };
+        let arguments = preview::elide_arguments(&made.arguments, &pointer, budget);
+        // As with texts: what takes nothing away is no edit.
+        let edited = |e: &Edit| matches!(e, Edit::Arguments { at: a, call: c, .. } if (*a, *c) == (at, call));
+        if arguments == made.arguments && !self.input.old.edits.iter().any(edited) {
+            return Ok(());
+        }
+        let digest = message.digest;
+        self.edits.push(Edit::Arguments { at, digest, call, rule, arguments: arguments.into(), record });
+        Ok(())
+    }
+
+    fn fold(&mut self, from: usize, to: usize, keep: &[usize], budget: Tokens) {
+        let input = self.input;
+        let old = input.old.edits.iter().find_map(|e| match e {
+            Edit::Fold { from, to, keep, brief } => Some((*from, *to, keep.clone(), brief.clone())),
+            _ => None,
+        });
+        // What the last brief holds already is not read again. A fold may begin before the last one: at a large first
+        // message that is history now.
+        let (began, done, was_kept) =
+            old.as_ref().map_or((from, from, &[][..]), |(from, to, keep, _)| (*from, *to, keep.as_slice()));
+        let fresh = (from..began.min(to))
+            .chain(was_kept.iter().copied())
+            .chain(done.max(from)..to)
+            .filter(|at| !keep.contains(at));
+        let messages: Vec<&Message> = fresh.map(|at| &input.conversation.body[at]).collect();
+        let records: Vec<(String, String)> = input
+            .old
+            .edits
+            .iter()
+            .filter_map(|e| match e {
+                Edit::Text { at, record, .. } if (from..to).contains(at) && !keep.contains(at) => {
+                    Some((record.clone(), one_line(&call(input.conversation, *at))))
+                }
+                _ => None,
+            })
+            .collect();
+        let history = input.store.history_path(input.id).display().to_string();
+        // The numbers by which the recall tool and `windowsill recall` bring them back.
+        let named = format!("{}, messages {from}-{}", input.id, to.saturating_sub(1));
+        let material = brief::Material {
+            messages: &messages,
+            previous: old.as_ref().map(|(_, _, _, brief)| brief.as_ref()),
+            history_path: &history,
+            conversation: &named,
+            records: &records,
+        };
+        let facts = brief::facts(&material);
+        let text = brief::render(input.written, &facts, budget, input.count);
+        self.edits.push(Edit::Fold { from, to, keep: keep.to_vec(), brief: Arc::from(text) });
+    }
+}
+
+/// The call that a message answers, as previews want it; empty for anything but a tool result.
+pub fn call(conversation: &Conversation, at: usize) -> Call<'_> {
+    match call_of(&conversation.body, at) {
+        Some((message, call)) => {
+            let made = &conversation.body[message].calls[call];
+            Call { tool: &made.name, arguments: &made.arguments }
+        }
+        None => Call { tool: conversation.body.get(at).and_then(|m| m.name.as_deref()).unwrap_or(""), arguments: "" },
+    }
+}
+
+/// A call in one short line.
+fn one_line(call: &Call<'_>) -> String {
+    let arguments: String = call.arguments.split_whitespace().collect::<Vec<_>>().join(" ");
+    let short: String = arguments.chars().take(100).collect();
+    format!("{} {short}", call.tool).trim().to_owned()
+}

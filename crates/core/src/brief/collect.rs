@@ -1,0 +1,376 @@
+//! Takes the facts out of messages: who said what, which files and commands there were, how they ended.
+
+use std::collections::HashMap;
+use std::hash::{Hash, Hasher};
+
+use serde_json::Value;
+
+use super::words::{CONCLUSION, concludes, condense, sentences};
+use super::{Facts, Item, Material, Part, Section, render, results};
+use crate::conversation::person::{self, Said};
+use crate::conversation::{Message, Role, ToolCall};
+use crate::preview::Call;
+use crate::preview::clean::{sanitize, shorten};
+
+/// A single message of the user is kept up to this many bytes; the rest is in the record.
+const MESSAGE_MOST: usize = 3000;
+
+/// Of a fact other than the user's words so many bytes are kept.
+const FACT_MOST: usize = 240;
+
+/// What is known of the folded messages without a model, the last brief folded in.
+pub fn facts(material: &Material<'_>) -> Facts {
+    let mut new = Facts {
+        folded: u32::try_from(material.messages.len()).unwrap_or(u32::MAX),
+        history: one_line(material.history_path),
+        // Parentheses end the name in the brief's first line.
+        conversation: one_line(material.conversation).replace(['(', ')'], ""),
+        ..Facts::default()
+    };
+    let calls = calls_of(material.messages);
+    let mut last_text: Option<&Message> = None;
+    for (i, message) in material.messages.iter().enumerate() {
+        match message.role {
+            Role::User => {
+                last_text = None;
+                user(message, &mut new);
+            }
+            Role::Assistant => {
+                let ends_turn =
+                    message.calls.is_empty() && material.messages.get(i + 1).is_none_or(|m| m.role == Role::User);
+                assistant(message, ends_turn, &mut new);
+                if !message.text.trim().is_empty() {
+                    last_text = Some(message);
+                }
+            }
+            Role::Tool | Role::System | Role::Other => {
+                let call = calls.get(i).copied().flatten();
+                results::read(message, call, &mut new);
+            }
+        }
+    }
+    if let Some(message) = last_text {
+        let asked = sentences(&message.text).into_iter().filter(|s| s.ends_with(['?', '？']));
+        asked.rev().take(2).for_each(|question| push(&mut new, Part::Open, question));
+    }
+    for (id, what) in material.records {
+        push(&mut new, Part::Records, &format!("{} {}", one_line(id), shorten(&one_line(what), 60)));
+    }
+    for part in Part::ALL {
+        cap(&mut new.sections[part as usize], part);
+    }
+    match material.previous.and_then(render::parse) {
+        Some(known) => known.merge(new),
+        None => new,
+    }
+}
+
+/// For each message that is a result, the call that it answers. Ids are used again within a session: the latest call counts.
+fn calls_of<'m>(messages: &[&'m Message]) -> Vec<Option<&'m ToolCall>> {
+    let mut by_id: HashMap<&str, &ToolCall> = HashMap::new();
+    let mut waiting: Vec<&ToolCall> = Vec::new();
+    messages
+        .iter()
+        .map(|message| {
+            if message.role == Role::Assistant {
+                waiting = message.calls.iter().rev().collect();
+                by_id.extend(message.calls.iter().filter(|c| !c.id.is_empty()).map(|c| (c.id.as_str(), c)));
+            }
+            if message.role != Role::Tool {
+                return None;
+            }
+            // Ollama's clients send no ids: results come in the order of the calls.
+            let in_order = waiting.pop();
+            message.call_id.as_deref().and_then(|id| by_id.get(id).copied()).or(in_order)
+        })
+        .collect()
+}
+
+/// Text on one line, safe to show.
+pub(super) fn one_line(text: &str) -> String {
+    sanitize(text).split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// Adds a fact.
+pub(super) fn push(facts: &mut Facts, part: Part, text: &str) {
+    let text =
+        if part == Part::User { text.to_owned() } else { shorten(&defuse(&one_line(text)), FACT_MOST).into_owned() };
+    if !text.trim().is_empty() {
+        add(&mut facts.sections[part as usize], part, Item::new(part, text, 1));
+    }
+}
+
+/// What the user said, without what clients add and without an older brief. Of what no person wrote, output is read as
+/// output, and the client's own summary as the assistant's words.
+fn user(message: &Message, facts: &mut Facts) {
+    let text = render::without_brief(&message.text);
+    let text = match person::said(&text) {
+        Said::Person(words) => words,
+        Said::Output => return results::read(message, None, facts),
+        Said::Handover => return concluded(&text, true, facts),
+        Said::Rules | Said::Files | Said::Task | Said::Reminder => return,
+    };
+    let text = text.trim();
+    let text = match (text.is_empty(), message.media.len()) {
+        (true, 0) => return,
+        (true, n) => format!("[{n} attachments]"),
+        // The first message is the task, whatever it looks like.
+        (false, _) if !facts.part(Part::User).items.is_empty() && results::is_output(text) => {
+            results::read(message, None, facts);
+            return;
+        }
+        (false, _) => condense(text, MESSAGE_MOST),
+    };
+    push(facts, Part::User, &defuse(&sanitize(&text)));
+}
+
+/// A user message as a summarizer sees it: without reminders and without an older brief.
+pub(super) fn told(text: &str) -> String {
+    let text = render::without_brief(text);
+    match person::said(&text) {
+        Said::Person(words) => words.into_owned(),
+        Said::Output | Said::Handover | Said::Files => text,
+        Said::Rules | Said::Task | Said::Reminder => String::new(),
+    }
+}
+
+/// Text that looks like the brief's own marks is broken up, so that a brief is found where it is, and only there.
+pub(super) fn defuse(text: &str) -> String {
+    if memchr::memchr(b'[', text.as_bytes()).is_none() {
+        return text.to_owned();
+    }
+    text.replace("[windowsill brief", "[ windowsill brief")
+        .replace("[end of windowsill brief", "[ end of windowsill brief")
+}
+
+/// Conclusions among an assistant's sentences, files and commands among its calls.
+fn assistant(message: &Message, ends_turn: bool, facts: &mut Facts) {
+    concluded(&message.text, ends_turn, facts);
+    for call in &message.calls {
+        files(call, facts);
+        tasks(call, facts);
+    }
+}
+
+/// Conclusions among sentences.
+fn concluded(text: &str, ends_turn: bool, facts: &mut Facts) {
+    let all = sentences(text);
+    let mut best: Vec<(i32, usize)> = all
+        .iter()
+        .enumerate()
+        .map(|(i, s)| (concludes(s) + if ends_turn { 2 } else { 0 }, i))
+        .filter(|(worth, _)| *worth >= CONCLUSION)
+        .collect();
+    best.sort_by_key(|(worth, i)| (std::cmp::Reverse(*worth), *i));
+    best.truncate(if ends_turn { 3 } else { 2 });
+    best.sort_by_key(|(_, i)| *i);
+    for (_, i) in best {
+        push(facts, Part::Conclusions, all[i].trim_start_matches(['-', '*', '•', '#', '>', ' ']));
+    }
+}
+
+/// Files that a call names, and whether it writes them.
+fn files(call: &ToolCall, facts: &mut Facts) {
+    if call.arguments.len() > 1 << 20 {
+        return;
+    }
+    let Ok(Value::Object(map)) = serde_json::from_str::<Value>(call.arguments.trim()) else { return };
+    let action = map.get("command").and_then(Value::as_str).unwrap_or("");
+    let name = call.name.to_ascii_lowercase();
+    let changes = [
+        "write", "edit", "create", "replace", "patch", "insert", "delete", "rename", "move", "save", "append", "update",
+    ];
+    let looks = matches!(action, "view" | "read" | "open" | "cat" | "list");
+    let writes = !looks && changes.iter().any(|w| name.contains(w) || action.starts_with(w));
+    let how = if writes { "written" } else { "read" };
+    named_paths(&Value::Object(map.clone()), 0, &mut |path| push(facts, Part::Files, &format!("{how} {path}")));
+    if action.contains(' ') {
+        for (path, written) in shell_files(action) {
+            push(facts, Part::Files, &format!("{} {path}", if written { "written" } else { "read" }));
+        }
+    }
+}
+
+/// Strings under keys that name files, also one level down.
+fn named_paths(value: &Value, depth: usize, found: &mut dyn FnMut(&str)) {
+    const KEYS: &[&str] = &[
+        "path",
+        "file_path",
+        "filepath",
+        "filename",
+        "file",
+        "absolute_path",
+        "target_file",
+        "notebook_path",
+        "relative_path",
+        "file_name",
+        "paths",
+        "files",
+        "source",
+        "destination",
+        "old_path",
+        "new_path",
+    ];
+    let Value::Object(map) = value else { return };
+    for (key, inner) in map.iter().filter(|(k, _)| KEYS.contains(&k.to_ascii_lowercase().as_str())) {
+        match inner {
+            Value::String(s) if is_file(s) => found(s),
+            Value::Array(items) if depth < 2 => items.iter().take(20).for_each(|item| match item {
+                Value::String(s) if is_file(s) => found(s),
+                other => named_paths(other, depth + 1, found),
+            }),
+            _ => {}
+        }
+        let _ = key;
+    }
+}
+
+fn is_file(text: &str) -> bool {
+    let name = text.rsplit(['/', '\\']).next().unwrap_or(text);
+    let dotted = name.rfind('.').is_some_and(|dot| dot + 1 < name.len() && name.len() - dot <= 12);
+    text.len() < 300
+        && !text.contains(['\n', ';', '*', '"', '<', '>', '|'])
+        && !text.contains("://")
+        && (dotted || name == "Makefile" || name == "Dockerfile")
+}
+
+/// Files that a shell command names: written ones stand after `>` or `tee`, or are edited in place.
+fn shell_files(command: &str) -> Vec<(String, bool)> {
+    let mut out = Vec::new();
+    let line = command.lines().next().unwrap_or("");
+    let in_place = line.contains("sed -i") || line.contains("perl -pi");
+    let mut writes = false;
+    for word in line.split_whitespace().take(60) {
+        let bare = word.trim_matches(['"', '\'', ';', ')', '(']);
+        if matches!(word, ">" | ">>" | "tee") {
+            writes = true;
+            continue;
+        }
+        let (bare, redirected) = match bare.strip_prefix(">>").or_else(|| bare.strip_prefix('>')) {
+            Some(target) => (target, true),
+            None => (bare, false),
+        };
+        if !bare.starts_with('-')
+            && bare.contains(['.'])
+            && !bare.contains(['=', '$', '{', ',', ':', '&'])
+            && !bare.starts_with(['.', '$']) | bare.starts_with("./")
+            && is_file(bare)
+            && !bare.ends_with(|c: char| c.is_ascii_digit())
+        {
+            out.push((bare.to_owned(), writes || redirected || in_place));
+        }
+        writes = false;
+    }
+    out.truncate(6);
+    out
+}
+
+/// The last task list is what is open; older ones are not.
+fn tasks(call: &ToolCall, facts: &mut Facts) {
+    let name = call.name.to_ascii_lowercase();
+    if !name.contains("todo") && !name.contains("task_list") && !name.contains("update_plan")
+        || call.arguments.len() > 65_536
+    {
+        return;
+    }
+    let Ok(value) = serde_json::from_str::<Value>(call.arguments.trim()) else { return };
+    let mut open = Vec::new();
+    open_tasks(&value, &mut open);
+    if open.is_empty() {
+        return;
+    }
+    facts.sections[Part::Open as usize].items.retain(|item| !item.text.starts_with("tasks: "));
+    push(facts, Part::Open, &format!("tasks: {}", open.join("; ")));
+}
+
+fn open_tasks(value: &Value, out: &mut Vec<String>) {
+    match value {
+        Value::String(text) => {
+            out.extend(text.lines().map(one_line).filter(|l| !l.is_empty() && !l.contains("[x]")).take(12))
+        }
+        Value::Array(items) => items.iter().take(20).for_each(|item| open_tasks(item, out)),
+        Value::Object(map) => {
+            let done = ["status", "state"]
+                .iter()
+                .filter_map(|k| map.get(*k))
+                .any(|v| matches!(v.as_str(), Some("completed" | "done" | "cancelled")));
+            let text = ["content", "step", "title", "task", "description", "text"]
+                .iter()
+                .find_map(|k| map.get(*k))
+                .and_then(Value::as_str);
+            match text {
+                Some(text) if !done => out.push(one_line(text)),
+                Some(_) => {}
+                None => map.values().for_each(|inner| open_tasks(inner, out)),
+            }
+        }
+        _ => {}
+    }
+}
+
+/// What makes two facts the same: a file's path, a command, an id, else the letters and digits.
+pub(super) fn key(part: Part, text: &str) -> u64 {
+    let mut hasher = std::hash::DefaultHasher::new();
+    match part {
+        Part::Files => text.split_once(' ').map_or(text, |(_, path)| path).hash(&mut hasher),
+        Part::Records => text.split(' ').next().unwrap_or("").hash(&mut hasher),
+        Part::Commands => text.split(" → ").next().unwrap_or(text).hash(&mut hasher),
+        Part::User => text.hash(&mut hasher),
+        _ => text.chars().filter(|c| c.is_alphanumeric()).take(160).for_each(|c| c.hash(&mut hasher)),
+    }
+    hasher.finish()
+}
+
+/// Adds an item unless it is known; of commands, files and records the newer form wins.
+pub(super) fn add(section: &mut Section, part: Part, item: Item) {
+    // The same short word said again much later is not the same statement.
+    let recent = if part == Part::User { 40 } else { usize::MAX };
+    let known = section.items.iter().rev().take(recent).position(|old| old.key == item.key);
+    let Some(at) = known.map(|from_end| section.items.len() - 1 - from_end) else {
+        section.items.push(item);
+        if section.items.len() > 2 * most(part) {
+            cap(section, part);
+        }
+        return;
+    };
+    let times = section.items[at].times.saturating_add(item.times);
+    match part {
+        Part::User => {}
+        Part::Files => {
+            let old = section.items.remove(at);
+            let keep = if old.text.starts_with("written") { old } else { item };
+            section.items.push(Item { times: 1, ..keep });
+        }
+        Part::Records => section.items[at].text = item.text,
+        Part::Commands | Part::Errors => {
+            section.items.remove(at);
+            section.items.push(Item { times, ..item });
+        }
+        _ => section.items[at].times = times,
+    }
+}
+
+/// Facts of a section that are held at most; more than any brief could show.
+fn most(part: Part) -> usize {
+    if part == Part::User { 300 } else { 120 }
+}
+
+/// Keeps a section within what could ever be shown: the lowest worth goes first.
+pub(super) fn cap(section: &mut Section, part: Part) {
+    let total = section.items.len();
+    if total <= most(part) {
+        return;
+    }
+    let mut order: Vec<usize> = (0..total).collect();
+    order.sort_by_key(|&i| (std::cmp::Reverse(render::worth(part, &section.items[i], i, total)), std::cmp::Reverse(i)));
+    let mut keep = vec![false; total];
+    order.iter().take(most(part)).for_each(|&i| keep[i] = true);
+    let mut kept = keep.into_iter();
+    section.items.retain(|_| kept.next().unwrap_or(false));
+    section.dropped = section.dropped.saturating_add(u32::try_from(total - most(part)).unwrap_or(u32::MAX));
+}
+
+/// A call as the preview module knows it.
+pub(super) fn call_of(call: Option<&ToolCall>) -> Call<'_> {
+    call.map_or(Call { tool: "", arguments: "" }, |c| Call { tool: &c.name, arguments: &c.arguments })
+}

@@ -1,0 +1,377 @@
+//! Writes a brief within its budget and reads it again. The two belong together: what is written must be read alike.
+
+use super::collect::defuse;
+use super::words::{condense, corrects, said, specifics};
+use super::{Facts, Item, Part, Section};
+use crate::preview::clean::{floor, sanitize};
+use crate::preview::fit::{first_that_fits, largest};
+
+/// How a brief begins; by this it is found again.
+const START: &str = "[windowsill brief of ";
+
+/// How it goes on after the number of messages.
+const ORIGINALS: &str = " earlier messages; the originals: windowsill recall";
+
+/// How a brief ends.
+const END: &str = "[end of windowsill brief]";
+
+/// Stands between the part that a model wrote and the facts.
+const FACTS: &str = "--- kept without a model ---";
+
+/// Heading of a section, its share of the facts' room in percent, and whether its items share lines.
+const fn shape(part: Part) -> (&'static str, usize, bool) {
+    match part {
+        Part::User => ("User, word for word:", 38, false),
+        Part::Conclusions => ("Concluded:", 10, false),
+        Part::Findings => ("Seen in results:", 18, false),
+        Part::Errors => ("Errors:", 15, false),
+        Part::Files => ("Files:", 7, true),
+        Part::Commands => ("Commands:", 4, false),
+        Part::Open => ("Open:", 2, false),
+        Part::Records => ("Originals (windowsill recall ID):", 6, true),
+    }
+}
+
+/// Which sections get what others leave over, first to last.
+const LEFTOVER: [Part; 8] = [
+    Part::User,
+    Part::Findings,
+    Part::Errors,
+    Part::Conclusions,
+    Part::Files,
+    Part::Commands,
+    Part::Open,
+    Part::Records,
+];
+
+/// Worth of a fact by itself.
+pub(super) fn base_worth(part: Part, text: &str) -> i32 {
+    match part {
+        Part::User => said(text),
+        Part::Conclusions => super::words::concludes(text),
+        Part::Findings => finding(text),
+        Part::Errors => 6 + specifics(text) as i32,
+        Part::Files => i32::from(text.starts_with("written")) * 12,
+        Part::Commands => i32::from(!text.ends_with("→ ok") && !text.ends_with("→ exit 0")) * 4,
+        Part::Open | Part::Records => 0,
+    }
+}
+
+/// Notes that people left and named constants are rarer, and missed more, than one more item that failed.
+fn finding(text: &str) -> i32 {
+    let note =
+        ["HACK", "FIXME", "XXX", "NOTE", "TODO"].iter().position(|w| text.contains(w)).map_or(0, |i| 14 - i as i32);
+    let constant = if text.contains(" = ") || text.starts_with("#define") { 9 } else { 0 };
+    let trouble = text.split_once(" in trouble: ").map_or(0, |(_, list)| if is_odd(list) { 11 } else { 5 });
+    // Digits in a row: ports, ids, sizes. 0 and 1 say little.
+    let digits = text.bytes().filter(u8::is_ascii_digit).count().min(4) as i32;
+    note.max(constant).max(trouble) + digits
+}
+
+/// Whether the first of the items named is unlike the second: `bld-7` among `run-1`, `run-2`.
+fn is_odd(list: &str) -> bool {
+    let shape = |name: &str| name.split(|c: char| c.is_ascii_digit()).next().unwrap_or("").to_owned();
+    let mut names = list.split(", ");
+    match (names.next(), names.next()) {
+        (Some(first), Some(second)) => !second.starts_with('+') && shape(first) != shape(second),
+        _ => false,
+    }
+}
+
+/// Worth of a fact at its place: what is recent counts more, what came first from the user counts most.
+pub(super) fn worth(part: Part, item: &Item, at: usize, total: usize) -> i32 {
+    let from_end = (total - 1 - at.min(total - 1)).min(1000) as i32;
+    let recent = match part {
+        // `ok` and `go on` say little, however recent.
+        Part::User => (6 - from_end).max(0) * if item.base > 0 { 2 } else { 0 } + if at == 0 { 24 } else { 0 },
+        Part::Records | Part::Open => 1000 - from_end,
+        _ => (8 - from_end).max(0) / 2,
+    };
+    item.base + recent + item.times.min(4) as i32 - 1
+}
+
+/// The brief's text: never over `budget` tokens by `count`.
+///
+/// `model_part` is a summary that passed [`super::judge()`]; without one, the last one known stands in. What does not
+/// fit goes out lowest worth first, and is counted. Parsing what was rendered gives the facts that it shows.
+pub fn render(model_part: Option<&str>, facts: &Facts, budget: u32, count: &dyn Fn(&str) -> u32) -> String {
+    let model =
+        model_part.or(facts.summary.as_deref()).map(|m| defuse(&sanitize(m)).replace(FACTS, "")).unwrap_or_default();
+    let head = header(facts);
+    let whole = |allowance: usize| {
+        let frame = head.len() + END.len() + 2;
+        let room = allowance.saturating_sub(frame);
+        let summary = cut_summary(model.trim(), room * 55 / 100);
+        let body = sections(facts, room.saturating_sub(summary.len() + FACTS.len() + 2));
+        let mut out = head.clone();
+        for part in
+            [summary.as_str(), if body.is_empty() || summary.is_empty() { "" } else { FACTS }, body.as_str(), END]
+        {
+            if !part.is_empty() {
+                out.push('\n');
+                out.push_str(part);
+            }
+        }
+        out
+    };
+    let forms = [
+        format!("{head}\n{END}"),
+        format!("{START}{}{ORIGINALS}]\n{END}", facts.folded),
+        format!("{START}{}{ORIGINALS}]", facts.folded),
+        format!("[{} earlier messages: windowsill recall]", facts.folded),
+        "[cut]".to_owned(),
+    ];
+    largest(budget, count, &whole).unwrap_or_else(|| first_that_fits(&forms, budget, count))
+}
+
+fn header(facts: &Facts) -> String {
+    let of =
+        if facts.conversation.is_empty() { String::new() } else { format!(" (conversation {})", facts.conversation) };
+    let file = if facts.history.is_empty() { String::new() } else { format!(", or {}", facts.history) };
+    sanitize(&format!("{START}{}{ORIGINALS}{of}{file}]", facts.folded)).into_owned()
+}
+
+/// A summary cut at the end of a section, a paragraph or a line.
+pub(super) fn cut_summary(text: &str, max: usize) -> String {
+    if text.len() <= max {
+        return text.to_owned();
+    }
+    let head = &text[..floor(text, max)];
+    let at = ["\n#", "\n\n", "\n"].iter().find_map(|mark| head.rfind(mark).filter(|&at| at * 2 > max)).unwrap_or(0);
+    head[..at].trim_end().to_owned()
+}
+
+/// All sections in `room` bytes: each gets its share, and what some leave over goes to others.
+fn sections(facts: &Facts, room: usize) -> String {
+    let needs: Vec<usize> = Part::ALL.iter().map(|&part| need(part, facts.part(part))).collect();
+    // In a small brief the user's words come before everything else.
+    let share = |part: Part| match (room < 1000, part) {
+        (true, Part::User) => 76,
+        (true, Part::Files | Part::Commands | Part::Records | Part::Open) => 0,
+        (true, _) => 8,
+        (false, part) => shape(part).1,
+    };
+    let mut grants: Vec<usize> =
+        Part::ALL.iter().map(|&part| needs[part as usize].min(room * share(part) / 100)).collect();
+    let mut left = room.saturating_sub(grants.iter().sum());
+    for part in LEFTOVER {
+        let i = part as usize;
+        let more = (needs[i] - grants[i]).min(left);
+        grants[i] += more;
+        left -= more;
+    }
+    let mut out = Vec::new();
+    for part in Part::ALL {
+        let text = section(part, facts.part(part), grants[part as usize]);
+        if !text.is_empty() {
+            out.push(text);
+        }
+    }
+    out.join("\n")
+}
+
+/// Bytes that a section takes if all of it is shown.
+fn need(part: Part, section: &Section) -> usize {
+    if section.items.is_empty() && section.dropped == 0 {
+        return 0;
+    }
+    shape(part).0.len()
+        + 34
+        + section.items.iter().map(|item| item.text.len() + item.text.matches('\n').count() * 2 + 10).sum::<usize>()
+}
+
+/// One section in `room` bytes, or nothing if not even one fact fits.
+fn section(part: Part, section: &Section, room: usize) -> String {
+    let (heading, _, inline) = shape(part);
+    let mut left = room.saturating_sub(heading.len() + 1);
+    let texts = shortened(part, section, left);
+    let total = texts.len();
+    let mut order: Vec<usize> = (0..total).collect();
+    let value = |i: usize| worth(part, &section.items[i], i, total) + bonus(part, section, i);
+    order.sort_by_key(|&i| (std::cmp::Reverse(value(i)), std::cmp::Reverse(i)));
+    let mut keep = vec![false; total];
+    let mut dropped = section.dropped;
+    // What goes out has to be counted in a line of its own.
+    if dropped > 0 || texts.iter().map(|t| t.len() + 4).sum::<usize>() > left {
+        left = left.saturating_sub(30);
+    }
+    for i in order {
+        let cost = texts[i].len() + texts[i].matches('\n').count() * 2 + if inline { 2 } else { 4 };
+        if cost <= left {
+            keep[i] = true;
+            left -= cost;
+        } else {
+            dropped = dropped.saturating_add(1);
+        }
+    }
+    let kept: Vec<&str> = texts.iter().zip(&keep).filter(|(_, k)| **k).map(|(t, _)| t.as_str()).collect();
+    if kept.is_empty() {
+        return String::new();
+    }
+    let mut lines = vec![heading.to_owned()];
+    if inline {
+        lines.extend(inlined(part, &kept));
+    } else {
+        lines.extend(kept.iter().map(|text| format!("- {}", text.replace('\n', "\n  "))));
+    }
+    if dropped > 0 {
+        lines.push(format!("(+{dropped} more in the record)"));
+    }
+    lines.join("\n")
+}
+
+/// A correction and what it corrects stay together: what stands right before one is worth as much as it.
+fn bonus(part: Part, section: &Section, i: usize) -> i32 {
+    if part == Part::User && section.items.get(i + 1).is_some_and(|next| corrects(&next.text)) { 6 } else { 0 }
+}
+
+/// The items' texts; of the user's words the long ones are condensed first, so that few have to go.
+fn shortened(part: Part, section: &Section, room: usize) -> Vec<String> {
+    let plain =
+        |item: &Item| if item.times > 1 { format!("{} ×{}", item.text, item.times) } else { item.text.clone() };
+    if part != Part::User {
+        return section.items.iter().map(plain).collect();
+    }
+    let cost = |cap: usize| section.items.iter().map(|item| item.text.len().min(cap) + 6).sum::<usize>();
+    let longest = section.items.iter().map(|item| item.text.len()).max().unwrap_or(0);
+    // The lowest cap is about one sentence; below it messages go out whole.
+    let lowest = 180.min(room / 2).max(40);
+    let (mut low, mut high) = (lowest, longest.max(lowest));
+    if cost(high) > room {
+        while low + 8 < high {
+            let middle = usize::midpoint(low, high);
+            if cost(middle) <= room {
+                low = middle;
+            } else {
+                high = middle;
+            }
+        }
+        high = low;
+    }
+    section.items.iter().map(|item| condense(&item.text, high)).collect()
+}
+
+/// Short items on shared lines: files by what was done to them, records one after the other.
+fn inlined(part: Part, kept: &[&str]) -> Vec<String> {
+    if part != Part::Files {
+        return vec![kept.iter().map(|t| t.replace("; ", ", ")).collect::<Vec<_>>().join("; ")];
+    }
+    let of = |how: &str| {
+        let paths: Vec<String> =
+            kept.iter().filter_map(|t| t.strip_prefix(how)).map(|t| t.trim().replace("; ", ";")).collect();
+        (!paths.is_empty()).then(|| format!("{how}: {}", paths.join("; ")))
+    };
+    ["written", "read"].iter().filter_map(|how| of(how)).collect()
+}
+
+/// Where a brief stands in a text.
+fn span(text: &str) -> Option<(usize, usize)> {
+    let start = text.rfind(START).filter(|&at| text[at..].lines().next().is_some_and(|l| l.contains(ORIGINALS)))?;
+    let end = text[start..].find(END).map_or(text.len(), |at| start + at + END.len());
+    Some((start, end))
+}
+
+/// The text without a brief in it.
+pub(super) fn without_brief(text: &str) -> String {
+    match span(text) {
+        Some((start, end)) => format!("{}{}", &text[..start], &text[end..]),
+        None => text.to_owned(),
+    }
+}
+
+/// The facts of a brief that [`render`] wrote, wherever it stands in `brief`; `None` if there is none.
+pub fn parse(brief: &str) -> Option<Facts> {
+    let (start, end) = span(brief)?;
+    let text = &brief[start..end];
+    let (head, body) = text.split_once('\n').unwrap_or((text, ""));
+    let body = body.trim_end().strip_suffix(END).unwrap_or(body);
+    let mut facts = Facts::default();
+    let rest = head.strip_prefix(START)?;
+    let (folded, rest) = rest.split_once(ORIGINALS)?;
+    facts.folded = folded.trim().parse().ok()?;
+    let mut rest = rest.strip_suffix(']').unwrap_or(rest);
+    if let Some(named) = rest.strip_prefix(" (conversation ") {
+        let (name, after) = named.split_once(')')?;
+        facts.conversation = name.to_owned();
+        rest = after;
+    }
+    facts.history = rest.strip_prefix(", or ").unwrap_or("").to_owned();
+    let (summary, body) = match fence(body) {
+        Some((summary, body)) => (summary.trim(), body),
+        None if Part::ALL.iter().any(|&p| body.lines().any(|l| l == shape(p).0)) => ("", body),
+        None => (body.trim(), ""),
+    };
+    facts.summary = (!summary.is_empty()).then(|| summary.to_owned());
+    read_sections(body, &mut facts);
+    Some(facts)
+}
+
+/// What stands before and after the line that divides summary and facts. In a fact that line would be indented.
+fn fence(body: &str) -> Option<(&str, &str)> {
+    let mut at = 0;
+    for line in body.split_inclusive('\n') {
+        if line.trim_end() == FACTS {
+            return Some((&body[..at], &body[at + line.len()..]));
+        }
+        at += line.len();
+    }
+    None
+}
+
+fn read_sections(body: &str, facts: &mut Facts) {
+    let mut part: Option<Part> = None;
+    let mut item: Option<String> = None;
+    let finish = |part: Option<Part>, item: Option<String>, facts: &mut Facts| {
+        if let (Some(part), Some(text)) = (part, item) {
+            facts.sections[part as usize].items.push(counted(part, text));
+        }
+    };
+    for line in body.lines() {
+        if let Some(next) = Part::ALL.into_iter().find(|&p| shape(p).0 == line) {
+            finish(part, item.take(), facts);
+            part = Some(next);
+        } else if let Some(dropped) = line.strip_prefix("(+").and_then(|l| l.strip_suffix(" more in the record)")) {
+            finish(part, item.take(), facts);
+            if let Some(part) = part {
+                facts.sections[part as usize].dropped = dropped.parse().unwrap_or(0);
+            }
+        } else if let Some(part) = part.filter(|&p| shape(p).2) {
+            let (how, list) = match line.split_once(": ").filter(|_| part == Part::Files) {
+                Some((how, list)) => (format!("{how} "), list),
+                None => (String::new(), line),
+            };
+            let items = list.split("; ").filter(|t| !t.trim().is_empty());
+            items.for_each(|text| facts.sections[part as usize].items.push(counted(part, format!("{how}{text}"))));
+        } else if let Some(first) = line.strip_prefix("- ") {
+            finish(part, item.take(), facts);
+            item = Some(first.to_owned());
+        } else if let Some(text) = &mut item {
+            text.push('\n');
+            text.push_str(line.strip_prefix("  ").unwrap_or(line));
+        }
+    }
+    finish(part, item, facts);
+}
+
+/// An item with the count at its end taken off.
+fn counted(part: Part, text: String) -> Item {
+    if part != Part::User
+        && let Some((rest, times)) = text.rsplit_once(" ×")
+        && let Ok(times) = times.parse()
+    {
+        return Item::new(part, rest.to_owned(), times);
+    }
+    Item::new(part, text, 1)
+}
+
+/// What a previous brief says, for a transcript: without its marks.
+pub(super) fn spoken(previous: &str) -> String {
+    match span(previous) {
+        Some((start, end)) => {
+            let text = &previous[start..end];
+            let body = text.split_once('\n').map_or("", |(_, body)| body);
+            body.trim_end().strip_suffix(END).unwrap_or(body).trim().to_owned()
+        }
+        None => without_brief(previous),
+    }
+}

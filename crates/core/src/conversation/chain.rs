@@ -1,0 +1,177 @@
+//! What counts as the same message, and the chain hash of each prefix of a history.
+//!
+//! A message is what it *says*: role, text with its parts joined and trimmed, tool names, arguments as canonical JSON,
+//! media payloads. Not its incidental bytes: `cache_control`, ids, message names, reasoning, null and empty fields, which
+//! real clients move, drop or rewrite every turn. Results of parallel calls compare as a set, since clients send them as
+//! they finish.
+
+use super::{Digest, Message, Role};
+
+/// Digest of what a message says. `payloads` are digests of its media parts.
+pub fn digest(message: &Message, payloads: &[Digest]) -> Digest {
+    let mut hash = blake3::Hasher::new();
+    let mut put = |bytes: &[u8]| {
+        hash.update(&(bytes.len() as u64).to_le_bytes());
+        hash.update(bytes);
+    };
+    put(match message.role {
+        Role::System => b"system",
+        Role::User => b"user",
+        Role::Assistant => b"assistant",
+        Role::Tool => b"tool",
+        Role::Other => b"other",
+    });
+    put(message.text.trim().as_bytes());
+    for call in &message.calls {
+        put(call.name.as_bytes());
+        put(canonical(&call.arguments).as_bytes());
+    }
+    for payload in payloads {
+        put(&payload.0);
+    }
+    short(&hash)
+}
+
+/// Arguments without their incidental spelling: keys sorted, no white space. What is not JSON is only trimmed.
+fn canonical(arguments: &str) -> String {
+    fn sorted(value: serde_json::Value) -> serde_json::Value {
+        match value {
+            serde_json::Value::Object(map) => {
+                let mut entries: Vec<_> = map.into_iter().map(|(k, v)| (k, sorted(v))).collect();
+                entries.sort_by(|a, b| a.0.cmp(&b.0));
+                serde_json::Value::Object(entries.into_iter().collect())
+            }
+            serde_json::Value::Array(items) => serde_json::Value::Array(items.into_iter().map(sorted).collect()),
+            other => other,
+        }
+    }
+    match serde_json::from_str::<serde_json::Value>(arguments) {
+        Ok(value) => sorted(value).to_string(),
+        Err(_) => arguments.trim().to_owned(),
+    }
+}
+
+/// Chain hashes of a body: entry *i* stands for the messages `0..=i`. `seed` separates what must not be shared: the
+/// session a client names, the model.
+pub fn chain(seed: &str, body: &[Message]) -> Vec<Digest> {
+    let mut chain = Chain::new(seed);
+    body.iter().map(|message| chain.push(message)).collect()
+}
+
+/// The chain hash of the first message of a body, if it is no tool result, by its digest.
+pub fn first(seed: &str, digest: &Digest) -> Digest {
+    link(Chain::new(seed).tip, &digest.0, 0)
+}
+
+/// The chain hash of a body that grows message by message.
+#[derive(Debug, Clone)]
+pub struct Chain {
+    /// What the current run of tool results stands behind.
+    before: Digest,
+    /// Of the current run of tool results: their digests added up, which no order changes.
+    sum: u128,
+    run: u64,
+    tip: Digest,
+}
+
+impl Chain {
+    /// No message yet; see [`chain`] for the seed.
+    pub fn new(seed: &str) -> Chain {
+        let before = Digest::of(format!("windowsill/1 {seed}").as_bytes());
+        Chain { before, sum: 0, run: 0, tip: before }
+    }
+
+    /// Adds a message. Returns the chain hash of the body up to and with it.
+    pub fn push(&mut self, message: &Message) -> Digest {
+        if message.role == Role::Tool {
+            self.sum = self.sum.wrapping_add(u128::from_le_bytes(message.digest.0));
+            self.run += 1;
+            self.tip = link(self.before, &self.sum.to_le_bytes(), self.run);
+        } else {
+            (self.sum, self.run) = (0, 0);
+            self.tip = link(self.tip, &message.digest.0, 0);
+            self.before = self.tip;
+        }
+        self.tip
+    }
+
+    /// The chain hash of the body so far.
+    pub fn tip(&self) -> Digest {
+        self.tip
+    }
+}
+
+fn link(before: Digest, what: &[u8; 16], run: u64) -> Digest {
+    let mut hash = blake3::Hasher::new();
+    hash.update(&before.0);
+    hash.update(what);
+    hash.update(&run.to_le_bytes());
+    short(&hash)
+}
+
+fn short(hash: &blake3::Hasher) -> Digest {
+    let mut out = [0; 16];
+    out.copy_from_slice(&hash.finalize().as_bytes()[..16]);
+    Digest(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::wire::openai_chat::message;
+
+    fn say(raw: &str) -> Message {
+        message(Bytes::from(raw.to_owned())).unwrap()
+    }
+
+    #[test]
+    fn incidental_bytes_do_not_count() {
+        for (a, b, same) in [
+            (
+                r#"{"role":"user","content":"a"}"#,
+                r#"{"role":"user","content":[{"type":"text","text":"a","cache_control":{}}]}"#,
+                true,
+            ),
+            (
+                r#"{"role":"assistant","content":"a\n\n"}"#,
+                r#"{"role":"assistant","content":"a","reasoning_content":"x"}"#,
+                true,
+            ),
+            (
+                r#"{"role":"assistant","content":null,"tool_calls":[{"id":"1","function":{"name":"f","arguments":"{\"b\" : 1,\"a\":2}"}}]}"#,
+                r#"{"role":"assistant","content":"","tool_calls":[{"id":"2","function":{"name":"f","arguments":"{\"a\":2,\"b\":1}"}}]}"#,
+                true,
+            ),
+            (
+                r#"{"role":"tool","tool_call_id":"1","name":"t","content":"r"}"#,
+                r#"{"role":"tool","tool_call_id":"1","content":"r"}"#,
+                true,
+            ),
+            (r#"{"role":"user","content":"a"}"#, r#"{"role":"assistant","content":"a"}"#, false),
+            (r#"{"role":"user","content":"a"}"#, r#"{"role":"user","content":"b"}"#, false),
+            (
+                r#"{"role":"user","content":[{"type":"image_url","image_url":{"url":"x"}}]}"#,
+                r#"{"role":"user","content":[{"type":"image_url","image_url":{"url":"y"}}]}"#,
+                false,
+            ),
+        ] {
+            assert_eq!(say(a).digest == say(b).digest, same, "{a} {b}");
+        }
+    }
+
+    #[test]
+    fn parallel_results_are_a_set_and_prefixes_are_prefixes() {
+        let call = say(r#"{"role":"assistant","content":"c"}"#);
+        let (x, y) = (say(r#"{"role":"tool","content":"x"}"#), say(r#"{"role":"tool","content":"y"}"#));
+        let end = say(r#"{"role":"user","content":"u"}"#);
+        let a = chain("s", &[call.clone(), x.clone(), y.clone(), end.clone()]);
+        let b = chain("s", &[call.clone(), y.clone(), x.clone(), end.clone()]);
+        assert_eq!((a[0], a[2], a[3]), (b[0], b[2], b[3]));
+        assert_ne!(a[1], b[1]);
+        assert_eq!(chain("s", &[call.clone(), x.clone()]), a[..2]);
+        assert_ne!(chain("t", std::slice::from_ref(&call)), a[..1]);
+        assert_ne!(chain("s", &[call, x.clone(), x, end])[3], a[3]);
+    }
+}

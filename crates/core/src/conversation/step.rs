@@ -1,0 +1,115 @@
+//! Units: what stays or goes together. A *step* is an assistant message with its tool calls and all their results; any
+//! other message stands alone. A *turn* is a user message and the steps up to the next.
+
+use super::{Message, Role, person};
+
+/// A run of messages that may only be kept or folded together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Unit {
+    /// First message.
+    pub start: usize,
+    /// One past the last message.
+    pub end: usize,
+    /// Role of the first message.
+    pub role: Role,
+}
+
+/// Splits a well-formed body (see [`super::repair`]) into units. They cover it without gaps.
+pub fn units(body: &[Message]) -> Vec<Unit> {
+    let mut out: Vec<Unit> = Vec::with_capacity(body.len());
+    for (i, message) in body.iter().enumerate() {
+        match out.last_mut() {
+            // A result belongs to the unit before it, whatever that is: it may never be the first thing that stays.
+            Some(unit) if message.role == Role::Tool => unit.end = i + 1,
+            _ => out.push(Unit { start: i, end: i + 1, role: message.role }),
+        }
+    }
+    out
+}
+
+/// Index of the last user message.
+pub fn last_user(body: &[Message]) -> Option<usize> {
+    body.iter().rposition(|m| m.role == Role::User)
+}
+
+/// Index of what a person asked last: the last user message that holds words of a person, wherever it stands. Clients
+/// send reminders, tool output and files as user messages too; only where there is nothing else is the last of these it.
+pub fn request(body: &[Message]) -> Option<usize> {
+    body.iter().rposition(is_persons).or_else(|| last_user(body))
+}
+
+/// Whether a message holds words that a person wrote.
+pub fn is_persons(message: &Message) -> bool {
+    message.role == Role::User && person::words(message).is_some()
+}
+
+/// Messages among which the first user message must stand to open the session: further down it is not how it began.
+const OPENING_WITHIN: usize = 4;
+
+/// Most user messages in a row that are taken for one opening: more are a transcript.
+const LONGEST_OPENING: usize = 4;
+
+/// One past the user messages in a row that a session begins with: clients send their rules, the environment and the first
+/// request apart or together. 0 where a session begins otherwise.
+pub fn opening(body: &[Message]) -> usize {
+    let Some(first) = body.iter().take(OPENING_WITHIN).position(|m| m.role == Role::User) else { return 0 };
+    let run = body[first..].iter().take(LONGEST_OPENING + 1).take_while(|m| m.role == Role::User).count();
+    first + if run > LONGEST_OPENING { 1 } else { run }
+}
+
+/// The call that a tool result answers: the message that made it and which of its calls. By id in the nearest step
+/// before it, by position where there are no ids.
+pub fn call_of(body: &[Message], result: usize) -> Option<(usize, usize)> {
+    let message = body.get(result).filter(|m| m.role == Role::Tool)?;
+    let caller = body[..result].iter().rposition(|m| m.role != Role::Tool)?;
+    let calls = &body[caller].calls;
+    if let Some(id) = message.call_id.as_deref().filter(|id| !id.is_empty()) {
+        return calls.iter().position(|c| c.id == id).map(|call| (caller, call));
+    }
+    let place = result - caller - 1;
+    (place < calls.len()).then_some((caller, place))
+}
+
+/// Whether two calls mean the same thing: equal arguments, or the same file where they name one.
+pub fn same_target(a: &str, b: &str) -> bool {
+    let read = |s: &str| serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(s).ok();
+    let (Some(a), Some(b)) = (read(a), read(b)) else { return a.trim() == b.trim() };
+    let file = |m: &serde_json::Map<String, serde_json::Value>| {
+        ["file_path", "path", "filename", "file", "absolute_path"].iter().find_map(|k| m.get(*k).cloned())
+    };
+    match (file(&a), file(&b)) {
+        (Some(x), Some(y)) => x == y,
+        _ => a == b,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::wire::openai_chat::message;
+
+    fn body(roles: &str) -> Vec<Message> {
+        let one = |c: char| match c {
+            'u' => r#"{"role":"user","content":"u"}"#,
+            'a' => r#"{"role":"assistant","content":"a"}"#,
+            't' => r#"{"role":"tool","tool_call_id":"x","content":"t"}"#,
+            _ => r#"{"role":"system","content":"s"}"#,
+        };
+        roles.chars().map(|c| message(Bytes::from_static(one(c).as_bytes())).unwrap()).collect()
+    }
+
+    #[test]
+    fn results_stay_with_their_call() {
+        for (roles, expect) in [
+            ("", vec![]),
+            ("u", vec![(0, 1)]),
+            ("uattau", vec![(0, 1), (1, 4), (4, 5), (5, 6)]),
+            ("usat", vec![(0, 1), (1, 2), (2, 4)]),
+        ] {
+            let got: Vec<_> = units(&body(roles)).iter().map(|u| (u.start, u.end)).collect();
+            assert_eq!(got, expect, "{roles}");
+        }
+    }
+}

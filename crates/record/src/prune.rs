@@ -1,0 +1,373 @@
+//! Retention: what nobody continues is forgotten, whole conversations at a time, and leaves word of when and why.
+//!
+//! A conversation goes with its messages, its views and whatever only it recorded, rows and files alike. It stays as long as
+//! anything depends on it: while it is in use, and while a conversation that forked from it is there. So what a view that
+//! may still be sent points at is never gone.
+//!
+//! Rows first, then files, and a row that says which files are still to go: a kill in between leaves work for the next
+//! pass, never a text without a trace. One conversation a transaction, so that no request waits long behind it.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
+use serde_json::json;
+
+use windowsill_core::conversation::Digest;
+
+use super::files::Files;
+use super::schema::{file_error, sqlite_error};
+use super::search::Source;
+use super::types::{Error, Gone, Pruned, Retention};
+use super::writer::Writer;
+
+/// A conversation that was used this lately is in use, whatever the limits say.
+const IN_USE_MS: i64 = 60 * 60 * 1000;
+
+const DAY_MS: i64 = 24 * 60 * 60 * 1000;
+
+/// How many pruned ids are remembered: some 10 MB of them.
+const REMEMBERED: usize = 100_000;
+
+/// Free pages that are given back to the system at once: 8 MiB of 4 KiB pages.
+const PAGES: usize = 2_048;
+
+/// Pages of the index that are merged at once: some milliseconds.
+const INDEX_PAGES: i64 = 500;
+
+/// What a pass did so far.
+#[derive(Debug)]
+pub(super) struct Pass {
+    retention: Retention,
+    now_ms: i64,
+    files: u64,
+    stage: Stage,
+    done: Pruned,
+}
+
+/// What a pass does next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// Clear away what a killed pass left, and measure.
+    Begin,
+    /// Remove conversations, one a step.
+    Remove,
+    /// Write the index anew where it still holds words of what was removed: the first step, a further one.
+    Merge { first: bool },
+    /// Give free pages back to the system.
+    GiveBack,
+}
+
+/// Where a pass stands after a step.
+#[derive(Debug)]
+pub(super) enum Step {
+    /// There may be more to do.
+    More(Box<Pass>),
+    /// Nothing is left to do.
+    Done(Pruned),
+}
+
+/// What to remove, and why.
+struct Victim {
+    row: i64,
+    name: String,
+    why: String,
+}
+
+/// What was removed with a conversation.
+struct Removed {
+    originals: Vec<String>,
+    messages: usize,
+}
+
+impl Pass {
+    pub(super) fn new(retention: Retention, now_ms: i64) -> Pass {
+        Pass { retention, now_ms, files: 0, stage: Stage::Begin, done: Pruned::default() }
+    }
+}
+
+impl Writer {
+    /// One step of a pass; the pass ends where another process writes the record too: what that one remembers in RAM may
+    /// not go.
+    pub(super) fn prune(&mut self, pass: Box<Pass>) -> Result<Step, Error> {
+        let shared = Pruned { shared: true, ..pass.done.clone() };
+        let presence = Arc::clone(&self.presence);
+        presence.alone(|| self.overwriting(|writer| writer.step(pass))).unwrap_or(Ok(Step::Done(shared)))
+    }
+
+    /// Acts with what is deleted overwritten: else the text stands on in free parts of the database.
+    fn overwriting<T>(&mut self, act: impl FnOnce(&mut Writer) -> Result<T, Error>) -> Result<T, Error> {
+        let set = |writer: &Writer, on: bool| {
+            writer.conn.pragma_update(None, "secure_delete", on).map_err(|e| sqlite_error(&writer.path, e))
+        };
+        set(self, true)?;
+        let done = act(self);
+        set(self, false)?;
+        done
+    }
+
+    /// One step: one conversation, or what comes before the first or behind the last.
+    fn step(&mut self, mut pass: Box<Pass>) -> Result<Step, Error> {
+        match pass.stage {
+            Stage::Begin => {
+                self.sweep()?;
+                if pass.retention == Retention::default() {
+                    return Ok(Step::Done(pass.done));
+                }
+                pass.files = self.files.bytes()?;
+                pass.stage = Stage::Remove;
+                pass.done.bytes_before = self.used(&pass)?;
+            }
+            Stage::Remove => {}
+            Stage::Merge { first } => return self.merge(pass, first),
+            Stage::GiveBack => return self.give_back(pass),
+        }
+        let Some(victim) = self.victim(&pass)? else {
+            if pass.done.conversations == 0 {
+                return self.finish(pass);
+            }
+            pass.stage = Stage::Merge { first: true };
+            return Ok(Step::More(pass));
+        };
+        let removed = self.remove_condemned(&victim, pass.now_ms);
+        self.recent.lock().reprieve();
+        let removed = removed?;
+        let freed = self.remove_files(&removed.originals, &victim.name)?;
+        pass.files = pass.files.saturating_sub(freed);
+        pass.done.conversations += 1;
+        pass.done.originals += removed.originals.len();
+        pass.done.messages += removed.messages;
+        Ok(Step::More(pass))
+    }
+
+    /// Removes the files that an earlier pass was killed before.
+    fn sweep(&self) -> Result<(), Error> {
+        let left = |kind: &str| {
+            let read = || {
+                let mut statement = self.conn.prepare("SELECT name FROM pruned WHERE kind = ?1 AND file = 1")?;
+                statement.query_map([kind], |r| r.get(0))?.collect::<rusqlite::Result<Vec<String>>>()
+            };
+            read().map_err(|e| sqlite_error(&self.path, e))
+        };
+        self.remove_files(&left("original")?, "")?;
+        for conversation in left("conversation")? {
+            self.remove_files(&[], &conversation)?;
+        }
+        Ok(())
+    }
+
+    /// Removes the files of what is gone from the tables; returns their bytes.
+    fn remove_files(&self, originals: &[String], conversation: &str) -> Result<u64, Error> {
+        let mut freed = 0;
+        let results = originals.iter().map(|id| ("original", id.as_str(), self.files.result(id)));
+        let history = ("conversation", conversation, self.files.history(conversation));
+        for (kind, name, path) in results.chain((!conversation.is_empty()).then_some(history)) {
+            freed += Files::remove(&path).map_err(|e| file_error(&path, e))?;
+            let sql = "UPDATE pruned SET file = 0 WHERE kind = ?1 AND name = ?2";
+            let done = self.conn.prepare_cached(sql).and_then(|mut s| s.execute([kind, name]));
+            done.map_err(|e| sqlite_error(&self.path, e))?;
+        }
+        Ok(freed)
+    }
+
+    /// Bytes of the record: what is used of the database, and the files.
+    fn used(&self, pass: &Pass) -> Result<u64, Error> {
+        let number = |what: &str| self.conn.query_row(&format!("PRAGMA {what}"), [], |r| r.get::<_, i64>(0));
+        let pages = || Ok((number("page_count")? - number("freelist_count")?) * number("page_size")?);
+        let bytes = pages().map_err(|e| sqlite_error(&self.path, e))?;
+        Ok(u64::try_from(bytes).unwrap_or(0) + pass.files)
+    }
+
+    /// The next conversation to go, and marks it: from here on nobody finds it.
+    fn victim(&self, pass: &Pass) -> Result<Option<Victim>, Error> {
+        let Retention { days, bytes } = pass.retention;
+        if days > 0 {
+            let before = pass.now_ms.saturating_sub(i64::from(days).saturating_mul(DAY_MS));
+            if let Some(victim) = self.last_used_before(before, pass.now_ms, &format!("retention_days = {days}"))? {
+                return Ok(Some(victim));
+            }
+        }
+        if bytes > 0 && self.used(pass)? > bytes {
+            let before = pass.now_ms.saturating_sub(IN_USE_MS);
+            return self.last_used_before(before, pass.now_ms, &format!("retention_bytes = {bytes}"));
+        }
+        Ok(None)
+    }
+
+    /// The conversation that was not used for longest, before a time, and that no other one depends on.
+    fn last_used_before(&self, before: i64, now_ms: i64, why: &str) -> Result<Option<Victim>, Error> {
+        let wrap = |e| sqlite_error(&self.path, e);
+        let sql = "SELECT c.id, c.name FROM conversation c WHERE c.updated_ms < ?1
+                AND NOT EXISTS (SELECT 1 FROM conversation k WHERE k.parent = c.id)
+            ORDER BY c.updated_ms, c.id";
+        let mut statement = self.conn.prepare_cached(sql).map_err(wrap)?;
+        let mut rows = statement.query([before]).map_err(wrap)?;
+        while let Some(row) = rows.next().map_err(wrap)? {
+            let (row, name): (i64, String) = (row.get(0).map_err(wrap)?, row.get(1).map_err(wrap)?);
+            let (chains, views) = known(&self.conn, row).map_err(wrap)?;
+            if self.recent.lock().condemn(&name, &chains, &views, now_ms - IN_USE_MS) {
+                return Ok(Some(Victim { row, name, why: why.to_owned() }));
+            }
+        }
+        Ok(None)
+    }
+
+    fn remove_condemned(&mut self, victim: &Victim, now_ms: i64) -> Result<Removed, Error> {
+        let removed = remove(&mut self.conn, victim, now_ms).map_err(|e| sqlite_error(&self.path, e));
+        if removed.is_err() {
+            // It is all there still: what was forgotten of it is read again.
+            let rows = super::read::view_rows(&self.conn).map_err(|e| sqlite_error(&self.path, e))?;
+            let recalled = super::read::with_recalled(&self.conn).map_err(|e| sqlite_error(&self.path, e))?;
+            self.recent.lock().relearn(rows, recalled);
+        }
+        removed
+    }
+
+    /// What is left behind: edits that no view has, old events.
+    fn finish(&mut self, mut pass: Box<Pass>) -> Result<Step, Error> {
+        let after = self.used(&pass)?;
+        let Retention { days, bytes } = pass.retention;
+        pass.done.over = bytes > 0 && after > bytes;
+        let done = &pass.done;
+        let tidy = |conn: &mut Connection| {
+            if days > 0 {
+                let before = pass.now_ms.saturating_sub(i64::from(days).saturating_mul(DAY_MS));
+                conn.execute("DELETE FROM event WHERE now_ms < ?1", [before])?;
+            }
+            if done.conversations == 0 {
+                return Ok(());
+            }
+            let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            tx.execute("DELETE FROM counted WHERE chain NOT IN (SELECT chain FROM node)", [])?;
+            tx.execute("DELETE FROM edit WHERE id NOT IN (SELECT j.value FROM view, json_each(view.edits) j)", [])?;
+            tx.execute(
+                "DELETE FROM pruned WHERE file = 0 AND (kind, name) IN
+                    (SELECT kind, name FROM pruned ORDER BY now_ms DESC LIMIT -1 OFFSET ?1)",
+                [REMEMBERED],
+            )?;
+            let data = json!({
+                "conversations": done.conversations, "originals": done.originals, "messages": done.messages,
+                "bytes_before": done.bytes_before, "bytes_after": after, "over": done.over,
+                "retention_days": days, "retention_bytes": bytes,
+            });
+            let sql = "INSERT INTO event (now_ms, conversation, kind, data) VALUES (?1, NULL, 'record_pruned', ?2)";
+            tx.execute(sql, params![pass.now_ms, data.to_string()])?;
+            tx.commit()
+        };
+        tidy(&mut self.conn).map_err(|e| sqlite_error(&self.path, e))?;
+        pass.done.bytes_after = after;
+        pass.stage = Stage::GiveBack;
+        Ok(if pass.done.conversations > 0 { Step::More(pass) } else { Step::Done(pass.done) })
+    }
+
+    /// Gives some of the free pages back to the system.
+    /// Merges a part of the index. What was deleted stands there until its segment is merged
+    /// (<https://sqlite.org/fts5.html#the_merge_command>: below zero begins with all segments; fewer than two changes say
+    /// that nothing was left to do).
+    fn merge(&mut self, mut pass: Box<Pass>, first: bool) -> Result<Step, Error> {
+        let pages = if first { -INDEX_PAGES } else { INDEX_PAGES };
+        let before = self.conn.total_changes();
+        let sql = "INSERT INTO words(words, rank) VALUES('merge', ?1)";
+        self.conn.execute(sql, [pages]).map_err(|e| sqlite_error(&self.path, e))?;
+        let done = self.conn.total_changes() - before < 2;
+        if done {
+            return self.finish(pass);
+        }
+        pass.stage = Stage::Merge { first: false };
+        Ok(Step::More(pass))
+    }
+
+    fn give_back(&self, pass: Box<Pass>) -> Result<Step, Error> {
+        let free = || self.conn.query_row("PRAGMA freelist_count", [], |r| r.get::<_, i64>(0));
+        let vacuum = || {
+            let before = free()?;
+            // It gives back as many pages as it is stepped for.
+            let mut statement = self.conn.prepare(&format!("PRAGMA incremental_vacuum({PAGES})"))?;
+            let mut rows = statement.query([])?;
+            while rows.next()?.is_some() {}
+            let after = free()?;
+            Ok(after == 0 || after >= before)
+        };
+        let done = vacuum().map_err(|e| sqlite_error(&self.path, e))?;
+        Ok(if done { Step::Done(pass.done) } else { Step::More(pass) })
+    }
+}
+
+/// Chain digests of the messages that a conversation owns, and the rows of their views.
+fn known(conn: &Connection, row: i64) -> rusqlite::Result<(Vec<Digest>, Vec<i64>)> {
+    let mut statement = conn.prepare_cached("SELECT chain FROM node WHERE conversation = ?1")?;
+    let chains = statement.query_map([row], |r| Ok(Digest(r.get(0)?)))?.collect::<rusqlite::Result<_>>()?;
+    let sql = "SELECT id FROM view WHERE chain IN (SELECT chain FROM node WHERE conversation = ?1)";
+    let mut statement = conn.prepare_cached(sql)?;
+    let views = statement.query_map([row], |r| r.get(0))?.collect::<rusqlite::Result<_>>()?;
+    Ok((chains, views))
+}
+
+/// Removes the rows of a conversation, and of what only it recorded, in one transaction that survives a power cut: the files
+/// go next.
+fn remove(conn: &mut Connection, victim: &Victim, now_ms: i64) -> rusqlite::Result<Removed> {
+    conn.pragma_update(None, "synchronous", "FULL")?;
+    let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    let Victim { row, name, why } = victim;
+    let ids =
+        |sql: &str| -> rusqlite::Result<Vec<i64>> { tx.prepare_cached(sql)?.query_map([row], |r| r.get(0))?.collect() };
+    let gone = |kind: &str, name: &str| {
+        let sql = "INSERT OR REPLACE INTO pruned (kind, name, now_ms, why, file) VALUES (?1, ?2, ?3, ?4, 1)";
+        tx.prepare_cached(sql)?.execute(params![kind, name, now_ms, why])
+    };
+    let alone = "SELECT l.original FROM original_link l WHERE l.conversation = ?1
+        AND NOT EXISTS (SELECT 1 FROM original_link o WHERE o.original = l.original AND o.conversation <> ?1)";
+    let alone = ids(alone)?;
+    tx.execute("DELETE FROM original_link WHERE conversation = ?1", [row])?;
+    let mut originals = Vec::with_capacity(alone.len());
+    for id in alone {
+        unindex(&tx, Source::Original(id))?;
+        let sql = "DELETE FROM original WHERE id = ?1 RETURNING name";
+        let name: String = tx.prepare_cached(sql)?.query_row([id], |r| r.get(0))?;
+        gone("original", &name)?;
+        originals.push(name);
+    }
+    let nodes = ids("SELECT id FROM node WHERE conversation = ?1")?;
+    for id in &nodes {
+        unindex(&tx, Source::Node(*id))?;
+    }
+    for table in ["view", "recalled"] {
+        let sql = format!("DELETE FROM {table} WHERE chain IN (SELECT chain FROM node WHERE conversation = ?1)");
+        tx.execute(&sql, [row])?;
+    }
+    tx.execute("DELETE FROM node WHERE conversation = ?1", [row])?;
+    tx.execute("DELETE FROM event WHERE conversation = ?1", [name])?;
+    tx.execute("DELETE FROM conversation WHERE id = ?1", [row])?;
+    gone("conversation", name)?;
+    tx.commit()?;
+    Ok(Removed { originals, messages: nodes.len() })
+}
+
+/// Takes all pieces of a text out of the index.
+fn unindex(conn: &Connection, source: Source) -> rusqlite::Result<()> {
+    let mut statement = conn.prepare_cached("DELETE FROM words WHERE rowid = ?1")?;
+    for rowid in (0..).map_while(|piece| source.rowid(piece)) {
+        if statement.execute([rowid])? == 0 {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// When and why something was pruned: a record (`original`) or a `conversation`.
+pub(super) fn gone(conn: &Connection, kind: &str, name: &str) -> rusqlite::Result<Option<Gone>> {
+    let sql = "SELECT date(now_ms / 1000, 'unixepoch'), why FROM pruned WHERE kind = ?1 AND name = ?2";
+    let row = |r: &rusqlite::Row<'_>| Ok(Gone { date: r.get(0)?, why: r.get(1)? });
+    conn.prepare_cached(sql)?.query_row([kind, name], row).optional()
+}
+
+/// What is recorded again is not gone. A file that was still to go is removed before something new takes its name.
+pub(super) fn is_back(conn: &Connection, path: &Path, files: &Files, kind: &str, name: &str) -> Result<(), Error> {
+    let sql = "DELETE FROM pruned WHERE kind = ?1 AND name = ?2 RETURNING file";
+    let left = conn.prepare_cached(sql).and_then(|mut s| s.query_row([kind, name], |r| r.get::<_, bool>(0)).optional());
+    if left.map_err(|e| sqlite_error(path, e))? == Some(true) && kind == "conversation" {
+        let file = files.history(name);
+        Files::remove(&file).map_err(|e| file_error(&file, e))?;
+    }
+    Ok(())
+}

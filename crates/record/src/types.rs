@@ -1,0 +1,394 @@
+//! What is written to the record and what comes back: plain data.
+//!
+//! Two ways of counting, everywhere in this room: an *index* (`at`) counts from 0 and names one message of the body; a
+//! *depth* counts messages, so the message at index `i` is the last of the prefix of depth `i + 1`.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use windowsill_core::apply::Original;
+use windowsill_core::conversation::Digest;
+use windowsill_core::conversation::edit::View;
+
+/// What can go wrong with the record. Cheap to clone: one failed commit may answer several callers.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum Error {
+    /// SQLite refused; disk full and read-only folders end here.
+    #[error("record `{}`: {source}", path.display())]
+    Sqlite {
+        /// The database file.
+        path: PathBuf,
+        /// What SQLite said.
+        source: Arc<rusqlite::Error>,
+    },
+    /// A file or folder could not be read or written.
+    #[error("record `{}`: {source}", path.display())]
+    File {
+        /// The file or folder.
+        path: PathBuf,
+        /// What the system said.
+        source: Arc<std::io::Error>,
+    },
+    /// The file is a database of another program.
+    #[error(
+        "`{}` is a database of another program: name another folder with `data_dir` or --data-dir", path.display()
+    )]
+    Foreign {
+        /// The database file.
+        path: PathBuf,
+    },
+    /// The database was written by a newer windowsill.
+    #[error(
+        "record `{}` has schema {found}, and this windowsill knows schemas up to {known}: use the newer windowsill, or \
+         another `data_dir`", path.display()
+    )]
+    NewerSchema {
+        /// The database file.
+        path: PathBuf,
+        /// Schema found in the file.
+        found: i64,
+        /// Newest schema this program knows.
+        known: i64,
+    },
+    /// The database was written by an older windowsill and cannot be upgraded by a reader.
+    #[error(
+        "record `{}` has schema {found}, older than {known}: start `windowsill serve` once to upgrade it", path.display()
+    )]
+    OlderSchema {
+        /// The database file.
+        path: PathBuf,
+        /// Schema found in the file.
+        found: i64,
+        /// Schema needed.
+        known: i64,
+    },
+    /// There is no record in this folder yet.
+    #[error("no record at `{}` yet", path.display())]
+    Missing {
+        /// The database file that is not there.
+        path: PathBuf,
+    },
+    /// Something stored does not read back; the row is named.
+    #[error("record `{}`: {what} does not read back: {why}", path.display())]
+    Corrupt {
+        /// The database file.
+        path: PathBuf,
+        /// The row.
+        what: String,
+        /// What the reader said.
+        why: String,
+    },
+    /// The queue of batches waiting to be written is full: await [`super::Store::record`] instead.
+    #[error("the record's queue is full")]
+    Busy,
+    /// The writer has stopped.
+    #[error("the record's writer has stopped")]
+    Closed,
+    /// The record was opened for reading.
+    #[error("the record was opened for reading only")]
+    ReadOnly,
+    /// The batch contradicts itself or what is recorded.
+    #[error("batch refused: {0}")]
+    Invalid(String),
+    /// A message came without those before it: an earlier batch failed, or was never given. Locate, and record from
+    /// there.
+    #[error("the message before depth {depth} is not recorded")]
+    Gap {
+        /// Depth of the message that could not be recorded.
+        depth: usize,
+    },
+    /// A prefix names more than one conversation.
+    #[error("`{prefix}` names {count} conversations; the newest are {}", examples.join(", "))]
+    Ambiguous {
+        /// What was asked for.
+        prefix: String,
+        /// How many conversations start so.
+        count: usize,
+        /// Some of them, the last active first.
+        examples: Vec<String>,
+    },
+}
+
+impl Error {
+    /// Whether the disk is at fault: nothing can be written until somebody mends that.
+    pub fn is_unwritable(&self) -> bool {
+        matches!(self, Error::Sqlite { .. } | Error::File { .. } | Error::Closed)
+    }
+
+    /// What to do about a record that cannot be written.
+    pub fn hint(&self) -> &'static str {
+        if self.is_full() {
+            "free some space on its disk, or name another folder with `data_dir`; windowsill goes on by itself then"
+        } else {
+            "mend the folder or its permissions, or name another one with `data_dir`; windowsill goes on by itself then"
+        }
+    }
+
+    /// Whether a row was looked for that is not there.
+    pub(super) fn is_no_row(&self) -> bool {
+        matches!(self, Error::Sqlite { source, .. } if matches!(**source, rusqlite::Error::QueryReturnedNoRows))
+    }
+
+    fn is_full(&self) -> bool {
+        match self {
+            Error::Sqlite { source, .. } => source.sqlite_error_code() == Some(rusqlite::ErrorCode::DiskFull),
+            Error::File { source, .. } => {
+                matches!(source.kind(), std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded)
+            }
+            _ => false,
+        }
+    }
+}
+
+/// Why the record cannot be written at present.
+#[derive(Debug, Clone)]
+pub struct Trouble {
+    /// Since when, in Unix milliseconds.
+    pub since_ms: i64,
+    /// What the last write said.
+    pub error: Error,
+}
+
+/// The size of a prompt, as a server counted it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Counted {
+    /// Chain digest of the history's last message.
+    pub chain: Digest,
+    /// Fingerprint of the view that was sent.
+    pub view: Digest,
+    /// Tokens of the prompt.
+    pub tokens: u32,
+}
+
+/// How long and how much is kept. 0 sets no limit.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Retention {
+    /// Days that a conversation is kept after it was last used.
+    pub days: u32,
+    /// Bytes of database and files; past them, what was not used for longest goes first.
+    pub bytes: u64,
+}
+
+/// What a pass of retention removed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Pruned {
+    /// Conversations, whole.
+    pub conversations: usize,
+    /// Originals, with their files.
+    pub originals: usize,
+    /// Messages.
+    pub messages: usize,
+    /// Bytes of the record before.
+    pub bytes_before: u64,
+    /// Bytes of the record after.
+    pub bytes_after: u64,
+    /// Whether it is still larger than it should be, for what is left is in use.
+    pub over: bool,
+    /// Whether the pass ended early, since another process writes the record too.
+    pub shared: bool,
+}
+
+/// Word of something that was pruned.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Gone {
+    /// When, as a date (UTC).
+    pub date: String,
+    /// By which setting.
+    pub why: String,
+}
+
+impl std::fmt::Display for Gone {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "was pruned on {} by {}", self.date, self.why)
+    }
+}
+
+/// What is written together: all of it is committed, or none.
+#[derive(Debug, Clone, Default)]
+pub struct Batch {
+    /// The conversation's new head. Needed when there are nodes or a view with a fold.
+    pub conversation: Option<ConversationUpdate>,
+    /// New messages, parents before children. Nodes that are known already are left as they are.
+    pub nodes: Vec<Node>,
+    /// Texts that are about to leave the prompt.
+    pub originals: Vec<Original>,
+    /// A view and the chain digest of the prefix it was made for. The newest one of a digest counts.
+    pub view: Option<(Digest, View)>,
+    /// What a reply recalled.
+    pub recalled: Option<Recalled>,
+    /// What a server said of the prompt's size.
+    pub counted: Option<Counted>,
+    /// Entries of the trace.
+    pub events: Vec<Event>,
+    /// Whether it must survive a power cut (fsync) and not only a kill of the process.
+    pub durable: bool,
+}
+
+/// Messages that stood between a prompt and the reply to it, and that the client never saw: calls of windowsill's own tool,
+/// with their results. They belong to the history whenever that reply comes back in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Recalled {
+    /// Chain digest of the prefix that the reply answers.
+    pub chain: Digest,
+    /// Digest of what the reply says, as the client got it.
+    pub reply: Digest,
+    /// The messages, each a JSON object; none for a reply of the same prefix that recalled nothing.
+    pub messages: Vec<Bytes>,
+}
+
+/// The head of a conversation; each update replaces the last.
+#[derive(Debug, Clone)]
+pub struct ConversationUpdate {
+    /// Id of the conversation.
+    pub id: String,
+    /// Where it forked: the other conversation and the depth they share. Kept from the first update that names it.
+    pub parent: Option<(String, usize)>,
+    /// The session id that the client sent, if any.
+    pub session: Option<String>,
+    /// Model name, as requested.
+    pub model: String,
+    /// Name of the upstream.
+    pub upstream: String,
+    /// Chain digest of the newest prefix.
+    pub tip: Digest,
+    /// Number of messages in that prefix.
+    pub depth: usize,
+    /// Gauge: window, prompt tokens, regions, spend…
+    pub state: serde_json::Value,
+    /// Unix time in milliseconds.
+    pub now_ms: i64,
+    /// First words of the first user message, at most 80 characters.
+    pub title: String,
+}
+
+/// One message of a history, known by the chain digest of the prefix that it ends.
+#[derive(Debug, Clone)]
+pub struct Node {
+    /// Chain digest of the prefix up to and with this message.
+    pub chain: Digest,
+    /// Chain digest of the prefix before it; `None` for the first message.
+    pub parent: Option<Digest>,
+    /// Number of messages in the prefix: its index in the body plus one.
+    pub depth: usize,
+    /// Role as the client wrote it.
+    pub role: &'static str,
+    /// Digest of what the message says.
+    pub digest: Digest,
+    /// The JSON message as it came.
+    pub raw: Bytes,
+    /// Its text, for search only; not stored.
+    pub text: String,
+}
+
+/// One entry of the trace. Holds no message text unless the user asked for it.
+#[derive(Debug, Clone)]
+pub struct Event {
+    /// Unix time in milliseconds.
+    pub now_ms: i64,
+    /// The conversation it belongs to.
+    pub conversation: Option<String>,
+    /// `context_compaction`, `model_usage`, `window_changed`, …
+    pub kind: String,
+    /// The entry's fields.
+    pub data: serde_json::Value,
+}
+
+/// Where a history stands in the record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Located {
+    /// How many messages of the history are known.
+    pub depth: usize,
+    /// The conversation that recorded the last known one first.
+    pub conversation: String,
+    /// The deepest node that this conversation recorded: more than `depth` when the history is a fork of it.
+    pub conversation_depth: usize,
+}
+
+/// A conversation as the record has it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ConversationRow {
+    /// Id of the conversation.
+    pub id: String,
+    /// Where it forked: the other conversation and the depth they share.
+    pub parent: Option<(String, usize)>,
+    /// The session id that the client sent, if any.
+    pub session: Option<String>,
+    /// Model name, as requested.
+    pub model: String,
+    /// Name of the upstream.
+    pub upstream: String,
+    /// Chain digest of the newest prefix.
+    pub tip: Digest,
+    /// Number of messages in that prefix.
+    pub depth: usize,
+    /// Gauge, as last written.
+    pub state: serde_json::Value,
+    /// First words of the first user message.
+    pub title: String,
+    /// Unix time in milliseconds of the first update.
+    pub created_ms: i64,
+    /// Unix time in milliseconds of the last update.
+    pub updated_ms: i64,
+}
+
+/// A recorded message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeRow {
+    /// Index in the body.
+    pub at: usize,
+    /// Chain digest of the prefix that it ends.
+    pub chain: Digest,
+    /// Digest of what it says.
+    pub digest: Digest,
+    /// Role as the client wrote it.
+    pub role: String,
+    /// The conversation that recorded it first.
+    pub conversation: String,
+    /// The JSON message as it came.
+    pub raw: Bytes,
+}
+
+/// One answer of a search.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hit {
+    /// Record id, where an original holds it; a message that never left the prompt has none.
+    pub id: Option<String>,
+    /// The conversation it was recorded in first.
+    pub conversation: String,
+    /// Index in the body.
+    pub at: usize,
+    /// Kind of the original, or role of the message.
+    pub kind: String,
+    /// The call in one line, for originals.
+    pub call: Option<String>,
+    /// The lines around the first match, on one line.
+    pub snippet: String,
+    /// Whether the query stands there as one phrase.
+    pub exact: bool,
+}
+
+/// Which entries of the trace are asked for.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct EventFilter {
+    /// Only those of this conversation.
+    pub conversation: Option<String>,
+    /// Only those of these kinds; none stands for all.
+    pub kinds: Vec<String>,
+}
+
+/// One entry of the trace.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EventRow {
+    /// Grows with every event.
+    pub id: i64,
+    /// Unix time in milliseconds.
+    pub now_ms: i64,
+    /// The conversation it belongs to.
+    pub conversation: Option<String>,
+    /// Kind of event.
+    pub kind: String,
+    /// The entry's fields.
+    pub data: serde_json::Value,
+}

@@ -1,0 +1,406 @@
+//! The one thread that writes. It takes what is queued, commits it together, and answers each batch for itself.
+//!
+//! Files are written before the commit that speaks of them, so a kill in between leaves a file too many, never one
+//! too few. A panic while writing costs the batches at hand, not the thread.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, TryRecvError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use parking_lot::Mutex;
+use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
+use serde_json::json;
+use tokio::sync::{OwnedSemaphorePermit, oneshot, watch};
+
+use windowsill_core::conversation::Digest;
+use windowsill_core::conversation::edit::{Edit, View};
+
+use super::Original;
+use super::files::Files;
+use super::presence::Presence;
+use super::prune::{Pass, Step};
+use super::recent::{Applied, Recent, Tip, Work};
+use super::schema::sqlite_error;
+use super::types::{ConversationUpdate, Counted, Error, Event, Node, Recalled};
+use super::{Readers, health, history, original_ids, prune, search};
+
+/// Bytes that are committed together at most, so that a waiting batch is never far from its commit.
+const GROUP_BYTES: usize = 8 << 20;
+
+/// One entry of the queue.
+pub(super) struct Job {
+    /// What to write; `None` only asks to be answered when all before it is committed.
+    pub(super) work: Option<(u64, Arc<Work>)>,
+    /// Its size.
+    pub(super) bytes: usize,
+    /// Who waits for it, if anyone.
+    pub(super) ack: Option<oneshot::Sender<Result<(), Error>>>,
+    /// Its share of the queue, given back when it is done.
+    pub(super) permit: Option<OwnedSemaphorePermit>,
+    /// A step of retention, done when all before it is committed.
+    pub(super) prune: Option<Prune>,
+}
+
+/// A step of retention, and who waits for it.
+pub(super) struct Prune {
+    /// Where the pass stands.
+    pub(super) pass: Box<Pass>,
+    /// Gets where it stands then.
+    pub(super) ack: oneshot::Sender<Result<Step, Error>>,
+}
+
+/// What the thread owns.
+pub(super) struct Writer {
+    pub(super) conn: Connection,
+    pub(super) path: PathBuf,
+    pub(super) files: Files,
+    pub(super) recent: Arc<Mutex<Recent>>,
+    pub(super) presence: Arc<Presence>,
+    pub(super) readers: Arc<Readers>,
+    /// Told of every commit.
+    pub(super) commits: watch::Sender<u64>,
+}
+
+impl Writer {
+    /// Works until every sender is gone and the queue is empty.
+    pub(super) fn run(mut self, queue: &Receiver<Job>) {
+        while let Ok(first) = queue.recv() {
+            let mut bytes = first.bytes;
+            let mut group = vec![first];
+            while bytes < GROUP_BYTES {
+                match queue.try_recv() {
+                    Ok(job) => {
+                        bytes += job.bytes;
+                        group.push(job);
+                    }
+                    Err(TryRecvError::Empty | TryRecvError::Disconnected) => break,
+                }
+            }
+            let works: Vec<Arc<Work>> = group.iter().filter_map(|j| j.work.as_ref()).map(|(_, w)| w.clone()).collect();
+            let results = self.commit_caught(&works);
+            drop(works);
+            let steps: Vec<Prune> = group.iter_mut().filter_map(|job| job.prune.take()).collect();
+            self.answer(group, results);
+            self.commits.send_modify(|n| *n += 1);
+            for Prune { pass, ack } in steps {
+                let step = catch_unwind(AssertUnwindSafe(|| self.prune(pass)));
+                // The caller may have gone away; then the pass ends here.
+                let _ = ack.send(step.unwrap_or_else(|_| Err(Error::Invalid("pruning made the writer panic".into()))));
+            }
+        }
+        // Leaves a small WAL behind for the next start; the last close removes it.
+        if let Err(error) = self.conn.execute_batch("PRAGMA optimize; PRAGMA wal_checkpoint(TRUNCATE);") {
+            tracing::debug!(%error, "the record's last checkpoint did not finish");
+        }
+    }
+
+    fn answer(&self, group: Vec<Job>, results: Vec<Result<Applied, Error>>) {
+        let mut results = results.into_iter();
+        for job in group {
+            let mut outcome = Ok(());
+            if let Some((seq, work)) = &job.work {
+                let result = results.next().unwrap_or(Err(Error::Closed));
+                let mut recent = self.recent.lock();
+                match result {
+                    Ok(applied) => {
+                        recent.settle(*seq, work, Some(applied));
+                        health::written(&mut recent);
+                    }
+                    Err(error) => {
+                        recent.settle(*seq, work, None);
+                        health::failed(&mut recent, &error, job.ack.is_none());
+                        outcome = Err(error);
+                    }
+                }
+            }
+            drop(job.permit);
+            if let Some(ack) = job.ack {
+                // The caller may have gone away; what it asked for is done all the same.
+                let _ = ack.send(outcome);
+            }
+        }
+    }
+
+    /// Commits, and turns a panic into an error for everyone in the group. Unwinding rolls the transaction back.
+    pub(super) fn commit_caught(&mut self, works: &[Arc<Work>]) -> Vec<Result<Applied, Error>> {
+        match catch_unwind(AssertUnwindSafe(|| self.mend().and_then(|()| self.commit(works)))) {
+            Ok(Ok(results)) => results,
+            Ok(Err(error)) => works.iter().map(|_| Err(error.clone())).collect(),
+            Err(_) => {
+                let error = Error::Invalid("it made the writer panic".into());
+                works.iter().map(|_| Err(error.clone())).collect()
+            }
+        }
+    }
+
+    /// One transaction, one savepoint a batch: a batch that fails takes none of the others with it.
+    fn commit(&mut self, works: &[Arc<Work>]) -> Result<Vec<Result<Applied, Error>>, Error> {
+        if works.is_empty() {
+            return Ok(Vec::new());
+        }
+        let Writer { conn, path, files, .. } = self;
+        let wrap = |e| sqlite_error(path, e);
+        let durable = works.iter().any(|w| w.batch.durable);
+        conn.pragma_update(None, "synchronous", if durable { "FULL" } else { "NORMAL" }).map_err(wrap)?;
+        let mut tx = conn.transaction_with_behavior(TransactionBehavior::Immediate).map_err(wrap)?;
+        let mut results = Vec::with_capacity(works.len());
+        for work in works {
+            let savepoint = tx.savepoint().map_err(wrap)?;
+            let result = Apply { tx: &savepoint, path, files, durable: work.batch.durable }.work(work);
+            match result {
+                Ok(applied) => {
+                    savepoint.commit().map_err(wrap)?;
+                    results.push(Ok(applied));
+                }
+                Err(error) => {
+                    // Disk full and the like end the whole transaction, not only the savepoint.
+                    if savepoint.is_autocommit() {
+                        return Err(error);
+                    }
+                    savepoint.finish().map_err(wrap)?;
+                    results.push(Err(error));
+                }
+            }
+        }
+        tx.commit().map_err(wrap)?;
+        Ok(results)
+    }
+}
+
+/// Writes one batch inside a transaction.
+struct Apply<'a> {
+    tx: &'a Connection,
+    path: &'a PathBuf,
+    files: &'a Files,
+    durable: bool,
+}
+
+impl Apply<'_> {
+    fn work(&self, work: &Work) -> Result<Applied, Error> {
+        let batch = &work.batch;
+        let now_ms = batch.conversation.as_ref().map_or_else(unix_ms, |c| c.now_ms);
+        let mut applied = Applied::default();
+        let mut conversation = None;
+        if self.durable && batch.conversation.is_none() {
+            // A commit that changes nothing syncs nothing, and what this batch repeats may not be on disk yet. This one
+            // writes the first page, whatever there is in the tables.
+            let version = self.wrap(self.tx.query_row("PRAGMA user_version", [], |r| r.get::<_, i64>(0)))?;
+            self.wrap(self.tx.pragma_update(None, "user_version", version))?;
+        }
+        if let Some(update) = &batch.conversation {
+            let id = self.conversation(update)?;
+            conversation = Some(id);
+            for (i, node) in batch.nodes.iter().enumerate() {
+                let tip = self.node(node, id, &update.id)?;
+                if i + 1 == batch.nodes.len() {
+                    applied.tip = Some((node.chain, tip));
+                }
+            }
+        }
+        for original in &batch.originals {
+            self.original(original, now_ms)?;
+        }
+        if let Some((digest, view)) = &work.view {
+            applied.view_row = Some(self.view(digest, view)?);
+            if let Some(id) = conversation {
+                self.fold(id, digest, view)?;
+            }
+        }
+        if let Some(recalled) = &batch.recalled {
+            self.recalled(recalled)?;
+        }
+        if let Some(Counted { chain, view, tokens }) = &batch.counted {
+            let sql = "INSERT INTO counted (chain, view, tokens) VALUES (?1, ?2, ?3)
+                ON CONFLICT(chain) DO UPDATE SET view = excluded.view, tokens = excluded.tokens";
+            self.run(sql, params![chain.0, view.0, tokens])?;
+        }
+        for event in &batch.events {
+            self.event(event)?;
+        }
+        Ok(applied)
+    }
+
+    fn wrap<T>(&self, result: rusqlite::Result<T>) -> Result<T, Error> {
+        result.map_err(|e| sqlite_error(self.path, e))
+    }
+
+    fn run(&self, sql: &str, params: impl rusqlite::Params) -> Result<usize, Error> {
+        self.wrap(self.tx.prepare_cached(sql).and_then(|mut s| s.execute(params)))
+    }
+
+    fn get<T: rusqlite::types::FromSql>(&self, sql: &str, params: impl rusqlite::Params) -> Result<Option<T>, Error> {
+        self.wrap(self.tx.prepare_cached(sql).and_then(|mut s| s.query_row(params, |r| r.get(0)).optional()))
+    }
+
+    fn conversation(&self, c: &ConversationUpdate) -> Result<i64, Error> {
+        let (parent, parent_depth) = match &c.parent {
+            Some((name, depth)) => (self.conversation_row(name, c.now_ms).map(Some)?, Some(*depth)),
+            None => (None, None),
+        };
+        let sql = "INSERT INTO conversation
+                (name, parent, parent_depth, session, model, upstream, tip, depth, state, title, created_ms, updated_ms)
+            VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?11)
+            ON CONFLICT(name) DO UPDATE SET
+                parent = coalesce(parent, excluded.parent), parent_depth = coalesce(parent_depth, excluded.parent_depth),
+                session = coalesce(excluded.session, session), model = excluded.model, upstream = excluded.upstream,
+                tip = excluded.tip, depth = excluded.depth, state = excluded.state, title = excluded.title,
+                updated_ms = excluded.updated_ms
+            RETURNING id";
+        let state = c.state.to_string();
+        let values = params![
+            c.id,
+            parent,
+            parent_depth,
+            c.session,
+            c.model,
+            c.upstream,
+            c.tip.0,
+            c.depth,
+            state,
+            c.title,
+            c.now_ms
+        ];
+        let id = self.get(sql, values)?;
+        prune::is_back(self.tx, self.path, self.files, "conversation", &c.id)?;
+        id.ok_or_else(|| Error::Invalid(format!("conversation `{}` was not written", c.id)))
+    }
+
+    /// Row of a conversation that must exist; made empty if it does not, for an original is never refused.
+    fn conversation_row(&self, name: &str, now_ms: i64) -> Result<i64, Error> {
+        if let Some(id) = self.get("SELECT id FROM conversation WHERE name = ?1", [name])? {
+            return Ok(id);
+        }
+        self.run("INSERT INTO conversation (name, created_ms, updated_ms) VALUES (?1, ?2, ?2)", params![name, now_ms])?;
+        let row = self.tx.last_insert_rowid();
+        prune::is_back(self.tx, self.path, self.files, "conversation", name)?;
+        Ok(row)
+    }
+
+    fn node(&self, node: &Node, conversation: i64, name: &str) -> Result<Tip, Error> {
+        let known =
+            "SELECT c.name, n.depth FROM node n JOIN conversation c ON c.id = n.conversation WHERE n.chain = ?1";
+        let row = |r: &rusqlite::Row<'_>| Ok(Tip { conversation: r.get(0)?, depth: r.get(1)? });
+        let found = self.tx.prepare_cached(known).and_then(|mut s| s.query_row([node.chain.0], row).optional());
+        if let Some(tip) = self.wrap(found)? {
+            return Ok(tip);
+        }
+        let parent: Option<i64> = match &node.parent {
+            None => None,
+            Some(parent) => {
+                let sql = "SELECT id FROM node WHERE chain = ?1 AND depth = ?2";
+                let id = self.get(sql, params![parent.0, node.depth - 1])?;
+                Some(id.ok_or(Error::Gap { depth: node.depth })?)
+            }
+        };
+        let sql = "INSERT INTO node (chain, parent, depth, conversation, role, digest, raw)
+            VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
+        let Node { chain, depth, role, digest, raw, .. } = node;
+        self.run(sql, params![chain.0, parent, depth, conversation, role, digest.0, &raw[..]])?;
+        self.words(search::Source::Node(self.tx.last_insert_rowid()), &node.text)?;
+        self.run("UPDATE conversation SET deepest = max(deepest, ?2) WHERE id = ?1", params![conversation, depth])?;
+        Ok(Tip { conversation: name.into(), depth: *depth })
+    }
+
+    /// Indexes a text for search, in pieces.
+    fn words(&self, source: search::Source, text: &str) -> Result<(), Error> {
+        for (piece, words) in search::pieces(text).enumerate() {
+            if let Some(rowid) = source.rowid(piece) {
+                let words = search::spaced(words);
+                self.run("INSERT INTO words (rowid, text) VALUES (?1, ?2)", params![rowid, words])?;
+            }
+        }
+        Ok(())
+    }
+
+    fn original(&self, o: &Original, now_ms: i64) -> Result<(), Error> {
+        let conversation = self.conversation_row(&o.conversation, now_ms)?;
+        for id in original_ids(&o.id, &o.text) {
+            let sql = "SELECT id, text = ?2 FROM original WHERE name = ?1";
+            let row = |r: &rusqlite::Row<'_>| Ok((r.get::<_, i64>(0)?, r.get::<_, bool>(1)?));
+            let found = self.tx.prepare_cached(sql).and_then(|mut s| s.query_row([&id, &o.text], row).optional());
+            let original = match self.wrap(found)? {
+                // Another text has this id already: a longer one is free.
+                Some((_, false)) => continue,
+                Some((original, true)) => original,
+                None => {
+                    let sql = "INSERT INTO original (name, text, raw) VALUES (?1, ?2, ?3)";
+                    self.run(sql, params![id, o.text, o.raw.as_deref()])?;
+                    let original = self.tx.last_insert_rowid();
+                    self.words(search::Source::Original(original), &o.text)?;
+                    prune::is_back(self.tx, self.path, self.files, "original", &id)?;
+                    original
+                }
+            };
+            self.files.write_result(&id, o.text.as_bytes(), self.durable)?;
+            let sql = "INSERT OR IGNORE INTO original_link (conversation, original, at, kind, tool, call)
+                VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
+            self.run(sql, params![conversation, original, o.at, o.kind, o.tool, o.call])?;
+            if id != o.id {
+                self.event(&Event {
+                    now_ms,
+                    conversation: Some(o.conversation.clone()),
+                    kind: "record_collision".into(),
+                    data: json!({ "wanted": o.id, "recorded_as": id }),
+                })?;
+            }
+            return Ok(());
+        }
+        Err(Error::Invalid(format!("no free id for original `{}`", o.id)))
+    }
+
+    /// Writes a view, each of its edits once; the same view again costs nothing.
+    fn view(&self, chain: &Digest, view: &View) -> Result<i64, Error> {
+        let mut edits = Vec::with_capacity(view.edits.len());
+        for edit in &view.edits {
+            let json = serde_json::to_string(edit).map_err(|e| Error::Invalid(format!("edit: {e}")))?;
+            let digest = Digest::of(json.as_bytes());
+            let id: i64 = match self.get("SELECT id FROM edit WHERE digest = ?1", [digest.0])? {
+                Some(id) => id,
+                None => {
+                    self.run("INSERT INTO edit (digest, json) VALUES (?1, ?2)", params![digest.0, json])?;
+                    self.tx.last_insert_rowid()
+                }
+            };
+            edits.push(id);
+        }
+        let edits = json!(edits).to_string();
+        let same = "SELECT id FROM view WHERE id = (SELECT max(id) FROM view WHERE chain = ?1)
+            AND messages = ?2 AND edits = ?3";
+        if let Some(id) = self.get(same, params![chain.0, view.messages, edits])? {
+            return Ok(id);
+        }
+        let sql = "INSERT INTO view (chain, messages, edits) VALUES (?1, ?2, ?3)";
+        self.run(sql, params![chain.0, view.messages, edits])?;
+        Ok(self.tx.last_insert_rowid())
+    }
+
+    /// Brings the conversation's Markdown file up to the view's fold.
+    fn fold(&self, conversation: i64, chain: &Digest, view: &View) -> Result<(), Error> {
+        let fold = view.edits.iter().find_map(|edit| match edit {
+            Edit::Fold { from, to, keep, brief } => Some((*from, *to, keep, brief)),
+            _ => None,
+        });
+        let Some((from, to, keep, brief)) = fold else { return Ok(()) };
+        let fold = history::Fold { from, to, keep, brief_chars: brief.chars().count() };
+        history::append(self.tx, self.path, self.files, conversation, chain, &fold, self.durable)
+    }
+
+    fn recalled(&self, r: &Recalled) -> Result<(), Error> {
+        let all: Vec<&str> = r.messages.iter().filter_map(|m| std::str::from_utf8(m).ok()).collect();
+        let messages = format!("[{}]", all.join(","));
+        let sql = "INSERT INTO recalled (chain, reply, messages) VALUES (?1, ?2, ?3)";
+        self.run(sql, params![r.chain.0, r.reply.0, messages]).map(|_| ())
+    }
+
+    fn event(&self, e: &Event) -> Result<(), Error> {
+        let sql = "INSERT INTO event (now_ms, conversation, kind, data) VALUES (?1, ?2, ?3, ?4)";
+        self.run(sql, params![e.now_ms, e.conversation, e.kind, e.data.to_string()]).map(|_| ())
+    }
+}
+
+/// For the few rows that come without a time.
+pub(super) fn unix_ms() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| i64::try_from(d.as_millis()).unwrap_or(i64::MAX))
+}

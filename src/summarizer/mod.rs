@@ -1,0 +1,236 @@
+//! Asks a model for a brief. The call always fits the summarizer's own window: either it continues the very prompt that
+//! the server holds, so that only the instruction is evaluated, or it is a flat transcript cut to fit.
+
+pub mod digest;
+
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use futures_util::StreamExt as _;
+use http::HeaderMap;
+
+use crate::conversation::{Message, Role, Tokens};
+use crate::plan::rewrite::Out;
+use crate::upstream::{ChatOptions, Upstream};
+use crate::wire::{json, openai_chat};
+
+use crate::brief;
+
+/// The largest reply that is read.
+const LARGEST_REPLY: usize = 4 << 20;
+
+/// Request fields that are the client's wishes for its own reply and have no place in a summary's.
+const DROPPED: [&str; 15] = [
+    "stream_options",
+    "max_completion_tokens",
+    "n_predict",
+    "n",
+    "n_cmpl",
+    "response_format",
+    "grammar",
+    "json_schema",
+    "stop",
+    "logprobs",
+    "top_logprobs",
+    "prediction",
+    "store",
+    "return_progress",
+    "timings_per_token",
+];
+
+/// What a summary is made of and by whom.
+pub struct Job<'a> {
+    /// Who writes it.
+    pub upstream: &'a Upstream,
+    /// The client's headers: its authorization, mostly.
+    pub headers: &'a HeaderMap,
+    /// How requests to this model are sent.
+    pub options: ChatOptions,
+    /// The client's request, whose other fields a continuation keeps, so that the prompt starts with the same bytes.
+    pub request: &'a openai_chat::Request,
+    /// The model to ask, where it is not the conversation's own.
+    pub other_model: Option<&'a str>,
+    /// The view whose first messages the server holds.
+    pub view: &'a [Out],
+    /// The messages a flat transcript is made of.
+    pub messages: &'a [&'a Message],
+    /// The last brief.
+    pub previous: Option<&'a str>,
+    /// The summarizer's own window.
+    pub window: Tokens,
+    /// Most tokens it may write.
+    pub max_tokens: Tokens,
+    /// What the person who asked wants kept.
+    pub focus: Option<&'a str>,
+    /// Tokens of a text, erring high.
+    pub count: &'a (dyn Fn(&str) -> Tokens + Send + Sync),
+    /// The longest it may take.
+    pub limit: Duration,
+    /// Whether a useless answer is worth another try, as a flat transcript: not while somebody waits, nor where that would
+    /// take the conversation's prompt out of the server's cache.
+    pub retry: bool,
+    /// The slot for a prompt that shares nothing with the conversation's; `None`: the server's choice.
+    pub spare_slot: Option<u32>,
+}
+
+/// What came of it.
+#[derive(Debug, Clone)]
+pub struct Answer {
+    /// What the model wrote, judged and cleaned; `None` when that is of no use.
+    pub text: Option<String>,
+    /// The reply as it came, for its figures.
+    pub reply: Bytes,
+    /// In a few words: how it was asked, or why there is nothing.
+    pub how: String,
+}
+
+/// Asks for a brief; once more, as a flat transcript, when the first answer is of no use.
+pub async fn ask(job: &Job<'_>) -> Answer {
+    let instruction = brief::instruction(job.focus, job.max_tokens, None);
+    let mut last = None;
+    if let Some(body) = continuation(job, &instruction).await {
+        let answer = send(job, &body, job.options, &instruction, "continued the prompt").await;
+        if answer.text.is_some() || !job.retry {
+            return answer;
+        }
+        last = Some(answer);
+    }
+    let options = ChatOptions { id_slot: job.spare_slot, ..job.options };
+    let answer = send(job, &flat(job, &instruction), options, &instruction, "flat transcript").await;
+    match last {
+        Some(first) if answer.text.is_none() => Answer { how: format!("{}; {}", first.how, answer.how), ..answer },
+        _ => answer,
+    }
+}
+
+/// A request that only has the server evaluate a prompt: the client's own, with these messages and a reply of one token.
+pub fn prefill(request: &openai_chat::Request, view: &[Out]) -> Bytes {
+    let messages: Vec<Bytes> = view.iter().map(|m| m.bytes.clone()).collect();
+    let mut changes: Vec<(&str, Option<&str>)> = DROPPED.iter().map(|k| (*k, None)).collect();
+    changes.extend([("stream", Some("false")), ("max_tokens", Some("1"))]);
+    openai_chat::write(request, &messages, &changes)
+}
+
+fn changes(job: &Job<'_>) -> Vec<(&'static str, Option<String>)> {
+    let mut out: Vec<(&'static str, Option<String>)> = DROPPED.iter().map(|k| (*k, None)).collect();
+    out.push(("stream", Some("false".into())));
+    out.push(("max_tokens", Some(job.max_tokens.to_string())));
+    if let Some(model) = job.other_model {
+        out.push(("model", Some(json::quote(model))));
+    }
+    out
+}
+
+/// The request that continues the prompt, if it fits the window; without the newest steps, if it must.
+async fn continuation(job: &Job<'_>, instruction: &str) -> Option<Bytes> {
+    if job.other_model.is_some() {
+        return None;
+    }
+    let room = job.window.saturating_sub(job.max_tokens + 32);
+    let mut view = job.view;
+    for _ in 0..3 {
+        if view.is_empty() {
+            return None;
+        }
+        let body = continued(job, view, instruction);
+        let needed = match job.upstream.can_count() {
+            true => job.upstream.count(&body).await.ok(),
+            false => None,
+        };
+        let needed = needed.unwrap_or_else(|| (job.count)(&String::from_utf8_lossy(&body)));
+        if needed <= room {
+            return Some(body);
+        }
+        view = shorter(job, view, needed - room);
+    }
+    None
+}
+
+/// The view without newest messages of at least `tokens` tokens; cut where a step begins.
+fn shorter<'a>(job: &Job<'_>, view: &'a [Out], tokens: Tokens) -> &'a [Out] {
+    let mut dropped: Tokens = 0;
+    for at in (1..view.len()).rev() {
+        dropped += (job.count)(&String::from_utf8_lossy(&view[at].bytes));
+        if dropped >= tokens && view[at].role != Role::Tool {
+            return &view[..at];
+        }
+    }
+    &[]
+}
+
+/// The same prompt with the instruction behind it. In a user message of its own, or, where the last message is the
+/// user's, at its end, since roles must alternate on strict templates.
+fn continued(job: &Job<'_>, view: &[Out], instruction: &str) -> Bytes {
+    let mut messages: Vec<Bytes> = view.iter().map(|m| m.bytes.clone()).collect();
+    match (view.last(), messages.last_mut()) {
+        (Some(out), Some(last)) if out.role == Role::User => {
+            *last = openai_chat::with_text_appended(last, &format!("\n\n{instruction}"));
+        }
+        _ => messages.push(openai_chat::new_message("user", instruction)),
+    }
+    write(job, &messages, &[])
+}
+
+fn flat(job: &Job<'_>, instruction: &str) -> Bytes {
+    let own = (job.count)(instruction) + job.max_tokens + 64;
+    // A tenth is left for what the estimate may miss.
+    let budget = (job.window.saturating_sub(own) / 10 * 9).max(64);
+    let transcript = brief::transcript(job.messages, job.previous, budget, job.count);
+    let text = format!("{transcript}\n\n{instruction}");
+    write(job, &[openai_chat::new_message("user", &text)], &[("tools", None), ("tool_choice", None)])
+}
+
+fn write(job: &Job<'_>, messages: &[Bytes], more: &[(&'static str, Option<String>)]) -> Bytes {
+    let all = changes(job);
+    let refs: Vec<(&str, Option<&str>)> = all.iter().chain(more).map(|(k, v)| (*k, v.as_deref())).collect();
+    openai_chat::write(job.request, messages, &refs)
+}
+
+async fn send(job: &Job<'_>, body: &Bytes, options: ChatOptions, instruction: &str, how: &str) -> Answer {
+    let nothing = |reply: Bytes, why: String| Answer { text: None, reply, how: format!("{how}: {why}") };
+    let asked = tokio::time::timeout(job.limit, exchange(job.upstream, job.headers, options, body)).await;
+    let reply = match asked {
+        Err(_) => return nothing(Bytes::new(), format!("no answer within {} s", job.limit.as_secs())),
+        Ok(Err(why)) => return nothing(Bytes::new(), why),
+        Ok(Ok(reply)) => reply,
+    };
+    let text = serde_json::from_slice::<serde_json::Value>(&reply)
+        .ok()
+        .and_then(|v| v.pointer("/choices/0/message/content").and_then(|c| c.as_str().map(str::to_owned)))
+        .unwrap_or_default();
+    let material = brief::Material {
+        messages: job.messages,
+        previous: job.previous,
+        history_path: "",
+        conversation: "",
+        records: &[],
+    };
+    match brief::judge(&text, instruction, &material, job.max_tokens, job.count) {
+        Ok(text) => Answer { text: Some(text), reply, how: how.to_owned() },
+        Err(fault) => nothing(reply, format!("answer of no use ({fault})")),
+    }
+}
+
+/// Sends a request of ours and reads the whole reply.
+async fn exchange(
+    upstream: &Upstream,
+    headers: &HeaderMap,
+    options: ChatOptions,
+    body: &Bytes,
+) -> Result<Bytes, String> {
+    let reply =
+        upstream.chat(headers, "/v1/chat/completions", body.clone(), options).await.map_err(|e| e.to_string())?;
+    let status = reply.status;
+    let mut stream = reply.body;
+    let mut out = BytesMut::new();
+    while let Some(chunk) = stream.next().await {
+        out.extend_from_slice(&chunk.map_err(|e| e.to_string())?);
+        if out.len() > LARGEST_REPLY {
+            return Err("the reply is too large".into());
+        }
+    }
+    if !status.is_success() {
+        return Err(format!("the server answered {status}"));
+    }
+    Ok(out.freeze())
+}
