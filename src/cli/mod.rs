@@ -9,5 +9,6 @@ pub(crate) mod launch;
 pub(crate) mod log;
 pub(crate) mod mcp;
 mod paint;
+pub(crate) mod pin;
 pub(crate) mod recall;
 pub(crate) mod report;

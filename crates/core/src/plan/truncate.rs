@@ -49,12 +49,13 @@ pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
         ("all but the newest step folded into a short brief", &|s| folds && fold_small(s)),
         ("brief shortened", &shrink_brief),
     ];
-    let hard: [Measure<'_>; 8] = [
+    let hard: [Measure<'_>; 9] = [
         ("request, which alone passes the window, cut", &|s| folds && cut_lonely(s)),
         ("old messages cut to a fair share", &|s| share_out(s, newest, s.lines.half_way())),
         ("large messages cut to a fair share", &|s| share_out(s, s.cost.len(), s.lines.limit)),
         ("the opening cut to a fair share", &|s| folds && share_opening(s)),
         ("the newest step folded too", &|s| folds && fold_all(s, true)),
+        ("what was pinned or protected let go", &|s| folds && let_go(s, newest)),
         ("request cut", &|s| folds && cut_request(s, s.lines.limit)),
         ("the newest step folded too, request cut", &|s| folds && fold_all(s, false) && cut_request(s, s.lines.limit)),
         ("nothing folded, all messages cut", &|s| folds && cut_instead(s)),
@@ -77,7 +78,7 @@ pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
 /// Folds all but the newest step into a brief of half of what that leaves: where a usual one costs more than the few
 /// messages it stands for.
 fn fold_small(sheet: &mut Sheet<'_>) -> bool {
-    let (usual, old) = (std::mem::replace(&mut sheet.lines.brief, LEAST_BRIEF), sheet.fold.clone());
+    let (usual, old) = (std::mem::replace(&mut sheet.lines.brief, LEAST_BRIEF + sheet.pins), sheet.fold.clone());
     let fold = summarize::choose(sheet, 1, 0);
     sheet.lines.brief = usual;
     let Some(mut fold) = fold else { return false };
@@ -85,7 +86,7 @@ fn fold_small(sheet: &mut Sheet<'_>) -> bool {
     let left = sheet.lines.limit.checked_sub(sheet.total());
     sheet.fold = old;
     let Some(left) = left else { return false };
-    fold.brief = (LEAST_BRIEF + left / 2).min(usual.max(LEAST_BRIEF));
+    fold.brief = (fold.brief + left / 2).min(usual.max(fold.brief));
     summarize::commit(sheet, fold);
     true
 }
@@ -98,11 +99,13 @@ fn fold_all(sheet: &mut Sheet<'_>, must_fit: bool) -> bool {
     let before = sheet.total();
     for from in [summarize::start(sheet), 0] {
         // What is asked stays; where it is the anchor, it stands in front of the brief.
-        let keep: Vec<usize> = sheet.request.into_iter().filter(|at| *at >= from).collect();
+        let mut keep: Vec<usize> = sheet.request.iter().chain(&sheet.kept).copied().filter(|at| *at >= from).collect();
+        keep.sort_unstable();
+        keep.dedup();
         if from + keep.len() >= len {
             continue;
         }
-        let fold = Fold { from, to: len, keep, brief: LEAST_BRIEF };
+        let fold = Fold { from, to: len, keep, brief: LEAST_BRIEF + sheet.pins };
         sheet.fold = Some(fold.clone());
         let total = sheet.total();
         if total <= sheet.lines.limit || !must_fit && from == 0 && total < before {
@@ -118,6 +121,9 @@ fn fold_all(sheet: &mut Sheet<'_>, must_fit: bool) -> bool {
 /// they are cut. Only if that fits.
 fn cut_instead(sheet: &mut Sheet<'_>) -> bool {
     let mut other = Sheet::new(sheet.conversation, sheet.facts, sheet.policy);
+    if !sheet.holds_pins() {
+        other.let_go();
+    }
     let (end, limit) = (other.cost.len(), other.lines.limit);
     share_out(&mut other, end, limit);
     let fits = |s: &Sheet<'_>| s.total() <= s.lines.limit;
@@ -131,6 +137,11 @@ fn cut_instead(sheet: &mut Sheet<'_>) -> bool {
         return true;
     }
     false
+}
+
+/// Gives up what was pinned or protected: as much of it is cut and folded as of everything else.
+fn let_go(sheet: &mut Sheet<'_>, newest: usize) -> bool {
+    sheet.let_go() && (share_out(sheet, newest, sheet.lines.half_way()) | shrink_brief(sheet) | fold_all(sheet, true))
 }
 
 /// Cuts the opening too, which is held up to here for the rules in it.
@@ -192,7 +203,7 @@ fn fair_share(mut sizes: Vec<Tokens>, room: Tokens) -> Tokens {
 fn shrink_brief(sheet: &mut Sheet<'_>) -> bool {
     let over = sheet.total() - sheet.lines.limit;
     let Some(fold) = sheet.fold.clone() else { return false };
-    let brief = fold.brief.saturating_sub(over).max(LEAST_BRIEF);
+    let brief = fold.brief.saturating_sub(over).max(LEAST_BRIEF + sheet.pins);
     if brief >= fold.brief {
         return false;
     }
