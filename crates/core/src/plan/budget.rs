@@ -155,6 +155,23 @@ mod tests {
     }
 
     #[test]
+    fn a_shorter_answer_is_the_smaller_loss() {
+        let facts = |window, output_reserved| Facts { window, output_reserved, ..Default::default() };
+        let conversation = crate::conversation::Conversation::default();
+        for (window, reserved, hard, fits, left) in [
+            (30_720, 2180, true, true, 1024),
+            (30_720, 2180, false, true, 2180),
+            (4096, 1024, true, true, 512),
+            (4096, 512, true, false, 128),
+        ] {
+            let mut facts = facts(window, reserved);
+            let plan = Plan { hard, fits, ..crate::plan::plan(&conversation, &facts, &Policy::default()) };
+            assert_eq!(gives_way(&mut facts, &plan, 1024), left < reserved, "{window}");
+            assert_eq!(facts.output_reserved, left, "{window}");
+        }
+    }
+
+    #[test]
     fn a_client_that_asks_for_everything_gets_a_quarter_reserved() {
         assert_eq!(output_reserved(8192, 0, Some(131_072), 1024), 2048);
         assert_eq!(output_reserved(8192, 0, None, 1024), 1024);
