@@ -2,6 +2,7 @@
 //!
 //! A setting is one line in `settings!` and one in `config.toml`. No layer is read twice, and none is ever changed.
 
+use crate::admission::Listing;
 use crate::conversation::Tokens;
 use crate::plan::{FoldAt, KeepRecent, Policy, Size, Strategy, TemplateFacts};
 
@@ -102,6 +103,14 @@ settings! {
     background: bool = read::boolean, bool::to_string;
     /// Whether the model gets a tool to read back what left its prompt.
     recall: bool = read::boolean, bool::to_string;
+    /// What is done with a client's tools.
+    tools: Listing = read::listing, |listing: &Listing| listing.as_str().to_owned();
+    /// What is done with a client's system text.
+    system: Listing = read::system_listing, |listing: &Listing| listing.as_str().to_owned();
+    /// Most tokens of one section of it, where it is said by index.
+    system_section_max_tokens: Tokens = read::brief_tokens, Tokens::to_string;
+    /// Most tokens of all of it.
+    system_max_tokens: Tokens = read::brief_tokens, Tokens::to_string;
 }
 
 settings! {

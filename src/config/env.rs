@@ -32,12 +32,12 @@ impl Environment {
     }
 
     /// A variable that is set and not empty.
-    pub(crate) fn get(&self, name: &str) -> Option<&str> {
+    pub fn get(&self, name: &str) -> Option<&str> {
         self.vars.get(name).map(String::as_str).filter(|value| !value.trim().is_empty())
     }
 
     /// A folder by XDG: the variable if it is an absolute path, else `fallback` below the home.
-    pub(crate) fn xdg(&self, variable: &str, fallback: &str) -> Option<PathBuf> {
+    pub fn xdg(&self, variable: &str, fallback: &str) -> Option<PathBuf> {
         let named = self.get(variable).map(PathBuf::from).filter(|path| path.is_absolute());
         named.or_else(|| self.home().map(|home| home.join(fallback)))
     }
@@ -50,7 +50,8 @@ impl Environment {
         }
     }
 
-    pub(crate) fn home(&self) -> Option<PathBuf> {
+    /// The home folder.
+    pub fn home(&self) -> Option<PathBuf> {
         self.get("HOME").or_else(|| self.get("USERPROFILE")).map(PathBuf::from)
     }
 
@@ -113,6 +114,10 @@ pub(crate) fn flags(flags: &Flags) -> Layer {
         if let Some(text) = text {
             layer.values.insert(dotted.to_owned(), Written::word(flag, text, flag, &format!("flag {flag}")));
         }
+    }
+    if flags.shadow {
+        let written = Written::word("--shadow", "true", "--shadow", "flag --shadow");
+        layer.values.insert("shadow".to_owned(), written);
     }
     for url in &flags.upstream {
         let written = Written::word("--upstream", url, "--upstream", "flag --upstream");

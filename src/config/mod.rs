@@ -23,6 +23,7 @@ mod written;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use crate::admission::{Caps, Listing};
 use crate::plan::Policy;
 
 pub use context::{Context, OtherModel, SummaryModel, Template};
@@ -52,6 +53,7 @@ pub(crate) const SECTIONS: &[Section] = &[
             "data_dir",
             "retention_days",
             "retention_bytes",
+            "shadow",
             "api_key",
             "allowed_hosts",
             "allowed_origins",
@@ -107,6 +109,8 @@ pub struct Flags {
     pub data_dir: Option<PathBuf>,
     /// `--log FORMAT`.
     pub log: Option<String>,
+    /// `--shadow`.
+    pub shadow: bool,
 }
 
 /// Every setting, resolved and checked.
@@ -120,6 +124,9 @@ pub struct Config {
     pub retention_days: u32,
     /// Bytes that the record may take; 0 for any.
     pub retention_bytes: u64,
+    /// Whether requests are forwarded untouched, and what would have been done is only said. The record is then one beside
+    /// the real one.
+    pub shadow: bool,
     /// What clients must send as a bearer token, if anything.
     pub api_key: Option<Secret>,
     /// Names that requests may call this proxy by, besides IP addresses and `localhost`; `*.` stands for any subdomain.
@@ -173,6 +180,12 @@ pub struct Resolved {
     pub background: bool,
     /// Whether the model gets a tool to read back what left its prompt.
     pub recall: bool,
+    /// What is done with a client's tools.
+    pub tools: Listing,
+    /// What is done with a client's system text.
+    pub system: Listing,
+    /// How long its sections may be, where it is said by index.
+    pub system_caps: Caps,
     /// What people say that holds through every fold, by pattern.
     pub pins: Vec<PinPattern>,
     /// Which model writes briefs.
@@ -351,6 +364,12 @@ impl Config {
             because: format!("{because}; {}", print::sizing(sizing)),
             background: context.background.value,
             recall: context.recall.value,
+            tools: context.tools.value,
+            system: context.system.value,
+            system_caps: Caps {
+                section: context.system_section_max_tokens.value,
+                all: context.system_max_tokens.value,
+            },
             pins,
             summary_model: context.summary_model.value,
             digest_model: context.digest_model.value,

@@ -115,7 +115,9 @@ pub(crate) fn resolve(
     let api_key = layers.take("api_key", read::text, problems);
     let allowed_hosts = layers.take("allowed_hosts", door::hosts, problems);
     let allowed_origins = layers.take("allowed_origins", door::origins, problems);
-    let data_dir = data_dir(layers, flags, environment, problems);
+    let shadow = layers.take("shadow", read::boolean, problems);
+    let is_shadow = shadow.as_ref().is_some_and(|shadow| shadow.value);
+    let data_dir = data_dir(layers, flags, environment, problems).map(|dir| beside(dir, is_shadow));
     let retention_days = layers.take("retention_days", read::days, problems);
     let retention_bytes = layers.take("retention_bytes", read::record_bytes, problems);
     let profile_dir = layers.take_path("profile_dir", environment, problems);
@@ -150,12 +152,14 @@ pub(crate) fn resolve(
     note("api_key", api_key.as_ref(), |_| "(set)".to_owned(), &mut sources);
     note("retention_bytes", retention_bytes.as_ref(), u64::to_string, &mut sources);
     note("retention_days", retention_days.as_ref(), u32::to_string, &mut sources);
+    note("shadow", shadow.as_ref(), bool::to_string, &mut sources);
     note("data_dir", data_dir.as_ref(), |dir| dir.display().to_string(), &mut sources);
     note("listen", listen.as_ref(), SocketAddr::to_string, &mut sources);
     sources.reverse();
     Some(Config {
         listen: listen?.value,
         data_dir: data_dir?.value,
+        shadow: shadow?.value,
         retention_days: retention_days?.value,
         retention_bytes: retention_bytes?.value,
         api_key: api_key.map(|key| Secret::new(key.value)),
@@ -318,6 +322,11 @@ fn data_dir(
         problems.push(problem.hint("set `data_dir`, or give --data-dir"));
     }
     found
+}
+
+/// What shadow foresees is kept apart: the real record only holds what happened.
+fn beside(dir: Sourced<PathBuf>, shadow: bool) -> Sourced<PathBuf> {
+    if shadow { Sourced { value: dir.value.join("shadow"), ..dir } } else { dir }
 }
 
 /// Whoever listens beyond this machine needs a key.

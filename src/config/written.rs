@@ -3,6 +3,7 @@
 //! A reader is pure: a value in, a typed value or one sentence saying what it must be out. It knows neither key nor
 //! place; [`Written::read`] puts those around the sentence.
 
+use crate::admission::Listing;
 use crate::conversation::Tokens;
 use crate::plan::{FoldAt, KeepRecent, Size, Strategy};
 
@@ -309,6 +310,16 @@ pub(crate) fn strategy(value: &Value) -> Result<Strategy, String> {
         "truncate" => Ok(Strategy::Truncate),
         _ => Ok(Strategy::Off),
     }
+}
+
+/// What is done with a client's tools.
+pub(crate) fn listing(value: &Value) -> Result<Listing, String> {
+    Ok(Listing::read(choice(value, &["as_sent", "auto", "index"])?).unwrap_or_default())
+}
+
+/// What is done with a client's system text.
+pub(crate) fn system_listing(value: &Value) -> Result<Listing, String> {
+    Ok(Listing::read(choice(value, &["as_sent", "index"])?).unwrap_or_default())
 }
 
 /// One of a few words; the error lists them and names the one that was most likely meant.

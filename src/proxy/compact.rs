@@ -137,12 +137,13 @@ impl App {
             let message = "there is nothing to fold: the conversation is short or was just folded";
             return Err(Error::client(409, "nothing_to_fold", message, ""));
         };
+        let asks = policy.strategy == Strategy::Summarize;
         let apply = |written: Option<&str>| self.folded_view(&ground, &plan, written);
         if dry_run {
             // What a model will write is not known yet; it takes the place of what is kept without one.
             let price = self.price_of(&ground, &apply(None)?.view).await;
             let mut told = self.priced(&ground, &price, when, true);
-            told["brief_reads"] = json!(reads(facts, to));
+            told["brief_reads"] = json!(asks.then(|| reads(facts, to)));
             return Ok(told);
         }
         let (messages, previous) = folded(request, old, to);
@@ -163,7 +164,7 @@ impl App {
             max_tokens: (budget / 4 * 3).min(policy.summary_max_tokens),
             focus,
         };
-        let written = self.ask(&ask).await;
+        let written = if asks { self.ask(&ask).await } else { None };
         let applied = apply(written.as_deref())?;
         let because: Vec<String> = plan.because.iter().map(ToString::to_string).collect();
         let brief = applied.view.edits.iter().find_map(|e| match e {
@@ -413,6 +414,8 @@ fn request_of(model: &str) -> Request {
         max_tokens: None,
         choices: 1,
         num_ctx: None,
+        session: None,
         client_tools: None,
+        listed_tools: None,
     }
 }

@@ -27,6 +27,8 @@ const LONG: usize = 6;
 /// So many messages at the end of a conversation may be replaced by others: a person words the last request otherwise, or a
 /// client (hermes) asks for a review of the session before the person goes on.
 const LAST_WORDS: usize = 2;
+/// Messages that a history has in common with another of its session, at least, to be the same though they begin differently.
+const KEPT: usize = 3;
 
 /// What is known of a history before anything is planned.
 pub(super) struct History {
@@ -36,7 +38,7 @@ pub(super) struct History {
     pub(super) located: Option<Located>,
     /// Name of the conversation.
     pub(super) id: String,
-    /// Name of the session that the client gave.
+    /// What the client calls its session.
     pub(super) session: Option<String>,
     /// The view that was remembered for it.
     pub(super) stored: View,
@@ -82,14 +84,16 @@ impl App {
         from_client: &HeaderMap,
         attempt: Attempt,
     ) -> Result<History, Error> {
-        let session = headers::text(from_client, &headers::SESSION);
+        let wish = headers::text(from_client, &headers::SESSION);
         self.store.begin_anew_if_gone().await;
-        let (seed, chain, located) = self.threaded(session.as_deref(), request)?;
-        request.withdraw();
-        let continued = self.continued(located.as_ref(), &seed, &chain, &request.conversation.body).await?;
+        let (seed, chain, located) = self.threaded(wish.as_deref(), request)?;
+        request.withdraw_all();
+        let session = wish.clone().or_else(|| headers::client_session(from_client)).or_else(|| request.session.clone());
+        let place = (seed.as_str(), session.as_deref());
+        let continued = self.continued(located.as_ref(), place, &chain, &request.conversation.body).await?;
         let (id, carried) = match continued {
             Some((id, carried)) => (id, carried),
-            None => (self.name(located.as_ref(), &chain, session.as_deref())?, None),
+            None => (self.name(located.as_ref(), &chain, wish.as_deref())?, None),
         };
         let key = self.key(upstream, request);
         let switched = match &located {
@@ -163,34 +167,39 @@ impl App {
     }
 
     /// The conversation that a history goes on, though it is not its plain continuation: it parted from an older state of
-    /// it, or the client rebuilt it; with what still holds of its view. Looks among those that begin alike, and for a long
-    /// history with an unknown beginning among those that were last active: Qwen Code begins with a list of the project's
-    /// files, which is another one when a session is resumed.
+    /// it, or the client rebuilt it; with what still holds of its view. Looks among those of the session that the client names,
+    /// among those that begin alike, and for a long history with an unknown beginning among those that were last active: Qwen
+    /// Code begins with a list of the project's files, which is another one when a session is resumed. It is always the messages
+    /// that tell: a name is no proof of anything. `place`: what makes the chain, and the session.
     async fn continued(
         &self,
         located: Option<&Located>,
-        seed: &str,
+        place: (&str, Option<&str>),
         chain: &[Digest],
         body: &[Message],
     ) -> Result<Option<(String, Option<View>)>, Error> {
-        let candidates = match located {
-            Some(l) if l.depth < l.conversation_depth && l.depth < chain.len() => {
-                // The last request's messages may still be queued.
-                self.store.flush().await;
-                self.store.family(&l.conversation, RELATIVES)?
-            }
-            None if chain.len() >= LONG => {
-                self.store.flush().await;
-                self.store.conversations(RELATIVES)?.into_iter().map(|row| row.id).collect()
-            }
-            _ => return Ok(None),
-        };
+        let (seed, session) = place;
+        let parts = |l: &&Located| l.depth < l.conversation_depth && l.depth < chain.len();
+        let known = located.filter(parts);
+        // What goes on, or is sent again, needs no search; nor does what is short and nothing is known of.
+        if known.is_none() && (located.is_some() || session.is_none() && chain.len() < LONG) {
+            return Ok(None);
+        }
+        // The last request's messages may still be queued.
+        self.store.flush().await;
         let alone = |at: usize| body[at].role != Role::Tool && body[at].calls.is_empty();
         let new: Vec<Digest> = body.iter().map(|m| m.digest).collect();
-        for id in candidates {
+        let begin_alike = known.map(|l| self.store.family(&l.conversation, RELATIVES)).transpose()?.unwrap_or_default();
+        let mut relatives = session.map(|name| self.store.of_session(name, RELATIVES)).transpose()?.unwrap_or_default();
+        relatives.extend(begin_alike.iter().filter(|id| !relatives.contains(id)).cloned().collect::<Vec<_>>());
+        let named = relatives.len();
+        if located.is_none() && chain.len() >= LONG {
+            relatives.extend(self.store.conversations(RELATIVES)?.into_iter().map(|row| row.id));
+        }
+        for (n, id) in relatives.into_iter().enumerate() {
             let (path, old): (Vec<Digest>, Vec<Digest>) = self.store.path(&id)?.into_iter().unzip();
-            // Other models' and other sessions' histories have other chains.
-            let ours = located.is_some() || old.len() >= LONG && path.first() == Some(&chain::first(seed, &old[0]));
+            // Of those last active, other sessions' histories have other chains.
+            let ours = n < named || old.len() >= LONG && path.first() == Some(&chain::first(seed, &old[0]));
             if !ours {
                 continue;
             }
@@ -198,9 +207,10 @@ impl App {
                 return Ok(Some((id, None)));
             }
             let alignment = Alignment::of(&old, &new);
-            if alignment.is_rebuilt() {
+            // Those that do not even begin alike share more than a greeting.
+            if alignment.is_rebuilt() && (begin_alike.contains(&id) || alignment.kept() >= KEPT) {
                 let view = self.store.view(&path)?.map(|(_, view)| alignment.carry(&view, alone));
-                debug!(conversation = id, "the client rebuilt its history");
+                debug!(conversation = id, known = located.map_or(0, |l| l.depth), "the client rebuilt its history");
                 return Ok(Some((id, view.filter(|v| !v.edits.is_empty()))));
             }
         }

@@ -2,6 +2,7 @@
 //! sockets (that is `server`) nor of SQL.
 
 mod account;
+mod admission;
 mod agent;
 mod ahead;
 mod aside;
@@ -31,11 +32,13 @@ pub mod relay;
 mod report;
 mod retention;
 mod save;
+mod shadow;
 mod sight;
 mod slots;
 mod standing;
 mod start;
 mod steer;
+mod system;
 mod timeline;
 mod title;
 mod trace;
@@ -153,6 +156,9 @@ impl App {
     pub async fn chat(self: &Arc<Self>, parts: &Parts, body: Bytes) -> Result<Response<Body>, Error> {
         if headers::is_off(&parts.headers, &headers::SWITCH) {
             return self.pass(parts, body).await;
+        }
+        if self.config.shadow {
+            return self.shadowed(parts, body.clone(), Ok(body)).await;
         }
         let started = Instant::now();
         let size = body.len();
@@ -279,7 +285,7 @@ impl App {
         let build = |r: http::response::Builder, body: Body| {
             r.body(body).map_err(|e| Error::Internal { doing: "build the reply", source: Box::new(e) })
         };
-        if is_stream && ok && prepared.request.offers() {
+        if is_stream && ok && prepared.request.changes_tools() {
             let answering = recall::Answering::new(app, upstream, sent, path_of(parts), prepared, started);
             return build(response, recall::streamed(reply.body, answering));
         }
@@ -292,7 +298,7 @@ impl App {
             let whole = futures_util::stream::iter([Ok(bytes)]).chain(rest).boxed();
             return build(response, relay::through(whole));
         }
-        if ok && prepared.request.offers() {
+        if ok && prepared.request.changes_tools() {
             let mut answering = recall::Answering::new(app, upstream, sent, path_of(parts), prepared, started);
             let bytes = match answering.whole(bytes).await {
                 Ok(bytes) => bytes,

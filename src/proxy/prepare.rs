@@ -9,10 +9,12 @@ use futures_util::FutureExt as _;
 use http::{HeaderMap, HeaderValue};
 use tracing::{debug, warn};
 
+use super::admission::{Admitted, Asked};
 use super::draft::{Draft, exact};
 use super::history::{History, Switched};
 use super::prefix::Prefix;
 use super::standing::{Granted, Held, Standing};
+use super::system::Indexed;
 use super::{App, Error, headers};
 use crate::config::{Gauge, ModelHints, Resolved};
 use crate::conversation::edit::{Edit, View};
@@ -32,6 +34,10 @@ pub(super) const UNKNOWN_WINDOW: Tokens = 1 << 30;
 
 /// Share of the first line from which a prompt is counted instead of estimated.
 const COUNT_FROM: f64 = 0.9;
+
+/// The longest request that is counted with the model's own vocabulary far from any line, too (bytes): some milliseconds. Of a
+/// longer one, what was reported of its beginning is kept, and what is new is estimated.
+const COUNTED_ANYWAY: usize = 16 * 1024;
 
 /// The longest request of which each message is counted where it comes near a line (bytes): some milliseconds. A person who
 /// asks for the regions gets them whatever it takes.
@@ -114,6 +120,10 @@ pub(super) struct Prepared {
     pub client_marks: Vec<u64>,
     /// The client's tools with ours behind them, where the model may have it once something left its prompt.
     pub tools: Option<Bytes>,
+    /// The client's tools and the list that stands for them, where they are named by index.
+    pub admitted: Option<Arc<Admitted>>,
+    /// What was left out of the system text, where that is said by index.
+    pub indexed: Option<Indexed>,
     /// What the reply recalled: messages of ours behind the prompt.
     pub recalled: Vec<Out>,
     /// Where something was recalled, prompt tokens of the first round as the server counted them.
@@ -178,6 +188,12 @@ impl Prepared {
         if let Some((asked, left)) = self.lowered {
             headers::set(to, "x-windowsill-max-tokens", &format!("{left}; asked={asked}"));
         }
+        if let Some(indexed) = &self.indexed {
+            headers::set(to, "x-windowsill-system", &indexed.header());
+        }
+        if let Some(admitted) = &self.admitted {
+            headers::set(to, "x-windowsill-tools", &admitted.header(self.after.tools));
+        }
         if !self.warnings.is_empty() {
             headers::set(to, "x-windowsill-warning", &self.warnings.join("; "));
         }
@@ -203,13 +219,17 @@ impl App {
         let repaired = self.repair(&mut request, &policy.policy)?;
         let history = self.history(&mut request, upstream, &policy, from_client, attempt).boxed().await?;
         let old = history.old().clone();
-        let tools = self.tool_for(&request, &policy, from_client);
-        if let Some(tools) = tools.as_ref().filter(|_| !old.edits.is_empty()) {
-            request.offer(tools.clone());
-        }
         let patience = if attempt == Attempt::DryRun { shown::QUESTION_WAITS } else { shown::REQUEST_WAITS };
         let own = self.measure.counters.of(upstream, &request.model, &window, patience).boxed().await;
         let key = self.key(upstream, &request);
+        let asked = Asked { key: &key, own: own.as_deref(), window: window.tokens, policy: &policy, from_client };
+        let admitted = self.admit(&mut request, &history, &asked, &mut warnings)?;
+        let tools = self.tool_for(&request, &policy, from_client);
+        let (listed, readable) = (admitted.as_deref(), tools.is_some());
+        let indexed = self.index_system(&mut request, &history.id, &asked, listed, readable, &mut warnings)?;
+        if let Some(tools) = tools.as_ref().filter(|_| !old.edits.is_empty() || indexed.is_some()) {
+            request.offer(tools.clone());
+        }
         let known_window = window.tokens.unwrap_or(UNKNOWN_WINDOW);
         let (standing, wanted) = self.wanted(&history, &key, &policy, &request, known_window, &mut warnings);
         let request = Arc::new(request);
@@ -249,6 +269,10 @@ impl App {
             self.drafted(&mut draft, facts, sureness, &history.chain, from_client, attempt).boxed().await?;
         // Before, the tool was not there.
         drafted.plan.before.tools = drafted.plan.before.tools.saturating_sub(added);
+        if let Some(admitted) = &admitted {
+            drafted.plan.before.tools = admitted.list.sent;
+        }
+        drafted.plan.before.system += indexed.as_ref().map_or(0, Indexed::saved);
         let Draft { key, warnings, own, request, held, wanted, .. } = draft;
         drop(held);
         let request = Arc::unwrap_or_clone(request);
@@ -274,6 +298,9 @@ impl App {
         because.splice(0..0, granted.because);
         in_order(&mut actions);
         because.extend(repaired);
+        because.extend(admitted.as_ref().map(|a| a.because()));
+        because.extend(indexed.as_ref().map(Indexed::because));
+        originals.extend(indexed.iter().filter(|i| i.is_new).flat_map(|i| i.originals.clone()));
         debug!(%key, ?because, "prepared");
         Ok(Prepared {
             key,
@@ -302,6 +329,8 @@ impl App {
             lowered: drafted.lowered,
             client_marks,
             tools,
+            admitted,
+            indexed,
             recalled: Vec::new(),
             first_prompt: None,
             prefix: None,
@@ -356,6 +385,7 @@ impl App {
         let known = self.known(draft.id, chain, &draft.old, &draft.key);
         let mut facts = self.measure.facts(&draft.key, conversation, &draft.old, known);
         facts.window = window.tokens.unwrap_or(UNKNOWN_WINDOW);
+        self.cost_of_hidden_calls(conversation, &mut facts, known.is_some());
         let configured = self.config.window.output_reserved;
         facts.output_reserved = plan::output_reserved(facts.window, facts.head(), draft.request.max_tokens, configured);
         facts.forwarded = forwarded;
@@ -379,8 +409,9 @@ impl App {
         let bound = tokens::upper_bound(draft.request.body.len(), conversation);
         let near = |t: Tokens| f64::from(t) > f64::from(lines.clear_at) * COUNT_FROM;
         let estimate = plan::plan(conversation, &facts, &draft.policy).before.prompt();
-        // By the model's own vocabulary it costs little; and who asks for a count wants one.
-        let cheap = draft.own.is_some() || attempt == Attempt::DryRun;
+        // By the model's own vocabulary a short one costs little; and who asks for a count wants one.
+        let short = draft.own.is_some() && draft.request.body.len() <= COUNTED_ANYWAY;
+        let cheap = short || attempt == Attempt::DryRun;
         let far = !cheap && (bound.is_some_and(|b| !near(b)) || !near(estimate));
         if !draft.can_count || far {
             if again && !draft.can_count && estimate > lines.limit && estimate / 2 <= lines.limit {
@@ -461,7 +492,9 @@ pub(super) fn fingerprint(view: &View, key: &ModelKey) -> Digest {
 /// The bytes of a request with the messages of a view; the client's own where nothing differs.
 pub(super) fn bytes_of(request: &Request, out: &[Out]) -> Bytes {
     let conversation = &request.conversation;
-    let same = out.len() == conversation.system.len() + conversation.body.len() && out.iter().all(|m| !m.changed);
+    let same = out.len() == conversation.system.len() + conversation.body.len()
+        && out.iter().all(|m| !m.changed)
+        && request.listed_tools.is_none();
     if same {
         return request.body.clone();
     }

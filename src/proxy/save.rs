@@ -29,14 +29,18 @@ impl App {
         // They can be large, and nothing reads them again.
         let originals = std::mem::take(&mut prepared.originals);
         let batch = Batch { originals, ..self.batch(upstream, prepared, tip, depth) };
-        if !prepared.view_changed {
+        // What left the system text must be safe, too.
+        let left = prepared.indexed.as_ref().is_some_and(|i| i.is_new);
+        if !prepared.view_changed && batch.recalled.is_none() && !left {
             if let Err(e) = self.store.record_soon(batch).await {
                 // Nothing left the prompt: the conversation can go on without its record.
                 warn!(conversation = %prepared.id, error = %e, "the record cannot be written");
             }
             return Ok(());
         }
-        self.lives.with(&prepared.id, |l| l.spend.rewrites += 1);
+        if prepared.view_changed {
+            self.lives.with(&prepared.id, |l| l.spend.rewrites += 1);
+        }
         self.store.record(batch).await?;
         if let Some(shared) = for_forks(prepared) {
             self.store.record(Batch { view: Some(shared), ..Batch::default() }).await?;
@@ -68,13 +72,23 @@ impl App {
                 }),
             });
         }
+        let listed = prepared.admitted.as_ref().filter(|a| a.is_new);
+        events.extend(listed.map(|a| Event {
+            now_ms,
+            conversation: Some(prepared.id.clone()),
+            kind: "tools_listed".into(),
+            data: a.event(prepared.after.tools),
+        }));
+        let indexed = prepared.indexed.as_ref().filter(|i| i.is_new);
+        events.extend(indexed.map(|i| i.event(&prepared.id, now_ms)));
         Batch {
+            recalled: listed.map(|a| a.kept(tip)),
             conversation: (!prepared.repeats_a_beginning()).then(|| self.update(upstream, prepared, tip, now_ms)),
             nodes: nodes(&prepared.chain, &prepared.request.conversation.body, depth),
             view: prepared.view_changed.then(|| (tip, prepared.view.clone())),
             events,
             standing: prepared.standing_changed.clone().map(|text| (prepared.id.clone(), text)),
-            durable: prepared.view_changed,
+            durable: prepared.view_changed || indexed.is_some(),
             ..Batch::default()
         }
     }

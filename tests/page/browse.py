@@ -42,7 +42,7 @@ HOSTILE = '<img src=x onerror="window.stung = 1"><script>window.stung = 1</scrip
 def call(method, url, body=None, headers=None):
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data, {"Content-Type": "application/json", **(headers or {})}, method=method)
-    with urllib.request.urlopen(request, timeout=60) as reply:
+    with urllib.request.urlopen(request, timeout=300) as reply:
         return json.loads(reply.read() or b"null"), reply.headers
 
 
@@ -417,11 +417,11 @@ def main():
     installed = dict(line.removeprefix("export ").split("=", 1) for line in exports.splitlines() if line.startswith("export "))
     if shots:
         shots.mkdir(parents=True, exist_ok=True)
-    # One slot and no prompts kept beside it: what the server evaluates is what the page's price is about.
+    # The smallest model writes no briefs: they are made without one. One slot and no prompts kept beside it: what the server evaluates is what the page's price is about.
     model = [installed["WINDOWSILL_PYTHON"], installed["WINDOWSILL_LLAMA_SERVER"], installed["WINDOWSILL_MODEL"], "--ctx", str(WINDOW),
              "--alias", "demo", "--cache-ram", "0", "--with-parent"]
     with tempfile.TemporaryDirectory() as folder, running(model, "listening", stderr=subprocess.DEVNULL) as ready:
-        (pathlib.Path(folder) / "config.toml").write_text("[context]\nbackground = false\n")
+        (pathlib.Path(folder) / "config.toml").write_text("[context]\nbackground = false\nstrategy = \"truncate\"\n")
         environment = {k: v for k, v in os.environ.items() if not k.startswith("WINDOWSILL_")} | {"WINDOWSILL_API_KEY": KEY, "RUST_LOG": "warn"}
         serve = [program, "serve", "--data-dir", f"{folder}/data", "--listen", "127.0.0.1:0", "--upstream", ready.split()[-1]]
         with running(serve, "listening on", env=environment, cwd=folder) as line, running(["chromedriver", "--port=0"], "started successfully on port") as started:

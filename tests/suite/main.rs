@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop where it stands, helpers included")]
 #![allow(clippy::print_stderr, reason = "a test that skips says so")]
 
+mod admission;
 mod answers;
 mod background;
 mod busy;
@@ -37,6 +38,9 @@ mod recall;
 mod record;
 mod relay;
 #[cfg(feature = "engine")]
+mod service;
+mod sessions;
+mod shadow;
 mod shown;
 mod simulation;
 mod steer;
@@ -44,3 +48,4 @@ mod support;
 mod templates;
 mod tidy;
 mod trace;
+mod wrap;

@@ -13,7 +13,8 @@ const ROOMS: &[(&str, &[&str])] = &[
     // The pure crate, `crates/core`.
     ("conversation", &["wire"]),
     ("wire", &["conversation"]),
-    ("plan", &["conversation", "wire"]),
+    ("admission", &["conversation", "wire"]),
+    ("plan", &["admission", "conversation", "wire"]),
     ("preview", &["conversation", "unwrap"]),
     ("unwrap", &["preview"]),
     ("brief", &["conversation", "preview", "unwrap", "wire"]),
@@ -27,7 +28,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("plain", &[]),
     ("gguf", &["files"]),
     ("template", &["conversation", "wire"]),
-    ("config", &["plan", "conversation", "gguf", "files"]),
+    ("config", &["admission", "plan", "conversation", "gguf", "files"]),
     ("engine", &["conversation", "template", "wire", "gguf", "files"]),
     // `engine` and `gguf` only in embedded/, see EXCEPTIONS.
     ("upstream", &["conversation", "wire", "config"]),
@@ -40,6 +41,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     (
         "proxy",
         &[
+            "admission",
             "apply",
             "brief",
             "conversation",
@@ -62,9 +64,9 @@ const ROOMS: &[(&str, &[&str])] = &[
         ],
     ),
     ("server", &["proxy", "config", "plain"]),
-    ("main", &["config", "gguf", "proxy", "server", "measure", "plain"]),
+    ("main", &["config", "gguf", "proxy", "server", "measure", "plain", "files"]),
     // `main.rs` in more files.
-    ("cli", &["config", "gguf", "proxy", "server", "measure", "plain"]),
+    ("cli", &["config", "gguf", "proxy", "server", "measure", "plain", "files"]),
 ];
 
 /// The crates below the program: the folder of each.
@@ -83,7 +85,8 @@ const DOORS: &[(&[&str], &[&str])] = &[
     (&["rusqlite"], &["crates/record/src/"]),
     (&["rmcp"], &["src/cli/mcp.rs"]),
     (&["toml"], &["src/config/"]),
-    (&["toml_edit"], &["src/config/"]),
+    (&["toml_edit"], &["src/cli/wrap/"]),
+    (&["jsonc_parser"], &["src/cli/wrap/"]),
     (&["std", "env"], &["src/config/"]),
     (&["llama_cpp_2"], &["src/engine/"]),
     (&["llama_cpp_sys_2"], &["src/engine/"]),
