@@ -41,6 +41,8 @@ class Row:
     # Steps of this session that fit above what the client brings.
     steps: float
     note: str = ""
+    # How many conversations it is by what the client sends.
+    begun: int = 1
 
     def most_rewrites(self):
         """One in four requests; where the room holds fewer than six steps, one for each step that it holds beside a brief and the
@@ -54,7 +56,7 @@ class Row:
             (self.results_lost, f"{self.results_lost} newest results are missing"),
             (self.files_lost, f"the files are missing in {self.files_lost} prompts"),
             (not self.same, f"the outcome differs: {self.differs}"),
-            (self.conversations != 1, f"{self.conversations} conversations"),
+            (self.requests and self.conversations != self.begun, f"{self.conversations} conversations"),
             (self.rewrites > self.most_rewrites(), f"{self.rewrites} of {self.requests} requests rewritten"),
             (self.refused, f"{self.refused} requests refused"),
             (not self.requests, "no requests"),
@@ -163,7 +165,8 @@ def goes_on(before, now):
 def judge(client, direct, ran, brings):
     """The row of a session at one window."""
     asked = [e for e in ran.asked if of_session(client, e)]
-    row = Row(client.name, ran.window, brings, len(asked), 0, 0, 0, 0, 0, 0, True, "", 0, 0, 0, steps_in(client, direct, ran.window, brings))
+    row = Row(client.name, ran.window, brings, len(asked), 0, 0, 0, 0, 0, 0, True, "", 0, 0, 0, steps_in(client, direct, ran.window, brings),
+              begun=client.conversations)
     forwarded = {}
     for entry in ran.forwarded:
         if not entry["own"]:
@@ -196,7 +199,8 @@ def judge(client, direct, ran, brings):
 def steps_in(client, direct, window, brings):
     """How many of the direct session's steps fit in a window above what the client brings."""
     sizes = [e["tokens"] for e in direct.forwarded if of_session(client, e)]
-    step = max(1, (sizes[-1] - sizes[0]) / max(1, len(sizes) - 1))
+    grown = [after - before for before, after in zip(sizes, sizes[1:]) if after > before]
+    step = max(1, sum(grown) / max(1, len(grown)))
     return round(max(0, window - brings - min(RESERVE, window // 4)) / step, 1)
 
 

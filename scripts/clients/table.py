@@ -36,6 +36,8 @@ class Client:
     sends: str = ""
     # Lines of notes.txt.
     notes: int = 60
+    # Conversations that the session is, where the client begins again with an empty history.
+    conversations: int = 1
     # What the person asks, in order, where it is not {prompt} and {again}.
     asks: tuple = ()
 
@@ -221,7 +223,8 @@ CLIENTS = (
            env={"KIND": "ollama"}, **library("with_langchain.py")),
     Client("openai-agents", "OpenAI Agents SDK", ("openai-agents",), **library("with_agents.py")),
     Client("smolagents", "smolagents 1.26.0", ("smolagents[openai,litellm]==1.26.0",), **library("with_smolagents.py")),
-    Client("llama-index", "LlamaIndex 0.14.25", ("llama-index-core==0.14.25", "llama-index-llms-openai-like==0.8.1"), **library("with_llama_index.py")),
+    Client("llama-index", "LlamaIndex 0.14.25", ("llama-index-core==0.14.25", "llama-index-llms-openai-like==0.8.1"), conversations=2,
+           **library("with_llama_index.py")),
     Client("openai", "openai (Python) 3.52.0", ("openai==3.52.0", "anthropic==2.11.0", "ollama==0.6.3"), installs="sdks",
            env={"KIND": "openai"}, **library("with_sdks.py")),
     Client("anthropic", "anthropic (Python) 2.11.0", ("openai==3.52.0", "anthropic==2.11.0", "ollama==0.6.3"), installs="sdks",
