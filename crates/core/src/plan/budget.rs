@@ -100,10 +100,12 @@ pub(super) const LEAST_BRIEF: Tokens = 96;
 /// Tokens to keep for the reply: what the client asks for, else the configured amount, but never more than a quarter of
 /// the window. What a client asks for beyond the configured amount is a wish (Claude Code always asks for 32,000; Kimi
 /// Code for its whole context less the last usage): it gets at most a quarter of what `head`, the tokens of system prompt
-/// and tools, leaves of the window. Otherwise the history would have no room, and would be rewritten every turn.
+/// and tools, leaves of the window, and an eighth where that is less than half of it. Otherwise the history would have no
+/// room, and would be rewritten every turn.
 pub fn output_reserved(window: Tokens, head: Tokens, asked: Option<Tokens>, configured: Tokens) -> Tokens {
     let usual = usual_reserve(window, configured);
-    let most = usual.max(window.saturating_sub(head) / 4).min(window / 4);
+    let share = if head > window / 2 { 8 } else { 4 };
+    let most = usual.max(window.saturating_sub(head) / share).min(window / 4);
     asked.map_or(usual, |asked| asked.min(most)).max(1)
 }
 
@@ -176,8 +178,9 @@ mod tests {
         assert_eq!(output_reserved(8192, 0, Some(131_072), 1024), 2048);
         assert_eq!(output_reserved(8192, 0, None, 1024), 1024);
         assert_eq!(output_reserved(2048, 0, None, 1024), 512);
-        // A client's tools leave 8,720 tokens: a wish for 108,000 gets a quarter of that, a modest one all of it.
-        assert_eq!(output_reserved(30_720, 22_000, Some(108_000), 1024), 2180);
+        // A client's tools leave 8,720 tokens: a wish for 108,000 gets an eighth of that, a modest one all of it.
+        assert_eq!(output_reserved(30_720, 22_000, Some(108_000), 1024), 1090);
+        assert_eq!(output_reserved(30_720, 10_000, Some(108_000), 1024), 5180);
         assert_eq!(output_reserved(30_720, 22_000, Some(900), 1024), 900);
         assert_eq!(output_reserved(24_000, 23_000, Some(32_000), 1024), 1024);
     }
