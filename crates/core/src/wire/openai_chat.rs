@@ -83,6 +83,7 @@ impl Request {
             model: self.model.clone(),
             client_tools: self.client_tools.clone(),
             listed_tools: self.listed_tools.clone(),
+            session: self.session.clone(),
             ..*self
         }
     }
