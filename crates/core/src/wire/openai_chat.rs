@@ -86,6 +86,7 @@ impl Request {
             client_tools: self.client_tools.clone(),
             task: self.task.clone(),
             listed_tools: self.listed_tools.clone(),
+            session: self.session.clone(),
             ..*self
         }
     }
