@@ -43,6 +43,9 @@ struct Common {
     /// The window: what is loaded, the largest that fits the memory, or a number of tokens.
     #[arg(long, global = true, value_name = "N|fit|loaded")]
     num_ctx: Option<String>,
+    /// Forward every request untouched and only say what would have been done; a record of its own is kept, and read.
+    #[arg(long, global = true)]
+    shadow: bool,
     /// How to log: text or json.
     #[arg(long, global = true, value_name = "FORMAT")]
     log: Option<String>,
@@ -80,6 +83,21 @@ enum Command {
     Plan(OfFile),
     /// Start a client that is pointed at the running proxy, for this run alone.
     Launch(cli::launch::Launch),
+    /// Point a client's own config at windowsill; shows what changes, and keeps the original.
+    Wrap(cli::wrap::Wrap),
+    /// Put a wrapped client's config back, byte for byte.
+    Unwrap(cli::wrap::Unwrap),
+    /// Run windowsill as a service of this user: systemd's user manager, or a launch agent on macOS.
+    Service {
+        #[command(subcommand)]
+        command: cli::service::Service,
+    },
+    /// Write man pages and completions into a folder.
+    #[command(hide = true)]
+    Pages {
+        /// The folder.
+        folder: PathBuf,
+    },
     /// Answers questions about the memory of one model, for `fit --method dry-run`.
     #[command(name = "dry-run-worker", hide = true)]
     DryRunWorker {
@@ -216,12 +234,20 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
     if let Command::DevicesWorker = &cli.command {
         return Ok(cli::engine::tell_devices());
     }
+    if let Command::Pages { folder } = &cli.command {
+        return cli::pages::write(<Cli as clap::CommandFactory>::command(), folder).map(|()| ExitCode::SUCCESS);
+    }
+    // Undoing needs no config of ours.
+    if let Command::Unwrap(of) = &cli.command {
+        return cli::wrap::unwrap(of);
+    }
     let mut flags = Flags {
         config: cli.common.config,
         upstream: cli.common.upstream,
         num_ctx: cli.common.num_ctx,
         data_dir: cli.common.data_dir,
         log: cli.common.log,
+        shadow: cli.common.shadow,
         ..Flags::default()
     };
     if let Command::Serve { listen, model, chat_template_file, kv_type, gpu_layers } = &cli.command {
@@ -243,6 +269,7 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Doctor { json } => cli::doctor::run(Ok(config), json),
         Command::Fit(of) => cli::fit::run(&config, &of),
         // Looked at above, before the config.
+        Command::Pages { folder: _ } => Ok(ExitCode::SUCCESS),
         Command::DryRunWorker { file } => Ok(cli::fit::dry_run_worker(&file)),
         Command::EngineWorker(of) => Ok(cli::engine::work_on(&of)),
         Command::DevicesWorker => Ok(cli::engine::tell_devices()),
@@ -253,6 +280,10 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Pin(of) => cli::pin::pin(&config, &of),
         Command::Unpin(of) => cli::pin::unpin(&config, &of),
         Command::Launch(of) => cli::launch::run(&config, &of),
+        Command::Wrap(of) => cli::wrap::wrap(&config, &of),
+        Command::Service { command } => cli::service::run(&config, &flags, &command),
+        // Looked at above, before the config.
+        Command::Unwrap(of) => cli::wrap::unwrap(&of),
         Command::Mcp(of) => cli::mcp::run(&config, of),
         Command::Recall(of) => cli::recall::run(&config, &of),
         Command::Build(of) => cli::build::run(&config, &of),

@@ -1,6 +1,7 @@
 //! Commands too long for `main.rs`, one file each. They print and exit; what they show is worked out elsewhere.
 
 pub(crate) mod build;
+mod clients;
 pub(crate) mod context;
 pub(crate) mod doctor;
 pub(crate) mod engine;
@@ -8,7 +9,10 @@ pub(crate) mod fit;
 pub(crate) mod launch;
 pub(crate) mod log;
 pub(crate) mod mcp;
+pub(crate) mod pages;
 mod paint;
 pub(crate) mod pin;
 pub(crate) mod recall;
 pub(crate) mod report;
+pub(crate) mod service;
+pub(crate) mod wrap;

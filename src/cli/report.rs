@@ -77,6 +77,17 @@ fn page(report: &Value, since: Option<&str>) -> String {
     ] {
         page += &format!("  {what:<40}{figure:>20}\n");
     }
+    if let Some(shadow) = report["shadow"].as_object() {
+        page += "\n  in shadow: nothing was changed, and the figures above are what would have been\n";
+        for (what, key) in [
+            ("requests", "requests"),
+            ("of them too long for the window", "too_long"),
+            ("tokens that clients sent", "sent_tokens"),
+            ("tokens that would have been sent", "would_send_tokens"),
+        ] {
+            page += &format!("  {what:<40}{:>20}\n", tokens(&shadow[key]));
+        }
+    }
     page += &format!("\n  {:<30}{:>8}{:>13}{:>13}{:>11}{:>11}\n", "MODEL", "TURNS", "SENT", "CACHED", "OUT", "UPKEEP");
     for model in report["models"].as_array().into_iter().flatten() {
         page += &format!(

@@ -32,12 +32,12 @@ impl Environment {
     }
 
     /// A variable that is set and not empty.
-    pub(crate) fn get(&self, name: &str) -> Option<&str> {
+    pub fn get(&self, name: &str) -> Option<&str> {
         self.vars.get(name).map(String::as_str).filter(|value| !value.trim().is_empty())
     }
 
     /// A folder by XDG: the variable if it is an absolute path, else `fallback` below the home.
-    pub(crate) fn xdg(&self, variable: &str, fallback: &str) -> Option<PathBuf> {
+    pub fn xdg(&self, variable: &str, fallback: &str) -> Option<PathBuf> {
         let named = self.get(variable).map(PathBuf::from).filter(|path| path.is_absolute());
         named.or_else(|| self.home().map(|home| home.join(fallback)))
     }
@@ -50,7 +50,8 @@ impl Environment {
         }
     }
 
-    pub(crate) fn home(&self) -> Option<PathBuf> {
+    /// The home folder.
+    pub fn home(&self) -> Option<PathBuf> {
         self.get("HOME").or_else(|| self.get("USERPROFILE")).map(PathBuf::from)
     }
 
@@ -78,7 +79,7 @@ impl Environment {
 fn variables(section: &Section) -> Vec<(String, String)> {
     let pair = |key: &&str| match section.path {
         "" => (format!("{PREFIX}{}", key.to_uppercase()), (*key).to_owned()),
-        path => (format!("{PREFIX}{path}_{key}").to_uppercase(), format!("{path}.{key}")),
+        path => (format!("{PREFIX}{path}_{key}").to_uppercase().replace('.', "_"), format!("{path}.{key}")),
     };
     section.keys.iter().map(pair).collect()
 }
@@ -89,12 +90,11 @@ fn slip(rest: &str, sections: &[Section], names: &[&str]) -> Option<String> {
     const SLIPS: usize = 2;
     let lower: Vec<String> = names.iter().map(|name| name.to_lowercase()).collect();
     let lower: Vec<&str> = lower.iter().map(String::as_str).collect();
-    let section = sections
-        .iter()
-        .find(|section| !section.path.is_empty() && rest.starts_with(&format!("{}_", section.path.to_uppercase())));
+    let prefix = |section: &Section| format!("{}_", section.path.replace('.', "_"));
+    let section =
+        sections.iter().find(|section| !section.path.is_empty() && rest.starts_with(&prefix(section).to_uppercase()));
     if let Some(section) = section {
-        let within: Vec<&str> =
-            lower.iter().copied().filter(|name| name.starts_with(&format!("{}_", section.path))).collect();
+        let within: Vec<&str> = lower.iter().copied().filter(|name| name.starts_with(&prefix(section))).collect();
         return Some(match near(rest, &within) {
             Some(name) => format!("did you mean `{PREFIX}{}`?", name.to_uppercase()),
             None => nearest(rest, section.keys),
@@ -114,6 +114,10 @@ pub(crate) fn flags(flags: &Flags) -> Layer {
         if let Some(text) = text {
             layer.values.insert(dotted.to_owned(), Written::word(flag, text, flag, &format!("flag {flag}")));
         }
+    }
+    if flags.shadow {
+        let written = Written::word("--shadow", "true", "--shadow", "flag --shadow");
+        layer.values.insert("shadow".to_owned(), written);
     }
     for url in &flags.upstream {
         let written = Written::word("--upstream", url, "--upstream", "flag --upstream");

@@ -204,6 +204,7 @@ impl Walk<'_> {
         let span = value.span();
         let (line, _) = self.source.line_column(span.start);
         let source = match self.label {
+            Label::Default if section.starts_with("size.") => format!("default [{section}]"),
             Label::Default => "default".to_owned(),
             Label::File => format!("{}:{line}", self.source.display),
             Label::Profile(profile) if section.starts_with("size.") => format!("profile {profile} [{section}]"),

@@ -23,6 +23,7 @@ mod written;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use crate::admission::{Caps, Listing};
 use crate::plan::Policy;
 
 pub use context::{Context, OtherModel, SummaryModel, Template};
@@ -37,7 +38,7 @@ pub use serve::{Limits, LogConfig, LogFormat, MachineConfig, NumCtx, WindowConfi
 pub use upstream::{ModelConfig, UpstreamConfig, UpstreamKind};
 pub use written::Sourced;
 
-use context::{CONTEXT_KEYS, ContextLayer};
+use context::{CONTEXT_KEYS, ContextLayer, Tiers};
 use file::{Label, Layer, Section};
 
 /// The repository's own `config.toml`: the base layer, and what documents every key.
@@ -52,6 +53,7 @@ pub(crate) const SECTIONS: &[Section] = &[
             "data_dir",
             "retention_days",
             "retention_bytes",
+            "shadow",
             "api_key",
             "allowed_hosts",
             "allowed_origins",
@@ -63,6 +65,9 @@ pub(crate) const SECTIONS: &[Section] = &[
     Section { path: "pin", keys: pin::KEYS, repeated: true },
     Section { path: "window", keys: &["num_ctx", "output_reserved", "memory_headroom"], repeated: false },
     Section { path: "context", keys: CONTEXT_KEYS, repeated: false },
+    Section { path: "size.small", keys: CONTEXT_KEYS, repeated: false },
+    Section { path: "size.medium", keys: CONTEXT_KEYS, repeated: false },
+    Section { path: "size.large", keys: CONTEXT_KEYS, repeated: false },
     Section { path: "gauge", keys: gauge::KEYS, repeated: false },
     Section {
         path: "limits",
@@ -104,6 +109,8 @@ pub struct Flags {
     pub data_dir: Option<PathBuf>,
     /// `--log FORMAT`.
     pub log: Option<String>,
+    /// `--shadow`.
+    pub shadow: bool,
 }
 
 /// Every setting, resolved and checked.
@@ -117,6 +124,9 @@ pub struct Config {
     pub retention_days: u32,
     /// Bytes that the record may take; 0 for any.
     pub retention_bytes: u64,
+    /// Whether requests are forwarded untouched, and what would have been done is only said. The record is then one beside
+    /// the real one.
+    pub shadow: bool,
     /// What clients must send as a bearer token, if anything.
     pub api_key: Option<Secret>,
     /// Names that requests may call this proxy by, besides IP addresses and `localhost`; `*.` stands for any subdomain.
@@ -147,10 +157,12 @@ pub struct Config {
     pub file: Option<PathBuf>,
     /// Key, value and source of each setting outside `[context]`; secrets are not shown.
     pub sources: Vec<(String, String, String)>,
-    /// What stands below a profile: file over default.
-    below_profile: Context,
-    /// What stands above a profile.
-    above_profile: ContextLayer,
+    /// The defaults of `[context]`, and the tables of sizes above them.
+    defaults: (Context, Tiers),
+    /// What the file says of these; it stands below a profile.
+    below_profile: Tiers,
+    /// What the environment says; it stands above a profile.
+    above_profile: Tiers,
 }
 
 /// The settings that hold for one model.
@@ -168,6 +180,12 @@ pub struct Resolved {
     pub background: bool,
     /// Whether the model gets a tool to read back what left its prompt.
     pub recall: bool,
+    /// What is done with a client's tools.
+    pub tools: Listing,
+    /// What is done with a client's system text.
+    pub system: Listing,
+    /// How long its sections may be, where it is said by index.
+    pub system_caps: Caps,
     /// What people say that holds through every fold, by pattern.
     pub pins: Vec<PinPattern>,
     /// Which model writes briefs.
@@ -324,37 +342,34 @@ impl Config {
             (Some(name), None) => Some(format!("there is no profile `{name}`")),
             _ => None,
         };
-        let chosen = match picked {
-            Some(profile) => {
-                let because = format!("the request asked for profile `{}`", profile.name);
-                Some(profile::Choice { profile, because })
-            }
-            None => profile::choose(&self.profiles, model, hints),
-        };
-        let sizing = profile::sizing(model, hints);
-        let size = sizing.map(|sizing| sizing.class);
-        let of_profile = chosen.iter().flat_map(|choice| &choice.profile.pins);
-        let pins = self.pins.iter().chain(of_profile).cloned().collect();
-        let (name, because, context, template) = match chosen {
-            Some(choice) => {
-                let context = choice.profile.layer(size).settled_over(&self.below_profile);
-                (choice.profile.name.clone(), choice.because, context, choice.profile.template())
-            }
+        let (profiles, because) = match profile::choose(&self.profiles, model, hints, picked) {
+            Some(choice) => (choice.profiles, choice.because),
             // Only a `profile_dir` with a broken `default.toml` has none, and loading refuses that.
-            None => (profile::DEFAULT.to_owned(), String::new(), self.below_profile.clone(), Template::unknown()),
+            None => (Vec::new(), String::new()),
         };
-        let context = self.above_profile.settled_over(&context);
+        let sizing = profile::sizing(model, hints, &profiles);
+        let size = sizing.map(|sizing| sizing.class);
+        let context = self.context_of(size, &profiles);
+        let pins = self.pins.iter().chain(profiles.iter().flat_map(|profile| &profile.pins)).cloned().collect();
+        let below = profiles.iter().rev();
+        let template = below.fold(Template::unknown(), |facts, profile| profile.template.over(&facts));
         let mut sources = context.shown();
         sources.extend(
             template.shown().into_iter().map(|(key, value, source)| (format!("template.{key}"), value, source)),
         );
         Resolved {
             policy: context.policy(&template),
-            profile: name,
+            profile: profiles.first().map_or(profile::DEFAULT, |profile| &profile.name).to_owned(),
             size,
             because: format!("{because}; {}", print::sizing(sizing)),
             background: context.background.value,
             recall: context.recall.value,
+            tools: context.tools.value,
+            system: context.system.value,
+            system_caps: Caps {
+                section: context.system_section_max_tokens.value,
+                all: context.system_max_tokens.value,
+            },
             pins,
             summary_model: context.summary_model.value,
             digest_model: context.digest_model.value,
@@ -362,6 +377,17 @@ impl Config {
             warning,
             sources,
         }
+    }
+
+    /// The settings of `[context]` for models of a size, once every layer has spoken; of `profiles`, the first wins.
+    fn context_of(&self, size: Option<SizeClass>, profiles: &[&Profile]) -> Context {
+        let (defaults, tiers) = &self.defaults;
+        let mut context = tiers.of(size).settled_over(defaults);
+        let above = profiles.iter().rev().map(|profile| &profile.tiers);
+        for layer in std::iter::once(&self.below_profile).chain(above).chain([&self.above_profile]) {
+            context = layer.of(size).settled_over(&context);
+        }
+        context
     }
 }
 

@@ -7,10 +7,11 @@ use std::path::PathBuf;
 
 use crate::conversation::Tokens;
 
-use super::context::{Context, ContextLayer, OtherModel, SummaryModel};
+use super::context::{Context, ContextLayer, OtherModel, SummaryModel, Tiers};
+use super::model::SizeClass;
 use super::problem::Problem;
 use super::written::{self as read, Sourced, Value, Written};
-use super::{Config, Environment, Flags, Layers, Profile, Secret, door, gauge, pin, profile, upstream};
+use super::{Config, Environment, Flags, Layers, Secret, door, gauge, pin, profile, upstream};
 
 /// Which window a model is to have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -114,7 +115,9 @@ pub(crate) fn resolve(
     let api_key = layers.take("api_key", read::text, problems);
     let allowed_hosts = layers.take("allowed_hosts", door::hosts, problems);
     let allowed_origins = layers.take("allowed_origins", door::origins, problems);
-    let data_dir = data_dir(layers, flags, environment, problems);
+    let shadow = layers.take("shadow", read::boolean, problems);
+    let is_shadow = shadow.as_ref().is_some_and(|shadow| shadow.value);
+    let data_dir = data_dir(layers, flags, environment, problems).map(|dir| beside(dir, is_shadow));
     let retention_days = layers.take("retention_days", read::days, problems);
     let retention_bytes = layers.take("retention_bytes", read::record_bytes, problems);
     let profile_dir = layers.take_path("profile_dir", environment, problems);
@@ -128,16 +131,19 @@ pub(crate) fn resolve(
     let limits = limits(layers, &mut sources, problems);
     let log = log(flags, environment, problems);
 
-    let above_profile = ContextLayer::read(&layers.env, "context", problems);
-    let file = ContextLayer::read(&layers.file, "context", problems);
-    let base = ContextLayer::read(&layers.base, "context", problems).whole()?;
-    let below_profile = file.over(&base);
-    let context = above_profile.over(&below_profile);
+    let above_profile = Tiers::read(&layers.env, problems);
+    let below_profile = Tiers::read(&layers.file, problems);
+    let tiers = Tiers::read(&layers.base, problems);
+    let base = tiers.all.whole()?;
+    let context = above_profile.all.over(&below_profile.all.over(&base));
     problems.extend(context.check(None));
+    check_sizes(&above_profile, &below_profile, &tiers, &base, problems);
     let profiles = profile::load(profile_dir.as_ref().map(|dir| dir.value.as_path()), &base, problems);
     check_door(listen.as_ref(), api_key.is_some() || !layers.readable, problems);
     if layers.readable {
-        check_models(&context, &profiles, &upstreams, flags.serves, problems);
+        let of_sizes = above_profile.sizes.iter().chain(&below_profile.sizes);
+        let above: Vec<_> = of_sizes.chain(profiles.iter().flat_map(|p| p.tiers.layers())).collect();
+        check_models(&context, &above, &upstreams, flags.serves, problems);
     }
 
     note("profile_dir", profile_dir.as_ref(), |dir| dir.display().to_string(), &mut sources);
@@ -146,12 +152,14 @@ pub(crate) fn resolve(
     note("api_key", api_key.as_ref(), |_| "(set)".to_owned(), &mut sources);
     note("retention_bytes", retention_bytes.as_ref(), u64::to_string, &mut sources);
     note("retention_days", retention_days.as_ref(), u32::to_string, &mut sources);
+    note("shadow", shadow.as_ref(), bool::to_string, &mut sources);
     note("data_dir", data_dir.as_ref(), |dir| dir.display().to_string(), &mut sources);
     note("listen", listen.as_ref(), SocketAddr::to_string, &mut sources);
     sources.reverse();
     Some(Config {
         listen: listen?.value,
         data_dir: data_dir?.value,
+        shadow: shadow?.value,
         retention_days: retention_days?.value,
         retention_bytes: retention_bytes?.value,
         api_key: api_key.map(|key| Secret::new(key.value)),
@@ -169,6 +177,7 @@ pub(crate) fn resolve(
         profiles,
         file: layers.path.clone(),
         sources,
+        defaults: (base, tiers),
         below_profile,
         above_profile,
     })
@@ -315,6 +324,11 @@ fn data_dir(
     found
 }
 
+/// What shadow foresees is kept apart: the real record only holds what happened.
+fn beside(dir: Sourced<PathBuf>, shadow: bool) -> Sourced<PathBuf> {
+    if shadow { Sourced { value: dir.value.join("shadow"), ..dir } } else { dir }
+}
+
 /// Whoever listens beyond this machine needs a key.
 fn check_door(listen: Option<&Sourced<SocketAddr>>, guarded: bool, problems: &mut Vec<Problem>) {
     let Some(listen) = listen.filter(|listen| !guarded && !listen.value.ip().to_canonical().is_loopback()) else {
@@ -326,19 +340,29 @@ fn check_door(listen: Option<&Sourced<SocketAddr>>, guarded: bool, problems: &mu
     problems.push(Problem::new(&listen.source, message).hint(hint));
 }
 
-/// Every model that writes briefs or digests names an upstream there is; and digests need a model.
+/// Thresholds of a table of a size that contradict each other, over the defaults for that size.
+fn check_sizes(above: &Tiers, below: &Tiers, tiers: &Tiers, base: &Context, problems: &mut Vec<Problem>) {
+    for size in SizeClass::ALL.map(|size| size as usize) {
+        let written = above.sizes[size].or(&below.sizes[size]);
+        if written != ContextLayer::default() {
+            problems.extend(written.over(&tiers.sizes[size].over(base)).check(None));
+        }
+    }
+}
+
+/// Every model that writes briefs or digests names an upstream there is; and digests need a model. `above` is what is said
+/// of models of a size, and by profiles.
 fn check_models(
     context: &Context,
-    profiles: &[Profile],
+    above: &[&ContextLayer],
     upstreams: &[super::UpstreamConfig],
     serves: bool,
     problems: &mut Vec<Problem>,
 ) {
-    let layers = profiles.iter().flat_map(|profile| std::iter::once(&profile.context).chain(&profile.sizes));
     let summaries =
-        std::iter::once(&context.summary_model).chain(layers.clone().filter_map(|l| l.summary_model.as_ref()));
-    let digests = std::iter::once(&context.digest_model).chain(layers.clone().filter_map(|l| l.digest_model.as_ref()));
-    let titles = std::iter::once(&context.title_model).chain(layers.filter_map(|l| l.title_model.as_ref()));
+        std::iter::once(&context.summary_model).chain(above.iter().filter_map(|l| l.summary_model.as_ref()));
+    let digests = std::iter::once(&context.digest_model).chain(above.iter().filter_map(|l| l.digest_model.as_ref()));
+    let titles = std::iter::once(&context.title_model).chain(above.iter().filter_map(|l| l.title_model.as_ref()));
     let others = digests.map(|model| ("digest_model", model)).chain(titles.map(|model| ("title_model", model)));
     let mut named: Vec<(&str, &str, String, &str)> = Vec::new();
     for model in summaries {

@@ -3,8 +3,9 @@
 //! A reader is pure: a value in, a typed value or one sentence saying what it must be out. It knows neither key nor
 //! place; [`Written::read`] puts those around the sentence.
 
+use crate::admission::Listing;
 use crate::conversation::Tokens;
-use crate::plan::{KeepRecent, Size, Strategy};
+use crate::plan::{FoldAt, KeepRecent, Size, Strategy};
 
 use super::problem::{Problem, near};
 
@@ -248,6 +249,20 @@ pub(crate) fn show_keep_recent(keep: &KeepRecent) -> String {
     }
 }
 
+/// `"line"` or `"wall"`.
+pub(crate) fn fold_at(value: &Value) -> Result<FoldAt, String> {
+    Ok(if choice(value, &["line", "wall"])? == "line" { FoldAt::Line } else { FoldAt::Wall })
+}
+
+/// How that is written.
+pub(crate) fn show_fold_at(at: &FoldAt) -> String {
+    match at {
+        FoldAt::Line => "line",
+        FoldAt::Wall => "wall",
+    }
+    .to_owned()
+}
+
 /// Bytes of a request body.
 pub(crate) fn body_bytes(value: &Value) -> Result<u64, String> {
     whole(value, 1, 1 << 40, "bytes")
@@ -295,6 +310,16 @@ pub(crate) fn strategy(value: &Value) -> Result<Strategy, String> {
         "truncate" => Ok(Strategy::Truncate),
         _ => Ok(Strategy::Off),
     }
+}
+
+/// What is done with a client's tools.
+pub(crate) fn listing(value: &Value) -> Result<Listing, String> {
+    Ok(Listing::read(choice(value, &["as_sent", "auto", "index"])?).unwrap_or_default())
+}
+
+/// What is done with a client's system text.
+pub(crate) fn system_listing(value: &Value) -> Result<Listing, String> {
+    Ok(Listing::read(choice(value, &["as_sent", "index"])?).unwrap_or_default())
 }
 
 /// One of a few words; the error lists them and names the one that was most likely meant.

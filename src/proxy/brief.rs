@@ -89,7 +89,7 @@ impl App {
         headers: &HeaderMap,
         window: Tokens,
     ) -> Option<Arc<str>> {
-        let Draft { upstream, held: request, id, old, resolved: policy, .. } = draft;
+        let Draft { upstream, request, held, id, old, resolved: policy, .. } = draft;
         let id = *id;
         if let Some(making) = self.lives.with(id, |l| l.making.clone()) {
             // One that was not begun yet is not waited for: the pause before it may be long, and it gives way to requests.
@@ -118,7 +118,7 @@ impl App {
             upstream,
             headers: &self.outgoing(headers),
             options: ChatOptions { num_ctx: draft.window.set, ..ChatOptions::default() },
-            request,
+            request: held,
             summary_model: &policy.summary_model,
             id,
             view: &view,

@@ -2,13 +2,14 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 use futures_util::FutureExt as _;
 use http::HeaderMap;
 use serde_json::{Value, json};
 
 use super::brief::{Ask, folded};
-use super::save::{now_ms, regions};
+use super::save::{depth, now_ms, regions, rounded};
 use super::standing::{Held, Standing};
 use super::steer::{Bench, Steer, When, focused, nothing};
 use super::{App, Error, aside};
@@ -18,13 +19,23 @@ use crate::conversation::edit::{Edit, View};
 use crate::conversation::{Digest, Tokens, repair};
 use crate::measure::window::Window;
 use crate::measure::{ModelKey, own, shown};
-use crate::plan::{self, Action, Facts, KeepRecent, Plan, Policy, Regions, Size, Strategy};
+use crate::plan::{self, Action, Facts, FoldAt, KeepRecent, Plan, Policy, Regions, Size, Strategy};
 use crate::store::{Batch, ConversationRow, ConversationUpdate, Event};
 use crate::upstream::{ChatOptions, Upstream};
 use crate::wire::openai_chat::{self, Request};
 
 /// The window where nobody says one.
 const ASSUMED_WINDOW: Tokens = 8192;
+
+/// What a person asked to be done with a view.
+pub(super) struct Asked<'a> {
+    /// As it stands in the trace.
+    pub(super) action: &'a str,
+    /// What a brief was to dwell on, in the person's words.
+    pub(super) focus: Option<&'a str>,
+    /// When it was begun.
+    pub(super) started: Instant,
+}
 
 /// A recorded conversation, ready to be changed.
 pub(super) struct Recorded {
@@ -107,6 +118,8 @@ impl App {
         when: When,
         dry_run: bool,
     ) -> Result<Value, Error> {
+        let started = Instant::now();
+        let focus = focus.map(str::trim).filter(|focus| !focus.is_empty());
         focus.map_or(Ok(()), focused)?;
         let ground = self.ground(id).await?;
         if when == When::NextBreak {
@@ -164,7 +177,7 @@ impl App {
         });
         let apply::Applied { view, originals } = applied;
         let batch = Batch { originals, ..Batch::default() };
-        self.record_view(recorded, &plan, view, "summarize", batch).await?;
+        self.record_view(recorded, &plan, view, Asked { action: "summarize", focus, started }, batch).await?;
         Ok(done)
     }
 
@@ -289,14 +302,16 @@ impl App {
         recorded: &Recorded,
         plan: &Plan,
         view: View,
-        action: &str,
+        asked: Asked<'_>,
         batch: Batch,
     ) -> Result<(), Error> {
         let Recorded { row, chain, .. } = recorded;
         let Some(tip) = chain.last().copied() else { return Ok(()) };
         let data = json!({
-            "action": action, "asked_by": "user", "because": plan.because.iter().map(ToString::to_string).collect::<Vec<_>>(),
-            "before": regions(&plan.before), "after": regions(&plan.after),
+            "action": asked.action, "asked_by": "user",
+            "because": plan.because.iter().map(ToString::to_string).collect::<Vec<_>>(), "model": row.model,
+            "before": regions(&plan.before), "after": regions(&plan.after), "focus": asked.focus,
+            "seconds": rounded(asked.started.elapsed().as_secs_f64()), "depth": depth(&view),
         });
         let now_ms = now_ms();
         let event = Event { now_ms, conversation: Some(row.id.clone()), kind: "context_compaction".into(), data };
@@ -380,6 +395,7 @@ fn at_any_pressure(policy: &Policy) -> Policy {
         clear_at: 1.0,
         clear_to: 0.99,
         evict_over: Size::Tokens(Tokens::MAX),
+        fold_at: FoldAt::Line,
         // Who asks for a fold wants all of it that can go.
         keep_recent: KeepRecent::Messages(1),
         strategy: if policy.strategy == Strategy::Off { Strategy::Summarize } else { policy.strategy },
@@ -398,6 +414,8 @@ fn request_of(model: &str) -> Request {
         max_tokens: None,
         choices: 1,
         num_ctx: None,
+        session: None,
         client_tools: None,
+        listed_tools: None,
     }
 }

@@ -38,8 +38,12 @@ impl App {
         if headers::is_off(&parts.headers, &headers::SWITCH) {
             return self.pass(parts, body).await;
         }
-        let heard = self.aside.run(body.len(), async move { anthropic::request(&body) }.boxed()).await??;
-        self.told(Dialect::Anthropic, parts, heard).await
+        let read = body.clone();
+        let heard = self.aside.run(body.len(), async move { anthropic::request(&read) }.boxed()).await?;
+        if self.config.shadow {
+            return self.shadowed(parts, body, heard.map(|heard| heard.chat).map_err(Error::from)).await;
+        }
+        self.told(Dialect::Anthropic, parts, heard?).await
     }
 
     /// `GET /v1/models`, with what clients of Anthropic's want to see beside the rest.
@@ -56,7 +60,7 @@ impl App {
     /// As the request itself would get.
     pub async fn count_messages(self: &Arc<Self>, parts: &Parts, body: Bytes) -> Result<Response<Body>, Error> {
         let size = body.len();
-        if headers::is_off(&parts.headers, &headers::SWITCH) {
+        if headers::is_off(&parts.headers, &headers::SWITCH) || self.config.shadow {
             return self.pass(parts, body).await;
         }
         let app = Arc::clone(self);
@@ -76,8 +80,12 @@ impl App {
         if headers::is_off(&parts.headers, &headers::SWITCH) {
             return self.pass(parts, body).await;
         }
-        let heard = self.aside.run(body.len(), async move { responses::request(&body) }.boxed()).await??;
-        self.told(Dialect::OpenAi, parts, heard).await
+        let read = body.clone();
+        let heard = self.aside.run(body.len(), async move { responses::request(&read) }.boxed()).await?;
+        if self.config.shadow {
+            return self.shadowed(parts, body, heard.map(|heard| heard.chat).map_err(Error::from)).await;
+        }
+        self.told(Dialect::OpenAi, parts, heard?).await
     }
 
     /// Answers `POST /api/chat`, and `POST /api/generate` where `generate`.
@@ -90,8 +98,15 @@ impl App {
         }
         let read = body.clone();
         let hear = async move { if generate { ollama::generate(&read) } else { ollama::chat(&read) } };
-        let heard = self.aside.run(body.len(), hear.boxed()).await??;
-        if let Some(heard) = heard {
+        let heard = self.aside.run(body.len(), hear.boxed()).await?;
+        if self.config.shadow {
+            // What is no chat has nothing to be foreseen.
+            return match heard.transpose() {
+                Some(heard) => self.shadowed(parts, body, heard.map(|heard| heard.chat).map_err(Error::from)).await,
+                None => self.pass(parts, body).await,
+            };
+        }
+        if let Some(heard) = heard? {
             return self.told(Dialect::Ollama, parts, heard).await;
         }
         // It loads or unloads a model, or is said in words that messages do not have.
@@ -140,6 +155,9 @@ impl App {
     async fn told(self: &Arc<Self>, dialect: Dialect, parts: &Parts, heard: Heard) -> Result<Response<Body>, Error> {
         let mut asked = parts.clone();
         asked.uri = Uri::from_static(CHAT);
+        if let Some(session) = heard.session.and_then(|name| HeaderValue::try_from(name).ok()) {
+            asked.headers.insert(headers::CLIENT_SESSION, session);
+        }
         let response = self.chat(&asked, heard.chat).await?;
         let (mut parts, body) = response.into_parts();
         let length = [header::CONTENT_LENGTH, header::TRANSFER_ENCODING];

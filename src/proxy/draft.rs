@@ -38,8 +38,8 @@ const COUNTED_TEXT: usize = 64 * 1024;
 pub(super) struct Draft<'a> {
     pub(super) upstream: &'a Arc<Upstream>,
     pub(super) request: Arc<Request>,
-    /// With the tools that the last prompt had.
-    pub(super) held: Arc<Request>,
+    /// The same with the tools that the last prompt had, and without its messages.
+    pub(super) held: Request,
     /// The policy that is planned by: the request's, or a milder or harder one.
     pub(super) policy: Policy,
     /// The request's own policy, resolved once with its profile header.

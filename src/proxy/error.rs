@@ -89,7 +89,7 @@ impl Error {
         );
         let hint = if system + tools > limit {
             format!(
-                "the system prompt and tools alone do not fit; load `{model}` with a larger context (its window was {source}) or offer fewer tools"
+                "the system prompt and tools alone do not fit; load `{model}` with a larger context (its window was {source}), offer fewer tools, or have windowsill name most of them by index: `tools = \"auto\"` under [context], or the header x-windowsill-tools: auto"
             )
         } else {
             format!(

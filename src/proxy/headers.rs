@@ -2,6 +2,8 @@
 
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 
+use crate::wire::session::is_name;
+
 /// Names the conversation.
 pub(super) const SESSION: HeaderName = HeaderName::from_static("x-windowsill-session");
 /// `off`: pass through untouched.
@@ -12,8 +14,34 @@ pub(super) const PROFILE: HeaderName = HeaderName::from_static("x-windowsill-pro
 /// `off`: the model gets no tool of ours.
 pub(super) const RECALL: HeaderName = HeaderName::from_static("x-windowsill-recall");
 
+/// What is done with the tools of this request.
+pub(super) const TOOLS: HeaderName = HeaderName::from_static("x-windowsill-tools");
+
+/// What a client calls its session, from a body that is said in other words here.
+pub(super) const CLIENT_SESSION: HeaderName = HeaderName::from_static("x-windowsill-client-session");
+
 /// Request headers that are meant for this proxy and go no further.
-pub(super) const OURS: [HeaderName; 4] = [SESSION, SWITCH, PROFILE, RECALL];
+pub(super) const OURS: [HeaderName; 6] = [SESSION, SWITCH, PROFILE, RECALL, TOOLS, CLIENT_SESSION];
+
+/// Headers in which clients name their sessions: Codex, Claude Code, opencode, Vibe, OpenHands, pi. The last is one for each
+/// request where some SDKs send it.
+const SESSIONS: [HeaderName; 10] = [
+    CLIENT_SESSION,
+    HeaderName::from_static("session_id"),
+    HeaderName::from_static("session-id"),
+    HeaderName::from_static("x-claude-code-session-id"),
+    HeaderName::from_static("x-session-id"),
+    HeaderName::from_static("x-session-affinity"),
+    HeaderName::from_static("x-opencode-session"),
+    HeaderName::from_static("x-affinity"),
+    HeaderName::from_static("x-litellm-session-id"),
+    HeaderName::from_static("x-client-request-id"),
+];
+
+/// What a client calls its session, in the headers.
+pub(super) fn client_session(headers: &HeaderMap) -> Option<String> {
+    SESSIONS.iter().filter_map(|name| text(headers, name)).find(|name| is_name(name))
+}
 
 /// The headers of a request of our own.
 pub(super) fn json() -> HeaderMap {

@@ -2,6 +2,7 @@
 //! sockets (that is `server`) nor of SQL.
 
 mod account;
+mod admission;
 mod agent;
 mod ahead;
 mod aside;
@@ -31,11 +32,13 @@ pub mod relay;
 mod report;
 mod retention;
 mod save;
+mod shadow;
 mod sight;
 mod slots;
 mod standing;
 mod start;
 mod steer;
+mod system;
 mod timeline;
 mod title;
 mod trace;
@@ -90,7 +93,7 @@ const LARGEST_BUFFERED: usize = 64 << 20;
 /// Names of models of which something is remembered: clients choose them, and may not fill the memory.
 const NAMES: NonZeroUsize = NonZeroUsize::new(512).expect("not zero");
 
-type Policies = HashMap<(String, Option<String>), Arc<Resolved>>;
+type Policies = HashMap<(String, Option<String>, String), Arc<Resolved>>;
 
 /// Everything a request needs.
 pub struct App {
@@ -114,7 +117,7 @@ pub struct App {
     summarizers: Mutex<LruCache<String, brief::Trial>>,
     /// Which upstream lists which model.
     places: Mutex<HashMap<String, usize>>,
-    /// Policies by model and profile header.
+    /// Policies by model, profile header and what the server has loaded.
     policies: Mutex<Policies>,
 }
 
@@ -153,6 +156,9 @@ impl App {
     pub async fn chat(self: &Arc<Self>, parts: &Parts, body: Bytes) -> Result<Response<Body>, Error> {
         if headers::is_off(&parts.headers, &headers::SWITCH) {
             return self.pass(parts, body).await;
+        }
+        if self.config.shadow {
+            return self.shadowed(parts, body.clone(), Ok(body)).await;
         }
         let started = Instant::now();
         let size = body.len();
@@ -211,8 +217,8 @@ impl App {
         let upstream = self.upstream_of(&request.model).boxed().await?;
         let mut prepared = self.prepare(&upstream, request, headers, Attempt::First).boxed().await?;
         prepared.flight = Some(self.lives.fly(&prepared.id));
-        self.save(&upstream, &prepared).boxed().await?;
-        prepared.prefix = self.note_sent(&prepared);
+        self.save(&upstream, &mut prepared).boxed().await?;
+        prepared.prefix = self.note_sent(&upstream, &prepared);
         Ok((upstream, prepared))
     }
 
@@ -229,8 +235,8 @@ impl App {
         harder.flight = prepared.flight.take();
         // The client's own bytes are those of the first try.
         harder.client_marks = std::mem::take(&mut prepared.client_marks);
-        self.save(upstream, &harder).boxed().await?;
-        harder.prefix = self.note_sent(&harder);
+        self.save(upstream, &mut harder).boxed().await?;
+        harder.prefix = self.note_sent(upstream, &harder);
         Ok(harder)
     }
 
@@ -279,7 +285,7 @@ impl App {
         let build = |r: http::response::Builder, body: Body| {
             r.body(body).map_err(|e| Error::Internal { doing: "build the reply", source: Box::new(e) })
         };
-        if is_stream && ok && prepared.request.offers() {
+        if is_stream && ok && prepared.request.changes_tools() {
             let answering = recall::Answering::new(app, upstream, sent, path_of(parts), prepared, started);
             return build(response, recall::streamed(reply.body, answering));
         }
@@ -292,7 +298,7 @@ impl App {
             let whole = futures_util::stream::iter([Ok(bytes)]).chain(rest).boxed();
             return build(response, relay::through(whole));
         }
-        if ok && prepared.request.offers() {
+        if ok && prepared.request.changes_tools() {
             let mut answering = recall::Answering::new(app, upstream, sent, path_of(parts), prepared, started);
             let bytes = match answering.whole(bytes).await {
                 Ok(bytes) => bytes,

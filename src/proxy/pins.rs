@@ -2,11 +2,12 @@
 //! taken back.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use futures_util::FutureExt as _;
 use serde_json::{Value, json};
 
-use super::compact::Ground;
+use super::compact::{Asked, Ground};
 use super::price::Price;
 use super::save::now_ms;
 use super::standing::{ALL_PINS, LARGEST_PIN, Pinned, Standing, What, matched, text};
@@ -105,6 +106,7 @@ impl App {
         when: When,
         dry_run: bool,
     ) -> Result<Value, Error> {
+        let started = Instant::now();
         let id = &ground.recorded.row.id;
         let view = match when {
             When::Now => self.pinned_view(ground, &standing),
@@ -123,7 +125,8 @@ impl App {
             if changes {
                 let seen = self.seen(ground, &view, &price, action, format!("what is pinned changed: {action}"));
                 let batch = Batch { standing: kept, ..Batch::default() };
-                self.record_view(&ground.recorded, &seen, view, action, batch).await?;
+                let asked = Asked { action, focus: None, started };
+                self.record_view(&ground.recorded, &seen, view, asked, batch).await?;
             } else {
                 self.store.record(Batch { standing: kept, durable: true, ..Batch::default() }).await?;
             }

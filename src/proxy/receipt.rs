@@ -56,8 +56,19 @@ struct Sums {
     read_back: u64,
     /// Tokens that a rewrite made the server evaluate again.
     lost: u64,
+    shadow: Shadow,
     /// By model: requests and tokens of its turns, and of briefs and the like.
     models: BTreeMap<String, Model>,
+}
+
+/// What was only foreseen.
+#[derive(Debug, Default)]
+struct Shadow {
+    requests: u64,
+    /// Requests whose prompt left too little of the window for the reply.
+    too_long: u64,
+    sent: u64,
+    would_send: u64,
 }
 
 #[derive(Debug, Default)]
@@ -91,6 +102,12 @@ impl Sums {
             "context_compaction" => {
                 self.rewrites += 1;
                 self.kept_out += n(&data["before"]["prompt"]).saturating_sub(n(&data["after"]["prompt"]));
+            }
+            "shadow" => {
+                self.shadow.requests += 1;
+                self.shadow.too_long += u64::from(data["fits"] == false);
+                self.shadow.sent += n(&data["sent_tokens"]);
+                self.shadow.would_send += n(&data["prompt_tokens"]);
             }
             "recall" => {
                 self.recalls += 1;
@@ -137,7 +154,11 @@ impl Sums {
                     "milliseconds": m.milliseconds, "not_waited_seconds": m.not_waited()})
             })
             .collect();
+        let shadow = &self.shadow;
+        let shadow = json!({"requests": shadow.requests, "too_long": shadow.too_long, "sent_tokens": shadow.sent,
+            "would_send_tokens": shadow.would_send});
         json!({
+            "shadow": if self.shadow.requests > 0 { shadow } else { Value::Null },
             "since_ms": since_ms, "conversations": self.conversations.len(), "turns": self.turns, "rewrites": self.rewrites,
             "kept_out_tokens": self.kept_out, "recalls": self.recalls, "recalls_found": self.recalls_found,
             "read_back_tokens": self.read_back, "evaluated_again_tokens": self.lost,

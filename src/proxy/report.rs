@@ -109,7 +109,7 @@ impl App {
             "model": prepared.request.model,
             "window": prepared.window.tokens, "window_source": prepared.window.source,
             "profile": prepared.policy.profile,
-            "action": prepared.action(), "because": prepared.because,
+            "action": prepared.action(), "because": prepared.because, "waits": prepared.waits,
             "before": regions(&prepared.before), "after": regions(&prepared.after),
             "prompt_tokens": prepared.tokens, "source": prepared.sureness.as_str(),
             "edits": prepared.view.edits.iter().map(edit_json).collect::<Vec<_>>(),

@@ -4,12 +4,13 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 use futures_util::FutureExt as _;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::compact::Ground;
+use super::compact::{Asked, Ground};
 use super::price::Price;
 use super::save::now_ms;
 use super::timeline::touches;
@@ -109,6 +110,7 @@ impl App {
     }
 
     async fn steer_now(self: &Arc<Self>, id: &str, what: &Steer, when: When, dry_run: bool) -> Result<Value, Error> {
+        let started = Instant::now();
         let ground = self.ground(id).await?;
         let (view, originals) = match what {
             Steer::Undo => (self.earlier(&ground)?, Vec::new()),
@@ -125,7 +127,8 @@ impl App {
         if !dry_run {
             let seen = self.seen(&ground, &view, &price, what.as_str(), what.because());
             let batch = Batch { originals, ..Batch::default() };
-            self.record_view(&ground.recorded, &seen, view, what.as_str(), batch).await?;
+            let asked = Asked { action: what.as_str(), focus: None, started };
+            self.record_view(&ground.recorded, &seen, view, asked, batch).await?;
         }
         Ok(self.priced(&ground, &price, when, dry_run))
     }

@@ -678,3 +678,27 @@ fn an_ollama_answers_its_clients_itself_and_drops_nothing() {
     }
     assert_eq!(seen["options"], json!({"temperature": 0.5, "num_gpu": 3, "stop": ["a"]}), "{seen}");
 }
+
+#[test]
+fn a_tool_that_is_named_by_index_is_called_in_every_dialect() {
+    use super::admission::{INDEX, agent};
+    for dialect in &ALL {
+        for streamed in [false, true] {
+            let fake = Fake::start(Kind::LlamaServer, 8192);
+            let proxy = TestProxy::with(&[fake.url()], "[context]\ntools = \"auto\"\n");
+            scripted(&fake, 9, |n, _| {
+                let arguments = match n {
+                    0 => json!({"name": "Grep"}),
+                    _ => json!({"name": "Grep", "arguments": {"pattern": "vault"}}),
+                };
+                turn("", vec![("call_1", INDEX.to_owned(), arguments.to_string())])
+            });
+            let answer = ask(&proxy, dialect, &whole_or_streamed(agent(), streamed)).ok();
+            let read = if streamed { (dialect.stream)(&answer.text()) } else { (dialect.whole)(&answer.json()) };
+            let what = format!("{} streamed: {streamed}", dialect.name);
+            assert_eq!(read.calls, [("Grep".to_owned(), json!({"pattern": "vault"}))], "{what}");
+            assert_eq!(fake.count(), 2, "{what}");
+            assert!(!answer.text().contains(INDEX), "{what}");
+        }
+    }
+}

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop where it stands, helpers included")]
 #![allow(clippy::print_stderr, reason = "a test that skips says so")]
 
+mod admission;
 mod answers;
 mod background;
 mod busy;
@@ -16,7 +17,9 @@ mod doors;
 mod dry_run;
 mod errors;
 mod fit;
+mod fuzz;
 mod generate;
+mod lines;
 mod mcp;
 #[cfg(target_os = "linux")]
 mod nvml;
@@ -34,6 +37,9 @@ mod recall;
 mod record;
 mod relay;
 #[cfg(feature = "engine")]
+mod service;
+mod sessions;
+mod shadow;
 mod shown;
 mod simulation;
 mod steer;
@@ -41,3 +47,4 @@ mod support;
 mod templates;
 mod tidy;
 mod trace;
+mod wrap;

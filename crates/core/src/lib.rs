@@ -4,8 +4,34 @@
 //!   folder a dialect.
 //! - [`plan`]: what should change, one file a rule; it returns a [`plan::Plan`] with its reasons.
 //! - [`apply`]: makes a plan into the edits of a new view, with [`preview`], [`brief`], [`pinned`] and [`unwrap`].
+//! - [`admission`]: which of a client's tools stand in the prompt in full, and how the others are named, told and called.
 //! - [`recall`]: the tool by which a model gets an original back: its definition, arguments and pages.
+//!
+//! A history is planned in ten lines. Costs may be counted or estimated; the plan says what to change, and why:
+//!
+//! ```
+//! use windowsill_core::plan::{Cost, Facts, Policy, plan};
+//! use windowsill_core::wire::openai_chat;
+//!
+//! let read = "fn part() {}\\n".repeat(200);
+//! let step = format!(r#"{{"role": "assistant", "tool_calls": [{{"id": "ID", "type": "function",
+//!     "function": {{"name": "read_file", "arguments": "{{}}"}}}}]}}, {{"role": "tool", "tool_call_id": "ID", "content": "{read}"}}"#);
+//! let steps: Vec<String> = (0..9).map(|n| step.replace("ID", &format!("call_{n}"))).collect();
+//! let body = format!(r#"{{"model": "m", "messages": [{{"role": "user", "content": "Fix it."}}, {}]}}"#, steps.join(", "));
+//! let request = openai_chat::parse(&body.into())?;
+//! let cost = |bytes: usize| Cost { text: bytes as u32 / 4 + 4, ..Cost::default() };
+//! let costs = request.conversation.body.iter().map(|m| Cost { calls: vec![9; m.calls.len()], ..cost(m.bytes().len()) });
+//! let facts = Facts { window: 4096, output_reserved: 512, costs: costs.collect(), ..Facts::default() };
+//! let plan = plan(&request.conversation, &facts, &Policy::default());
+//! assert!(plan.before.prompt() > 4096 && plan.after.prompt() < 4096 - 512);
+//! plan.because.iter().for_each(|why| println!("{why}"));
+//! # Ok::<(), windowsill_core::wire::WireError>(())
+//! ```
+//!
+//! The same values always give the same plan, and planning what a plan left changes nothing. Versions below 1.0 may change any
+//! signature; what is written into a record stays readable.
 
+pub mod admission;
 pub mod apply;
 pub mod brief;
 pub mod conversation;

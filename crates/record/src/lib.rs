@@ -48,7 +48,7 @@ pub use windowsill_core::apply::Original;
 
 pub use types::{
     Batch, ConversationRow, ConversationUpdate, Counted, Error, Event, EventFilter, EventRow, Gone, Hit, Located, Node,
-    NodeRow, Pruned, Recalled, Retention, Trouble,
+    NodeRow, Pruned, Recalled, Retention, TOOLS, Trouble,
 };
 use writer::{Job, Prune, Writer};
 
@@ -538,8 +538,21 @@ impl Store {
         }
         let mut all: Vec<Recalled> = queued.into_iter().collect();
         all.extend(self.inner.read(|conn| read::recalled(conn, chain))?);
+        all.retain(|r| r.reply != TOOLS);
         let found = all.iter().position(|r| r.reply == *reply).unwrap_or(0);
         Ok(if all.is_empty() { Vec::new() } else { all.swap_remove(found).messages })
+    }
+
+    /// The list of tools that was noted for a prefix: see [`TOOLS`].
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn listed_tools(&self, chain: &Digest) -> Result<Option<Bytes>, Error> {
+        if !self.has_recalled(chain) {
+            return Ok(None);
+        }
+        let all = self.inner.read(|conn| read::recalled(conn, chain))?;
+        Ok(all.into_iter().find(|r| r.reply == TOOLS).and_then(|mut r| r.messages.pop()))
     }
 
     /// Conversations, the last active first.
@@ -581,6 +594,14 @@ impl Store {
     /// When the database cannot be read.
     pub fn family(&self, conversation: &str, most: usize) -> Result<Vec<String>, Error> {
         self.inner.read(|conn| read::family(conn, conversation, most))
+    }
+
+    /// The conversations of a session, as clients name it, the last active first.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn of_session(&self, session: &str, most: usize) -> Result<Vec<String>, Error> {
+        self.inner.read(|conn| read::of_session(conn, session, most))
     }
 
     /// The messages `from..to` of a conversation, in order, as far as there are so many.

@@ -279,6 +279,12 @@ pub(super) fn family(conn: &Connection, conversation: &str, most: usize) -> rusq
     conn.prepare_cached(sql)?.query_map(params![conversation, most], |r| r.get(0))?.collect()
 }
 
+/// The conversations of a session, the last active first.
+pub(super) fn of_session(conn: &Connection, session: &str, most: usize) -> rusqlite::Result<Vec<String>> {
+    let sql = "SELECT name FROM conversation WHERE session = ?1 ORDER BY updated_ms DESC LIMIT ?2";
+    conn.prepare_cached(sql)?.query_map(params![session, most], |r| r.get(0))?.collect()
+}
+
 /// The messages `from..to` of a conversation, in order.
 pub(super) fn messages_between(
     conn: &Connection,

@@ -230,6 +230,9 @@ pub struct Batch {
     pub durable: bool,
 }
 
+/// Stands in [`Recalled::reply`] for no reply: what is kept there is the list of tools that prompts with this prefix have.
+pub const TOOLS: Digest = Digest(*b"windowsill tools");
+
 /// Messages that stood between a prompt and the reply to it, and that the client never saw: calls of windowsill's own tool,
 /// with their results. They belong to the history whenever that reply comes back in it.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -24,6 +24,7 @@ use tracing::{debug, info, warn};
 use super::prepare::Prepared;
 use super::save::now_ms;
 use super::{App, Error, relay};
+use crate::admission;
 use crate::conversation::{Digest, Tokens, repair};
 use crate::measure;
 use crate::plan::rewrite::Out;
@@ -34,6 +35,7 @@ use crate::usage::Reported;
 use crate::wire::{json as spelled, openai_chat};
 use filter::{Call, Filter, call_json};
 
+pub(super) use filter::answered::Answered;
 pub(super) use offer::rewrites;
 pub(super) use stream::streamed;
 
@@ -110,6 +112,9 @@ impl Answering {
             .is_some_and(|f| EXACT.iter().any(|k| f.get(k).is_some_and(|v| !matches!(v, "null" | "false"))));
         let may_call = fields.as_ref().is_some_and(|f| f.string("tool_choice").as_deref() != Some("none"));
         let most = longest_reply(prepared.window.tokens);
+        // Without the tool in the prompt, a text that looks like a call of it is a text.
+        let may_call = may_call && prepared.request.offers();
+        let answered = prepared.answered();
         Answering {
             app,
             upstream,
@@ -117,7 +122,7 @@ impl Answering {
             path,
             prepared: Some(prepared),
             started,
-            filter: Filter::new(!exact, may_call, most),
+            filter: Filter::new(!exact, may_call, most, answered),
             reported: Reported::default(),
             round: 0,
             round_started: started,
@@ -137,19 +142,28 @@ impl Answering {
         // Parts too small to read anything of are no use to anybody: then the first calls get theirs.
         let budget = (room / Tokens::try_from(calls.len().clamp(1, CALLS)).unwrap_or(1)).max(PART);
         let alone = self.filter.goes_on();
-        let (mut written, mut results) = (Vec::new(), Vec::new());
+        let (mut written, mut results, mut taught) = (Vec::new(), Vec::new(), Vec::new());
         for (at, call) in calls.iter().enumerate() {
             let id = if call.id.is_empty() { self.new_id(prepared, at) } else { call.id.clone() };
+            let (name, arguments) = as_ours(call);
             let text = match at {
-                ..CALLS => self.app.recalled(prepared, &call.arguments, budget.min(room)).await.text,
+                ..CALLS if recall::is_ours(name) => {
+                    self.app.recalled(prepared, &call.arguments, budget.min(room)).await.text
+                }
+                ..CALLS => {
+                    let (text, names) = self.app.told_of_tools(
+                        prepared,
+                        self.filter.answered(),
+                        (&call.name, &call.arguments),
+                        budget.min(room),
+                    );
+                    taught.extend(names);
+                    text
+                }
                 _ => format!("[left out: at most {CALLS} calls at once]"),
             };
             room = room.saturating_sub(self.app.measure.count(key, &text));
-            written.push(call_json(&Call {
-                id: id.clone(),
-                name: recall::NAME.into(),
-                arguments: call.arguments.clone(),
-            }));
+            written.push(call_json(&Call { id: id.clone(), name: name.into(), arguments }));
             results.push(openai_chat::new_result(&id, &text));
         }
         let mut message = json!({"role": "assistant", "content": null, "tool_calls": written});
@@ -170,6 +184,7 @@ impl Answering {
         self.left = left.map(|left| left.saturating_sub(added));
         self.made.extend(bodies);
         info!(conversation = %prepared.id, round = self.round, calls = calls.len(), budget, "recalled");
+        self.filter.taught(taught);
     }
 
     /// Whether another round follows this one, as far as it came.
@@ -378,6 +393,22 @@ pub(super) async fn refusal(reply: Reply) -> Result<(StatusCode, Bytes), Error> 
 
 fn too_large() -> Error {
     Error::Internal { doing: "read the reply", source: "it is larger than what is held in memory".into() }
+}
+
+/// A call as it stands in the prompt: of a tool that the list does not show, through the index.
+fn as_ours(call: &Call) -> (&'static str, String) {
+    if recall::is_ours(&call.name) {
+        return (recall::NAME, call.arguments.clone());
+    }
+    if call.name.ends_with(admission::NAME) {
+        return (admission::NAME, call.arguments.clone());
+    }
+    let hidden = [call.name.clone()].into();
+    let message = json!({"tool_calls": [call_json(call)]}).to_string();
+    let through =
+        admission::through(message.as_bytes(), &hidden).and_then(|m| serde_json::from_slice::<Value>(&m).ok());
+    let arguments = through.as_ref().and_then(|m| m.pointer("/tool_calls/0/function/arguments")?.as_str());
+    (admission::NAME, arguments.unwrap_or(&call.arguments).to_owned())
 }
 
 fn as_out(raw: &Bytes) -> Option<Out> {

@@ -20,7 +20,7 @@ function meter(seen) {
     ? `${percent(last.cached_tokens / last.prompt_tokens)} of the last prompt came from the server's cache` : null;
   const grown = turns.filter((turn) => turn.added > 0 && !turn.rewritten).slice(-8).map((turn) => turn.added);
   const mean = grown.length ? grown.reduce((a, b) => a + b, 0) / grown.length : 0;
-  const left = (state.lines?.summarize_at ?? 0) - (state.prompt_tokens ?? 0);
+  const left = (state.lines?.fold_at ?? state.lines?.summarize_at ?? 0) - (state.prompt_tokens ?? 0);
   const soon = mean > 0 ? `a turn adds about ${count(mean)} tokens` : null;
   const fold = mean > 0 && left > 0 ? `fold in about ${count(Math.max(1, left / mean))} turns` : null;
   return h("div", { class: "meter" },

@@ -34,9 +34,14 @@ impl Alignment {
     /// that stands after the first difference. Where nothing does, a person went back and took another way; where it is
     /// shorter, somebody chose what to go on with.
     pub fn is_rebuilt(&self) -> bool {
-        let kept = self.to.iter().flatten().count();
+        let kept = self.kept();
         let shared = self.to.iter().enumerate().take_while(|(at, to)| **to == Some(*at)).count();
         self.messages >= self.to.len() && kept > shared && kept * 5 >= self.to.len() * KEPT_OF_FIVE
+    }
+
+    /// Messages of the older history that are still there, in order.
+    pub fn kept(&self) -> usize {
+        self.to.iter().flatten().count()
     }
 
     /// The edits of a view that still hold: those of messages that are there, and a fold whose messages all are, one after

@@ -9,7 +9,9 @@ pub mod person;
 pub mod repair;
 pub mod step;
 
+use std::collections::HashSet;
 use std::fmt;
+use std::sync::Arc;
 
 use bytes::Bytes;
 
@@ -145,4 +147,6 @@ pub struct Conversation {
     pub body: Vec<Message>,
     /// The `tools` array as it came, if any.
     pub tools: Option<Bytes>,
+    /// Names of the client's tools that the array does not show: they are called through the index; see [`crate::admission`].
+    pub hidden: Arc<HashSet<String>>,
 }

@@ -21,7 +21,7 @@ use std::fmt;
 
 pub use budget::{Lines, gives_way, least_reserve, output_reserved, usual_reserve};
 pub use facts::{Cost, Facts, Regions};
-pub use policy::{KeepRecent, Policy, Size, Strategy, TemplateFacts};
+pub use policy::{FoldAt, KeepRecent, Policy, Size, Strategy, TemplateFacts};
 
 use crate::conversation::edit::Rule;
 use crate::conversation::{Conversation, Tokens};
@@ -154,6 +154,23 @@ impl fmt::Display for Because {
     }
 }
 
+/// Why a rule did not act though its line was passed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Waiting {
+    /// The rule.
+    pub rule: &'static str,
+    /// The line that was passed (tokens).
+    pub line: Tokens,
+    /// Why, in a few words.
+    pub why: String,
+}
+
+impl fmt::Display for Waiting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} waits past its line of {} tokens: {}", self.rule, self.line, self.why)
+    }
+}
+
 /// What should change, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
@@ -165,6 +182,8 @@ pub struct Plan {
     pub after: Regions,
     /// The reasons.
     pub because: Vec<Because>,
+    /// Why lines that are still passed did not lead to anything.
+    pub waits: Vec<Waiting>,
     /// The lines that were looked at.
     pub lines: Lines,
     /// Whether something of a person's or of the newest step had to go. Less is kept for the reply before that is sent.
@@ -179,7 +198,7 @@ impl Plan {
     pub fn of(actions: Vec<Action>) -> Plan {
         let lines = Lines::of(&Facts::default(), &Policy::default());
         let (before, after) = (Regions::default(), Regions::default());
-        Plan { actions, before, after, because: Vec::new(), lines, hard: false, fits: true }
+        Plan { actions, before, after, because: Vec::new(), waits: Vec::new(), lines, hard: false, fits: true }
     }
 }
 
@@ -208,12 +227,14 @@ pub fn plan(conversation: &Conversation, facts: &Facts, policy: &Policy) -> Plan
     // Who stopped the rewriting means all of it.
     let layers = layers.into_iter().filter(|_| !facts.paused);
     for (rule, apply, line) in layers {
-        let total = sheet.total();
+        let before = sheet.prompt();
         if let Some(what) = apply(&mut sheet) {
-            let after = sheet.total();
-            sheet.because.push(Because { rule, before: total, after, line, what });
+            let after = sheet.prompt();
+            sheet.because.push(Because { rule, before, after, line, what });
         }
     }
+    let total = sheet.total();
+    sheet.waits.retain(|waiting| total > waiting.line);
     let asks = sheet.request.is_none_or(|at| !sheet.folded(at));
     Plan {
         before,
@@ -223,5 +244,6 @@ pub fn plan(conversation: &Conversation, facts: &Facts, policy: &Policy) -> Plan
         lines: sheet.lines,
         actions: sheet.actions,
         because: sheet.because,
+        waits: sheet.waits,
     }
 }

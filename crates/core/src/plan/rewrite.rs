@@ -3,6 +3,7 @@
 use bytes::Bytes;
 
 use super::policy::TemplateFacts;
+use crate::admission::through;
 use crate::conversation::edit::{Edit, View};
 use crate::conversation::{Conversation, Message, Role, Tokens};
 use crate::wire::openai_chat as wire;
@@ -77,8 +78,22 @@ pub struct Out {
     pub changed: bool,
 }
 
-/// Applies the edits of a view. Edits whose message is not what they were made for are left out.
+/// Applies the edits of a view. Edits whose message is not what they were made for are left out. Calls of tools that the list
+/// does not show are made through the index.
 pub fn rewrite(conversation: &Conversation, view: &View, template: &TemplateFacts) -> Vec<Out> {
+    let mut out = viewed(conversation, view, template);
+    if !conversation.hidden.is_empty() {
+        for message in out.iter_mut().filter(|m| m.calls) {
+            if let Some(bytes) = through(&message.bytes, &conversation.hidden) {
+                message.bytes = bytes;
+                message.changed = true;
+            }
+        }
+    }
+    out
+}
+
+fn viewed(conversation: &Conversation, view: &View, template: &TemplateFacts) -> Vec<Out> {
     let mut out: Vec<Out> = conversation.system.iter().map(|m| keep(m, None)).collect();
     let bodies = edited(&conversation.body, view);
     let fold = view.edits.iter().find_map(|e| match e {

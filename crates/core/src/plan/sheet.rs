@@ -4,7 +4,7 @@ use super::budget::Lines;
 use super::facts::{Facts, Regions};
 use super::policy::Policy;
 use super::rewrite;
-use super::{Action, Because};
+use super::{Action, Because, FoldAt, Waiting};
 use crate::conversation::edit::{Edit, Rule};
 use crate::conversation::step::{self, Unit};
 use crate::conversation::{Conversation, Role, Tokens, person};
@@ -62,6 +62,7 @@ pub(super) struct Sheet<'a> {
     pub fold: Option<Fold>,
     pub actions: Vec<Action>,
     pub because: Vec<Because>,
+    pub waits: Vec<Waiting>,
     /// Whether something of a person's or of the newest step had to go.
     pub hard: bool,
 }
@@ -93,6 +94,7 @@ impl<'a> Sheet<'a> {
             fold: None,
             actions: Vec::new(),
             because: Vec::new(),
+            waits: Vec::new(),
             hard: false,
         };
         for (at, tokens) in rewrite::extra(&conversation.body, &policy.template) {
@@ -201,8 +203,13 @@ impl<'a> Sheet<'a> {
         range.filter(|i| !self.folded(*i)).map(|i| self.cost[i]).sum()
     }
 
-    /// Prompt tokens of the view so far.
+    /// Prompt tokens of the view so far, with those that the next step is expected to add.
     pub(super) fn total(&self) -> Tokens {
+        self.prompt() + self.facts.foreseen
+    }
+
+    /// Prompt tokens of the view so far.
+    pub(super) fn prompt(&self) -> Tokens {
         self.facts.head() + self.span(0..self.cost.len()) + self.brief()
     }
 
@@ -243,10 +250,18 @@ impl<'a> Sheet<'a> {
     }
 
     /// Tokens that folding goes down to: the policy's line, and at the wall no deeper than to a third of the window left
-    /// empty, since what is kept saves the model from reading it again.
+    /// empty, since what is kept saves the model from reading it again. Where folds come at the line, there is room below it.
     pub(super) fn fold_target(&self) -> Tokens {
-        let sparse = self.lines.limit.saturating_sub(self.facts.window / 3);
-        if self.total() > self.lines.limit { self.lines.summarize_to.max(sparse) } else { self.lines.summarize_to }
+        let lines = &self.lines;
+        let sparse = lines.limit.saturating_sub(self.facts.window / 3);
+        let least = if self.policy.fold_at == FoldAt::Line { sparse.min(lines.half_way()) } else { sparse };
+        if self.total() > lines.limit { lines.summarize_to.max(least) } else { lines.summarize_to }
+    }
+
+    /// Records why a rule does not act though its line was passed.
+    pub(super) fn wait(&mut self, rule: &'static str, line: Tokens, why: impl Into<String>) {
+        self.waits.retain(|waiting| waiting.rule != rule);
+        self.waits.push(Waiting { rule, line, why: why.into() });
     }
 
     /// First message of what the next reply answers: the newest step or what a person said last, with the reminders and
@@ -265,7 +280,9 @@ impl<'a> Sheet<'a> {
 
     /// How many of the newest messages the policy keeps.
     pub(super) fn keep_recent(&self) -> usize {
-        self.policy.keep_recent.messages(self.facts.window)
+        let kept = self.policy.keep_recent.messages(self.facts.window);
+        // Of a step to come, a reply and what answers it will be among them.
+        if self.facts.foreseen > 0 { kept.saturating_sub(2).max(1) } else { kept }
     }
 
     /// First message of the newest `messages` messages, moved back to the border of a unit; at least the newest step, for

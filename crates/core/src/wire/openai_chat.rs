@@ -4,6 +4,7 @@
 //! anew.
 
 use std::fmt;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use serde::de::{Deserialize, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
@@ -32,33 +33,73 @@ pub struct Request {
     pub choices: u32,
     /// `options.num_ctx`: the window that clients of Ollama's ask it to load the model with.
     pub num_ctx: Option<Tokens>,
-    /// The client's own `tools`, where [`Conversation::tools`] holds one of ours behind them.
+    /// What the client calls its session, if it does; see [`super::session`].
+    pub session: Option<String>,
+    /// The client's own `tools`, where [`Conversation::tools`] holds others.
     pub client_tools: Option<Bytes>,
+    /// The list that stands for the client's tools, where they are named by index.
+    pub listed_tools: Option<Bytes>,
 }
 
 impl Request {
-    /// Has the request offer other tools than the client's own: these and one more.
+    /// Has a list stand for the client's tools.
+    pub fn list(&mut self, tools: Bytes) {
+        self.withdraw_all();
+        self.client_tools = self.conversation.tools.replace(tools.clone());
+        self.listed_tools = Some(tools);
+    }
+
+    /// Has the request offer other tools than before: these and one more.
     pub fn offer(&mut self, tools: Bytes) {
-        if self.client_tools.is_none() {
-            self.client_tools = self.conversation.tools.replace(tools);
+        if !self.offers() {
+            let before = self.conversation.tools.replace(tools);
+            self.client_tools = self.client_tools.take().or(before);
         }
     }
 
     /// Takes [`Request::offer`] back.
     pub fn withdraw(&mut self) {
+        match &self.listed_tools {
+            Some(listed) => self.conversation.tools = Some(listed.clone()),
+            None => self.withdraw_all(),
+        }
+    }
+
+    /// Takes [`Request::offer`] and [`Request::list`] back.
+    pub fn withdraw_all(&mut self) {
+        self.listed_tools = None;
+        self.conversation.hidden = Arc::default();
         if let Some(own) = self.client_tools.take() {
             self.conversation.tools = Some(own);
         }
     }
 
-    /// Whether it offers a tool that the client did not.
+    /// The same request as far as its other fields go: [`write`] takes messages from elsewhere.
+    pub fn without_messages(&self) -> Request {
+        let tools = self.conversation.tools.clone();
+        Request {
+            body: self.body.clone(),
+            conversation: Conversation { tools, ..Conversation::default() },
+            model: self.model.clone(),
+            client_tools: self.client_tools.clone(),
+            listed_tools: self.listed_tools.clone(),
+            ..*self
+        }
+    }
+
+    /// Whether it offers one tool more than it came with, or than the list has.
     pub fn offers(&self) -> bool {
+        self.client_tools.is_some() && self.conversation.tools != self.listed_tools
+    }
+
+    /// Whether its tools are other than those the client sent.
+    pub fn changes_tools(&self) -> bool {
         self.client_tools.is_some()
     }
 
-    /// The client's own `tools`.
+    /// The tools that it has without [`Request::offer`]: the client's own, or the list that stands for them.
     pub fn own_tools(&self) -> Option<&Bytes> {
-        self.client_tools.as_ref().or(self.conversation.tools.as_ref())
+        self.listed_tools.as_ref().or(self.client_tools.as_ref()).or(self.conversation.tools.as_ref())
     }
 }
 
@@ -100,10 +141,17 @@ pub fn parse(body: &Bytes) -> Result<Request, WireError> {
             .and_then(|o| o.get("num_ctx")?.parse::<f64>().ok())
             .filter(|n| *n >= 1.0)
             .map(|n| n.min(f64::from(u32::MAX)) as Tokens),
+        session: session(&field),
         client_tools: None,
+        listed_tools: None,
         conversation,
         body: body.clone(),
     })
+}
+
+fn session<'a>(field: &dyn Fn(&str) -> Option<&'a str>) -> Option<String> {
+    let read = |key: &str| Some((key.to_owned(), serde_json::from_str(field(key)?).ok()?));
+    super::session::session(&["prompt_cache_key", "metadata"].into_iter().filter_map(read).collect())
 }
 
 /// Writes a request with other messages (each the bytes of one message object), the tools it offers and, where given, other
@@ -120,7 +168,7 @@ pub fn write(request: &Request, messages: &[Bytes], changes: &[(&str, Option<&st
     }
     array.push(']');
     let mut all = vec![("messages", Some(array.as_str()))];
-    let tools = request.conversation.tools.as_deref().filter(|_| request.offers()).map(String::from_utf8_lossy);
+    let tools = request.conversation.tools.as_deref().filter(|_| request.changes_tools()).map(String::from_utf8_lossy);
     if let Some(tools) = tools.as_deref().filter(|_| changes.iter().all(|(key, _)| *key != "tools")) {
         all.push(("tools", Some(tools)));
     }

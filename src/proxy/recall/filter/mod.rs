@@ -1,8 +1,12 @@
 //! Pure: takes the calls of our tool out of a reply, and leaves all else as it is. A chunk of the stream in, what of it the
 //! client may see out; the same for a whole reply. Several rounds read as one reply.
 
+pub(super) mod answered;
+mod settle;
+
 use serde_json::{Map, Value, json};
 
+use self::answered::{Answered, Held};
 use crate::conversation::Tokens;
 use crate::recall::{self, spoken};
 
@@ -22,6 +26,8 @@ const FRAGMENT: usize = 64;
 enum Whose {
     /// The name is not whole yet.
     Unknown,
+    /// Whether it goes to the client is known once it is whole.
+    Held,
     Ours,
     /// The client's; its index in what the client sees.
     Client(usize),
@@ -35,11 +41,15 @@ struct Partial {
     whose: Whose,
     /// Fragments that came before it was known whose it is.
     held: Vec<Value>,
+    /// It goes to the client as another call than the model wrote.
+    instead: bool,
 }
 
 /// Reads one reply over all of its rounds.
 #[derive(Debug, Default)]
 pub(super) struct Filter {
+    /// Which calls are answered here.
+    answered: Answered,
     /// What the client knows the reply by: `id`, `created` of the first round.
     head: Option<(Value, Value)>,
     round: usize,
@@ -74,8 +84,18 @@ impl Filter {
     /// `apart`: whether text of two rounds may be set apart by a blank line; not where each token must be accounted for.
     /// `may_call`: whether text can be a call at all; not where the client wants none.
     /// `most`: bytes of the reply that are kept.
-    pub(super) fn new(apart: bool, may_call: bool, most: usize) -> Filter {
-        Filter { apart, may_call, listens: may_call, room: most, ..Filter::default() }
+    pub(super) fn new(apart: bool, may_call: bool, most: usize, answered: Answered) -> Filter {
+        Filter { apart, may_call, listens: may_call, room: most, answered, ..Filter::default() }
+    }
+
+    /// Notes tools that the model knows from now on.
+    pub(super) fn taught(&mut self, names: Vec<String>) {
+        self.answered.taught.extend(names);
+    }
+
+    /// Which calls are answered here.
+    pub(super) fn answered(&self) -> &Answered {
+        &self.answered
     }
 
     /// Whether the reply was longer than can be kept: what is known of it is not the whole.
@@ -174,7 +194,13 @@ impl Filter {
             delta.remove("content");
             for (index, arguments) in all.into_iter().enumerate() {
                 let call = Call { id: String::new(), name: recall::NAME.into(), arguments };
-                self.calls.push(Partial { index: index as u64, call, whose: Whose::Ours, held: Vec::new() });
+                self.calls.push(Partial {
+                    index: index as u64,
+                    call,
+                    whose: Whose::Ours,
+                    held: Vec::new(),
+                    instead: false,
+                });
             }
             return true;
         }
@@ -205,6 +231,9 @@ impl Filter {
                 self.finish = Some(finish.to_owned());
             }
             let finished = self.finish.is_some();
+            if finished && choice.get("delta").is_none_or(Value::is_null) {
+                choice["delta"] = json!({});
+            }
             if let Some(delta) = choice.get_mut("delta").and_then(Value::as_object_mut) {
                 let (differs, nothing) = self.delta(delta, finished);
                 changed |= differs;
@@ -283,6 +312,7 @@ impl Filter {
         }
         if finished || self.endless {
             changed |= self.give_up_waiting(&mut kept);
+            changed |= self.settle(&mut kept);
         }
         if !kept.is_empty() {
             delta.insert("tool_calls".into(), kept.into());
@@ -305,7 +335,13 @@ impl Filter {
             Some(at) => at,
             None => {
                 let index = index.unwrap_or(self.calls.len() as u64);
-                self.calls.push(Partial { index, call: Call::default(), whose: Whose::Unknown, held: Vec::new() });
+                self.calls.push(Partial {
+                    index,
+                    call: Call::default(),
+                    whose: Whose::Unknown,
+                    held: Vec::new(),
+                    instead: false,
+                });
                 self.calls.len() - 1
             }
         };
@@ -328,10 +364,12 @@ impl Filter {
             partial.call.arguments.push_str(&arguments);
         }
         if partial.whose == Whose::Unknown {
-            partial.whose = match partial.call.name.as_str() {
-                name if recall::is_ours(name) => Whose::Ours,
-                name if recall::NAME.starts_with(name) => Whose::Unknown,
-                _ => Whose::Client(clients),
+            // A name whose arguments have begun is whole.
+            partial.whose = match self.answered.held(&partial.call.name, !partial.call.arguments.is_empty()) {
+                Held::Answered => Whose::Ours,
+                Held::Hidden => Whose::Held,
+                Held::Perhaps => Whose::Unknown,
+                Held::No => Whose::Client(clients),
             };
         }
         match partial.whose {
@@ -339,7 +377,7 @@ impl Filter {
                 partial.held.clear();
                 true
             }
-            Whose::Unknown => {
+            Whose::Unknown | Whose::Held => {
                 partial.held.push(fragment.clone());
                 true
             }
@@ -353,19 +391,6 @@ impl Filter {
         }
     }
 
-    /// A name that never came is not ours.
-    fn give_up_waiting(&mut self, kept: &mut Vec<Value>) -> bool {
-        let first = self.clients().count();
-        let waiting = self.calls.iter_mut().filter(|p| p.whose == Whose::Unknown);
-        let mut changed = false;
-        for (at, partial) in (first..).zip(waiting) {
-            partial.whose = Whose::Client(at);
-            kept.extend(std::mem::take(&mut partial.held).into_iter().map(|f| numbered(f, at)));
-            changed = true;
-        }
-        changed
-    }
-
     /// A reply that ends in calls of ours alone, with nobody to answer them, just ends.
     fn settle_finish(&self, choice: &mut Value) -> bool {
         let calls = matches!(choice.get("finish_reason").and_then(Value::as_str), Some("tool_calls" | "function_call"));
@@ -373,6 +398,8 @@ impl Filter {
             choice["finish_reason"] = Value::Null;
         } else if calls && !self.calls.is_empty() && self.clients().next().is_none() {
             choice["finish_reason"] = json!("stop");
+        } else if self.calls.iter().any(|c| c.instead) && choice.get("finish_reason").is_some_and(|f| f == "stop") {
+            choice["finish_reason"] = json!("tool_calls");
         } else {
             return false;
         }
@@ -408,12 +435,13 @@ impl Filter {
         }
         let delta = delta.as_object_mut()?;
         changed |= self.delta(delta, true).0;
-        if !self.ours().is_empty() || self.round > 0 || self.calls.iter().any(|c| c.whose == Whose::Ours) {
+        let differs = |c: &Partial| c.whose == Whose::Ours || c.instead;
+        if !self.ours().is_empty() || self.round > 0 || self.calls.iter().any(differs) {
             message.insert("content".into(), self.message()["content"].clone());
-            let named =
-                |call: &Value| call.pointer("/function/name").and_then(Value::as_str).is_some_and(recall::is_ours);
             if let Some(Value::Array(all)) = message.get_mut("tool_calls") {
-                all.retain(|call| !named(call));
+                // They were read in this order a moment ago.
+                let written = std::mem::take(all).into_iter().enumerate();
+                all.extend(written.filter_map(|(at, call)| self.for_client(at, call)));
                 if all.is_empty() {
                     message.remove("tool_calls");
                 }

@@ -45,6 +45,8 @@ pub struct Heard {
     pub stream: bool,
     /// Who says the reply in the client's words.
     pub teller: Box<dyn Teller>,
+    /// What the client calls its session, if it does; see [`super::session`].
+    pub session: Option<String>,
 }
 
 /// What is known of a reply before its first word.

@@ -73,7 +73,8 @@ pub fn request(body: &[u8]) -> Result<Heard, WireError> {
         chat.insert("stream_options".into(), json!({"include_usage": true}));
     }
     let teller = Box::new(reply::Reply::new(model));
-    Ok(Heard { chat: Value::Object(chat).to_string().into(), stream, teller })
+    let session = crate::wire::session::session(&asked);
+    Ok(Heard { chat: Value::Object(chat).to_string().into(), stream, teller, session })
 }
 
 /// Reads a request to `POST /v1/messages/count_tokens`: a chat completion request that is only counted.

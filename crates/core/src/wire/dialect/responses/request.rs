@@ -56,7 +56,8 @@ pub(super) fn read(body: &[u8]) -> Result<Heard, WireError> {
     let includes = list_if(&fields, "", "include")?;
     let carried = includes.iter().any(|name| name == "reasoning.encrypted_content");
     let teller = Reply::new(model.unwrap_or_default(), echo(&fields), offered.special, carried);
-    Ok(Heard { chat: Bytes::from(Value::Object(chat).to_string()), stream, teller: Box::new(teller) })
+    let session = crate::wire::session::session(&fields);
+    Ok(Heard { chat: Bytes::from(Value::Object(chat).to_string()), stream, teller: Box::new(teller), session })
 }
 
 /// What asks for a memory that is not there, or for a reply that comes later.

@@ -1,0 +1,157 @@
+//! `windowsill wrap` and `unwrap`: a client's own config is pointed at windowsill, and put back as it was.
+
+mod in_json;
+mod in_toml;
+mod kept;
+mod patch;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Args;
+use serde_json::Value;
+use similar::TextDiff;
+use windowsill::config::{Config, Environment};
+
+use super::clients::{Client, Places, Written, find, models};
+use crate::{Failure, note, out, runtime};
+use kept::{File, Kept};
+
+#[derive(Args)]
+pub(crate) struct Wrap {
+    /// The client, as for `launch`.
+    client: String,
+    /// The model, as `GET /v1/models` lists it. Default: the first one.
+    #[arg(long, value_name = "M")]
+    model: Option<String>,
+    /// Show what would be written, and write nothing.
+    #[arg(long)]
+    dry_run: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct Unwrap {
+    /// The client, as for `wrap`.
+    client: String,
+}
+
+/// A file of the client's, and what it is to hold.
+struct New {
+    file: File,
+    text: String,
+}
+
+/// Points the client's config at windowsill.
+pub(crate) fn wrap(config: &Config, of: &Wrap) -> Result<ExitCode, Failure> {
+    let client = find(&of.client)?;
+    let environment = Environment::of_process();
+    let kept = Kept::of(&environment, client.name)?;
+    if kept.exists() {
+        return Err(Failure::Bad(format!(
+            "{} is wrapped already\n  hint: `windowsill unwrap {}` puts its config back; then wrap it again",
+            client.name, client.name
+        )));
+    }
+    let runtime = runtime()?;
+    let listed = match models(&runtime, config) {
+        Ok(listed) => Some(listed),
+        // With the model named, a config can be written that will be right once windowsill runs.
+        Err(Failure::Bad(why)) if of.model.is_some() => {
+            note(&why.replace("\n  hint", ";"));
+            None
+        }
+        Err(failure) => return Err(failure),
+    };
+    let places = Places::of(config, of.model.as_deref(), listed)?;
+    let hidden =
+        Places { key: if places.key == "none" { "none".into() } else { "(the key)".into() }, ..places.clone() };
+    let mut all = Vec::new();
+    for written in client.configs {
+        let file = File::read(written.path(&environment)?).map_err(|why| left_alone(client, why))?;
+        let text = text_of(client, written, &file, &places)?;
+        let shown = text_of(client, written, &file, &hidden)?;
+        out(&diff(&file.path, file.text().unwrap_or(""), &shown))?;
+        all.push(New { file, text });
+    }
+    if of.dry_run {
+        note("nothing was written");
+        return Ok(ExitCode::SUCCESS);
+    }
+    write(client, &kept, &all)?;
+    note(&format!("{} goes through {} with the model {}", client.name, places.root, places.model));
+    note(&format!("`windowsill unwrap {}` puts its config back as it was", client.name));
+    if !client.then.is_empty() {
+        note(client.then);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Keeps the originals, then writes the new files. What fails half-way is undone.
+fn write(client: &Client, kept: &Kept, all: &[New]) -> Result<(), Failure> {
+    let files: Vec<(&File, &[u8])> = all.iter().map(|new| (&new.file, new.text.as_bytes())).collect();
+    kept.keep(&files)?;
+    for new in all {
+        if let Err(e) = new.file.write(new.text.as_bytes()) {
+            let undone = kept.restore();
+            let why = format!("{} cannot be written: {e}", new.file.path.display());
+            return Err(match undone {
+                Ok(_) => left_alone(client, why),
+                Err(also) => Failure::Bad(format!("{why}; and it could not be undone: {also}")),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// What a file is to hold.
+fn text_of(client: &Client, written: &Written, file: &File, places: &Places) -> Result<String, Failure> {
+    let there = file.text();
+    if written.made_by_client && there.is_none() {
+        let path = file.path.display();
+        let hint = format!("start {} once, so that it makes the file, or use `windowsill launch`", client.program);
+        return Err(Failure::Bad(format!("{} has no {path} yet\n  hint: {hint}", client.name)));
+    }
+    let settings: Value = serde_json::from_str(&places.fill(written.settings)).unwrap_or_default();
+    let settings = settings.as_object().cloned().unwrap_or_default();
+    patch::patched(written.format, there.unwrap_or(""), &settings)
+        .map_err(|why| left_alone(client, format!("{}: {why}", file.path.display())))
+}
+
+fn left_alone(client: &Client, why: String) -> Failure {
+    let hint = format!("`windowsill launch {}` needs no config", client.name);
+    Failure::Bad(format!("{why}\n  nothing was changed\n  hint: {hint}"))
+}
+
+fn diff(path: &Path, old: &str, new: &str) -> String {
+    let name = path.display().to_string();
+    let diff = TextDiff::from_lines(old, new);
+    let mut unified = diff.unified_diff();
+    unified.context_radius(2).header(&name, &name).to_string()
+}
+
+/// Puts the client's config back.
+pub(crate) fn unwrap(of: &Unwrap) -> Result<ExitCode, Failure> {
+    let client = find(&of.client)?;
+    let kept = Kept::of(&Environment::of_process(), client.name)?;
+    if !kept.exists() {
+        note(&format!("{} is not wrapped: there is nothing to put back", client.name));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let restored = kept.restore().map_err(Failure::Bad)?;
+    for file in restored {
+        let path = file.path.display();
+        out(&if file.existed { format!("{path} is as it was\n") } else { format!("{path} is gone, as it was\n") })?;
+        if let Some(aside) = file.changed {
+            note(&format!("it had been changed since; what it held is in {}", aside.display()));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// One file that is as it was.
+struct Restored {
+    path: PathBuf,
+    existed: bool,
+    /// Where what it held was put, if somebody else had changed it.
+    changed: Option<PathBuf>,
+}

@@ -1,0 +1,73 @@
+//! What becomes of the calls of a round once they are whole: some go to the client after all.
+
+use serde_json::Value;
+
+use super::answered::Held;
+use super::{Filter, Whose, call_json, numbered};
+use crate::conversation::Digest;
+use crate::recall;
+
+impl Filter {
+    /// A name that never came is not ours.
+    pub(super) fn give_up_waiting(&mut self, kept: &mut Vec<Value>) -> bool {
+        let mut next = self.clients().count();
+        let mut changed = false;
+        for partial in self.calls.iter_mut().filter(|p| p.whose == Whose::Unknown) {
+            if self.answered.held(&partial.call.name, true) == Held::Hidden {
+                partial.whose = Whose::Held;
+                continue;
+            }
+            partial.whose = Whose::Client(next);
+            kept.extend(std::mem::take(&mut partial.held).into_iter().map(|f| numbered(f, next)));
+            next += 1;
+            changed = true;
+        }
+        changed
+    }
+
+    /// The reply is whole: calls that go to the client after all are said to it, the others are answered here.
+    pub(super) fn settle(&mut self, kept: &mut Vec<Value>) -> bool {
+        let cut = self.endless || matches!(self.finish.as_deref(), Some("length" | "content_filter"));
+        let mut changed = false;
+        for at in 0..self.calls.len() {
+            let next = self.clients().count();
+            let partial = &mut self.calls[at];
+            let whole = !matches!(partial.whose, Whose::Ours | Whose::Held);
+            if whole || partial.whose == Whose::Ours && (cut || recall::is_ours(&partial.call.name)) {
+                continue;
+            }
+            let goes = self.answered.goes(&partial.call.name, &partial.call.arguments, self.last);
+            match (partial.whose, goes) {
+                (Whose::Held, goes) if cut || goes.is_some() => {
+                    // As the model wrote it, whole or not.
+                    kept.extend(std::mem::take(&mut partial.held).into_iter().map(|f| numbered(f, next)));
+                }
+                (_, Some((name, arguments))) => {
+                    if partial.call.id.is_empty() {
+                        let seed = format!("{:?} {} {at}", self.head, self.round);
+                        partial.call.id = format!("call_{}", &Digest::of(seed.as_bytes()).hex()[..16]);
+                    }
+                    (partial.call.name, partial.call.arguments, partial.instead) = (name, arguments, true);
+                    kept.push(numbered(call_json(&partial.call), next));
+                }
+                (_, None) => {
+                    partial.whose = Whose::Ours;
+                    partial.held.clear();
+                    continue;
+                }
+            }
+            partial.whose = Whose::Client(next);
+            changed = true;
+        }
+        changed
+    }
+
+    /// A call of a whole reply as the client may see it.
+    pub(super) fn for_client(&self, at: usize, call: Value) -> Option<Value> {
+        match self.calls.iter().find(|p| p.index == at as u64) {
+            Some(partial) if partial.whose == Whose::Ours => None,
+            Some(partial) if partial.instead => Some(call_json(&partial.call)),
+            _ => Some(call),
+        }
+    }
+}

@@ -1,0 +1,196 @@
+#!/usr/bin/env python3
+"""Installs and runs each package of a folder as a person would, on a root that has nothing of ours: prints a table, fails on the first that fails.
+
+    tests/release/install.py DIST [--root DEBIAN]
+
+Each way goes from nothing to a managed first turn, wraps a client, unwraps it, and leaves its home as it was, within 60 seconds. DEBIAN is
+a clean root (`debootstrap --variant=minbase`), copied for the Debian package; without it the package is only unpacked. Needs root.
+"""
+
+import http.server, json, os, pathlib, shutil, subprocess, sys, tempfile, threading, time, urllib.request
+
+DIST = pathlib.Path(sys.argv[1]).resolve()
+DEBIAN = pathlib.Path(sys.argv[sys.argv.index("--root") + 1]).resolve() if "--root" in sys.argv else None
+LIMIT = 60
+CLEAN = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
+
+
+class Model(http.server.BaseHTTPRequestHandler):
+    """A server that answers like llama-server."""
+
+    def log_message(self, *_):
+        pass
+
+    def say(self, value, status=200):
+        data = json.dumps(value).encode()
+        self.send_response(status)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def do_GET(self):
+        answers = {
+            "/v1/models": {"object": "list", "data": [{"id": "tiny", "object": "model"}]},
+            "/props": {"default_generation_settings": {"n_ctx": 4096}, "total_slots": 1, "chat_template": ""},
+            "/health": {"status": "ok"},
+        }
+        self.say(answers.get(self.path, {"error": {"message": "unknown"}}), 200 if self.path in answers else 404)
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers.get("content-length", 0)))
+        if self.path != "/v1/chat/completions":
+            return self.say({"error": {"message": "unknown"}}, 404)
+        message = {"role": "assistant", "content": "Hello."}
+        self.say({"id": "1", "object": "chat.completion", "model": "tiny", "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
+                  "usage": {"prompt_tokens": 9, "completion_tokens": 2, "total_tokens": 11}})
+
+
+def held(home):
+    """Everything below a home but windowsill's own folders."""
+    return {p: p.read_bytes() if p.is_file() else None for p in sorted(home.rglob("*")) if ".local" not in p.parts}
+
+
+def first_turn(command, home, upstream, env, inside="/home/u"):
+    """Serves, asks once, wraps and unwraps a client. `home` is the folder that the program sees as `inside`."""
+    env = {**CLEAN, **env, "HOME": inside, "WINDOWSILL_DATA_DIR": inside + "/.local/record"}
+    run = lambda *args, **more: subprocess.run([*command, *args], env={**env, **more}, capture_output=True, text=True, timeout=30)
+    version = run("--version")
+    assert version.returncode == 0 and version.stdout.startswith("windowsill "), version
+    log = tempfile.TemporaryFile("w+")
+    served = subprocess.Popen([*command, "serve", "--listen", "127.0.0.1:0", "--upstream", upstream], env=env, stdout=subprocess.PIPE, stderr=log, text=True)
+    try:
+        line = served.stdout.readline()
+        assert line.startswith("listening on "), (line, log.seek(0), log.read())
+        address = line.split("http://")[1].strip()
+        asked = {"model": "tiny", "messages": [{"role": "user", "content": "Say hello."}]}
+        request = urllib.request.Request(f"http://{address}/v1/chat/completions", json.dumps(asked).encode(), {"content-type": "application/json"})
+        with urllib.request.urlopen(request, timeout=30) as reply:
+            assert reply.headers["x-windowsill-window"] == "4096" and reply.headers["x-windowsill-conversation"], reply.headers
+            assert json.load(reply)["choices"][0]["message"]["content"] == "Hello."
+        (home / ".codex").mkdir()
+        (home / ".codex/config.toml").write_text('# mine\nmodel = "gpt"\n')
+        shutil.chown(home / ".codex", home.stat().st_uid)
+        shutil.chown(home / ".codex/config.toml", home.stat().st_uid)
+        before = held(home)
+        wrapped = run("wrap", "codex", WINDOWSILL_LISTEN=address)
+        assert wrapped.returncode == 0 and address in (home / ".codex/config.toml").read_text(), wrapped
+        unwrapped = run("unwrap", "codex")
+        assert unwrapped.returncode == 0 and held(home) == before, unwrapped
+    finally:
+        served.terminate()
+        served.wait(20)
+    return version.stdout.strip()
+
+
+def found(pattern):
+    paths = sorted(DIST.glob(pattern))
+    assert len(paths) == 1, f"{pattern}: {paths}"
+    return paths[0]
+
+
+def bare(work):
+    """A root with a home and nothing else."""
+    root = work / "root"
+    for folder in ("home/u", "tmp"):
+        (root / folder).mkdir(parents=True)
+    return root, root / "home/u"
+
+
+def archive(work, upstream):
+    root, home = bare(work)
+    subprocess.run(["tar", "--zstd", "-xf", found("windowsill-*-x86_64-unknown-linux-musl.tar.zst"), "-C", root, "--strip-components=1"], check=True)
+    assert (root / "man/windowsill.1").exists() and (root / "completions/_windowsill").exists() and (root / "LICENSE-MIT").exists()
+    return first_turn(["chroot", str(root), "/windowsill"], home, upstream, {})
+
+
+def deb(work, upstream):
+    package = found("windowsill_*_amd64.deb")
+    if not DEBIAN:
+        root, home = bare(work)
+        subprocess.run(["dpkg-deb", "-x", package, root], check=True)
+        return first_turn(["chroot", str(root), "/usr/bin/windowsill"], home, upstream, {}) + " (only unpacked)"
+    root = work / "root"
+    subprocess.run(["cp", "-a", DEBIAN, root], check=True)
+    shutil.copy(package, root / "tmp/windowsill.deb")
+    inside = lambda *args: subprocess.run(["chroot", str(root), *args], env=CLEAN, check=True, capture_output=True, text=True)
+    inside("dpkg", "-i", "/tmp/windowsill.deb")
+    for path in ("usr/lib/systemd/system/windowsill.service", "lib/systemd/system/windowsill.service"):
+        if (root / path).exists():
+            break
+    else:
+        raise AssertionError("the package brings no unit")
+    for path in ("etc/windowsill/config.toml", "usr/share/man/man1/windowsill.1.gz", "usr/share/bash-completion/completions/windowsill"):
+        # Minimal roots leave out man pages.
+        assert (root / path).exists() or "man" in path, path
+    (root / "home/u").mkdir()
+    told = first_turn(["chroot", str(root), "windowsill"], root / "home/u", upstream, {})
+    inside("dpkg", "-P", "windowsill")
+    assert not (root / "usr/bin/windowsill").exists() and not (root / "etc/windowsill").exists(), "something is left of it"
+    return told
+
+
+def wheel(work, upstream):
+    home = work / "home"
+    home.mkdir()
+    subprocess.run([sys.executable, "-m", "venv", work / "venv"], check=True)
+    pip = [work / "venv/bin/python", "-m", "pip", "install", "-q", "--no-index", "--disable-pip-version-check"]
+    subprocess.run([*pip, found("windowsill-*.whl")], check=True)
+    return first_turn([str(work / "venv/bin/windowsill")], home, upstream, {}, str(home))
+
+
+def npm(work, upstream):
+    home = work / "home"
+    home.mkdir()
+    tgz = [found("windowsill-linux-x64-*.tgz"), found("windowsill-[0-9]*.tgz")]
+    # One that is not there is left out: the platform's own package is named beside it.
+    (work / "package.json").write_text("{}")
+    npm = ["npm", "install", "--offline", "--no-audit", "--no-fund", "--omit=optional", "--prefix", work, "--cache", work / "cache"]
+    subprocess.run([*npm, *tgz], check=True, capture_output=True)
+    node = shutil.which("node")
+    return first_turn([node, str(work / "node_modules/windowsill/windowsill.js")], home, upstream, {}, str(home))
+
+
+def oci(work, upstream):
+    import hashlib, tarfile
+    image, root = work / "image", work / "root"
+    image.mkdir()
+    with tarfile.open(found("windowsill-*-amd64.oci.tar")) as tar:
+        tar.extractall(image)
+    for blob in (image / "blobs/sha256").iterdir():
+        assert hashlib.sha256(blob.read_bytes()).hexdigest() == blob.name, blob
+    blob = lambda digest: image / "blobs/sha256" / digest.split(":")[1]
+    manifest = json.loads(blob(json.loads((image / "index.json").read_text())["manifests"][0]["digest"]).read_text())
+    config = json.loads(blob(manifest["config"]["digest"]).read_text())["config"]
+    root.mkdir()
+    for layer in manifest["layers"]:
+        subprocess.run(["tar", "-xzf", blob(layer["digest"]), "-C", root], check=True)
+    # As a runtime does it: its user, a root that is read-only, its volumes.
+    (work / "data").mkdir()
+    user = config["User"].split(":")
+    os.chown(work / "data", int(user[0]), int(user[1]))
+    script = f"mount --bind {root} {root} && mount --bind {work}/data {root}/data && mount -t tmpfs tmpfs {root}/tmp && mount -o remount,ro,bind {root} && "
+    script += f"exec chroot --userspec={config['User']} {root} \"$@\""
+    command = ["unshare", "--mount", "sh", "-c", script, "sh", *config["Entrypoint"]]
+    env = dict(pair.split("=", 1) for pair in config["Env"])
+    return first_turn(command, work / "data", upstream, env, "/data")
+
+
+def main():
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Model)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    upstream = f"http://127.0.0.1:{server.server_port}"
+    subprocess.run(["sha256sum", "--quiet", "-c", "SHA256SUMS"], cwd=DIST, check=True)
+    sbom = json.loads(found("windowsill-*-x86_64-unknown-linux-musl.cdx.json").read_text())
+    assert any(c["name"] == "tokio" for c in sbom["components"]) and not any(c["name"] == "proptest" for c in sbom["components"])
+    for way in (archive, deb, wheel, npm, oci):
+        with tempfile.TemporaryDirectory(prefix="windowsill-release-") as work:
+            os.chmod(work, 0o755)
+            started = time.monotonic()
+            told = way(pathlib.Path(work), upstream)
+            took = time.monotonic() - started
+            print(f"{way.__name__:<8} {told:<36} {took:5.1f} s", flush=True)
+            assert took <= LIMIT, f"{way.__name__} took more than {LIMIT} s"
+
+
+main()
