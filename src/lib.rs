@@ -25,6 +25,6 @@ pub mod template;
 pub mod upstream;
 pub mod usage;
 
-pub use windowsill_core::{apply, brief, conversation, plan, preview, recall, unwrap, wire};
+pub use windowsill_core::{apply, brief, conversation, pinned, plan, preview, recall, unwrap, wire};
 /// The record, under the name that it has in this program.
 pub use windowsill_record as store;

@@ -125,6 +125,10 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Have the model read a text through every fold, word for word; without one, lists what is pinned.
+    Pin(cli::pin::Pin),
+    /// Take back what was pinned.
+    Unpin(cli::pin::Unpin),
     /// Serve recall, search, context and window to an agent as MCP tools, over standard input and output.
     Mcp(cli::mcp::Mcp),
     /// Search the originals, or print one exactly as it came.
@@ -273,6 +277,8 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Count(of) => count(config, &of),
         Command::Context(of) => cli::context::run(&config, &of),
         Command::Compact { id, focus, json } => compact(&config, &id, focus, json),
+        Command::Pin(of) => cli::pin::pin(&config, &of),
+        Command::Unpin(of) => cli::pin::unpin(&config, &of),
         Command::Launch(of) => cli::launch::run(&config, &of),
         Command::Wrap(of) => cli::wrap::wrap(&config, &of),
         Command::Service { command } => cli::service::run(&config, &flags, &command),

@@ -1,8 +1,6 @@
 //! What was really used: the figures a server reports in its reply, what was planned, cache hits, spend by role, and the
 //! counters people scrape. Holds no message text.
 
-use std::sync::atomic::AtomicU64;
-
 use parking_lot::Mutex;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
@@ -169,7 +167,7 @@ pub struct Metrics {
     prefix_lost: Family<Loss, Counter>,
     recalls: Family<Answered, Counter>,
     overhead: Histogram,
-    pressure: Gauge<f64, AtomicU64>,
+    pressure: Family<Kind, Histogram>,
     record_writable: Gauge,
     record_failures: Gauge,
 }
@@ -178,6 +176,12 @@ pub struct Metrics {
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct Loss {
     because: &'static str,
+}
+
+/// Labels of the pressure.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Kind {
+    class: &'static str,
 }
 
 /// Labels of the counter of recalls.
@@ -202,7 +206,7 @@ impl Default for Metrics {
             prefix_lost: Family::default(),
             recalls: Family::default(),
             overhead: Histogram::new(exponential_buckets(0.000_05, 4.0, 10)),
-            pressure: Gauge::default(),
+            pressure: Family::new_with_constructor(|| Histogram::new((1..=10).map(|n| f64::from(n) / 10.0))),
             record_writable: Gauge::default(),
             record_failures: Gauge::default(),
             registry: Mutex::default(),
@@ -210,7 +214,7 @@ impl Default for Metrics {
         registry.register("requests", "Managed requests by what was done to them", metrics.requests.clone());
         registry.register(
             "tokens",
-            "Tokens by role (main, recall, summary, digest, prefill) and kind",
+            "Tokens by role (main, recall, summary, digest, title, prefill) and kind",
             metrics.tokens.clone(),
         );
         registry.register("compactions", "Rewrites by layer", metrics.compactions.clone());
@@ -221,7 +225,8 @@ impl Default for Metrics {
         registry.register("recalls", "Calls of the recall tool by how they were answered", metrics.recalls.clone());
         let help = "Time between reading a request and sending it on";
         registry.register_with_unit("overhead", help, Unit::Seconds, metrics.overhead.clone());
-        registry.register("pressure_ratio", "Pressure of the last managed request", metrics.pressure.clone());
+        let help = "Pressure of managed requests by the class of their conversation (agent, chat, helper)";
+        registry.register("pressure_ratio", help, metrics.pressure.clone());
         let help = "1 while the record can be written, 0 while its last write failed";
         registry.register("record_writable", help, metrics.record_writable.clone());
         let help = "Batches that could not be written to the record since the start";
@@ -233,16 +238,20 @@ impl Default for Metrics {
 
 impl Metrics {
     /// Counts a managed request.
-    pub fn request(&self, action: &str, status: u16, overhead_seconds: f64, pressure: f64) {
+    pub fn request(&self, action: &str, status: u16, overhead_seconds: f64) {
         self.requests.get_or_create(&Outcome { action: action.to_owned(), status: u32::from(status) }).inc();
         self.overhead.observe(overhead_seconds);
-        self.pressure.set(pressure);
         for layer in action.split(',').filter(|l| *l != "none") {
             self.compactions.get_or_create(&Layer { layer: layer.to_owned() }).inc();
         }
     }
 
-    /// Counts what a reply cost; `role` is `main`, `recall`, `summary`, `digest` or `prefill`.
+    /// Notes how full the window of a managed request is, by the class of its conversation.
+    pub fn pressure(&self, class: &'static str, pressure: f64) {
+        self.pressure.get_or_create(&Kind { class }).observe(pressure);
+    }
+
+    /// Counts what a reply cost; `role` is `main`, `recall`, `summary`, `digest`, `title` or `prefill`.
     pub fn spend(&self, role: &'static str, reported: &Reported) {
         for (kind, tokens) in [
             ("prompt", reported.prompt),
@@ -315,13 +324,15 @@ mod tests {
     #[test]
     fn metrics_have_our_names() {
         let m = Metrics::default();
-        m.request("evict,clear", 200, 0.001, 0.5);
+        m.request("evict,clear", 200, 0.001);
+        m.pressure("agent", 0.45);
         m.spend("main", &Reported { prompt: Some(7), ..Default::default() });
         let text = m.text();
         for line in [
             "windowsill_requests_total{action=\"evict,clear\",status=\"200\"} 1",
             "windowsill_tokens_total{role=\"main\",kind=\"prompt\"} 7",
             "windowsill_compactions_total{layer=\"clear\"} 1",
+            "windowsill_pressure_ratio_bucket{le=\"0.5\",class=\"agent\"} 1",
         ] {
             assert!(text.contains(line), "{line} in {text}");
         }

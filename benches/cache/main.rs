@@ -17,7 +17,7 @@ use std::time::Instant;
 
 use windowsill::config::{self, Flags, ModelHints};
 use windowsill::conversation::Tokens;
-use windowsill::plan::{Policy, Strategy};
+use windowsill::plan::{FoldAt, Policy, Strategy};
 use windowsill::store::Store;
 
 use naive::Naive;
@@ -146,7 +146,8 @@ fn rows<'a>(store: &'a Store, asked: &Asked) -> Vec<(String, Replay<'a>)> {
         {
             let said = if writer == Writer::Oracle { "oracle" } else { "blank" };
             let when = if background { "ahead" } else { "waited for" };
-            let setting = Setting { policy: policy.clone(), background, writer };
+            let fold_at = if background { policy.fold_at } else { FoldAt::Line };
+            let setting = Setting { policy: Policy { fold_at, ..policy.clone() }, background, writer };
             let row: Replay<'a> = Box::new(move |s, window| replay(s, window, &setting, store));
             out.push((format!("{size} {said} {when}"), row));
         }

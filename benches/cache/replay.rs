@@ -153,7 +153,7 @@ impl Run<'_> {
             edit_costs: self.view.edits.iter().map(edit_cost).collect(),
             view: self.view.clone(),
             forwarded: self.forwarded,
-            background: self.setting.background,
+            ..Facts::default()
         }
     }
 
@@ -187,6 +187,7 @@ impl Run<'_> {
                     store: self.store,
                     count: &estimate,
                     digests: &std::collections::HashMap::new(),
+                    pins: &[],
                     written: written.as_ref().and_then(Option::as_deref),
                 };
                 apply::apply(&input).expect("the record can be asked").view
@@ -234,14 +235,10 @@ impl Run<'_> {
         if draft.plan.actions.iter().any(|a| matches!(a, Action::Fold { .. })) {
             self.ready = None;
         }
+        let (from, line) = draft.plan.lines.brief_at(size(&draft.prompt));
         let wanted = *background
             && policy.strategy == Strategy::Summarize
-            && economics::brief_is_due(
-                size(&draft.prompt),
-                step,
-                draft.plan.lines.summarize_at,
-                draft.plan.lines.limit,
-            )
+            && economics::brief_is_due(size(&draft.prompt), step, from, line)
             && economics::worth_a_summary(draft.plan.after.history, budget)
             && !self.is_covered(draft.plan.lines.brief);
         if wanted {

@@ -2,7 +2,7 @@
 //! counts is the tokens evaluated in all kinds of session alike, as long as as much is known at the end.
 
 use windowsill::conversation::Tokens;
-use windowsill::plan::{KeepRecent, Policy};
+use windowsill::plan::{FoldAt, KeepRecent, Policy};
 use windowsill::store::Store;
 
 use super::policy;
@@ -102,7 +102,9 @@ impl Sweep<'_> {
         if let Some(known) = self.tried.iter().position(|t| t.policy == *policy) {
             return known;
         }
-        let setting = Setting { policy: policy.clone(), background: self.background, writer: Writer::Blank };
+        let fold_at = if self.background { policy.fold_at } else { FoldAt::Line };
+        let policy_then = Policy { fold_at, ..policy.clone() };
+        let setting = Setting { policy: policy_then, background: self.background, writer: Writer::Blank };
         let (mut kinds, mut all) = (Vec::new(), Tally::default());
         for (_, sessions) in &self.kinds {
             let mut sum = Tally::default();

@@ -163,7 +163,7 @@ fn gauge(seen: &Value, paint: Paint) -> String {
     page += &format!("  {}\n", paint.severity(severity, &bar(&parts, window, WIDTH)));
     let line = |name: &str| state["lines"][name].as_u64().unwrap_or(0);
     let (marks, names) =
-        walls(&[(line("clear_at"), "clear"), (line("summarize_at"), "fold"), (line("limit"), "limit")], window, WIDTH);
+        walls(&[(line("clear_at"), "clear"), (fold_line(state), "fold"), (line("limit"), "limit")], window, WIDTH);
     page += &format!("  {marks}\n  {}\n\n", paint.soft(&names));
     let legend: Vec<String> = named
         .iter()
@@ -171,7 +171,16 @@ fn gauge(seen: &Value, paint: Paint) -> String {
         .map(|(mark, name, n)| format!("{mark} {name} {}", tokens(n)))
         .chain([format!("/ kept for the reply {}", tokens(&regions["output_reserved"]))])
         .collect();
-    page + &format!("  {}\n", legend.join("   "))
+    page += &format!("  {}\n", legend.join("   "));
+    for why in state["waits"].as_array().into_iter().flatten() {
+        page += &format!("  {}\n", paint.soft(&text(why)));
+    }
+    page
+}
+
+/// Where the next fold comes. What was recorded before 0.2 says nothing of it.
+fn fold_line(state: &Value) -> u64 {
+    state["lines"]["fold_at"].as_u64().or(state["lines"]["summarize_at"].as_u64()).unwrap_or(0)
 }
 
 /// A heading and a line for each item; nothing where there is none.

@@ -11,6 +11,7 @@ pub(crate) mod log;
 pub(crate) mod mcp;
 pub(crate) mod pages;
 mod paint;
+pub(crate) mod pin;
 pub(crate) mod recall;
 pub(crate) mod report;
 pub(crate) mod service;

@@ -3,9 +3,10 @@
 //! A setting is one line in `settings!` and one in `config.toml`. No layer is read twice, and none is ever changed.
 
 use crate::conversation::Tokens;
-use crate::plan::{KeepRecent, Policy, Size, Strategy, TemplateFacts};
+use crate::plan::{FoldAt, KeepRecent, Policy, Size, Strategy, TemplateFacts};
 
 use super::file::Layer;
+use super::model::SizeClass;
 use super::problem::Problem;
 use super::written::{self as read, Sourced, Value};
 
@@ -83,6 +84,8 @@ settings! {
     summarize_at: f64 = read::share, f64::to_string;
     /// Pressure that folding goes down to.
     summarize_to: f64 = read::share, f64::to_string;
+    /// Whether a fold comes once the prompt passes `summarize_at`, or only where it would not fit otherwise.
+    fold_at: FoldAt = read::fold_at, read::show_fold_at;
     /// Newest messages that are neither cleared nor folded.
     keep_recent: KeepRecent = read::keep_recent, read::show_keep_recent;
     /// Names of tools whose results stay.
@@ -93,6 +96,8 @@ settings! {
     summary_max_tokens: Tokens = read::brief_tokens, Tokens::to_string;
     /// Which model writes briefs.
     summary_model: SummaryModel = summary_model, SummaryModel::to_string;
+    /// Which model names conversations.
+    title_model: Option<OtherModel> = digest_model, show_digest_model;
     /// Whether to summarize ahead of need, between requests.
     background: bool = read::boolean, bool::to_string;
     /// Whether the model gets a tool to read back what left its prompt.
@@ -109,6 +114,37 @@ settings! {
     tool_role: bool = read::boolean, bool::to_string;
     /// Length that a tool call id must have; 0 when any id is accepted.
     tool_call_id_length: Option<usize> = read::id_length, |length: &Option<usize>| length.unwrap_or(0).to_string();
+}
+
+/// The settings of `[context]` as one place says them: for all models, and what differs for those of a size
+/// (`[size.small]`, …).
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Tiers {
+    pub(crate) all: ContextLayer,
+    pub(crate) sizes: [ContextLayer; 3],
+}
+
+impl Tiers {
+    /// Reads `[context]` and the tables of sizes; wrong values become problems and are left out.
+    pub(crate) fn read(layer: &Layer, problems: &mut Vec<Problem>) -> Tiers {
+        Tiers {
+            all: ContextLayer::read(layer, "context", problems),
+            sizes: SizeClass::ALL.map(|size| ContextLayer::read(layer, &format!("size.{}", size.name()), problems)),
+        }
+    }
+
+    /// What it says for a model of this size; of an unknown size, only what it says for all.
+    pub(crate) fn of(&self, size: Option<SizeClass>) -> ContextLayer {
+        match size {
+            Some(size) => self.sizes[size as usize].or(&self.all),
+            None => self.all.clone(),
+        }
+    }
+
+    /// All that it says, table by table.
+    pub(crate) fn layers(&self) -> impl Iterator<Item = &ContextLayer> {
+        std::iter::once(&self.all).chain(&self.sizes)
+    }
 }
 
 /// A model of a named upstream.
@@ -213,6 +249,7 @@ impl Context {
             clear_to: self.clear_to.value,
             summarize_at: self.summarize_at.value,
             summarize_to: self.summarize_to.value,
+            fold_at: self.fold_at.value,
             keep_recent: self.keep_recent.value,
             never_clear: self.never_clear.value.clone(),
             strategy: self.strategy.value,

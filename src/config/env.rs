@@ -79,7 +79,7 @@ impl Environment {
 fn variables(section: &Section) -> Vec<(String, String)> {
     let pair = |key: &&str| match section.path {
         "" => (format!("{PREFIX}{}", key.to_uppercase()), (*key).to_owned()),
-        path => (format!("{PREFIX}{path}_{key}").to_uppercase(), format!("{path}.{key}")),
+        path => (format!("{PREFIX}{path}_{key}").to_uppercase().replace('.', "_"), format!("{path}.{key}")),
     };
     section.keys.iter().map(pair).collect()
 }
@@ -90,12 +90,11 @@ fn slip(rest: &str, sections: &[Section], names: &[&str]) -> Option<String> {
     const SLIPS: usize = 2;
     let lower: Vec<String> = names.iter().map(|name| name.to_lowercase()).collect();
     let lower: Vec<&str> = lower.iter().map(String::as_str).collect();
-    let section = sections
-        .iter()
-        .find(|section| !section.path.is_empty() && rest.starts_with(&format!("{}_", section.path.to_uppercase())));
+    let prefix = |section: &Section| format!("{}_", section.path.replace('.', "_"));
+    let section =
+        sections.iter().find(|section| !section.path.is_empty() && rest.starts_with(&prefix(section).to_uppercase()));
     if let Some(section) = section {
-        let within: Vec<&str> =
-            lower.iter().copied().filter(|name| name.starts_with(&format!("{}_", section.path))).collect();
+        let within: Vec<&str> = lower.iter().copied().filter(|name| name.starts_with(&prefix(section))).collect();
         return Some(match near(rest, &within) {
             Some(name) => format!("did you mean `{PREFIX}{}`?", name.to_uppercase()),
             None => nearest(rest, section.keys),

@@ -40,6 +40,8 @@ pub(crate) struct Layer {
     pub(crate) values: BTreeMap<String, Written>,
     /// The tables of `[[upstream]]`, in order, each with its place and values by key.
     pub(crate) repeated: Vec<(String, BTreeMap<String, Written>)>,
+    /// The tables of `[[pin]]`, in the same way.
+    pub(crate) pins: Vec<(String, BTreeMap<String, Written>)>,
 }
 
 /// A file that could not be read as TOML says nothing about its keys.
@@ -181,7 +183,8 @@ impl Walk<'_> {
                         let mut values = BTreeMap::new();
                         let start = table.keys().map(|key| key.span().start).min().unwrap_or(item.span().start);
                         self.table(dotted, table, Some(&mut values));
-                        self.layer.repeated.push((self.source.place(start), values));
+                        let all = if dotted == "pin" { &mut self.layer.pins } else { &mut self.layer.repeated };
+                        all.push((self.source.place(start), values));
                     }
                 }
             }
@@ -201,6 +204,7 @@ impl Walk<'_> {
         let span = value.span();
         let (line, _) = self.source.line_column(span.start);
         let source = match self.label {
+            Label::Default if section.starts_with("size.") => format!("default [{section}]"),
             Label::Default => "default".to_owned(),
             Label::File => format!("{}:{line}", self.source.display),
             Label::Profile(profile) if section.starts_with("size.") => format!("profile {profile} [{section}]"),

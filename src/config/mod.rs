@@ -11,6 +11,7 @@ mod env;
 mod file;
 mod gauge;
 mod model;
+mod pin;
 pub mod print;
 mod problem;
 mod profile;
@@ -28,6 +29,7 @@ pub use context::{Context, OtherModel, SummaryModel, Template};
 pub use env::{Environment, scratch_dir};
 pub use gauge::{Gauge, Severity};
 pub use model::{ModelHints, SizeClass, parameters_in_name};
+pub use pin::PinPattern;
 pub use problem::{Problem, report};
 pub use profile::{DEFAULT as DEFAULT_PROFILE, Profile};
 pub use secret::Secret;
@@ -35,7 +37,7 @@ pub use serve::{Limits, LogConfig, LogFormat, MachineConfig, NumCtx, WindowConfi
 pub use upstream::{ModelConfig, UpstreamConfig, UpstreamKind};
 pub use written::Sourced;
 
-use context::{CONTEXT_KEYS, ContextLayer};
+use context::{CONTEXT_KEYS, ContextLayer, Tiers};
 use file::{Label, Layer, Section};
 
 /// The repository's own `config.toml`: the base layer, and what documents every key.
@@ -59,8 +61,12 @@ pub(crate) const SECTIONS: &[Section] = &[
         repeated: false,
     },
     Section { path: "upstream", keys: upstream::KEYS, repeated: true },
+    Section { path: "pin", keys: pin::KEYS, repeated: true },
     Section { path: "window", keys: &["num_ctx", "output_reserved", "memory_headroom"], repeated: false },
     Section { path: "context", keys: CONTEXT_KEYS, repeated: false },
+    Section { path: "size.small", keys: CONTEXT_KEYS, repeated: false },
+    Section { path: "size.medium", keys: CONTEXT_KEYS, repeated: false },
+    Section { path: "size.large", keys: CONTEXT_KEYS, repeated: false },
     Section { path: "gauge", keys: gauge::KEYS, repeated: false },
     Section {
         path: "limits",
@@ -132,6 +138,8 @@ pub struct Config {
     pub window: WindowConfig,
     /// The settings of `[context]` without any profile: environment, file, default.
     pub context: Context,
+    /// What people say that holds through every fold, by pattern; a profile adds its own.
+    pub pins: Vec<PinPattern>,
     /// When a window counts as nearly full.
     pub gauge: Gauge,
     /// Bounds on what is accepted.
@@ -148,10 +156,12 @@ pub struct Config {
     pub file: Option<PathBuf>,
     /// Key, value and source of each setting outside `[context]`; secrets are not shown.
     pub sources: Vec<(String, String, String)>,
-    /// What stands below a profile: file over default.
-    below_profile: Context,
-    /// What stands above a profile.
-    above_profile: ContextLayer,
+    /// The defaults of `[context]`, and the tables of sizes above them.
+    defaults: (Context, Tiers),
+    /// What the file says of these; it stands below a profile.
+    below_profile: Tiers,
+    /// What the environment says; it stands above a profile.
+    above_profile: Tiers,
 }
 
 /// The settings that hold for one model.
@@ -169,10 +179,14 @@ pub struct Resolved {
     pub background: bool,
     /// Whether the model gets a tool to read back what left its prompt.
     pub recall: bool,
+    /// What people say that holds through every fold, by pattern.
+    pub pins: Vec<PinPattern>,
     /// Which model writes briefs.
     pub summary_model: SummaryModel,
     /// Which model condenses large results, where one does.
     pub digest_model: Option<OtherModel>,
+    /// Which model names conversations, where one does.
+    pub title_model: Option<OtherModel>,
     /// Something that was asked for and could not be done: an unknown profile in the request's header.
     pub warning: Option<String>,
     /// Key, value and source of each setting of `[context]` and each fact `template.…`.
@@ -321,40 +335,46 @@ impl Config {
             (Some(name), None) => Some(format!("there is no profile `{name}`")),
             _ => None,
         };
-        let chosen = match picked {
-            Some(profile) => {
-                let because = format!("the request asked for profile `{}`", profile.name);
-                Some(profile::Choice { profile, because })
-            }
-            None => profile::choose(&self.profiles, model, hints),
-        };
-        let sizing = profile::sizing(model, hints);
-        let size = sizing.map(|sizing| sizing.class);
-        let (name, because, context, template) = match chosen {
-            Some(choice) => {
-                let context = choice.profile.layer(size).settled_over(&self.below_profile);
-                (choice.profile.name.clone(), choice.because, context, choice.profile.template())
-            }
+        let (profiles, because) = match profile::choose(&self.profiles, model, hints, picked) {
+            Some(choice) => (choice.profiles, choice.because),
             // Only a `profile_dir` with a broken `default.toml` has none, and loading refuses that.
-            None => (profile::DEFAULT.to_owned(), String::new(), self.below_profile.clone(), Template::unknown()),
+            None => (Vec::new(), String::new()),
         };
-        let context = self.above_profile.settled_over(&context);
+        let sizing = profile::sizing(model, hints, &profiles);
+        let size = sizing.map(|sizing| sizing.class);
+        let context = self.context_of(size, &profiles);
+        let pins = self.pins.iter().chain(profiles.iter().flat_map(|profile| &profile.pins)).cloned().collect();
+        let below = profiles.iter().rev();
+        let template = below.fold(Template::unknown(), |facts, profile| profile.template.over(&facts));
         let mut sources = context.shown();
         sources.extend(
             template.shown().into_iter().map(|(key, value, source)| (format!("template.{key}"), value, source)),
         );
         Resolved {
             policy: context.policy(&template),
-            profile: name,
+            profile: profiles.first().map_or(profile::DEFAULT, |profile| &profile.name).to_owned(),
             size,
             because: format!("{because}; {}", print::sizing(sizing)),
             background: context.background.value,
             recall: context.recall.value,
+            pins,
             summary_model: context.summary_model.value,
             digest_model: context.digest_model.value,
+            title_model: context.title_model.value,
             warning,
             sources,
         }
+    }
+
+    /// The settings of `[context]` for models of a size, once every layer has spoken; of `profiles`, the first wins.
+    fn context_of(&self, size: Option<SizeClass>, profiles: &[&Profile]) -> Context {
+        let (defaults, tiers) = &self.defaults;
+        let mut context = tiers.of(size).settled_over(defaults);
+        let above = profiles.iter().rev().map(|profile| &profile.tiers);
+        for layer in std::iter::once(&self.below_profile).chain(above).chain([&self.above_profile]) {
+            context = layer.of(size).settled_over(&context);
+        }
+        context
     }
 }
 

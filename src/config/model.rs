@@ -52,15 +52,24 @@ pub struct ModelHints<'a> {
 /// Parameters as the name states them: `0.5b`, `8B`, `135M`, `30b-a3b`, `e4b`, `8x7b`. Of several, the largest.
 pub fn parameters_in_name(model: &str) -> Option<u64> {
     let lower = model.to_ascii_lowercase();
-    let words = || lower.split(|c: char| !c.is_ascii_alphanumeric() && c != '.');
-    words().filter_map(parameters_of).max()
+    words(&lower).filter_map(parameters_of).max()
+}
+
+/// The words of a name. A point is part of one only between digits: `1.5b` is a word, `3b.q4` are two.
+fn words(name: &str) -> impl Iterator<Item = &str> {
+    let bytes = name.as_bytes();
+    let is_digit = move |at: usize| bytes.get(at).is_some_and(u8::is_ascii_digit);
+    let joins = move |at: usize| bytes[at] == b'.' && at > 0 && is_digit(at - 1) && is_digit(at + 1);
+    let mut start = 0;
+    let ends = (0..=bytes.len())
+        .filter(move |at| bytes.get(*at).is_none_or(|byte| !byte.is_ascii_alphanumeric() && !joins(*at)));
+    ends.filter_map(move |end| name.get(std::mem::replace(&mut start, end + 1)..end))
 }
 
 /// One word such as `1.5b`, `8x7b`, `e4b` or `270m`.
 fn parameters_of(word: &str) -> Option<u64> {
     /// Below this many millions it is a context length (`1M`), not a size.
     const LEAST_MILLIONS: f64 = 10.0;
-    let word = word.trim_matches('.');
     let word = word.strip_prefix('e').unwrap_or(word);
     let (number, unit) = word.split_at_checked(word.len().checked_sub(1)?)?;
     let (experts, each) = number.split_once('x').unwrap_or(("1", number));
@@ -116,6 +125,11 @@ mod tests {
             ("Qwen2.5-7B-Instruct-1M", Some(7_000_000_000)),
             ("gemma-3-270m-it", Some(270_000_000)),
             ("llama-3.1-405b", Some(405_000_000_000)),
+            ("Llama-3.2-3B.Q4_K_M.gguf", Some(3_000_000_000)),
+            ("qwen2.5-1.5b.q4_0", Some(1_500_000_000)),
+            ("Mixtral-8x7B.Q8_0", Some(56_000_000_000)),
+            ("some.model.7b", Some(7_000_000_000)),
+            ("model.4bit.gguf", None),
             ("model-4bit", None),
             ("gpt-4o", None),
             ("stub", None),

@@ -158,7 +158,8 @@ impl Check {
 pub(crate) fn sizing(sizing: Option<Sizing>) -> String {
     match sizing {
         None => "size unknown".to_owned(),
-        Some(Sizing { class, parameters, source }) => {
+        Some(Sizing { class, parameters: None, source }) => format!("{} (from {source})", class.name()),
+        Some(Sizing { class, parameters: Some(parameters), source }) => {
             let count = match parameters {
                 1_000_000_000.. => format!("{:.1}B", parameters as f64 / 1e9).replace(".0B", "B"),
                 _ => format!("{}M", parameters / 1_000_000),

@@ -6,23 +6,25 @@ use std::path::{Path, PathBuf};
 
 use regex::Regex;
 
-use super::context::{CONTEXT_KEYS, Context, ContextLayer, TEMPLATE_KEYS, Template, TemplateLayer};
+use super::context::{CONTEXT_KEYS, Context, TEMPLATE_KEYS, TemplateLayer, Tiers};
 use super::file::{self, Label, Section};
 use super::model::{ModelHints, SizeClass, name_forms, parameters_in_name};
+use super::pin::{self, PinPattern};
 use super::problem::Problem;
-use super::written as read;
+use super::written::{self as read, Value};
 
 /// The profile of models that no other fits.
 pub const DEFAULT: &str = "default";
 
 /// The tables of a profile.
 pub(crate) const SECTIONS: &[Section] = &[
-    Section { path: "match", keys: &["names", "template_contains"], repeated: false },
+    Section { path: "match", keys: &["names", "template_contains", "size"], repeated: false },
     Section { path: "context", keys: CONTEXT_KEYS, repeated: false },
     Section { path: "size.small", keys: CONTEXT_KEYS, repeated: false },
     Section { path: "size.medium", keys: CONTEXT_KEYS, repeated: false },
     Section { path: "size.large", keys: CONTEXT_KEYS, repeated: false },
     Section { path: "template", keys: TEMPLATE_KEYS, repeated: false },
+    Section { path: "pin", keys: pin::KEYS, repeated: true },
 ];
 
 /// The built-in profiles by name.
@@ -54,16 +56,19 @@ pub struct Profile {
     pub names: Vec<String>,
     /// Texts that all stand in the chat templates it fits, whatever the model is called.
     pub template_contains: Vec<String>,
+    /// The size of its models, where neither the server nor the name tells.
+    pub size: Option<SizeClass>,
     globs: Vec<Glob>,
-    pub(crate) context: ContextLayer,
-    pub(crate) sizes: [ContextLayer; 3],
+    pub(crate) tiers: Tiers,
     pub(crate) template: TemplateLayer,
+    pub(crate) pins: Vec<PinPattern>,
 }
 
-/// A profile chosen for a model, and why.
+/// The profiles chosen for a model, and why.
 #[derive(Debug, Clone)]
 pub(crate) struct Choice<'a> {
-    pub(crate) profile: &'a Profile,
+    /// The one that was asked for or fits best, and those that it lies over: what it leaves out, they say.
+    pub(crate) profiles: Vec<&'a Profile>,
     pub(crate) because: String,
 }
 
@@ -71,7 +76,8 @@ pub(crate) struct Choice<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Sizing {
     pub(crate) class: SizeClass,
-    pub(crate) parameters: u64,
+    /// How many parameters it has, where that is known.
+    pub(crate) parameters: Option<u64>,
     pub(crate) source: &'static str,
 }
 
@@ -97,6 +103,7 @@ impl Profile {
         };
         let names = list("match.names").unwrap_or_default();
         let template_contains = list("match.template_contains").unwrap_or_default();
+        let size = layer.values.get("match.size").and_then(|written| written.read(size_class, found));
         let stated = ["match.names", "match.template_contains"].iter().any(|key| layer.values.contains_key(*key));
         if !stated {
             let problem = Problem::new(display, "it fits no model: `names` in [match] is missing");
@@ -110,9 +117,10 @@ impl Profile {
             globs: names.iter().filter_map(|name| Glob::new(name)).collect(),
             names,
             template_contains,
-            context: ContextLayer::read(&layer, "context", found),
-            sizes: SizeClass::ALL.map(|size| ContextLayer::read(&layer, &format!("size.{}", size.name()), found)),
+            size: size.map(|size| size.value),
+            tiers: Tiers::read(&layer, found),
             template: TemplateLayer::read(&layer, "template", found),
+            pins: pin::resolve(&layer, found),
         })
     }
 
@@ -122,28 +130,15 @@ impl Profile {
             Some(path) => path.display().to_string(),
             None => format!("profiles/{}.toml", self.name),
         };
-        let mut problems = self.context.over(defaults).check(Some(&place));
+        let mut problems = self.tiers.all.over(defaults).check(Some(&place));
         for size in SizeClass::ALL {
-            for problem in self.layer(Some(size)).over(defaults).check(Some(&place)) {
+            for problem in self.tiers.of(Some(size)).over(defaults).check(Some(&place)) {
                 if !problems.contains(&problem) {
                     problems.push(problem);
                 }
             }
         }
         problems
-    }
-
-    /// What it says for a model of this size; of an unknown size, only what it says for all.
-    pub(crate) fn layer(&self, size: Option<SizeClass>) -> ContextLayer {
-        match size {
-            Some(size) => self.sizes[size as usize].or(&self.context),
-            None => self.context.clone(),
-        }
-    }
-
-    /// The facts of its models' chat template.
-    pub(crate) fn template(&self) -> Template {
-        self.template.over(&Template::unknown())
     }
 
     /// Where it comes from: `built in` or its file.
@@ -158,9 +153,42 @@ impl Profile {
     }
 }
 
-/// The profile a model gets: the longest glob that fits its name, then its template, then `default`.
-pub(crate) fn choose<'a>(profiles: &'a [Profile], model: &str, hints: &ModelHints) -> Option<Choice<'a>> {
-    let named = || profiles.iter().filter(|profile| profile.name != DEFAULT);
+/// The profiles of a model: the one `asked` for, or the one that fits it best. A user's own lies over the one that would be
+/// chosen without it, and so does one that was asked for: it changes what it says, and the family's facts go on to hold.
+pub(crate) fn choose<'a>(
+    profiles: &'a [Profile],
+    model: &str,
+    hints: &ModelHints,
+    asked: Option<&'a Profile>,
+) -> Option<Choice<'a>> {
+    let (mut chosen, mut because) = match asked {
+        Some(profile) => (vec![profile], format!("the request asked for profile `{}`", profile.name)),
+        None => {
+            let (profile, because) = fitting(profiles, &[], model, hints)?;
+            (vec![profile], because)
+        }
+    };
+    while chosen.len() == 1 && asked.is_some() || chosen.last().is_some_and(|last| last.path.is_some()) {
+        let Some((below, _)) = fitting(profiles, &chosen, model, hints) else { break };
+        chosen.push(below);
+    }
+    // That the default lies under all of them goes without saying.
+    for below in chosen.iter().skip(1).filter(|below| below.name != DEFAULT) {
+        because.push_str(&format!(", over profile `{}`", below.name));
+    }
+    Some(Choice { profiles: chosen, because })
+}
+
+/// The profile that fits a model best, of those not `taken`: the longest glob that fits its name, then its template, then
+/// `default`. And why.
+fn fitting<'a>(
+    profiles: &'a [Profile],
+    taken: &[&Profile],
+    model: &str,
+    hints: &ModelHints,
+) -> Option<(&'a Profile, String)> {
+    let free = |profile: &&Profile| taken.iter().all(|taken| taken.name != profile.name);
+    let named = || profiles.iter().filter(|profile| profile.name != DEFAULT).filter(free);
     for forms in name_forms(model) {
         // `max_by` takes the last of equals, so the names go in reverse: the first by name wins a tie.
         let best = named()
@@ -169,7 +197,7 @@ pub(crate) fn choose<'a>(profiles: &'a [Profile], model: &str, hints: &ModelHint
             .max_by_key(|(_, glob)| glob.literal);
         if let Some((profile, glob)) = best {
             let because = format!("`{model}` fits `{}` of profile `{}`", glob.written, profile.name);
-            return Some(Choice { profile, because });
+            return Some((profile, because));
         }
     }
     let by_template = hints.template.and_then(|template| {
@@ -185,17 +213,26 @@ pub(crate) fn choose<'a>(profiles: &'a [Profile], model: &str, hints: &ModelHint
     if let Some(profile) = by_template {
         let because =
             format!("no profile names `{model}`, but its chat template is that of profile `{}`", profile.name);
-        return Some(Choice { profile, because });
+        return Some((profile, because));
     }
-    let profile = profiles.iter().find(|profile| profile.name == DEFAULT)?;
-    Some(Choice { profile, because: format!("no profile names `{model}`") })
+    let profile = profiles.iter().filter(free).find(|profile| profile.name == DEFAULT)?;
+    Some((profile, format!("no profile names `{model}`")))
 }
 
-/// The model's size: as the server reports it, else as its name says.
-pub(crate) fn sizing(model: &str, hints: &ModelHints) -> Option<Sizing> {
+/// The model's size: as the server reports it, else as its name says, else as its profile does.
+pub(crate) fn sizing(model: &str, hints: &ModelHints, profiles: &[&Profile]) -> Option<Sizing> {
     let reported = hints.parameters.map(|parameters| (parameters, "the server"));
-    let (parameters, source) = reported.or_else(|| parameters_in_name(model).map(|n| (n, "its name")))?;
-    Some(Sizing { class: SizeClass::of(parameters), parameters, source })
+    if let Some((parameters, source)) = reported.or_else(|| parameters_in_name(model).map(|n| (n, "its name"))) {
+        return Some(Sizing { class: SizeClass::of(parameters), parameters: Some(parameters), source });
+    }
+    let class = profiles.iter().find_map(|profile| profile.size)?;
+    Some(Sizing { class, parameters: None, source: "its profile" })
+}
+
+/// `"small"`, `"medium"` or `"large"`.
+fn size_class(value: &Value) -> Result<SizeClass, String> {
+    let name = read::choice(value, &SizeClass::ALL.map(SizeClass::name))?;
+    SizeClass::ALL.into_iter().find(|size| size.name() == name).ok_or_else(|| "must be a size".to_owned())
 }
 
 /// Built-in profiles and those of `dir`, by name; a file of `dir` replaces the built-in one of the same name.

@@ -7,10 +7,11 @@ use std::path::PathBuf;
 
 use crate::conversation::Tokens;
 
-use super::context::{Context, ContextLayer, OtherModel, SummaryModel};
+use super::context::{Context, ContextLayer, OtherModel, SummaryModel, Tiers};
+use super::model::SizeClass;
 use super::problem::Problem;
 use super::written::{self as read, Sourced, Value, Written};
-use super::{Config, Environment, Flags, Layers, Profile, Secret, door, gauge, profile, upstream};
+use super::{Config, Environment, Flags, Layers, Secret, door, gauge, pin, profile, upstream};
 
 /// Which window a model is to have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -124,20 +125,25 @@ pub(crate) fn resolve(
     let upstreams = upstream::resolve(&layers.flags, &layers.env, &layers.file, &at, problems);
     let mut sources = Vec::new();
     let window = window(layers, &mut sources, problems);
+    let mut pins = pin::resolve(&layers.env, problems);
+    pins.extend(pin::resolve(&layers.file, problems));
     let gauge = gauge::resolve(layers, &mut sources, problems);
     let limits = limits(layers, &mut sources, problems);
     let log = log(flags, environment, problems);
 
-    let above_profile = ContextLayer::read(&layers.env, "context", problems);
-    let file = ContextLayer::read(&layers.file, "context", problems);
-    let base = ContextLayer::read(&layers.base, "context", problems).whole()?;
-    let below_profile = file.over(&base);
-    let context = above_profile.over(&below_profile);
+    let above_profile = Tiers::read(&layers.env, problems);
+    let below_profile = Tiers::read(&layers.file, problems);
+    let tiers = Tiers::read(&layers.base, problems);
+    let base = tiers.all.whole()?;
+    let context = above_profile.all.over(&below_profile.all.over(&base));
     problems.extend(context.check(None));
+    check_sizes(&above_profile, &below_profile, &tiers, &base, problems);
     let profiles = profile::load(profile_dir.as_ref().map(|dir| dir.value.as_path()), &base, problems);
     check_door(listen.as_ref(), api_key.is_some() || !layers.readable, problems);
     if layers.readable {
-        check_models(&context, &profiles, &upstreams, flags.serves, problems);
+        let of_sizes = above_profile.sizes.iter().chain(&below_profile.sizes);
+        let above: Vec<_> = of_sizes.chain(profiles.iter().flat_map(|p| p.tiers.layers())).collect();
+        check_models(&context, &above, &upstreams, flags.serves, problems);
     }
 
     note("profile_dir", profile_dir.as_ref(), |dir| dir.display().to_string(), &mut sources);
@@ -162,6 +168,7 @@ pub(crate) fn resolve(
         upstreams,
         window: window?,
         context,
+        pins,
         gauge: gauge?,
         limits: limits?,
         log,
@@ -170,6 +177,7 @@ pub(crate) fn resolve(
         profiles,
         file: layers.path.clone(),
         sources,
+        defaults: (base, tiers),
         below_profile,
         above_profile,
     })
@@ -332,18 +340,30 @@ fn check_door(listen: Option<&Sourced<SocketAddr>>, guarded: bool, problems: &mu
     problems.push(Problem::new(&listen.source, message).hint(hint));
 }
 
-/// Every model that writes briefs or digests names an upstream there is; and digests need a model.
+/// Thresholds of a table of a size that contradict each other, over the defaults for that size.
+fn check_sizes(above: &Tiers, below: &Tiers, tiers: &Tiers, base: &Context, problems: &mut Vec<Problem>) {
+    for size in SizeClass::ALL.map(|size| size as usize) {
+        let written = above.sizes[size].or(&below.sizes[size]);
+        if written != ContextLayer::default() {
+            problems.extend(written.over(&tiers.sizes[size].over(base)).check(None));
+        }
+    }
+}
+
+/// Every model that writes briefs or digests names an upstream there is; and digests need a model. `above` is what is said
+/// of models of a size, and by profiles.
 fn check_models(
     context: &Context,
-    profiles: &[Profile],
+    above: &[&ContextLayer],
     upstreams: &[super::UpstreamConfig],
     serves: bool,
     problems: &mut Vec<Problem>,
 ) {
-    let layers = profiles.iter().flat_map(|profile| std::iter::once(&profile.context).chain(&profile.sizes));
     let summaries =
-        std::iter::once(&context.summary_model).chain(layers.clone().filter_map(|l| l.summary_model.as_ref()));
-    let digests = std::iter::once(&context.digest_model).chain(layers.filter_map(|l| l.digest_model.as_ref()));
+        std::iter::once(&context.summary_model).chain(above.iter().filter_map(|l| l.summary_model.as_ref()));
+    let digests = std::iter::once(&context.digest_model).chain(above.iter().filter_map(|l| l.digest_model.as_ref()));
+    let titles = std::iter::once(&context.title_model).chain(above.iter().filter_map(|l| l.title_model.as_ref()));
+    let others = digests.map(|model| ("digest_model", model)).chain(titles.map(|model| ("title_model", model)));
     let mut named: Vec<(&str, &str, String, &str)> = Vec::new();
     for model in summaries {
         match &model.value {
@@ -359,9 +379,9 @@ fn check_models(
             }
         }
     }
-    for model in digests {
+    for (key, model) in others {
         if let Some(OtherModel { upstream, model: name }) = &model.value {
-            named.push(("digest_model", upstream, format!("{upstream}/{name}"), &model.source));
+            named.push((key, upstream, format!("{upstream}/{name}"), &model.source));
         }
     }
     for (key, upstream, written, source) in named {

@@ -4,7 +4,7 @@
 //! place; [`Written::read`] puts those around the sentence.
 
 use crate::conversation::Tokens;
-use crate::plan::{KeepRecent, Size, Strategy};
+use crate::plan::{FoldAt, KeepRecent, Size, Strategy};
 
 use super::problem::{Problem, near};
 
@@ -246,6 +246,20 @@ pub(crate) fn show_keep_recent(keep: &KeepRecent) -> String {
         KeepRecent::ByWindow => "auto".to_owned(),
         KeepRecent::Messages(n) => n.to_string(),
     }
+}
+
+/// `"line"` or `"wall"`.
+pub(crate) fn fold_at(value: &Value) -> Result<FoldAt, String> {
+    Ok(if choice(value, &["line", "wall"])? == "line" { FoldAt::Line } else { FoldAt::Wall })
+}
+
+/// How that is written.
+pub(crate) fn show_fold_at(at: &FoldAt) -> String {
+    match at {
+        FoldAt::Line => "line",
+        FoldAt::Wall => "wall",
+    }
+    .to_owned()
 }
 
 /// Bytes of a request body.

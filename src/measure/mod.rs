@@ -7,7 +7,6 @@ pub mod hardware;
 mod key;
 pub mod memory;
 pub mod model_file;
-pub mod near;
 pub mod own;
 pub mod process;
 pub mod shown;
@@ -174,18 +173,13 @@ impl Measure {
     }
 
     /// What there is to learn from once the server has counted a view.
-    pub fn sample(&self, model: &ModelKey, conversation: &Conversation, view: &View, known: Option<Known>) -> Sample {
-        self.estimates.sample(model.as_str(), conversation, view, known)
+    pub fn sample(&self, conversation: &Conversation, view: &View, known: Option<Known>) -> Sample {
+        self.estimates.sample(conversation, view, known)
     }
 
     /// Learns from a view that the server counted.
     pub fn learn(&self, model: &ModelKey, sample: &Sample, reported: Tokens) {
         self.estimates.learn(model.as_str(), sample, reported);
-    }
-
-    /// Notes that prompts of a model are counted anyway: see [`Estimates::counted_anyway`].
-    pub fn counted_anyway(&self, model: &ModelKey) {
-        self.estimates.counted_anyway(model.as_str());
     }
 
     /// How sure an estimate of this model is.

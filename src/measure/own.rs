@@ -300,6 +300,12 @@ impl Model {
         tokio::task::spawn_blocking(move || counter.counted(&body, &conversation, foreign)).await.ok()?.ok()
     }
 
+    /// The tokens that two requests' prompts begin with.
+    pub async fn shared(&self, a: &Bytes, b: &Bytes) -> Option<Tokens> {
+        let (counter, a, b) = (Arc::clone(&self.counter), a.clone(), b.clone());
+        tokio::task::spawn_blocking(move || counter.shared(&a, &b)).await.ok()?.ok()
+    }
+
     /// Whether the server may render prompts otherwise than by the model's template, and cannot be asked for its count.
     fn is_foreign(&self, upstream: &Upstream) -> bool {
         !self.state.lock().verified && !upstream.can_count() && !is_ours(upstream)

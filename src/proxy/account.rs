@@ -8,7 +8,7 @@ use serde_json::json;
 use tracing::{debug, warn};
 
 use super::prepare::{Prepared, fingerprint};
-use super::save::{now_ms, state, title};
+use super::save::{now_ms, state};
 use super::{App, Error, relay};
 use crate::conversation::Tokens;
 use crate::measure::Known;
@@ -75,7 +75,9 @@ impl App {
                     data: json!({"planned_prompt_tokens": prepared.tokens, "prompt_tokens": exact}),
                 });
             } else {
-                self.measure.learn(&prepared.key, &prepared.sample, exact);
+                let conversation = &prepared.request.conversation;
+                let sample = self.measure.sample(conversation, &prepared.view, prepared.known);
+                self.measure.learn(&prepared.key, &sample, exact);
                 if let Some(own) = &prepared.own {
                     own.learn(prepared.tokens, exact);
                 }
@@ -85,7 +87,7 @@ impl App {
             l.spend.add(&reported);
             if let (Some(exact), Some(tip)) = (counted, prepared.chain.last()) {
                 let known = Known { messages: prepared.chain.len(), tokens: exact };
-                l.known = Some((*tip, fingerprint(&prepared.view), known));
+                l.known = Some((*tip, fingerprint(&prepared.view, &prepared.key), known));
             }
             // A brief that was folded in is no longer ahead of anything.
             if prepared.actions.contains(&"summarize") {
@@ -104,15 +106,18 @@ impl App {
                 depth: prepared.chain.len(),
                 state: state(&prepared, &spend.json()),
                 now_ms: now_ms(),
-                title: title(&prepared.request.conversation),
+                title: prepared.title(),
             };
             let conversation = (!prepared.repeats_a_beginning()).then_some(update);
-            let view = fingerprint(&prepared.view);
+            let view = fingerprint(&prepared.view, &prepared.key);
             let counted = counted.map(|tokens| Counted { chain: tip, view, tokens });
             let batch = Batch { conversation, counted, events, ..Batch::default() };
             if let Err(e) = self.store.record_later(batch) {
                 debug!(error = %e, "a reply's figures were not recorded");
             }
+        }
+        if end == relay::End::Complete && !prepared.repeats_a_beginning() {
+            self.title_behind(&prepared);
         }
         self.work_ahead(upstream, headers.clone(), prepared, reported, &end);
     }

@@ -58,6 +58,8 @@ struct Behind {
     window: Tokens,
     /// Tokens that the server holds: prompt and reply, as it counted them.
     used: Tokens,
+    /// Tokens that the last step added.
+    step: Tokens,
 }
 
 impl App {
@@ -90,12 +92,14 @@ impl App {
         let used = prompt + reported.completion.unwrap_or(0);
         let strategy = prepared.policy.policy.strategy;
         let may = prepared.policy.background && *end == relay::End::Complete && !prepared.chain.is_empty();
-        if !may || strategy == Strategy::Off {
+        if !may || strategy == Strategy::Off || prepared.wanted.paused {
             return;
         }
-        let fold = next_passes_the_wall(&prepared, window, used);
+        let step = last_step(&prepared);
+        let fold = passes_with(used, step, prepared.lines.fold_at, window);
+        let (from, line) = prepared.lines.brief_at(used);
         let brief = strategy == Strategy::Summarize
-            && economics::brief_is_due(used, last_step(&prepared), prepared.lines.summarize_at, prepared.lines.limit)
+            && economics::brief_is_due(used, step, from, line)
             && economics::worth_a_summary(
                 prepared.after.history,
                 budget::brief_budget(window, prepared.policy.policy.summary_max_tokens),
@@ -120,11 +124,11 @@ impl App {
                 (_, stopped) => AFTER_TOOL_CALLS * 2u32.pow(stopped),
             };
             let (size, id) = (prepared.request.body.len(), prepared.id.clone());
-            let behind = Behind { upstream, headers, prepared, reported, window, used };
+            let behind = Behind { upstream, headers, prepared, reported, window, used, step };
             let worker = Arc::clone(&app);
             let work = async move {
                 tokio::time::sleep(wait).await;
-                if brief {
+                if brief && worker.would_use_a_brief(&behind) {
                     asking.store(true, Ordering::Relaxed);
                     worker.make_brief(&behind).await;
                     asking.store(false, Ordering::Relaxed);
@@ -149,6 +153,14 @@ impl App {
             });
             let _ = done.send(true);
         });
+    }
+
+    /// Whether a fold is in sight. At the wall there must be one; at a line short of it, one that does not pay needs no brief.
+    fn would_use_a_brief(&self, behind: &Behind) -> bool {
+        let Behind { prepared, used, step, .. } = behind;
+        let (_, line) = prepared.lines.brief_at(*used);
+        line == prepared.lines.limit
+            || self.foreseen(behind, &prepared.request, economics::steps_ahead(*step, line)).is_some()
     }
 
     /// Whether a brief made earlier still stands for all but a little of the history.
@@ -191,11 +203,13 @@ impl App {
             previous: previous.as_deref(),
             window: *window,
             max_tokens: (budget / 4 * 3).min(prepared.policy.policy.summary_max_tokens),
-            focus: None,
+            focus: prepared.standing.focus(),
         };
+        let started = Instant::now();
         let Some(text) = self.ask(&ask).await else { return };
         let Some(chain) = prepared.chain.last().copied() else { return };
-        let brief = Brief { covers: prepared.chain.len(), chain, text };
+        let seconds = started.elapsed().as_secs_f64();
+        let brief = Brief { covers: prepared.chain.len(), chain, text, seconds };
         self.lives.with(&prepared.id, |l| {
             l.brief = Some(brief);
             l.stopped = 0;
@@ -222,7 +236,8 @@ impl App {
         if let Some(tools) = prepared.tools.as_ref().filter(|_| !request.offers()) {
             request.to_mut().offer(tools.clone());
         }
-        let (plan, applied, out) = match self.folded_now(behind, &request) {
+        let started = Instant::now();
+        let (plan, applied, out, waited) = match self.folded_now(behind, &request) {
             Ok(Some(folded)) => folded,
             Ok(None) => return,
             Err(e) => {
@@ -238,47 +253,61 @@ impl App {
             originals: applied.originals,
             layers: prepare::layers(&plan, prepared.policy.policy.strategy),
             because: plan.because.iter().map(ToString::to_string).collect(),
+            regions: (plan.before, plan.after),
+            seconds: waited,
             tokens: None,
         };
         self.lives.with(&prepared.id, |l| l.ahead = Some(ahead));
         let tokens = self.prefill(behind, &request, &out).await;
         self.lives.with(&prepared.id, |l| {
+            let seconds = waited + started.elapsed().as_secs_f64();
             if let Some(ahead) = l.ahead.as_mut().filter(|a| a.chain == tip) {
-                ahead.tokens = tokens;
+                (ahead.tokens, ahead.seconds) = (tokens, seconds);
             }
         });
     }
 
-    /// The plan that the wall would ask for, applied to what was forwarded last.
-    fn folded_now(
-        &self,
-        behind: &Behind,
-        request: &Request,
-    ) -> Result<Option<(Plan, apply::Applied, Vec<Out>)>, Error> {
-        let Behind { prepared, reported, window, .. } = behind;
+    /// The plan that the next request would make if it were `more` tokens longer than what the server holds, where that folds
+    /// or clears and pays.
+    fn foreseen(&self, behind: &Behind, request: &Request, more: Tokens) -> Option<Plan> {
+        let Behind { prepared, reported, window, used, .. } = behind;
         let conversation = &request.conversation;
-        let key = &prepared.key;
         let known = prepared.counted(reported).map(|tokens| Known { messages: conversation.body.len(), tokens });
         let mut facts = Facts {
             window: *window,
             output_reserved: prepared.after.output_reserved,
             forwarded: conversation.body.len(),
-            background: false,
-            ..self.measure.facts(key, conversation, &prepared.view, known)
+            ..self.measure.facts(&prepared.key, conversation, &prepared.view, known)
         };
+        prepared.wanted.tell(&mut facts);
         let policy = &prepared.policy.policy;
         let total = plan::plan(conversation, &Facts { slack: 0, ..facts.clone() }, policy).before.prompt();
-        // The wall stands where the prompt is.
-        facts.slack = window.saturating_sub(facts.output_reserved).saturating_sub(total.saturating_sub(1));
+        let at_wall = used.saturating_add(more) > prepared.lines.limit;
+        if at_wall {
+            // The wall stands where the prompt is.
+            facts.slack = window.saturating_sub(facts.output_reserved).saturating_sub(total.saturating_sub(1));
+        } else {
+            facts.foreseen = used.saturating_add(more).saturating_sub(total);
+        }
         let plan = plan::plan(conversation, &facts, policy);
         let folds = plan.actions.iter().any(|a| matches!(a, Action::Fold { .. } | Action::Placeholder { .. }));
         let cuts = plan.actions.iter().any(|a| matches!(a, Action::Cut { .. }));
-        if !plan.fits || !folds || cuts || f64::from(plan.after.prompt()) > f64::from(total) * WORTH_IT {
-            return Ok(None);
-        }
+        let pays = !at_wall || f64::from(plan.after.prompt()) <= f64::from(total) * WORTH_IT;
+        (plan.fits && folds && !cuts && pays).then_some(plan)
+    }
+
+    /// The plan that the next request would make, applied to what was forwarded last; and the seconds that its brief took.
+    fn folded_now(
+        &self,
+        behind: &Behind,
+        request: &Request,
+    ) -> Result<Option<(Plan, apply::Applied, Vec<Out>, f64)>, Error> {
+        let Behind { prepared, window, step, .. } = behind;
+        let Some(plan) = self.foreseen(behind, request, next_step(*step, *window)) else { return Ok(None) };
+        let conversation = &request.conversation;
+        let (key, policy) = (&prepared.key, &prepared.policy.policy);
         let brief = self.lives.with(&prepared.id, |l| l.brief.clone());
-        let written =
-            brief.filter(|b| b.covers >= 1 && prepared.chain.get(b.covers - 1) == Some(&b.chain)).map(|b| b.text);
+        let brief = brief.filter(|b| b.covers >= 1 && prepared.chain.get(b.covers - 1) == Some(&b.chain));
         let count = |text: &str| self.measure.count(key, text);
         let applied = apply::apply(&apply::Input {
             conversation,
@@ -288,10 +317,11 @@ impl App {
             store: &self.store,
             count: &count,
             digests: &HashMap::new(),
-            written: written.as_deref(),
+            pins: &prepared.wanted.texts,
+            written: brief.as_ref().map(|b| &*b.text),
         })?;
         let out = rewrite::rewrite(conversation, &applied.view, &policy.template);
-        Ok(Some((plan, applied, out)))
+        Ok(Some((plan, applied, out, brief.map_or(0.0, |b| b.seconds))))
     }
 
     /// Has the server evaluate a prompt that will come. Should the request come meanwhile, what was evaluated so far is in
@@ -316,7 +346,7 @@ impl App {
         reported.read(&String::from_utf8_lossy(&bytes));
         self.metrics.spend("prefill", &reported);
         let id = &behind.prepared.id;
-        self.lives.with(id, |l| l.spend.add_summary(&reported));
+        self.lives.with(id, |l| l.spend.add_prefill(&reported));
         let data = reported.event("prefill", 0, started.elapsed().as_millis() as u64);
         let event = Event { now_ms: now_ms(), conversation: Some(id.clone()), kind: "model_usage".into(), data };
         if let Err(e) = self.store.record_later(Batch { events: vec![event], ..Batch::default() }) {
@@ -326,10 +356,14 @@ impl App {
     }
 }
 
-/// Whether a next step like the last one would pass the wall.
-fn next_passes_the_wall(prepared: &Prepared, window: Tokens, used: Tokens) -> bool {
-    let step = (f64::from(last_step(prepared)) * NEXT_STEP).max(f64::from(window) * SMALL_STEP) as Tokens;
-    used.saturating_add(step) > prepared.lines.limit
+/// Tokens that the next step is taken to add, after one of `step`.
+fn next_step(step: Tokens, window: Tokens) -> Tokens {
+    (f64::from(step) * NEXT_STEP).max(f64::from(window) * SMALL_STEP) as Tokens
+}
+
+/// Whether a next step like the last one would pass a line.
+fn passes_with(used: Tokens, step: Tokens, line: Tokens, window: Tokens) -> bool {
+    used.saturating_add(next_step(step, window)) > line
 }
 
 /// Tokens by which this prompt is longer than the last one, where that is known.

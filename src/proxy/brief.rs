@@ -16,6 +16,7 @@ use crate::config::SummaryModel;
 use crate::conversation::edit::{Edit, View};
 use crate::conversation::{Digest, Message, Tokens};
 use crate::measure::ModelKey;
+use crate::pinned;
 use crate::plan::rewrite::{self, Out};
 use crate::plan::{Action, Plan};
 use crate::store::{Batch, Event};
@@ -88,7 +89,7 @@ impl App {
         headers: &HeaderMap,
         window: Tokens,
     ) -> Option<Arc<str>> {
-        let Draft { upstream, held: request, id, old, resolved: policy, .. } = draft;
+        let Draft { upstream, request, held, id, old, resolved: policy, .. } = draft;
         let id = *id;
         if let Some(making) = self.lives.with(id, |l| l.making.clone()) {
             // One that was not begun yet is not waited for: the pause before it may be long, and it gives way to requests.
@@ -117,7 +118,7 @@ impl App {
             upstream,
             headers: &self.outgoing(headers),
             options: ChatOptions { num_ctx: draft.window.set, ..ChatOptions::default() },
-            request,
+            request: held,
             summary_model: &policy.summary_model,
             id,
             view: &view,
@@ -128,7 +129,7 @@ impl App {
             previous: previous.as_deref(),
             window,
             max_tokens: (budget / 4 * 3).min(policy.policy.summary_max_tokens),
-            focus: None,
+            focus: draft.focus.as_deref(),
         };
         self.ask(&ask).await
     }
@@ -207,7 +208,7 @@ impl App {
 pub(super) fn folded<'a>(request: &'a Request, old: &View, to: usize) -> (Vec<&'a Message>, Option<String>) {
     let body = &request.conversation.body;
     let fold = old.edits.iter().find_map(|e| match e {
-        Edit::Fold { to, brief, .. } => Some((*to, brief.to_string())),
+        Edit::Fold { to, brief, .. } => Some((*to, pinned::without(brief).to_owned())),
         _ => None,
     });
     let from = fold.as_ref().map_or(0, |(to, _)| *to).min(to);

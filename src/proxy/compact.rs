@@ -2,27 +2,40 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 use futures_util::FutureExt as _;
 use http::HeaderMap;
 use serde_json::{Value, json};
 
 use super::brief::{Ask, folded};
-use super::save::{now_ms, regions};
+use super::save::{depth, now_ms, regions, rounded};
+use super::standing::{Held, Standing};
+use super::steer::{Bench, Steer, When, focused, nothing};
 use super::{App, Error, aside};
 use crate::apply;
 use crate::config::Resolved;
 use crate::conversation::edit::{Edit, View};
 use crate::conversation::{Digest, Tokens, repair};
-use crate::measure::ModelKey;
 use crate::measure::window::Window;
-use crate::plan::{self, Action, Facts, KeepRecent, Plan, Policy, Regions, Size, Strategy};
+use crate::measure::{ModelKey, own, shown};
+use crate::plan::{self, Action, Facts, FoldAt, KeepRecent, Plan, Policy, Regions, Size, Strategy};
 use crate::store::{Batch, ConversationRow, ConversationUpdate, Event};
 use crate::upstream::{ChatOptions, Upstream};
 use crate::wire::openai_chat::{self, Request};
 
 /// The window where nobody says one.
 const ASSUMED_WINDOW: Tokens = 8192;
+
+/// What a person asked to be done with a view.
+pub(super) struct Asked<'a> {
+    /// As it stands in the trace.
+    pub(super) action: &'a str,
+    /// What a brief was to dwell on, in the person's words.
+    pub(super) focus: Option<&'a str>,
+    /// When it was begun.
+    pub(super) started: Instant,
+}
 
 /// A recorded conversation, ready to be changed.
 pub(super) struct Recorded {
@@ -43,6 +56,40 @@ pub(super) struct Ground {
     pub(super) window: Window,
     pub(super) upstream: Arc<Upstream>,
     pub(super) key: ModelKey,
+    /// The model's own vocabulary, where its file is on this machine.
+    pub(super) own: Option<Arc<own::Model>>,
+    /// What people want of it.
+    pub(super) standing: Arc<Standing>,
+    pub(super) held: Held,
+    /// Whether the request has the system messages and tools of the last one.
+    pub(super) has_head: bool,
+    /// The client's tools with ours behind them, where the model may have it once something left its prompt.
+    pub(super) with_recall: Option<bytes::Bytes>,
+}
+
+impl Ground {
+    /// For whoever changes the view.
+    pub(super) fn bench(&self) -> Bench<'_> {
+        let Recorded { row, request, old, .. } = &self.recorded;
+        Bench { conversation: &request.conversation, id: &row.id, key: &self.key, old }
+    }
+
+    /// Prompt tokens, as the gauge says.
+    pub(super) fn gauge(&self) -> Tokens {
+        stored(&self.recorded.row, "/prompt_tokens")
+    }
+
+    /// Tokens of the prompt that stand in no message of the recorded request.
+    pub(super) fn fixed(&self) -> Tokens {
+        let tools = stored(&self.recorded.row, "/regions/tools");
+        if self.has_head { tools } else { tools.saturating_add(stored(&self.recorded.row, "/regions/system")) }
+    }
+}
+
+/// A number of tokens in a conversation's gauge.
+fn stored(row: &ConversationRow, path: &str) -> Tokens {
+    let number = row.state.pointer(path).and_then(Value::as_u64).unwrap_or(0);
+    Tokens::try_from(number).unwrap_or(Tokens::MAX)
 }
 
 impl App {
@@ -51,16 +98,35 @@ impl App {
     ///
     /// # Errors
     /// When the conversation is unknown, or there is nothing to fold.
-    pub async fn compact(self: &Arc<Self>, id: &str, focus: Option<&str>, dry_run: bool) -> Result<Value, Error> {
+    pub async fn compact(
+        self: &Arc<Self>,
+        id: &str,
+        focus: Option<&str>,
+        when: When,
+        dry_run: bool,
+    ) -> Result<Value, Error> {
         let (app, id, focus) = (Arc::clone(self), id.to_owned(), focus.map(str::to_owned));
         // How much of the record it takes shows only as it is read.
-        let work = async move { app.compact_now(&id, focus.as_deref(), dry_run).await };
+        let work = async move { app.compact_now(&id, focus.as_deref(), when, dry_run).await };
         self.aside.run(aside::LARGE, work.boxed()).await?
     }
 
-    async fn compact_now(self: &Arc<Self>, id: &str, focus: Option<&str>, dry_run: bool) -> Result<Value, Error> {
+    async fn compact_now(
+        self: &Arc<Self>,
+        id: &str,
+        focus: Option<&str>,
+        when: When,
+        dry_run: bool,
+    ) -> Result<Value, Error> {
+        let started = Instant::now();
+        let focus = focus.map(str::trim).filter(|focus| !focus.is_empty());
+        focus.map_or(Ok(()), focused)?;
         let ground = self.ground(id).await?;
-        let Ground { recorded, facts, resolved, window, upstream, key, .. } = &ground;
+        if when == When::NextBreak {
+            let focus = focus.ok_or_else(|| nothing("the next fold comes by itself; a focus can wait for it"))?;
+            return self.wish(&ground, &Steer::Focus(focus.to_owned()), dry_run).await;
+        }
+        let Ground { recorded, facts, resolved, window, upstream, .. } = &ground;
         let Recorded { row, request, old, .. } = recorded;
         let policy = at_any_pressure(&resolved.policy);
         let plan = plan::plan(&request.conversation, facts, &policy);
@@ -71,11 +137,13 @@ impl App {
             let message = "there is nothing to fold: the conversation is short or was just folded";
             return Err(Error::client(409, "nothing_to_fold", message, ""));
         };
+        let apply = |written: Option<&str>| self.folded_view(&ground, &plan, written);
         if dry_run {
-            let reads = reads(facts, to);
-            // The brief stands in the first message: all that follows system prompt and tools changes.
-            let again = plan.after.prompt().saturating_sub(plan.after.system + plan.after.tools);
-            return Ok(self.price(row, &plan.before, &plan.after, again, Some(reads)));
+            // What a model will write is not known yet; it takes the place of what is kept without one.
+            let price = self.price_of(&ground, &apply(None)?.view).await;
+            let mut told = self.priced(&ground, &price, when, true);
+            told["brief_reads"] = json!(reads(facts, to));
+            return Ok(told);
         }
         let (messages, previous) = folded(request, old, to);
         let ask = Ask {
@@ -96,17 +164,7 @@ impl App {
             focus,
         };
         let written = self.ask(&ask).await;
-        let count = |text: &str| self.measure.count(key, text);
-        let applied = apply::apply(&apply::Input {
-            conversation: &request.conversation,
-            id: &row.id,
-            plan: &plan,
-            old,
-            store: &self.store,
-            count: &count,
-            digests: &HashMap::new(),
-            written: written.as_deref(),
-        })?;
+        let applied = apply(written.as_deref())?;
         let because: Vec<String> = plan.because.iter().map(ToString::to_string).collect();
         let brief = applied.view.edits.iter().find_map(|e| match e {
             Edit::Fold { brief, .. } => Some(brief.to_string()),
@@ -116,8 +174,34 @@ impl App {
             "conversation": row.id, "before": plan.before.prompt(), "after": plan.after.prompt(),
             "written_by_a_model": written.is_some(), "because": because, "brief": brief,
         });
-        self.record_view(recorded, &plan, applied, "summarize").await?;
+        let apply::Applied { view, originals } = applied;
+        let batch = Batch { originals, ..Batch::default() };
+        self.record_view(recorded, &plan, view, Asked { action: "summarize", focus, started }, batch).await?;
         Ok(done)
+    }
+
+    /// The view that a plan makes of a recorded conversation.
+    fn folded_view(
+        &self,
+        ground: &Ground,
+        plan: &Plan,
+        written: Option<&str>,
+    ) -> Result<apply::Applied, crate::store::Error> {
+        let count = |text: &str| match &ground.own {
+            Some(own) => own.text(text),
+            None => self.measure.count(&ground.key, text),
+        };
+        apply::apply(&apply::Input {
+            conversation: &ground.recorded.request.conversation,
+            id: &ground.recorded.row.id,
+            plan,
+            old: &ground.recorded.old,
+            store: &self.store,
+            count: &count,
+            digests: &HashMap::new(),
+            pins: &ground.held.texts,
+            written,
+        })
     }
 
     /// What is known of a recorded conversation that somebody wants to change.
@@ -125,6 +209,47 @@ impl App {
     /// # Errors
     /// 404 for an unknown one, 400 for the beginning of an id.
     pub(super) async fn ground(&self, id: &str) -> Result<Ground, Error> {
+        let row = self.whole_row(id).await?;
+        let upstream = self.upstream_of(&row.model).await?;
+        let window = self.window_of(&upstream, &row.model).await;
+        let resolved = self.policy(&row.model, &window, None);
+        let (standing, head) = (self.standing(id, None)?, self.heads.of(id));
+        let head_request = head.as_ref().and_then(|head| head.request());
+        let has_head = head_request.is_some();
+        let with_recall = head.and_then(|head| head.with_recall.clone()).filter(|_| has_head);
+        let recorded = self.recorded(row, head_request, &resolved.policy)?;
+        let key = self.key(&upstream, &recorded.request);
+        let own = self.measure.counters.of(&upstream, &recorded.row.model, &window, shown::QUESTION_WAITS).await;
+        let mut facts = Facts { window: window.tokens.unwrap_or(ASSUMED_WINDOW), ..self.facts_of(&key, &recorded) };
+        let body = &recorded.request.conversation.body;
+        let held = self.held(&key, &standing, &resolved.pins, body, facts.window);
+        held.tell(&mut facts);
+        // A person who steers means it, also where nothing is rewritten by itself.
+        facts.paused = false;
+        let estimated = plan::plan(&recorded.request.conversation, &facts, &resolved.policy).before;
+        let calibration = calibration(&recorded.row, &estimated);
+        scale(&mut facts, calibration);
+        Ok(Ground {
+            recorded,
+            facts,
+            calibration,
+            resolved,
+            window,
+            upstream,
+            key,
+            own,
+            standing,
+            held,
+            has_head,
+            with_recall,
+        })
+    }
+
+    /// The row of a conversation that somebody wants to change, by its whole id.
+    ///
+    /// # Errors
+    /// 404 for an unknown one, 400 for the beginning of an id.
+    pub(super) async fn whole_row(&self, id: &str) -> Result<ConversationRow, Error> {
         // The last reply's figures may still be queued, and with them the conversation.
         self.store.flush().await;
         // A prefix is enough to look at something, and not to change it.
@@ -134,46 +259,18 @@ impl App {
             }
             found => found?,
         };
-        let row = found.filter(|row| row.id == id).ok_or_else(|| {
+        found.filter(|row| row.id == id).ok_or_else(|| {
             let hint = "`windowsill context` lists them; what changes a conversation takes its whole id";
             Error::client(404, "not_found", format!("no conversation `{id}` in the record"), hint)
-        })?;
-        let upstream = self.upstream_of(&row.model).await?;
-        let window = self.window_of(&upstream, &row.model).await;
-        let resolved = self.policy(&row.model, &window, None);
-        let recorded = self.recorded(row, &resolved.policy)?;
-        let key = self.key(&upstream, &recorded.request);
-        let mut facts = Facts { window: window.tokens.unwrap_or(ASSUMED_WINDOW), ..self.facts_of(&key, &recorded) };
-        let estimated = plan::plan(&recorded.request.conversation, &facts, &resolved.policy).before;
-        let calibration = calibration(&recorded.row, &estimated);
-        scale(&mut facts, calibration);
-        Ok(Ground { recorded, facts, calibration, resolved, window, upstream, key })
-    }
-
-    /// What a change of a view costs before it is made. `again`: tokens that are evaluated again with the next request;
-    /// `reads`: what a model reads to write the brief.
-    pub(super) fn price(
-        &self,
-        row: &ConversationRow,
-        before: &Regions,
-        after: &Regions,
-        again: Tokens,
-        reads: Option<Tokens>,
-    ) -> Value {
-        let speed = self.measured_speed(&row.id);
-        json!({
-            "conversation": row.id, "dry_run": true, "before": before.prompt(), "after": after.prompt(),
-            "evaluated_again": again, "tokens_per_second": speed, "seconds": speed.map(|s| f64::from(again) / s),
-            "brief_reads": reads,
         })
     }
 
-    /// A conversation of the record as a request.
-    fn recorded(&self, row: ConversationRow, policy: &Policy) -> Result<Recorded, Error> {
+    /// A conversation of the record as a request, with the head of the last one where that is remembered.
+    fn recorded(&self, row: ConversationRow, head: Option<Request>, policy: &Policy) -> Result<Recorded, Error> {
         let rows = self.store.messages(&row.id)?;
         let chain: Vec<Digest> = rows.iter().map(|r| r.chain).collect();
-        let mut request = request_of(&row.model, rows.iter().map(|r| r.raw.clone()).collect());
-        let body = std::mem::take(&mut request.conversation.body);
+        let mut request = head.unwrap_or_else(|| request_of(&row.model));
+        let body = rows.iter().filter_map(|row| openai_chat::message(row.raw.clone()).ok()).collect();
         let repaired =
             repair::repair(body, policy.template.tool_call_id_length).map_err(|o| Error::orphan(&o, 0))?.body;
         if repaired.len() != chain.len() {
@@ -188,10 +285,7 @@ impl App {
     /// The facts of a recorded conversation but for its window. System messages and tools are outside the record: what
     /// they cost last time stands.
     fn facts_of(&self, key: &ModelKey, recorded: &Recorded) -> Facts {
-        let stored = |path: &str| {
-            let number = recorded.row.state.pointer(path).and_then(Value::as_u64).unwrap_or(0);
-            Tokens::try_from(number).unwrap_or(Tokens::MAX)
-        };
+        let stored = |path: &str| stored(&recorded.row, path);
         Facts {
             system: stored("/regions/system"),
             tools: stored("/regions/tools"),
@@ -206,14 +300,17 @@ impl App {
         &self,
         recorded: &Recorded,
         plan: &Plan,
-        applied: apply::Applied,
-        action: &str,
+        view: View,
+        asked: Asked<'_>,
+        batch: Batch,
     ) -> Result<(), Error> {
         let Recorded { row, chain, .. } = recorded;
         let Some(tip) = chain.last().copied() else { return Ok(()) };
         let data = json!({
-            "action": action, "asked_by": "user", "because": plan.because.iter().map(ToString::to_string).collect::<Vec<_>>(),
-            "before": regions(&plan.before), "after": regions(&plan.after),
+            "action": asked.action, "asked_by": "user",
+            "because": plan.because.iter().map(ToString::to_string).collect::<Vec<_>>(), "model": row.model,
+            "before": regions(&plan.before), "after": regions(&plan.after), "focus": asked.focus,
+            "seconds": rounded(asked.started.elapsed().as_secs_f64()), "depth": depth(&view),
         });
         let now_ms = now_ms();
         let event = Event { now_ms, conversation: Some(row.id.clone()), kind: "context_compaction".into(), data };
@@ -229,14 +326,8 @@ impl App {
             now_ms,
             title: row.title.clone(),
         };
-        let batch = Batch {
-            conversation: Some(update),
-            originals: applied.originals,
-            view: Some((tip, applied.view)),
-            events: vec![event],
-            durable: true,
-            ..Batch::default()
-        };
+        let batch =
+            Batch { conversation: Some(update), view: Some((tip, view)), events: vec![event], durable: true, ..batch };
         self.store.record(batch).await?;
         // What was made ahead was made for the view before.
         self.lives.with(&row.id, |live| (live.ahead, live.brief) = (None, None));
@@ -303,6 +394,7 @@ fn at_any_pressure(policy: &Policy) -> Policy {
         clear_at: 1.0,
         clear_to: 0.99,
         evict_over: Size::Tokens(Tokens::MAX),
+        fold_at: FoldAt::Line,
         // Who asks for a fold wants all of it that can go.
         keep_recent: KeepRecent::Messages(1),
         strategy: if policy.strategy == Strategy::Off { Strategy::Summarize } else { policy.strategy },
@@ -310,12 +402,11 @@ fn at_any_pressure(policy: &Policy) -> Policy {
     }
 }
 
-/// A request made of recorded messages.
-fn request_of(model: &str, raws: Vec<bytes::Bytes>) -> Request {
-    let body = raws.iter().filter_map(|raw| openai_chat::message(raw.clone()).ok()).collect();
+/// A request of which nothing is known but its model.
+fn request_of(model: &str) -> Request {
     Request {
         body: bytes::Bytes::from(json!({"model": model, "messages": []}).to_string()),
-        conversation: crate::conversation::Conversation { body, ..Default::default() },
+        conversation: crate::conversation::Conversation::default(),
         model: model.to_owned(),
         stream: false,
         include_usage: false,

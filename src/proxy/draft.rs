@@ -11,6 +11,8 @@ use tracing::{debug, warn};
 
 use super::prepare::{Attempt, UNKNOWN_WINDOW, bytes_of};
 use super::recall::rewrites;
+use super::standing::Held;
+use super::steer::Bench;
 use super::{App, Error};
 use crate::config::Resolved;
 use crate::conversation::edit::{Edit, View};
@@ -36,8 +38,8 @@ const COUNTED_TEXT: usize = 64 * 1024;
 pub(super) struct Draft<'a> {
     pub(super) upstream: &'a Arc<Upstream>,
     pub(super) request: Arc<Request>,
-    /// With the tools that the last prompt had.
-    pub(super) held: Arc<Request>,
+    /// The same with the tools that the last prompt had, and without its messages.
+    pub(super) held: Request,
     /// The policy that is planned by: the request's, or a milder or harder one.
     pub(super) policy: Policy,
     /// The request's own policy, resolved once with its profile header.
@@ -57,6 +59,17 @@ pub(super) struct Draft<'a> {
     pub(super) written: Option<Option<Arc<str>>>,
     /// Digests by message, once they were asked for.
     pub(super) digests: Option<HashMap<usize, String>>,
+    /// What people want of the conversation.
+    pub(super) wanted: Held,
+    /// What the next brief is to keep above all.
+    pub(super) focus: Option<String>,
+}
+
+impl Draft<'_> {
+    /// For whoever changes the view.
+    pub(super) fn bench(&self) -> Bench<'_> {
+        Bench { conversation: &self.request.conversation, id: self.id, key: &self.key, old: &self.old }
+    }
 }
 
 /// A view that was drafted, with its bytes and size.
@@ -213,6 +226,7 @@ impl App {
             old: &draft.old,
             store: &self.store,
             count: &count,
+            pins: &draft.wanted.texts,
             written: draft.written.as_ref().and_then(|w| w.as_deref()),
             digests: draft.digests.as_ref().unwrap_or(&none),
         })?)
@@ -227,7 +241,15 @@ impl App {
     }
 
     fn cannot_fit(&self, draft: &Draft<'_>, facts: &Facts, plan: &Plan) -> Error {
-        Error::cannot_fit(&draft.request.model, facts.window, &draft.window.source, &plan.after, plan.lines.limit)
+        let error =
+            Error::cannot_fit(&draft.request.model, facts.window, &draft.window.source, &plan.after, plan.lines.limit);
+        match draft.wanted.paused {
+            true => error.with_hint(
+                "somebody stopped the rewriting of this conversation: take it up again on the page at `/`, or with \
+                 {\"on\": true} to …/rewriting",
+            ),
+            false => error,
+        }
     }
 
     /// The shares of the messages of a view by the model's own vocabulary, where it is here, and which of the client's

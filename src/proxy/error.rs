@@ -107,6 +107,16 @@ impl Error {
     }
 }
 
+impl Error {
+    /// The same error with another next step.
+    pub fn with_hint(mut self, text: &str) -> Error {
+        if let Error::Client { hint, .. } = &mut self {
+            *hint = Some(text.to_owned());
+        }
+        self
+    }
+}
+
 impl From<WireError> for Error {
     fn from(e: WireError) -> Error {
         Error::Client {

@@ -12,9 +12,10 @@ use super::{App, Error, headers};
 use crate::config::Resolved;
 use crate::conversation::align::Alignment;
 use crate::conversation::edit::View;
-use crate::conversation::{Digest, Message};
-use crate::measure::Known;
+use crate::conversation::{Digest, Message, Role};
+use crate::measure::{Known, ModelKey};
 use crate::store::Located;
+use crate::upstream::{Kind, Upstream};
 use crate::wire::openai_chat::{self, Request};
 
 /// Conversations that begin alike, and may be the one that a client rebuilt, the last active first.
@@ -39,14 +40,25 @@ pub(super) struct History {
     pub(super) ahead: Option<Ahead>,
     /// What still holds of the view of an older history that this one was rebuilt from.
     carried: Option<View>,
+    /// The conversation's model until now, where it is another.
+    pub(super) switched: Option<Switched>,
     /// What tells the messages as the client sent them from others.
     pub(super) client_marks: Vec<u64>,
 }
 
+/// The model that a conversation had until now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Switched {
+    /// Its name, as requested.
+    pub(super) model: String,
+    /// Name of its upstream.
+    pub(super) upstream: String,
+}
+
 impl History {
-    /// How many messages of it were sent before.
+    /// How many messages of it the model was sent before: it may hold them in its cache.
     pub(super) fn forwarded(&self) -> usize {
-        self.located.as_ref().map_or(0, |l| l.depth)
+        self.located.as_ref().filter(|_| self.switched.is_none()).map_or(0, |l| l.depth)
     }
 
     /// The view to go on from.
@@ -61,17 +73,15 @@ impl App {
     pub(super) async fn history(
         &self,
         request: &mut Request,
+        upstream: &Upstream,
         policy: &Resolved,
         from_client: &HeaderMap,
         attempt: Attempt,
     ) -> Result<History, Error> {
         let wish = headers::text(from_client, &headers::SESSION);
-        let seed = format!("{}\n{}", wish.as_deref().unwrap_or(""), request.model);
-        let (body, chain) = self.woven(&seed, std::mem::take(&mut request.conversation.body));
-        request.conversation.body = body;
-        request.withdraw();
         self.store.begin_anew_if_gone().await;
-        let located = self.store.locate(&chain)?;
+        let (seed, chain, located) = self.threaded(wish.as_deref(), request)?;
+        request.withdraw();
         let session = wish.clone().or_else(|| headers::client_session(from_client)).or_else(|| request.session.clone());
         let continued =
             self.continued(located.as_ref(), session.as_deref(), &chain, &request.conversation.body).await?;
@@ -79,8 +89,16 @@ impl App {
             Some((id, carried)) => (id, carried),
             None => (self.name(located.as_ref(), &chain, wish.as_deref())?, None),
         };
+        let key = self.key(upstream, request);
+        let switched = match &located {
+            Some(located) if is_talk(&request.conversation.body[..located.depth]) => {
+                self.switched(&id, upstream, &request.model)?
+            }
+            _ => None,
+        };
         let stored = self.store.view(&chain)?.map(|(_, view)| View::clone(&view)).unwrap_or_default();
-        let ahead = self.ahead(&id, &chain, located.as_ref().map_or(0, |l| l.depth), attempt);
+        let counted_by = switched.is_none().then_some(&key);
+        let ahead = self.ahead(&id, &chain, located.as_ref().map_or(0, |l| l.depth), attempt, counted_by);
         let conversation = &mut request.conversation;
         let client_marks = client_marks(conversation.tools.as_deref(), &conversation.system, &conversation.body);
         if let Some(located) = &located {
@@ -94,11 +112,52 @@ impl App {
                 request.body = openai_chat::write(request, &messages, &[]);
             }
         }
-        let history = History { chain, located, id, session, stored, ahead, carried, client_marks };
+        let history = History { chain, located, id, session, stored, ahead, carried, switched, client_marks };
         if history.located.is_some() {
-            self.recollect(&history.id, &history.chain, history.old())?;
+            self.recollect(&history.id, &history.chain, history.old(), &key)?;
         }
         Ok(history)
+    }
+
+    /// The chain of a request's history and where the record knows it, with what makes that chain. Weaves in what replies of it
+    /// recalled. The model is no part of the chain, so that a conversation goes on with another one; records of before 0.2 had it
+    /// in there.
+    fn threaded(
+        &self,
+        session: Option<&str>,
+        request: &mut Request,
+    ) -> Result<(String, Vec<Digest>, Option<Located>), Error> {
+        let session = session.unwrap_or("");
+        let mut follow = |seed: String| {
+            let (body, chain) = self.woven(&seed, std::mem::take(&mut request.conversation.body));
+            request.conversation.body = body;
+            let located = self.store.locate(&chain)?;
+            Ok::<_, Error>((seed, chain, located))
+        };
+        let depth = |located: &Option<Located>| located.as_ref().map_or(0, |l| l.depth);
+        let model = request.model.clone();
+        let now = follow(session.to_owned())?;
+        if depth(&now.2) * 2 >= now.1.len() {
+            return Ok(now);
+        }
+        let old = follow(format!("{session}\n{model}"))?;
+        if depth(&old.2) > depth(&now.2) { Ok(old) } else { follow(now.0) }
+    }
+
+    /// The model that a conversation had until now, where this is another one.
+    fn switched(&self, id: &str, upstream: &Upstream, model: &str) -> Result<Option<Switched>, Error> {
+        let before = match self.lives.with(id, |live| live.model.clone()) {
+            Some(before) => before,
+            None => match self.store.conversation(id) {
+                Ok(Some(row)) if row.id == id => Switched { model: row.model, upstream: row.upstream },
+                Ok(_) | Err(crate::store::Error::Ambiguous { .. }) => return Ok(None),
+                Err(e) => return Err(e.into()),
+            },
+        };
+        // A llama-server with one model answers to every name.
+        let only = upstream.kind() == Some(Kind::LlamaServer { router: false });
+        let same = only || upstream.canonical(&before.model) == upstream.canonical(model);
+        Ok((before.upstream != upstream.name() || !same).then_some(before))
     }
 
     /// The conversation that a history goes on, though it is not its plain continuation: it parted from an older state of
@@ -140,13 +199,22 @@ impl App {
     }
 
     /// The view that was made ahead for what now comes, if it is the next request: longer than what was forwarded.
-    fn ahead(&self, id: &str, chain: &[Digest], forwarded: usize, attempt: Attempt) -> Option<Ahead> {
+    /// `counted_by`: the model that evaluated it, if it is still the one that is asked.
+    fn ahead(
+        &self,
+        id: &str,
+        chain: &[Digest],
+        forwarded: usize,
+        attempt: Attempt,
+        counted_by: Option<&ModelKey>,
+    ) -> Option<Ahead> {
         let fits =
             |a: &mut Ahead| a.depth == forwarded && chain.len() > a.depth && chain.get(a.depth - 1) == Some(&a.chain);
         self.lives.with(id, |live| {
             let ahead = live.ahead.take_if(|a| attempt == Attempt::First && fits(a))?;
-            if let Some(tokens) = ahead.tokens {
-                live.known = Some((ahead.chain, fingerprint(&ahead.view), Known { messages: ahead.depth, tokens }));
+            if let (Some(tokens), Some(key)) = (ahead.tokens, counted_by) {
+                let print = fingerprint(&ahead.view, key);
+                live.known = Some((ahead.chain, print, Known { messages: ahead.depth, tokens }));
             }
             Some(ahead)
         })
@@ -154,11 +222,11 @@ impl App {
 
     /// Reads from the record what a server said of this history's size in this view, where it is not in memory: after a
     /// restart, and where another process served the conversation meanwhile. Without it, an estimate would decide anew.
-    fn recollect(&self, id: &str, chain: &[Digest], view: &View) -> Result<(), Error> {
-        if self.known(id, chain, view).is_some() {
+    fn recollect(&self, id: &str, chain: &[Digest], view: &View, key: &ModelKey) -> Result<(), Error> {
+        if self.known(id, chain, view, key).is_some() {
             return Ok(());
         }
-        let print = fingerprint(view);
+        let print = fingerprint(view, key);
         if let Some((messages, tokens)) = self.store.counted(chain, &print)? {
             let known = Known { messages, tokens };
             self.lives.with(id, |live| live.known = Some((chain[messages - 1], print, known)));
@@ -167,8 +235,8 @@ impl App {
     }
 
     /// The prompt of this conversation with this view whose size the server told last.
-    pub(super) fn known(&self, id: &str, chain: &[Digest], view: &View) -> Option<Known> {
-        let print = fingerprint(view);
+    pub(super) fn known(&self, id: &str, chain: &[Digest], view: &View, key: &ModelKey) -> Option<Known> {
+        let print = fingerprint(view, key);
         let fits = |(at, view, known): &(Digest, Digest, Known)| {
             *view == print && known.messages >= 1 && chain.get(known.messages - 1) == Some(at)
         };
@@ -205,6 +273,11 @@ impl App {
         // The same history may have been recorded since it was looked for, by a request beside this one.
         Ok((recorded && !self.store.begins_with(name, root)?) || !self.lives.claim(name, root))
     }
+}
+
+/// Whether messages hold a reply: what a person says alone may begin many conversations.
+fn is_talk(body: &[Message]) -> bool {
+    body.iter().any(|message| message.role == Role::Assistant)
 }
 
 /// Whether a session reads like a name that windowsill gives itself: `c` and 12 hexadecimal digits, or `….` and 8.

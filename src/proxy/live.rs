@@ -12,10 +12,12 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use super::history::Switched;
 use super::prefix::Sent;
 use crate::conversation::edit::View;
 use crate::conversation::{Digest, Tokens};
 use crate::measure::Known;
+use crate::plan::Regions;
 use crate::store::Original;
 use crate::usage::Reported;
 
@@ -34,6 +36,8 @@ pub(super) struct Brief {
     pub(super) chain: Digest,
     /// What the model wrote.
     pub(super) text: Arc<str>,
+    /// Seconds that this took.
+    pub(super) seconds: f64,
 }
 
 /// A brief that is being made.
@@ -63,6 +67,10 @@ pub(super) struct Ahead {
     pub(super) layers: Vec<&'static str>,
     /// Why.
     pub(super) because: Vec<String>,
+    /// The prompt before and after.
+    pub(super) regions: (Regions, Regions),
+    /// Seconds that it took: its brief, and having it evaluated.
+    pub(super) seconds: f64,
     /// Its size, where the server evaluated it already.
     pub(super) tokens: Option<Tokens>,
 }
@@ -84,6 +92,10 @@ pub(super) struct Spend {
     pub(super) summary_prompt: u64,
     /// Of these, evaluated.
     pub(super) summary_evaluated: u64,
+    /// Prompt tokens of prompts that were sent to be evaluated before they are needed.
+    pub(super) prefill_prompt: u64,
+    /// Of these, evaluated.
+    pub(super) prefill_evaluated: u64,
     /// Prompt tokens of digests.
     pub(super) digest_prompt: u64,
     /// Tokens that digest models wrote.
@@ -99,6 +111,7 @@ impl Spend {
             "requests": self.requests, "prompt_tokens": self.prompt, "cached_tokens": self.cached,
             "evaluated_tokens": self.evaluated, "completion_tokens": self.completion,
             "summary_prompt_tokens": self.summary_prompt, "summary_evaluated_tokens": self.summary_evaluated,
+            "prefill_prompt_tokens": self.prefill_prompt, "prefill_evaluated_tokens": self.prefill_evaluated,
             "digest_prompt_tokens": self.digest_prompt, "digest_completion_tokens": self.digest_completion,
             "rewrites": self.rewrites,
         })
@@ -115,6 +128,8 @@ impl Spend {
             completion: n("completion_tokens"),
             summary_prompt: n("summary_prompt_tokens"),
             summary_evaluated: n("summary_evaluated_tokens"),
+            prefill_prompt: n("prefill_prompt_tokens"),
+            prefill_evaluated: n("prefill_evaluated_tokens"),
             digest_prompt: n("digest_prompt_tokens"),
             digest_completion: n("digest_completion_tokens"),
             rewrites: n("rewrites"),
@@ -143,6 +158,12 @@ impl Spend {
         self.digest_completion += reported.completion.map_or(0, u64::from);
     }
 
+    /// Adds a prompt that was sent ahead.
+    pub(super) fn add_prefill(&mut self, reported: &Reported) {
+        self.prefill_prompt += reported.prompt.map_or(0, u64::from);
+        self.prefill_evaluated += reported.evaluated.map_or(0, u64::from);
+    }
+
     /// Adds a summary.
     pub(super) fn add_summary(&mut self, reported: &Reported) {
         self.summary_prompt += reported.prompt.map_or(0, u64::from);
@@ -155,8 +176,12 @@ impl Spend {
 pub(super) struct Live {
     /// The last prompt that the server counted, with the chain hash of its last message and the view's fingerprint.
     pub(super) known: Option<(Digest, Digest, Known)>,
+    /// The model that it was last sent to.
+    pub(super) model: Option<Switched>,
     /// The last prompt that was forwarded.
     pub(super) sent: Option<Sent>,
+    /// The view that it was forwarded in.
+    pub(super) sent_view: Option<View>,
     /// Marks of the client's messages, as far as they are spelled as the record has them.
     pub(super) as_recorded: Vec<u64>,
     /// A brief made ahead.
@@ -169,6 +194,8 @@ pub(super) struct Live {
     pub(super) ahead: Option<Ahead>,
     /// When a prompt was last forwarded.
     pub(super) last: Option<Instant>,
+    /// A model was asked for a title.
+    pub(super) titled: bool,
     /// Requests under way.
     pub(super) in_flight: usize,
     /// Spend since the record began.

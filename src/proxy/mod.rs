@@ -7,6 +7,7 @@ mod ahead;
 mod aside;
 pub mod background;
 mod brief;
+mod class;
 mod compact;
 mod curate;
 mod dialect;
@@ -19,8 +20,10 @@ mod history;
 mod live;
 mod machine;
 mod models;
+mod pins;
 mod prefix;
 mod prepare;
+mod price;
 mod recall;
 mod receipt;
 mod record;
@@ -31,9 +34,11 @@ mod save;
 mod shadow;
 mod sight;
 mod slots;
+mod standing;
 mod start;
 mod steer;
 mod timeline;
+mod title;
 mod trace;
 
 use std::collections::HashMap;
@@ -54,10 +59,11 @@ pub use dialect::{json_reply, refusal};
 pub use doctor::{Diagnosis, doctor};
 pub use error::Error;
 pub use machine::fit;
+pub use pins::{Pinning, Unpinned};
 pub use record::{Asked, Record, Text, lines, page};
 pub use relay::Body;
-pub use report::{ask_running, grouped, plan_file, running_models};
-pub use steer::Steer;
+pub use report::{ask_running, grouped, plan_file, running_models, steer_running};
+pub use steer::{Steer, When};
 pub use trace::{TraceQuery, follow_running};
 
 pub use crate::engine::devices::tell as tell_devices;
@@ -85,7 +91,7 @@ const LARGEST_BUFFERED: usize = 64 << 20;
 /// Names of models of which something is remembered: clients choose them, and may not fill the memory.
 const NAMES: NonZeroUsize = NonZeroUsize::new(512).expect("not zero");
 
-type Policies = HashMap<(String, Option<String>), Arc<Resolved>>;
+type Policies = HashMap<(String, Option<String>, String), Arc<Resolved>>;
 
 /// Everything a request needs.
 pub struct App {
@@ -102,11 +108,14 @@ pub struct App {
     aside: Aside,
     lives: Arc<Lives>,
     lent: slots::Lent,
+    heads: price::Heads,
+    /// One change of what people want of a conversation at a time.
+    standing_turn: tokio::sync::Mutex<()>,
     /// How summarizers did lately, by upstream and model.
     summarizers: Mutex<LruCache<String, brief::Trial>>,
     /// Which upstream lists which model.
     places: Mutex<HashMap<String, usize>>,
-    /// Policies by model and profile header.
+    /// Policies by model, profile header and what the server has loaded.
     policies: Mutex<Policies>,
 }
 
@@ -125,6 +134,8 @@ impl App {
             aside: Aside::default(),
             lives: Arc::default(),
             lent: slots::Lent::default(),
+            heads: price::Heads::default(),
+            standing_turn: tokio::sync::Mutex::default(),
             summarizers: Mutex::new(LruCache::new(NAMES)),
             places: Mutex::default(),
             policies: Mutex::default(),
@@ -161,11 +172,14 @@ impl App {
             prepared = self.aside.run(size, harder.boxed()).await??;
             reply = self.send(&upstream, parts, &prepared).boxed().await?;
             if let Some((refusal, _)) = refused(&mut reply).await {
-                self.metrics.request(&prepared.action(), 400, overhead.as_secs_f64(), prepared.pressure());
+                self.metrics.request(&prepared.action(), 400, overhead.as_secs_f64());
                 return Err(self.refused_twice(&prepared, refusal));
             }
         }
-        self.metrics.request(&prepared.action(), reply.status.as_u16(), overhead.as_secs_f64(), prepared.pressure());
+        self.metrics.request(&prepared.action(), reply.status.as_u16(), overhead.as_secs_f64());
+        if prepared.window.tokens.is_some() {
+            self.metrics.pressure(class::Class::of(&prepared.request.conversation).as_str(), prepared.pressure());
+        }
         info!(
             conversation = %prepared.id,
             model = %plain::line(&prepared.request.model),
@@ -201,8 +215,8 @@ impl App {
         let upstream = self.upstream_of(&request.model).boxed().await?;
         let mut prepared = self.prepare(&upstream, request, headers, Attempt::First).boxed().await?;
         prepared.flight = Some(self.lives.fly(&prepared.id));
-        self.save(&upstream, &prepared).boxed().await?;
-        prepared.prefix = self.note_sent(&prepared);
+        self.save(&upstream, &mut prepared).boxed().await?;
+        prepared.prefix = self.note_sent(&upstream, &prepared);
         Ok((upstream, prepared))
     }
 
@@ -219,8 +233,8 @@ impl App {
         harder.flight = prepared.flight.take();
         // The client's own bytes are those of the first try.
         harder.client_marks = std::mem::take(&mut prepared.client_marks);
-        self.save(upstream, &harder).boxed().await?;
-        harder.prefix = self.note_sent(&harder);
+        self.save(upstream, &mut harder).boxed().await?;
+        harder.prefix = self.note_sent(upstream, &harder);
         Ok(harder)
     }
 

@@ -9,11 +9,13 @@ use serde_json::{Value, json};
 use tracing::debug;
 
 use super::App;
+use super::history::Switched;
 use super::prepare::Prepared;
 use crate::conversation::{Digest, Message, Role, Tokens, chain, repair};
 use crate::measure::tokens;
 use crate::plan::rewrite::Out;
 use crate::store::Located;
+use crate::upstream::Upstream;
 use crate::wire::openai_chat;
 
 /// A prompt that was forwarded, message by message.
@@ -108,10 +110,15 @@ pub(super) fn client_marks(tools: Option<&[u8]>, system: &[Message], body: &[Mes
 
 impl App {
     /// Notes what is about to be forwarded. Returns what it has in common with the last prompt of its conversation.
-    pub(super) fn note_sent(&self, prepared: &Prepared) -> Option<Prefix> {
+    pub(super) fn note_sent(&self, upstream: &Upstream, prepared: &Prepared) -> Option<Prefix> {
         let now = self.sent(prepared);
+        self.heads.note(prepared);
         self.lives.with(&prepared.id, |live| {
-            let prefix = live.sent.as_ref().map(|last| compare(last, &now));
+            // Another model's cache holds nothing of it.
+            let last = live.sent.as_ref().filter(|_| prepared.switched.is_none());
+            let prefix = last.map(|last| compare(last, &now));
+            let model = prepared.request.model.clone();
+            live.model = Some(Switched { model, upstream: upstream.name().to_owned() });
             let own = now.client.get(1..).unwrap_or_default();
             let known = prepared.located.as_ref().map_or(0, |l| l.depth);
             // What the record did not know yet, it holds as it came now.
@@ -119,6 +126,7 @@ impl App {
                 live.as_recorded = own.to_vec();
             }
             live.sent = Some(now);
+            live.sent_view = Some(prepared.view.clone());
             live.last = Some(Instant::now());
             prefix
         })

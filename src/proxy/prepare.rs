@@ -2,6 +2,7 @@
 //! estimates were low, it is planned again from the same start with better ones.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use bytes::Bytes;
 use futures_util::FutureExt as _;
@@ -9,15 +10,15 @@ use http::{HeaderMap, HeaderValue};
 use tracing::{debug, warn};
 
 use super::draft::{Draft, exact};
-use super::history::History;
+use super::history::{History, Switched};
 use super::prefix::Prefix;
+use super::standing::{Granted, Held, Standing};
 use super::{App, Error, headers};
 use crate::config::{Gauge, ModelHints, Resolved};
-use crate::conversation::edit::View;
+use crate::conversation::edit::{Edit, View};
 use crate::conversation::{Digest, Tokens, repair};
-use crate::measure::estimate::Sample;
 use crate::measure::window::Window;
-use crate::measure::{self, ModelKey, Sureness, own, shown, spread, tokens};
+use crate::measure::{self, Known, ModelKey, Sureness, own, shown, spread, tokens};
 use crate::plan::emergency::{self, Refusal};
 use crate::plan::rewrite::{self, Out};
 use crate::plan::{self, Facts, Lines, Plan, Policy, Regions};
@@ -87,10 +88,14 @@ pub(super) struct Prepared {
     pub tokens: Tokens,
     /// How sure that is.
     pub sureness: Sureness,
-    /// What the estimates learn from once the view was counted.
-    pub sample: Sample,
+    /// What was known of the size of its beginning.
+    pub known: Option<Known>,
     /// The client's history, with edits made earlier.
     pub before: Regions,
+    /// Seconds that making the view took, with what was made ahead of it.
+    pub seconds: f64,
+    /// The conversation's model until now, where it is another.
+    pub switched: Option<Switched>,
     /// The view.
     pub after: Regions,
     /// The lines that were looked at.
@@ -99,6 +104,8 @@ pub(super) struct Prepared {
     pub actions: Vec<&'static str>,
     /// Why, in words without message text.
     pub because: Vec<String>,
+    /// Why lines that are passed did not lead to anything.
+    pub waits: Vec<String>,
     /// Trouble that was downgraded.
     pub warnings: Vec<String>,
     /// The longest reply that the client asked for and the one that was forwarded, where that is shorter.
@@ -115,6 +122,12 @@ pub(super) struct Prepared {
     pub prefix: Option<Prefix>,
     /// The vocabulary it was counted with.
     pub own: Option<Arc<own::Model>>,
+    /// What people want of the conversation.
+    pub standing: Arc<Standing>,
+    /// What that is from now on, where it changed.
+    pub standing_changed: Option<String>,
+    /// What it means for this history.
+    pub wanted: Held,
     /// Counts this request as under way.
     pub flight: Option<super::live::Flight>,
 }
@@ -123,6 +136,11 @@ impl Prepared {
     /// The layers that acted, as they stand in the header.
     pub(super) fn action(&self) -> String {
         if self.actions.is_empty() { "none".into() } else { self.actions.join(",") }
+    }
+
+    /// What the conversation is called.
+    pub(super) fn title(&self) -> String {
+        self.standing.title.clone().unwrap_or_else(|| super::save::title(&self.request.conversation))
     }
 
     /// Whether this history is the beginning of a longer one that the record has: a chat that begins alike, or an earlier
@@ -183,7 +201,7 @@ impl App {
         let policy = self.policy(&request.model, &window, headers::text(from_client, &headers::PROFILE));
         warnings.extend(policy.warning.clone());
         let repaired = self.repair(&mut request, &policy.policy)?;
-        let history = self.history(&mut request, &policy, from_client, attempt).boxed().await?;
+        let history = self.history(&mut request, upstream, &policy, from_client, attempt).boxed().await?;
         let old = history.old().clone();
         let tools = self.tool_for(&request, &policy, from_client);
         if let Some(tools) = tools.as_ref().filter(|_| !old.edits.is_empty()) {
@@ -191,16 +209,19 @@ impl App {
         }
         let patience = if attempt == Attempt::DryRun { shown::QUESTION_WAITS } else { shown::REQUEST_WAITS };
         let own = self.measure.counters.of(upstream, &request.model, &window, patience).boxed().await;
+        let key = self.key(upstream, &request);
+        let known_window = window.tokens.unwrap_or(UNKNOWN_WINDOW);
+        let (standing, wanted) = self.wanted(&history, &key, &policy, &request, known_window, &mut warnings);
         let request = Arc::new(request);
         let mut draft = Draft {
             upstream,
             policy: policy.policy.clone(),
             resolved: &policy,
-            key: self.key(upstream, &request),
+            key,
             can_count: own.is_some() || upstream.can_count(),
             own,
             counted: None,
-            held: Arc::clone(&request),
+            held: request.without_messages(),
             request,
             old,
             id: &history.id,
@@ -208,22 +229,36 @@ impl App {
             warnings,
             written: None,
             digests: None,
+            wanted,
+            focus: standing.focus().map(str::to_owned),
         };
-        let (mut facts, sureness) = self.measured(&mut draft, &history, &window, &policy, attempt).boxed().await;
+        let (mut facts, mut sureness) = self.measured(&mut draft, &history, &window, attempt).boxed().await;
+        let mut granted = Granted::default();
+        let breaks = attempt == Attempt::First && (history.ahead.is_some() || breaks(&draft, &facts));
+        if let Some((view, made)) = self.grant(&draft.bench(), &standing, breaks) {
+            (draft.old, granted) = (view, made);
+            (facts, sureness) = self.measured(&mut draft, &history, &window, attempt).boxed().await;
+        }
         let added = self.offer(&mut draft, &mut facts, tools.as_ref());
+        let behind =
+            history.ahead.as_ref().map_or(0, |ahead| facts.costs.iter().skip(ahead.depth).map(plan::Cost::total).sum());
         let lines =
             (draft.policy != policy.policy && attempt == Attempt::First).then(|| Lines::of(&facts, &policy.policy));
+        let started = Instant::now();
         let mut drafted =
             self.drafted(&mut draft, facts, sureness, &history.chain, from_client, attempt).boxed().await?;
         // Before, the tool was not there.
         drafted.plan.before.tools = drafted.plan.before.tools.saturating_sub(added);
-        let Draft { key, warnings, own, request, held, .. } = draft;
+        let Draft { key, warnings, own, request, held, wanted, .. } = draft;
         drop(held);
         let request = Arc::unwrap_or_clone(request);
-        let History { chain, located, id, session, stored, ahead, client_marks, .. } = history;
+        let History { chain, located, id, session, stored, ahead, switched, client_marks, .. } = history;
+        let mut seconds = started.elapsed().as_secs_f64();
+        let mut before = drafted.plan.before;
         let changed = drafted.view != stored;
-        let known = self.known(&id, &chain, &drafted.view);
-        let sample = self.measure.sample(&key, &request.conversation, &drafted.view, known);
+        let is_fork = located.as_ref().is_some_and(|l| l.conversation != id);
+        let standing_changed = granted.to_record(&standing, is_fork, folds(&drafted.view) != folds(&stored));
+        let known = self.known(&id, &chain, &drafted.view, &key);
         let mut actions = layers(&drafted.plan, policy.policy.strategy);
         let mut because: Vec<String> = drafted.plan.because.iter().map(ToString::to_string).collect();
         let mut originals = drafted.originals;
@@ -231,7 +266,12 @@ impl App {
             actions.extend(ahead.layers);
             because.splice(0..0, ahead.because);
             originals.extend(ahead.originals);
+            seconds += ahead.seconds;
+            // Without it, the prompt would be what was forwarded last and what came since.
+            before = Regions { history: ahead.regions.0.history.saturating_add(behind), ..ahead.regions.0 };
         }
+        originals.extend(granted.originals);
+        because.splice(0..0, granted.because);
         in_order(&mut actions);
         because.extend(repaired);
         debug!(%key, ?because, "prepared");
@@ -249,12 +289,15 @@ impl App {
             body: drafted.body,
             tokens: drafted.tokens,
             sureness: drafted.sureness,
-            sample,
-            before: drafted.plan.before,
+            known,
+            before,
+            seconds,
+            switched,
             after: drafted.plan.after,
             lines: lines.unwrap_or(drafted.plan.lines),
             actions,
             because,
+            waits: drafted.plan.waits.iter().map(ToString::to_string).collect(),
             warnings,
             lowered: drafted.lowered,
             client_marks,
@@ -263,6 +306,9 @@ impl App {
             first_prompt: None,
             prefix: None,
             own,
+            standing,
+            standing_changed,
+            wanted,
             flight: None,
             id,
             request,
@@ -280,11 +326,12 @@ impl App {
 
     /// The policy of a model, worked out once.
     pub(super) fn policy(&self, model: &str, window: &Window, header: Option<String>) -> Arc<Resolved> {
-        let key = (model.to_owned(), header);
+        // What the server says of a model may be another once it is loaded, and nothing while the server does not answer.
+        let key = (model.to_owned(), header, window.identity.clone());
         if let Some(known) = self.policies.lock().get(&key) {
             return Arc::clone(known);
         }
-        let hints = ModelHints { parameters: None, template: window.template.as_deref() };
+        let hints = ModelHints { parameters: window.parameters, template: window.template.as_deref() };
         let resolved = Arc::new(self.config.policy(model, &hints, key.1.as_deref()));
         let mut all = self.policies.lock();
         // Names come from clients: they may not fill the memory.
@@ -301,27 +348,24 @@ impl App {
         draft: &mut Draft<'_>,
         history: &History,
         window: &Window,
-        policy: &Resolved,
         attempt: Attempt,
     ) -> (Facts, Sureness) {
         let request = Arc::clone(&draft.request);
         let conversation = &request.conversation;
         let (chain, forwarded) = (&history.chain, history.forwarded());
-        let known = self.known(draft.id, chain, &draft.old);
-        if draft.own.is_some() {
-            self.measure.counted_anyway(&draft.key);
-        }
+        let known = self.known(draft.id, chain, &draft.old, &draft.key);
         let mut facts = self.measure.facts(&draft.key, conversation, &draft.old, known);
         facts.window = window.tokens.unwrap_or(UNKNOWN_WINDOW);
         let configured = self.config.window.output_reserved;
         facts.output_reserved = plan::output_reserved(facts.window, facts.head(), draft.request.max_tokens, configured);
         facts.forwarded = forwarded;
-        facts.background = policy.background;
+        draft.wanted.tell(&mut facts);
         let mut sureness = self.measure.sureness(&draft.key);
         if known.is_some() && sureness == Sureness::Estimated {
             sureness = Sureness::Calibrated;
         }
         facts.slack = measure::slack(facts.window, if draft.can_count { Sureness::Counted } else { sureness });
+        facts.guessed = !draft.can_count && sureness == Sureness::Estimated;
         if let Attempt::Emergency { refusal, counted } = attempt {
             draft.policy = emergency::policy(&draft.policy, facts.window, refusal);
             return (emergency::facts(&facts, counted, refusal), sureness);
@@ -368,6 +412,7 @@ impl App {
                 warn!(upstream = draft.upstream.name(), error = %e, "the server could not count the prompt; estimating");
                 draft.warnings.push("the prompt could not be counted, only estimated".into());
                 facts.slack = measure::slack(facts.window, sureness);
+                facts.guessed = sureness == Sureness::Estimated;
                 if matches!(e, crate::upstream::Error::Status { .. }) {
                     // It will not take the request as it is: pictures for a model that cannot see. What media cost is then
                     // only a guess, and nothing is cut for a guess; the server's own words on it reach the client.
@@ -377,6 +422,17 @@ impl App {
             }
         }
     }
+}
+
+/// Whether a request rewrites something that the server may hold: then other changes come at no price of their own.
+fn breaks(draft: &Draft<'_>, facts: &Facts) -> bool {
+    let plan = plan::plan(&draft.request.conversation, facts, &draft.policy);
+    plan.actions.iter().any(|action| action.first() < facts.forwarded)
+}
+
+/// How far the fold of a view reaches.
+fn folds(view: &View) -> usize {
+    view.edits.iter().find_map(|edit| if let Edit::Fold { to, .. } = edit { Some(*to) } else { None }).unwrap_or(0)
 }
 
 /// The layers that a plan's actions belong to.
@@ -397,12 +453,9 @@ fn short_of_the_wall(policy: &Policy) -> Policy {
     Policy { clear_at: 1.0, summarize_at: 1.0, ..policy.clone() }
 }
 
-/// What tells one view from another.
-pub(super) fn fingerprint(view: &View) -> Digest {
-    if view.edits.is_empty() {
-        return Digest::default();
-    }
-    Digest::of(&serde_json::to_vec(&view.edits).unwrap_or_default())
+/// What tells one view from another, and the same view before another model, which counts it otherwise.
+pub(super) fn fingerprint(view: &View, key: &ModelKey) -> Digest {
+    Digest::of(&serde_json::to_vec(&(key.as_str(), &view.edits)).unwrap_or_default())
 }
 
 /// The bytes of a request with the messages of a view; the client's own where nothing differs.

@@ -81,6 +81,16 @@ struct Model {
     /// Evaluated and generated for briefs and digests.
     upkeep: u64,
     milliseconds: u64,
+    /// What the server evaluated in how many milliseconds of its own clock, where it said both.
+    timed: (f64, f64),
+}
+
+impl Model {
+    /// Seconds that what came from the cache would have taken at this server's measured speed.
+    fn not_waited(&self) -> Option<f64> {
+        let (tokens, ms) = self.timed;
+        (tokens > 0.0).then(|| self.cached as f64 * ms / tokens / 1000.0)
+    }
 }
 
 impl Sums {
@@ -117,6 +127,11 @@ impl Sums {
                     model.cached += n(&data["cached_tokens"]);
                     model.evaluated += n(&data["evaluated_tokens"]);
                     model.completion += n(&data["completion_tokens"]);
+                    if let (Some(tokens), Some(ms)) =
+                        (data["evaluated_tokens"].as_f64(), data["prompt_milliseconds"].as_f64())
+                    {
+                        model.timed = (model.timed.0 + tokens, model.timed.1 + ms);
+                    }
                 } else {
                     model.upkeep += n(&data["evaluated_tokens"]) + n(&data["completion_tokens"]);
                 }
@@ -136,7 +151,7 @@ impl Sums {
             .map(|(name, m)| {
                 json!({"model": name, "turns": m.turns, "prompt_tokens": m.prompt, "cached_tokens": m.cached,
                     "evaluated_tokens": m.evaluated, "completion_tokens": m.completion, "upkeep_tokens": m.upkeep,
-                    "milliseconds": m.milliseconds})
+                    "milliseconds": m.milliseconds, "not_waited_seconds": m.not_waited()})
             })
             .collect();
         let shadow = &self.shadow;
@@ -149,7 +164,8 @@ impl Sums {
             "read_back_tokens": self.read_back, "evaluated_again_tokens": self.lost,
             "upkeep_tokens": self.models.values().map(|m| m.upkeep).sum::<u64>(),
             "cached_tokens": self.models.values().map(|m| m.cached).sum::<u64>(),
-            "prompt_tokens": self.models.values().map(|m| m.prompt).sum::<u64>(), "models": models,
+            "prompt_tokens": self.models.values().map(|m| m.prompt).sum::<u64>(),
+            "not_waited_seconds": self.models.values().filter_map(Model::not_waited).sum::<f64>(), "models": models,
         })
     }
 }
@@ -176,7 +192,7 @@ mod tests {
             event(
                 "model_usage",
                 json!({"role": "main", "model": "m", "prompt_tokens": 70, "cached_tokens": 50,
-                "prefix": {"lost": 12, "because": "rewrite"}}),
+                "evaluated_tokens": 20, "prompt_milliseconds": 400.0, "prefix": {"lost": 12, "because": "rewrite"}}),
             ),
             event("model_usage", json!({"role": "summary", "by": "m", "evaluated_tokens": 5, "completion_tokens": 2})),
             event("model_usage", json!("no object")),
@@ -188,5 +204,6 @@ mod tests {
         assert_eq!((of("conversations"), of("turns"), of("rewrites"), of("kept_out_tokens")), (1, 1, 2, 600));
         assert_eq!((of("recalls"), of("recalls_found"), of("read_back_tokens")), (2, 1, 40));
         assert_eq!((of("evaluated_again_tokens"), of("upkeep_tokens"), of("cached_tokens")), (12, 7, 50));
+        assert_eq!(out["not_waited_seconds"], 1.0, "50 tokens from the cache at 50 a second");
     }
 }

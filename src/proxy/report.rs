@@ -109,7 +109,7 @@ impl App {
             "model": prepared.request.model,
             "window": prepared.window.tokens, "window_source": prepared.window.source,
             "profile": prepared.policy.profile,
-            "action": prepared.action(), "because": prepared.because,
+            "action": prepared.action(), "because": prepared.because, "waits": prepared.waits,
             "before": regions(&prepared.before), "after": regions(&prepared.after),
             "prompt_tokens": prepared.tokens, "source": prepared.sureness.as_str(),
             "edits": prepared.view.edits.iter().map(edit_json).collect::<Vec<_>>(),
@@ -152,7 +152,7 @@ pub(super) fn row_json(row: &ConversationRow) -> Value {
     json!({
         "id": row.id, "title": row.title, "model": row.model, "upstream": row.upstream, "session": row.session,
         "parent": row.parent.as_ref().map(|(id, depth)| json!({"conversation": id, "messages": depth})),
-        "messages": row.depth, "created_ms": row.created_ms, "updated_ms": row.updated_ms, "state": row.state,
+        "helper": row.state["class"] == "helper", "messages": row.depth, "created_ms": row.created_ms, "updated_ms": row.updated_ms, "state": row.state,
     })
 }
 
@@ -220,6 +220,20 @@ pub fn grouped(n: Tokens) -> String {
 pub async fn ask_running(address: &str, key: Option<&str>, id: &str, focus: Option<&str>) -> Result<Value, Error> {
     let path = format!("/windowsill/conversations/{}/compact", encode(id));
     ask(address, key, http::Method::POST, &path, Some(&json!({"focus": focus}))).await
+}
+
+/// Has the running proxy steer a conversation: `…/{id}/WHAT`.
+///
+/// # Errors
+/// When no proxy answers at `address`, or it says why not.
+pub async fn steer_running(
+    address: &str,
+    key: Option<&str>,
+    method: http::Method,
+    (id, what): (&str, &str),
+    body: Option<&Value>,
+) -> Result<Value, Error> {
+    ask(address, key, method, &format!("/windowsill/conversations/{}/{what}", encode(id)), body).await
 }
 
 /// The models that a running proxy lists, by id.

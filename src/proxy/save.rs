@@ -6,6 +6,7 @@ use http::{HeaderMap, HeaderValue};
 use serde_json::json;
 use tracing::warn;
 
+use super::class::Class;
 use super::prepare::Prepared;
 use super::{App, Error, headers};
 use crate::conversation::edit::{Edit, View};
@@ -22,10 +23,12 @@ const SEARCHED: usize = 256 * 1024;
 impl App {
     /// Makes originals, messages and the view durable, before a view without them is sent. What needs no waiting is
     /// queued.
-    pub(super) async fn save(&self, upstream: &Upstream, prepared: &Prepared) -> Result<(), Error> {
+    pub(super) async fn save(&self, upstream: &Upstream, prepared: &mut Prepared) -> Result<(), Error> {
         let Some(tip) = prepared.chain.last().copied() else { return Ok(()) };
         let depth = prepared.located.as_ref().map_or(0, |l| l.depth);
-        let batch = self.batch(upstream, prepared, tip, depth);
+        // They can be large, and nothing reads them again.
+        let originals = std::mem::take(&mut prepared.originals);
+        let batch = Batch { originals, ..self.batch(upstream, prepared, tip, depth) };
         if !prepared.view_changed {
             if let Err(e) = self.store.record_soon(batch).await {
                 // Nothing left the prompt: the conversation can go on without its record.
@@ -50,20 +53,27 @@ impl App {
                 now_ms,
                 conversation: Some(prepared.id.clone()),
                 kind: "context_compaction".into(),
+                data: compaction(prepared),
+            });
+        }
+        if let Some(before) = &prepared.switched {
+            events.push(Event {
+                now_ms,
+                conversation: Some(prepared.id.clone()),
+                kind: "model_changed".into(),
                 data: json!({
-                    "action": prepared.action(), "because": prepared.because, "window": prepared.window.tokens,
-                    "window_source": prepared.window.source, "before": regions(&prepared.before),
-                    "after": regions(&prepared.after), "prompt_tokens": prepared.tokens,
-                    "prompt_tokens_source": prepared.sureness.as_str(), "model": prepared.request.model,
+                    "was": before.model, "was_upstream": before.upstream, "model": prepared.request.model,
+                    "upstream": upstream.name(), "window": prepared.window.tokens,
+                    "edits": prepared.view.edits.len(),
                 }),
             });
         }
         Batch {
             conversation: (!prepared.repeats_a_beginning()).then(|| self.update(upstream, prepared, tip, now_ms)),
             nodes: nodes(&prepared.chain, &prepared.request.conversation.body, depth),
-            originals: prepared.originals.clone(),
             view: prepared.view_changed.then(|| (tip, prepared.view.clone())),
             events,
+            standing: prepared.standing_changed.clone().map(|text| (prepared.id.clone(), text)),
             durable: prepared.view_changed,
             ..Batch::default()
         }
@@ -98,9 +108,34 @@ impl App {
             depth: prepared.chain.len(),
             state: state(prepared, &spend.json()),
             now_ms,
-            title: title(&prepared.request.conversation),
+            title: prepared.title(),
         }
     }
+}
+
+/// What is told of a rewrite.
+fn compaction(prepared: &Prepared) -> serde_json::Value {
+    json!({
+        "action": prepared.action(), "because": prepared.because, "window": prepared.window.tokens,
+        "window_source": prepared.window.source, "before": regions(&prepared.before),
+        "after": regions(&prepared.after), "prompt_tokens": prepared.tokens,
+        "prompt_tokens_source": prepared.sureness.as_str(), "model": prepared.request.model,
+        "seconds": rounded(prepared.seconds), "focus": null, "depth": depth(&prepared.view),
+    })
+}
+
+/// How many messages of a conversation stand as its brief.
+pub(super) fn depth(view: &View) -> usize {
+    let folded = |edit: &Edit| match edit {
+        Edit::Fold { from, to, keep, .. } => Some((to - from).saturating_sub(keep.len())),
+        _ => None,
+    };
+    view.edits.iter().find_map(folded).unwrap_or(0)
+}
+
+/// Seconds to the millisecond.
+pub(super) fn rounded(seconds: f64) -> f64 {
+    (seconds * 1000.0).round() / 1000.0
 }
 
 /// The part of a new view that still holds when the client edits its last message: the edits before it, under the chain
@@ -133,8 +168,10 @@ pub(super) fn state(prepared: &Prepared, spend: &serde_json::Value) -> serde_jso
         "lines": {
             "limit": prepared.lines.limit, "clear_at": prepared.lines.clear_at, "clear_to": prepared.lines.clear_to,
             "summarize_at": prepared.lines.summarize_at, "summarize_to": prepared.lines.summarize_to,
-            "evict_over": prepared.lines.evict_over,
+            "fold_at": prepared.lines.fold_at, "evict_over": prepared.lines.evict_over,
         },
+        "class": Class::of(&prepared.request.conversation).as_str(),
+        "waits": prepared.waits,
         "profile": prepared.policy.profile,
         "action": prepared.action(),
         "edits": prepared.view.edits.iter().fold(serde_json::Map::new(), |mut map, e| {
@@ -162,17 +199,15 @@ pub(super) fn regions(r: &Regions) -> serde_json::Value {
 
 /// The messages behind `depth` as nodes of the record.
 pub(super) fn nodes(chain: &[Digest], body: &[Message], depth: usize) -> Vec<Node> {
+    let depth = depth.min(chain.len());
+    let size = |messages: &[Message]| messages.iter().map(|m| m.raw.len()).sum::<usize>();
+    // A slice keeps the whole request in memory until the new part of it is written: where that is most of it, a copy would
+    // take more.
+    let most = size(&body[depth..]) * 2 >= size(body);
     (depth..chain.len())
         .map(|at| {
             let message = &body[at];
-            let mut text = message.text.clone();
-            for call in &message.calls {
-                text.push_str(&format!("\n{} {}", call.name, call.arguments));
-            }
-            if text.len() > SEARCHED {
-                let end = (0..=SEARCHED).rev().find(|i| text.is_char_boundary(*i)).unwrap_or(0);
-                text.truncate(end);
-            }
+            let bytes = if message.raw.is_empty() { message.bytes() } else { &message.raw };
             Node {
                 chain: chain[at],
                 parent: at.checked_sub(1).map(|p| chain[p]),
@@ -185,12 +220,31 @@ pub(super) fn nodes(chain: &[Digest], body: &[Message], depth: usize) -> Vec<Nod
                     Role::Other => "other",
                 },
                 digest: message.digest,
-                // A copy: a slice would keep the whole request in memory until the new part of it is written.
-                raw: Bytes::copy_from_slice(if message.raw.is_empty() { message.bytes() } else { &message.raw }),
-                text,
+                raw: if most { bytes.clone() } else { Bytes::copy_from_slice(bytes) },
+                text: searched(message),
             }
         })
         .collect()
+}
+
+/// What is found of a message: its text and its calls, as far as `SEARCHED` goes.
+fn searched(message: &Message) -> String {
+    let mut text = start(&message.text, SEARCHED).to_owned();
+    for call in &message.calls {
+        let room = SEARCHED.saturating_sub(text.len());
+        text.push_str(start(&format!("\n{} ", call.name), room));
+        text.push_str(start(&call.arguments, SEARCHED.saturating_sub(text.len())));
+    }
+    text
+}
+
+/// The first bytes of a text, whole characters only.
+fn start(text: &str, most: usize) -> &str {
+    let mut end = most.min(text.len());
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
 }
 
 /// The first words of a person; where there are none, of the first user message.

@@ -9,6 +9,7 @@ use super::{App, Error};
 use crate::conversation::Tokens;
 use crate::conversation::edit::{Edit, Rule, View};
 use crate::measure::tokens;
+use crate::pinned;
 use crate::store::{ConversationRow, NodeRow, Store};
 use crate::wire::openai_chat;
 
@@ -133,8 +134,9 @@ fn word(rule: Rule) -> &'static str {
 /// The fold of a view, for a list.
 pub(super) fn fold(view: &View) -> Value {
     let fold = view.edits.iter().find_map(|edit| match edit {
-        Edit::Fold { from, to, keep, brief } => Some(json!({
-            "from": from, "to": to, "kept": keep, "brief": brief.as_ref(), "brief_tokens": tokens::edit(edit),
+        // One that folds nothing only carries what is pinned.
+        Edit::Fold { from, to, keep, brief } if from < to => Some(json!({
+            "from": from, "to": to, "kept": keep, "brief": pinned::without(brief), "brief_tokens": tokens::edit(edit),
         })),
         _ => None,
     });

@@ -9,8 +9,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::error::reply;
 use super::query::{Query, decode};
+use super::steering;
 use crate::proxy::relay::{Body, full};
-use crate::proxy::{App, Error, Steer, TraceQuery, json_reply, lines, page};
+use crate::proxy::{App, Error, TraceQuery, json_reply, lines, page};
 
 /// Most events or conversations in one answer.
 const PAGE: usize = 1000;
@@ -67,24 +68,16 @@ pub(super) async fn answer(
                 .map_err(|_| Error::client(404, "not_found", "messages are named by their index, from 0", ""))?;
             ok(app.timeline_message(id, at)?)
         }
-        ("POST", ["windowsill", "conversations", id, "compact"]) => {
-            let Compact { focus, dry_run } = asked(body)?;
-            ok(app.compact(id, focus.as_deref(), dry_run).await?)
-        }
-        ("POST", ["windowsill", "conversations", id, what @ ("restore" | "clear" | "brief" | "undo")]) => {
-            let (what, dry_run) = steer(what, asked(body)?)?;
-            ok(app.steer(id, what, dry_run).await?)
-        }
+        ("GET", ["windowsill", "conversations", id, "pins"]) => ok(app.pins(id).await?),
         ("GET", ["windowsill", "conversations", id, "segments"]) => ok(app.segments(id)?),
-        ("POST", ["windowsill", "conversations", id, "build"]) => {
-            let Chosen { turns, briefs } = asked(body)?;
-            ok(app.build(id, &turns, &briefs)?)
-        }
         ("GET", ["windowsill", "report"]) => {
             ok(app.report(Query::read(query, &["since"])?.number("since")?.unwrap_or(0))?)
         }
         ("GET", ["windowsill", "events"]) => events(app, query, headers, stopping),
         ("GET" | "HEAD", ["windowsill", "records", id]) => record(app, id, query, headers),
+        ("POST" | "DELETE", ["windowsill", "conversations", id, what @ ..]) if !what.is_empty() => {
+            ok(steering::answer(app, method, id, what, body).await?)
+        }
         _ => Err(Error::client(404, "not_found", format!("windowsill has no {method} {path}"), "")),
     }
 }
@@ -194,56 +187,6 @@ fn bytes_range(asked: &str, total: usize) -> Option<Option<(usize, usize)>> {
         }
     };
     Some(range.filter(|(from, _)| *from < total))
-}
-
-/// What a fold is asked for with.
-#[derive(serde::Deserialize, Default)]
-#[serde(deny_unknown_fields, default)]
-struct Compact {
-    focus: Option<String>,
-    dry_run: bool,
-}
-
-/// What a new conversation is built from.
-#[derive(serde::Deserialize, Default)]
-#[serde(deny_unknown_fields, default)]
-struct Chosen {
-    turns: Vec<usize>,
-    briefs: Vec<usize>,
-}
-
-/// What a view is changed with.
-#[derive(serde::Deserialize, Default)]
-#[serde(deny_unknown_fields, default)]
-struct Wish {
-    message: Option<usize>,
-    text: Option<String>,
-    dry_run: bool,
-}
-
-fn steer(what: &str, wish: Wish) -> Result<(Steer, bool), Error> {
-    let Wish { message, text, dry_run } = wish;
-    let bad = |hint: &str| Error::client(400, "bad_request", format!("`{what}` does not take that"), hint);
-    let wanted = match (what, message, text) {
-        ("restore", Some(at), None) => Steer::Restore(at),
-        ("clear", Some(at), None) => Steer::Clear(at),
-        ("brief", None, Some(text)) => Steer::Brief(text),
-        ("undo", None, None) => Steer::Undo,
-        ("restore" | "clear", ..) => return Err(bad("send {\"message\": N}, counted from 0")),
-        ("brief", ..) => return Err(bad("send {\"text\": \"…\"}")),
-        _ => return Err(bad("send {} or {\"dry_run\": true}")),
-    };
-    Ok((wanted, dry_run))
-}
-
-/// The body of a request that steers. An empty one asks for nothing in particular.
-fn asked<T: serde::de::DeserializeOwned + Default>(body: &Bytes) -> Result<T, Error> {
-    if body.trim_ascii().is_empty() {
-        return Ok(T::default());
-    }
-    serde_json::from_slice(body).map_err(|e| {
-        Error::client(400, "bad_json", format!("the body is not what is taken here: {e}"), "docs/page.md lists what is")
-    })
 }
 
 fn text(kind: &'static str, body: &str) -> Response<Body> {

@@ -9,6 +9,7 @@ mod page;
 mod peers;
 mod query;
 mod routes;
+mod steering;
 mod under_way;
 
 use std::convert::Infallible;

@@ -114,6 +114,7 @@ fn read(props: &Value, entry: &Value) -> Loaded {
         asked_of,
         provisional,
         trained: tokens(&entry["meta"]["n_ctx_train"]),
+        parameters: entry["meta"]["n_params"].as_u64().filter(|n| *n > 0),
         identity: identity(props, entry, window),
         slots: tokens(&props["total_slots"]).or(args.parallel),
         unified: args.unified,
@@ -187,7 +188,7 @@ mod tests {
 
     fn entry() -> Value {
         json!({"id": "model.gguf", "aliases": ["alias"], "architecture": {"input_modalities": ["text"]},
-               "meta": {"n_ctx": 512, "n_ctx_train": 8192, "size": 96576768}})
+               "meta": {"n_ctx": 512, "n_ctx_train": 8192, "n_params": 134515008, "size": 96576768}})
     }
 
     #[test]
@@ -198,6 +199,7 @@ mod tests {
         let loaded = read(&props, &entry());
         assert_eq!((loaded.window, loaded.asked_of, loaded.provisional), (Some(1024), "/props", false));
         assert_eq!((loaded.trained, loaded.slots, loaded.vision), (Some(8192), Some(2), true));
+        assert_eq!(loaded.parameters, Some(134_515_008));
         assert_eq!(loaded.chat_template.as_deref(), Some("{{ messages }}"));
         assert_eq!(loaded.template_caps, Some(json!({"supports_tools": true})));
         assert_eq!(loaded.model_path.as_deref(), Some("/m.gguf"));

@@ -143,6 +143,8 @@ pub struct Loaded {
     pub provisional: bool,
     /// The context length the model was trained for (tokens).
     pub trained: Option<u32>,
+    /// How many parameters the model has.
+    pub parameters: Option<u64>,
     /// Changes when the model was reloaded or replaced; equal identities mean that all else here still holds.
     pub identity: String,
     /// How many requests it works on at once.

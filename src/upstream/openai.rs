@@ -73,6 +73,7 @@ fn from_list(entries: &[Value], model: &str) -> Loaded {
         asked_of,
         provisional,
         trained: tokens(&entry["meta"]["n_ctx_train"]),
+        parameters: entry["meta"]["n_params"].as_u64().filter(|n| *n > 0),
         identity: format!("{} {} {}", entry["id"].as_str().unwrap_or(model), entry["created"], window.unwrap_or(0)),
         ..Loaded::default()
     }

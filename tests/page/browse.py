@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""The page in a real browser: what a person sees and clicks, in headless Chromium.
+"""The page in a real browser: what a person sees and clicks, in headless Chromium, before a real llama.cpp server.
 
-    tests/page/browse.py WINDOWSILL [--shots DIR]
+    tests/page/browse.py WINDOWSILL [--shots DIR] [--docs]
 
-Starts a scripted inference server and windowsill in front of it, replays the recorded session of demo/, and drives the page
-through ChromeDriver. Needs `chromium` and `chromedriver` in the path, and nothing but Python's own library. Exits with 1 where
-something is not as it should be. --shots keeps screenshots, light and dark.
+Starts llama.cpp's server with a small model, and windowsill in front of it; replays the recorded session of demo/, and drives the
+page through ChromeDriver: every action once, with what its price said against what the server then evaluated. Needs what
+`scripts/servers/install llama browser` installs, and nothing else but Python's own library. Exits with 1 where something is not as
+it should be. --shots keeps screenshots, light and dark; --docs those of docs/images.
 """
 
 import base64
 import contextlib
-import http.server
 import json
 import os
 import pathlib
@@ -24,58 +24,19 @@ import urllib.error
 import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-WINDOW = 16384
-PATIENCE = 20
+WINDOW = 4096
+PATIENCE = 60
+# What a price may be off: a share of it, or these few tokens, which templates put around messages.
+OFF = 0.05
+FEW = 12
 KEY = "sesame"
+RULE = "Rule: never change the public signature of resolve_lookup_value."
+# Messages of the recorded session, and characters of each; one is larger than a result may be.
+MESSAGES, SHORT, LARGE_AT, LARGE = 15, 600, 6, 9_000
+BEGUN = time.monotonic()
+# Pictures of docs/images, and which screenshots they are.
+DOCS = {"overview-dark": "overview-dark", "conversation": "folded-light", "price": "price"}
 HOSTILE = '<img src=x onerror="window.stung = 1"><script>window.stung = 1</script>'
-
-
-class Model(http.server.BaseHTTPRequestHandler):
-    """Plays llama-server: a window, a reply, and figures that add up."""
-
-    protocol_version = "HTTP/1.1"
-    last = 0
-
-    def log_message(self, *_):
-        pass
-
-    def answer(self, value, status=200):
-        body = json.dumps(value).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def do_GET(self):
-        path = self.path.split("?")[0]
-        if path == "/props":
-            self.answer({"default_generation_settings": {"n_ctx": WINDOW}, "total_slots": 1, "model_path": ""})
-        elif path == "/v1/models":
-            self.answer({"object": "list", "data": [{"id": "demo", "object": "model", "meta": {"n_ctx_train": 40960}}]})
-        elif path == "/health":
-            self.answer({"status": "ok"})
-        else:
-            self.answer({"error": {"message": "not here"}}, 404)
-
-    def do_POST(self):
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        if "chat/completions" not in self.path:
-            self.answer({"error": {"message": "not here"}}, 404)
-            return
-        tokens = len(json.dumps(json.loads(body).get("messages", []))) // 4
-        if self.path.endswith("input_tokens"):
-            self.answer({"input_tokens": tokens})
-            return
-        cached = min(Model.last, tokens * 9 // 10)
-        Model.last = tokens
-        said = "Done: the tuple() call in resolve_lookup_value was found. Next: return the type that came in, and run the tests."
-        self.answer({
-            "id": "x", "object": "chat.completion", "model": "demo",
-            "choices": [{"index": 0, "message": {"role": "assistant", "content": said}, "finish_reason": "stop"}],
-            "usage": {"prompt_tokens": tokens, "completion_tokens": 30, "prompt_tokens_details": {"cached_tokens": cached}},
-            "timings": {"cache_n": cached, "prompt_n": tokens - cached, "prompt_ms": (tokens - cached) * 4.7},
-        })
 
 
 def call(method, url, body=None, headers=None):
@@ -157,25 +118,54 @@ def running(command, ready, **more):
         child.wait()
 
 
+def chat(url, messages, tools=None, **more):
+    """A turn, as a client has it: the answer, and the conversation's id."""
+    body = {"model": "demo", "messages": messages, "max_tokens": 8, "temperature": 0, **more} | ({"tools": tools} if tools else {})
+    answer, headers = call("POST", f"{url}/v1/chat/completions", body, {"Authorization": f"Bearer {KEY}"})
+    return answer, headers["x-windowsill-conversation"]
+
+
 def replay(url):
-    """The recorded session, turn by turn, and a talk of somebody who means harm."""
+    """Steps of the recorded session, made short so that a small model reads them in seconds, and one result that is too large;
+    a short chat; and a client's helper."""
     session = json.loads((ROOT / "demo/session.json").read_text())
-    headers = {"Authorization": f"Bearer {KEY}"}
-    id = None
-    for at, message in enumerate(session["messages"]):
-        if message["role"] == "assistant":
-            body = {"model": "demo", "messages": session["messages"][:at]}
-            body.update({"tools": session["tools"]} if session.get("tools") else {})
-            id = call("POST", f"{url}/v1/chat/completions", body, headers)[1]["x-windowsill-conversation"]
-    talk = [{"role": "user", "content": HOSTILE}]
-    evil = call("POST", f"{url}/v1/chat/completions", {"model": "demo", "messages": talk}, headers)[1]["x-windowsill-conversation"]
-    return id, evil
+    history = [{"role": "system", "content": "You repair Django. Answer briefly."}]
+    for at, message in enumerate(session["messages"][:MESSAGES]):
+        content = message.get("content") or ""
+        history.append({**message, "content": content[:LARGE if at == LARGE_AT else SHORT]})
+    history.append({"role": "user", "content": "What did you find?"})
+    for turns in (LARGE_AT + 2, len(history)):
+        id = chat(url, history[:turns], session["tools"])[1]
+    chat(url, [{"role": "user", "content": "What grows on a balcony that faces north?"}], max_tokens=1)
+    helper = "### Task:\nGenerate a title.\n### Guidelines:\n- Be short.\n### Chat History:\n<chat_history>\nUSER: hello\n</chat_history>"
+    chat(url, [{"role": "user", "content": helper}], max_tokens=1)
+    return Session(url, id, history, session["tools"])
+
+
+class Session:
+    """The history that a client has, and what the server does with it."""
+
+    def __init__(self, url, id, history, tools):
+        self.url, self.id, self.history, self.tools = url, id, history, tools
+
+    def send(self):
+        """Sends it again as it is; how many tokens the server evaluated."""
+        answer, id = chat(self.url, self.history, self.tools)
+        assert id == self.id, f"another conversation: {id}"
+        return answer["timings"]["prompt_n"]
+
+    def edits(self):
+        return call("GET", f"{self.url}/windowsill/conversations/{self.id}/view", headers={"Authorization": f"Bearer {KEY}"})[0]["edits"]
+
+    def pins(self):
+        return call("GET", f"{self.url}/windowsill/conversations/{self.id}/pins", headers={"Authorization": f"Bearer {KEY}"})[0]
 
 
 def long_talk(url, messages):
     talk = [{"role": "user" if n % 2 == 0 else "assistant", "content": f"Message {n}."} for n in range(messages - 1)]
     headers = {"Authorization": f"Bearer {KEY}", "x-windowsill-session": "long"}
-    return call("POST", f"{url}/v1/chat/completions", {"model": "demo", "messages": talk}, headers)[1]["x-windowsill-conversation"]
+    body = {"model": "demo", "messages": talk, "max_tokens": 1}
+    return call("POST", f"{url}/v1/chat/completions", body, headers)[1]["x-windowsill-conversation"]
 
 
 TEXT = "return document.querySelector('main').innerText"
@@ -193,6 +183,11 @@ def overview(browser, url, shots):
     browser.until("the conversations", "return document.querySelectorAll('main tbody tr').length >= 2")
     browser.until("the models", "return document.querySelector('main').innerText.includes('Would fit')")
     browser.until("the live trace", "return document.getElementById('status').classList.contains('live')")
+    browser.until("what was saved", "return document.querySelectorAll('#saved b').length === 3")
+    browser.until("helpers apart", "return document.getElementById('helpers')?.innerText.includes('1 call of')")
+    for mode in (True, False):
+        browser.dark(mode)
+        accessible(browser, f"the overview, {'dark' if mode else 'light'}")
     browser.shots(shots, "overview")
 
 
@@ -200,8 +195,9 @@ def conversation(browser, url, id, shots):
     browser.open(f"{url}/#/c/{id}")
     browser.until("rows", "return document.querySelectorAll('.row .v').length > 5")
     browser.until("the gauge", "return !!document.querySelector('.strip') && !!document.querySelector('svg.chart')")
+    browser.until("what is pinned", "return !!document.getElementById('pins')")
     text = browser.run(TEXT)
-    for part in ("KEPT FOR THE REPLY", "WHAT THE MODEL SEES", "PRESSURE BY TURN", "SPENT", "REWRITES", "fold "):
+    for part in ("KEPT FOR THE REPLY", "WHAT THE MODEL SEES", "PRESSURE BY TURN", "SPENT", "REWRITES", "PINNED", "fold "):
         assert part.lower() in text.lower(), f"no {part!r} in:\n{text}"
     # By the keyboard alone: the first message, and then one that became something else.
     browser.run("document.querySelector('.list').focus()")
@@ -212,6 +208,10 @@ def conversation(browser, url, id, shots):
     browser.until("a rewritten message in sight", "return !!document.querySelector('.row.changed, .row.folded')")
     browser.run("document.querySelector('.row.changed, .row.folded').click()")
     browser.until("its original", "return [...document.querySelectorAll('#message summary')].some((s) => s.textContent.includes('The original'))")
+    browser.until("pins", "return !!document.getElementById('pins')")
+    for mode in (True, False):
+        browser.dark(mode)
+        accessible(browser, f"a conversation, {'dark' if mode else 'light'}")
     browser.shots(shots, "conversation")
     for narrow in (360, 800):
         browser.wide(narrow)
@@ -221,45 +221,156 @@ def conversation(browser, url, id, shots):
     browser.wide(1440)
 
 
-def steer(browser, url, id, shots):
-    def edits():
-        return call("GET", f"{url}/windowsill/conversations/{id}/view", headers={"Authorization": f"Bearer {KEY}"})[0]["edits"]
+PRICE = """const dl = document.querySelector('dialog[open] dl.price'); if (!dl || document.querySelector('dialog[open] .btn.primary').disabled) return null;
+    const at = [...dl.querySelectorAll('dt')].find((dt) => dt.textContent.startsWith('evaluated again'));
+    return at.nextElementSibling.textContent;"""
 
-    before = edits()
-    browser.click("Fold now…")
-    browser.until("a price", "return document.querySelector('dialog dl.price')?.innerText.includes('evaluated again')")
+
+def price(browser):
+    """The price that the dialog says, once it does."""
+    said = browser.until("a price", PRICE)
+    return int("".join(c for c in said if c.isdigit()))
+
+
+def do(browser, verb):
+    browser.click(verb)
+    browser.until("the dialog is done", "return !document.querySelector('dialog[open]')")
+
+
+def close_to(what, said, evaluated):
+    off = abs(said - evaluated)
+    print(f"{what}: {said} tokens foretold, {evaluated} evaluated")
+    assert off <= max(FEW, OFF * evaluated), f"{what}: {said} tokens were foretold, and the server evaluated {evaluated}"
+
+
+def fill(browser, name, text):
+    """Types into the dialog; the price that stood there goes first."""
+    browser.run("""const i = document.querySelector(`dialog[open] [name=${arguments[0]}]`); i.value = arguments[1];
+        i.dispatchEvent(new Event('input', {bubbles: true}))""", name, text)
+
+
+def choose(browser, wanted, became):
+    """Opens a message of a kind, the last in sight: `wanted` as in the list, `became` of it in the view."""
+    browser.run("document.querySelector('.list').scrollTop = 1e9")
+    script = """const rows = [...document.querySelectorAll('.row')].filter((r) => r.querySelector('.who')?.textContent === arguments[0]
+        && r.querySelector('.v').textContent.includes(arguments[1]));
+        const r = rows.at(-1); r?.click(); return r ? Number(r.id.slice(1)) : null"""
+    at = browser.until(f"a {wanted} that is {became}", "return (() => {" + script + "})()?.toString()", wanted, became)
+    browser.until("its message", "return document.getElementById('message')?.innerText.toLowerCase().includes(`message ${arguments[0]} `)", at)
+    return int(at)
+
+
+def results(browser, session):
+    """One result out of the prompt as a placeholder, back, out as a preview, and back."""
+    session.send()
+    for button, verb, became in (("Clear…", "Clear", "as it is"), ("Restore…", "Restore", "a placeholder"), ("Preview…", "Evict", "as it is"), ("Restore…", "Restore", "a preview")):
+        before = session.edits()
+        choose(browser, "result", became)
+        browser.click(button)
+        said = price(browser)
+        assert session.edits() == before, "the price alone changes nothing"
+        do(browser, verb)
+        assert session.edits() != before, f"{verb} changed nothing"
+        close_to(verb, said, session.send())
+
+
+def pins(browser, session, shots):
+    browser.click("Pin a text…")
+    fill(browser, "text", RULE)
+    said = price(browser)
     browser.shot(shots, "price")
-    assert edits() == before, "the price alone changes nothing"
-    browser.run("const i = document.querySelector('dialog input'); i.value = 'the failing test'; i.dispatchEvent(new Event('input'))")
-    browser.click("Fold")
-    browser.until("the dialog is done", "return !document.querySelector('dialog[open]')")
-    folded = edits()
-    assert folded != before and any(edit["rule"] == "fold" for edit in folded), "it was folded"
+    do(browser, "Pin")
+    browser.until("it is listed", "return document.getElementById('pins').innerText.includes(arguments[0])", RULE)
+    close_to("Pin a text", said, session.send())
+    choose(browser, "result", "as it is")
+    browser.click("Pin…")
+    assert price(browser) == 0, "what stands in the prompt costs nothing to pin"
+    do(browser, "Pin")
+    browser.until("two pins", "return document.querySelectorAll('#pins ul.plain .pin').length === 2")
+    browser.until("how much", "return document.getElementById('pins').innerText.includes('of at most')")
+    browser.shots(shots, "pins")
+
+
+def fold(browser, session):
+    before = session.edits()
+    browser.click("Fold now…")
+    fill(browser, "focus", "the failing test")
+    said = price(browser)
+    do(browser, "Fold")
+    edits = session.edits()
+    folded = next(edit for edit in edits if edit["rule"] == "fold")
+    browser.until("one row for what was folded", "return [...document.querySelectorAll('.row.folded')].length >= 1")
+    browser.shots(browser.folder, "folded")
+    rows = browser.run("return document.querySelectorAll('.row').length")
+    browser.run("document.querySelector('.row.folded').click()")
+    browser.until("it opens", "return document.querySelectorAll('.row.inside').length > 0 && document.querySelectorAll('.row').length > arguments[0]", rows)
+    browser.until("an original", "return [...document.querySelectorAll('#message summary')].some((s) => s.textContent.includes('The original'))")
+    browser.run("document.querySelector('.row.folded').click()")
+    browser.until("and closes", "return document.querySelectorAll('.row.inside').length === 0")
+    assert edits != before and folded["to"] > folded["from"] and RULE in folded["brief"], "it was folded, and the pin stands in front"
+    close_to("Fold", said, session.send())
+    browser.click("Edit the brief…")
+    fill(browser, "text", "The tuple in resolve_lookup_value is the bug. Next: return the type that came in.")
+    said = price(browser)
+    do(browser, "Save")
+    close_to("Edit the brief", said, session.send())
     browser.click("Undo last…")
-    browser.until("a price", "return document.querySelector('dialog dl.price')")
-    browser.click("Undo")
-    browser.until("the dialog is done", "return !document.querySelector('dialog[open]')")
-    assert edits() == before, "the fold was undone"
-    # One result out of the prompt, and back in.
-    for action, became in (("Clear", "placeholder"), ("Restore", None)):
-        rows = "[...document.querySelectorAll('.row')].filter((r) => r.querySelector('.who')?.textContent === 'result')"
-        browser.run("document.querySelector('.list').scrollTop = 1e9")
-        if became:
-            chosen = browser.until("a whole result", f"const r = {rows}.filter((r) => !r.matches('.changed, .folded')).at(-1); r?.click(); return r?.id")
-        browser.click(f"{action}…")
-        browser.until("a price", "return document.querySelector('dialog dl.price')")
-        browser.click(action)
-        browser.until("the dialog is done", "return !document.querySelector('dialog[open]')")
-        browser.until(f"{chosen} is {became or 'as it was'}",
-                      "return document.getElementById(arguments[0])?.querySelector('.v').textContent.includes(arguments[1])",
-                      chosen, became or "as it is")
+    said = price(browser)
+    do(browser, "Undo")
+    close_to("Undo", said, session.send())
+    browser.click("Unpin…")
+    said = price(browser)
+    do(browser, "Unpin")
+    assert not any(RULE in str(edit) for edit in session.edits()), "what was pinned is no longer in front of the brief"
+    close_to("Unpin", said, session.send())
+
+
+def waiting(browser, session):
+    """What waits for a break costs nothing, and is taken back; and nothing is rewritten while a person says so."""
+    browser.click("Fold now…")
+    fill(browser, "focus", "names of files")
+    browser.run("document.querySelector('dialog[open] [value=next_break]').click()")
+    browser.until("no price", "return document.querySelector('dialog[open] dl.price')?.innerText.includes('no time')")
+    assert price(browser) == 0
+    do(browser, "Fold")
+    browser.until("it waits", "return document.getElementById('waiting')?.innerText.includes('a focus')")
+    browser.click("Take back what waits")
+    browser.until("nothing waits", "return !document.getElementById('waiting')")
+    browser.click("Stop rewriting")
+    browser.until("it says so", "return document.getElementById('pins').innerText.includes('Nothing is rewritten')")
+    assert session.pins()["paused"]
+    browser.click("Resume rewriting")
+    browser.until("it says so", "return !document.getElementById('pins').innerText.includes('Nothing is rewritten')")
+
+
+def curate(browser, shots):
     browser.click("Build new…")
     browser.until("the turns", "return document.querySelectorAll('dialog .segments tr').length > 3")
+    browser.run("document.querySelectorAll('dialog .segments input')[1].click()")
+    browser.until("the box and the numbers are one", "return document.querySelector('dialog input[name=turns]').value === '2'")
+    fill(browser, "turns", "1-2, 4")
+    browser.until("and back", "return document.querySelectorAll('dialog .segments input:checked').length === 3")
     browser.shot(shots, "build")
-    browser.run("document.querySelector('dialog input[name=turns]').value = '1-2, 4'")
     browser.click("Download messages.json")
     browser.until("what was built", "return document.getElementById('built')?.textContent.includes('messages')")
-    browser.click("Close")
+    fill(browser, "turns", "1")
+    browser.click("Continue here")
+    browser.until("the chat", "return document.querySelectorAll('#talk .say').length >= 2")
+    before = browser.run("return document.querySelectorAll('#talk .say').length")
+    browser.run("document.querySelector('textarea[name=say]').value = 'And now?'")
+    browser.click("Send")
+    browser.until("the model answered", "return document.querySelectorAll('#talk .say').length === arguments[0] + 2 && document.querySelector('main').innerText.includes('in the prompt')", before)
+    accessible(browser, "the chat")
+    browser.shot(shots, "chat")
+
+
+def accessible(browser, where):
+    """axe-core finds nothing that keeps anybody out."""
+    axe = ROOT / ".cache/axe/node_modules/axe-core/axe.min.js"
+    browser.run(axe.read_text() + ";window.axe = window.axe ?? axe;")
+    found = browser.do("POST", "/execute/async", {"args": [], "script": """const done = arguments[arguments.length - 1];
+        axe.run(document, {resultTypes: ['violations']}).then((r) => done(r.violations.map((v) => `${v.id}: ${v.help}: ${v.nodes.map((n) => n.target).slice(0, 3)}`)), (e) => done([String(e)]))"""})
+    assert not found, f"{where}, by axe-core:\n" + "\n".join(found)
 
 
 def hostile(browser, url, id):
@@ -273,8 +384,7 @@ def hostile(browser, url, id):
 def live(browser, url):
     browser.open(f"{url}/#/")
     browser.until("the overview", "return document.querySelectorAll('main tbody tr').length > 0")
-    body = {"model": "demo", "messages": [{"role": "user", "content": "Something new."}]}
-    call("POST", f"{url}/v1/chat/completions", body, {"Authorization": f"Bearer {KEY}"})
+    chat(url, [{"role": "user", "content": "Something new."}])
     browser.until("a new conversation without a reload", "return document.querySelector('main').innerText.includes('Something new.')")
 
 
@@ -295,38 +405,57 @@ def long(browser, url, id):
 def main():
     arguments = sys.argv[1:]
     shots = pathlib.Path(arguments[arguments.index("--shots") + 1]) if "--shots" in arguments else None
+    docs = "--docs" in arguments
+    shots = shots or (pathlib.Path(tempfile.mkdtemp()) if docs else None)
     program = str(pathlib.Path(arguments[0]).resolve())
     for needed in ("chromium", "chromedriver"):
         if not shutil.which(needed):
             sys.exit(f"{needed} is missing: scripts/servers/install browser installs it")
+    if not (ROOT / ".cache/axe/node_modules/axe-core/axe.min.js").is_file():
+        sys.exit("axe-core is missing: scripts/servers/install browser installs it")
+    exports = subprocess.run([ROOT / "scripts/servers/install", "--env"], capture_output=True, text=True, check=True).stdout
+    installed = dict(line.removeprefix("export ").split("=", 1) for line in exports.splitlines() if line.startswith("export "))
     if shots:
         shots.mkdir(parents=True, exist_ok=True)
-    model = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Model)
-    threading.Thread(target=model.serve_forever, daemon=True).start()
-    with tempfile.TemporaryDirectory() as folder:
+    # One slot and no prompts kept beside it: what the server evaluates is what the page's price is about.
+    model = [installed["WINDOWSILL_PYTHON"], installed["WINDOWSILL_LLAMA_SERVER"], installed["WINDOWSILL_MODEL"], "--ctx", str(WINDOW),
+             "--alias", "demo", "--cache-ram", "0", "--with-parent"]
+    with tempfile.TemporaryDirectory() as folder, running(model, "listening", stderr=subprocess.DEVNULL) as ready:
+        (pathlib.Path(folder) / "config.toml").write_text("[context]\nbackground = false\n")
         environment = {k: v for k, v in os.environ.items() if not k.startswith("WINDOWSILL_")} | {"WINDOWSILL_API_KEY": KEY, "RUST_LOG": "warn"}
-        serve = [program, "serve", "--data-dir", f"{folder}/data", "--listen", "127.0.0.1:0", "--upstream", f"http://127.0.0.1:{model.server_port}"]
+        serve = [program, "serve", "--data-dir", f"{folder}/data", "--listen", "127.0.0.1:0", "--upstream", ready.split()[-1]]
         with running(serve, "listening on", env=environment, cwd=folder) as line, running(["chromedriver", "--port=0"], "started successfully on port") as started:
             url = line.split()[-1]
-            id, evil = replay(url)
-            many = long_talk(url, 20_000)
+            session = replay(url)
             browser = Browser(int(started.rstrip(".\n").split()[-1]))
+            browser.folder = shots
             try:
-                overview(browser, url, shots)
-                conversation(browser, url, id, shots)
-                steer(browser, url, id, shots)
-                hostile(browser, url, evil)
-                live(browser, url)
-                long(browser, url, many)
-                wrong = [entry["message"] for entry in browser.do("POST", "/se/log", {"type": "browser"}) if entry["level"] == "SEVERE"]
-                wrong = [message for message in wrong if " 401 " not in message and " 409 " not in message]
-                assert not wrong, "\n".join(wrong)
+                everything(browser, session)
             except BaseException:
                 browser.shot(shots or pathlib.Path(tempfile.gettempdir()), "failed")
                 raise
             finally:
                 browser.do("DELETE", "")
-    print("the page is as it should be")
+    for name, of in DOCS.items() if docs else ():
+        shutil.copyfile(shots / f"{of}.png", ROOT / f"docs/images/{name}.png")
+    print(f"the page is as it should be, after {time.monotonic() - BEGUN:.0f} s")
+
+
+def everything(browser, session):
+    url, shots = session.url, browser.folder
+    overview(browser, url, shots)
+    conversation(browser, url, session.id, shots)
+    results(browser, session)
+    pins(browser, session, shots)
+    fold(browser, session)
+    waiting(browser, session)
+    curate(browser, shots)
+    hostile(browser, url, chat(url, [{"role": "user", "content": HOSTILE}], max_tokens=1)[1])
+    live(browser, url)
+    long(browser, url, long_talk(url, 20_000))
+    wrong = [entry["message"] for entry in browser.do("POST", "/se/log", {"type": "browser"}) if entry["level"] == "SEVERE"]
+    wrong = [message for message in wrong if " 401 " not in message and " 409 " not in message]
+    assert not wrong, "\n".join(wrong)
 
 
 if __name__ == "__main__":

@@ -225,7 +225,7 @@ fn every_answers_source_comes_back() {
         let session = Chat { messages, ..chat() }.tools();
         let window = if name.starts_with("taubench") { 6144 } else { 8192 };
         let fake = Fake::start(Kind::LlamaServer, window);
-        let proxy = TestProxy::with(&[fake.url()], "[context]\nbackground = false\n");
+        let proxy = TestProxy::with(&[fake.url()], "[context]\nbackground = false\nfold_at = \"line\"\n");
         // The longest has a megabyte of history: some of its questions are enough.
         let step = if questions.len() > 40 { 24 } else { 1 };
         let started = std::time::Instant::now();

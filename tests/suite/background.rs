@@ -184,7 +184,7 @@ fn a_client_that_gives_up_stops_the_summary_it_waits_for() {
             if seen.is_summary() { Play::Wait(Gate::default(), Box::new(Play::Usual)) } else { Play::Usual }
         },
     );
-    let proxy = TestProxy::with(&[fake.url()], "[context]\nbackground = false\n");
+    let proxy = TestProxy::with(&[fake.url()], "[context]\nbackground = false\nfold_at = \"line\"\n");
     let conn = proxy.begin(&past_the_wall(pressed()));
     fake.wait("a summary", |seen| seen.iter().any(Seen::is_summary));
     drop(conn);
@@ -206,7 +206,7 @@ fn others(proxy: &TestProxy) {
 fn nothing_is_made_ahead_where_it_is_not_wanted() {
     let fake = Fake::start(Kind::LlamaServer, 4096);
     for toml in [
-        "[context]\nbackground = false\nsummarize_at = 0.99\n",
+        "[context]\nbackground = false\nfold_at = \"line\"\nsummarize_at = 0.99\n",
         "[context]\nstrategy = \"truncate\"\nsummarize_at = 0.99\n",
         "[context]\nstrategy = \"off\"\n",
     ] {
@@ -311,7 +311,8 @@ fn one_conversation_may_ask_many_things_at_once() {
 #[test]
 fn compact_summarizes_now() {
     let fake = Fake::start(Kind::LlamaServer, 4096);
-    let proxy = TestProxy::with(&[fake.url()], "[context]\nbackground = false\nsummarize_at = 0.99\n");
+    let proxy =
+        TestProxy::with(&[fake.url()], "[context]\nbackground = false\nfold_at = \"line\"\nsummarize_at = 0.99\n");
     let sent = pressed();
     let answer = proxy.chat(&sent).ok();
     let id = answer.header("x-windowsill-conversation").unwrap().to_owned();

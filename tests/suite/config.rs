@@ -178,15 +178,25 @@ never_clear = ['read_file']
 fn what_wins() {
     let default = |key| source(&resolve(&Case::new("").load(), "qwen3:8b"), key).1.to_owned();
     assert_eq!(default("keep_recent"), "default");
-    assert_eq!(default("clear_at"), "profile qwen3 [size.medium]");
+    assert_eq!(default("clear_at"), "default [size.medium]");
 
     let config = Case::new(FILE).load();
     let unknown = resolve(&config, "stub");
     assert_eq!(source(&unknown, "clear_at"), ("0.7", "config.toml:7"));
     assert_eq!(source(&unknown, "never_clear"), ("[\"read_file\"]", "config.toml:9"));
     let qwen = resolve(&config, "qwen3:8b");
-    assert_eq!(source(&qwen, "clear_at"), ("0.5", "profile qwen3 [size.medium]"), "a profile wins over the file");
-    assert_eq!(source(&qwen, "keep_recent"), ("9", "config.toml:8"), "and leaves it what it does not set");
+    assert_eq!(
+        source(&qwen, "clear_at"),
+        ("0.7", "config.toml:7"),
+        "the file wins over what is the default for a size"
+    );
+    assert_eq!(source(&qwen, "summarize_at"), ("0.65", "default [size.medium]"), "and leaves it what it does not set");
+
+    let own = "[match]\nnames = ['qwen3*']\n[context]\nclear_at = 0.55\n";
+    let case = Case::new(&format!("profile_dir = 'mine'\n{FILE}")).file("mine/own.toml", own);
+    let qwen = resolve(&case.load(), "qwen3:8b");
+    assert_eq!(source(&qwen, "clear_at"), ("0.55", "profile own"), "a profile wins over the file");
+    assert_eq!(source(&qwen, "keep_recent").0, "9", "and leaves it what it does not set");
 
     let config = Case::new(FILE)
         .var("WINDOWSILL_CONTEXT_CLEAR_AT", "0.65")
@@ -215,15 +225,45 @@ fn what_wins() {
     assert_eq!(listen.2, "flag --listen");
 }
 
+/// Sizes have tables of their own, for every family; each place's `[size.…]` lies over its `[context]`.
+#[test]
+fn models_of_a_size_get_what_its_table_says() {
+    let file = "[context]\nkeep_recent = 9\nsummarize_to = 0.2\n[size.small]\nkeep_recent = 3\n[size.large]\nfold_at = 'line'\n";
+    let config = Case::new(file).load();
+    let of = |model: &str, key: &str| source(&resolve(&config, model), key).0.to_owned();
+    for (model, fold_at, keep_recent, summarize_at) in [
+        ("anything-1b", "line", "3", "0.5"),
+        ("anything-8b", "line", "9", "0.65"),
+        ("anything-70b", "line", "9", "0.85"),
+        ("anything", "wall", "9", "0.85"),
+        ("Llama-3.2-3B.Q4_K_M", "line", "9", "0.65"),
+    ] {
+        let found = ["fold_at", "keep_recent", "summarize_at"].map(|key| of(model, key));
+        assert_eq!(found, [fold_at, keep_recent, summarize_at], "{model}");
+        assert_eq!(of(model, "summarize_to"), "0.2");
+    }
+    let config = Case::new(file).var("WINDOWSILL_SIZE_SMALL_SUMMARIZE_AT", "0.7").load();
+    let small = resolve(&config, "anything-1b");
+    assert_eq!(source(&small, "summarize_at"), ("0.7", "environment WINDOWSILL_SIZE_SMALL_SUMMARIZE_AT"));
+    assert_eq!(source(&resolve(&config, "anything-8b"), "summarize_at").0, "0.65");
+    let slip = Case::new("").var("WINDOWSILL_SIZE_SMALL_SUMARIZE_AT", "0.7").problems();
+    assert!(slip.contains("did you mean `WINDOWSILL_SIZE_SMALL_SUMMARIZE_AT`?"), "{slip}");
+    let wrong = Case::new("[size.small]\nsummarize_to = 0.9\n").problems();
+    assert!(
+        wrong.contains("`summarize_to` (0.9, config.toml:2) must be below `summarize_at` (0.5, default [size.small])"),
+        "{wrong}"
+    );
+}
+
 #[test]
 fn the_requests_header_picks_the_profile() {
     let config = Case::new(FILE).var("WINDOWSILL_CONTEXT_KEEP_RECENT", "3").load();
     let resolved = config.policy("stub", &ModelHints::default(), Some(" smollm2 "));
     assert_eq!(resolved.profile, "smollm2");
-    assert_eq!(source(&resolved, "clear_at"), ("0.35", "profile smollm2"));
+    assert_eq!(source(&resolved, "evict_over"), ("0.15", "default [size.small]"), "its models are small");
     assert_eq!(source(&resolved, "keep_recent"), ("3", "environment WINDOWSILL_CONTEXT_KEEP_RECENT"));
     assert_eq!(resolved.warning, None);
-    assert_eq!(resolved.because, "the request asked for profile `smollm2`; size unknown");
+    assert_eq!(resolved.because, "the request asked for profile `smollm2`; small (from its profile)");
 
     let unknown = config.policy("qwen3:8b", &ModelHints::default(), Some("nope"));
     assert_eq!(unknown.profile, "qwen3");
@@ -236,7 +276,7 @@ fn a_threshold_from_above_pushes_the_target_below_it_aside() {
     let small = resolve(&config, "smollm2:135m");
     assert_eq!(small.policy.clear_to, 0.45);
     assert!(small.policy.clear_at > 0.45, "{:?}", small.policy);
-    assert!(source(&small, "clear_at").1.starts_with("profile smollm2, raised from 0.35"), "{:?}", small.sources);
+    assert!(source(&small, "clear_at").1.starts_with("default [size.small], raised from 0.35"), "{:?}", small.sources);
 }
 
 #[test]

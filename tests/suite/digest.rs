@@ -11,7 +11,8 @@ use super::support::*;
 const DIGEST: &str = "The ledger lost 17 of its 412 segments; the first bad one is segment_77, rejected by replica 3.";
 
 /// What digests go by: the second upstream's model.
-const TOML: &str = "[context]\nbackground = false\ndigest_over = 600\ndigest_model = \"up1/tiny\"\n";
+const TOML: &str =
+    "[context]\nbackground = false\nfold_at = \"line\"\ndigest_over = 600\ndigest_model = \"up1/tiny\"\n";
 
 /// A result of about 5,000 tokens that holds what [`DIGEST`] tells of.
 fn large(seed: u64) -> String {
@@ -177,7 +178,10 @@ fn a_model_that_fails_is_left_out_for_a_while() {
 #[test]
 fn only_large_results_and_only_where_it_is_on() {
     // Off, and on for larger ones only.
-    for toml in ["[context]\nbackground = false\ndigest_model = \"up1/tiny\"\n", &TOML.replace("600", "0.9")] {
+    for toml in [
+        "[context]\nbackground = false\nfold_at = \"line\"\ndigest_model = \"up1/tiny\"\n",
+        &TOML.replace("600", "0.9"),
+    ] {
         let (main, small, proxy) = start(Kind::LlamaServer, 16_384, toml);
         proxy.chat(&sent()).ok();
         assert!(shown(&main).starts_with("[preview of"), "{toml}");

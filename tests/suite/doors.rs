@@ -108,7 +108,8 @@ fn a_key_is_for_its_own_server_alone() {
     let (main, other) = (Fake::start(Kind::LlamaServer, 4096), Fake::start(Kind::OpenAi, 2048));
     main.set(|s| s.model = "talker".into());
     other.set(|s| s.model = "writer".into());
-    let toml = "[window]\nnum_ctx = 4096\n[context]\nbackground = false\nsummary_model = \"up1/writer\"\n";
+    let toml =
+        "[window]\nnum_ctx = 4096\n[context]\nbackground = false\nfold_at = \"line\"\nsummary_model = \"up1/writer\"\n";
     let proxy = TestProxy::with(&[main.url(), other.url()], toml);
     let mut sent = chat().system("s").user("Let us plan the garden.").with("model", json!("talker"));
     for n in 0..9 {
@@ -280,7 +281,7 @@ fn the_command_line_knows_the_beginning_of_an_id() {
     let fake = Fake::start(Kind::LlamaServer, 4096);
     let dir = tempfile::tempdir().unwrap();
     let address = Fake::absent();
-    let toml = format!("listen = \"{address}\"\n[context]\nbackground = false\n");
+    let toml = format!("listen = \"{address}\"\n[context]\nbackground = false\nfold_at = \"line\"\n");
     std::fs::write(dir.path().join("config.toml"), toml).unwrap();
     let data = dir.path().join("data");
     let served = std::process::Command::new(env!("CARGO_BIN_EXE_windowsill"))

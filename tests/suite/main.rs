@@ -16,13 +16,16 @@ mod doors;
 mod dry_run;
 mod errors;
 mod fit;
+mod fuzz;
 mod generate;
+mod lines;
 mod mcp;
 #[cfg(target_os = "linux")]
 mod nvml;
 #[cfg(feature = "engine")]
 mod own_count;
 mod page;
+mod pins;
 mod planning;
 mod prefix;
 mod profiles;

@@ -160,3 +160,35 @@ fn a_fold_has_a_price_before_it_is_made() {
     let view = proxy.get(&format!("/windowsill/conversations/{id}/view")).ok().json();
     assert_eq!(view["edits"][0]["rule"], "fold");
 }
+
+#[test]
+fn a_small_model_names_a_conversation_once_and_helpers_are_told_apart() {
+    let (fake, small) = (Fake::start(Kind::LlamaServer, 8192), Fake::start(Kind::LlamaServer, 4096));
+    small.set(|s| s.reply = "\"Repairing the garden gate.\"\nIt is about a gate.".to_owned());
+    small.set(|s| s.model = "tiny".to_owned());
+    let toml = "[context]\ntitle_model = \"up1/tiny\"\n";
+    let proxy = TestProxy::with(&[fake.url(), small.url()], toml);
+    let sent = chat().user("<system-reminder>\nBe brief.\n</system-reminder>\nThe gate squeaks. What do I do?");
+    let id = proxy.chat(&sent).ok().header("x-windowsill-conversation").unwrap().to_owned();
+    let titled = |v: &Value| v["title"] == "Repairing the garden gate";
+    let row = proxy.eventually(&format!("/windowsill/conversations/{id}"), titled);
+    assert_eq!((row["state"]["class"].as_str(), row["helper"].as_bool()), (Some("chat"), Some(false)), "{row}");
+    let asked = || small.mains().len();
+    assert_eq!(asked(), 1);
+    let asks = text(&small.mains()[0].messages()[0]);
+    assert!(asks.contains("The gate squeaks") && !asks.contains("Be brief"), "{asks}");
+    // Once: the next request asks for none, and keeps the title.
+    proxy.chat(&sent.assistant("Oil it.").user("With what?")).ok();
+    proxy.eventually(&format!("/windowsill/conversations/{id}"), |v| titled(v) && v["messages"] == 3);
+    let task = "### Task:\nGenerate a title.\n### Guidelines:\n- Short.\n### Chat History:\n<chat_history>\nUSER: hi\n</chat_history>";
+    proxy.chat(&chat().user(task)).ok();
+    let all = proxy.eventually("/windowsill/conversations", |v| v["conversations"].as_array().unwrap().len() == 2);
+    let helpers = all["conversations"].as_array().unwrap().iter().filter(|row| row["helper"] == true).count();
+    assert_eq!((helpers, asked()), (1, 1), "{all}");
+    let metrics = proxy.get("/metrics").ok().text();
+    for line in
+        ["windowsill_pressure_ratio_count{class=\"chat\"} 2", "windowsill_pressure_ratio_count{class=\"helper\"} 1"]
+    {
+        assert!(metrics.contains(line), "{line} in {metrics}");
+    }
+}

@@ -53,7 +53,7 @@ fn prefixes(proxy: &TestProxy, replies: usize) -> Vec<Value> {
 #[test]
 fn a_client_that_respells_its_history_does_not_break_the_prefix() {
     let fake = Fake::start(Kind::LlamaServer, 4096);
-    let proxy = TestProxy::with(&[fake.url()], "[context]\nbackground = false\n");
+    let proxy = TestProxy::with(&[fake.url()], "[context]\nbackground = false\nfold_at = \"line\"\n");
     let mut sent = chat().system("s").user("Work through all parts.").tools();
     let (mut before, mut rewritten) = (Value::Null, Vec::new());
     for turn in 0..16 {
@@ -122,7 +122,7 @@ fn rebuilt(turn: usize, project: &str, map: usize) -> Chat {
 #[test]
 fn a_history_that_the_client_rebuilds_is_one_conversation() {
     let fake = Fake::start(Kind::LlamaServer, 4096);
-    let proxy = TestProxy::with(&[fake.url()], "[context]\nbackground = false\n");
+    let proxy = TestProxy::with(&[fake.url()], "[context]\nbackground = false\nfold_at = \"line\"\n");
     let mut ids: [BTreeSet<String>; 2] = Default::default();
     let mut rewritten = [0, 0];
     for turn in 0..24 {

@@ -12,6 +12,35 @@ fn config() -> Config {
     Case::new("").load()
 }
 
+/// What a profile of a user's own, or one that a request names, does not say, the family's goes on to say.
+#[test]
+fn a_chosen_profile_lies_over_the_familys() {
+    let case = Case::new("profile_dir = 'p'")
+        .file("p/careful.toml", "[match]\nnames = []\n[context]\nkeep_recent = 3\n")
+        .file(
+            "p/ours.toml",
+            "[match]\nnames = ['mistral-nemo*']\n[context]\nkeep_recent = 5\n[template]\nlater_system = true\n",
+        );
+    let config = case.load();
+    let of = |model: &str, header: Option<&str>| config.policy(model, &ModelHints::default(), header);
+    let asked = of("mistral:7b", Some("careful"));
+    assert_eq!((asked.profile.as_str(), asked.policy.keep_recent), ("careful", KeepRecent::Messages(3)));
+    let facts = &asked.policy.template;
+    assert!(facts.strict_alternation && !facts.later_system && facts.tool_call_id_length == Some(9), "{facts:?}");
+    assert!(asked.because.starts_with("the request asked for profile `careful`, over profile `mistral`; "));
+    let named = of("mistral-nemo:12b", None);
+    assert_eq!((named.profile.as_str(), named.policy.keep_recent), ("ours", KeepRecent::Messages(5)));
+    let facts = &named.policy.template;
+    assert!(facts.strict_alternation && facts.later_system && facts.tool_call_id_length == Some(9), "{facts:?}");
+    let both = of("mistral-nemo:12b", Some("careful"));
+    assert_eq!(both.policy.keep_recent, KeepRecent::Messages(3));
+    assert!(both.policy.template.later_system && both.policy.template.strict_alternation);
+    // By its template, where the name says nothing.
+    let hints = ModelHints { parameters: None, template: Some("[INST] must alternate") };
+    let alias = config.policy("alias", &hints, Some("careful"));
+    assert_eq!(alias.policy.template.tool_call_id_length, Some(9));
+}
+
 /// Model, profile, size class.
 const MODELS: &[(&str, &str, Option<SizeClass>)] = {
     use SizeClass::{Large, Medium, Small};
@@ -47,12 +76,12 @@ const MODELS: &[(&str, &str, Option<SizeClass>)] = {
         ("devstral:24b", "devstral", Some(Large)),
         ("deepseek-r1:7b", "deepseek-r1", Some(Medium)),
         ("deepseek-r1:1.5b", "deepseek-r1", Some(Small)),
-        ("phi4", "phi4", None),
+        ("phi4", "phi4", Some(Medium)),
         ("phi4-mini:3.8b", "phi4", Some(Medium)),
         ("granite3.3:2b", "granite", Some(Small)),
         ("granite4:tiny-h", "granite", None),
         ("smollm2:135m", "smollm2", Some(Small)),
-        ("smollm2", "smollm2", None),
+        ("smollm2", "smollm2", Some(Small)),
         ("smollm:1.7b", "smollm2", Some(Small)),
         // repositories
         ("unsloth/Qwen3-8B-GGUF", "qwen3", Some(Medium)),
@@ -68,7 +97,7 @@ const MODELS: &[(&str, &str, Option<SizeClass>)] = {
         ("deepseek-ai/DeepSeek-R1-Distill-Qwen-32B", "deepseek-r1", Some(Large)),
         ("deepseek-ai/DeepSeek-R1-0528-Qwen3-8B", "deepseek-r1", Some(Medium)),
         ("ibm-granite/granite-3.3-8b-instruct", "granite", Some(Medium)),
-        ("microsoft/phi-4", "phi4", None),
+        ("microsoft/phi-4", "phi4", Some(Medium)),
         ("openai/gpt-oss-20b", "gpt-oss", Some(Large)),
         // files
         ("/models/qwen3-8b-q4_k_m.gguf", "qwen3", Some(Medium)),
@@ -109,9 +138,9 @@ fn which_profile_a_model_gets() {
 #[test]
 fn a_model_nobody_knows_gets_exactly_the_defaults() {
     let config = config();
-    for (model, profile, _) in MODELS {
+    for (model, profile, size) in MODELS {
         let policy = config.policy(model, &ModelHints::default(), None).policy;
-        if *profile == "default" {
+        if *profile == "default" && size.is_none_or(|size| size == SizeClass::Large) {
             assert_eq!(policy, Policy::default(), "{model}");
         }
     }
@@ -146,7 +175,7 @@ fn every_built_in_profile_holds_together() {
 fn small_models_are_cut_earlier_than_large_ones() {
     let config = config();
     let at = |model: &str| config.policy(model, &ModelHints::default(), None).policy.summarize_at;
-    for family in ["llama3", "qwen3", "qwen2.5-coder", "gemma3", "mistral", "granite", "deepseek-r1"] {
+    for family in ["anybodys", "llama3", "qwen3", "qwen2.5-coder", "gemma3", "mistral", "granite", "deepseek-r1"] {
         let [small, medium, large] = ["1b", "8b", "70b"].map(|size| at(&format!("{family}:{size}")));
         assert!(small <= 0.5 && medium == 0.65 && large == 0.85, "{family}: {small} {medium} {large}");
         assert_eq!(at(&format!("{family}:latest")), 0.85, "of unknown size, the config decides");
@@ -264,7 +293,10 @@ fn a_profile_dir_adds_and_overrides() {
     assert_eq!(config.profiles.len(), 15);
     let of = |model: &str| config.policy(model, &ModelHints::default(), None);
     assert_eq!(of("qwen3:8b").policy.keep_recent, KeepRecent::Messages(2));
-    assert_eq!(of("qwen3:8b").policy.clear_at, 0.6, "the whole built-in profile is replaced");
+    let mistral = "[match]\nnames = ['mistral*']\n";
+    let replaced = Case::new("profile_dir = 'm'").file("m/mistral.toml", mistral).load();
+    let facts = replaced.policy("mistral:7b", &ModelHints::default(), None).policy.template;
+    assert_eq!(facts, TemplateFacts::default(), "the whole built-in profile is replaced");
     assert_eq!(of("QWEN3:8B-Work").profile, "work", "the longest glob wins, whatever the case");
     assert_eq!(of("corp/anything-1b").profile, "work");
     assert_eq!(of("corp/anything-1b").policy.clear_at, 0.5);
@@ -331,7 +363,7 @@ fn what_profile_show_prints() {
     let setting =
         |key: &str| json["settings"].as_array().unwrap().iter().find(|row| row["key"] == key).cloned().unwrap();
     assert_eq!(setting("keep_recent")["source"], "config.toml:2");
-    assert_eq!(setting("clear_at")["source"], "profile qwen3 [size.medium]");
+    assert_eq!(setting("clear_at")["source"], "default [size.medium]");
     assert_eq!(show("mistral").json()["by_size"]["small"]["clear_at"], "0.35");
     assert_eq!(print::profile_list_json(&config).as_array().map(Vec::len), Some(14));
 }

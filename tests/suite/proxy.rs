@@ -24,7 +24,7 @@ fn talk(turns: usize, bytes: usize) -> Chat {
     out
 }
 
-const INLINE: &str = "[context]\nbackground = false\n";
+const INLINE: &str = "[context]\nbackground = false\nfold_at = \"line\"\n";
 
 #[test]
 fn a_large_result_is_evicted_when_it_arrives_and_comes_back_exactly() {
@@ -182,7 +182,8 @@ fn another_model_may_write_the_brief() {
     let (main, other) = (Fake::start(Kind::LlamaServer, 4096), Fake::start(Kind::OpenAi, 2048));
     main.set(|s| s.model = "talker".into());
     other.set(|s| s.model = "writer".into());
-    let toml = "[window]\nnum_ctx = 4096\n[context]\nbackground = false\nsummary_model = \"up1/writer\"\n";
+    let toml =
+        "[window]\nnum_ctx = 4096\n[context]\nbackground = false\nfold_at = \"line\"\nsummary_model = \"up1/writer\"\n";
     let proxy = TestProxy::with(&[main.url(), other.url()], toml);
     let sent = talk(9, 1_300).with("model", json!("talker"));
     assert_eq!(proxy.chat(&sent).ok().action(), "summarize");
@@ -204,7 +205,7 @@ fn the_profile_of_a_request_says_who_writes_the_brief_it_waits_for() {
     let profile = "[match]\nnames = [\"no-such-model\"]\n[context]\nsummary_model = \"up1/writer\"\n";
     std::fs::write(profiles.join("by-writer.toml"), profile).unwrap();
     let toml = format!(
-        "profile_dir = {:?}\n[window]\nnum_ctx = 4096\n[context]\nbackground = false\n",
+        "profile_dir = {:?}\n[window]\nnum_ctx = 4096\n[context]\nbackground = false\nfold_at = \"line\"\n",
         profiles.to_str().unwrap()
     );
     let proxy = TestProxy::at(dir, &[main.url(), other.url()], &toml);

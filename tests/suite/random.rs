@@ -151,8 +151,13 @@ fn counted_by_the_server() {
 
 #[test]
 fn without_background_and_by_a_strict_profile() {
-    let (answered, refused) =
-        play(Kind::LlamaServer, 2048, "[context]\nbackground = false\nkeep_recent = 2\n", 20..23, 25);
+    let (answered, refused) = play(
+        Kind::LlamaServer,
+        2048,
+        "[context]\nbackground = false\nfold_at = \"line\"\nkeep_recent = 2\n",
+        20..23,
+        25,
+    );
     assert!(answered > 50, "{answered} answered, {refused} refused");
 }
 

@@ -8,7 +8,7 @@ use super::support::*;
 
 fn start(window: u32) -> (Fake, TestProxy) {
     let fake = Fake::start(Kind::LlamaServer, window);
-    let proxy = TestProxy::with(&[fake.url()], "[context]\nbackground = false\n");
+    let proxy = TestProxy::with(&[fake.url()], "[context]\nbackground = false\nfold_at = \"line\"\n");
     (fake, proxy)
 }
 
@@ -220,14 +220,17 @@ fn a_picture_costs_what_it_costs_the_model() {
     assert_eq!(fake.last().body, sent.body(), "untouched");
     // Estimated too: where the server cannot count.
     let plain = Fake::start(Kind::OpenAi, 8192);
-    let proxy = TestProxy::with(&[plain.url()], "[window]\nnum_ctx = 8192\n[context]\nbackground = false\n");
+    let proxy = TestProxy::with(
+        &[plain.url()],
+        "[window]\nnum_ctx = 8192\n[context]\nbackground = false\nfold_at = \"line\"\n",
+    );
     let answer = proxy.chat(&sent).ok();
     let count: u32 = answer.header("x-windowsill-prompt-tokens").unwrap().parse().unwrap();
     assert!((250..4_000).contains(&count), "{count}");
     assert_eq!(plain.last().body, sent.body());
     // In a tool result, it can be evicted and comes back.
     let small = Fake::start(Kind::LlamaServer, 1024);
-    let proxy = TestProxy::with(&[small.url()], "[context]\nbackground = false\n");
+    let proxy = TestProxy::with(&[small.url()], "[context]\nbackground = false\nfold_at = \"line\"\n");
     let shot = json!({"role": "tool", "tool_call_id": "c", "content": [{"type": "text", "text": prose(1, 3_000)}, {"type": "image_url", "image_url": {"url": picture()}}]});
     let sent = chat().system("s").user("Shoot.").call("c", "screenshot", json!({})).push(shot.clone());
     proxy.chat(&sent).ok();
@@ -358,7 +361,7 @@ fn unchanged_since_brings_the_result_back_where_there_is_room() {
 fn max_tokens_as_large_as_the_window() {
     for kind in [Kind::LlamaServer, Kind::Vllm] {
         let fake = Fake::start(kind, 4096);
-        let proxy = TestProxy::with(&[fake.url()], "[context]\nbackground = false\n");
+        let proxy = TestProxy::with(&[fake.url()], "[context]\nbackground = false\nfold_at = \"line\"\n");
         let mut sent = chat().system("s").user("Go.").with("max_tokens", json!(4096));
         for n in 0..12 {
             sent = sent.assistant(&prose(n, 1_300)).user("And?");
@@ -379,8 +382,10 @@ fn max_tokens_as_large_as_the_window() {
 #[test]
 fn a_history_that_was_sent_with_less_kept_for_the_reply_goes_as_it_was() {
     let fake = Fake::start(Kind::LlamaServer, 4096);
-    let proxy =
-        TestProxy::with(&[fake.url()], "[context]\nbackground = false\nstrategy = \"truncate\"\nsummarize_at = 0.95\n");
+    let proxy = TestProxy::with(
+        &[fake.url()],
+        "[context]\nbackground = false\nfold_at = \"line\"\nstrategy = \"truncate\"\nsummarize_at = 0.95\n",
+    );
     let history = |seed: u64| {
         let turns =
             (0..11).fold(chat().system("s"), |c, n| c.user(&prose(seed + n, 600)).assistant(&prose(seed + n, 600)));

@@ -47,7 +47,7 @@ pub(crate) fn nothing_is_lost(dir: &std::path::Path, history: &Chat, body: &[u8]
 fn the_same_history_gives_the_same_bytes_before_and_after_a_restart() {
     for kind in [Kind::LlamaServer, Kind::OpenAi] {
         let fake = Fake::start(kind, 4096);
-        let toml = "[window]\nnum_ctx = 4096\n[context]\nbackground = false\n";
+        let toml = "[window]\nnum_ctx = 4096\n[context]\nbackground = false\nfold_at = \"line\"\n";
         let mut proxy = TestProxy::with(&[fake.url()], toml);
         let all = session(24);
         let mut sent = Vec::new();
@@ -75,7 +75,7 @@ fn the_same_history_gives_the_same_bytes_before_and_after_a_restart() {
 #[test]
 fn a_history_that_is_spelled_otherwise_is_forwarded_alike_each_time_and_after_a_restart() {
     let fake = Fake::start(Kind::LlamaServer, 4096);
-    let toml = "[context]\nbackground = false\n";
+    let toml = "[context]\nbackground = false\nfold_at = \"line\"\n";
     let proxy = TestProxy::with(&[fake.url()], toml);
     let trunk = session(4);
     assert_eq!(proxy.chat(&trunk).ok().action(), "evict");
@@ -587,7 +587,7 @@ fn miscounting(share: f64) -> Fake {
 fn what_a_server_counted_is_remembered_over_a_restart() {
     for share in [0.35, 0.6, 1.6] {
         let fake = miscounting(share);
-        let toml = "[window]\nnum_ctx = 4096\n[context]\nbackground = false\n";
+        let toml = "[window]\nnum_ctx = 4096\n[context]\nbackground = false\nfold_at = \"line\"\n";
         let mut proxy = TestProxy::with(&[fake.url()], toml);
         for turn in turns(&session(30)) {
             proxy.chat(&turn).ok();
@@ -611,7 +611,7 @@ fn what_a_server_counted_is_remembered_over_a_restart() {
 #[test]
 fn two_processes_on_one_record_send_the_same_bytes() {
     let fake = Fake::start(Kind::LlamaServer, 4096);
-    let toml = "[window]\nnum_ctx = 4096\n[context]\nbackground = false\n";
+    let toml = "[window]\nnum_ctx = 4096\n[context]\nbackground = false\nfold_at = \"line\"\n";
     let dir = Arc::new(tempfile::tempdir().unwrap());
     let proxies = [(); 2].map(|()| TestProxy::at(Arc::clone(&dir), &[fake.url()], toml));
     let mut rewritten = 0;

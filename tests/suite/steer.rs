@@ -137,3 +137,77 @@ fn what_would_not_fit_is_not_restored() {
     let (code, message) = answer.error();
     assert_eq!((answer.status, code.as_str()), (409, "cannot_fit"), "{message}");
 }
+
+/// What the price says is what the next request makes the server evaluate: what stands behind the first message that changed, by
+/// the server's own count.
+#[test]
+fn a_price_is_counted_with_the_prompt_that_the_next_request_has() {
+    let it = previewed();
+    let at = it.replaced();
+    let count = |messages: &[Value]| {
+        let body = json!({"model": "m", "messages": messages});
+        let path = format!("{}/v1/chat/completions/input_tokens", it.fake.url());
+        let address = path.strip_prefix("http://").unwrap().split('/').next().unwrap().parse().unwrap();
+        let json_type = [("Content-Type", "application/json")];
+        let answer =
+            request(address, "POST", "/v1/chat/completions/input_tokens", &json_type, body.to_string().as_bytes());
+        answer.ok().json()["input_tokens"].as_u64().unwrap()
+    };
+    let price = it.ask("restore", &json!({"message": at, "dry_run": true})).ok().json();
+    assert_eq!(price["counted"], true, "{price}");
+    it.ask("restore", &json!({"message": at})).ok();
+    let before = it.fake.last().json();
+    it.proxy.chat(&it.sent).ok();
+    let after = it.fake.last().json();
+    let (was, is) = (before["messages"].as_array().unwrap(), after["messages"].as_array().unwrap());
+    let same = was.iter().zip(is).take_while(|(a, b)| a == b).count();
+    let evaluated = if before["tools"] == after["tools"] { count(is) - count(&is[..same]) } else { count(is) };
+    let said = price["evaluated_again"].as_u64().unwrap();
+    assert!(said.abs_diff(evaluated) * 20 <= evaluated, "{said} foretold, {evaluated} evaluated: {price}");
+}
+
+#[test]
+fn a_fold_near_the_wall_can_be_undone_and_says_what_comes_of_it() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let proxy = TestProxy::with(&[fake.url()], "[context]\nbackground = false\n");
+    let mut sent = chat().system("s").user("Let us plan the garden.");
+    let mut id = String::new();
+    // As far as it goes without a rewrite.
+    for n in 0.. {
+        let longer = sent.clone().assistant(&prose(n, 700)).user(&format!("And item {n}?"));
+        let answer = proxy.chat(&longer).ok();
+        id = answer.header("x-windowsill-conversation").unwrap().to_owned();
+        sent = longer;
+        if answer.action() != "none" {
+            break;
+        }
+    }
+    let base = format!("/windowsill/conversations/{id}");
+    let it = Steered { fake, proxy, sent, base };
+    let price = it.ask("undo", &json!({"dry_run": true})).ok().json();
+    assert!(price["note"].as_str().is_some_and(|note| note.contains("does that again")), "{price}");
+    it.ask("undo", &json!({})).ok();
+    // Where it really does not fit, the numbers say so.
+    let large = chat().user("Read it.").call("c", "read", json!({})).result("c", &prose(9, 30_000));
+    let id = it.proxy.chat(&large).ok().header("x-windowsill-conversation").unwrap().to_owned();
+    let refused = it.proxy.post(&format!("/windowsill/conversations/{id}/undo"), &[], b"{}");
+    let (code, message) = refused.error();
+    assert!(code == "cannot_fit" && message.contains("4096") && message.contains("more than"), "{message}");
+}
+
+#[test]
+fn a_result_becomes_a_preview_and_what_waits_comes_with_a_rewrite() {
+    let it = previewed();
+    let at = it.replaced();
+    it.ask("restore", &json!({"message": at})).ok();
+    it.ask("evict", &json!({"message": at})).ok();
+    assert_eq!(it.edits()[0]["rule"], "evict");
+    it.ask("restore", &json!({"message": at, "when": "next_break"})).ok();
+    let long = it.forwarded(at);
+    assert!(long.contains("windowsill recall"), "it waits: {long}");
+    let waiting = request(it.proxy.address, "DELETE", &format!("{}/waiting", it.base), &[], b"");
+    assert_eq!(waiting.ok().json()["taken_back"], 1);
+    for (body, code) in [(json!({"focus": " "}), "bad_focus"), (json!({"focus": "x".repeat(100_000)}), "bad_focus")] {
+        assert_eq!(it.ask("compact", &body).error().0, code);
+    }
+}

@@ -17,8 +17,9 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("preview", &["conversation", "unwrap"]),
     ("unwrap", &["preview"]),
     ("brief", &["conversation", "preview", "unwrap", "wire"]),
+    ("pinned", &[]),
     ("recall", &["conversation", "preview", "wire"]),
-    ("apply", &["conversation", "plan", "preview", "brief", "wire"]),
+    ("apply", &["conversation", "plan", "preview", "brief", "pinned", "wire"]),
     // The record, `crates/record`; it has no room of the program to import.
     ("store", &["apply", "conversation"]),
     // Leaves: how files are opened, and how text is made harmless.
@@ -42,6 +43,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "apply",
             "brief",
             "conversation",
+            "pinned",
             "plan",
             "preview",
             "recall",
@@ -188,6 +190,10 @@ fn every_setting_is_documented_and_every_documented_setting_exists() {
         let bare = line.trim_start_matches("# ");
         if let Some(heading) = bare.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
             table = heading.trim_matches(['[', ']']).to_owned();
+        } else if table.starts_with("size.") {
+            // The keys of [context] again, explained there.
+            let is_known = |key: &str| config::known_keys().contains(&("context", key));
+            assert!(setting(bare).is_none_or(is_known), "config.toml: {line:?} in [{table}]");
         } else if let Some(key) = setting(bare) {
             let explained = above.starts_with('#') && setting(above.trim_start_matches("# ")).is_none();
             assert!(explained, "config.toml: say above `{key}` what it does, its unit and its default");
@@ -197,6 +203,7 @@ fn every_setting_is_documented_and_every_documented_setting_exists() {
     }
     let known: BTreeSet<(String, String)> =
         config::known_keys().into_iter().map(|(table, key)| (table.to_owned(), key.to_owned())).collect();
+    let known: BTreeSet<_> = known.into_iter().filter(|(table, _)| !table.starts_with("size.")).collect();
     let missing: Vec<_> = known.difference(&found).collect();
     assert!(missing.is_empty(), "config.toml lacks {missing:?}: add each with a comment above it");
     let unknown: Vec<_> = found.difference(&known).collect();

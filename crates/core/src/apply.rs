@@ -12,7 +12,7 @@ use crate::conversation::step::{self, call_of};
 use crate::conversation::{Conversation, Message, Role, Tokens};
 use crate::plan::{Action, Plan};
 use crate::preview::{Call, Pointer};
-use crate::{brief, preview};
+use crate::{brief, pinned, preview};
 
 /// A result of fewer bytes than this leaves no findings behind: they would be most of it.
 const WITH_FINDINGS: usize = 900;
@@ -73,6 +73,8 @@ pub struct Input<'a, A> {
     pub store: &'a A,
     /// Tokens of a text, erring high.
     pub count: &'a dyn Fn(&str) -> Tokens,
+    /// What is pinned, and holds through every fold.
+    pub pins: &'a [pinned::Pin],
     /// What a model wrote for the brief, where there is something.
     pub written: Option<&'a str>,
     /// What a model made of large results, by the message they stand in: it takes the preview's place.
@@ -307,18 +309,30 @@ impl<A: Archive> Work<'_, A> {
                 _ => None,
             })
             .collect();
+        let stands = |at: usize| !(from..to).contains(&at) || keep.contains(&at);
+        let mut pinned = pinned::block(input.pins, &stands);
+        // Where the planner had to give up what is pinned, it left no room for it.
+        if (input.count)(&pinned) > budget {
+            pinned.clear();
+        }
+        if from == to {
+            // Nothing is folded: the brief carries what is pinned, and nothing else.
+            self.edits.push(Edit::Fold { from, to, keep: keep.to_vec(), brief: Arc::from(pinned) });
+            return;
+        }
+        let budget = budget - if pinned.is_empty() { 0 } else { (input.count)(&pinned) };
         let history = input.store.history_path(input.id).display().to_string();
         // The numbers by which the recall tool and `windowsill recall` bring them back.
         let named = format!("{}, messages {from}-{}", input.id, to.saturating_sub(1));
         let material = brief::Material {
             messages: &messages,
-            previous: old.as_ref().map(|(_, _, _, brief)| brief.as_ref()),
+            previous: old.as_ref().map(|(_, _, _, brief)| pinned::without(brief)),
             history_path: &history,
             conversation: &named,
             records: &records,
         };
         let facts = brief::facts(&material);
-        let text = brief::render(input.written, &facts, budget, input.count);
+        let text = pinned::with(&brief::render(input.written, &facts, budget, input.count), &pinned);
         self.edits.push(Edit::Fold { from, to, keep: keep.to_vec(), brief: Arc::from(text) });
     }
 }

@@ -38,7 +38,8 @@ pub(super) fn weigh(batch: &Batch) -> usize {
         batch.originals.iter().map(|o| o.text.len() + o.raw.as_ref().map_or(0, |raw| raw.len()) + 300).sum();
     let view = batch.view.as_ref().map_or(0, |(_, view)| recent::view_bytes(view));
     let recalled = batch.recalled.iter().flat_map(|r| &r.messages).map(Bytes::len).sum::<usize>();
-    nodes + originals + view + recalled + 500 * (batch.events.len() + 1)
+    let standing = batch.standing.as_ref().map_or(0, |(_, json)| json.len());
+    nodes + originals + view + recalled + standing + 500 * (batch.events.len() + 1)
 }
 
 /// A batch larger than the queue takes all of it, and is written alone.

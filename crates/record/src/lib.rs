@@ -286,6 +286,14 @@ impl Store {
         })
     }
 
+    /// What people want of a conversation, as [`Batch::standing`] wrote it last.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn standing(&self, conversation: &str) -> Result<Option<String>, Error> {
+        self.inner.read(|conn| read::standing(conn, conversation))
+    }
+
     /// Whether a conversation, or one that it forked from, begins with this message.
     ///
     /// # Errors

@@ -71,6 +71,12 @@ pub(super) fn counted(conn: &Connection, chain: &Digest) -> rusqlite::Result<Opt
     conn.prepare_cached("SELECT view, tokens FROM counted WHERE chain = ?1")?.query_row([chain.0], row).optional()
 }
 
+/// What people want of a conversation.
+pub(super) fn standing(conn: &Connection, conversation: &str) -> rusqlite::Result<Option<String>> {
+    let sql = "SELECT s.json FROM standing s JOIN conversation c ON c.id = s.conversation WHERE c.name = ?1";
+    conn.prepare_cached(sql)?.query_row([conversation], |r| r.get(0)).optional()
+}
+
 /// Whether a conversation, or one that it forked from, begins with this message.
 pub(super) fn begins_with(conn: &Connection, conversation: &str, root: &Digest) -> rusqlite::Result<bool> {
     let sql = format!(

@@ -32,7 +32,7 @@ const WRITER_PRAGMAS: &str = "PRAGMA synchronous = NORMAL; PRAGMA wal_autocheckp
     PRAGMA journal_size_limit = 16777216;";
 
 /// Entry `i` leads from `user_version` i to i + 1.
-const MIGRATIONS: &[&str] = &[V1, V2, V3, V4];
+const MIGRATIONS: &[&str] = &[V1, V2, V3, V4, V5];
 
 const V1: &str = "
 -- A conversation's head. `deepest` is the deepest node it recorded; `history_*` is how far its Markdown file goes.
@@ -150,6 +150,14 @@ CREATE TABLE counted (
     view BLOB NOT NULL,
     tokens INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
+";
+
+const V5: &str = "
+-- What people want of a conversation beyond the next request: pins, a title, whether it is rewritten. `json` is an object.
+CREATE TABLE standing (
+    conversation INTEGER PRIMARY KEY REFERENCES conversation(id),
+    json TEXT NOT NULL
+) STRICT;
 ";
 
 /// Where the database of a data folder is.

@@ -220,6 +220,10 @@ pub struct Batch {
     pub recalled: Option<Recalled>,
     /// What a server said of the prompt's size.
     pub counted: Option<Counted>,
+    /// Another title for a conversation, by its id.
+    pub title: Option<(String, String)>,
+    /// What people want of a conversation, by its id, as the text of a JSON object; it replaces what they wanted before.
+    pub standing: Option<(String, String)>,
     /// Entries of the trace.
     pub events: Vec<Event>,
     /// Whether it must survive a power cut (fsync) and not only a kill of the process.

@@ -216,6 +216,15 @@ impl Apply<'_> {
                 ON CONFLICT(chain) DO UPDATE SET view = excluded.view, tokens = excluded.tokens";
             self.run(sql, params![chain.0, view.0, tokens])?;
         }
+        if let Some((name, title)) = &batch.title {
+            self.run("UPDATE conversation SET title = ?2 WHERE name = ?1", params![name, title])?;
+        }
+        if let Some((name, json)) = &batch.standing {
+            let row = self.conversation_row(name, now_ms)?;
+            let sql = "INSERT INTO standing (conversation, json) VALUES (?1, ?2)
+                ON CONFLICT(conversation) DO UPDATE SET json = excluded.json";
+            self.run(sql, params![row, json])?;
+        }
         for event in &batch.events {
             self.event(event)?;
         }

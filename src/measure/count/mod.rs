@@ -236,6 +236,19 @@ impl Counter {
         self.unmarked.fetch_or(kinds.kinds(), Ordering::Relaxed);
     }
 
+    /// The tokens that the prompts of two requests begin with.
+    ///
+    /// # Errors
+    /// As [`Counter::total`].
+    pub fn shared(&self, a: &[u8], b: &[u8]) -> Result<Tokens, CountError> {
+        let options = self.options();
+        let (a, b): (Value, Value) = (serde_json::from_slice(a)?, serde_json::from_slice(b)?);
+        let (a, b) = (self.render(&a, &options)?, self.render(&b, &options)?);
+        let same = a.bytes().zip(b.bytes()).take_while(|(a, b)| a == b).count();
+        let end = (0..=same).rev().find(|at| b.is_char_boundary(*at)).unwrap_or(0);
+        Ok(self.vocabulary.count(&b[..end]))
+    }
+
     /// Tokens of a text on its own.
     pub fn text(&self, text: &str) -> Tokens {
         self.vocabulary.count(text)

@@ -81,26 +81,17 @@ impl<'a, T: Copy + Default + Add<Output = T> + Sub<Output = T>> Items<'a, T> {
 }
 
 impl Items<'_, f64> {
-    /// Item by item, from these and others of the same conversation.
-    pub(super) fn zip(mut self, others: &Self, with: impl Fn(f64, f64) -> f64) -> Self {
-        let each = |to: &mut f64, other: &f64| *to = with(*to, *other);
-        each(&mut self.system, &others.system);
-        each(&mut self.tools, &others.tools);
-        for (item, other) in self.body.iter_mut().zip(&others.body) {
-            each(&mut item.text, &other.text);
-            item.calls.iter_mut().zip(&other.calls).for_each(|(to, other)| each(to, other));
-            each(&mut item.media, &other.media);
-        }
-        self.edits.iter_mut().zip(&others.edits).for_each(|(to, other)| each(to, other));
-        self
-    }
-
-    /// Facts that add up to `before` for head and the first `known` messages, shared out as these items cost, and to
-    /// `after` for the others, shared out as the `new` ones do.
-    pub(super) fn facts(&self, new: &Self, known: usize, before: f64, after: f64) -> Facts {
+    /// Facts that add up to `before` for head and the first `known` messages, and to `after` for the others.
+    pub(super) fn facts(&self, known: usize, before: f64, after: f64) -> Facts {
         let factor = |target: f64, sum: f64| if sum > 0.0 { target.max(0.0) / sum } else { 1.0 };
-        let old_factor = factor(before, self.total(known));
-        let new_factor = factor(after, new.total(new.body.len()) - new.total(known));
+        let all = self.total(self.body.len());
+        let (head_factor, old_factor, new_factor) = match known {
+            0 => (factor(after, all), 1.0, factor(after, all)),
+            _ => {
+                let old = self.total(known);
+                (factor(before, old), factor(before, old), factor(after, all - old))
+            }
+        };
         // Each figure rounded by itself would add up to another sum over a long history.
         let mut carried = 0.0;
         let mut whole = |n: f64| {
@@ -109,18 +100,16 @@ impl Items<'_, f64> {
             carried -= out;
             out as Tokens
         };
-        let (system, tools) = (whole(self.system * old_factor), whole(self.tools * old_factor));
-        let part = |at: usize| if at < known { (self, old_factor) } else { (new, new_factor) };
+        let (system, tools) = (whole(self.system * head_factor), whole(self.tools * head_factor));
+        let factor = |at: usize| if at < known { old_factor } else { new_factor };
         let mut costs = Vec::with_capacity(self.body.len());
-        for at in 0..self.body.len() {
-            let (items, factor) = part(at);
-            let scaled = items.body[at].map(&mut |n| whole(n * factor));
+        for (at, item) in self.body.iter().enumerate() {
+            let scaled = item.map(&mut |n| whole(n * factor(at)));
             costs.push(Cost { text: scaled.text, calls: scaled.calls, media: scaled.media });
         }
-        let put = self.view.edits.iter().enumerate().map(|(edit, of)| {
-            let (Edit::Text { at, .. } | Edit::Arguments { at, .. } | Edit::Fold { from: at, .. }) = of;
-            let (items, factor) = part(*at);
-            (items.edits[edit] * factor).round() as Tokens
+        let put = self.view.edits.iter().zip(&self.edits).map(|(edit, cost)| {
+            let (Edit::Text { at, .. } | Edit::Arguments { at, .. } | Edit::Fold { from: at, .. }) = edit;
+            (cost * factor(*at)).round() as Tokens
         });
         let edit_costs = put.collect();
         Facts { system, tools, costs, edit_costs, view: self.view.clone(), ..Facts::default() }

@@ -42,6 +42,8 @@ pub struct Window {
     pub template: Option<Arc<str>>,
     /// Where the model's file lies on the server's machine, where it says so.
     pub model_path: Option<Arc<str>>,
+    /// How many parameters the model has, where the server says so.
+    pub parameters: Option<u64>,
     /// Changes when the server loaded the model anew.
     pub identity: String,
     /// What happened to the window since it was last looked at; told once.
@@ -307,6 +309,7 @@ fn unknown(num_ctx: &NumCtx, upstream: &Upstream, why: &Error) -> Window {
         trained: None,
         template: None,
         model_path: None,
+        parameters: None,
         identity: String::new(),
         changed: None,
     }
@@ -341,6 +344,7 @@ fn window(entry: &Entry, num_ctx: &NumCtx) -> Window {
         trained: loaded.trained,
         template: loaded.chat_template.as_deref().map(Arc::from),
         model_path: loaded.model_path.as_deref().map(Arc::from),
+        parameters: loaded.parameters,
         identity: loaded.identity.clone(),
         changed: None,
     }

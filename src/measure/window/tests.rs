@@ -99,6 +99,7 @@ fn a_change_is_told_with_its_reason() {
         trained: Some(8192),
         template: None,
         model_path: None,
+        parameters: None,
         identity: String::new(),
         changed: None,
     };

@@ -45,6 +45,18 @@ export const get = async (path, signal) => body(await send(path, { signal, heade
 export const post = async (path, value) =>
   body(await send(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(value) }));
 
+// One turn with a model, through windowsill as any client has it.
+export async function talk(value) {
+  const response = await send("/v1/chat/completions", { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(value) });
+  const id = response.headers.get("x-windowsill-conversation");
+  const answer = await body(response);
+  return { id, usage: answer.usage, message: { role: "assistant", content: answer.choices?.[0]?.message?.content ?? "" } };
+}
+
+// The same with another verb, for what is taken back.
+export const remove = async (path, value) =>
+  body(await send(path, { method: "DELETE", headers: { "Content-Type": "application/json" }, body: JSON.stringify(value) }));
+
 export const of = (id, rest = "") => `/windowsill/conversations/${encodeURIComponent(id)}${rest}`;
 
 // Follows the trace until `signal` says stop. A lost connection is taken up again where it broke.

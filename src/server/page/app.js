@@ -4,6 +4,7 @@ import { h } from "./dom.js";
 import { follow, onKeyNeeded } from "./api.js";
 import { overview } from "./overview.js";
 import { conversation } from "./conversation.js";
+import { chat } from "./chat.js";
 
 const main = document.getElementById("main");
 const status = document.getElementById("status");
@@ -31,12 +32,12 @@ async function show() {
   const mine = (leave = new AbortController());
   view = null;
   const [, kind, id] = location.hash.split("/");
-  const isOverview = kind !== "c" || !id;
+  const isOverview = kind !== "chat" && (kind !== "c" || !id);
   const nav = document.getElementById("nav-overview");
   if (isOverview) nav.setAttribute("aria-current", "page");
   else nav.removeAttribute("aria-current");
   try {
-    const next = isOverview ? await overview(mine.signal) : await conversation(decodeURIComponent(id), mine.signal);
+    const next = isOverview ? await overview(mine.signal) : kind === "chat" ? chat() : await conversation(decodeURIComponent(id), mine.signal);
     if (mine.signal.aborted) return;
     view = next;
     main.replaceChildren(next.node);

@@ -16,7 +16,7 @@ export function chart(turns, state) {
     : "No turns yet";
   const out = svg("svg", { class: "chart", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": label });
   const window = state.window;
-  for (const [name, tokens] of window ? [["clear", state.lines?.clear_at], ["fold", state.lines?.summarize_at]] : []) {
+  for (const [name, tokens] of window ? [["clear", state.lines?.clear_at], ["fold", state.lines?.fold_at ?? state.lines?.summarize_at]] : []) {
     if (!(tokens > 0)) continue;
     // Pressure counts what is kept for the reply; the walls are those of the prompt alone.
     const wall = (tokens + (state.regions?.output_reserved ?? 0)) / window;

@@ -5,13 +5,13 @@ import { get, of } from "./api.js";
 import { strip } from "./strip.js";
 import { chart } from "./chart.js";
 import { Timeline } from "./list.js";
-import { actions, steps } from "./steer.js";
+import { actions, standing, steps } from "./steer.js";
 
 // Characters of one text that are shown at once: a browser lays out no megabytes.
 const SHOWN = 100_000;
 
 const WORDS = { red: "nearly full", yellow: "filling up", green: "room left" };
-const ROLES = { main: "the talk", summary: "briefs", digest: "digests", recall: "recalls", prefill: "ahead" };
+const ROLES = { main: "the talk", summary: "briefs", digest: "digests", recall: "recalls", prefill: "ahead", title: "titles" };
 
 function meter(seen) {
   const { state, turns } = seen;
@@ -20,7 +20,7 @@ function meter(seen) {
     ? `${percent(last.cached_tokens / last.prompt_tokens)} of the last prompt came from the server's cache` : null;
   const grown = turns.filter((turn) => turn.added > 0 && !turn.rewritten).slice(-8).map((turn) => turn.added);
   const mean = grown.length ? grown.reduce((a, b) => a + b, 0) / grown.length : 0;
-  const left = (state.lines?.summarize_at ?? 0) - (state.prompt_tokens ?? 0);
+  const left = (state.lines?.fold_at ?? state.lines?.summarize_at ?? 0) - (state.prompt_tokens ?? 0);
   const soon = mean > 0 ? `a turn adds about ${count(mean)} tokens` : null;
   const fold = mean > 0 && left > 0 ? `fold in about ${count(Math.max(1, left / mean))} turns` : null;
   return h("div", { class: "meter" },
@@ -57,7 +57,7 @@ function shown(text) {
   return h("pre", { tabindex: 0 }, rest > 0 ? `${text.slice(0, SHOWN)}\n… and ${count(rest)} characters more: windowsill recall prints them` : text);
 }
 
-async function message(id, at, changed) {
+async function message(id, at, pins, changed) {
   const m = await get(of(id, `/messages/${at}`));
   const edits = m.edits.flatMap((edit) => [
     h("p", { class: "why" }, edit.why, ` · ${count(edit.tokens)} tokens`, edit.record ? h("span", {}, " · original ", h("code", {}, edit.record)) : ""),
@@ -67,20 +67,22 @@ async function message(id, at, changed) {
     h("h2", {}, `Message ${m.at} · ${m.role} `, h("small", {}, `· ${count(m.tokens)} tokens`)),
     m.edits.length ? edits : h("p", { class: "why" }, "The model sees it as it is."),
     h("details", { open: true }, h("summary", {}, m.edits.length ? "The original, word for word" : "Its words"), shown(m.text)),
-    steps(id, m, changed));
+    steps(id, m, pins, changed));
 }
 
 export async function conversation(id, signal) {
   // What fills the window takes a while to add up for a long session; its history is there at once.
   let seen = null;
+  let pins = { pins: [], waiting: [], paused: false };
   const head = h("div", {}, h("p", { class: "soft" }, "adding up …"));
   const detail = h("div", {}, h("section", { class: "card" }, h("h2", {}, "Message"), h("p", { class: "why" }, "Choose a message: its original, what the model sees of it, and why.")));
   const side = h("div", { class: "side" });
+  const held = h("div", {});
   let chosen = -1;
   const choose = async (at) => {
     chosen = at;
     try {
-      const node = await message(id, at, refresh);
+      const node = await message(id, at, pins, refresh);
       if (chosen === at) detail.replaceChildren(node);
     } catch (e) {
       detail.replaceChildren(h("section", { class: "card wrong" }, e.message));
@@ -93,17 +95,23 @@ export async function conversation(id, signal) {
       h("div", { class: "title" }, h("h1", {}, seen.title || seen.id), actions(seen, refresh)),
       h("p", { class: "sub" }, `${seen.model} · ${count(seen.messages)} messages · begun ${ago(seen.created_ms)}${since} · `, h("code", {}, seen.id)),
       h("section", { class: "card" }, meter(seen), strip(seen)));
-    side.replaceChildren(detail,
+    side.replaceChildren(detail, held,
       h("section", { class: "card" }, h("h2", {}, "Pressure by turn"), chart(seen.turns, seen.state)),
       spent(seen), rewrites(seen), advice(seen) ?? "");
   };
   async function look() {
     seen = await get(of(id, "/insight"), signal);
+    seen.fold = timeline.fold;
     draw();
+    // What is pinned is priced by the server's own count, which may take a moment.
+    pins = await get(of(seen.id, "/pins"), signal);
+    held.replaceChildren(standing(seen.id, pins, refresh));
+    timeline.pinned = new Set(pins.pins.flatMap((pin) => (pin.message === null ? [] : [pin.message])));
+    timeline.draw();
   }
   async function refresh() {
-    await look();
     await timeline.refresh();
+    await look();
     if (chosen >= 0) await choose(chosen);
   }
   await timeline.open(signal);

@@ -28,6 +28,7 @@ export function svg(tag, attributes, ...children) {
 
 const whole = new Intl.NumberFormat("en-US");
 export const count = (n) => (typeof n === "number" ? whole.format(Math.round(n)) : "–");
+export const plural = (n, one, many = `${one}s`) => `${count(n)} ${n === 1 ? one : many}`;
 export const percent = (p) => (typeof p === "number" ? `${Math.round(p * 100)} %` : "–");
 
 export function ago(then, now = Date.now()) {

@@ -1,28 +1,39 @@
-// What changes a conversation: each shows its price before it is done.
+// What changes a conversation: each shows its price before it is done, and most can wait until the prompt is rewritten anyway.
 
 import { h, count } from "./dom.js";
-import { get, post, of } from "./api.js";
+import { post, remove, of } from "./api.js";
+import { curate } from "./curate.js";
+
+export const seconds = (n) => (typeof n === "number" ? `${n < 10 ? n.toFixed(1) : count(n)} s` : "not measured yet");
 
 function price(answer) {
   const list = h("dl", { class: "price" });
   const line = (what, value) => value !== undefined && value !== null && list.append(h("dt", {}, what), h("dd", {}, value));
   line("the prompt now", `${count(answer.before)} tokens`);
   line("the prompt then", `${count(answer.after)} tokens`);
-  line("evaluated again with the next request", `${count(answer.evaluated_again)} tokens`);
-  line("that takes about", typeof answer.seconds === "number" ? `${answer.seconds < 10 ? answer.seconds.toFixed(1) : count(answer.seconds)} s` : "not measured yet");
+  line("evaluated again with the next request", `${answer.counted === false ? "about " : ""}${count(answer.evaluated_again)} tokens`);
+  line("that takes about", answer.evaluated_again === 0 ? "no time" : seconds(answer.seconds));
   line("to write the brief, the model reads", answer.brief_reads > 0 ? `${count(answer.brief_reads)} tokens` : null);
-  return list;
+  return [list, answer.note && h("p", { class: "why" }, answer.note), answer.when === "next_break" && h("p", { class: "why" }, "It waits until the prompt is rewritten anyway.")];
 }
 
-// Asks the price, shows it, and does it when told to. `fields` are inputs whose values go along.
-function ask(title, path, values, { fields = [], verb = "Do it", explain = "", changed }) {
-  const shown = h("div", { "aria-live": "polite" }, h("p", { class: "soft" }, "asking the price …"));
+// Asks the price, shows it, and does it when told to. `fields` are inputs whose values go along; `waits`: it can be left for the
+// next break; `send`: how it is asked for.
+export function ask(title, path, values, { fields = [], verb = "Do it", explain = "", waits = true, needs = false, send = post, changed }) {
+  const shown = h("div", { "aria-live": "polite", class: "quote" }, h("p", { class: "soft" }, needs ? "the price comes with the text" : "asking the price …"));
   const go = h("button", { class: "btn primary", type: "submit", disabled: true }, verb);
   const inputs = fields.map(([name, label, kind, value]) => {
     const input = h(kind, { name, oninput: later });
     input.value = value ?? "";
     return [name, input, h("label", {}, label, input)];
   });
+  const radio = (value, label, checked) => {
+    const input = h("input", { type: "radio", name: "when", value, onchange: quote });
+    input.checked = checked;
+    return h("label", { class: "check" }, input, label);
+  };
+  const when = waits && h("fieldset", { class: "when" }, h("legend", {}, "When"),
+    radio("now", "with the next request", true), radio("next_break", "once the prompt is rewritten anyway: no price of its own", false));
   // The price follows what is typed, once the typing pauses.
   let pause = 0;
   function later() {
@@ -30,116 +41,110 @@ function ask(title, path, values, { fields = [], verb = "Do it", explain = "", c
     go.disabled = true;
     pause = setTimeout(quote, 400);
   }
-  const all = () => ({ ...values, ...Object.fromEntries(inputs.map(([name, input]) => [name, input.value]).filter(([, text]) => text.trim())) });
+  const all = () => ({
+    ...values, ...(when ? { when: dialog.querySelector("[name=when]:checked").value } : {}),
+    ...Object.fromEntries(inputs.map(([name, input]) => [name, input.value]).filter(([, text]) => text.trim())),
+  });
   const dialog = h("dialog", { "aria-labelledby": "ask-title", onclose: () => dialog.remove() },
     h("form", { method: "dialog", onsubmit: async (e) => {
       e.preventDefault();
       go.disabled = true;
       shown.replaceChildren(h("p", { class: "soft" }, "at work …"));
       try {
-        await post(path, all());
+        await send(path, all());
         dialog.close();
         await changed();
       } catch (problem) {
         shown.replaceChildren(h("p", { class: "wrong" }, problem.message));
       }
     } },
-    h("h1", { id: "ask-title" }, title), explain && h("p", { class: "why" }, explain), inputs.map(([, , label]) => label), shown,
+    h("h1", { id: "ask-title" }, title), explain && h("p", { class: "why" }, explain), inputs.map(([, , label]) => label), when, shown,
     h("div", { class: "buttons" }, h("button", { class: "btn", type: "button", onclick: () => dialog.close() }, "Leave it"), go)));
   document.body.append(dialog);
   dialog.showModal();
+  // The answers may come in another order than the questions.
+  let asked = 0;
   async function quote() {
+    if (needs && inputs.every(([, input]) => !input.value.trim())) return;
+    const mine = ++asked;
+    go.disabled = true;
     try {
-      const answer = await post(path, { ...all(), dry_run: true });
-      shown.replaceChildren(price(answer));
+      const answer = await send(path, { ...all(), dry_run: true });
+      if (mine !== asked) return;
+      shown.replaceChildren(...price(answer).filter(Boolean));
       go.disabled = false;
     } catch (problem) {
-      shown.replaceChildren(h("p", { class: "wrong" }, problem.message));
-      go.disabled = true;
+      if (mine === asked) shown.replaceChildren(h("p", { class: "wrong" }, problem.message));
     }
   }
   quote();
 }
 
-const button = (label, act) => h("button", { class: "btn", type: "button", onclick: act }, label);
+export const button = (label, act) => h("button", { class: "btn", type: "button", onclick: act }, label);
 
 export function actions(seen, changed) {
   const path = (what) => of(seen.id, `/${what}`);
   return h("div", { class: "actions" },
     button("Fold now…", () => ask("Fold now", path("compact"), {}, {
       fields: [["focus", "What the brief should keep above all (optional)", "input"]], verb: "Fold", changed,
-      explain: "Older messages become a brief. Their originals stay, word for word.",
+      explain: "Older messages become a brief. Their originals stay, word for word. What waits is the focus, for the next fold.",
+    })),
+    seen.fold && button("Edit the brief…", () => ask("Edit the brief", path("brief"), {}, {
+      fields: [["text", "The brief, as the model reads it", "textarea", seen.fold.brief]], verb: "Save", changed,
     })),
     seen.rewrites.length > 0 && button("Undo last…", () => ask("Undo the last rewrite", path("undo"), {}, {
-      verb: "Undo", changed, explain: "The model sees the conversation as before the last rewrite. Undo again takes that back.",
+      verb: "Undo", changed, waits: false, explain: "The model sees the conversation as before the last rewrite. Undo again takes that back.",
     })),
-    button("Build new…", () => curate(seen.id)));
+    button("Build new…", () => curate(seen.id, seen.model)));
 }
 
-// "3-7,12" as numbers; null for anything else.
-export function numbers(text) {
-  const out = new Set();
-  for (const part of text.split(",")) {
-    const found = /^\s*(\d{1,6})\s*(?:-\s*(\d{1,6})\s*)?$/.exec(part);
-    if (!found) return null;
-    for (let n = Number(found[1]); n <= Number(found[2] ?? found[1]); n++) out.add(n);
-  }
-  return [...out];
-}
-
-// A new conversation from turns of this one, as a file of messages for a client. This one stays as it is.
-async function curate(id) {
-  const said = h("div", { "aria-live": "polite" });
-  const input = h("input", { name: "turns", placeholder: "3-7, 12", autocomplete: "off" });
-  const brief = h("input", { name: "brief", type: "checkbox" });
-  const go = h("button", { class: "btn primary", type: "submit" }, "Download messages.json");
-  const list = h("div", { class: "segments", tabindex: 0, role: "region", "aria-label": "Turns" }, h("p", { class: "soft" }, "reading the turns …"));
-  const briefLabel = h("label", { class: "check", hidden: true }, brief, "with the brief");
-  const dialog = h("dialog", { "aria-labelledby": "build-title", onclose: () => dialog.remove() },
-    h("form", { method: "dialog", onsubmit: async (e) => {
-      e.preventDefault();
-      const turns = input.value.trim() ? numbers(input.value) : [];
-      if (!turns) return said.replaceChildren(h("p", { class: "wrong" }, "Write numbers and ranges, such as 3-7, 12."));
-      try {
-        const built = await post(of(id, "/build"), { turns, briefs: brief.checked ? [1] : [] });
-        const file = URL.createObjectURL(new Blob([JSON.stringify({ messages: built.messages }, null, 2)], { type: "application/json" }));
-        h("a", { href: file, download: "messages.json" }).click();
-        setTimeout(() => URL.revokeObjectURL(file), 10_000);
-        said.replaceChildren(h("p", { class: "why", id: "built" }, `${count(built.messages.length)} messages, about ${count(built.tokens)} tokens. `, built.notes.join(" · ")));
-      } catch (problem) {
-        said.replaceChildren(h("p", { class: "wrong" }, problem.message));
-      }
-    } },
-    h("h1", { id: "build-title" }, "Build a new conversation"),
-    h("p", { class: "why" }, "Whole turns only, so that no call loses its result. This conversation stays as it is."),
-    h("label", {}, "Turns", input), briefLabel, list, said,
-    h("div", { class: "buttons" }, h("button", { class: "btn", type: "button", onclick: () => dialog.close() }, "Close"), go)));
-  document.body.append(dialog);
-  dialog.showModal();
-  try {
-    const segments = await get(of(id, "/segments"));
-    briefLabel.hidden = segments.briefs.length === 0;
-    // A person reads no thousands of them in a dialog.
-    const shown = segments.turns.slice(-300);
-    list.replaceChildren(h("table", {}, h("tbody", {}, shown.map((turn) => h("tr", {}, h("td", { class: "num" }, turn.turn),
-      h("td", {}, turn.words), h("td", { class: "num" }, count(turn.tokens)), h("td", { class: "soft" }, turn.folded ? "in the brief" : ""))))));
-  } catch (problem) {
-    list.replaceChildren(h("p", { class: "wrong" }, problem.message));
-  }
+// What is pinned, what waits, and whether anything is rewritten.
+export function standing(id, pins, changed) {
+  const line = (pin) => h("li", {},
+    h("span", { class: "pin" }, pin.text || `message ${pin.message}`),
+    h("span", { class: "soft" }, [pin.message === null ? null : `message ${pin.message}`, `${count(pin.tokens)} tokens`,
+      { brief: "in front of the brief", history: "where it was said", waits: "waits for the next rewrite" }[pin.stands], pin.match && `by the pattern ${pin.match}`].filter(Boolean).join(" · ")),
+    pin.pin !== null && h("div", { class: "buttons" }, button("Unpin…", () => ask(`Unpin ${pin.pin}`, of(id, `/pins/${pin.pin}`), {}, {
+      verb: "Unpin", changed, send: remove, explain: "It no longer holds through folds. Where it was said, it stays.",
+    }))));
+  const words = { restore: "restore", clear: "clear", evict: "preview", brief: "another brief", focus: "a focus for the next fold" };
+  const waiting = pins.waiting.map((wish) => Object.entries(wish)[0]).map(([kind, what]) => h("li", {}, words[kind] ?? kind, typeof what === "number" ? ` · message ${what}` : ""));
+  const toggle = button(pins.paused ? "Resume rewriting" : "Stop rewriting", async (e) => {
+    e.target.disabled = true;
+    await post(of(id, "/rewriting"), { on: pins.paused });
+    await changed();
+  });
+  return h("section", { class: "card", id: "pins" }, h("h2", {}, "Pinned ", h("small", {}, pins.tokens ? `· ${count(pins.tokens)} of at most ${count(pins.most)} tokens` : "· holds through every fold")),
+    pins.pins.length ? h("ul", { class: "plain" }, pins.pins.map(line)) : h("p", { class: "why" }, "Nothing. Pin a message from the history, or a text of your own."),
+    waiting.length > 0 && [h("h2", {}, "Waits for the next rewrite"), h("ul", { class: "plain", id: "waiting" }, waiting)],
+    pins.paused && h("p", { class: "wrong" }, "Nothing is rewritten: what no longer fits is refused."),
+    h("div", { class: "buttons" },
+      waiting.length > 0 && button("Take back what waits", async () => { await remove(of(id, "/waiting"), {}); await changed(); }),
+      toggle,
+      button("Pin a text…", () => ask("Pin a text", of(id, "/pins"), {}, {
+        fields: [["text", "What the model should read through every fold, word for word", "textarea"]], verb: "Pin", changed, needs: true,
+      }))));
 }
 
 // What can be done with one message.
-export function steps(id, message, changed) {
+export function steps(id, message, pins, changed) {
   const at = message.at;
   const brief = message.edits.find((edit) => edit.kind === "folded");
   const cut = !brief && message.edits.length > 0;
   const whole = message.edits.length === 0 && message.role === "tool";
+  const pinned = pins.pins.find((pin) => pin.pin !== null && pin.message === at);
   const list = [
     cut && button("Restore…", () => ask(`Restore message ${at}`, of(id, "/restore"), { message: at }, {
       verb: "Restore", changed, explain: "The model sees it in full again.",
     })),
+    whole && button("Preview…", () => ask(`Preview message ${at}`, of(id, "/evict"), { message: at }, {
+      verb: "Evict", changed, explain: "The lines that matter stay; the original can be recalled.",
+    })),
     whole && button("Clear…", () => ask(`Clear message ${at}`, of(id, "/clear"), { message: at }, {
       verb: "Clear", changed, explain: "A placeholder takes its place; the original stays, and the model can recall it.",
+    })),
+    !pinned && button("Pin…", () => ask(`Pin message ${at}`, of(id, "/pins"), { message: at }, {
+      verb: "Pin", changed, explain: "It stays in the prompt through every fold, with the whole step that it belongs to.",
     })),
     brief && button("Edit the brief…", () => ask("Edit the brief", of(id, "/brief"), {}, {
       fields: [["text", "The brief, as the model reads it", "textarea", brief.text]], verb: "Save", changed,

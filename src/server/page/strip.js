@@ -30,9 +30,12 @@ export function strip(seen) {
   const parts = regions(state, history);
   const label = parts.map(([name, tokens]) => `${NAMES[name]} ${count(tokens)}`).join(", ");
   const lines = state.lines ?? {};
-  const walls = [["clear", lines.clear_at], ["fold", lines.summarize_at], ["limit", lines.limit]]
+  const fold = lines.fold_at ?? lines.summarize_at;
+  // Where folds wait for the wall, the two are one.
+  const last = fold < lines.limit ? [["fold", fold, "fold"], ["limit", lines.limit, "limit"]] : [["fold and limit", lines.limit, "limit"]];
+  const walls = [["clear", lines.clear_at, "clear"], ...last]
     .filter(([, tokens]) => tokens > 0 && tokens <= window)
-    .map(([name, tokens]) => [`${name} ${percent(tokens / window)}`, tokens, name]);
+    .map(([name, tokens, kind]) => [`${name} ${percent(tokens / window)}`, tokens, kind]);
   if (seen.warm_tokens > 0) walls.push(["warm to here", Math.min(seen.warm_tokens, window), "warm low"]);
   return h("div", {},
     h("div", { class: "strip", role: "img", "aria-label": `The window by region: ${label}` },

@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use crate::config::parameters_in_name;
 use crate::upstream::{Held, Loaded, ModelInfo, tokens};
 
 /// The window Ollama gives any model that sees images, at least (tokens).
@@ -55,6 +56,7 @@ pub(super) fn loaded(ps: &Value, show: &Value, model: &str) -> Loaded {
         asked_of,
         provisional,
         trained,
+        parameters: parameters(show),
         identity: identity(ps, model),
         slots: None,
         // Each of Ollama's slots has the whole num_ctx.
@@ -116,6 +118,12 @@ fn trained(show: &Value) -> Option<u32> {
     by_arch.or_else(|| tokens(&show["details"]["context_length"]))
 }
 
+/// The exact number, else the rounded one: `8.2B`.
+fn parameters(show: &Value) -> Option<u64> {
+    let exact = show["model_info"]["general.parameter_count"].as_u64().filter(|n| *n > 0);
+    exact.or_else(|| parameters_in_name(show["details"]["parameter_size"].as_str()?))
+}
+
 /// One value of `parameters`, which is text: `num_ctx                        8192`, a line each.
 fn parameter<'a>(parameters: &'a str, name: &str) -> Option<&'a str> {
     parameters.lines().find_map(|line| {
@@ -161,6 +169,12 @@ mod tests {
         for (name, window) in cases {
             assert_eq!(loaded(&ps, &Value::Null, name).window, window, "{name}");
         }
+        let sized = |show: Value| loaded(&ps, &show, "qwen3:8b").parameters;
+        let details = json!({"parameter_size": "8.2B"});
+        assert_eq!(sized(json!({"details": details})), Some(8_200_000_000));
+        let exact = json!({"general.parameter_count": 8190735360_u64});
+        assert_eq!(sized(json!({"details": details, "model_info": exact})), Some(8_190_735_360));
+        assert_eq!(sized(show()), None);
         let found = loaded(&ps, &show(), "qwen3:8b");
         assert_eq!((found.asked_of, found.provisional, found.trained), ("/api/ps", false, Some(40960)));
         assert_eq!(found.model_path.as_deref(), Some("/m/blobs/sha256-ab"));

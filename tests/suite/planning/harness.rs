@@ -355,7 +355,7 @@ fn idempotent(conversation: &Conversation, facts: &Facts, policy: &Policy, pass:
         slack: facts.slack,
         system: facts.system,
         tools: facts.tools,
-        background: facts.background,
+        guessed: facts.guessed,
         ..next
     };
     let again = plan(conversation, &next, policy);

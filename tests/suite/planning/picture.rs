@@ -12,7 +12,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use windowsill::conversation::edit::{Edit, Rule, View};
 use windowsill::conversation::{Conversation, Message, Role, Tokens, repair};
-use windowsill::plan::{Action, Facts, KeepRecent, Plan, Policy, Size, Strategy};
+use windowsill::plan::{Action, Facts, FoldAt, KeepRecent, Plan, Policy, Size, Strategy};
 use windowsill::wire::{json, openai_chat as wire};
 
 use super::harness::{self, BRIEF_MARK, FRAME, filler};
@@ -33,8 +33,8 @@ pub(crate) fn read(picture: &str) -> Picture {
     for word in expanded.split_whitespace() {
         builder.message(word);
     }
-    let mut policy = Policy { evict_over: Size::Share(1.0), ..Policy::default() };
-    let (mut window, mut reserve, mut forwarded, mut background) = (0, 0, 0, false);
+    let mut policy = Policy { evict_over: Size::Share(1.0), fold_at: FoldAt::Line, ..Policy::default() };
+    let (mut window, mut reserve, mut forwarded, mut guessed) = (0, 0, 0, false);
     let mut words = numbers.split_whitespace();
     while let Some(key) = words.next() {
         let mut value = || words.next().unwrap_or_else(|| panic!("{key} wants a value"));
@@ -47,7 +47,8 @@ pub(crate) fn read(picture: &str) -> Picture {
             "evict" => policy.evict_over = Size::Tokens(number(value())),
             "brief" => policy.summary_max_tokens = number(value()) / 2,
             "never" => policy.never_clear.push(value().to_owned()),
-            "background" => background = true,
+            "wall" => policy.fold_at = FoldAt::Wall,
+            "guessed" => guessed = true,
             "strict" => policy.template.strict_alternation = true,
             "strategy" => {
                 policy.strategy = match value() {
@@ -69,7 +70,7 @@ pub(crate) fn read(picture: &str) -> Picture {
         }
     }
     let view = View { messages: conversation.body.len(), edits };
-    let facts = Facts { forwarded, background, ..harness::facts(&conversation, &view, window, reserve) };
+    let facts = Facts { forwarded, guessed, ..harness::facts(&conversation, &view, window, reserve) };
     Picture { conversation, facts, policy }
 }
 

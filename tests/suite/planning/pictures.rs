@@ -192,13 +192,13 @@ fn summarize() {
         ("window 1000 reserve 100 keep 2 | sys:100 user:50 asst:250 user:250 asst:50 user:50", "nothing (750 -> 750)"),
         ("window 1000 reserve 100 keep 2 | sys:100 user:50 asst:250 user:250 asst:50 user:51", "nothing (751 -> 751)"),
         ("window 4000 reserve 100 | sys:100 user:50 19*(asst:83 user:83)", "fold 1..28 into 500 (3304 -> 1607)"),
-        // Where briefs can be made between requests, folding waits for the wall.
+        // Folding may wait for the wall.
         (
-            "window 1000 reserve 100 keep 2 background | sys:100 user:50 asst:250 user:250 asst:50 user:51",
+            "window 1000 reserve 100 keep 2 wall | sys:100 user:50 asst:250 user:250 asst:50 user:51",
             "nothing (751 -> 751)",
         ),
         (
-            "window 1000 reserve 100 keep 2 background | sys:100 user:50 asst:250 user:150 asst:150 user:201",
+            "window 1000 reserve 100 keep 2 wall | sys:100 user:50 asst:250 user:150 asst:150 user:201",
             "fold 1..3 into 125 without a model (901 -> 638)",
         ),
         // What is recent stays; when folding cannot go deep because of it, it waits for the wall.
@@ -212,7 +212,7 @@ fn summarize() {
         ),
         // Without a model.
         (
-            "window 1000 reserve 100 keep 2 strategy truncate background | sys:100 user:50 asst:250 user:250 asst:50 user:51",
+            "window 1000 reserve 100 keep 2 strategy truncate wall | sys:100 user:50 asst:250 user:250 asst:50 user:51",
             "nothing (751 -> 751)",
         ),
         // Never, even when that means to refuse.
@@ -221,10 +221,13 @@ fn summarize() {
             "refused; nothing (1051 -> 1051)",
         ),
         // One user turn of two hundred steps: the user message is the anchor and stays.
-        ("window 4000 reserve 100 | sys:100 user:50 200*(call:20 result:60)", "fold 1..355 into 500 (16150 -> 2502)"),
+        (
+            "window 4000 reserve 100 wall | sys:100 user:50 200*(call:20 result:60)",
+            "fold 1..355 into 500 (16150 -> 2502)",
+        ),
         // Two turns, the second one long: its user message is kept inside the fold.
         (
-            "window 4000 reserve 100 | sys:100 user:50 asst:20 user:70 150*(call:20 result:60)",
+            "window 4000 reserve 100 wall | sys:100 user:50 asst:20 user:70 150*(call:20 result:60)",
             "fold 1..259 keep 2 into 500 (12240 -> 2524)",
         ),
         // A new fold folds the old one on.
@@ -246,7 +249,7 @@ fn summarize() {
             "fold 0..4 into 125 without a model (870 -> 407)",
         ),
         // Thousands of messages of one role.
-        ("window 4000 reserve 100 | sys:50 1000*(user:30)", "fold 1..936 into 500 (30050 -> 2544)"),
+        ("window 4000 reserve 100 wall | sys:50 1000*(user:30)", "fold 1..936 into 500 (30050 -> 2544)"),
         // A turn's border is a better place than the middle of a step.
         (
             "window 2000 reserve 100 keep 2 | user:50 12*(call:20 result:100) asst:20 user:50 call:20 result:100 call:20 result:100",

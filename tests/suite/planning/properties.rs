@@ -6,7 +6,7 @@ use proptest::test_runner::RngSeed;
 use serde_json::json;
 use windowsill::conversation::edit::View;
 use windowsill::conversation::{Conversation, Message, Role, repair};
-use windowsill::plan::{Facts, KeepRecent, Policy, Size, Strategy as Fold, TemplateFacts};
+use windowsill::plan::{Facts, FoldAt, KeepRecent, Policy, Size, Strategy as Fold, TemplateFacts};
 use windowsill::wire::openai_chat as wire;
 
 use super::{harness, oracle};
@@ -105,13 +105,17 @@ fn policy() -> impl Strategy<Value = Policy> {
     ];
     let keep = prop_oneof![4 => (0..12_usize).prop_map(KeepRecent::Messages), 1 => Just(KeepRecent::ByWindow)];
     let never = prop::bool::weighted(0.2);
-    (fold, template, keep, 0.05..1.0_f64, never).prop_map(|(strategy, template, keep_recent, evict, never)| Policy {
-        strategy,
-        template,
-        keep_recent,
-        evict_over: Size::Share(evict),
-        never_clear: if never { vec!["f".into()] } else { Vec::new() },
-        ..Policy::default()
+    let wall = any::<bool>().prop_map(|wall| if wall { FoldAt::Wall } else { FoldAt::Line });
+    (fold, template, keep, 0.05..1.0_f64, (never, wall)).prop_map(|(strategy, template, keep_recent, evict, rest)| {
+        Policy {
+            strategy,
+            fold_at: rest.1,
+            template,
+            keep_recent,
+            evict_over: Size::Share(evict),
+            never_clear: if rest.0 { vec!["f".into()] } else { Vec::new() },
+            ..Policy::default()
+        }
     })
 }
 
@@ -120,21 +124,21 @@ struct Numbers {
     window: u32,
     reserved: u32,
     forwarded: f64,
-    background: bool,
+    guessed: bool,
 }
 
 fn numbers() -> impl Strategy<Value = Numbers> {
-    (256..6000_u32, 1..8_u32, 0.0..1.0_f64, any::<bool>()).prop_map(|(window, part, forwarded, background)| Numbers {
+    (256..6000_u32, 1..8_u32, 0.0..1.0_f64, any::<bool>()).prop_map(|(window, part, forwarded, guessed)| Numbers {
         window,
         reserved: window / 4 / part,
         forwarded,
-        background,
+        guessed,
     })
 }
 
 fn facts(conversation: &Conversation, view: &View, n: &Numbers) -> Facts {
     let forwarded = (conversation.body.len() as f64 * n.forwarded) as usize;
-    Facts { forwarded, background: n.background, ..harness::facts(conversation, view, n.window, n.reserved) }
+    Facts { forwarded, guessed: n.guessed, ..harness::facts(conversation, view, n.window, n.reserved) }
 }
 
 proptest! {
@@ -166,7 +170,7 @@ proptest! {
             // A result that comes late changes what was in the middle: another history, whose view is not remembered.
             let known = before.take().filter(|(_, raw, _)| starts_with(&conversation, raw));
             let (view, forwarded) = known.as_ref().map_or_else(Default::default, |(v, _, f)| (v.clone(), *f));
-            let facts = Facts { forwarded, background: n.background, ..harness::facts(&conversation, &view, n.window, n.reserved) };
+            let facts = Facts { forwarded, guessed: n.guessed, ..harness::facts(&conversation, &view, n.window, n.reserved) };
             let pass = harness::check(&conversation, &facts, &policy)
                 .map_err(|e| TestCaseError::fail(format!("with {end} messages: {e}")))?;
             if let (Some((old, _, _)), true) = (&known, pass.plan.actions.is_empty()) {
@@ -189,7 +193,7 @@ proptest! {
         all.push(json!({"role": answered, "content": "z".repeat(more)}));
         let long = read(&all, &policy.template);
         prop_assume!(starts_with(&long, &short.body.iter().map(|m| m.bytes().clone()).collect::<Vec<_>>()));
-        let facts = Facts { forwarded: short.body.len(), background: n.background, ..harness::facts(&long, &first.view, n.window, n.reserved) };
+        let facts = Facts { forwarded: short.body.len(), guessed: n.guessed, ..harness::facts(&long, &first.view, n.window, n.reserved) };
         let second = harness::pass(&long, &facts, &policy);
         if second.plan.actions.is_empty() {
             let bytes = |pass: &harness::Pass| pass.out.iter().map(|m| m.bytes.clone()).collect::<Vec<_>>();

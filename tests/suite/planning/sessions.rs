@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use windowsill::conversation::edit::View;
 use windowsill::conversation::{Conversation, Message, Tokens, repair};
 use windowsill::plan::rewrite::Out;
-use windowsill::plan::{Action, Facts, Policy};
+use windowsill::plan::{Action, Facts, FoldAt, Policy};
 use windowsill::wire::openai_chat as wire;
 
 use super::harness;
@@ -81,8 +81,8 @@ struct Tally {
     thrash: usize,
 }
 
-fn replay(messages: &[Value], tools: &Value, window: Tokens, background: bool) -> Result<Tally, String> {
-    let policy = Policy::default();
+fn replay(messages: &[Value], tools: &Value, window: Tokens, fold_at: FoldAt) -> Result<Tally, String> {
+    let policy = Policy { fold_at, ..Policy::default() };
     let mut tally = Tally::default();
     let (mut view, mut sent, mut forwarded): (View, Vec<Out>, usize) = Default::default();
     let reserved = windowsill::plan::output_reserved(window, 0, None, 1024);
@@ -93,7 +93,7 @@ fn replay(messages: &[Value], tools: &Value, window: Tokens, background: bool) -
     for end in (1..=messages.len().min(LONGEST)).filter(|end| asks(messages, end - 1)) {
         let body = repair::repair(raw[..end.max(lead) - lead].to_vec(), None).map_err(|_| "orphans")?.body;
         let conversation = Conversation { system: all.system.clone(), tools: all.tools.clone(), body };
-        let facts = Facts { forwarded, background, ..harness::facts(&conversation, &view, window, reserved) };
+        let facts = Facts { forwarded, ..harness::facts(&conversation, &view, window, reserved) };
         let mut pass = harness::pass(&conversation, &facts, &policy);
         // All that can be wrong is looked at whenever something is rewritten, and now and then.
         if !pass.plan.actions.is_empty() || tally.turns % 32 == 0 {
@@ -153,17 +153,18 @@ impl Tally {
 #[test]
 fn recorded_sessions_fit_and_are_rarely_rewritten() {
     let mut failures = Vec::new();
-    for (window, background, most_folds) in
-        [(2048, false, 0.18), (4096, false, 0.065), (4096, true, 0.065), (8192, false, 0.031), (8192, true, 0.026)]
+    use FoldAt::{Line, Wall};
+    for (window, fold_at, most_folds) in
+        [(2048, Line, 0.18), (4096, Line, 0.065), (4096, Wall, 0.065), (8192, Line, 0.031), (8192, Wall, 0.026)]
     {
-        eprintln!("\nwindow {window}, background {background}");
+        eprintln!("\nwindow {window}, fold_at {fold_at:?}");
         eprintln!(
             "{:46} {:>5} {:>6} {:>5} {:>7} {:>6} {:>7} {:>6}",
             "session", "turns", "clears", "folds", "refused", "thrash", "wasted", "eval/ideal"
         );
         let mut sum = Tally::default();
         for (name, messages, tools) in recorded() {
-            let tally = match replay(&messages, &tools, window, background) {
+            let tally = match replay(&messages, &tools, window, fold_at) {
                 Ok(tally) => tally,
                 Err(e) => {
                     failures.push(format!("{name} at {window}: {e}"));

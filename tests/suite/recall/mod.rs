@@ -383,7 +383,10 @@ fn what_is_too_large_is_cut_to_the_room_there_is() {
     // Servers that can count, and one that cannot.
     for kind in [Kind::LlamaServer, Kind::OpenAi] {
         let fake = Fake::start(kind, 4096);
-        let proxy = TestProxy::with(&[fake.url()], "[window]\nnum_ctx = 4096\n[context]\nbackground = false\n");
+        let proxy = TestProxy::with(
+            &[fake.url()],
+            "[window]\nnum_ctx = 4096\n[context]\nbackground = false\nfold_at = \"line\"\n",
+        );
         let mut sent = evicted();
         proxy.chat(&sent).ok();
         let id = id_in(&fake.last());
@@ -500,7 +503,7 @@ fn another_reply_to_the_same_prompt_has_what_it_recalled_itself() {
 #[test]
 fn what_was_recalled_is_cleared_and_folded_like_any_result() {
     let fake = Fake::start(Kind::LlamaServer, 4096);
-    let proxy = TestProxy::with(&[fake.url()], "[context]\nbackground = false\n");
+    let proxy = TestProxy::with(&[fake.url()], "[context]\nbackground = false\nfold_at = \"line\"\n");
     let mut sent = evicted();
     proxy.chat(&sent).ok();
     let id = id_in(&fake.last());

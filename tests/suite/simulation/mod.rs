@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use world::{SESSIONS, World};
 
-/// Sessions of a run that is told nothing else: about a third of a second of one core each, most of it estimates.
+/// Sessions of a run that is told nothing else: about a third of a second of one core each.
 const USUAL: u64 = 200;
 
 fn number(name: &str) -> Option<u64> {

@@ -61,7 +61,7 @@ impl World {
         }
         toml += "[context]\n";
         if dice.chance(70) {
-            toml += "background = false\n";
+            toml += "background = false\nfold_at = \"line\"\n";
         }
         toml += ["", "", "keep_recent = 2\n", "strategy = \"truncate\"\n", "recall = false\n"][dice.below(5)];
         let fake = Fake::start(kind, window);

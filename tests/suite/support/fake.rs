@@ -136,6 +136,8 @@ pub(crate) struct Settings {
     /// The window it says that it has.
     pub(crate) says: u32,
     pub(crate) model: String,
+    /// How many parameters it says that its model has.
+    pub(crate) parameters: Option<u64>,
     /// What it answers when a summary is asked for.
     pub(crate) summary: String,
     /// What it answers otherwise.
@@ -175,6 +177,7 @@ impl Fake {
             slots: 1,
             says: window,
             model: MODEL.into(),
+            parameters: None,
             summary: SUMMARY.into(),
             reply: "Done; what is next?".into(),
         };
@@ -432,7 +435,7 @@ fn usual(kind: Kind, s: &Settings, seen: &Seen) -> Vec<u8> {
         }
         (Kind::Ollama, "POST", "/api/show") => json(
             200,
-            json!({"model_info": {"general.architecture": "llama", "llama.context_length": 131072}, "parameters": "",
+            json!({"model_info": {"general.architecture": "llama", "llama.context_length": 131072, "general.parameter_count": s.parameters}, "parameters": "",
                 "template": "", "details": {}, "capabilities": ["completion", "tools", "vision"]}),
         ),
         (Kind::Ollama, "POST", "/api/chat") => ollama_chat(s, &body),
@@ -448,7 +451,7 @@ fn models(kind: Kind, s: &Settings) -> Value {
     match kind {
         Kind::LlamaServer => {
             entry["owned_by"] = json!("llamacpp");
-            entry["meta"] = json!({"n_ctx": s.says, "n_ctx_train": 131072, "size": 1000});
+            entry["meta"] = json!({"n_ctx": s.says, "n_ctx_train": 131072, "size": 1000, "n_params": s.parameters});
         }
         Kind::Vllm => {
             entry["owned_by"] = json!("vllm");

@@ -12,6 +12,9 @@ const START: &str = "[windowsill brief of ";
 /// How it goes on after the number of messages.
 const ORIGINALS: &str = " earlier messages; the originals: windowsill recall";
 
+/// What a brief is worth beside the messages after it.
+const HOLDS: &str = "; what it says holds, and where a later message differs, the later one does";
+
 /// How a brief ends.
 const END: &str = "[end of windowsill brief]";
 
@@ -128,7 +131,7 @@ fn header(facts: &Facts) -> String {
     let of =
         if facts.conversation.is_empty() { String::new() } else { format!(" (conversation {})", facts.conversation) };
     let file = if facts.history.is_empty() { String::new() } else { format!(", or {}", facts.history) };
-    sanitize(&format!("{START}{}{ORIGINALS}{of}{file}]", facts.folded)).into_owned()
+    sanitize(&format!("{START}{}{ORIGINALS}{of}{file}{HOLDS}]", facts.folded)).into_owned()
 }
 
 /// A summary cut at the end of a section, a paragraph or a line.
@@ -289,7 +292,8 @@ pub fn parse(brief: &str) -> Option<Facts> {
     let rest = head.strip_prefix(START)?;
     let (folded, rest) = rest.split_once(ORIGINALS)?;
     facts.folded = folded.trim().parse().ok()?;
-    let mut rest = rest.strip_suffix(']').unwrap_or(rest);
+    let rest = rest.strip_suffix(']').unwrap_or(rest);
+    let mut rest = rest.strip_suffix(HOLDS).unwrap_or(rest);
     if let Some(named) = rest.strip_prefix(" (conversation ") {
         let (name, after) = named.split_once(')')?;
         facts.conversation = name.to_owned();

@@ -1,7 +1,7 @@
 //! The budget: what a prompt may cost at each line of the policy.
 
 use super::facts::Facts;
-use super::policy::{Policy, Size};
+use super::policy::{FoldAt, Policy, Size, Strategy};
 use super::{Action, Plan};
 use crate::conversation::Tokens;
 
@@ -18,18 +18,29 @@ pub struct Lines {
     pub summarize_at: Tokens,
     /// Folding goes down to this.
     pub summarize_to: Tokens,
+    /// Where a fold comes: `summarize_at` or the wall.
+    pub fold_at: Tokens,
     /// One result above this is evicted when it arrives.
     pub evict_over: Tokens,
     /// One result above this is condensed by a model when it arrives.
     pub digest_over: Option<Tokens>,
-    /// Most tokens of a brief.
+    /// Most tokens of a brief, and of the pinned texts in front of it.
     pub brief: Tokens,
 }
 
 impl Lines {
     /// Half way between the folding lines: what comes down to here has room for a while.
-    pub(super) fn half_way(&self) -> Tokens {
+    pub fn half_way(&self) -> Tokens {
         self.summarize_to.midpoint(self.summarize_at)
+    }
+
+    /// From where on a brief may be made ahead of a prompt of `used` tokens, and for a fold at which line. A prompt that is past
+    /// a line short of the wall was not folded there, since that would not pay.
+    pub fn brief_at(&self, used: Tokens) -> (Tokens, Tokens) {
+        match self.fold_at < self.limit && used <= self.fold_at {
+            true => (self.summarize_to, self.fold_at),
+            false => (self.summarize_at, self.limit),
+        }
     }
 
     /// The lines for a request. Shares are of the window and count the reserved output, as pressure does; where system
@@ -58,10 +69,14 @@ impl Lines {
             clear_to: line(policy.clear_to).min(clear_at),
             summarize_at,
             summarize_to: line(policy.summarize_to).min(summarize_at),
+            fold_at: match policy.fold_at {
+                FoldAt::Line if policy.strategy != Strategy::Off => summarize_at,
+                _ => limit,
+            },
             // Where no digest comes of it, there is a preview.
             evict_over: digest_over.map_or(evict_over, |over| over.min(evict_over)),
             digest_over,
-            brief: brief_budget(facts.window, policy.summary_max_tokens),
+            brief: brief_budget(facts.window, policy.summary_max_tokens).saturating_add(facts.pins),
         }
     }
 }

@@ -15,16 +15,10 @@ pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
     }
     let recent = sheet.recent(sheet.keep_recent());
     if sheet.total() <= sheet.lines.limit {
-        let (lines, total) = (sheet.lines, sheet.total());
-        // Where folding may wait for the wall, so may clearing.
-        let latest = if sheet.facts.background { lines.limit } else { lines.summarize_at };
-        return attempt(sheet, recent, |freed, again, _| {
-            economics::deep_clear(freed, lines.clear_at, lines.clear_to)
-                && economics::worth_it_now(freed, again, total, lines.clear_at, latest)
-        });
+        return short_of_the_wall(sheet, recent);
     }
     if sheet.policy.strategy == Strategy::Off {
-        return attempt(sheet, recent, |freed, _, _| freed > 0);
+        return attempt(sheet, recent, |freed, _, _| freed > 0).ok();
     }
     // At the wall the choice is between this and folding; a little clearing would only put that off for a turn, and much
     // that must be evaluated again for it is better spent on a fold, which goes deeper.
@@ -35,12 +29,41 @@ pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
             && economics::deep_clear(freed, lines.summarize_at, lines.summarize_to)
             && fold.is_none_or(|fold| economics::as_good((freed, again), (fold.freed, fold.again)))
     };
-    let done = attempt(sheet, recent, instead);
+    let done = attempt(sheet, recent, instead).ok();
     // Where not even folding can keep all that is recent, clearing results among it is the milder way.
     let newest = sheet.newest();
     let loses_recent = fold.is_some_and(|fold| fold.to > recent);
-    if done.is_none() && loses_recent { attempt(sheet, newest, instead) } else { done }
+    if done.is_none() && loses_recent { attempt(sheet, newest, instead).ok() } else { done }
 }
+
+/// Clears where that goes deep and pays; else it waits, and the plan says for what.
+fn short_of_the_wall(sheet: &mut Sheet<'_>, recent: usize) -> Option<String> {
+    let (lines, total) = (sheet.lines, sheet.total());
+    if sheet.facts.guessed {
+        sheet.wait("clear", lines.clear_at, GUESSED);
+        return None;
+    }
+    // Where folding waits for the wall, so may clearing.
+    let done = attempt(sheet, recent, |freed, again, _| {
+        economics::deep_clear(freed, lines.clear_at, lines.clear_to)
+            && economics::worth_it_now(freed, again, total, lines.clear_at, lines.fold_at)
+    });
+    match done {
+        Ok(what) => Some(what),
+        Err((0, ..)) => {
+            sheet.wait("clear", lines.clear_at, "no old result is left to clear");
+            None
+        }
+        Err((_, freed, again)) => {
+            let why = format!("it would free {freed} tokens, too few for {again} that the server must evaluate again");
+            sheet.wait("clear", lines.clear_at, why);
+            None
+        }
+    }
+}
+
+/// Why nothing is rewritten short of the wall.
+pub(super) const GUESSED: &str = "the prompt's size is only estimated, and no reply has told it yet";
 
 /// What folding would come to.
 #[derive(Clone, Copy)]
@@ -60,17 +83,22 @@ fn fold_instead(sheet: &mut Sheet<'_>) -> Option<Instead> {
     Some(Instead { to: fold.to, freed, again })
 }
 
-/// Clears before message `end`, and takes it back unless it pays: `(freed, evaluated again, total)`.
-fn attempt(sheet: &mut Sheet<'_>, end: usize, pays: impl Fn(Tokens, Tokens, Tokens) -> bool) -> Option<String> {
+/// Clears before message `end`, and takes it back unless it pays: `(freed, evaluated again, total)`. Then the error says what
+/// it would have come to: how many were cleared, what that frees and what is evaluated again for it.
+fn attempt(
+    sheet: &mut Sheet<'_>,
+    end: usize,
+    pays: impl Fn(Tokens, Tokens, Tokens) -> bool,
+) -> Result<String, (usize, Tokens, Tokens)> {
     let snapshot = Snapshot::of(sheet);
     let (count, first) = clear_before(sheet, end, sheet.lines.clear_to);
     let freed = snapshot.total - sheet.total().min(snapshot.total);
     let again = first.map_or(0, |at| sheet.evaluated_again(at));
     if count == 0 || !pays(freed, again, sheet.total()) {
         snapshot.restore(sheet);
-        return None;
+        return Err((count, freed, again));
     }
-    Some(format!("{count} old results cleared, {freed} tokens freed, {again} to evaluate again"))
+    Ok(format!("{count} old results cleared, {freed} tokens freed, {again} to evaluate again"))
 }
 
 /// Clears results and long arguments before message `end`, oldest first, until the prompt is down to `target`. Returns
@@ -104,7 +132,7 @@ pub(super) fn clear_before(sheet: &mut Sheet<'_>, end: usize, target: u32) -> (u
             sheet.replace(at, Rule::Clear, left, Action::Placeholder { at });
         }
         for call in 0..sheet.calls[at].len() {
-            if sheet.calls[at][call] > 2 * SMALL && !is_elided(sheet, at, call) {
+            if sheet.calls[at][call] > 2 * SMALL && !sheet.is_protected(at) && !is_elided(sheet, at, call) {
                 evict::elide(sheet, at, call, SMALL, Rule::Clear);
             }
         }

@@ -57,8 +57,12 @@ const STEP: f64 = 0.04;
 /// last one, of `step` tokens, would bring it to the wall. Made earlier it would have to be extended before it is used,
 /// and each time costs its instruction and its own length again.
 pub fn brief_is_due(used: Tokens, step: Tokens, at: Tokens, wall: Tokens) -> bool {
-    let ahead = f64::from(step).max(f64::from(wall) * STEP) * STEPS_AHEAD;
-    used > at && f64::from(used) + ahead > f64::from(wall)
+    used > at && used.saturating_add(steps_ahead(step, wall)) > wall
+}
+
+/// Tokens that are looked ahead for a fold at the line `wall`, after a step of `step`.
+pub fn steps_ahead(step: Tokens, wall: Tokens) -> Tokens {
+    (f64::from(step).max(f64::from(wall) * STEP) * STEPS_AHEAD).ceil() as Tokens
 }
 
 /// Whether folding goes as deep as its lines promise: short of the wall anything less would be done again soon.

@@ -2,7 +2,7 @@
 //! refusal taught, and harder.
 
 use super::facts::Facts;
-use super::policy::{KeepRecent, Policy};
+use super::policy::{FoldAt, KeepRecent, Policy};
 use crate::conversation::Tokens;
 
 /// What a refusal taught.
@@ -35,7 +35,7 @@ pub fn facts(facts: &Facts, counted: Tokens, refusal: Refusal) -> Facts {
     }
     new.output_reserved = new.output_reserved.min(new.window / 4);
     new.slack = new.slack.max(new.window / 50);
-    new.background = false;
+    new.guessed = false;
     new
 }
 
@@ -62,6 +62,7 @@ pub fn scale(facts: &mut Facts, factor: f64) {
 pub fn policy(policy: &Policy, window: Tokens, refusal: Refusal) -> Policy {
     let share = if refusal.window.is_some() || refusal.prompt.is_some() { 1.0 } else { 0.5 };
     Policy {
+        fold_at: FoldAt::Line,
         keep_recent: KeepRecent::Messages(policy.keep_recent.messages(window) / 2),
         clear_at: policy.clear_at / 2.0,
         clear_to: policy.clear_to.min(policy.clear_at / 2.0) * share,

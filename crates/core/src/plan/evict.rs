@@ -34,7 +34,7 @@ pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
             count += 1;
         }
         for call in 0..sheet.calls[at].len() {
-            if sheet.calls[at][call] > over {
+            if sheet.calls[at][call] > over && !sheet.is_protected(at) {
                 elide(sheet, at, call, budget, Rule::Evict);
                 count += 1;
             }

@@ -44,8 +44,16 @@ pub struct Facts {
     pub edit_costs: Vec<Tokens>,
     /// Messages of the body that were forwarded before: the server may hold them in its prompt cache.
     pub forwarded: usize,
-    /// Briefs can be made between requests, so that folding may wait for the wall.
-    pub background: bool,
+    /// Messages that a person pinned, by index: they are not cleared or cut, and their steps stay inside a fold.
+    pub pinned: Vec<usize>,
+    /// Tokens of the pinned texts that stand in front of a brief.
+    pub pins: Tokens,
+    /// A person stopped the rewriting of this conversation: nothing changes, and what no longer fits is refused.
+    pub paused: bool,
+    /// The tokens are only estimated, and no reply has told yet how far off that is.
+    pub guessed: bool,
+    /// Tokens that the next step is expected to add, where a plan is made ahead of it.
+    pub foreseen: Tokens,
 }
 
 impl Facts {

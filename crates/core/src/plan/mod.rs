@@ -21,7 +21,7 @@ use std::fmt;
 
 pub use budget::{Lines, gives_way, least_reserve, output_reserved, usual_reserve};
 pub use facts::{Cost, Facts, Regions};
-pub use policy::{KeepRecent, Policy, Size, Strategy, TemplateFacts};
+pub use policy::{FoldAt, KeepRecent, Policy, Size, Strategy, TemplateFacts};
 
 use crate::conversation::edit::Rule;
 use crate::conversation::{Conversation, Tokens};
@@ -94,6 +94,19 @@ pub enum Action {
 }
 
 impl Action {
+    /// The first message that it changes.
+    pub fn first(&self) -> usize {
+        match self {
+            Action::Preview { at, .. }
+            | Action::Placeholder { at }
+            | Action::Repeat { at, .. }
+            | Action::Restore { at, .. }
+            | Action::Elide { at, .. }
+            | Action::Cut { at, .. } => *at,
+            Action::Fold { from, .. } => *from,
+        }
+    }
+
     fn replaces_text_of(&self, message: usize) -> bool {
         match self {
             Action::Preview { at, .. }
@@ -141,6 +154,23 @@ impl fmt::Display for Because {
     }
 }
 
+/// Why a rule did not act though its line was passed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Waiting {
+    /// The rule.
+    pub rule: &'static str,
+    /// The line that was passed (tokens).
+    pub line: Tokens,
+    /// Why, in a few words.
+    pub why: String,
+}
+
+impl fmt::Display for Waiting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} waits past its line of {} tokens: {}", self.rule, self.line, self.why)
+    }
+}
+
 /// What should change, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
@@ -152,6 +182,8 @@ pub struct Plan {
     pub after: Regions,
     /// The reasons.
     pub because: Vec<Because>,
+    /// Why lines that are still passed did not lead to anything.
+    pub waits: Vec<Waiting>,
     /// The lines that were looked at.
     pub lines: Lines,
     /// Whether something of a person's or of the newest step had to go. Less is kept for the reply before that is sent.
@@ -159,6 +191,20 @@ pub struct Plan {
     /// Whether the view fits the budget after all of this, with what was asked in it. When false, the request must be
     /// refused with the counts.
     pub fits: bool,
+}
+
+impl Plan {
+    /// These actions and nothing else: a person asked for them.
+    pub fn of(actions: Vec<Action>) -> Plan {
+        let lines = Lines::of(&Facts::default(), &Policy::default());
+        let (before, after) = (Regions::default(), Regions::default());
+        Plan { actions, before, after, because: Vec::new(), waits: Vec::new(), lines, hard: false, fits: true }
+    }
+}
+
+/// Where folding a conversation begins: a brief stands in front of this message.
+pub fn anchor(conversation: &Conversation, facts: &Facts, policy: &Policy) -> usize {
+    summarize::start(&Sheet::new(conversation, facts, policy))
 }
 
 /// Plans a request.
@@ -178,13 +224,17 @@ pub fn plan(conversation: &Conversation, facts: &Facts, policy: &Policy) -> Plan
         ("restore", restore::apply_behind_changes, 0),
         ("truncate", truncate::apply, sheet.lines.limit),
     ];
+    // Who stopped the rewriting means all of it.
+    let layers = layers.into_iter().filter(|_| !facts.paused);
     for (rule, apply, line) in layers {
-        let total = sheet.total();
+        let before = sheet.prompt();
         if let Some(what) = apply(&mut sheet) {
-            let after = sheet.total();
-            sheet.because.push(Because { rule, before: total, after, line, what });
+            let after = sheet.prompt();
+            sheet.because.push(Because { rule, before, after, line, what });
         }
     }
+    let total = sheet.total();
+    sheet.waits.retain(|waiting| total > waiting.line);
     let asks = sheet.request.is_none_or(|at| !sheet.folded(at));
     Plan {
         before,
@@ -194,5 +244,6 @@ pub fn plan(conversation: &Conversation, facts: &Facts, policy: &Policy) -> Plan
         lines: sheet.lines,
         actions: sheet.actions,
         because: sheet.because,
+        waits: sheet.waits,
     }
 }

@@ -33,6 +33,15 @@ impl Size {
     }
 }
 
+/// Which line a fold waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FoldAt {
+    /// It comes once the prompt passes `summarize_at`, if it goes as deep as the lines promise.
+    Line,
+    /// It comes only where the prompt would not fit otherwise.
+    Wall,
+}
+
 /// How many of the newest messages are neither cleared nor folded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeepRecent {
@@ -91,6 +100,8 @@ pub struct Policy {
     pub summarize_at: f64,
     /// Pressure that folding goes down to.
     pub summarize_to: f64,
+    /// Which line folding waits for.
+    pub fold_at: FoldAt,
     /// Newest messages that are neither cleared nor folded (whole steps).
     pub keep_recent: KeepRecent,
     /// Names of tools whose results are never cleared or evicted.
@@ -112,6 +123,7 @@ impl Default for Policy {
             clear_to: 0.40,
             summarize_at: 0.85,
             summarize_to: 0.45,
+            fold_at: FoldAt::Wall,
             keep_recent: KeepRecent::ByWindow,
             never_clear: Vec::new(),
             strategy: Strategy::Summarize,

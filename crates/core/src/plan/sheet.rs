@@ -4,13 +4,16 @@ use super::budget::Lines;
 use super::facts::{Facts, Regions};
 use super::policy::Policy;
 use super::rewrite;
-use super::{Action, Because};
+use super::{Action, Because, FoldAt, Waiting};
 use crate::conversation::edit::{Edit, Rule};
 use crate::conversation::step::{self, Unit};
 use crate::conversation::{Conversation, Role, Tokens, person};
 
 /// An opening with rules is held while it leaves at least one part in this many of the room after system prompt and tools.
 const HELD: Tokens = 4;
+
+/// Steps with results that are never cleared stay inside a fold while they take at most one part in this many of the window.
+const PROTECTED: Tokens = 4;
 
 /// A fold in force: an edit made earlier, or an action decided now.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,6 +35,14 @@ pub(super) struct Sheet<'a> {
     persons: Vec<bool>,
     /// Whether each message is a user message with tool output or nothing but reminders.
     asides: Vec<bool>,
+    /// Whether each message is pinned by a person.
+    pinned: Vec<bool>,
+    /// Whether each message is pinned, or a result of a tool in `never_clear`.
+    protected: Vec<bool>,
+    /// Messages that stay where they are inside a fold: whole steps with something protected in them, in order.
+    pub kept: Vec<usize>,
+    /// Tokens of the pinned texts that stand in front of a brief.
+    pub pins: Tokens,
     /// The message with what a person asked last; see [`step::request`].
     pub request: Option<usize>,
     /// One past the user messages that the session begins with.
@@ -51,6 +62,7 @@ pub(super) struct Sheet<'a> {
     pub fold: Option<Fold>,
     pub actions: Vec<Action>,
     pub because: Vec<Because>,
+    pub waits: Vec<Waiting>,
     /// Whether something of a person's or of the newest step had to go.
     pub hard: bool,
 }
@@ -67,6 +79,10 @@ impl<'a> Sheet<'a> {
             units: step::units(&conversation.body),
             persons,
             asides: conversation.body.iter().map(person::is_aside).collect(),
+            pinned: vec![false; conversation.body.len()],
+            protected: vec![false; conversation.body.len()],
+            kept: Vec::new(),
+            pins: facts.pins,
             request,
             opening: step::opening(&conversation.body),
             holds_opening: false,
@@ -78,6 +94,7 @@ impl<'a> Sheet<'a> {
             fold: None,
             actions: Vec::new(),
             because: Vec::new(),
+            waits: Vec::new(),
             hard: false,
         };
         for (at, tokens) in rewrite::extra(&conversation.body, &policy.template) {
@@ -100,7 +117,57 @@ impl<'a> Sheet<'a> {
             }
         }
         sheet.hold_opening();
+        sheet.protect();
         sheet
+    }
+
+    /// Works out what is protected, and which steps stay inside a fold for it: those with a pin always; those with a result
+    /// that is never cleared, the newest first, while there is room for them.
+    fn protect(&mut self) {
+        for at in &self.facts.pinned {
+            if let (Some(pinned), Some(protected)) = (self.pinned.get_mut(*at), self.protected.get_mut(*at)) {
+                (*pinned, *protected) = (true, true);
+            }
+        }
+        if !self.policy.never_clear.is_empty() {
+            (0..self.protected.len()).for_each(|at| self.protected[at] |= self.is_never_cleared(at));
+        }
+        let mut room = self.facts.window / PROTECTED;
+        let mut kept = Vec::new();
+        for (wanted, always) in [(&self.pinned, true), (&self.protected, false)] {
+            for unit in self.units.iter().rev().filter(|unit| wanted[unit.start..unit.end].contains(&true)) {
+                let tokens = (unit.start..unit.end).map(|at| self.cost[at]).fold(0, Tokens::saturating_add);
+                if !kept.contains(&unit.start) && (always || tokens <= room) {
+                    room = room.saturating_sub(tokens);
+                    kept.extend(unit.start..unit.end);
+                }
+            }
+        }
+        kept.sort_unstable();
+        self.kept = kept;
+    }
+
+    /// Whether the policy forbids touching a result, by the name of its tool.
+    fn is_never_cleared(&self, at: usize) -> bool {
+        let body = &self.conversation.body;
+        let listed = |name: &str| self.policy.never_clear.iter().any(|n| n == name);
+        let called = || step::call_of(body, at).map(|(m, c)| body[m].calls[c].name.as_str());
+        body[at].role == Role::Tool && (body[at].name.as_deref().is_some_and(listed) || called().is_some_and(listed))
+    }
+
+    /// Gives up what is protected, where nothing else is left: false where there is nothing to give up.
+    pub(super) fn let_go(&mut self) -> bool {
+        let had = self.holds_pins();
+        self.pinned.fill(false);
+        self.protected.fill(false);
+        self.kept.clear();
+        self.pins = 0;
+        had
+    }
+
+    /// Whether anything is pinned or protected.
+    pub(super) fn holds_pins(&self) -> bool {
+        self.pins > 0 || self.protected.contains(&true)
     }
 
     /// Decides whether the opening is held, and draws the lines above it then: they are shares of what can be worked with.
@@ -136,8 +203,13 @@ impl<'a> Sheet<'a> {
         range.filter(|i| !self.folded(*i)).map(|i| self.cost[i]).sum()
     }
 
-    /// Prompt tokens of the view so far.
+    /// Prompt tokens of the view so far, with those that the next step is expected to add.
     pub(super) fn total(&self) -> Tokens {
+        self.prompt() + self.facts.foreseen
+    }
+
+    /// Prompt tokens of the view so far.
+    pub(super) fn prompt(&self) -> Tokens {
         self.facts.head() + self.span(0..self.cost.len()) + self.brief()
     }
 
@@ -172,16 +244,24 @@ impl<'a> Sheet<'a> {
         self.persons[at]
     }
 
-    /// Whether a message stands where nothing may be taken: the request, or the opening while it is held.
+    /// Whether a message stands where nothing may be taken: the request, what is pinned, or the opening while it is held.
     pub(super) fn is_held(&self, at: usize) -> bool {
-        Some(at) == self.request || self.holds_opening && at < self.opening
+        Some(at) == self.request || self.pinned[at] || self.holds_opening && at < self.opening
     }
 
     /// Tokens that folding goes down to: the policy's line, and at the wall no deeper than to a third of the window left
-    /// empty, since what is kept saves the model from reading it again.
+    /// empty, since what is kept saves the model from reading it again. Where folds come at the line, there is room below it.
     pub(super) fn fold_target(&self) -> Tokens {
-        let sparse = self.lines.limit.saturating_sub(self.facts.window / 3);
-        if self.total() > self.lines.limit { self.lines.summarize_to.max(sparse) } else { self.lines.summarize_to }
+        let lines = &self.lines;
+        let sparse = lines.limit.saturating_sub(self.facts.window / 3);
+        let least = if self.policy.fold_at == FoldAt::Line { sparse.min(lines.half_way()) } else { sparse };
+        if self.total() > lines.limit { lines.summarize_to.max(least) } else { lines.summarize_to }
+    }
+
+    /// Records why a rule does not act though its line was passed.
+    pub(super) fn wait(&mut self, rule: &'static str, line: Tokens, why: impl Into<String>) {
+        self.waits.retain(|waiting| waiting.rule != rule);
+        self.waits.push(Waiting { rule, line, why: why.into() });
     }
 
     /// First message of what the next reply answers: the newest step or what a person said last, with the reminders and
@@ -193,13 +273,9 @@ impl<'a> Sheet<'a> {
         self.units.get(newest).map_or(0, |unit| unit.start)
     }
 
-    /// Whether the policy forbids touching a result, by the name of its tool.
+    /// Whether a message may not be touched: it is pinned, or the policy never clears the results of its tool.
     pub(super) fn is_protected(&self, at: usize) -> bool {
-        let body = &self.conversation.body;
-        let called = step::call_of(body, at).map(|(m, c)| body[m].calls[c].name.as_str());
-        let named = body[at].name.as_deref();
-        let listed = |name: &str| self.policy.never_clear.iter().any(|n| n == name);
-        body[at].role == Role::Tool && (called.is_some_and(listed) || named.is_some_and(listed))
+        self.protected[at]
     }
 
     /// How many of the newest messages the policy keeps.
@@ -237,16 +313,7 @@ impl<'a> Sheet<'a> {
 
     /// The first message that this plan changes so far; the length of the body when it changes none.
     pub(super) fn first_change(&self) -> usize {
-        let at = |action: &Action| match action {
-            Action::Preview { at, .. }
-            | Action::Placeholder { at }
-            | Action::Repeat { at, .. }
-            | Action::Restore { at, .. }
-            | Action::Elide { at, .. }
-            | Action::Cut { at, .. } => *at,
-            Action::Fold { from, .. } => *from,
-        };
-        self.actions.iter().map(at).min().unwrap_or(self.cost.len())
+        self.actions.iter().map(Action::first).min().unwrap_or(self.cost.len())
     }
 
     /// Records that the text of a message is replaced by something of `tokens` tokens.

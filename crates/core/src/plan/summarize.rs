@@ -2,7 +2,7 @@
 //! the next one folds the last one in.
 
 use super::sheet::{Fold, Sheet};
-use super::{Action, Strategy, economics};
+use super::{Action, FoldAt, Strategy, clear, economics};
 use crate::conversation::edit::Edit;
 use crate::conversation::{Role, Tokens};
 
@@ -16,28 +16,57 @@ const KEEP_RUN: usize = 4;
 const ROOM_FOR_STEPS: Tokens = 6;
 
 pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
-    let total = sheet.total();
-    if sheet.policy.strategy == Strategy::Off || total <= sheet.lines.summarize_at {
+    let (lines, total) = (sheet.lines, sheet.total());
+    if total <= lines.summarize_at {
         return None;
     }
-    let at_wall = total > sheet.lines.limit;
-    // A brief can be made between requests: nobody has to wait for it before the wall.
-    let can_wait = sheet.facts.background && sheet.policy.strategy == Strategy::Summarize;
-    if can_wait && !at_wall {
-        return None;
+    match fold(sheet, total) {
+        Ok(fold) => Some(commit(sheet, fold)),
+        Err(why) => {
+            sheet.wait("summarize", lines.summarize_at, why);
+            None
+        }
     }
-    let fold = choose(sheet, sheet.keep_recent(), sheet.fold_target())?;
+}
+
+/// The fold that the lines ask for, or why it waits.
+fn fold(sheet: &mut Sheet<'_>, total: Tokens) -> Result<Fold, String> {
+    let lines = sheet.lines;
+    let at_wall = total > lines.limit;
+    if sheet.policy.strategy == Strategy::Off {
+        return Err("strategy = \"off\"".into());
+    }
+    if sheet.policy.fold_at == FoldAt::Wall && !at_wall {
+        return Err(format!("fold_at = \"wall\", and a prompt of {} tokens fits", lines.limit));
+    }
+    if sheet.facts.guessed && !at_wall {
+        return Err(clear::GUESSED.into());
+    }
+    let (keep_recent, target) = (sheet.keep_recent(), sheet.fold_target());
+    let mut fold = choose(sheet, keep_recent, target).ok_or("what may go is folded already")?;
+    let (mut freed, mut again) = weighed(sheet, &fold, total);
+    if !at_wall && !economics::worthwhile(freed, again) {
+        // Deeper frees more and leaves less to evaluate again.
+        let stays = sheet.facts.head() + sheet.span(0..fold.from);
+        let deeper = target.min(total.midpoint(stays));
+        fold = choose(sheet, keep_recent, deeper).unwrap_or(fold);
+        (freed, again) = weighed(sheet, &fold, total);
+    }
+    let deep = economics::deep_fold(freed, lines.summarize_at, lines.summarize_to);
+    if freed == 0 || !at_wall && !(deep && economics::worthwhile(freed, again)) {
+        let least = again.max(lines.summarize_at.saturating_sub(lines.summarize_to));
+        return Err(format!("a fold would free {freed} tokens, and pays from {least} on"));
+    }
+    Ok(fold)
+}
+
+/// Tokens that a fold frees of `total`, and those that the server evaluates again for it.
+fn weighed(sheet: &mut Sheet<'_>, fold: &Fold, total: Tokens) -> (Tokens, Tokens) {
     let old = sheet.fold.replace(fold.clone());
     let freed = total - sheet.total().min(total);
     let again = sheet.evaluated_again(fold.from) + fold.brief;
-    let lines = &sheet.lines;
-    let pays =
-        economics::worthwhile(freed, again) && economics::deep_fold(freed, lines.summarize_at, lines.summarize_to);
-    if freed == 0 || !at_wall && !pays {
-        sheet.fold = old;
-        return None;
-    }
-    Some(commit(sheet, fold))
+    sheet.fold = old;
+    (freed, again)
 }
 
 /// Records a fold as the plan's action.
@@ -87,7 +116,10 @@ pub(super) fn choose(sheet: &Sheet<'_>, keep_recent: usize, target: Tokens) -> O
 fn cut(sheet: &Sheet<'_>, from: usize, keep_recent: usize, target: Tokens) -> Option<(usize, Tokens)> {
     let newest = sheet.newest();
     let recent = sheet.recent(keep_recent);
-    let head = sheet.facts.head() + (0..from).map(|i| sheet.cost[i]).sum::<Tokens>() + sheet.lines.brief;
+    let head = sheet.facts.head()
+        + sheet.facts.foreseen
+        + (0..from).map(|i| sheet.cost[i]).sum::<Tokens>()
+        + sheet.lines.brief;
     let pinned = |to: usize| {
         let kept = keep(sheet, from, to);
         kept.iter().map(|i| sheet.cost[*i]).sum::<Tokens>() + sheet.fold_frame(to, &kept)
@@ -142,9 +174,18 @@ pub(super) fn start(sheet: &Sheet<'_>) -> usize {
     [sheet.opening, first.map_or(0, |at| at + 1)].into_iter().find(|end| stays(*end)).unwrap_or(0)
 }
 
+/// What stays inside a fold: what a person asked last, and the steps with something protected.
+pub(super) fn keep(sheet: &Sheet<'_>, from: usize, to: usize) -> Vec<usize> {
+    let mut out = asked(sheet, from, to);
+    out.extend(sheet.kept.iter().filter(|at| (from..to).contains(*at)));
+    out.sort_unstable();
+    out.dedup();
+    out
+}
+
 /// What a person asked last stays though the steps before and after it are folded, and with it the user messages that
 /// stand in a row with it.
-fn keep(sheet: &Sheet<'_>, from: usize, to: usize) -> Vec<usize> {
+fn asked(sheet: &Sheet<'_>, from: usize, to: usize) -> Vec<usize> {
     let Some(request) = sheet.request.filter(|at| (from..to).contains(at)) else { return Vec::new() };
     let is_user = |at: &usize| sheet.conversation.body[*at].role == Role::User;
     let before = (from..request).rev().take(KEEP_RUN - 1).take_while(is_user).count();

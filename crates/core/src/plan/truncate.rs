@@ -46,13 +46,14 @@ pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
         ("results before the newest step cleared", &|s| clear::clear_before(s, newest, s.lines.limit).0 > 0),
         ("all but the newest step folded", &|s| fold_to(s, 0)),
     ];
-    let hard: [Measure<'_>; 9] = [
+    let hard: [Measure<'_>; 10] = [
         ("request, which alone passes the window, cut", &|s| folds && cut_lonely(s)),
         ("old messages cut to a fair share", &|s| share_out(s, newest, s.lines.half_way())),
         ("large messages cut to a fair share", &|s| share_out(s, s.cost.len(), s.lines.limit)),
         ("brief shortened", &shrink_brief),
         ("the opening cut to a fair share", &|s| folds && share_opening(s)),
         ("the newest step folded too", &|s| folds && fold_all(s, true)),
+        ("what was pinned or protected let go", &|s| folds && let_go(s, newest)),
         ("request cut", &|s| folds && cut_request(s, s.lines.limit)),
         ("the newest step folded too, request cut", &|s| folds && fold_all(s, false) && cut_request(s, s.lines.limit)),
         ("nothing folded, all messages cut", &|s| folds && cut_instead(s)),
@@ -80,11 +81,13 @@ fn fold_all(sheet: &mut Sheet<'_>, must_fit: bool) -> bool {
     let before = sheet.total();
     for from in [summarize::start(sheet), 0] {
         // What is asked stays; where it is the anchor, it stands in front of the brief.
-        let keep: Vec<usize> = sheet.request.into_iter().filter(|at| *at >= from).collect();
+        let mut keep: Vec<usize> = sheet.request.iter().chain(&sheet.kept).copied().filter(|at| *at >= from).collect();
+        keep.sort_unstable();
+        keep.dedup();
         if from + keep.len() >= len {
             continue;
         }
-        let fold = Fold { from, to: len, keep, brief: LEAST_BRIEF };
+        let fold = Fold { from, to: len, keep, brief: LEAST_BRIEF + sheet.pins };
         sheet.fold = Some(fold.clone());
         let total = sheet.total();
         if total <= sheet.lines.limit || !must_fit && from == 0 && total < before {
@@ -100,6 +103,9 @@ fn fold_all(sheet: &mut Sheet<'_>, must_fit: bool) -> bool {
 /// they are cut. Only if that fits.
 fn cut_instead(sheet: &mut Sheet<'_>) -> bool {
     let mut other = Sheet::new(sheet.conversation, sheet.facts, sheet.policy);
+    if !sheet.holds_pins() {
+        other.let_go();
+    }
     let (end, limit) = (other.cost.len(), other.lines.limit);
     share_out(&mut other, end, limit);
     let fits = |s: &Sheet<'_>| s.total() <= s.lines.limit;
@@ -113,6 +119,11 @@ fn cut_instead(sheet: &mut Sheet<'_>) -> bool {
         return true;
     }
     false
+}
+
+/// Gives up what was pinned or protected: as much of it is cut and folded as of everything else.
+fn let_go(sheet: &mut Sheet<'_>, newest: usize) -> bool {
+    sheet.let_go() && (share_out(sheet, newest, sheet.lines.half_way()) | shrink_brief(sheet) | fold_all(sheet, true))
 }
 
 /// Cuts the opening too, which is held up to here for the rules in it.
@@ -174,7 +185,7 @@ fn fair_share(mut sizes: Vec<Tokens>, room: Tokens) -> Tokens {
 fn shrink_brief(sheet: &mut Sheet<'_>) -> bool {
     let over = sheet.total() - sheet.lines.limit;
     let Some(fold) = sheet.fold.clone() else { return false };
-    let brief = fold.brief.saturating_sub(over).max(LEAST_BRIEF);
+    let brief = fold.brief.saturating_sub(over).max(LEAST_BRIEF + sheet.pins);
     if brief >= fold.brief {
         return false;
     }

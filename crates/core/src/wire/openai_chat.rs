@@ -53,6 +53,18 @@ impl Request {
         }
     }
 
+    /// The same request as far as its other fields go: [`write`] takes messages from elsewhere.
+    pub fn without_messages(&self) -> Request {
+        let tools = self.conversation.tools.clone();
+        Request {
+            body: self.body.clone(),
+            conversation: Conversation { tools, ..Conversation::default() },
+            model: self.model.clone(),
+            client_tools: self.client_tools.clone(),
+            ..*self
+        }
+    }
+
     /// Whether it offers a tool that the client did not.
     pub fn offers(&self) -> bool {
         self.client_tools.is_some()

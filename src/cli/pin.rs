@@ -1,0 +1,123 @@
+//! `windowsill pin` and `unpin`: what the model should read through every fold. The running proxy does it.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use http::Method;
+use serde_json::{Value, json};
+use windowsill::config::Config;
+use windowsill::plain;
+use windowsill::proxy::{Record, steer_running};
+
+use super::paint::tokens;
+use crate::{Failure, out, out_json, runtime};
+
+#[derive(Args)]
+pub(crate) struct Pin {
+    /// A conversation's id, or the beginning of one.
+    id: String,
+    /// What the model should read through every fold. Without it: lists what is pinned.
+    text: Option<String>,
+    /// Pin a message of the history instead of a text, by its number from 0.
+    #[arg(long, value_name = "N", conflicts_with = "text")]
+    message: Option<usize>,
+    #[command(flatten)]
+    how: How,
+}
+
+#[derive(Args)]
+pub(crate) struct Unpin {
+    /// A conversation's id, or the beginning of one.
+    id: String,
+    /// The pin's number, as `windowsill pin ID` lists it.
+    pin: u64,
+    #[command(flatten)]
+    how: How,
+}
+
+#[derive(Args)]
+struct How {
+    /// Wait until the prompt is rewritten anyway: nothing is evaluated again for it.
+    #[arg(long)]
+    next_break: bool,
+    /// Only say what it would cost.
+    #[arg(long)]
+    dry_run: bool,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+impl How {
+    fn body(&self) -> Value {
+        json!({"when": if self.next_break { "next_break" } else { "now" }, "dry_run": self.dry_run})
+    }
+}
+
+pub(crate) fn pin(config: &Config, of: &Pin) -> Result<ExitCode, Failure> {
+    let mut body = of.how.body();
+    match (&of.text, of.message) {
+        (Some(text), _) => body["text"] = json!(text),
+        (None, Some(at)) => body["message"] = json!(at),
+        (None, None) => {
+            let pins = ask(config, &of.id, Method::GET, "pins", None)?;
+            if of.how.json {
+                out_json(&pins)?
+            } else {
+                out(&listed(&pins))?
+            }
+            return Ok(ExitCode::SUCCESS);
+        }
+    }
+    let answer = ask(config, &of.id, Method::POST, "pins", Some(&body))?;
+    told(&answer, &of.how)
+}
+
+pub(crate) fn unpin(config: &Config, of: &Unpin) -> Result<ExitCode, Failure> {
+    let answer = ask(config, &of.id, Method::DELETE, &format!("pins/{}", of.pin), Some(&of.how.body()))?;
+    told(&answer, &of.how)
+}
+
+fn ask(config: &Config, id: &str, method: Method, what: &str, body: Option<&Value>) -> Result<Value, Failure> {
+    // The proxy takes whole ids alone; the record here knows what the beginning of one means.
+    let found = Record::open(&config.data_dir).ok().and_then(|record| record.context(Some(id)).ok());
+    let whole = found.and_then(|found| found["id"].as_str().map(str::to_owned));
+    let id = whole.as_deref().unwrap_or(id);
+    let key = config.api_key.as_ref().map(|k| k.expose().to_owned());
+    let address = config.listen.to_string();
+    Ok(runtime()?.block_on(steer_running(&address, key.as_deref(), method, (id, what), body))?)
+}
+
+fn told(answer: &Value, how: &How) -> Result<ExitCode, Failure> {
+    if how.json {
+        out_json(answer)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut page = match (answer["pin"].as_u64(), how.dry_run) {
+        (Some(n), false) => format!("pin {n}\n"),
+        _ => String::new(),
+    };
+    page += &format!("evaluated again with the next request: {} tokens", tokens(&answer["evaluated_again"]));
+    if let Some(seconds) = answer["seconds"].as_f64() {
+        page += &format!(", about {seconds:.1} s");
+    }
+    page += &format!("\nthe prompt then: {} tokens\n", tokens(&answer["after"]));
+    out(&page)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn listed(pins: &Value) -> String {
+    let list = pins["pins"].as_array().map_or(&[][..], Vec::as_slice);
+    if list.is_empty() {
+        return "nothing is pinned\n".to_owned();
+    }
+    let mut page = format!("{:>4}{:>8}  {:<10}{:<9}{}\n", "PIN", "TOKENS", "STANDS IN", "MESSAGE", "TEXT");
+    for pin in list {
+        let number = pin["pin"].as_u64().map_or("-".to_owned(), |n| n.to_string());
+        let at = pin["message"].as_u64().map_or("-".to_owned(), |n| n.to_string());
+        let text: String = plain::line(pin["text"].as_str().unwrap_or("")).chars().take(80).collect();
+        let stands = pin["stands"].as_str().unwrap_or("-");
+        page += &format!("{number:>4}{:>8}  {stands:<10}{at:<9}{text}\n", tokens(&pin["tokens"]));
+    }
+    page + &format!("{} tokens of at most {}\n", tokens(&pins["tokens"]), tokens(&pins["most"]))
+}

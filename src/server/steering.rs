@@ -1,0 +1,129 @@
+//! What people ask to have changed in a conversation: pins, folds, results in or out of the prompt, a new conversation built from
+//! an old one.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::Method;
+use serde_json::Value;
+
+use crate::proxy::{App, Error, Pinning, Steer, Unpinned, When};
+
+/// Answers `METHOD /windowsill/conversations/{id}/{what}`.
+pub(super) async fn answer(
+    app: &Arc<App>,
+    method: &Method,
+    id: &str,
+    what: &[&str],
+    body: &Bytes,
+) -> Result<Value, Error> {
+    match (method.as_str(), what) {
+        ("POST", ["compact"]) => {
+            let Compact { focus, when, dry_run } = asked(body)?;
+            app.compact(id, focus.as_deref(), when, dry_run).await
+        }
+        ("POST", [what @ ("restore" | "clear" | "evict" | "brief" | "undo")]) => {
+            let wish: Wish = asked(body)?;
+            let (when, dry_run) = (wish.when, wish.dry_run);
+            app.steer(id, steer(what, wish)?, when, dry_run).await
+        }
+        ("POST", ["pins"]) => {
+            let wish: Wish = asked(body)?;
+            let (when, dry_run) = (wish.when, wish.dry_run);
+            app.pin(id, pinning(wish)?, when, dry_run).await
+        }
+        ("DELETE", ["pins", number]) => {
+            let Wish { when, dry_run, .. } = asked(body)?;
+            let number = number
+                .parse()
+                .map_err(|_| Error::client(404, "not_found", "pins are named by their number, from 1", ""))?;
+            app.unpin(id, Unpinned(number), when, dry_run).await
+        }
+        ("POST", ["rewriting"]) => {
+            let Rewriting { on } = asked(body)?;
+            let hint = "send {\"on\": false} to stop it, {\"on\": true} to take it up again";
+            let on = on.ok_or_else(|| Error::client(400, "bad_request", "`rewriting` needs `on`", hint))?;
+            app.pause(id, !on).await
+        }
+        ("DELETE", ["waiting"]) => app.forget_wishes(id).await,
+        ("POST", ["build"]) => {
+            let Chosen { turns, briefs } = asked(body)?;
+            app.build(id, &turns, &briefs)
+        }
+        _ => {
+            let path = format!("/windowsill/conversations/{id}/{}", what.join("/"));
+            Err(Error::client(404, "not_found", format!("windowsill has no {method} {path}"), ""))
+        }
+    }
+}
+
+/// What a fold is asked for with.
+#[derive(serde::Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+struct Compact {
+    focus: Option<String>,
+    when: When,
+    dry_run: bool,
+}
+
+/// Whether a conversation is rewritten at all.
+#[derive(serde::Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+struct Rewriting {
+    on: Option<bool>,
+}
+
+/// What a new conversation is built from.
+#[derive(serde::Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+struct Chosen {
+    turns: Vec<usize>,
+    briefs: Vec<usize>,
+}
+
+/// What a view is changed with.
+#[derive(serde::Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+struct Wish {
+    message: Option<usize>,
+    text: Option<String>,
+    when: When,
+    dry_run: bool,
+}
+
+fn pinning(wish: Wish) -> Result<Pinning, Error> {
+    match (wish.message, wish.text) {
+        (Some(at), None) => Ok(Pinning::Message(at)),
+        (None, Some(text)) => Ok(Pinning::Text(text)),
+        _ => {
+            let hint = "send {\"text\": \"…\"}, or {\"message\": N}, counted from 0";
+            Err(Error::client(400, "bad_request", "a pin is a text or a message", hint))
+        }
+    }
+}
+
+fn steer(what: &str, wish: Wish) -> Result<Steer, Error> {
+    let Wish { message, text, .. } = wish;
+    let bad = |hint: &str| Error::client(400, "bad_request", format!("`{what}` does not take that"), hint);
+    let wanted = match (what, message, text) {
+        ("restore", Some(at), None) => Steer::Restore(at),
+        ("clear", Some(at), None) => Steer::Clear(at),
+        ("evict", Some(at), None) => Steer::Evict(at),
+        ("brief", None, Some(text)) => Steer::Brief(text),
+        ("undo", None, None) => Steer::Undo,
+        ("restore" | "clear" | "evict", ..) => return Err(bad("send {\"message\": N}, counted from 0")),
+        ("brief", ..) => return Err(bad("send {\"text\": \"…\"}")),
+        _ => return Err(bad("send {} or {\"dry_run\": true}")),
+    };
+    Ok(wanted)
+}
+
+/// The body of a request that steers. An empty one asks for nothing in particular.
+fn asked<T: serde::de::DeserializeOwned + Default>(body: &Bytes) -> Result<T, Error> {
+    if body.trim_ascii().is_empty() {
+        return Ok(T::default());
+    }
+    serde_json::from_slice(body).map_err(|e| {
+        Error::client(400, "bad_json", format!("the body is not what is taken here: {e}"), "docs/page.md lists what is")
+    })
+}
