@@ -78,8 +78,8 @@ fn parameters_of(word: &str) -> Option<u64> {
     }
     let count = experts.parse::<u16>().ok().map(f64::from)? * each.parse::<f64>().ok()?;
     match unit {
-        "b" if count > 0.0 && count < 100_000.0 => Some((count * 1e9) as u64),
-        "m" if (LEAST_MILLIONS..100_000.0).contains(&count) => Some((count * 1e6) as u64),
+        "b" if count > 0.0 && count < 100_000.0 => Some((count * 1e9).round() as u64),
+        "m" if (LEAST_MILLIONS..100_000.0).contains(&count) => Some((count * 1e6).round() as u64),
         _ => None,
     }
 }

@@ -11,7 +11,7 @@ use super::prepare::{Prepared, fingerprint};
 use super::save::{now_ms, state};
 use super::{App, Error, relay};
 use crate::conversation::Tokens;
-use crate::measure::Known;
+use crate::measure::{Known, Sureness};
 use crate::plan::emergency::Refusal;
 use crate::store::{Batch, ConversationUpdate, Counted, Event};
 use crate::upstream::Upstream;
@@ -124,9 +124,10 @@ impl App {
 
     /// Whether a server took far less than was sent. Only said where the estimate has been right before.
     fn looks_dropped(&self, prepared: &Prepared, exact: Tokens) -> bool {
-        let trusted = self.measure.sureness(&prepared.key) == crate::measure::Sureness::Calibrated
-            || matches!(prepared.sureness, crate::measure::Sureness::Counted | crate::measure::Sureness::Own(_));
-        trusted && prepared.tokens > 512 && f64::from(exact) < f64::from(prepared.tokens) * DROPPED_BELOW
+        let counted = matches!(prepared.sureness, Sureness::Counted | Sureness::Own(_));
+        let trusted = counted || self.measure.sureness(&prepared.key) == Sureness::Calibrated;
+        let sure = if counted { prepared.tokens } else { at_least(prepared.tokens, prepared.known) };
+        trusted && prepared.tokens > 512 && f64::from(exact) < f64::from(sure) * DROPPED_BELOW
     }
 
     /// Notes that the window is another than it was taken for.
@@ -165,5 +166,23 @@ impl App {
             ),
             "set `num_ctx` in windowsill's config to the window the server was started with",
         )
+    }
+}
+
+/// What an estimated prompt has at least: what its server counted of its beginning, and half of an estimate, which errs high.
+fn at_least(estimate: Tokens, known: Option<Known>) -> Tokens {
+    known.map_or(0, |known| known.tokens).max(estimate / 2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An estimate that is half too high is no sign of messages that were dropped; less than the beginning is.
+    #[test]
+    fn an_estimate_says_little_of_what_was_dropped() {
+        assert_eq!(at_least(9000, None), 4500);
+        assert_eq!(at_least(9000, Some(Known { messages: 3, tokens: 8000 })), 8000);
+        assert_eq!(at_least(9000, Some(Known { messages: 3, tokens: 200 })), 4500);
     }
 }

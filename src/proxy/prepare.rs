@@ -33,6 +33,10 @@ pub(super) const UNKNOWN_WINDOW: Tokens = 1 << 30;
 /// Share of the first line from which a prompt is counted instead of estimated.
 const COUNT_FROM: f64 = 0.9;
 
+/// The longest request that is counted with the model's own vocabulary far from any line, too (bytes): some milliseconds. Of a
+/// longer one, what was reported of its beginning is kept, and what is new is estimated.
+const COUNTED_ANYWAY: usize = 16 * 1024;
+
 /// The longest request of which each message is counted where it comes near a line (bytes): some milliseconds. A person who
 /// asks for the regions gets them whatever it takes.
 const SHARED_OUT: usize = 512 * 1024;
@@ -379,8 +383,9 @@ impl App {
         let bound = tokens::upper_bound(draft.request.body.len(), conversation);
         let near = |t: Tokens| f64::from(t) > f64::from(lines.clear_at) * COUNT_FROM;
         let estimate = plan::plan(conversation, &facts, &draft.policy).before.prompt();
-        // By the model's own vocabulary it costs little; and who asks for a count wants one.
-        let cheap = draft.own.is_some() || attempt == Attempt::DryRun;
+        // By the model's own vocabulary a short one costs little; and who asks for a count wants one.
+        let short = draft.own.is_some() && draft.request.body.len() <= COUNTED_ANYWAY;
+        let cheap = short || attempt == Attempt::DryRun;
         let far = !cheap && (bound.is_some_and(|b| !near(b)) || !near(estimate));
         if !draft.can_count || far {
             if again && !draft.can_count && estimate > lines.limit && estimate / 2 <= lines.limit {

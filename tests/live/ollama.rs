@@ -89,17 +89,13 @@ fn other_endpoints(windowsill: &Windowsill) {
     }
 }
 
-/// Ollama cannot count, and an estimate is too low where the name promises another vocabulary than the model has. Ollama
-/// refuses, and the same request is answered all the same.
+/// Ollama cannot count, and a first estimate is too low where a model spells its letters in bytes. Ollama refuses, and the same
+/// request is answered all the same.
 #[test]
 fn a_refusal_is_answered_within_the_request() {
     let ollama = Ollama::start();
     let relay = Relay::before(&ollama.url());
     relay.hide_vocabularies();
-    // Qwen's vocabulary has Korean words; this model spells them in bytes.
-    let name = "qwen3-small";
-    let copied = http::post(&format!("{}/api/copy", ollama.url()), json!({"source": "smollm2", "destination": name}));
-    assert_eq!(copied.status, 200, "{}", copied.text);
     // Nothing is rewritten before the wall, and each length meets an estimate that nothing was reported for yet.
     let late = [
         ("WINDOW_OUTPUT_RESERVED", "256"),
@@ -108,6 +104,7 @@ fn a_refusal_is_answered_within_the_request() {
         ("CONTEXT_SUMMARIZE_AT", "0.99"),
         ("CONTEXT_SUMMARIZE_TO", "0.5"),
     ];
+    // Korean words, which this model spells in bytes.
     let speech = "모든 사람은 태어날 때부터 자유로우며 존엄하다. ";
     let refused = (4..14).any(|pairs| {
         // By a name that is not taken for this machine, and with nobody to tell it, the model's own vocabulary is out of reach.
@@ -118,7 +115,7 @@ fn a_refusal_is_answered_within_the_request() {
         let last = json!({"role": "user", "content": "What was said?"});
         let history: Vec<Value> = pair.iter().cycle().take(pairs * 2).chain([&last]).cloned().collect();
         let body = json!({
-            "model": name, "messages": history, "max_tokens": 4, "temperature": 0, "stream": true,
+            "model": "smollm2", "messages": history, "max_tokens": 4, "temperature": 0, "stream": true,
             "stream_options": {"include_usage": true},
         });
         relay.take();

@@ -73,7 +73,7 @@ fn a_brief_while_the_request_waits() {
 #[test]
 fn a_brief_ahead_of_need() {
     let session = Session::demo();
-    let bench = Bench::start(4096, &[("CONTEXT_SUMMARY_MAX_TOKENS", "64")]);
+    let bench = Bench::start(4096, &[("CONTEXT_SUMMARY_MAX_TOKENS", "64"), ("CONTEXT_FOLD_AT", "wall")]);
     let turns: Vec<usize> = session.turns();
     let mut next = turns.iter();
     // On past the line at which a brief is begun, each time with a pause as a person makes.

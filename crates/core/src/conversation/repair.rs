@@ -180,10 +180,11 @@ fn fix_ids(message: &mut Message, length: usize) {
     }
     let source = text(message);
     let list = json::Fields::read(&source).ok().and_then(|f| f.get("tool_calls").map(str::to_owned));
-    let Some(list) = list.and_then(|l| serde_json::from_str::<Vec<serde_json::Value>>(&l).ok()) else { return };
     for call in &mut message.calls {
         call.id = short_id(&call.id, length);
     }
+    // A call in the older form (`function_call`) has no place for an id: that of its result is its own all the same.
+    let Some(list) = list.and_then(|l| serde_json::from_str::<Vec<serde_json::Value>>(&l).ok()) else { return };
     let spelled: Vec<String> = list
         .into_iter()
         .zip(&message.calls)

@@ -280,7 +280,9 @@ impl<'a> Sheet<'a> {
 
     /// How many of the newest messages the policy keeps.
     pub(super) fn keep_recent(&self) -> usize {
-        self.policy.keep_recent.messages(self.facts.window)
+        let kept = self.policy.keep_recent.messages(self.facts.window);
+        // Of a step to come, a reply and what answers it will be among them.
+        if self.facts.foreseen > 0 { kept.saturating_sub(2).max(1) } else { kept }
     }
 
     /// First message of the newest `messages` messages, moved back to the border of a unit; at least the newest step, for
