@@ -85,7 +85,8 @@ struct Draft {
 
 /// Replays a session through windowsill.
 pub(crate) fn replay(session: &Session, window: Tokens, setting: &Setting, store: &Store) -> Tally {
-    let conversation = Conversation { system: session.system.clone(), tools: session.tools.clone(), body: Vec::new() };
+    let conversation =
+        Conversation { system: session.system.clone(), tools: session.tools.clone(), ..Conversation::default() };
     let mut run = Run {
         session,
         setting,
@@ -231,7 +232,7 @@ impl Run<'_> {
     fn between(&mut self, draft: &Draft, step: Tokens, end: usize) {
         let Setting { policy, background, .. } = self.setting;
         let window = self.server.window;
-        let budget = budget::brief_budget(window, policy.summary_max_tokens);
+        let budget = draft.plan.lines.brief;
         if draft.plan.actions.iter().any(|a| matches!(a, Action::Fold { .. })) {
             self.ready = None;
         }

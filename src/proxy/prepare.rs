@@ -19,7 +19,6 @@ use super::{App, Error, headers};
 use crate::config::{Gauge, ModelHints, Resolved};
 use crate::conversation::edit::{Edit, View};
 use crate::conversation::{Digest, Tokens, repair};
-use crate::guard::triggers::Pace;
 use crate::measure::window::Window;
 use crate::measure::{self, Known, ModelKey, Sureness, own, shown, spread, tokens};
 use crate::plan::emergency::{self, Refusal};

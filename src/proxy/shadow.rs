@@ -44,7 +44,7 @@ impl App {
         chat: Result<Bytes, Error>,
     ) -> Result<Response<Body>, Error> {
         let (app, from_client, size) = (Arc::clone(self), parts.headers.clone(), body.len());
-        let foreseen = async move { app.foreseen(chat?, &from_client).await };
+        let foreseen = async move { app.in_shadow(chat?, &from_client).await };
         // Both at once: working it out delays nothing that takes longer anyway.
         let (reply, foreseen) = tokio::join!(self.pass(parts, body), self.aside.run(size, foreseen.boxed()));
         let mut reply = reply?;
@@ -58,7 +58,7 @@ impl App {
         Ok(reply)
     }
 
-    async fn foreseen(self: &Arc<Self>, body: Bytes, from_client: &HeaderMap) -> Result<Foreseen, Error> {
+    async fn in_shadow(self: &Arc<Self>, body: Bytes, from_client: &HeaderMap) -> Result<Foreseen, Error> {
         let request = openai_chat::parse(&body)?;
         let upstream = self.upstream_of(&request.model).boxed().await?;
         let mut prepared = self.prepare(&upstream, request, from_client, Attempt::DryRun).boxed().await?;
