@@ -53,7 +53,7 @@ fn fold(sheet: &mut Sheet<'_>, total: Tokens) -> Result<Fold, String> {
         (freed, again) = weighed(sheet, &fold, total);
     }
     let deep = economics::deep_fold(freed, lines.summarize_at, lines.summarize_to);
-    if freed == 0 || !at_wall && !(deep && economics::worthwhile(freed, again)) {
+    if freed == 0 || !(at_wall || deep && economics::worthwhile(freed, again)) {
         let least = again.max(lines.summarize_at.saturating_sub(lines.summarize_to));
         return Err(format!("a fold would free {freed} tokens, and pays from {least} on"));
     }
