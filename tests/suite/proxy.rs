@@ -174,7 +174,9 @@ fn the_next_brief_folds_the_last_one_in() {
         assert_eq!(all.matches("[windowsill brief").count(), usize::from(folds > 0));
     }
     assert!((2..=8).contains(&folds), "{folds}");
-    assert_eq!(fake.summaries().len(), folds);
+    // Some take in about as much as a summary must to pay (`economics::worth_a_summary`); what is less is told without a model.
+    let asked = fake.summaries().len();
+    assert!((1..=folds).contains(&asked), "{asked} of {folds}");
 }
 
 #[test]
