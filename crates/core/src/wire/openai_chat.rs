@@ -61,6 +61,7 @@ impl Request {
             conversation: Conversation { tools, ..Conversation::default() },
             model: self.model.clone(),
             client_tools: self.client_tools.clone(),
+            session: self.session.clone(),
             ..*self
         }
     }
