@@ -54,11 +54,11 @@ def held(home):
 def first_turn(command, home, upstream, env, inside="/home/u"):
     """Serves, asks once, wraps and unwraps a client. `home` is the folder that the program sees as `inside`."""
     env = {**CLEAN, **env, "HOME": inside, "WINDOWSILL_DATA_DIR": inside + "/.local/record"}
-    run = lambda *args, **more: subprocess.run([*command, *args], env={**env, **more}, capture_output=True, text=True, timeout=30)
+    run = lambda *args, **more: subprocess.run([*command, *args], env={**env, **more}, cwd="/", capture_output=True, text=True, timeout=30)
     version = run("--version")
     assert version.returncode == 0 and version.stdout.startswith("windowsill "), version
     log = tempfile.TemporaryFile("w+")
-    served = subprocess.Popen([*command, "serve", "--listen", "127.0.0.1:0", "--upstream", upstream], env=env, stdout=subprocess.PIPE, stderr=log, text=True)
+    served = subprocess.Popen([*command, "serve", "--listen", "127.0.0.1:0", "--upstream", upstream], env=env, cwd="/", stdout=subprocess.PIPE, stderr=log, text=True)
     try:
         line = served.stdout.readline()
         assert line.startswith("listening on "), (line, log.seek(0), log.read())
