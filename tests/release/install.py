@@ -70,8 +70,8 @@ def first_turn(command, home, upstream, env, inside="/home/u"):
             assert json.load(reply)["choices"][0]["message"]["content"] == "Hello."
         (home / ".codex").mkdir()
         (home / ".codex/config.toml").write_text('# mine\nmodel = "gpt"\n')
-        shutil.chown(home / ".codex", home.stat().st_uid)
-        shutil.chown(home / ".codex/config.toml", home.stat().st_uid)
+        os.chown(home / ".codex", home.stat().st_uid, home.stat().st_gid)
+        os.chown(home / ".codex/config.toml", home.stat().st_uid, home.stat().st_gid)
         before = held(home)
         wrapped = run("wrap", "codex", WINDOWSILL_LISTEN=address)
         assert wrapped.returncode == 0 and address in (home / ".codex/config.toml").read_text(), wrapped
