@@ -54,11 +54,11 @@ def held(home):
 def first_turn(command, home, upstream, env, inside="/home/u"):
     """Serves, asks once, wraps and unwraps a client. `home` is the folder that the program sees as `inside`."""
     env = {**CLEAN, **env, "HOME": inside, "WINDOWSILL_DATA_DIR": inside + "/.local/record"}
-    run = lambda *args, **more: subprocess.run([*command, *args], env={**env, **more}, capture_output=True, text=True, timeout=30)
+    run = lambda *args, **more: subprocess.run([*command, *args], env={**env, **more}, cwd="/", capture_output=True, text=True, timeout=30)
     version = run("--version")
     assert version.returncode == 0 and version.stdout.startswith("windowsill "), version
     log = tempfile.TemporaryFile("w+")
-    served = subprocess.Popen([*command, "serve", "--listen", "127.0.0.1:0", "--upstream", upstream], env=env, stdout=subprocess.PIPE, stderr=log, text=True)
+    served = subprocess.Popen([*command, "serve", "--listen", "127.0.0.1:0", "--upstream", upstream], env=env, cwd="/", stdout=subprocess.PIPE, stderr=log, text=True)
     try:
         line = served.stdout.readline()
         assert line.startswith("listening on "), (line, log.seek(0), log.read())
@@ -70,8 +70,8 @@ def first_turn(command, home, upstream, env, inside="/home/u"):
             assert json.load(reply)["choices"][0]["message"]["content"] == "Hello."
         (home / ".codex").mkdir()
         (home / ".codex/config.toml").write_text('# mine\nmodel = "gpt"\n')
-        shutil.chown(home / ".codex", home.stat().st_uid)
-        shutil.chown(home / ".codex/config.toml", home.stat().st_uid)
+        os.chown(home / ".codex", home.stat().st_uid, home.stat().st_gid)
+        os.chown(home / ".codex/config.toml", home.stat().st_uid, home.stat().st_gid)
         before = held(home)
         wrapped = run("wrap", "codex", WINDOWSILL_LISTEN=address)
         assert wrapped.returncode == 0 and address in (home / ".codex/config.toml").read_text(), wrapped

@@ -90,7 +90,9 @@ fn replace(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
             file.set_permissions(fs::Permissions::from_mode(mode))?;
             // The owner stays who it was, also where root does this.
             if let Ok(old) = path.symlink_metadata() {
-                fchown(&file, Some(old.uid()), Some(old.gid()))?;
+                let is_mine = old.uid() == file.metadata()?.uid();
+                // A group that this user is not in cannot be given to a file.
+                fchown(&file, Some(old.uid()), Some(old.gid())).or_else(|e| if is_mine { Ok(()) } else { Err(e) })?;
             }
         }
         #[cfg(not(unix))]
@@ -219,7 +221,9 @@ impl Kept {
                 if let Some(folder) = path.parent() {
                     fs::create_dir_all(folder)?;
                 }
-                replace(&path, original, entry.mode)?;
+                if now.as_ref() != Some(original) {
+                    replace(&path, original, entry.mode)?;
+                }
             }
             None => {
                 match fs::remove_file(&path) {
