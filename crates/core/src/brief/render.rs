@@ -15,6 +15,9 @@ const ORIGINALS: &str = " earlier messages; the originals: windowsill recall";
 /// What a brief is worth beside the messages after it.
 const HOLDS: &str = "; what it says holds, and where a later message differs, the later one does";
 
+/// A brief of fewer bytes leaves that out: every word counts there.
+const ROOMY: usize = 1600;
+
 /// How a brief ends.
 const END: &str = "[end of windowsill brief]";
 
@@ -100,13 +103,14 @@ pub(super) fn worth(part: Part, item: &Item, at: usize, total: usize) -> i32 {
 pub fn render(model_part: Option<&str>, facts: &Facts, budget: u32, count: &dyn Fn(&str) -> u32) -> String {
     let model =
         model_part.or(facts.summary.as_deref()).map(|m| defuse(&sanitize(m)).replace(FACTS, "")).unwrap_or_default();
-    let head = header(facts);
+    let head = header(facts, false);
     let whole = |allowance: usize| {
+        let head = header(facts, allowance >= ROOMY);
         let frame = head.len() + END.len() + 2;
         let room = allowance.saturating_sub(frame);
         let summary = cut_summary(model.trim(), room * 55 / 100);
         let body = sections(facts, room.saturating_sub(summary.len() + FACTS.len() + 2));
-        let mut out = head.clone();
+        let mut out = head;
         for part in
             [summary.as_str(), if body.is_empty() || summary.is_empty() { "" } else { FACTS }, body.as_str(), END]
         {
@@ -127,11 +131,12 @@ pub fn render(model_part: Option<&str>, facts: &Facts, budget: u32, count: &dyn 
     largest(budget, count, &whole).unwrap_or_else(|| first_that_fits(&forms, budget, count))
 }
 
-fn header(facts: &Facts) -> String {
+fn header(facts: &Facts, holds: bool) -> String {
     let of =
         if facts.conversation.is_empty() { String::new() } else { format!(" (conversation {})", facts.conversation) };
     let file = if facts.history.is_empty() { String::new() } else { format!(", or {}", facts.history) };
-    sanitize(&format!("{START}{}{ORIGINALS}{of}{file}{HOLDS}]", facts.folded)).into_owned()
+    let holds = if holds { HOLDS } else { "" };
+    sanitize(&format!("{START}{}{ORIGINALS}{of}{file}{holds}]", facts.folded)).into_owned()
 }
 
 /// A summary cut at the end of a section, a paragraph or a line.

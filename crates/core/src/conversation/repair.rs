@@ -161,8 +161,20 @@ fn name_calls(body: &mut [Message]) {
         if let Some((caller, call)) = result {
             body[at].call_id = Some(body[caller].calls[call].id.clone());
         }
-        for (i, call) in body[at].calls.iter_mut().enumerate().filter(|(_, call)| call.id.is_empty()) {
-            call.id = format!("call {at}.{i}");
+        let nameless: Vec<usize> = (0..body[at].calls.len()).filter(|i| body[at].calls[*i].id.is_empty()).collect();
+        // What answers them: the results behind them that name no other call, in order.
+        let of_others = |result: &Message| {
+            let id = result.call_id.as_deref().unwrap_or("");
+            !id.is_empty() && body[at].calls.iter().any(|call| call.id == id)
+        };
+        let behind = (at + 1..body.len()).take_while(|r| !nameless.is_empty() && body[*r].role == Role::Tool);
+        let results: Vec<usize> = behind.filter(|r| !of_others(&body[*r])).collect();
+        for (n, i) in nameless.into_iter().enumerate() {
+            let id = format!("call {at}.{i}");
+            if let Some(result) = results.get(n) {
+                body[*result].call_id = Some(id.clone());
+            }
+            body[at].calls[i].id = id;
         }
     }
 }
