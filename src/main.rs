@@ -13,7 +13,7 @@ use clap::{Args, Parser, Subcommand};
 use serde_json::Value;
 use tokio::net::TcpListener;
 use tracing::info;
-use windowsill::config::{self, Config, Flags, ModelHints, print};
+use windowsill::config::{self, Config, Flags};
 use windowsill::plain;
 use windowsill::proxy::{App, Error, grouped, plan_file};
 use windowsill::server;
@@ -147,7 +147,7 @@ enum Command {
     /// The profiles; which one a model gets, and why.
     Profile {
         #[command(subcommand)]
-        command: ProfileCommand,
+        command: cli::profile::Profile,
     },
 }
 
@@ -161,32 +161,6 @@ struct OfFile {
     /// Print JSON.
     #[arg(long)]
     json: bool,
-}
-
-#[derive(Subcommand)]
-enum ProfileCommand {
-    /// All profiles.
-    List {
-        /// Print JSON.
-        #[arg(long)]
-        json: bool,
-    },
-    /// The policy a model or profile gets, and where each value comes from.
-    Show {
-        /// A model's name, or a profile's.
-        name: String,
-        /// Print JSON.
-        #[arg(long)]
-        json: bool,
-    },
-    /// Check profiles: the files named, or else all.
-    Check {
-        /// Profile files.
-        files: Vec<PathBuf>,
-        /// Print JSON.
-        #[arg(long)]
-        json: bool,
-    },
 }
 
 /// What a command came to.
@@ -298,7 +272,7 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Recall(of) => cli::recall::run(&config, &of),
         Command::Build(of) => cli::build::run(&config, &of),
         Command::Report(of) => cli::report::run(&config, &of),
-        Command::Profile { command } => profile(&config, command),
+        Command::Profile { command } => cli::profile::run(&config, command),
     }
 }
 
@@ -468,34 +442,6 @@ fn compact(config: &Config, id: &str, focus: Option<String>, json: bool) -> Resu
             tokens("after"),
             answer["brief"].as_str().unwrap_or("")
         ))?;
-    }
-    Ok(ExitCode::SUCCESS)
-}
-
-fn profile(config: &Config, command: ProfileCommand) -> Result<ExitCode, Failure> {
-    match command {
-        ProfileCommand::List { json: true } => out_json(&print::profile_list_json(config))?,
-        ProfileCommand::List { json: false } => out(&print::profile_list(config))?,
-        ProfileCommand::Show { name, json } => {
-            let shown = print::profile_show(config, &name, &ModelHints::default());
-            if json { out_json(&shown.json())? } else { out(&shown.text())? }
-        }
-        ProfileCommand::Check { files, json } => {
-            let dir = config
-                .sources
-                .iter()
-                .find(|(key, _, _)| key == "profile_dir")
-                .map(|(_, value, _)| PathBuf::from(value));
-            let check = print::profile_check(&files, dir.as_deref());
-            if json {
-                out_json(&check.json())?
-            } else {
-                out(&check.text())?
-            }
-            if !check.problems.is_empty() {
-                return Ok(ExitCode::from(2));
-            }
-        }
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -13,6 +13,7 @@ pub(crate) mod mcp;
 pub(crate) mod pages;
 mod paint;
 pub(crate) mod pin;
+pub(crate) mod profile;
 pub(crate) mod recall;
 pub(crate) mod report;
 pub(crate) mod service;

@@ -24,7 +24,7 @@ use crate::conversation::{Role, Tokens};
 use crate::guard::triggers::Pace;
 use crate::measure::Known;
 use crate::plan::rewrite::{self, Out};
-use crate::plan::{self, Action, Facts, Plan, Strategy, budget, economics};
+use crate::plan::{self, Action, Facts, Plan, Strategy, economics};
 use crate::store::{Batch, Event};
 use crate::upstream::{ChatOptions, Upstream};
 use crate::usage::Reported;
@@ -102,10 +102,7 @@ impl App {
         let (from, line) = prepared.lines.brief_at(used);
         let brief = strategy == Strategy::Summarize
             && (due || economics::brief_is_due(used, step, from, line))
-            && economics::worth_a_summary(
-                prepared.after.history,
-                budget::brief_budget(window, prepared.policy.policy.summary_max_tokens),
-            )
+            && economics::worth_a_summary(prepared.after.history, prepared.lines.brief)
             && !self.is_covered(&prepared);
         let busy = self.lives.with(&prepared.id, |l| l.in_flight > 0 || l.making.is_some());
         if busy || !brief && !fold {
@@ -189,7 +186,7 @@ impl App {
             view.push(Out { bytes, role: Role::Assistant, at: None, calls: false, changed: true });
         }
         let (messages, previous) = folded(&prepared.request, &prepared.view, body.len());
-        let budget = budget::brief_budget(*window, prepared.policy.policy.summary_max_tokens);
+        let budget = prepared.lines.brief;
         let ask = Ask {
             upstream,
             headers: &behind.headers,

@@ -12,7 +12,7 @@ use super::{App, Error, headers};
 use crate::config::Resolved;
 use crate::conversation::align::Alignment;
 use crate::conversation::edit::View;
-use crate::conversation::{Digest, Message, Role};
+use crate::conversation::{Digest, Message, Role, chain};
 use crate::measure::{Known, ModelKey};
 use crate::store::Located;
 use crate::upstream::{Kind, Upstream};
@@ -21,6 +21,12 @@ use crate::wire::openai_chat::{self, Request};
 /// Conversations that begin alike, and may be the one that a client rebuilt, the last active first.
 const RELATIVES: usize = 8;
 
+/// From so many messages on, a history is told by what it says, however it begins or ends.
+const LONG: usize = 6;
+
+/// So many messages at the end of a conversation may be replaced by others: a person words the last request otherwise, or a
+/// client (hermes) asks for a review of the session before the person goes on.
+const LAST_WORDS: usize = 2;
 /// Messages that a history has in common with another of its session, at least, to be the same though they begin differently.
 const KEPT: usize = 3;
 
@@ -83,8 +89,8 @@ impl App {
         let (seed, chain, located) = self.threaded(wish.as_deref(), request)?;
         request.withdraw_all();
         let session = wish.clone().or_else(|| headers::client_session(from_client)).or_else(|| request.session.clone());
-        let continued =
-            self.continued(located.as_ref(), session.as_deref(), &chain, &request.conversation.body).await?;
+        let place = (seed.as_str(), session.as_deref());
+        let continued = self.continued(located.as_ref(), place, &chain, &request.conversation.body).await?;
         let (id, carried) = match continued {
             Some((id, carried)) => (id, carried),
             None => (self.name(located.as_ref(), &chain, wish.as_deref())?, None),
@@ -162,40 +168,56 @@ impl App {
 
     /// The conversation that a history goes on, though it is not its plain continuation: it parted from an older state of
     /// it, or the client rebuilt it; with what still holds of its view. Looks among those of the session that the client names,
-    /// and among those that begin alike. It is always the messages that tell: a name is no proof of anything.
+    /// among those that begin alike, and for a long history with an unknown beginning among those that were last active: Qwen
+    /// Code begins with a list of the project's files, which is another one when a session is resumed. It is always the messages
+    /// that tell: a name is no proof of anything. `place`: what makes the chain, and the session.
     async fn continued(
         &self,
         located: Option<&Located>,
-        session: Option<&str>,
+        place: (&str, Option<&str>),
         chain: &[Digest],
         body: &[Message],
     ) -> Result<Option<(String, Option<View>)>, Error> {
+        let (seed, session) = place;
         let parts = |l: &&Located| l.depth < l.conversation_depth && l.depth < chain.len();
         let known = located.filter(parts);
-        // What goes on, or is sent again, needs no search; nor does what nothing is known of.
-        if known.is_none() && (located.is_some() || session.is_none()) {
+        // What goes on, or is sent again, needs no search; nor does what is short and nothing is known of.
+        if known.is_none() && (located.is_some() || session.is_none() && chain.len() < LONG) {
             return Ok(None);
         }
         // The last request's messages may still be queued.
         self.store.flush().await;
+        let alone = |at: usize| body[at].role != Role::Tool && body[at].calls.is_empty();
         let new: Vec<Digest> = body.iter().map(|m| m.digest).collect();
         let begin_alike = known.map(|l| self.store.family(&l.conversation, RELATIVES)).transpose()?.unwrap_or_default();
         let mut relatives = session.map(|name| self.store.of_session(name, RELATIVES)).transpose()?.unwrap_or_default();
         relatives.extend(begin_alike.iter().filter(|id| !relatives.contains(id)).cloned().collect::<Vec<_>>());
-        for id in relatives {
+        let named = relatives.len();
+        if located.is_none() && chain.len() >= LONG {
+            relatives.extend(self.store.conversations(RELATIVES)?.into_iter().map(|row| row.id));
+        }
+        for (n, id) in relatives.into_iter().enumerate() {
             let (path, old): (Vec<Digest>, Vec<Digest>) = self.store.path(&id)?.into_iter().unzip();
+            // Of those last active, other sessions' histories have other chains.
+            let ours = n < named || old.len() >= LONG && path.first() == Some(&chain::first(seed, &old[0]));
+            if !ours {
+                continue;
+            }
             if !path.is_empty() && path.last() == chain.get(path.len() - 1) {
                 return Ok(Some((id, None)));
             }
             let alignment = Alignment::of(&old, &new);
             // Those that do not even begin alike share more than a greeting.
             if alignment.is_rebuilt() && (begin_alike.contains(&id) || alignment.kept() >= KEPT) {
-                let view = self.store.view(&path)?.map(|(_, view)| alignment.carry(&view));
+                let view = self.store.view(&path)?.map(|(_, view)| alignment.carry(&view, alone));
                 debug!(conversation = id, known = located.map_or(0, |l| l.depth), "the client rebuilt its history");
                 return Ok(Some((id, view.filter(|v| !v.edits.is_empty()))));
             }
         }
-        Ok(None)
+        let said_otherwise = |l: &&Located| {
+            l.depth >= LONG && l.depth + LAST_WORDS >= l.conversation_depth && l.conversation_depth <= chain.len()
+        };
+        Ok(located.filter(said_otherwise).map(|l| (l.conversation.clone(), None)))
     }
 
     /// The view that was made ahead for what now comes, if it is the next request: longer than what was forwarded.

@@ -173,8 +173,7 @@ impl App {
     pub(super) fn priced(&self, ground: &Ground, price: &Price, when: When, dry_run: bool) -> Value {
         let speed = self.measured_speed(&ground.recorded.row.id);
         let lines = Lines::of(&ground.facts, &ground.resolved.policy);
-        // Where briefs are made between requests, folding waits for the wall.
-        let line = if ground.resolved.background { lines.limit } else { lines.summarize_at };
+        let line = lines.fold_at;
         let mut out = json!({
             "conversation": ground.recorded.row.id, "dry_run": dry_run, "when": when, "before": price.before,
             "after": price.after, "evaluated_again": price.again, "counted": price.counted, "limit": lines.limit,

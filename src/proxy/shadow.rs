@@ -61,8 +61,8 @@ impl App {
     async fn foreseen(self: &Arc<Self>, body: Bytes, from_client: &HeaderMap) -> Result<Foreseen, Error> {
         let request = openai_chat::parse(&body)?;
         let upstream = self.upstream_of(&request.model).boxed().await?;
-        let prepared = self.prepare(&upstream, request, from_client, Attempt::DryRun).boxed().await?;
-        self.save(&upstream, &prepared).boxed().await?;
+        let mut prepared = self.prepare(&upstream, request, from_client, Attempt::DryRun).boxed().await?;
+        self.save(&upstream, &mut prepared).boxed().await?;
         let sent = if prepared.view.edits.is_empty() {
             prepared.tokens
         } else {

@@ -10,6 +10,7 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests: a panic is how they fail")]
 
+mod clients;
 mod count;
 mod dialects;
 mod digest;

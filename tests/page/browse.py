@@ -419,7 +419,7 @@ def main():
         shots.mkdir(parents=True, exist_ok=True)
     # The smallest model writes no briefs: they are made without one. One slot and no prompts kept beside it: what the server evaluates is what the page's price is about.
     model = [installed["WINDOWSILL_PYTHON"], installed["WINDOWSILL_LLAMA_SERVER"], installed["WINDOWSILL_MODEL"], "--ctx", str(WINDOW),
-             "--alias", "demo", "--cache-ram", "0", "--with-parent"]
+             "--alias", "demo", "--cache-ram", "0", "--predict", "48", "--with-parent"]
     with tempfile.TemporaryDirectory() as folder, running(model, "listening", stderr=subprocess.DEVNULL) as ready:
         (pathlib.Path(folder) / "config.toml").write_text("[context]\nbackground = false\nstrategy = \"truncate\"\n")
         environment = {k: v for k, v in os.environ.items() if not k.startswith("WINDOWSILL_")} | {"WINDOWSILL_API_KEY": KEY, "RUST_LOG": "warn"}

@@ -10,6 +10,7 @@ mod background;
 mod busy;
 mod checkpoint;
 mod cli;
+mod clients;
 mod config;
 mod curate;
 mod dialects;

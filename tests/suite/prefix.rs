@@ -192,3 +192,28 @@ fn a_field_that_says_nothing_does_not_break_the_prefix_of_a_prompt_that_fits() {
         }
     }
 }
+
+#[test]
+fn a_resume_with_another_beginning_or_other_last_words_is_the_same_conversation() {
+    let fake = Fake::start(Kind::LlamaServer, 16_384);
+    let proxy = TestProxy::before(&fake);
+    let id = |answer: Answer| answer.ok().header("x-windowsill-conversation").unwrap().to_owned();
+    let session = |files: &str| {
+        let mut sent = chat().system("s").user(files).user("Work through all parts.").tools();
+        for turn in 0..6 {
+            sent = sent.step(turn, &prose(turn as u64, 300));
+        }
+        sent.assistant("All parts are done.")
+    };
+    let first = id(proxy.chat(&session("Files: a.rs").user("Thanks. Next?")));
+    // Qwen Code's list of files is another one when a session is resumed.
+    assert_eq!(
+        id(proxy.chat(&session("Files: a.rs, b.rs").user("Thanks. Next?").assistant("b.").user("Go on."))),
+        first
+    );
+    // hermes asks for a review before the person goes on; a person words the last request otherwise.
+    let sent = session("Files: a.rs, b.rs").user("Thanks. Next?").assistant("b.").user("Another way, please.");
+    assert_eq!(id(proxy.chat(&sent)), first);
+    // A short chat that shares some of the words is not.
+    assert_ne!(id(proxy.chat(&chat().system("s").user("Files: d.rs").user("Work through all parts."))), first);
+}

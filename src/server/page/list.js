@@ -147,7 +147,7 @@ export class Timeline {
     const last = run.to - 1;
     node.append(
       h("span", { class: "n" }, open ? "▾" : "▸"), h("span", { class: "who" }, "folded"),
-      h("span", { class: "t" }, `messages ${run.from}–${last}: ${plural(run.to - run.from, "message")}, ${open ? "shown below" : "open to see each, word for word"}`),
+      h("span", { class: "t" }, `${plural(run.to - run.from, "message")}, ${run.from}–${last}: ${open ? "shown below" : "open to read"}`),
       h("span", { class: "k" }), h("span", { class: "v" }, run === this.runs[0] ? `brief of messages ${this.fold.from}–${this.fold.to - 1} · ${count(this.fold.brief_tokens)} tokens` : "in the brief"));
     return node;
   }

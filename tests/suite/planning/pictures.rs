@@ -328,12 +328,30 @@ fn what_a_person_asked_stays() {
         // once the person has asked for something else.
         (
             "window 4000 reserve 100 | sys:100 rules:1900 6*(asst:270) user:30 4*(asst:270)",
-            "fold 1..10 keep 7 into 500 (4730 -> 3114)",
+            "fold 1..11 keep 7 into 475 (4730 -> 2819)",
         ),
         // Several user messages open a session: all of them stay.
         (
             "window 4000 reserve 100 | sys:100 user:500 remind:60 remind:60 14*(asst:270)",
             "fold 3..11 into 500 (4500 -> 2852)",
         ),
+    ]);
+}
+
+#[test]
+fn tight_windows_are_rewritten_deeply() {
+    check_all(&[
+        // Three quarters are the client's tools: the fold keeps the newest step alone, so that the next ones have room, and
+        // the brief is a quarter of what is left.
+        ("window 4000 reserve 100 | tools:3000 user:30 5*(call:20 result:180)", "?1"),
+        // A usual brief would cost more than the few messages it stands for; the newest result is not cut for it.
+        ("window 4000 reserve 100 | tools:3300 user:30 2*(call:20 result:280)", "?2"),
+        // The result that a pointer of this plan means is folded away: then it is not replaced.
+        (
+            "window 4000 reserve 100 | sys:100 user:50 call:20 result:600@a 9*(call:20 result:300) call:20 result:600@a",
+            "?3",
+        ),
+        // The files that a client sends stay, where steps are small.
+        ("window 4000 reserve 100 keep 4 | sys:400 user:20 30*(user:20 asst:60) user:1300 asst:20 user:200", "?4"),
     ]);
 }

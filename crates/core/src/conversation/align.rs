@@ -1,6 +1,8 @@
 //! What a client kept of a history that it rebuilt. Some (aider) put new texts of files and maps into the middle each time,
 //! some (Qwen Code) trim old messages when a session is resumed: the chain breaks there, and most of what follows is the same.
 
+use std::collections::BTreeSet;
+
 use similar::{Algorithm, DiffOp, capture_diff_slices};
 
 use super::Digest;
@@ -44,25 +46,33 @@ impl Alignment {
         self.to.iter().flatten().count()
     }
 
-    /// The edits of a view that still hold: those of messages that are there, and a fold whose messages all are, one after
-    /// the other.
-    pub fn carry(&self, view: &View) -> View {
-        View { messages: self.messages, edits: view.edits.iter().filter_map(|edit| self.carried(edit)).collect() }
+    /// The edits of a view that still hold: those of messages that are there, and a fold whose first and last message are.
+    /// What is new in between (aider's map of the repository changes each turn) stays in view; where it cannot stay without
+    /// what is folded, as a result cannot without its call, the fold does not hold. `alone`: whether a message of the newer
+    /// history can.
+    pub fn carry(&self, view: &View, alone: impl Fn(usize) -> bool) -> View {
+        View {
+            messages: self.messages,
+            edits: view.edits.iter().filter_map(|edit| self.carried(edit, &alone)).collect(),
+        }
     }
 
-    fn carried(&self, edit: &Edit) -> Option<Edit> {
+    fn carried(&self, edit: &Edit, alone: &impl Fn(usize) -> bool) -> Option<Edit> {
         let place = |at: &usize| self.to.get(*at).copied().flatten();
         let mut edit = edit.clone();
         match &mut edit {
             Edit::Text { at, .. } | Edit::Arguments { at, .. } => *at = place(at)?,
             Edit::Fold { from, to, keep, .. } => {
-                let start = place(from)?;
-                let in_a_row = (*from..*to).all(|at| place(&at) == Some(start + at - *from));
-                if !in_a_row {
+                let last = to.checked_sub(1).filter(|last| last >= from)?;
+                let (start, end) = (place(from)?, place(&last)? + 1);
+                let known: Vec<usize> = (*from..*to).filter_map(|at| place(&at)).collect();
+                let new = (start..end).filter(|at| known.binary_search(at).is_err());
+                let kept = keep.iter().filter_map(place);
+                let stay: BTreeSet<usize> = new.chain(kept).collect();
+                if known.len() * 5 < (end - start) * KEPT_OF_FIVE || !stay.iter().all(|at| alone(*at)) {
                     return None;
                 }
-                *keep = keep.iter().map(place).collect::<Option<_>>()?;
-                (*from, *to) = (start, start + *to - *from);
+                (*from, *to, *keep) = (start, end, stay.into_iter().collect());
             }
         }
         Some(edit)
@@ -98,6 +108,7 @@ mod tests {
 
     #[test]
     fn edits_move_with_their_messages() {
+        let any = |_: usize| true;
         let text = |at: usize| Edit::Text {
             at,
             digest: Digest::default(),
@@ -108,8 +119,17 @@ mod tests {
         let fold = |from: usize, to: usize, keep: Vec<usize>| Edit::Fold { from, to, keep, brief: "b".into() };
         let alignment = Alignment::of(&digests("u1 a1 u2 a2 map1 u3"), &digests("new u1 a1 u2 a2 map2 u3"));
         let view = View { messages: 6, edits: vec![fold(1, 4, vec![2]), text(4), text(5)] };
-        assert_eq!(alignment.carry(&view), View { messages: 7, edits: vec![fold(2, 5, vec![3]), text(6)] });
-        let torn = Alignment::of(&digests("u1 a1 u2 a2"), &digests("u1 a1 new u2 a2"));
-        assert_eq!(torn.carry(&View { messages: 4, edits: vec![fold(1, 3, vec![])] }).edits, []);
+        assert_eq!(alignment.carry(&view, any), View { messages: 7, edits: vec![fold(2, 5, vec![3]), text(6)] });
+        // What is new among the folded messages stays, if it can; without its ends a fold does not hold.
+        let held = |old: &str, new: &str, alone: bool| {
+            let view = View { messages: 0, edits: vec![fold(1, 5, vec![])] };
+            Alignment::of(&digests(old), &digests(new)).carry(&view, |_| alone).edits
+        };
+        let old = "u1 map1 a1 u2 a2 u3";
+        assert_eq!(held(old, "u1 map1 a1 new u2 a2 u3", true), [fold(1, 6, vec![3])]);
+        assert_eq!(held(old, "u1 map1 a1 new u2 a2 u3", false), []);
+        assert_eq!(held(old, "u1 map1 map2 u2 a2 u3", true), [fold(1, 5, vec![2])]);
+        assert_eq!(held(old, "u1 map2 a1 u2 a2 u3", true), []);
+        assert_eq!(held(old, "u1 map1 n1 n2 n3 n4 a2 u3", true), []);
     }
 }

@@ -58,6 +58,11 @@ pub fn chain(seed: &str, body: &[Message]) -> Vec<Digest> {
     body.iter().map(|message| chain.push(message)).collect()
 }
 
+/// The chain hash of the first message of a body, if it is no tool result, by its digest.
+pub fn first(seed: &str, digest: &Digest) -> Digest {
+    link(Chain::new(seed).tip, &digest.0, 0)
+}
+
 /// The chain hash of a body that grows message by message.
 #[derive(Debug, Clone)]
 pub struct Chain {

@@ -1,8 +1,8 @@
 //! The budget: what a prompt may cost at each line of the policy.
 
+use super::Plan;
 use super::facts::Facts;
 use super::policy::{FoldAt, Policy, Size, Strategy};
-use super::{Action, Plan};
 use crate::conversation::Tokens;
 
 /// Prompt tokens at which something happens.
@@ -26,6 +26,8 @@ pub struct Lines {
     pub digest_over: Option<Tokens>,
     /// Most tokens of a brief, and of the pinned texts in front of it.
     pub brief: Tokens,
+    /// Whether system prompt and tools leave so little that the lines are shares of the room above them.
+    pub tight: bool,
 }
 
 impl Lines {
@@ -76,7 +78,8 @@ impl Lines {
             // Where no digest comes of it, there is a preview.
             evict_over: digest_over.map_or(evict_over, |over| over.min(evict_over)),
             digest_over,
-            brief: brief_budget(facts.window, policy.summary_max_tokens).saturating_add(facts.pins),
+            brief: brief_budget(facts.window, room, policy.summary_max_tokens).saturating_add(facts.pins),
+            tight,
         }
     }
 }
@@ -84,19 +87,25 @@ impl Lines {
 /// Results below this many tokens are never evicted, whatever the share says: a preview would cost as much.
 const SMALLEST_EVICTED: Tokens = 160;
 
-/// Tokens a brief may take: an eighth of the window, and no more than what the model may write and as much again for
-/// the part made without a model.
-pub fn brief_budget(window: Tokens, summary_max_tokens: Tokens) -> Tokens {
-    (window / 8).min(summary_max_tokens.saturating_mul(2)).max(96)
+/// Tokens a brief may take: an eighth of the window, a quarter of the `room` above what is never touched, and no more than
+/// what the model may write and as much again for the part made without a model. A brief that fills the room leaves none
+/// for the steps that it is for.
+pub fn brief_budget(window: Tokens, room: Tokens, summary_max_tokens: Tokens) -> Tokens {
+    (window / 8).min(room / 4).min(summary_max_tokens.saturating_mul(2)).max(LEAST_BRIEF)
 }
+
+/// The smallest brief, in tokens.
+pub(super) const LEAST_BRIEF: Tokens = 96;
 
 /// Tokens to keep for the reply: what the client asks for, else the configured amount, but never more than a quarter of
 /// the window. What a client asks for beyond the configured amount is a wish (Claude Code always asks for 32,000; Kimi
 /// Code for its whole context less the last usage): it gets at most a quarter of what `head`, the tokens of system prompt
-/// and tools, leaves of the window. Otherwise the history would have no room, and would be rewritten every turn.
+/// and tools, leaves of the window, and an eighth where that is less than half of it. Otherwise the history would have no
+/// room, and would be rewritten every turn.
 pub fn output_reserved(window: Tokens, head: Tokens, asked: Option<Tokens>, configured: Tokens) -> Tokens {
     let usual = usual_reserve(window, configured);
-    let most = usual.max(window.saturating_sub(head) / 4).min(window / 4);
+    let share = if head > window / 2 { 8 } else { 4 };
+    let most = usual.max(window.saturating_sub(head) / share).min(window / 4);
     asked.map_or(usual, |asked| asked.min(most)).max(1)
 }
 
@@ -106,15 +115,12 @@ pub fn usual_reserve(window: Tokens, configured: Tokens) -> Tokens {
 }
 
 /// Keeps less for the reply, where a plan costs more than that: a shorter answer is the smaller loss. Before anything of
-/// the person's or of the newest step goes, down to what is `configured`; before the request is cut, down to an eighth of
-/// the window; before it is refused, down to the least. False when there is nothing more to give.
+/// the person's or of the newest step goes, down to what is `configured` or an eighth of the window; before the request is
+/// refused, down to the least. False when there is nothing more to give.
 pub fn gives_way(facts: &mut Facts, plan: &Plan, configured: Tokens) -> bool {
-    let usual = usual_reserve(facts.window, configured);
-    let cuts = plan.actions.iter().any(|a| matches!(a, Action::Cut { .. }));
     let least = match plan.fits {
         false => least_reserve(facts.window),
-        true if cuts => usual.min(facts.window / 8),
-        true if plan.hard => usual,
+        true if plan.hard => usual_reserve(facts.window, configured).min(facts.window / 8),
         true => return false,
     };
     let more = facts.output_reserved > least;
@@ -145,6 +151,26 @@ mod tests {
         // It takes all of it.
         let l = lines(2048, 4000);
         assert!(l.clear_at <= l.limit && l.summarize_at <= l.limit);
+        // A brief is an eighth of the window, or a quarter of a small room.
+        let briefs = [(8192, 1000), (8192, 6000), (2048, 1900)].map(|(window, system)| lines(window, system).brief);
+        assert_eq!(briefs, [1024, 416, LEAST_BRIEF]);
+    }
+
+    #[test]
+    fn a_shorter_answer_is_the_smaller_loss() {
+        let facts = |window, output_reserved| Facts { window, output_reserved, ..Default::default() };
+        let conversation = crate::conversation::Conversation::default();
+        for (window, reserved, hard, fits, left) in [
+            (30_720, 2180, true, true, 1024),
+            (30_720, 2180, false, true, 2180),
+            (4096, 1024, true, true, 512),
+            (4096, 512, true, false, 128),
+        ] {
+            let mut facts = facts(window, reserved);
+            let plan = Plan { hard, fits, ..crate::plan::plan(&conversation, &facts, &Policy::default()) };
+            assert_eq!(gives_way(&mut facts, &plan, 1024), left < reserved, "{window}");
+            assert_eq!(facts.output_reserved, left, "{window}");
+        }
     }
 
     #[test]
@@ -152,8 +178,9 @@ mod tests {
         assert_eq!(output_reserved(8192, 0, Some(131_072), 1024), 2048);
         assert_eq!(output_reserved(8192, 0, None, 1024), 1024);
         assert_eq!(output_reserved(2048, 0, None, 1024), 512);
-        // A client's tools leave 8,720 tokens: a wish for 108,000 gets a quarter of that, a modest one all of it.
-        assert_eq!(output_reserved(30_720, 22_000, Some(108_000), 1024), 2180);
+        // A client's tools leave 8,720 tokens: a wish for 108,000 gets an eighth of that, a modest one all of it.
+        assert_eq!(output_reserved(30_720, 22_000, Some(108_000), 1024), 1090);
+        assert_eq!(output_reserved(30_720, 10_000, Some(108_000), 1024), 5180);
         assert_eq!(output_reserved(30_720, 22_000, Some(900), 1024), 900);
         assert_eq!(output_reserved(24_000, 23_000, Some(32_000), 1024), 1024);
     }

@@ -24,8 +24,9 @@ pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
     // that must be evaluated again for it is better spent on a fold, which goes deeper.
     let lines = sheet.lines;
     let fold = fold_instead(sheet);
+    let rarely = lines.limit - sheet.ahead();
     let instead = |freed, again, total| {
-        total <= lines.limit
+        total <= rarely
             && economics::deep_clear(freed, lines.summarize_at, lines.summarize_to)
             && fold.is_none_or(|fold| economics::as_good((freed, again), (fold.freed, fold.again)))
     };
@@ -43,9 +44,11 @@ fn short_of_the_wall(sheet: &mut Sheet<'_>, recent: usize) -> Option<String> {
         sheet.wait("clear", lines.clear_at, GUESSED);
         return None;
     }
+    let ahead = sheet.ahead();
     // Where folding waits for the wall, so may clearing.
     let done = attempt(sheet, recent, |freed, again, _| {
         economics::deep_clear(freed, lines.clear_at, lines.clear_to)
+            && freed >= ahead
             && economics::worth_it_now(freed, again, total, lines.clear_at, lines.fold_at)
     });
     match done {

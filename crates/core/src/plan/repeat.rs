@@ -11,6 +11,19 @@ use crate::conversation::edit::Rule;
 /// What a pointer to another result costs at most.
 const POINTER: u32 = 40;
 
+/// Takes back the pointers of this plan whose text a fold has taken out of the view: the model has just asked for it.
+pub(super) fn whole_again(sheet: &mut Sheet<'_>) {
+    let (lost, stay): (Vec<Action>, Vec<Action>) = std::mem::take(&mut sheet.actions)
+        .into_iter()
+        .partition(|action| matches!(action, Action::Repeat { of, .. } if sheet.folded(*of)));
+    sheet.actions = stay;
+    for action in lost {
+        if let Action::Repeat { at, .. } = action {
+            sheet.take_back(at);
+        }
+    }
+}
+
 pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
     if sheet.total() <= sheet.lines.clear_at / 2 {
         return None;

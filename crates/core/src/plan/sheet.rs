@@ -12,6 +12,9 @@ use crate::conversation::{Conversation, Role, Tokens, person};
 /// An opening with rules is held while it leaves at least one part in this many of the room after system prompt and tools.
 const HELD: Tokens = 4;
 
+/// Steps that a rewrite leaves room for; they differ in size, so that it is about one in four requests that is rewritten.
+const STEPS_AHEAD: usize = 5;
+
 /// Steps with results that are never cleared stay inside a fold while they take at most one part in this many of the window.
 const PROTECTED: Tokens = 4;
 
@@ -264,6 +267,26 @@ impl<'a> Sheet<'a> {
         self.waits.push(Waiting { rule, line, why: why.into() });
     }
 
+    /// Tokens that a rewrite leaves free for the next steps where system prompt and tools take most of the window: as many
+    /// as [`STEPS_AHEAD`] steps like the last ones need, and at most half of the room. A little at a time would be done
+    /// again every turn there, and each time the person waits for it.
+    pub(super) fn ahead(&self) -> Tokens {
+        if !self.lines.tight {
+            return 0;
+        }
+        let opening = if self.holds_opening { self.span(0..self.opening) } else { 0 };
+        let room = self.lines.limit.saturating_sub(self.facts.head() + opening);
+        self.next_steps().min(room / 2)
+    }
+
+    /// Tokens that the next [`STEPS_AHEAD`] steps will take, if they are like the last ones.
+    pub(super) fn next_steps(&self) -> Tokens {
+        let steps = self.units.iter().rev().filter(|u| self.conversation.body[u.start].role == Role::Assistant);
+        let came = |at: usize| self.facts.costs[at].total().min(self.lines.evict_over);
+        let sizes: Vec<Tokens> = steps.take(2 * STEPS_AHEAD).map(|u| (u.start..u.end).map(came).sum()).collect();
+        sizes.iter().sum::<Tokens>() * STEPS_AHEAD as Tokens / sizes.len().max(1) as Tokens
+    }
+
     /// First message of what the next reply answers: the newest step or what a person said last, with the reminders and
     /// the tool output that stand after it as messages of their own.
     pub(super) fn newest(&self) -> usize {
@@ -316,6 +339,12 @@ impl<'a> Sheet<'a> {
     /// The first message that this plan changes so far; the length of the body when it changes none.
     pub(super) fn first_change(&self) -> usize {
         self.actions.iter().map(Action::first).min().unwrap_or(self.cost.len())
+    }
+
+    /// Takes back that the text of a message is replaced.
+    pub(super) fn take_back(&mut self, at: usize) {
+        self.set_text(at, self.facts.costs[at].text + self.facts.costs[at].media);
+        self.touched[at] = None;
     }
 
     /// Records that the text of a message is replaced by something of `tokens` tokens.

@@ -2,7 +2,7 @@
 //! the next one folds the last one in.
 
 use super::sheet::{Fold, Sheet};
-use super::{Action, FoldAt, Strategy, clear, economics};
+use super::{Action, FoldAt, Strategy, clear, economics, repeat};
 use crate::conversation::edit::Edit;
 use crate::conversation::{Role, Tokens};
 
@@ -89,6 +89,7 @@ pub(super) fn commit(sheet: &mut Sheet<'_>, fold: Fold) -> String {
         Edit::Fold { to, .. } => Some(*to),
         _ => None,
     });
+    repeat::whole_again(sheet);
     let fresh: Tokens = (folded_before.unwrap_or(from).min(to)..to).map(|i| sheet.cost[i]).sum();
     let ask_model = sheet.policy.strategy == Strategy::Summarize && economics::worth_a_summary(fresh, brief);
     let what = format!("messages {from}..{to} folded into a brief of at most {brief} tokens");
@@ -126,13 +127,20 @@ fn cut(sheet: &Sheet<'_>, from: usize, keep_recent: usize, target: Tokens) -> Op
     };
     // Room for the next steps; without it every one of them would fold again.
     let least_room = sheet.facts.window / ROOM_FOR_STEPS;
-    let most = sheet.lines.limit.saturating_sub(least_room).max(sheet.lines.half_way());
+    let rarely = sheet.lines.limit - sheet.ahead();
+    let below = |room: Tokens| sheet.lines.limit.saturating_sub(room).max(sheet.lines.half_way()).min(rarely);
+    let most = below(least_room);
+    // The files that a client sends with each request, and what a person said lately, stay where that leaves what steps
+    // really take here.
+    let most_said = below(least_room.min(sheet.next_steps()));
+    let target = target.min(rarely);
     let mut tail: Tokens = 0;
     let mut best = None;
     for unit in sheet.units.iter().rev().take_while(|u| u.start >= from) {
         tail += (unit.start..unit.end).map(|i| sheet.cost[i]).sum::<Tokens>();
         let total = head + pinned(unit.start) + tail;
         // What is recent stays wherever that leaves room for the next steps.
+        let most = if unit.role == Role::User { most_said } else { most };
         let wanted = unit.start >= recent && total <= most;
         if unit.start < newest && total > target && !wanted {
             break;

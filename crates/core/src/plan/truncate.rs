@@ -1,9 +1,10 @@
 //! Truncate: what is left when the prompt still passes the wall. Harder and harder measures, each only if the one before
-//! was not enough: fold all but the newest steps, clear everything old, cut large messages down to a fair share, shrink
-//! the brief, cut the rules that came with the first message, fold the newest step as well, and at last cut the request.
+//! was not enough: fold all but the newest steps, clear everything old, shrink the brief, cut large messages down to a
+//! fair share, cut the rules that came with the first message, fold the newest step as well, and at last cut the request.
 //! System prompt and tools are never touched. Without folding (`strategy = "off"`) only tool output is cut, never what
 //! somebody said.
 
+use super::budget::LEAST_BRIEF;
 use super::sheet::{Fold, Sheet};
 use super::{Action, Strategy, clear, evict, summarize};
 use crate::conversation::edit::Rule;
@@ -14,9 +15,6 @@ const LEAST_USER: Tokens = 64;
 
 /// A message that is cut to its fair share keeps at least this much.
 const LEAST_SHARE: Tokens = 48;
-
-/// The smallest brief.
-const LEAST_BRIEF: Tokens = 96;
 
 /// What is done, and the doing: true when it changed something.
 type Measure<'a> = (&'static str, &'a dyn Fn(&mut Sheet<'_>) -> bool);
@@ -41,16 +39,20 @@ pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
         }
         helps
     };
-    let mild: [Measure<'_>; 3] = [
+    let mild: [Measure<'_>; 5] = [
         ("all but the newest steps folded", &|s| fold_to(s, s.fold_target())),
-        ("results before the newest step cleared", &|s| clear::clear_before(s, newest, s.lines.limit).0 > 0),
+        ("results before the newest step cleared", &|s| {
+            clear::clear_before(s, newest, s.lines.limit - s.ahead()).0 > 0
+        }),
         ("all but the newest step folded", &|s| fold_to(s, 0)),
+        // What the next reply answers is worth more than what is told of older steps.
+        ("all but the newest step folded into a short brief", &|s| folds && fold_small(s)),
+        ("brief shortened", &shrink_brief),
     ];
-    let hard: [Measure<'_>; 10] = [
+    let hard: [Measure<'_>; 9] = [
         ("request, which alone passes the window, cut", &|s| folds && cut_lonely(s)),
         ("old messages cut to a fair share", &|s| share_out(s, newest, s.lines.half_way())),
         ("large messages cut to a fair share", &|s| share_out(s, s.cost.len(), s.lines.limit)),
-        ("brief shortened", &shrink_brief),
         ("the opening cut to a fair share", &|s| folds && share_opening(s)),
         ("the newest step folded too", &|s| folds && fold_all(s, true)),
         ("what was pinned or protected let go", &|s| folds && let_go(s, newest)),
@@ -71,6 +73,22 @@ pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
         }
     }
     (!done.is_empty()).then(|| done.join(", "))
+}
+
+/// Folds all but the newest step into a brief of half of what that leaves: where a usual one costs more than the few
+/// messages it stands for.
+fn fold_small(sheet: &mut Sheet<'_>) -> bool {
+    let (usual, old) = (std::mem::replace(&mut sheet.lines.brief, LEAST_BRIEF + sheet.pins), sheet.fold.clone());
+    let fold = summarize::choose(sheet, 1, 0);
+    sheet.lines.brief = usual;
+    let Some(mut fold) = fold else { return false };
+    sheet.fold = Some(fold.clone());
+    let left = sheet.lines.limit.checked_sub(sheet.total());
+    sheet.fold = old;
+    let Some(left) = left else { return false };
+    fold.brief = (fold.brief + left / 2).min(usual.max(fold.brief));
+    summarize::commit(sheet, fold);
+    true
 }
 
 /// Folds everything but the request into the smallest brief: where even the newest step, cut as far as may be,

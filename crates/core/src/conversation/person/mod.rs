@@ -72,7 +72,10 @@ pub fn said(text: &str) -> Said<'_> {
         return Said::Person(Cow::Borrowed(""));
     }
     if let Some(kind) = tasks(text).or_else(|| forms::opening(text)) {
-        return kind;
+        return match task_behind(text).filter(|_| kind == Said::Output) {
+            Some(asked) => Said::Person(Cow::Borrowed(asked)),
+            None => kind,
+        };
     }
     let stripped = strip(text);
     let rest = match stripped.rest {
@@ -88,6 +91,12 @@ pub fn said(text: &str) -> Said<'_> {
         return kind;
     }
     Said::Person(trimmed(between_labels(rest)))
+}
+
+/// What a person asked behind the last output of the turn before: smolagents puts both into one message.
+fn task_behind(text: &str) -> Option<&str> {
+    let (output, asked) = text.rsplit_once("\nNew task:\n")?;
+    (output.starts_with("Observation:") && !asked.trim().is_empty()).then(|| asked.trim())
 }
 
 /// Open WebUI's helpers: a task over a chat is the client's, a question over documents is a person's.
