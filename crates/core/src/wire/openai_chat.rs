@@ -84,6 +84,7 @@ impl Request {
             conversation: Conversation { tools, ..Conversation::default() },
             model: self.model.clone(),
             client_tools: self.client_tools.clone(),
+            session: self.session.clone(),
             task: self.task.clone(),
             listed_tools: self.listed_tools.clone(),
             session: self.session.clone(),
