@@ -116,7 +116,7 @@ impl App {
             return Ok(None);
         };
         let window = asked.window.unwrap_or(UNKNOWN_WINDOW);
-        let stored = self.stored_list(&history.chain, Digest::of(&own))?;
+        let stored = self.list_noted(&history.chain, Digest::of(&own))?;
         let sent = match &stored {
             Some(list) if list.of == Digest::of(&own) => list.sent,
             _ if listing == Listing::Auto && !is_long(request, &own, window) => return Ok(None),
@@ -185,7 +185,7 @@ impl App {
     }
 
     /// The list that was noted for these tools and the longest part of a history, else for the longest part alone.
-    fn stored_list(&self, chain: &[Digest], of: Digest) -> Result<Option<List>, Error> {
+    fn list_noted(&self, chain: &[Digest], of: Digest) -> Result<Option<List>, Error> {
         let mut other = None;
         for digest in chain.iter().rev() {
             let Some(kept) = self.store.listed_tools(digest)? else { continue };

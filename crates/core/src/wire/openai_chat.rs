@@ -87,7 +87,6 @@ impl Request {
             session: self.session.clone(),
             task: self.task.clone(),
             listed_tools: self.listed_tools.clone(),
-            session: self.session.clone(),
             ..*self
         }
     }
