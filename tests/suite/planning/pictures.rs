@@ -1,5 +1,7 @@
 //! Single cases: every rule, its line, and its exceptions.
 
+use windowsill::plan::{Action, Plan, plan};
+
 use super::{harness, picture};
 
 /// Plans a picture, says the plan, and checks on the way all that must hold for any plan.
@@ -338,20 +340,50 @@ fn what_a_person_asked_stays() {
     ]);
 }
 
+/// The plan of a picture.
+fn planned(picture: &str) -> Plan {
+    let case = picture::read(picture);
+    plan(&case.conversation, &case.facts, &case.policy)
+}
+
+/// The fold of a plan: first message, one past the last, those that stay, and the brief's budget.
+fn fold_of(plan: &Plan) -> Option<(usize, usize, Vec<usize>, u32)> {
+    plan.actions.iter().find_map(|action| match action {
+        Action::Fold { from, to, keep, budget, .. } => Some((*from, *to, keep.clone(), *budget)),
+        _ => None,
+    })
+}
+
 #[test]
-fn tight_windows_are_rewritten_deeply() {
-    check_all(&[
-        // Three quarters are the client's tools: the fold keeps the newest step alone, so that the next ones have room, and
-        // the brief is a quarter of what is left.
-        ("window 4000 reserve 100 | tools:3000 user:30 5*(call:20 result:180)", "?1"),
-        // A usual brief would cost more than the few messages it stands for; the newest result is not cut for it.
-        ("window 4000 reserve 100 | tools:3300 user:30 2*(call:20 result:280)", "?2"),
-        // The result that a pointer of this plan means is folded away: then it is not replaced.
-        (
-            "window 4000 reserve 100 | sys:100 user:50 call:20 result:600@a 9*(call:20 result:300) call:20 result:600@a",
-            "?3",
-        ),
-        // The files that a client sends stay, where steps are small.
-        ("window 4000 reserve 100 keep 4 | sys:400 user:20 30*(user:20 asst:60) user:1300 asst:20 user:200", "?4"),
-    ]);
+fn a_tight_window_is_rewritten_deeply_and_keeps_the_newest_results() {
+    // Three quarters are the client's tools: the brief is a quarter of what is left, and the next steps have room.
+    let deep = planned("window 4000 reserve 100 | tools:3000 user:30 5*(call:20 result:180)");
+    let (.., budget) = fold_of(&deep).unwrap_or_else(|| panic!("{deep:?}"));
+    assert!(budget <= 225 && deep.after.prompt() <= 3500, "{deep:?}");
+    // A usual brief would cost more than the few messages it stands for; no result is cut for it.
+    let small = planned("window 4000 reserve 100 | tools:3300 user:30 2*(call:20 result:280)");
+    let cut = |action: &Action| matches!(action, Action::Preview { .. } | Action::Cut { .. });
+    assert!(small.fits && !small.hard && !small.actions.iter().any(cut), "{small:?}");
+}
+
+#[test]
+fn a_pointer_never_means_a_result_that_the_same_plan_folds_away() {
+    for steps in 4..24 {
+        let picture = format!(
+            "window 4000 reserve 100 | sys:100 user:50 call:20 result:600@a {steps}*(call:20 result:300) call:20 result:600@a"
+        );
+        let plan = planned(&picture);
+        let Some((from, to, keep, _)) = fold_of(&plan) else { continue };
+        let lost = |of: usize| (from..to).contains(&of) && !keep.contains(&of);
+        let points = |action: &Action| matches!(action, Action::Repeat { of, .. } if lost(*of));
+        assert!(!plan.actions.iter().any(points), "{picture}: {plan:?}");
+    }
+}
+
+#[test]
+fn files_that_a_client_sends_stay_where_steps_are_small() {
+    let plan =
+        planned("window 4000 reserve 100 keep 4 | sys:400 user:20 30*(user:20 asst:60) user:2100 asst:20 user:200");
+    let (_, to, ..) = fold_of(&plan).unwrap_or_else(|| panic!("{plan:?}"));
+    assert!(to <= 61 && plan.fits, "{plan:?}");
 }
