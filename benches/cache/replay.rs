@@ -8,7 +8,7 @@ use windowsill::conversation::{Conversation, Message, Tokens};
 use windowsill::measure;
 use windowsill::measure::tokens::{self, estimate};
 use windowsill::plan::rewrite::{self, Out};
-use windowsill::plan::{self, Action, Cost, Facts, Plan, Policy, Strategy, budget, economics};
+use windowsill::plan::{self, Action, Cost, Facts, Plan, Policy, Strategy, economics};
 use windowsill::store::Store;
 use windowsill::{apply, brief};
 
@@ -231,7 +231,6 @@ impl Run<'_> {
     /// What runs behind a reply: a brief ahead of need.
     fn between(&mut self, draft: &Draft, step: Tokens, end: usize) {
         let Setting { policy, background, .. } = self.setting;
-        let window = self.server.window;
         let budget = draft.plan.lines.brief;
         if draft.plan.actions.iter().any(|a| matches!(a, Action::Fold { .. })) {
             self.ready = None;

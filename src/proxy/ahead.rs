@@ -63,6 +63,9 @@ struct Behind {
     step: Tokens,
 }
 
+/// A fold that was made ahead: its plan, its view, the messages to send, and the seconds that a model wrote on the brief.
+type Made = (Plan, apply::Applied, Vec<Out>, f64);
+
 impl App {
     /// Stops what is under way for a conversation, for a request that comes first.
     pub(super) fn stop_making(&self, id: &str) {
@@ -300,11 +303,7 @@ impl App {
     }
 
     /// The plan that the next request would make, applied to what was forwarded last; and the seconds that its brief took.
-    fn folded_now(
-        &self,
-        behind: &Behind,
-        request: &Request,
-    ) -> Result<Option<(Plan, apply::Applied, Vec<Out>, f64)>, Error> {
+    fn folded_now(&self, behind: &Behind, request: &Request) -> Result<Option<Made>, Error> {
         let Behind { prepared, window, step, .. } = behind;
         let Some(plan) = self.foreseen(behind, request, next_step(*step, *window)) else { return Ok(None) };
         let conversation = &request.conversation;

@@ -92,7 +92,8 @@ fn replay(messages: &[Value], tools: &Value, window: Tokens, fold_at: FoldAt) ->
     let raw: Vec<Message> = raw.take(LONGEST).collect();
     for end in (1..=messages.len().min(LONGEST)).filter(|end| asks(messages, end - 1)) {
         let body = repair::repair(raw[..end.max(lead) - lead].to_vec(), None).map_err(|_| "orphans")?.body;
-        let conversation = Conversation { system: all.system.clone(), tools: all.tools.clone(), body };
+        let conversation =
+            Conversation { system: all.system.clone(), tools: all.tools.clone(), body, ..Conversation::default() };
         let facts = Facts { forwarded, ..harness::facts(&conversation, &view, window, reserved) };
         let mut pass = harness::pass(&conversation, &facts, &policy);
         // All that can be wrong is looked at whenever something is rewritten, and now and then.
