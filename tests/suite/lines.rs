@@ -47,7 +47,7 @@ fn first_fold(fake: &Fake, proxy: &TestProxy, model: &str, most: u32) -> Option<
 /// 7,152.
 #[test]
 fn folds_come_at_the_line_that_belongs_to_the_models_size() {
-    let cases: [(Kind, &str, Option<u64>, &str, u32, u32); 7] = [
+    let cases = [
         (Kind::LlamaServer, "test-model", Some(600_000_000), "", 3_072, 3_900),
         (Kind::Ollama, "test-model", Some(8_200_000_000), "", 4_301, 5_400),
         (Kind::LlamaServer, "Test-3B.Q4_K_M", None, "", 4_301, 5_400),

@@ -26,7 +26,7 @@ const KEPT: usize = 256;
 const SLOW: Duration = Duration::from_secs(20);
 
 fn setting(name: &str) -> Option<u64> {
-    std::env::var(name).ok().and_then(|value| value.parse().ok())
+    std::env::var_os(name)?.to_str()?.parse().ok()
 }
 
 /// The files of a folder, by name.
