@@ -119,7 +119,7 @@ impl App {
         dry_run: bool,
     ) -> Result<Value, Error> {
         let started = Instant::now();
-        let focus = focus.map(str::trim).filter(|focus| !focus.is_empty());
+        let focus = focus.map(str::trim);
         focus.map_or(Ok(()), focused)?;
         let ground = self.ground(id).await?;
         if when == When::NextBreak {

@@ -134,20 +134,29 @@ impl App {
         request: &mut Request,
     ) -> Result<(String, Vec<Digest>, Option<Located>), Error> {
         let session = session.unwrap_or("");
-        let mut follow = |seed: String| {
-            let (body, chain) = self.woven(&seed, std::mem::take(&mut request.conversation.body));
-            request.conversation.body = body;
-            let located = self.store.locate(&chain)?;
-            Ok::<_, Error>((seed, chain, located))
+        let old_seed = format!("{session}\n{}", request.model);
+        let begins = request.conversation.body.first().map(|first| chain::first(&old_seed, &first.digest));
+        let is_old = match begins {
+            Some(begins) => self.store.locate(&[begins])?.is_some(),
+            None => false,
         };
+        // Weaving puts messages in: what is followed twice must be followed from what the client sent.
+        let sent = is_old.then(|| request.conversation.body.clone());
+        let (body, chain) = self.woven(session, std::mem::take(&mut request.conversation.body));
+        request.conversation.body = body;
+        let located = self.store.locate(&chain)?;
+        let now = (session.to_owned(), chain, located);
         let depth = |located: &Option<Located>| located.as_ref().map_or(0, |l| l.depth);
-        let model = request.model.clone();
-        let now = follow(session.to_owned())?;
-        if depth(&now.2) * 2 >= now.1.len() {
-            return Ok(now);
+        let Some(sent) = sent.filter(|_| depth(&now.2) * 2 < now.1.len()) else { return Ok(now) };
+        let woven = std::mem::replace(&mut request.conversation.body, sent);
+        let (body, chain) = self.woven(&old_seed, std::mem::take(&mut request.conversation.body));
+        let located = self.store.locate(&chain)?;
+        if depth(&located) > depth(&now.2) {
+            request.conversation.body = body;
+            return Ok((old_seed, chain, located));
         }
-        let old = follow(format!("{session}\n{model}"))?;
-        if depth(&old.2) > depth(&now.2) { Ok(old) } else { follow(now.0) }
+        request.conversation.body = woven;
+        Ok(now)
     }
 
     /// The model that a conversation had until now, where this is another one.

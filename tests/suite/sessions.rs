@@ -32,7 +32,6 @@ fn a_history_that_begins_anew_is_found_by_its_session_and_its_messages() {
         let first = send(&session("Monday. Repair the build.", 4), headers);
         // The client puts another date into the first message: nothing is a prefix of anything any more.
         assert_eq!(send(&session("Tuesday. Repair the build.", 5), headers), first, "{headers:?}");
-        assert_ne!(send(&session("Wednesday. Repair the build.", 6), &[]), first, "without a name nothing tells");
         assert_eq!(fake.last().header(headers[0].0), Some(ID), "the server gets the client's own headers");
         let named = proxy.cli(&["context", ID, "--json"]);
         assert!(String::from_utf8_lossy(&named.stdout).contains(&first), "people find it by that name");

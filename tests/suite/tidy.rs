@@ -11,7 +11,7 @@ use crate::config::root;
 /// The import table of architecture.md: a room, and the rooms it may import.
 const ROOMS: &[(&str, &[&str])] = &[
     // The pure crate, `crates/core`.
-    ("conversation", &["wire"]),
+    ("conversation", &["preview", "wire"]),
     ("wire", &["conversation"]),
     ("admission", &["conversation", "wire"]),
     ("plan", &["admission", "conversation", "wire"]),
@@ -20,6 +20,8 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("brief", &["conversation", "preview", "unwrap", "wire"]),
     ("pinned", &[]),
     ("recall", &["conversation", "preview", "wire"]),
+    ("completion", &["brief", "conversation", "preview", "unwrap"]),
+    ("question", &["conversation", "preview", "recall"]),
     ("apply", &["conversation", "plan", "preview", "brief", "pinned", "wire"]),
     // The record, `crates/record`; it has no room of the program to import.
     ("store", &["apply", "conversation"]),
@@ -63,6 +65,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "plain",
         ],
     ),
+    ("guard", &["config", "conversation", "plan"]),
     ("server", &["proxy", "config", "plain"]),
     ("main", &["config", "gguf", "proxy", "server", "measure", "plain", "files"]),
     // `main.rs` in more files.
