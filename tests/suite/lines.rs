@@ -72,17 +72,17 @@ fn folds_come_at_the_line_that_belongs_to_the_models_size() {
 #[test]
 fn the_brief_is_made_ahead_of_the_line() {
     let fake = Fake::start(Kind::LlamaServer, 8192);
-    fake.set(|s| s.parameters = Some(600_000_000));
+    fake.set(|s| s.parameters = Some(8_200_000_000));
     let proxy = TestProxy::before(&fake);
     let mut talk = opening();
     for n in 0.. {
         talk = turn(talk, n, 700);
         let size = tokens(&talk.value());
-        assert!(size < 4_000, "nothing was folded");
+        assert!(size < 5_400, "nothing was folded");
         if proxy.chat(&talk).ok().action().contains("summarize") {
             break;
         }
-        if size > 2_750 {
+        if size > 4_150 {
             fake.wait("a summary", |seen| seen.iter().any(Seen::is_summary));
         }
     }
