@@ -44,7 +44,7 @@ const INSTRUCTION: Tokens = 300;
 /// Whether what is newly folded is worth asking a model about: a summary costs its instruction and its own length, and of
 /// a few messages the part made without a model says enough.
 pub fn worth_a_summary(fresh: Tokens, brief: Tokens) -> bool {
-    fresh >= brief + INSTRUCTION
+    fresh >= 2 * (brief + INSTRUCTION)
 }
 
 /// Within how many steps like the last one a fold must be in sight, for its brief to be made ahead.
@@ -96,7 +96,7 @@ mod tests {
         assert!(worth_it_now(20, 10, 90, 60, 80) && !worth_it_now(19, 10, 90, 60, 80));
         assert!(worth_it_now(20, 10, 60, 60, 60) && !worth_it_now(0, 0, 60, 60, 60));
         assert!(as_good((100, 250), (200, 200)) && !as_good((100, 251), (200, 200)) && as_good((100, 0), (0, 0)));
-        assert!(worth_a_summary(1300, 1000) && !worth_a_summary(1299, 1000));
+        assert!(worth_a_summary(2600, 1000) && !worth_a_summary(2599, 1000));
         assert!(brief_is_due(851, 10, 850, 1000) && !brief_is_due(850, 500, 850, 1000));
         assert!(!brief_is_due(500, 125, 350, 1000) && brief_is_due(501, 125, 350, 1000));
         assert!(worthwhile(10, 10) && !worthwhile(9, 10) && !worthwhile(0, 0));
