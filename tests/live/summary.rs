@@ -135,7 +135,8 @@ fn a_fold_leaves_the_other_conversation_its_slot() {
     let session = Session::demo();
     let llama = Llama::start_with(8192, &["--parallel", "2", "--cache-ram", "0"]);
     let relay = Relay::before(&llama.url());
-    let windowsill = Windowsill::before(&relay.url(), &[("CONTEXT_SUMMARY_MAX_TOKENS", "64")]);
+    let windowsill =
+        Windowsill::before(&relay.url(), &[("CONTEXT_SUMMARY_MAX_TOKENS", "64"), ("CONTEXT_FOLD_AT", "wall")]);
     let other = |ask: &str| {
         let words = "The garden has beds of beans, peas and rye along the wall. ".repeat(20);
         let sent = serde_json::json!({"model": "smollm2", "max_tokens": 8, "temperature": 0, "messages": [
