@@ -176,7 +176,8 @@ impl Sums {
             "upkeep_tokens": self.models.values().map(|m| m.upkeep).sum::<u64>(),
             "cached_tokens": self.models.values().map(|m| m.cached).sum::<u64>(),
             "prompt_tokens": self.models.values().map(|m| m.prompt).sum::<u64>(),
-            "not_waited_seconds": self.models.values().filter_map(Model::not_waited).sum::<f64>(), "models": models,
+            // A sum of nothing is -0.0.
+            "not_waited_seconds": self.models.values().filter_map(Model::not_waited).fold(0.0, std::ops::Add::add), "models": models,
         })
     }
 }

@@ -83,14 +83,15 @@ fn tokens_of_a_session_are_counted_and_every_dialect_is_told() {
         json!({"model": MODEL, "max_tokens": 50, "messages": messages}).to_string()
     };
     proxy.post("/v1/messages", &[], asked(&["Tell me all that you know of the harbor, please."]).as_bytes()).ok();
+    // A reply is counted when it has ended, which may be after the client has it.
+    let report = proxy.eventually("/windowsill/report", |report| report["cost"].as_f64() > Some(0.0));
+    assert!(report["watt_hours"].is_null(), "{report}");
     let next = asked(&["Tell me all that you know of the harbor, please.", "No.", "Why not?"]);
     let refused = proxy.post("/v1/messages", &[], next.as_bytes());
     assert_eq!(refused.status, 429, "{}", refused.text());
     let error = &refused.json()["error"];
     assert_eq!(error["type"], "rate_limit_error");
     assert!(error["message"].as_str().unwrap().contains("`session_tokens`"), "{error}");
-    let report = proxy.get("/windowsill/report").ok().json();
-    assert!(report["cost"].as_f64().is_some_and(|cost| cost > 0.0) && report["watt_hours"].is_null(), "{report}");
 }
 
 #[test]

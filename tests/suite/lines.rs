@@ -64,7 +64,8 @@ fn folds_come_at_the_line_that_belongs_to_the_models_size() {
         // A step is some 200 tokens long; the line is passed by less than two of them, or when it was foreseen.
         assert!((from - 300..to).contains(&at), "{kind:?} {model} {parameters:?} {toml:?}: folded at {at} tokens");
         assert!(left < at * 9 / 10, "{kind:?} {model}: {at} -> {left}");
-        assert!(!fake.summaries().is_empty(), "a model wrote the brief");
+        // At a small model's line a fold takes in so little that a model is asked only if there was time ahead of it.
+        assert!(at < 4_000 || !fake.summaries().is_empty(), "{kind:?} {model}: a model wrote the brief");
     }
 }
 

@@ -231,7 +231,7 @@ pub(super) fn open_reader(path: &Path) -> Result<Connection, Error> {
     }
 }
 
-fn newest() -> i64 {
+pub(crate) fn newest() -> i64 {
     i64::try_from(MIGRATIONS.len()).expect("there are few migrations")
 }
 

@@ -306,7 +306,11 @@ fn an_older_record_is_upgraded() {
     conn.execute_batch(back).unwrap();
     drop(conn);
     let error = Store::open_readonly(dir.path()).err().unwrap().to_string();
-    assert!(error.contains("has schema 2, older than 4") && error.contains("windowsill serve"), "{error}");
+    let newest = schema::newest();
+    assert!(
+        error.contains(&format!("has schema 2, older than {newest}")) && error.contains("windowsill serve"),
+        "{error}"
+    );
     let store = Store::open(dir.path()).unwrap();
     assert_eq!(store.messages("c").unwrap().len(), 2);
     let done = runtime().block_on(store.prune(Retention { days: 1, bytes: 0 }, 1 << 40)).unwrap();
@@ -322,16 +326,18 @@ fn a_newer_schema_is_refused_and_left_alone() {
         let conn = Connection::open(&path).unwrap();
         conn.pragma_update(None, "user_version", version).unwrap();
     };
-    set(7);
+    let newest = schema::newest();
+    set(newest + 3);
     let want = format!(
-        "record `{}` has schema 7, and this windowsill knows schemas up to 4: use the newer windowsill, or another \
+        "record `{}` has schema {}, and this windowsill knows schemas up to {newest}: use the newer windowsill, or another \
          `data_dir`",
-        path.display()
+        path.display(),
+        newest + 3
     );
     for opened in [Store::open(dir.path()), Store::open_readonly(dir.path())] {
         assert_eq!(opened.err().unwrap().to_string(), want);
     }
-    set(4);
+    set(newest);
     drop(Store::open(dir.path()).unwrap());
     fs::write(&path, b"this is not a database, it is a text of some length").unwrap();
     let error = Store::open(dir.path()).err().unwrap().to_string();
