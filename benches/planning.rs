@@ -93,13 +93,15 @@ fn view(request: &Request, actions: &[Action]) -> View {
     let mut edits: Vec<Edit> = actions
         .iter()
         .filter_map(|action| match action {
-            Action::Placeholder { at } | Action::Preview { at, .. } | Action::Repeat { at, .. } => Some(Edit::Text {
-                at: *at,
-                digest: body[*at].digest,
-                rule: Rule::Clear,
-                text: Arc::clone(&text),
-                record: "r0123456789ab".into(),
-            }),
+            Action::Placeholder { at, .. } | Action::Preview { at, .. } | Action::Repeat { at, .. } => {
+                Some(Edit::Text {
+                    at: *at,
+                    digest: body[*at].digest,
+                    rule: Rule::Clear,
+                    text: Arc::clone(&text),
+                    record: "r0123456789ab".into(),
+                })
+            }
             Action::Fold { from, to, keep, .. } => {
                 Some(Edit::Fold { from: *from, to: *to, keep: keep.clone(), brief: code(7, 4_000).into() })
             }

@@ -175,6 +175,7 @@ impl Run<'_> {
                 _ => None,
             });
             if let (Some((to, budget)), None) = (asks, &written) {
+                let budget = budget.min(plan.lines.summary);
                 written = Some(self.ready.take().or_else(|| self.at_the_wall(to, budget)));
             }
             let view = if plan.actions.is_empty() {
@@ -187,6 +188,7 @@ impl Run<'_> {
                     old: &self.view,
                     store: self.store,
                     count: &estimate,
+                    focus: None,
                     digests: &std::collections::HashMap::new(),
                     pins: &[],
                     written: written.as_ref().and_then(Option::as_deref),
@@ -240,7 +242,7 @@ impl Run<'_> {
             && policy.strategy == Strategy::Summarize
             && economics::brief_is_due(size(&draft.prompt), step, from, line)
             && economics::worth_a_summary(draft.plan.after.history, budget)
-            && !self.is_covered(draft.plan.lines.brief);
+            && !self.is_covered(draft.plan.lines.summary);
         if wanted {
             let mut prompt = draft.prompt.clone();
             // The reply stands in the cache behind the prompt, where it calls no tools.
@@ -272,8 +274,14 @@ impl Run<'_> {
         let served = self.server.take(&prompt)?;
         self.tally.help(served);
         let messages: Vec<&Message> = self.conversation.body[..to].iter().collect();
-        let material =
-            brief::Material { messages: &messages, previous: None, history_path: "", conversation: "", records: &[] };
+        let material = brief::Material {
+            messages: &messages,
+            numbers: &[],
+            previous: None,
+            history_path: "",
+            conversation: "",
+            records: &[],
+        };
         brief::judge(&answer, &instruction, &material, most, &estimate).ok()
     }
 

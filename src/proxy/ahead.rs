@@ -105,7 +105,7 @@ impl App {
         let (from, line) = prepared.lines.brief_at(used);
         let brief = strategy == Strategy::Summarize
             && (due || economics::brief_is_due(used, step, from, line))
-            && economics::worth_a_summary(prepared.after.history, prepared.lines.brief)
+            && economics::worth_a_summary(prepared.after.history, prepared.lines.summary)
             && !self.is_covered(&prepared);
         let busy = self.lives.with(&prepared.id, |l| l.in_flight > 0 || l.making.is_some());
         if busy || !brief && !fold {
@@ -174,7 +174,7 @@ impl App {
         let Some(covers) = covers else { return false };
         let costs = self.measure.costs(&prepared.key, &prepared.request.conversation);
         let since: Tokens = costs.iter().skip(covers).map(plan::Cost::total).sum();
-        !economics::worth_a_summary(since, prepared.lines.brief)
+        !economics::worth_a_summary(since, prepared.lines.summary)
     }
 
     async fn make_brief(self: &Arc<Self>, behind: &Behind) {
@@ -318,6 +318,7 @@ impl App {
             old: &prepared.view,
             store: &self.store,
             count: &count,
+            focus: prepared.standing.focus().or(prepared.policy.focus.as_deref()),
             digests: &HashMap::new(),
             pins: &prepared.wanted.texts,
             written: brief.as_ref().map(|b| &*b.text),

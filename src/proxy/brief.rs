@@ -128,7 +128,7 @@ impl App {
             messages: &messages,
             previous: previous.as_deref(),
             window,
-            max_tokens: (budget / 4 * 3).min(policy.policy.summary_max_tokens),
+            max_tokens: (budget.min(plan.lines.summary) / 4 * 3).min(policy.policy.summary_max_tokens),
             focus: draft.focus.as_deref().or(policy.focus.as_deref()),
         };
         self.ask(&ask).await

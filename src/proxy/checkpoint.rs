@@ -118,7 +118,7 @@ impl App {
         let (before, after) = (plan.before.prompt(), plan.after.prompt());
         plan.because
             .insert(0, Because { rule: "checkpoint", before, after, line: before, what: "a task is done".into() });
-        let apply::Applied { view, originals } = self.folded_view(ground, &plan, Some(text))?;
+        let apply::Applied { view, originals } = self.folded_view(ground, &plan, None, Some(text))?;
         let asked = Asked { action: "summarize", focus: None, started };
         let batch = Batch { originals, ..Batch::default() };
         self.record_view(recorded, &plan, view, asked, batch).await?;

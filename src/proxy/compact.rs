@@ -138,7 +138,8 @@ impl App {
             return Err(Error::client(409, "nothing_to_fold", message, ""));
         };
         let asks = policy.strategy == Strategy::Summarize;
-        let apply = |written: Option<&str>| self.folded_view(&ground, &plan, written);
+        let focus = focus.or(resolved.focus.as_deref());
+        let apply = |written: Option<&str>| self.folded_view(&ground, &plan, focus, written);
         if dry_run {
             // What a model will write is not known yet; it takes the place of what is kept without one.
             let price = self.price_of(&ground, &apply(None)?.view).await;
@@ -161,8 +162,8 @@ impl App {
             messages: &messages,
             previous: previous.as_deref(),
             window: facts.window,
-            max_tokens: (budget / 4 * 3).min(policy.summary_max_tokens),
-            focus: focus.or(resolved.focus.as_deref()),
+            max_tokens: (budget.min(plan.lines.summary) / 4 * 3).min(policy.summary_max_tokens),
+            focus,
         };
         let written = if asks { self.ask(&ask).await } else { None };
         let applied = apply(written.as_deref())?;
@@ -186,6 +187,7 @@ impl App {
         &self,
         ground: &Ground,
         plan: &Plan,
+        focus: Option<&str>,
         written: Option<&str>,
     ) -> Result<apply::Applied, crate::store::Error> {
         let count = |text: &str| match &ground.own {
@@ -199,6 +201,7 @@ impl App {
             old: &ground.recorded.old,
             store: &self.store,
             count: &count,
+            focus,
             digests: &HashMap::new(),
             pins: &ground.held.texts,
             written,

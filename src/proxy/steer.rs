@@ -178,7 +178,7 @@ impl App {
     fn steered(&self, bench: &Bench<'_>, what: &Steer) -> Result<(View, Vec<Original>), Error> {
         match what {
             Steer::Restore(at) => Ok((restored(bench.old, *at, bench.conversation.body.len())?, Vec::new())),
-            Steer::Clear(at) => self.taken_out(bench, *at, Action::Placeholder { at: *at }),
+            Steer::Clear(at) => self.taken_out(bench, *at, Action::Placeholder { at: *at, budget: 0 }),
             Steer::Evict(at) => {
                 let tokens = bench.conversation.body.get(*at).map_or(0, |m| self.measure.count(bench.key, &m.text));
                 self.taken_out(
@@ -222,6 +222,7 @@ impl App {
             old: bench.old,
             store: &self.store,
             count: &count,
+            focus: None,
             digests: &HashMap::new(),
             pins: &[],
             written: None,

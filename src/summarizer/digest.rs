@@ -153,7 +153,14 @@ fn cut(text: &str, budget: Tokens, count: &dyn Fn(&str) -> Tokens) -> String {
 
 /// The digest, cleaned, or why it is of no use. What it repeats of the result is what it is for; of the instruction, not.
 fn judge(answer: &str, (prompt, instruction): (&str, &str), job: &Job<'_>, room: Tokens) -> Result<String, String> {
-    let material = brief::Material { messages: &[], previous: None, history_path: "", conversation: "", records: &[] };
+    let material = brief::Material {
+        messages: &[],
+        numbers: &[],
+        previous: None,
+        history_path: "",
+        conversation: "",
+        records: &[],
+    };
     let text = brief::judge(answer, instruction, &material, room, &|text| (job.count)(text))
         .map_err(|fault| fault.to_string())?;
     if (job.count)(&text) >= (job.count)(&job.text[..preview::floor(job.text, text.len().saturating_mul(8))]) / 2 {

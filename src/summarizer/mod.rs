@@ -200,6 +200,7 @@ async fn send(job: &Job<'_>, body: &Bytes, options: ChatOptions, instruction: &s
         .unwrap_or_default();
     let material = brief::Material {
         messages: job.messages,
+        numbers: &[],
         previous: job.previous,
         history_path: "",
         conversation: "",

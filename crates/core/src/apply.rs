@@ -1,6 +1,7 @@
 //! Turns a plan into the edits of a new view. Originals are handed back to be saved before the view is sent; nothing here
 //! reads, writes or sends anything.
 
+use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,6 +11,7 @@ use bytes::Bytes;
 use crate::conversation::edit::{Edit, Rule, View};
 use crate::conversation::step::{self, call_of};
 use crate::conversation::{Conversation, Message, Role, Tokens};
+use crate::plan::salience::Salience;
 use crate::plan::{Action, Plan};
 use crate::preview::{Call, Pointer};
 use crate::{brief, pinned, preview};
@@ -77,6 +79,8 @@ pub struct Input<'a, A> {
     pub pins: &'a [pinned::Pin],
     /// What a model wrote for the brief, where there is something.
     pub written: Option<&'a str>,
+    /// What the person who asked for it wants kept above all.
+    pub focus: Option<&'a str>,
     /// What a model made of large results, by the message they stand in: it takes the preview's place.
     pub digests: &'a HashMap<usize, String>,
 }
@@ -95,7 +99,9 @@ pub struct Applied {
 /// # Errors
 /// When the record cannot be asked.
 pub fn apply<A: Archive>(input: &Input<'_, A>) -> Result<Applied, A::Error> {
-    let mut work = Work { input, edits: Vec::new(), originals: Vec::new() };
+    let mut work =
+        Work { input, edits: Vec::new(), originals: Vec::new(), used: HashMap::new(), salience: OnceCell::new() };
+    work.used = work.used_of_cleared();
     for action in &input.plan.actions {
         work.act(action)?;
     }
@@ -138,6 +144,9 @@ struct Work<'a, A> {
     input: &'a Input<'a, A>,
     edits: Vec<Edit>,
     originals: Vec<Original>,
+    /// What of the results that are cleared now stays beside their placeholders.
+    used: HashMap<usize, String>,
+    salience: OnceCell<Salience>,
 }
 
 impl<A: Archive> Work<'_, A> {
@@ -157,11 +166,12 @@ impl<A: Archive> Work<'_, A> {
                 };
                 self.text_edit(*at, *rule, text, record);
             }
-            Action::Placeholder { at } => {
+            Action::Placeholder { at, .. } => {
                 let (record, path) = self.save(*at)?;
                 let (call, pointer) = (call(input.conversation, *at), Pointer { id: &record, path: &path });
                 let mut text = preview::placeholder(self.text(*at), &call, &pointer);
-                for line in self.findings(*at) {
+                let used = self.used.remove(at);
+                for line in used.map_or_else(|| self.findings(*at), |used| vec![used]) {
                     text.push('\n');
                     text.push_str(&line);
                 }
@@ -272,7 +282,9 @@ impl<A: Archive> Work<'_, A> {
         let named = Call { tool: &made.name, arguments: "" };
         let (record, path) = self.save_text(at, "arguments", sent, None, &named)?;
         let pointer = Pointer { id: &record, path: &path };
-        let arguments = preview::elide_arguments(&made.arguments, &pointer, budget);
+        let arguments = preview::elide_arguments(&made.arguments, &pointer, budget, &|text, room| {
+            brief::quotes_of(text, self.salience(), room)
+        });
         // As with texts: what takes nothing away is no edit.
         let edited = |e: &Edit| matches!(e, Edit::Arguments { at: a, call: c, .. } if (*a, *c) == (at, call));
         if arguments == made.arguments && !self.input.old.edits.iter().any(edited) {
@@ -297,7 +309,8 @@ impl<A: Archive> Work<'_, A> {
             .chain(was_kept.iter().copied())
             .chain(done.max(from)..to)
             .filter(|at| !keep.contains(at));
-        let messages: Vec<&Message> = fresh.map(|at| &input.conversation.body[at]).collect();
+        let numbers: Vec<usize> = fresh.collect();
+        let messages: Vec<&Message> = numbers.iter().map(|at| &input.conversation.body[*at]).collect();
         let records: Vec<(String, String)> = input
             .old
             .edits
@@ -326,15 +339,86 @@ impl<A: Archive> Work<'_, A> {
         let named = format!("{}, messages {from}-{}", input.id, to.saturating_sub(1));
         let material = brief::Material {
             messages: &messages,
+            numbers: &numbers,
             previous: old.as_ref().map(|(_, _, _, brief)| pinned::without(brief)),
             history_path: &history,
             conversation: &named,
             records: &records,
         };
-        let facts = brief::facts(&material);
+        let mut facts = brief::facts(&material);
+        facts.work = self.work(from, to, keep);
         let text = pinned::with(&brief::render(input.written, &facts, budget, input.count), &pinned);
         self.edits.push(Edit::Fold { from, to, keep: keep.to_vec(), brief: Arc::from(text) });
     }
+}
+
+/// Tokens of a placeholder without what was used of its result.
+const PLACEHOLDER: Tokens = 80;
+
+/// Bytes of what is quoted for a token, to begin with.
+const BYTES_A_TOKEN: usize = 3;
+
+impl<A: Archive> Work<'_, A> {
+    /// What the session says that it will need.
+    fn salience(&self) -> &Salience {
+        self.salience.get_or_init(|| Salience::of(&self.input.conversation.body, self.input.focus))
+    }
+
+    /// What was used of the results that the plan clears, in the room that it gives their placeholders together.
+    fn used_of_cleared(&self) -> HashMap<usize, String> {
+        let input = self.input;
+        let mut cleared: Vec<usize> = Vec::new();
+        let mut room: Tokens = 0;
+        for action in &input.plan.actions {
+            if let Action::Placeholder { at, budget } = action {
+                cleared.push(*at);
+                room += budget.saturating_sub(PLACEHOLDER);
+            }
+        }
+        if room < PLACEHOLDER {
+            return HashMap::new();
+        }
+        cleared.sort_unstable();
+        let body = &input.conversation.body;
+        let shown: Vec<usize> = (0..body.len()).filter(|at| !self.is_replaced(*at) && !is_folded(input, *at)).collect();
+        let work = brief::Work::of(body, &cleared, &shown, self.salience());
+        let mut bytes = room as usize * BYTES_A_TOKEN;
+        loop {
+            let used = work.by_message(bytes);
+            let all: Tokens = used.iter().map(|(_, text)| (input.count)(text)).sum();
+            if all <= room {
+                return used.into_iter().collect();
+            }
+            bytes = bytes * room as usize / all as usize * 19 / 20;
+        }
+    }
+
+    /// Whether something of a message is replaced in the view, now or earlier.
+    fn is_replaced(&self, at: usize) -> bool {
+        let earlier = self.input.old.edits.iter().any(|e| match e {
+            Edit::Text { at: of, .. } | Edit::Arguments { at: of, .. } => *of == at,
+            Edit::Fold { .. } => false,
+        });
+        earlier || self.input.plan.actions.iter().any(|a| a.touches(at))
+    }
+
+    /// What of the folded messages is quoted: all of them each time, since what was of no use then may be of use now.
+    fn work(&self, from: usize, to: usize, keep: &[usize]) -> brief::Work {
+        let input = self.input;
+        let body = &input.conversation.body;
+        let is_folded = |at: &usize| (from..to).contains(at) && !keep.contains(at);
+        let (folded, stay): (Vec<usize>, Vec<usize>) = (0..body.len()).partition(is_folded);
+        let shown: Vec<usize> = stay.into_iter().filter(|at| !self.is_replaced(*at)).collect();
+        brief::Work::of(body, &folded, &shown, self.salience())
+    }
+}
+
+/// Whether a message is folded in the view so far.
+fn is_folded<A>(input: &Input<'_, A>, at: usize) -> bool {
+    input.old.edits.iter().any(|e| match e {
+        Edit::Fold { from, to, keep, .. } => (*from..*to).contains(&at) && !keep.contains(&at),
+        _ => false,
+    })
 }
 
 /// The call that a message answers, as previews want it; empty for anything but a tool result.

@@ -16,7 +16,8 @@ const LINES: usize = 8;
 
 /// A completion record of these messages. `note`: what somebody says of the outcome; empty where nobody does.
 pub fn completion(messages: &[&Message], note: &str) -> String {
-    let material = Material { messages, previous: None, history_path: "", conversation: "", records: &[] };
+    let material =
+        Material { messages, previous: None, history_path: "", conversation: "", records: &[], numbers: &[] };
     let facts = brief::facts(&material);
     let list = |part: Part| -> Vec<String> {
         let items = &facts.part(part).items;

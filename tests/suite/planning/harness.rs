@@ -123,7 +123,7 @@ pub(crate) fn view_of(conversation: &Conversation, old: &View, plan: &Plan) -> V
 pub(crate) fn text_edit_of(action: &Action) -> Option<usize> {
     match action {
         Action::Preview { at, .. }
-        | Action::Placeholder { at }
+        | Action::Placeholder { at, .. }
         | Action::Repeat { at, .. }
         | Action::Restore { at, .. }
         | Action::Cut { at, .. } => Some(*at),
@@ -141,7 +141,7 @@ fn edit(conversation: &Conversation, action: &Action) -> Edit {
     };
     match action {
         Action::Preview { at, budget, rule } => text(*at, *rule, filler(EDIT_MARK, budget.saturating_sub(FRAME))),
-        Action::Placeholder { at } => text(*at, Rule::Clear, filler(EDIT_MARK, PLACEHOLDER - FRAME)),
+        Action::Placeholder { at, .. } => text(*at, Rule::Clear, filler(EDIT_MARK, PLACEHOLDER - FRAME)),
         Action::Repeat { at, .. } => text(*at, Rule::Repeat, filler(EDIT_MARK, 40 - FRAME)),
         Action::Restore { at, of, whole } => {
             let (old, back) = (&conversation.body[*at].text, &conversation.body[*of].text);
@@ -260,7 +260,7 @@ fn indices(conversation: &Conversation, plan: &Plan) -> Result<(), String> {
     let mut texts = Vec::new();
     for action in &plan.actions {
         let good = match action {
-            Action::Preview { at, .. } | Action::Placeholder { at } | Action::Cut { at, .. } => *at < len,
+            Action::Preview { at, .. } | Action::Placeholder { at, .. } | Action::Cut { at, .. } => *at < len,
             Action::Repeat { at, of } | Action::Restore { at, of, .. } => *at < len && of < at,
             Action::Elide { at, call, .. } => *call < calls(*at),
             Action::Fold { from, to, keep, .. } => {

@@ -244,7 +244,7 @@ fn word(action: &Action) -> (usize, String) {
             let name = if *rule == Rule::Evict { "evict" } else { "shorten" };
             (*at, format!("{name} {at} to {budget}"))
         }
-        Action::Placeholder { at } => (*at, format!("clear {at}")),
+        Action::Placeholder { at, .. } => (*at, format!("clear {at}")),
         Action::Repeat { at, of } => (*at, format!("repeat {at} of {of}")),
         Action::Restore { at, of, whole } => {
             (*at, format!("restore {at} of {of}{}", if *whole { " in full" } else { "" }))

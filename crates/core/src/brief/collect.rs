@@ -6,7 +6,7 @@ use std::hash::{Hash, Hasher};
 use serde_json::Value;
 
 use super::words::{CONCLUSION, concludes, condense, sentences};
-use super::{Facts, Item, Material, Part, Section, render, results};
+use super::{Facts, Item, Material, Part, Section, render, results, statements};
 use crate::conversation::person::{self, Said};
 use crate::conversation::{Message, Role, ToolCall};
 use crate::preview::Call;
@@ -33,7 +33,7 @@ pub fn facts(material: &Material<'_>) -> Facts {
         match message.role {
             Role::User => {
                 last_text = None;
-                user(message, &mut new);
+                user(message, material.numbers.get(i).copied(), &mut new);
             }
             Role::Assistant => {
                 let ends_turn =
@@ -102,7 +102,7 @@ pub(super) fn push(facts: &mut Facts, part: Part, text: &str) {
 
 /// What the user said, without what clients add and without an older brief. Of what no person wrote, output is read as
 /// output, and the client's own summary as the assistant's words.
-fn user(message: &Message, facts: &mut Facts) {
+fn user(message: &Message, number: Option<usize>, facts: &mut Facts) {
     let text = render::without_brief(&message.text);
     let text = match person::said(&text) {
         Said::Person(words) => words,
@@ -121,7 +121,11 @@ fn user(message: &Message, facts: &mut Facts) {
         }
         (false, _) => condense(text, MESSAGE_MOST),
     };
-    push(facts, Part::User, &defuse(&sanitize(&text)));
+    let item = Item::new(Part::User, defuse(&sanitize(&text)), 1);
+    let own = &mut facts.sections[Part::User as usize];
+    let item = statements::supersede(own, item, number);
+    facts.said.extend(number.map(|number| (item.key, number)));
+    add(&mut facts.sections[Part::User as usize], Part::User, item);
 }
 
 /// A user message as a summarizer sees it: without reminders and without an older brief.

@@ -100,7 +100,8 @@ mod tests {
         let log = said("tool", "error: 无法打开文件 /srv/a.csv");
         let short = said("user", "go on");
         let judged = |text: &str, messages: &[&Message]| {
-            let material = Material { messages, previous: None, history_path: "", conversation: "", records: &[] };
+            let material =
+                Material { messages, numbers: &[], previous: None, history_path: "", conversation: "", records: &[] };
             shared(text, &material)
         };
         for (text, messages, fine) in [

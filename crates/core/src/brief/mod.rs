@@ -11,7 +11,9 @@ mod language;
 mod prompt;
 mod render;
 mod results;
+mod statements;
 mod words;
+mod work;
 
 use crate::conversation::Message;
 
@@ -20,12 +22,15 @@ pub use self::judge::{Fault, judge};
 pub use self::prompt::{instruction, transcript};
 pub use self::render::{parse, render};
 pub use self::results::findings;
+pub use self::work::{Work, of_text as quotes_of};
 
 /// What a brief is made from.
 #[derive(Debug, Clone, Copy)]
 pub struct Material<'a> {
     /// The messages that are folded now, in order.
     pub messages: &'a [&'a Message],
+    /// The numbers by which these messages are known, where they have any.
+    pub numbers: &'a [usize],
     /// The last brief, as this module rendered it (or a text that holds it), if there is one: it is folded in.
     pub previous: Option<&'a str>,
     /// The file that holds the originals.
@@ -114,6 +119,10 @@ pub struct Facts {
     pub summary: Option<String>,
     /// The sections, in the order of [`Part::ALL`].
     pub sections: [Section; 8],
+    /// In which message each of the newer user's items was said, by the item's key.
+    said: Vec<(u64, usize)>,
+    /// What is quoted of the work itself. It is not read back from a brief: it comes from the messages each time.
+    pub work: Work,
 }
 
 impl Facts {
@@ -132,10 +141,13 @@ impl Facts {
             self.conversation = newer.conversation;
         }
         self.summary = newer.summary.or(self.summary);
+        self.work = newer.work;
         for (part, section) in Part::ALL.into_iter().zip(newer.sections) {
             let own = &mut self.sections[part as usize];
             own.dropped = own.dropped.saturating_add(section.dropped);
             for item in section.items {
+                let said = newer.said.iter().find(|(key, _)| *key == item.key).map(|(_, number)| *number);
+                let item = if part == Part::User { statements::supersede(own, item, said) } else { item };
                 collect::add(own, part, item);
             }
             collect::cap(own, part);

@@ -1,8 +1,9 @@
 //! Writes a brief within its budget and reads it again. The two belong together: what is written must be read alike.
 
 use super::collect::defuse;
+use super::statements::statements;
 use super::words::{condense, corrects, said, specifics};
-use super::{Facts, Item, Part, Section};
+use super::{Facts, Item, Part, Section, work};
 use crate::preview::clean::{floor, sanitize};
 use crate::preview::fit::{first_that_fits, largest};
 
@@ -50,10 +51,16 @@ const LEFTOVER: [Part; 8] = [
     Part::Records,
 ];
 
+/// What something that a person expects to hold is worth more than other words.
+const STATED: i32 = 40;
+
+/// Share of the room, in percent, that such statements may take before anything else has its share.
+const STATEMENTS: usize = 30;
+
 /// Worth of a fact by itself.
 pub(super) fn base_worth(part: Part, text: &str) -> i32 {
     match part {
-        Part::User => said(text),
+        Part::User => said(text) + if statements(text).is_empty() { 0 } else { STATED },
         Part::Conclusions => super::words::concludes(text),
         Part::Findings => finding(text),
         Part::Errors => 6 + specifics(text) as i32,
@@ -149,19 +156,37 @@ pub(super) fn cut_summary(text: &str, max: usize) -> String {
     head[..at].trim_end().to_owned()
 }
 
-/// All sections in `room` bytes: each gets its share, and what some leave over goes to others.
+/// Shares of the room where there is work to quote, in percent, in the order of [`Part::ALL`]: quotes say most of what the
+/// sections say without them.
+const BESIDE_WORK: [usize; 8] = [24, 3, 4, 5, 4, 2, 1, 3];
+
+/// Of the room that sections leave, quotes get this share in percent, and the names in use the rest.
+const QUOTES: usize = 80;
+
+/// In fewer bytes than this nothing of the work is quoted.
+const LEAST_WITH_WORK: usize = 1000;
+
+/// All sections in `room` bytes: each gets its share, and what some leave over goes to others, to the quotes first.
 fn sections(facts: &Facts, room: usize) -> String {
     let needs: Vec<usize> = Part::ALL.iter().map(|&part| need(part, facts.part(part))).collect();
+    let work = if room < LEAST_WITH_WORK { 0 } else { facts.work.need() + facts.work.names_need() };
     // In a small brief the user's words come before everything else.
-    let share = |part: Part| match (room < 1000, part) {
+    let share = |part: Part| match (room < LEAST_WITH_WORK, part) {
         (true, Part::User) => 76,
         (true, Part::Files | Part::Commands | Part::Records | Part::Open) => 0,
         (true, _) => 8,
+        (false, part) if work > 0 => BESIDE_WORK[part as usize],
         (false, part) => shape(part).1,
     };
     let mut grants: Vec<usize> =
         Part::ALL.iter().map(|&part| needs[part as usize].min(room * share(part) / 100)).collect();
+    let user = facts.part(Part::User);
+    let stated: usize = user.items.iter().filter(|i| i.base >= STATED).map(|i| i.text.len() + 10).sum();
+    let stated = (shape(Part::User).0.len() + 34 + stated).min(room * STATEMENTS / 100).min(needs[0]);
+    grants[0] = grants[0].max(stated);
     let mut left = room.saturating_sub(grants.iter().sum());
+    let quoted = left.min(work);
+    left -= quoted;
     for part in LEFTOVER {
         let i = part as usize;
         let more = (needs[i] - grants[i]).min(left);
@@ -174,6 +199,15 @@ fn sections(facts: &Facts, room: usize) -> String {
         if !text.is_empty() {
             out.push(text);
         }
+    }
+    if quoted > 0 {
+        let names = facts.work.names_need().min(quoted * (100 - QUOTES) / 100);
+        let quotes = facts.work.quotes(quoted.saturating_sub(names));
+        out.extend(Some(quotes).filter(|q| !q.is_empty()));
+        let names = facts.work.names(names, &out.join("\n"));
+        // Quotes stand last: where they end nothing has to tell.
+        out.insert(out.len().saturating_sub(1), names);
+        out.retain(|part| !part.is_empty());
     }
     out.join("\n")
 }
@@ -335,7 +369,9 @@ fn read_sections(body: &str, facts: &mut Facts) {
             facts.sections[part as usize].items.push(counted(part, text));
         }
     };
-    for line in body.lines() {
+    // What is quoted is not read back.
+    let sections = body.lines().take_while(|line| *line != work::HEAD && !line.starts_with(work::ALSO));
+    for line in sections {
         if let Some(next) = Part::ALL.into_iter().find(|&p| shape(p).0 == line) {
             finish(part, item.take(), facts);
             part = Some(next);

@@ -1,5 +1,4 @@
 //! Tests of the brief as a whole: planted facts survive, budgets hold, what is written can be read.
-
 use std::path::PathBuf;
 
 use bytes::Bytes;
@@ -65,7 +64,8 @@ fn messages(value: &Value) -> Vec<Message> {
 }
 
 fn material<'a>(messages: &'a [&'a Message], previous: Option<&'a str>) -> Material<'a> {
-    Material { messages, previous, history_path: "/data/history/c1.jsonl", conversation: "c1", records: &[] }
+    let (history_path, conversation) = ("/data/history/c1.jsonl", "c1");
+    Material { messages, numbers: &[], previous, history_path, conversation, records: &[] }
 }
 
 /// Folds a session in steps of about `step` bytes, each brief into the next, as a session in a small window would.

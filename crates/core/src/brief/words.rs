@@ -311,6 +311,7 @@ pub(super) fn condense(text: &str, max: usize) -> String {
     let value = |i: usize| {
         said(parts[i]) * 10 / (10 + parts[i].len() as i32 / 40)
             + if i == 0 { 7 } else { 0 }
+            + if super::statements::holds(parts[i]) { 12 } else { 0 }
             + if i + 1 == parts.len() { 2 } else { 0 }
     };
     order.sort_by_key(|&i| (std::cmp::Reverse(value(i)), i));

@@ -28,6 +28,8 @@ pub struct Lines {
     pub brief: Tokens,
     /// Whether system prompt and tools leave so little that the lines are shares of the room above them.
     pub tight: bool,
+    /// Of these, about what a model is asked for, and as much again.
+    pub summary: Tokens,
 }
 
 impl Lines {
@@ -64,6 +66,7 @@ impl Lines {
         let line = |share: f64| if tight { of_room(share).min(limit) } else { of_window(share).min(limit) };
         let size = |size: Size| size.tokens(facts.window).max(SMALLEST_EVICTED);
         let (evict_over, digest_over) = (size(policy.evict_over), policy.digest_over.map(size));
+        let summary = brief_budget(facts.window, room, policy.summary_max_tokens);
         let (clear_at, summarize_at) = (line(policy.clear_at), line(policy.summarize_at));
         Lines {
             limit,
@@ -78,7 +81,8 @@ impl Lines {
             // Where no digest comes of it, there is a preview.
             evict_over: digest_over.map_or(evict_over, |over| over.min(evict_over)),
             digest_over,
-            brief: brief_budget(facts.window, room, policy.summary_max_tokens).saturating_add(facts.pins),
+            brief: if tight { summary } else { with_work(summary, room) }.saturating_add(facts.pins),
+            summary,
             tight,
         }
     }
@@ -87,9 +91,21 @@ impl Lines {
 /// Results below this many tokens are never evicted, whatever the share says: a preview would cost as much.
 const SMALLEST_EVICTED: Tokens = 160;
 
-/// Tokens a brief may take: an eighth of the window, a quarter of the `room` above what is never touched, and no more than
-/// what the model may write and as much again for the part made without a model. A brief that fills the room leaves none
-/// for the steps that it is for.
+/// Share of the room for the history, in hundredths, that a brief may take with the work that it quotes. What is quoted
+/// is worth more for its length than older messages kept whole (docs/notes/memory.md).
+const WITH_WORK: Tokens = 36;
+
+/// A brief with the work that it quotes is at most so many halves of one without.
+const MOST_WITH_WORK: Tokens = 5;
+
+/// Tokens of a brief, the work that it quotes included.
+fn with_work(brief: Tokens, room: Tokens) -> Tokens {
+    (room / 100 * WITH_WORK).min(brief * MOST_WITH_WORK / 2).max(brief)
+}
+
+/// Tokens a brief may take without what it quotes: an eighth of the window, a quarter of the `room` above what is never
+/// touched, and no more than what the model may write and as much again for the part made without a model. A brief that
+/// fills the room leaves none for the steps that it is for.
 pub fn brief_budget(window: Tokens, room: Tokens, summary_max_tokens: Tokens) -> Tokens {
     (window / 8).min(room / 4).min(summary_max_tokens.saturating_mul(2)).max(LEAST_BRIEF)
 }

@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use super::facts::{SMALL, placeholder};
 use super::sheet::Sheet;
 use super::{Action, Strategy, economics, evict, restore, summarize};
-use crate::conversation::edit::Rule;
+use crate::conversation::edit::{Edit, Rule};
 use crate::conversation::{Digest, Tokens};
 
 pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
@@ -95,6 +95,7 @@ fn attempt(
 ) -> Result<String, (usize, Tokens, Tokens)> {
     let snapshot = Snapshot::of(sheet);
     let (count, first) = clear_before(sheet, end, sheet.lines.clear_to);
+    spend(sheet, snapshot.total - sheet.total().min(snapshot.total));
     let freed = snapshot.total - sheet.total().min(snapshot.total);
     let again = first.map_or(0, |at| sheet.evaluated_again(at));
     if count == 0 || !pays(freed, again, sheet.total()) {
@@ -113,44 +114,91 @@ pub(super) fn clear_before(sheet: &mut Sheet<'_>, end: usize, target: u32) -> (u
     let pointed: HashSet<Digest> = pointers.map(|i| sheet.conversation.body[i].digest).collect();
     // Kept as a running sum: the total of the sheet is linear in the history.
     let mut total = sheet.total();
-    for at in 0..end.min(sheet.cost.len()) {
-        if total <= target {
-            break;
-        }
-        if sheet.folded(at) || sheet.touched[at] == Some(Rule::Clear) {
-            continue;
-        }
-        let before = sheet.cost[at];
-        if sheet.touched[at] == Some(Rule::Restore) {
-            // The stub says little by itself: it keeps the pointer.
-            if !sheet.is_protected(at) {
-                restore::take_back(sheet, at);
+    // What the assistant wrote itself is needed more than what it read.
+    for arguments in [false, true] {
+        for at in 0..end.min(sheet.cost.len()) {
+            if total <= target {
+                break;
             }
-        } else if sheet.is_output(at)
-            && sheet.cost[at] > SMALL
-            && !sheet.is_protected(at)
-            && !pointed.contains(&sheet.conversation.body[at].digest)
-        {
-            let left = placeholder(sheet.facts.costs[at].text);
-            sheet.replace(at, Rule::Clear, left, Action::Placeholder { at });
-        }
-        for call in 0..sheet.calls[at].len() {
-            if sheet.calls[at][call] > 2 * SMALL && !sheet.is_protected(at) && !is_elided(sheet, at, call) {
-                evict::elide(sheet, at, call, SMALL, Rule::Clear);
+            let before = sheet.cost[at];
+            if sheet.folded(at) {
+                continue;
             }
-        }
-        if sheet.cost[at] < before {
-            total -= before - sheet.cost[at];
-            count += 1;
-            first = first.or(Some(at));
+            if arguments {
+                clear_arguments(sheet, at);
+            } else if sheet.touched[at] != Some(Rule::Clear) && !pointed.contains(&sheet.conversation.body[at].digest) {
+                clear_text(sheet, at);
+            }
+            if sheet.cost[at] < before {
+                total -= before - sheet.cost[at];
+                count += 1;
+                first = Some(first.map_or(at, |first: usize| first.min(at)));
+            }
         }
     }
     (count, first)
 }
 
+fn clear_text(sheet: &mut Sheet<'_>, at: usize) {
+    if sheet.is_protected(at) {
+        return;
+    }
+    if sheet.touched[at] == Some(Rule::Restore) {
+        // The stub says little by itself: it keeps the pointer.
+        restore::take_back(sheet, at);
+    } else if sheet.is_output(at) && sheet.cost[at] > SMALL {
+        let left = placeholder(sheet.facts.costs[at].text);
+        sheet.replace(at, Rule::Clear, left, Action::Placeholder { at, budget: left });
+    }
+}
+
+/// Long arguments keep one part in this many.
+const ELIDED: Tokens = 4;
+
+fn clear_arguments(sheet: &mut Sheet<'_>, at: usize) {
+    for call in 0..sheet.calls[at].len() {
+        if sheet.calls[at][call] > 2 * SMALL && !sheet.is_protected(at) && !is_elided(sheet, at, call) {
+            let budget = (sheet.calls[at][call] / ELIDED).max(SMALL);
+            evict::elide(sheet, at, call, budget, Rule::Clear);
+        }
+    }
+}
+
+/// Of what clearing frees, one part in this many may go to what was used of the results.
+const USED: Tokens = 3;
+
+/// Gives the room that clearing frees beyond its line to the placeholders, so that what was used of the results stays. At the
+/// wall as deep as a fold would go: more room for later steps is of no use to the next one.
+fn spend(sheet: &mut Sheet<'_>, freed: Tokens) {
+    let line = sheet.fold_depth().max(sheet.lines.clear_to);
+    let spare = line.saturating_sub(sheet.total()).min(freed / USED);
+    let facts = sheet.facts;
+    let left = |at: usize| {
+        let shortened = facts.view.edits.iter().zip(&facts.edit_costs).find_map(|(edit, cost)| match edit {
+            Edit::Text { at: of, .. } if *of == at => Some(*cost),
+            _ => None,
+        });
+        let text = facts.costs[at].text;
+        shortened.unwrap_or(text).saturating_sub(placeholder(text))
+    };
+    let cleared: Vec<usize> = sheet
+        .actions
+        .iter()
+        .filter_map(|a| match a {
+            Action::Placeholder { at, .. } => Some(*at),
+            _ => None,
+        })
+        .collect();
+    let all: u64 = cleared.iter().map(|at| u64::from(left(*at))).sum();
+    for at in cleared {
+        let share = u64::from(spare) * u64::from(left(at)) / all.max(1);
+        let budget = placeholder(sheet.facts.costs[at].text) + (share as Tokens).min(left(at));
+        sheet.replace(at, Rule::Clear, budget, Action::Placeholder { at, budget });
+    }
+}
+
 /// Whether the arguments of a call were replaced, now or earlier.
 pub(super) fn is_elided(sheet: &Sheet<'_>, at: usize, call: usize) -> bool {
-    use crate::conversation::edit::Edit;
     let now = sheet.actions.iter().any(|a| matches!(a, Action::Elide { at: m, call: c, .. } if (*m, *c) == (at, call)));
     let earlier = |e: &Edit| matches!(e, Edit::Arguments { at: m, call: c, .. } if (*m, *c) == (at, call));
     now || sheet.facts.view.edits.iter().any(earlier)

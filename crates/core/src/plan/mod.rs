@@ -13,6 +13,7 @@ pub mod policy;
 mod repeat;
 mod restore;
 pub mod rewrite;
+pub mod salience;
 mod sheet;
 mod summarize;
 mod truncate;
@@ -39,10 +40,12 @@ pub enum Action {
         /// The rule that asks for it: evict or truncate.
         rule: Rule,
     },
-    /// Replace an old result by a one-line placeholder.
+    /// Replace an old result by a placeholder: one line, and what of the result was used.
     Placeholder {
         /// The message.
         at: usize,
+        /// Tokens that it may take. What one does not need, others of the plan may have.
+        budget: Tokens,
     },
     /// Replace a result by a pointer to the same text elsewhere in the view.
     Repeat {
@@ -98,7 +101,7 @@ impl Action {
     pub fn first(&self) -> usize {
         match self {
             Action::Preview { at, .. }
-            | Action::Placeholder { at }
+            | Action::Placeholder { at, .. }
             | Action::Repeat { at, .. }
             | Action::Restore { at, .. }
             | Action::Elide { at, .. }
@@ -110,12 +113,17 @@ impl Action {
     fn replaces_text_of(&self, message: usize) -> bool {
         match self {
             Action::Preview { at, .. }
-            | Action::Placeholder { at }
+            | Action::Placeholder { at, .. }
             | Action::Repeat { at, .. }
             | Action::Restore { at, .. }
             | Action::Cut { at, .. } => *at == message,
             Action::Elide { .. } | Action::Fold { .. } => false,
         }
+    }
+
+    /// Whether something of a message is replaced.
+    pub fn touches(&self, message: usize) -> bool {
+        matches!(self, Action::Elide { at, .. } if *at == message) || self.replaces_text_of(message)
     }
 
     /// The name of the layer, as it stands in `x-windowsill-action`.

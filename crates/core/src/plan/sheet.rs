@@ -255,10 +255,15 @@ impl<'a> Sheet<'a> {
     /// Tokens that folding goes down to: the policy's line, and at the wall no deeper than to a third of the window left
     /// empty, since what is kept saves the model from reading it again. Where folds come at the line, there is room below it.
     pub(super) fn fold_target(&self) -> Tokens {
+        if self.total() > self.lines.limit { self.fold_depth() } else { self.lines.summarize_to }
+    }
+
+    /// How deep a rewrite at the wall goes, in tokens.
+    pub(super) fn fold_depth(&self) -> Tokens {
         let lines = &self.lines;
         let sparse = lines.limit.saturating_sub(self.facts.window / 3);
         let least = if self.policy.fold_at == FoldAt::Line { sparse.min(lines.half_way()) } else { sparse };
-        if self.total() > lines.limit { lines.summarize_to.max(least) } else { lines.summarize_to }
+        lines.summarize_to.max(least)
     }
 
     /// Records why a rule does not act though its line was passed.

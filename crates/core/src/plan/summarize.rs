@@ -78,7 +78,7 @@ pub(super) fn commit(sheet: &mut Sheet<'_>, fold: Fold) -> String {
     let gone = |at: &usize| (from..to).contains(at) && !keep.contains(at);
     sheet.actions.retain(|a| match a {
         Action::Preview { at, .. }
-        | Action::Placeholder { at }
+        | Action::Placeholder { at, .. }
         | Action::Repeat { at, .. }
         | Action::Restore { at, .. }
         | Action::Elide { at, .. }
@@ -91,7 +91,8 @@ pub(super) fn commit(sheet: &mut Sheet<'_>, fold: Fold) -> String {
     });
     repeat::whole_again(sheet);
     let fresh: Tokens = (folded_before.unwrap_or(from).min(to)..to).map(|i| sheet.cost[i]).sum();
-    let ask_model = sheet.policy.strategy == Strategy::Summarize && economics::worth_a_summary(fresh, brief);
+    let ask_model = sheet.policy.strategy == Strategy::Summarize
+        && economics::worth_a_summary(fresh, brief.min(sheet.lines.summary));
     let what = format!("messages {from}..{to} folded into a brief of at most {brief} tokens");
     sheet.actions.push(Action::Fold { from, to, keep, budget: brief, ask_model });
     what
@@ -198,6 +199,6 @@ fn asked(sheet: &Sheet<'_>, from: usize, to: usize) -> Vec<usize> {
     let is_user = |at: &usize| sheet.conversation.body[*at].role == Role::User;
     let before = (from..request).rev().take(KEEP_RUN - 1).take_while(is_user).count();
     let after = (request + 1..to).take(KEEP_RUN).take_while(is_user).count();
-    let small = |at: usize| at == request || sheet.cost[at] <= sheet.lines.brief;
+    let small = |at: usize| at == request || sheet.cost[at] <= sheet.lines.summary;
     (request - before..=request + after).filter(|at| small(*at)).collect()
 }

@@ -88,8 +88,13 @@ pub(crate) fn exit_code(lines: &[&str]) -> Option<i64> {
 /// A call's arguments with long strings elided: always a valid JSON object with the same keys.
 ///
 /// `max_tokens` bounds the result roughly (at 3 bytes a token): beyond it ever shorter values are elided too, and at
-/// last the values of all but the first keys.
-pub fn elide_arguments(arguments: &str, pointer: &Pointer<'_>, max_tokens: u32) -> String {
+/// last the values of all but the first keys. Where there is room, `quote` says what stays of a long string in so many bytes.
+pub fn elide_arguments(
+    arguments: &str,
+    pointer: &Pointer<'_>,
+    max_tokens: u32,
+    quote: &dyn Fn(&str, usize) -> String,
+) -> String {
     let body = arguments.trim();
     if body.is_empty() {
         return "{}".to_owned();
@@ -104,25 +109,53 @@ pub fn elide_arguments(arguments: &str, pointer: &Pointer<'_>, max_tokens: u32) 
     let mut out = String::new();
     for limit in [LONG_ARGUMENT, 100, 40, 0] {
         let mut short = map.clone();
-        short.values_mut().for_each(|v| elide(v, limit, pointer, 0));
+        let elided = elide_all(&mut short, limit, pointer, &|_| String::new());
         out = Value::Object(short).to_string();
         if out.len() <= room.max(64) {
+            let each = (room.saturating_sub(out.len()) / elided.max(1)).saturating_sub(QUOTE_MARK);
+            if elided > 0 && each >= LEAST_QUOTE {
+                let mut quoted = map.clone();
+                elide_all(&mut quoted, limit, pointer, &|text| quote(text, each * 9 / 10));
+                let quoted = Value::Object(quoted).to_string();
+                return if quoted.len() <= room { quoted } else { out };
+            }
             break;
         }
     }
     out
 }
 
-fn elide(value: &mut Value, limit: usize, pointer: &Pointer<'_>, depth: usize) {
+/// Bytes that the words before a quote take.
+const QUOTE_MARK: usize = 12;
+
+/// A quote of fewer bytes says nothing.
+const LEAST_QUOTE: usize = 80;
+
+/// Elides the long values of a call; how many strings were.
+fn elide_all(
+    map: &mut Map<String, Value>,
+    limit: usize,
+    pointer: &Pointer<'_>,
+    quote: &dyn Fn(&str) -> String,
+) -> usize {
+    let count = std::cell::Cell::new(0);
+    let counted = |text: &str| {
+        count.set(count.get() + 1);
+        quote(text)
+    };
+    map.values_mut().for_each(|v| elide(v, limit, pointer, 0, &counted));
+    count.get()
+}
+
+fn elide(value: &mut Value, limit: usize, pointer: &Pointer<'_>, depth: usize, quote: &dyn Fn(&str) -> String) {
     match value {
         Value::String(text) => {
             let chars = text.chars().count();
             if chars > limit.max(60) || limit == 0 && chars > 60 {
-                *value = Value::String(format!(
-                    "[elided {} chars; windowsill recall {}]",
-                    grouped_digits(chars),
-                    pointer.id
-                ));
+                let mark = format!("[elided {} chars; windowsill recall {}", grouped_digits(chars), pointer.id);
+                let kept = quote(text);
+                let text = if kept.is_empty() { format!("{mark}]") } else { format!("{mark}; of it:]\n{kept}") };
+                *value = Value::String(text);
             } else if let std::borrow::Cow::Owned(safe) = sanitize(text) {
                 *value = Value::String(safe);
             }
@@ -136,7 +169,7 @@ fn elide(value: &mut Value, limit: usize, pointer: &Pointer<'_>, depth: usize) {
                     pointer.id
                 ));
             } else {
-                items.iter_mut().for_each(|v| elide(v, limit, pointer, depth + 1));
+                items.iter_mut().for_each(|v| elide(v, limit, pointer, depth + 1, quote));
             }
         }
         Value::Object(map) => {
@@ -147,7 +180,7 @@ fn elide(value: &mut Value, limit: usize, pointer: &Pointer<'_>, depth: usize) {
                     pointer.id
                 ));
             } else {
-                map.values_mut().for_each(|v| elide(v, limit, pointer, depth + 1));
+                map.values_mut().for_each(|v| elide(v, limit, pointer, depth + 1, quote));
             }
         }
         _ => {}
@@ -314,15 +347,15 @@ mod tests {
             ("{\"path\": \"a", r#"{"_invalid_arguments":"{\"path\": \"a"}"#),
             ("[1]", r#"{"_invalid_arguments":"[1]"}"#),
         ] {
-            assert_eq!(elide_arguments(raw, &AT, 300), want);
+            assert_eq!(elide_arguments(raw, &AT, 300, &|_, _| String::new()), want);
         }
         let long = format!(r#"{{"path":"a.rs","content":"{}"}}"#, "x".repeat(12_034));
         assert_eq!(
-            elide_arguments(&long, &AT, 300),
+            elide_arguments(&long, &AT, 300, &|_, _| String::new()),
             r#"{"path":"a.rs","content":"[elided 12,034 chars; windowsill recall r3f9a]"}"#
         );
         let blank = format!("{}{{", " ".repeat(370_000));
-        assert_eq!(elide_arguments(&blank, &AT, 300), r#"{"_invalid_arguments":"{"}"#);
+        assert_eq!(elide_arguments(&blank, &AT, 300, &|_, _| String::new()), r#"{"_invalid_arguments":"{"}"#);
     }
 
     #[test]
@@ -344,7 +377,7 @@ mod tests {
 
         #[test]
         fn elided_is_always_an_object(text in "(?s).{0,400}") {
-            let out = elide_arguments(&text, &AT, 100);
+            let out = elide_arguments(&text, &AT, 100, &|_, _| String::new());
             prop_assert!(serde_json::from_str::<Map<String, Value>>(&out).is_ok(), "{}", out);
         }
     }

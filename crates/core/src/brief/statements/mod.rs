@@ -1,0 +1,293 @@
+//! What a person states and expects to hold: rules, limits, facts, preferences, goals. Found by form alone (a label before
+//! a colon, words of obligation, a value that is given a name), in the languages that are known here; and which statement a
+//! later one takes the place of.
+//!
+//! Two statements are about the same thing only where that is sure: the older one is dropped then. Where it is not, both
+//! stay: a rule that is kept for too long is the smaller loss.
+
+mod lists;
+
+use std::collections::BTreeSet;
+use std::sync::LazyLock;
+
+use aho_corasick::AhoCorasick;
+
+use self::lists::{CHANGES, FORBIDS, GENERIC, GIVES, GOALS, HOLDS, LABELS, ORDERS};
+use super::words::sentences;
+use super::{Item, Part, Section};
+use crate::preview::clean::floor;
+
+/// Longest statement, in bytes: what is longer tells a story.
+const LONGEST: usize = 400;
+
+/// Longest text, in bytes and lines, in which statements are looked for.
+const LONGEST_TEXT: usize = 3000;
+const MOST_LINES: usize = 40;
+
+/// Whether a sentence states something that is to hold.
+pub(super) fn holds(sentence: &str) -> bool {
+    let sentence = sentence.trim();
+    if sentence.len() > LONGEST || sentence.ends_with(['?', '？']) {
+        return false;
+    }
+    let lower = sentence.to_lowercase();
+    let plain = lower.trim_start_matches(|c: char| !c.is_alphanumeric());
+    if label(sentence).is_some() || HOLD_WORDS.is_match(&lower) || GOAL_WORDS.is_match(&lower) {
+        return true;
+    }
+    let valued = values(sentence).len();
+    let gives = GIVES.iter().any(|g| lower.contains(g));
+    valued > 0 && (gives || CHANGES.iter().any(|c| plain.starts_with(c)) || ORDERS.iter().any(|o| plain.starts_with(o)))
+}
+
+/// The statements in a text that are to hold. A labelled line is one statement, however many sentences it has.
+pub(super) fn statements(text: &str) -> Vec<&str> {
+    // Pasted output and code state nothing.
+    if text.len() > LONGEST_TEXT || text.lines().count() > MOST_LINES {
+        return Vec::new();
+    }
+    let of = |line| if label(line).is_some() { vec![line] } else { sentences(line) };
+    text.lines().map(str::trim).filter(|l| is_prose(l)).flat_map(of).filter(|s| holds(s)).collect()
+}
+
+static FORBID_WORDS: LazyLock<AhoCorasick> = LazyLock::new(|| automaton(FORBIDS));
+/// Whether a line is written by a person for a person: it begins with a word or an item's mark and is mostly words.
+fn is_prose(line: &str) -> bool {
+    let said = line.trim_start_matches(['-', '*', '•', '"', '“', '(', ' ']);
+    let chars = said.chars().count();
+    let plain = said.chars().filter(|c| c.is_alphabetic() || c.is_whitespace()).count();
+    said.starts_with(|c: char| c.is_alphanumeric() || c == '`')
+        && plain * 10 >= chars * 7
+        && !said.ends_with([';', '{', '}'])
+}
+
+static HOLD_WORDS: LazyLock<AhoCorasick> = LazyLock::new(|| automaton(HOLDS));
+static GOAL_WORDS: LazyLock<AhoCorasick> = LazyLock::new(|| automaton(GOALS));
+
+fn automaton(words: &[&str]) -> AhoCorasick {
+    AhoCorasick::new(words).expect("the patterns are constants and few")
+}
+
+/// The label of a statement, in lower case: a known word, or a few words in capitals, before a colon.
+fn label(sentence: &str) -> Option<String> {
+    let at = sentence.find([':', '：'])?;
+    let label = sentence[..at].trim_matches(|c: char| !c.is_alphanumeric());
+    if label.is_empty() || label.chars().count() > 30 || sentence[at..].starts_with("://") {
+        return None;
+    }
+    let lower = label.to_lowercase();
+    let letters = label.chars().filter(|c| c.is_alphabetic()).count();
+    let capitals = letters >= 3
+        && letters + label.matches(' ').count() == label.chars().count()
+        && label.chars().all(|c| !c.is_lowercase())
+        && label.is_ascii();
+    (capitals || LABELS.contains(&lower.as_str()) || lower.split(' ').next_back().is_some_and(|w| LABELS.contains(&w)))
+        .then_some(lower)
+}
+
+/// What follows the label.
+fn without_label(sentence: &str) -> &str {
+    match label(sentence) {
+        Some(_) => sentence.split_once([':', '：']).map_or(sentence, |(_, rest)| rest.trim()),
+        None => sentence,
+    }
+}
+
+/// Whether a newer statement takes the place of an older one: both are about the same, and give it different values.
+pub(super) fn replaces(newer: &str, older: &str) -> bool {
+    let (new_label, old_label) = (label(newer), label(older));
+    let (newer, older) = (without_label(newer), without_label(older));
+    let changes = new_label.as_deref().is_some_and(|l| CHANGES.iter().any(|c| c.starts_with(l)))
+        || CHANGES.iter().any(|c| newer.to_lowercase().contains(c));
+    if new_label != old_label && !changes {
+        return false;
+    }
+    let (new_values, old_values) = (values(newer), values(older));
+    if same_left_side(newer, older) {
+        return newer != older && new_values.intersection(&old_values).next().is_none();
+    }
+    if new_values.is_empty() || old_values.is_empty() || new_values.intersection(&old_values).next().is_some() {
+        return false;
+    }
+    let (new, old) = (subject(newer), subject(older));
+    let both = new.intersection(&old).count();
+    let fewer = new.len().min(old.len());
+    // Two things that are forbidden are both forbidden; a limit has one amount.
+    if !changes && FORBID_WORDS.is_match(&newer.to_lowercase()) && !new_values.iter().all(|v| is_amount(v)) {
+        return false;
+    }
+    // One is about what the other is about, and adds nothing to tell it apart; or nearly all is the same.
+    let within = both == fewer && (both >= 2 || both == 1 && changes);
+    within || both >= 4 && both * 5 >= fewer * 4
+}
+
+fn is_amount(value: &str) -> bool {
+    value.bytes().any(|b| b.is_ascii_digit()) && value.chars().all(|c| c.is_ascii_digit() || "$€£¥%.,:-/".contains(c))
+}
+
+/// Takes out of older items what an item states anew, and marks that in it. `number` is the message that says it.
+pub(super) fn supersede(section: &mut Section, item: Item, number: Option<usize>) -> Item {
+    let mut text = item.text.clone();
+    for newer in statements(&item.text) {
+        let mut found = false;
+        for old in &mut section.items {
+            let gone: Vec<String> =
+                statements(&old.text).into_iter().filter(|older| replaces(newer, older)).map(str::to_owned).collect();
+            for older in gone {
+                found = true;
+                let rest = old.text.replacen(&older, "", 1);
+                let lines: Vec<&str> = rest.lines().map(str::trim).filter(|l| !l.is_empty() && !is_mark(l)).collect();
+                *old = Item::new(Part::User, lines.join("\n"), old.times);
+            }
+        }
+        if found {
+            let mark = number.map_or_else(|| REPLACES.to_owned(), |n| format!("(since #{n}, {}", &REPLACES[1..]));
+            text = text.replacen(newer, &format!("{newer} {mark}"), 1);
+        }
+    }
+    section.items.retain(|old| !old.text.is_empty());
+    if text == item.text { item } else { Item::new(Part::User, text, item.times) }
+}
+
+/// What is said of a statement that took the place of an older one.
+const REPLACES: &str = "(in place of what was said before)";
+
+fn is_mark(text: &str) -> bool {
+    text.starts_with('(') && text.ends_with(&REPLACES[1..])
+}
+
+/// Whether both give a value to the same thing in the same words: `the next step is …`.
+fn same_left_side(newer: &str, older: &str) -> bool {
+    let left = |s: &str| -> Option<BTreeSet<String>> {
+        let lower = s.to_lowercase();
+        let at = [" is ", " are ", ": ", "是", "为", "：", " es ", " est ", " ist ", " = ", "は"]
+            .iter()
+            .filter_map(|g| lower.find(g))
+            .min()?;
+        let words: BTreeSet<String> = stems(&lower[..at]).collect();
+        (!words.is_empty() && at <= 80).then_some(words)
+    };
+    let (Some(new), Some(old)) = (left(newer), left(older)) else { return false };
+    new == old
+}
+
+/// The words that a statement is about: no values, nothing generic, endings cut.
+fn subject(sentence: &str) -> BTreeSet<String> {
+    let values = values(sentence);
+    let lower = sentence.to_lowercase();
+    stems(&lower)
+        .filter(|stem| {
+            !values.iter().any(|v| v.split(|c: char| !c.is_alphanumeric()).any(|p| p.starts_with(stem.as_str())))
+        })
+        .collect()
+}
+
+/// Letters of a word that are compared.
+const STEM: usize = 6;
+
+fn stems(lower: &str) -> impl Iterator<Item = String> {
+    let words = lower.split(|c: char| !c.is_alphanumeric()).filter(|w| !w.is_empty());
+    words
+        .filter(|w| !GENERIC.contains(w) && !w.bytes().any(|b| b.is_ascii_digit()))
+        .flat_map(|word| {
+            let wide = word.chars().any(|c| c as u32 > 0x2e00);
+            let chars: Vec<char> = word.chars().collect();
+            if wide {
+                // Without spaces between words, two characters are about one.
+                return chars.windows(2).map(|w| w.iter().collect()).collect::<Vec<String>>();
+            }
+            let cut =
+                ["ing", "ed", "es", "s"].iter().find_map(|end| word.strip_suffix(end).filter(|stem| stem.len() >= 3));
+            let stem: String = cut.unwrap_or(word).chars().take(STEM).collect();
+            // `capped` and `cap`, `plan` and `planning`.
+            let mut letters: Vec<char> = stem.chars().collect();
+            if cut.is_some() && letters.len() >= 4 && letters[letters.len() - 1] == letters[letters.len() - 2] {
+                letters.pop();
+            }
+            if letters.len() < 2 { Vec::new() } else { vec![letters.into_iter().collect()] }
+        })
+        .collect::<Vec<_>>()
+        .into_iter()
+}
+
+/// What in a sentence is a value: numbers, dates, codes, addresses, paths, names in capitals further in.
+fn values(sentence: &str) -> BTreeSet<String> {
+    let sentence = without_label(&sentence[..floor(sentence, 2 * LONGEST)]);
+    let mut out = BTreeSet::new();
+    let mut begins = true;
+    for word in sentence.split_whitespace() {
+        let bare =
+            word.trim_matches(|c: char| !c.is_alphanumeric() && !matches!(c, '$' | '€' | '£' | '¥' | '%' | '/' | '`'));
+        let bare = bare.trim_matches('`').trim_end_matches("'s").trim_end_matches('/');
+        let digit = bare.chars().any(|c| c.is_ascii_digit());
+        let path = bare.contains('/') || bare.contains('_') || bare.trim_matches('.').contains('.') && bare.len() > 3;
+        let upper = bare.chars().next().is_some_and(char::is_uppercase);
+        // `API`, `URL` and the like are words.
+        let word_in_capitals = bare.len() <= 5 && bare.chars().all(char::is_uppercase);
+        if digit || path || upper && !begins && !word_in_capitals && bare.len() > 1 {
+            out.insert(bare.to_lowercase());
+        }
+        begins = word.ends_with(['.', '!', '?', ';', ':']);
+    }
+    // Where words are not divided, numbers and Latin words among them are values.
+    if out.is_empty() && sentence.chars().any(|c| c as u32 > 0x2e00) {
+        let runs = sentence.split(|c: char| !(c.is_ascii_alphanumeric() || matches!(c, '.' | '/' | '-' | '_' | ':')));
+        out.extend(runs.map(|r| r.trim_matches(['.', ':', '-'])).filter(|r| r.len() > 1).map(str::to_lowercase));
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_holds_is_told_from_what_happens() {
+        for (text, holds_on) in [
+            ("Never touch vendor/legacy.", true),
+            ("RELEASE NOTE: we ship on 2027-03-01.", true),
+            ("Our staging host is st-4.example.com.", true),
+            ("I prefer short answers.", true),
+            ("Only Ana Ruiz may merge to main.", true),
+            ("The next step is the audit log.", true),
+            ("请记住：端口是 8080。", true),
+            ("Die Tests müssen vor jedem Commit laufen.", true),
+            ("La contraseña nunca debe salir en los logs.", true),
+            ("Run the tests again.", false),
+            ("Which port is 8080 for?", false),
+            ("The deploy finished and all is well.", false),
+            ("go on", false),
+        ] {
+            assert_eq!(holds(text), holds_on, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_newer_value_takes_the_place_of_the_older_one() {
+        for (older, newer) in [
+            ("Our production bucket is eu-frost-1.", "Correction: the bucket is eu-frost-7 since yesterday."),
+            ("The metrics sidecar listens on 9187.", "The metrics sidecar listens on 9190."),
+            ("The next step is the audit log.", "The next step is the rollback plan."),
+            ("FACT: the release manager is Ana Ruiz.", "FACT: release manager this time: Jo Lindt."),
+            ("预发布端口是 8080。", "预发布端口是 9090。"),
+            ("Bitte immer auf Zweig feature/a1 arbeiten.", "Bitte jetzt auf Zweig feature/b2 arbeiten."),
+        ] {
+            assert!(replaces(newer, older), "{newer} / {older}");
+        }
+    }
+
+    #[test]
+    fn what_is_about_different_things_is_never_merged() {
+        for (older, newer) in [
+            ("The staging database port is 5432.", "The staging web port is 8080."),
+            ("No sesame at the counter.", "No peanuts at the counter."),
+            ("Never touch vendor/a.", "Never touch lib/b."),
+            ("The production database runs in region eu-1.", "Region for the production cache: us-2."),
+            ("Ana Ruiz approves deploys.", "Jo Lindt approves budgets."),
+            ("RULE: tests run before each commit.", "GOAL: release 2.4 in May."),
+            ("The API token is in vault/a.", "The API token is in vault/a."),
+        ] {
+            assert!(!replaces(newer, older), "{newer} / {older}");
+        }
+    }
+}
