@@ -87,13 +87,16 @@ pub struct Item {
     key: u64,
     /// How much it would be missed, without regard to where it stands.
     base: i32,
+    /// What a person states in it and expects to hold.
+    stated: Vec<statements::Stated>,
 }
 
 impl Item {
     /// A fact of a section.
     pub fn new(part: Part, text: String, times: u32) -> Item {
-        let (key, base) = (collect::key(part, &text), render::base_worth(part, &text));
-        Item { text, times, key, base }
+        let stated = if part == Part::User { statements::stated(&text) } else { Vec::new() };
+        let (key, base) = (collect::key(part, &text), render::base_worth(part, &text, &stated));
+        Item { text, times, key, base, stated }
     }
 }
 

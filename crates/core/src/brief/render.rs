@@ -1,7 +1,7 @@
 //! Writes a brief within its budget and reads it again. The two belong together: what is written must be read alike.
 
 use super::collect::defuse;
-use super::statements::statements;
+use super::statements::Stated;
 use super::words::{condense, corrects, said, specifics};
 use super::{Facts, Item, Part, Section, work};
 use crate::preview::clean::{floor, sanitize};
@@ -54,13 +54,17 @@ const LEFTOVER: [Part; 8] = [
 /// What something that a person expects to hold is worth more than other words.
 const STATED: i32 = 40;
 
+/// What something that a person forbids is worth more than what else is stated.
+const FORBIDDEN: i32 = 10;
+
 /// Share of the room, in percent, that such statements may take before anything else has its share.
 const STATEMENTS: usize = 30;
 
 /// Worth of a fact by itself.
-pub(super) fn base_worth(part: Part, text: &str) -> i32 {
+pub(super) fn base_worth(part: Part, text: &str, stated: &[Stated]) -> i32 {
     match part {
-        Part::User => said(text) + if statements(text).is_empty() { 0 } else { STATED },
+        Part::User if stated.is_empty() => said(text),
+        Part::User => said(text) + STATED + if stated.iter().any(Stated::forbids) { FORBIDDEN } else { 0 },
         Part::Conclusions => super::words::concludes(text),
         Part::Findings => finding(text),
         Part::Errors => 6 + specifics(text) as i32,
@@ -181,7 +185,7 @@ fn sections(facts: &Facts, room: usize) -> String {
     let mut grants: Vec<usize> =
         Part::ALL.iter().map(|&part| needs[part as usize].min(room * share(part) / 100)).collect();
     let user = facts.part(Part::User);
-    let stated: usize = user.items.iter().filter(|i| i.base >= STATED).map(|i| i.text.len() + 10).sum();
+    let stated: usize = user.items.iter().filter(|i| !i.stated.is_empty()).map(|i| i.text.len() + 10).sum();
     let stated = (shape(Part::User).0.len() + 34 + stated).min(room * STATEMENTS / 100).min(needs[0]);
     grants[0] = grants[0].max(stated);
     let mut left = room.saturating_sub(grants.iter().sum());

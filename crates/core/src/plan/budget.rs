@@ -167,9 +167,9 @@ mod tests {
         // It takes all of it.
         let l = lines(2048, 4000);
         assert!(l.clear_at <= l.limit && l.summarize_at <= l.limit);
-        // A brief is an eighth of the window, or a quarter of a small room.
+        // A brief with the work it quotes is a third of the room; without it, an eighth of the window or a quarter of a small room.
         let briefs = [(8192, 1000), (8192, 6000), (2048, 1900)].map(|(window, system)| lines(window, system).brief);
-        assert_eq!(briefs, [1024, 416, LEAST_BRIEF]);
+        assert_eq!(briefs, [2376, 416, LEAST_BRIEF]);
     }
 
     #[test]

@@ -35,7 +35,7 @@ pub(super) fn holds(sentence: &str) -> bool {
     if label(sentence).is_some() || HOLD_WORDS.is_match(&lower) || GOAL_WORDS.is_match(&lower) {
         return true;
     }
-    let valued = values(sentence).len();
+    let valued = values(without_label(sentence)).len();
     let gives = GIVES.iter().any(|g| lower.contains(g));
     valued > 0 && (gives || CHANGES.iter().any(|c| plain.starts_with(c)) || ORDERS.iter().any(|o| plain.starts_with(o)))
 }
@@ -50,10 +50,9 @@ pub(super) fn statements(text: &str) -> Vec<&str> {
     text.lines().map(str::trim).filter(|l| is_prose(l)).flat_map(of).filter(|s| holds(s)).collect()
 }
 
-static FORBID_WORDS: LazyLock<AhoCorasick> = LazyLock::new(|| automaton(FORBIDS));
 /// Whether a line is written by a person for a person: it begins with a word or an item's mark and is mostly words.
 fn is_prose(line: &str) -> bool {
-    let said = line.trim_start_matches(['-', '*', '•', '"', '“', '(', ' ']);
+    let said = line.trim_start_matches(['-', '*', '•', '…', '"', '“', '(', ' ']);
     let chars = said.chars().count();
     let plain = said.chars().filter(|c| c.is_alphabetic() || c.is_whitespace()).count();
     said.starts_with(|c: char| c.is_alphanumeric() || c == '`')
@@ -61,6 +60,7 @@ fn is_prose(line: &str) -> bool {
         && !said.ends_with([';', '{', '}'])
 }
 
+static FORBID_WORDS: LazyLock<AhoCorasick> = LazyLock::new(|| automaton(FORBIDS));
 static HOLD_WORDS: LazyLock<AhoCorasick> = LazyLock::new(|| automaton(HOLDS));
 static GOAL_WORDS: LazyLock<AhoCorasick> = LazyLock::new(|| automaton(GOALS));
 
@@ -93,32 +93,72 @@ fn without_label(sentence: &str) -> &str {
     }
 }
 
-/// Whether a newer statement takes the place of an older one: both are about the same, and give it different values.
-pub(super) fn replaces(newer: &str, older: &str) -> bool {
-    let (new_label, old_label) = (label(newer), label(older));
-    let (newer, older) = (without_label(newer), without_label(older));
-    let changes = new_label.as_deref().is_some_and(|l| CHANGES.iter().any(|c| c.starts_with(l)))
-        || CHANGES.iter().any(|c| newer.to_lowercase().contains(c));
-    if new_label != old_label && !changes {
-        return false;
+/// A statement, taken apart once: it is compared with many others.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Stated {
+    /// As it was said.
+    text: String,
+    label: Option<String>,
+    /// Without its label, in lower case.
+    words: String,
+    values: BTreeSet<String>,
+    subject: BTreeSet<String>,
+    /// What is given a value, where the form is `the next step is …`.
+    left: Option<BTreeSet<String>>,
+    changes: bool,
+    forbids: bool,
+}
+
+impl Stated {
+    fn of(text: &str) -> Stated {
+        let label = label(text);
+        let rest = without_label(text);
+        let words = rest.to_lowercase();
+        Stated {
+            values: values(rest),
+            subject: subject(rest),
+            left: left_side(&words),
+            changes: label.as_deref().is_some_and(|l| CHANGES.iter().any(|c| c.starts_with(l)))
+                || CHANGES.iter().any(|c| words.contains(c)),
+            forbids: FORBID_WORDS.is_match(&words),
+            text: text.to_owned(),
+            label,
+            words,
+        }
     }
-    let (new_values, old_values) = (values(newer), values(older));
-    if same_left_side(newer, older) {
-        return newer != older && new_values.intersection(&old_values).next().is_none();
+
+    /// Whether it forbids something: of all that a person states, the worst to lose.
+    pub(super) fn forbids(&self) -> bool {
+        self.forbids
     }
-    if new_values.is_empty() || old_values.is_empty() || new_values.intersection(&old_values).next().is_some() {
-        return false;
+
+    /// Whether it takes the place of an older one: both are about the same, and give it different values.
+    fn replaces(&self, older: &Stated) -> bool {
+        if self.label != older.label && !self.changes {
+            return false;
+        }
+        let share_a_value = !self.values.is_disjoint(&older.values);
+        if self.left.is_some() && self.left == older.left {
+            return self.words != older.words && !share_a_value;
+        }
+        if self.values.is_empty() || older.values.is_empty() || share_a_value {
+            return false;
+        }
+        // Two things that are forbidden are both forbidden; a limit has one amount.
+        if !self.changes && self.forbids && !self.values.iter().all(|v| is_amount(v)) {
+            return false;
+        }
+        let both = self.subject.intersection(&older.subject).count();
+        let fewer = self.subject.len().min(older.subject.len());
+        // One is about what the other is about, and adds nothing to tell it apart; or nearly all is the same.
+        let within = both == fewer && (both >= 2 || both == 1 && self.changes);
+        within || both >= 4 && both * 5 >= fewer * 4
     }
-    let (new, old) = (subject(newer), subject(older));
-    let both = new.intersection(&old).count();
-    let fewer = new.len().min(old.len());
-    // Two things that are forbidden are both forbidden; a limit has one amount.
-    if !changes && FORBID_WORDS.is_match(&newer.to_lowercase()) && !new_values.iter().all(|v| is_amount(v)) {
-        return false;
-    }
-    // One is about what the other is about, and adds nothing to tell it apart; or nearly all is the same.
-    let within = both == fewer && (both >= 2 || both == 1 && changes);
-    within || both >= 4 && both * 5 >= fewer * 4
+}
+
+/// What a text states, taken apart.
+pub(super) fn stated(text: &str) -> Vec<Stated> {
+    statements(text).into_iter().map(Stated::of).collect()
 }
 
 fn is_amount(value: &str) -> bool {
@@ -128,22 +168,24 @@ fn is_amount(value: &str) -> bool {
 /// Takes out of older items what an item states anew, and marks that in it. `number` is the message that says it.
 pub(super) fn supersede(section: &mut Section, item: Item, number: Option<usize>) -> Item {
     let mut text = item.text.clone();
-    for newer in statements(&item.text) {
-        let mut found = false;
-        for old in &mut section.items {
-            let gone: Vec<String> =
-                statements(&old.text).into_iter().filter(|older| replaces(newer, older)).map(str::to_owned).collect();
-            for older in gone {
-                found = true;
-                let rest = old.text.replacen(&older, "", 1);
-                let lines: Vec<&str> = rest.lines().map(str::trim).filter(|l| !l.is_empty() && !is_mark(l)).collect();
-                *old = Item::new(Part::User, lines.join("\n"), old.times);
-            }
+    for newer in &item.stated {
+        let of = |(i, old): (usize, &Item)| -> Vec<(usize, Stated)> {
+            old.stated.iter().filter(|older| newer.replaces(older)).map(|older| (i, older.clone())).collect()
+        };
+        let gone: Vec<(usize, Stated)> = section.items.iter().enumerate().flat_map(of).collect();
+        // A correction of one word may be meant for one of several things that are called so: all of them stay.
+        let about: BTreeSet<&BTreeSet<String>> = gone.iter().map(|(_, older)| &older.subject).collect();
+        if gone.is_empty() || about.len() > 1 && newer.subject.len() < 2 {
+            continue;
         }
-        if found {
-            let mark = number.map_or_else(|| REPLACES.to_owned(), |n| format!("(since #{n}, {}", &REPLACES[1..]));
-            text = text.replacen(newer, &format!("{newer} {mark}"), 1);
+        for (i, older) in gone {
+            let old = &mut section.items[i];
+            let rest = old.text.replacen(&older.text, "", 1);
+            let lines: Vec<&str> = rest.lines().map(str::trim).filter(|l| !l.is_empty() && !is_mark(l)).collect();
+            *old = Item::new(Part::User, lines.join("\n"), old.times);
         }
+        let mark = number.map_or_else(|| REPLACES.to_owned(), |n| format!("(since #{n}, {}", &REPLACES[1..]));
+        text = text.replacen(&newer.text, &format!("{} {mark}", newer.text), 1);
     }
     section.items.retain(|old| !old.text.is_empty());
     if text == item.text { item } else { Item::new(Part::User, text, item.times) }
@@ -156,19 +198,12 @@ fn is_mark(text: &str) -> bool {
     text.starts_with('(') && text.ends_with(&REPLACES[1..])
 }
 
-/// Whether both give a value to the same thing in the same words: `the next step is …`.
-fn same_left_side(newer: &str, older: &str) -> bool {
-    let left = |s: &str| -> Option<BTreeSet<String>> {
-        let lower = s.to_lowercase();
-        let at = [" is ", " are ", ": ", "是", "为", "：", " es ", " est ", " ist ", " = ", "は"]
-            .iter()
-            .filter_map(|g| lower.find(g))
-            .min()?;
-        let words: BTreeSet<String> = stems(&lower[..at]).collect();
-        (!words.is_empty() && at <= 80).then_some(words)
-    };
-    let (Some(new), Some(old)) = (left(newer), left(older)) else { return false };
-    new == old
+/// What is given a value in a sentence in lower case: in `the next step is …` it is the next step.
+fn left_side(lower: &str) -> Option<BTreeSet<String>> {
+    let gives = [" is ", " are ", ": ", "是", "为", "：", " es ", " est ", " ist ", " = ", "は"];
+    let at = gives.iter().filter_map(|g| lower.find(g)).min()?;
+    let words: BTreeSet<String> = stems(&lower[..at]).collect();
+    (!words.is_empty() && at <= 80).then_some(words)
 }
 
 /// The words that a statement is about: no values, nothing generic, endings cut.
@@ -212,8 +247,10 @@ fn stems(lower: &str) -> impl Iterator<Item = String> {
 
 /// What in a sentence is a value: numbers, dates, codes, addresses, paths, names in capitals further in.
 fn values(sentence: &str) -> BTreeSet<String> {
-    let sentence = without_label(&sentence[..floor(sentence, 2 * LONGEST)]);
+    let sentence = &sentence[..floor(sentence, 2 * LONGEST)];
     let mut out = BTreeSet::new();
+    // Words in capitals are values only where there is no better one: in German all nouns are written so.
+    let mut named = BTreeSet::new();
     let mut begins = true;
     for word in sentence.split_whitespace() {
         let bare =
@@ -224,10 +261,15 @@ fn values(sentence: &str) -> BTreeSet<String> {
         let upper = bare.chars().next().is_some_and(char::is_uppercase);
         // `API`, `URL` and the like are words.
         let word_in_capitals = bare.len() <= 5 && bare.chars().all(char::is_uppercase);
-        if digit || path || upper && !begins && !word_in_capitals && bare.len() > 1 {
+        if digit || path {
             out.insert(bare.to_lowercase());
+        } else if upper && !begins && !word_in_capitals && bare.len() > 1 {
+            named.insert(bare.to_lowercase());
         }
         begins = word.ends_with(['.', '!', '?', ';', ':']);
+    }
+    if out.is_empty() {
+        out = named;
     }
     // Where words are not divided, numbers and Latin words among them are values.
     if out.is_empty() && sentence.chars().any(|c| c as u32 > 0x2e00) {
@@ -271,8 +313,9 @@ mod tests {
             ("FACT: the release manager is Ana Ruiz.", "FACT: release manager this time: Jo Lindt."),
             ("预发布端口是 8080。", "预发布端口是 9090。"),
             ("Bitte immer auf Zweig feature/a1 arbeiten.", "Bitte jetzt auf Zweig feature/b2 arbeiten."),
+            ("Bitte immer auf Zweig feature/a1 arbeiten.", "Ab jetzt immer auf Zweig feature/b2 arbeiten."),
         ] {
-            assert!(replaces(newer, older), "{newer} / {older}");
+            assert!(Stated::of(newer).replaces(&Stated::of(older)), "{newer} / {older}");
         }
     }
 
@@ -287,7 +330,7 @@ mod tests {
             ("RULE: tests run before each commit.", "GOAL: release 2.4 in May."),
             ("The API token is in vault/a.", "The API token is in vault/a."),
         ] {
-            assert!(!replaces(newer, older), "{newer} / {older}");
+            assert!(!Stated::of(newer).replaces(&Stated::of(older)), "{newer} / {older}");
         }
     }
 }
