@@ -165,7 +165,7 @@ pub(super) fn cut_summary(text: &str, max: usize) -> String {
 const BESIDE_WORK: [usize; 8] = [24, 3, 4, 5, 4, 2, 1, 3];
 
 /// Of the room that sections leave, quotes get this share in percent, and the names in use the rest.
-const QUOTES: usize = 80;
+const QUOTES: usize = 55;
 
 /// In fewer bytes than this nothing of the work is quoted.
 const LEAST_WITH_WORK: usize = 1000;

@@ -93,14 +93,14 @@ const SMALLEST_EVICTED: Tokens = 160;
 
 /// Share of the room for the history, in hundredths, that a brief may take with the work that it quotes. What is quoted
 /// is worth more for its length than older messages kept whole (docs/notes/memory.md).
-const WITH_WORK: Tokens = 36;
+const WITH_WORK: Tokens = 50;
 
-/// A brief with the work that it quotes is at most so many halves of one without.
-const MOST_WITH_WORK: Tokens = 5;
+/// A brief with the work that it quotes is at most so many times as long as one without.
+const MOST_WITH_WORK: Tokens = 4;
 
 /// Tokens of a brief, the work that it quotes included.
 fn with_work(brief: Tokens, room: Tokens) -> Tokens {
-    (room / 100 * WITH_WORK).min(brief * MOST_WITH_WORK / 2).max(brief)
+    (room / 100 * WITH_WORK).min(brief * MOST_WITH_WORK).max(brief)
 }
 
 /// Tokens a brief may take without what it quotes: an eighth of the window, a quarter of the `room` above what is never
@@ -160,16 +160,16 @@ mod tests {
             Lines::of(&facts, &Policy::default())
         };
         let l = lines(8192, 1000);
-        assert_eq!((l.limit, l.clear_at, l.summarize_at, l.summarize_to), (7664, 4403, 6451, 3174));
+        assert_eq!((l.limit, l.clear_at, l.summarize_at, l.summarize_to), (7664, 5632, 6451, 3174));
         // The system prompt takes most of the window: lines are shares of what is left.
         let l = lines(2048, 1200);
-        assert_eq!((l.limit, l.clear_at, l.summarize_at), (1520, 1392, 1472));
+        assert_eq!((l.limit, l.clear_at, l.summarize_at), (1520, 1440, 1472));
         // It takes all of it.
         let l = lines(2048, 4000);
         assert!(l.clear_at <= l.limit && l.summarize_at <= l.limit);
-        // A brief with the work it quotes is a third of the room; without it, an eighth of the window or a quarter of a small room.
+        // A brief with the work it quotes is half the room; without it, an eighth of the window or a quarter of a small room.
         let briefs = [(8192, 1000), (8192, 6000), (2048, 1900)].map(|(window, system)| lines(window, system).brief);
-        assert_eq!(briefs, [2376, 416, LEAST_BRIEF]);
+        assert_eq!(briefs, [3300, 416, LEAST_BRIEF]);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use super::sheet::Sheet;
 use crate::conversation::edit::Rule;
 use crate::conversation::{Role, Tokens};
 
-/// Share of `evict_over` that the preview of an evicted result may take.
+/// Share of `evict_over` that the preview of an evicted result takes at least.
 const PREVIEW_SHARE: Tokens = 4;
 
 /// A preview of less than this many tokens has no room for the lines that matter beside its marker.
@@ -30,6 +30,10 @@ pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
             false => sheet.is_output(at) && !sheet.is_protected(at),
         };
         if text > over && may {
+            // The model has just asked for it: as much as a result that is no longer than the line may take, where there is
+            // room short of where old results are cleared.
+            let room = sheet.lines.clear_at.saturating_sub(sheet.total().saturating_sub(text));
+            let budget = if said { budget } else { budget.max(over.min(room)) };
             sheet.replace(at, Rule::Evict, budget, Action::Preview { at, budget, rule: Rule::Evict });
             count += 1;
         }
