@@ -68,12 +68,19 @@ impl Lines {
         let (evict_over, digest_over) = (size(policy.evict_over), policy.digest_over.map(size));
         let summary = brief_budget(facts.window, room, policy.summary_max_tokens);
         let (clear_at, summarize_at) = (line(policy.clear_at), line(policy.summarize_at));
+        let summarize_to = line(policy.summarize_to).min(summarize_at);
+        let depth = match policy.fold_at {
+            FoldAt::Line => summarize_to,
+            FoldAt::Wall => summarize_to.max(sparse(limit, facts.window)),
+        };
+        let small = tight || facts.window < LEAST_WITH_WORK;
+        let brief = if small { summary } else { with_work(summary, depth.saturating_sub(fixed)) };
         Lines {
             limit,
             clear_at,
             clear_to: line(policy.clear_to).min(clear_at),
             summarize_at,
-            summarize_to: line(policy.summarize_to).min(summarize_at),
+            summarize_to,
             fold_at: match policy.fold_at {
                 FoldAt::Line if policy.strategy != Strategy::Off => summarize_at,
                 _ => limit,
@@ -81,7 +88,7 @@ impl Lines {
             // Where no digest comes of it, there is a preview.
             evict_over: digest_over.map_or(evict_over, |over| over.min(evict_over)),
             digest_over,
-            brief: if tight { summary } else { with_work(summary, room) }.saturating_add(facts.pins),
+            brief: brief.saturating_add(facts.pins),
             summary,
             tight,
         }
@@ -91,16 +98,24 @@ impl Lines {
 /// Results below this many tokens are never evicted, whatever the share says: a preview would cost as much.
 const SMALLEST_EVICTED: Tokens = 160;
 
-/// Share of the room for the history, in hundredths, that a brief may take with the work that it quotes. What is quoted
-/// is worth more for its length than older messages kept whole (docs/notes/memory.md).
-const WITH_WORK: Tokens = 50;
+/// Share of what a fold leaves of the history, in hundredths, that a brief may take with the work that it quotes. What is
+/// quoted is worth more for its length than older messages kept whole (docs/notes/memory.md).
+const WITH_WORK: Tokens = 70;
 
 /// A brief with the work that it quotes is at most so many times as long as one without.
 const MOST_WITH_WORK: Tokens = 4;
 
-/// Tokens of a brief, the work that it quotes included.
-fn with_work(brief: Tokens, room: Tokens) -> Tokens {
-    (room / 100 * WITH_WORK).min(brief * MOST_WITH_WORK).max(brief)
+/// In a smaller window (tokens) a brief quotes only what fits beside the rest: the newest steps need the room.
+const LEAST_WITH_WORK: Tokens = 4096;
+
+/// Tokens of a brief, the work that it quotes included, where a fold leaves so many tokens of the history.
+fn with_work(brief: Tokens, left: Tokens) -> Tokens {
+    (left / 100 * WITH_WORK).min(brief * MOST_WITH_WORK).max(brief)
+}
+
+/// Tokens of a prompt that leaves a third of the window empty: a rewrite at the wall goes no deeper.
+pub(super) fn sparse(limit: Tokens, window: Tokens) -> Tokens {
+    limit.saturating_sub(window / 3)
 }
 
 /// Tokens a brief may take without what it quotes: an eighth of the window, a quarter of the `room` above what is never
@@ -167,9 +182,10 @@ mod tests {
         // It takes all of it.
         let l = lines(2048, 4000);
         assert!(l.clear_at <= l.limit && l.summarize_at <= l.limit);
-        // A brief with the work it quotes is half the room; without it, an eighth of the window or a quarter of a small room.
+        // A brief with the work it quotes is most of what a fold leaves; without it, an eighth of the window or a quarter of a
+        // small room.
         let briefs = [(8192, 1000), (8192, 6000), (2048, 1900)].map(|(window, system)| lines(window, system).brief);
-        assert_eq!(briefs, [3300, 416, LEAST_BRIEF]);
+        assert_eq!(briefs, [2730, 416, LEAST_BRIEF]);
     }
 
     #[test]

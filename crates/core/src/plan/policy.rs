@@ -120,7 +120,7 @@ impl Default for Policy {
             evict_over: Size::Share(0.25),
             digest_over: None,
             clear_at: 0.75,
-            clear_to: 0.50,
+            clear_to: 0.40,
             summarize_at: 0.85,
             summarize_to: 0.45,
             fold_at: FoldAt::Wall,

@@ -1,6 +1,6 @@
 //! The sheet the rules write on: what each message costs in the view so far, and what was decided.
 
-use super::budget::Lines;
+use super::budget::{self, Lines};
 use super::facts::{Facts, Regions};
 use super::policy::Policy;
 use super::rewrite;
@@ -261,7 +261,7 @@ impl<'a> Sheet<'a> {
     /// How deep a rewrite at the wall goes, in tokens.
     pub(super) fn fold_depth(&self) -> Tokens {
         let lines = &self.lines;
-        let sparse = lines.limit.saturating_sub(self.facts.window / 3);
+        let sparse = budget::sparse(lines.limit, self.facts.window);
         let least = if self.policy.fold_at == FoldAt::Line { sparse.min(lines.half_way()) } else { sparse };
         lines.summarize_to.max(least)
     }

@@ -9,6 +9,9 @@ use crate::conversation::{Role, Tokens};
 /// Share of the summarize-to line that the opening may take and still stay whole in front of the brief.
 const LARGEST_OPENING: f64 = 0.35;
 
+/// A brief that quotes the work is at most one part in this many of what is folded.
+const BRIEF_OF_FOLDED: Tokens = 3;
+
 /// User messages on either side of the request that are kept with it, where a client sends several in a row.
 const KEEP_RUN: usize = 4;
 
@@ -101,11 +104,18 @@ pub(super) fn commit(sheet: &mut Sheet<'_>, fold: Fold) -> String {
 /// The fold that keeps as much as fits under `target`, at least the newest unit, and `keep_recent` messages wherever they
 /// fit; `None` when nothing new can be folded.
 pub(super) fn choose(sheet: &Sheet<'_>, keep_recent: usize, target: Tokens) -> Option<Fold> {
+    let fold = choose_with(sheet, keep_recent, target, sheet.lines.brief)?;
+    // A brief of little is short.
+    let folded = (fold.from..fold.to).filter(|at| !fold.keep.contains(at)).map(|at| sheet.facts.costs[at].total());
+    let brief = (folded.sum::<Tokens>() / BRIEF_OF_FOLDED).max(sheet.lines.summary + sheet.facts.pins);
+    if brief >= fold.brief { Some(fold) } else { choose_with(sheet, keep_recent, target, brief) }
+}
+
+fn choose_with(sheet: &Sheet<'_>, keep_recent: usize, target: Tokens, brief: Tokens) -> Option<Fold> {
     let from = start(sheet);
     let newest = sheet.newest();
     let done = sheet.fold.as_ref().map_or(from, |f| f.to);
-    let brief = sheet.lines.brief;
-    let (to, tail) = cut(sheet, from, keep_recent, target)?;
+    let (to, tail) = cut(sheet, from, keep_recent, target, brief)?;
     let to = turn_border(sheet, to, newest, tail / 3);
     // What is folded stays folded; new may also be a message that was kept for being what the user asked last.
     let to = to.max(done);
@@ -115,13 +125,11 @@ pub(super) fn choose(sheet: &Sheet<'_>, keep_recent: usize, target: Tokens) -> O
 }
 
 /// Where the messages begin that stay, and what they cost. Walks the units from the end while they fit.
-fn cut(sheet: &Sheet<'_>, from: usize, keep_recent: usize, target: Tokens) -> Option<(usize, Tokens)> {
+fn cut(sheet: &Sheet<'_>, from: usize, keep_recent: usize, target: Tokens, brief: Tokens) -> Option<(usize, Tokens)> {
     let newest = sheet.newest();
     let recent = sheet.recent(keep_recent);
-    let head = sheet.facts.head()
-        + sheet.facts.foreseen
-        + (0..from).map(|i| sheet.cost[i]).sum::<Tokens>()
-        + sheet.lines.brief;
+    let opening = (0..from).map(|i| sheet.cost[i]).sum::<Tokens>();
+    let head = sheet.facts.head() + sheet.facts.foreseen + opening + brief;
     let pinned = |to: usize| {
         let kept = keep(sheet, from, to);
         kept.iter().map(|i| sheet.cost[*i]).sum::<Tokens>() + sheet.fold_frame(to, &kept)
