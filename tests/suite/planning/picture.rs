@@ -33,7 +33,7 @@ pub(crate) fn read(picture: &str) -> Picture {
     for word in expanded.split_whitespace() {
         builder.message(word);
     }
-    let mut policy = Policy { evict_over: Size::Share(1.0), fold_at: FoldAt::Line, ..Policy::default() };
+    let mut policy = Policy { evict_over: Size::Share(1.0), fold_at: FoldAt::Line, clear_at: 0.6, ..Policy::default() };
     let (mut window, mut reserve, mut forwarded, mut guessed) = (0, 0, 0, false);
     let mut words = numbers.split_whitespace();
     while let Some(key) = words.next() {
