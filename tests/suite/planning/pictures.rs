@@ -26,7 +26,7 @@ fn nothing_to_do() {
         // Just at the clearing line: 0.6 * 1000 - 100 = 500.
         ("window 1000 reserve 100 keep 2 | sys:100 user:50 call:20 result:300 asst:10 user:20", "nothing (500 -> 500)"),
         // One past it.
-        ("window 1000 reserve 100 keep 2 | sys:100 user:50 call:20 result:300 asst:10 user:21", "clear 2 (501 -> 291)"),
+        ("window 1000 reserve 100 keep 2 | sys:100 user:50 call:20 result:300 asst:10 user:21", "clear 2 (501 -> 361)"),
     ]);
 }
 
@@ -34,7 +34,7 @@ fn nothing_to_do() {
 fn evict() {
     check_all(&[
         // On arrival: the newest result too, since nothing before it changes.
-        ("window 4000 reserve 100 evict 1000 | sys:100 user:50 call:20 result:1001", "evict 2 to 256 (1171 -> 426)"),
+        ("window 4000 reserve 100 evict 1000 | sys:100 user:50 call:20 result:1001", "evict 2 to 750 (1171 -> 920)"),
         ("window 4000 reserve 100 evict 1000 | sys:100 user:50 call:20 result:1000", "nothing (1170 -> 1170)"),
         // Not later: what was forwarded whole stays whole until clearing.
         (
@@ -49,7 +49,7 @@ fn evict() {
         // Tools that must not be touched.
         ("window 4000 reserve 100 evict 1000 never note | user:50 call:20@notes result:1500", "nothing (1570 -> 1570)"),
         // A system message further down is tool output.
-        ("window 4000 reserve 100 evict 1000 | sys:100 user:50 asst:10 sys:1500", "evict 2 to 256 (1660 -> 416)"),
+        ("window 4000 reserve 100 evict 1000 | sys:100 user:50 asst:10 sys:1500", "evict 2 to 1000 (1660 -> 1160)"),
         // Pasted output in an older user message, from twice the size, where the prompt passes the window.
         (
             "window 2600 reserve 100 evict 1000 | user:50 asst:10 user:2500 asst:10 user:5",
@@ -71,12 +71,12 @@ fn clear() {
         // Oldest first, down to 0.4 * 1000 - 100 = 300, nothing newer than keep_recent.
         (
             "window 1000 reserve 100 keep 2 | sys:100 user:20 call:20 result:150 call:20 result:150 call:20 result:150",
-            "clear 2; clear 4 (630 -> 450)",
+            "clear 2; clear 4 (630 -> 510)",
         ),
         // A step is never taken apart: keep 1 keeps the call too.
         (
             "window 1000 reserve 100 keep 1 | sys:100 user:20 call:20 result:200 call:20 result:300",
-            "clear 2 (660 -> 520)",
+            "clear 2 (660 -> 550)",
         ),
         // Parallel results of the newest step are kept together.
         (
@@ -95,7 +95,7 @@ fn clear() {
         // Near the clear line an edit must free several times what it costs; nearer the wall, as much is enough.
         (
             "window 1000 reserve 100 keep 2 forwarded 3 | user:20 call:20 result:550 asst:50 user:100 asst:20 user:20",
-            "clear 2 (780 -> 320)",
+            "clear 2 (780 -> 473)",
         ),
         // Protected tools.
         (
@@ -110,12 +110,12 @@ fn clear() {
         // What was cleared earlier stays, and is not cleared again.
         (
             "window 1000 reserve 100 keep 2 | user:20 call:20 result:300~clear=30 call:20 result:430 asst:20 user:20",
-            "clear 4 (560 -> 220)",
+            "clear 4 (560 -> 333)",
         ),
         // A preview may be cleared later on.
         (
             "window 1000 reserve 100 keep 2 | user:20 call:20 result:900~evict=200 call:20 result:230 asst:20 user:20",
-            "clear 2; clear 4 (530 -> 250)",
+            "clear 2; clear 4 (530 -> 342)",
         ),
     ]);
 }
@@ -182,7 +182,7 @@ fn repeat_and_restore() {
         // About one that leaves the view right now: what follows is evaluated again anyway.
         (
             "window 1000 reserve 100 keep 3 forwarded 1 | user:20 call:20@a result:500 call:20@a stub:20 asst:20 user:20",
-            "clear 2; restore 4 of 2 (620 -> 270)",
+            "clear 2; restore 4 of 2 (620 -> 406)",
         ),
     ]);
 }
@@ -264,7 +264,7 @@ fn summarize() {
 fn at_the_wall() {
     check_all(&[
         // The newest result alone passes the window.
-        ("window 1000 reserve 100 | sys:50 user:50 call:20 result:3000", "evict 2 to 256 (3120 -> 376)"),
+        ("window 1000 reserve 100 | sys:50 user:50 call:20 result:3000", "evict 2 to 380 (3120 -> 500)"),
         // Many parallel results together do.
         (
             "window 1000 reserve 100 | sys:50 user:50 call:20+20+20 result:500 result:500 result:20",
@@ -296,7 +296,7 @@ fn at_the_wall() {
             "fold 1..6 into 125 without a model (1210 -> 619)",
         ),
         // Strategy off cuts results, never the user's words.
-        ("window 1000 reserve 100 strategy off | sys:50 user:50 call:20 result:3000", "evict 2 to 256 (3120 -> 376)"),
+        ("window 1000 reserve 100 strategy off | sys:50 user:50 call:20 result:3000", "evict 2 to 380 (3120 -> 500)"),
         ("window 1000 reserve 100 strategy off | sys:50 user:500 asst:500 user:300", "refused; nothing (1350 -> 1350)"),
         // A protected result is cut only when nothing else is left.
         (

@@ -31,10 +31,9 @@ pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
         };
         if text > over && may {
             // The model has just asked for it: as much as a result that is no longer than the line may take, where there is
-            // room short of where old results are cleared, and three quarters of it at most, or there is nothing to
-            // gain.
+            // room short of where old results are cleared.
             let room = sheet.lines.clear_at.saturating_sub(sheet.total().saturating_sub(text));
-            let budget = if said { budget } else { budget.max(over.min(room).min(text / 4 * 3)) };
+            let budget = if said { budget } else { budget.max(over.min(room)) };
             sheet.replace(at, Rule::Evict, budget, Action::Preview { at, budget, rule: Rule::Evict });
             count += 1;
         }
