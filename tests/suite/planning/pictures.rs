@@ -34,7 +34,7 @@ fn nothing_to_do() {
 fn evict() {
     check_all(&[
         // On arrival: the newest result too, since nothing before it changes.
-        ("window 4000 reserve 100 evict 1000 | sys:100 user:50 call:20 result:1001", "evict 2 to 750 (1171 -> 920)"),
+        ("window 4000 reserve 100 evict 1000 | sys:100 user:50 call:20 result:1001", "evict 2 to 1000 (1171 -> 1170)"),
         ("window 4000 reserve 100 evict 1000 | sys:100 user:50 call:20 result:1000", "nothing (1170 -> 1170)"),
         // Not later: what was forwarded whole stays whole until clearing.
         (
