@@ -141,7 +141,7 @@ fn the_repositorys_own_config_changes_nothing() {
     assert_eq!((own.listen, own.window, own.limits), (none.listen, none.window, none.limits));
     let resolved = resolve(&own, "stub");
     let (value, from) = source(&resolved, "clear_at");
-    assert_eq!(value, "0.6");
+    assert_eq!(value, "0.75");
     assert!(from.starts_with("config.toml:"), "{from}");
 }
 

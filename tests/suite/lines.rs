@@ -105,7 +105,7 @@ fn context_says_why_a_line_was_passed() {
     let seen = proxy.eventually(&format!("/windowsill/conversations/{id}"), |_| true);
     let waits = seen["state"]["waits"].to_string();
     assert!(waits.contains("summarize waits past its line of 5939 tokens: fold_at = \\\"wall\\\""), "{waits}");
-    assert!(waits.contains("clear waits past its line of 3891 tokens: no old result is left to clear"), "{waits}");
+    assert!(waits.contains("clear waits past its line of 5120 tokens: no old result is left to clear"), "{waits}");
     let page = String::from_utf8(proxy.cli(&["context", &id]).stdout).unwrap();
     assert!(page.contains("fold_at = \"wall\""), "{page}");
     // Nothing is said where nothing is passed.

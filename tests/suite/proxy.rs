@@ -40,7 +40,7 @@ fn a_large_result_is_evicted_when_it_arrives_and_comes_back_exactly() {
     assert_eq!(answer.action(), "evict");
     let forwarded = sound(&sent, &fake.last(), 4096);
     let shown = text(&forwarded["messages"][3]);
-    assert!(tokens(&forwarded) < 1024, "{}", tokens(&forwarded));
+    assert!(tokens(&forwarded) < 1536, "{}", tokens(&forwarded));
     assert!(!shown.contains('\u{1b}') && !shown.contains('\u{0}'), "{shown:?}");
     assert!(!shown.contains("<|im_start|>"), "text that a template takes for a marker must not get through: {shown}");
     assert_eq!(nothing_is_lost(proxy.dir.path(), &sent, &fake.last().body), 1);

@@ -17,12 +17,13 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("plan", &["admission", "conversation", "wire"]),
     ("preview", &["conversation", "unwrap"]),
     ("unwrap", &["preview"]),
-    ("brief", &["conversation", "preview", "unwrap", "wire"]),
+    ("salience", &["conversation"]),
+    ("brief", &["conversation", "preview", "salience", "unwrap", "wire"]),
     ("pinned", &[]),
     ("recall", &["conversation", "preview", "wire"]),
     ("completion", &["brief", "conversation", "preview", "unwrap"]),
     ("question", &["conversation", "preview", "recall"]),
-    ("apply", &["conversation", "plan", "preview", "brief", "pinned", "wire"]),
+    ("apply", &["conversation", "plan", "preview", "brief", "pinned", "salience", "wire"]),
     // The record, `crates/record`; it has no room of the program to import.
     ("store", &["apply", "conversation"]),
     // Leaves: how files are opened, and how text is made harmless.

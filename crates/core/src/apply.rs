@@ -11,9 +11,9 @@ use bytes::Bytes;
 use crate::conversation::edit::{Edit, Rule, View};
 use crate::conversation::step::{self, call_of};
 use crate::conversation::{Conversation, Message, Role, Tokens};
-use crate::plan::salience::Salience;
 use crate::plan::{Action, Plan};
 use crate::preview::{Call, Pointer};
+use crate::salience::Salience;
 use crate::{brief, pinned, preview};
 
 /// A result of fewer bytes than this leaves no findings behind: they would be most of it.

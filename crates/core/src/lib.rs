@@ -42,5 +42,6 @@ pub mod plan;
 pub mod preview;
 pub mod question;
 pub mod recall;
+pub mod salience;
 pub mod unwrap;
 pub mod wire;

@@ -10,8 +10,8 @@ use std::ops::Range;
 use super::collect::{defuse, one_line};
 use crate::conversation::step::call_of;
 use crate::conversation::{Message, Role, person};
-use crate::plan::salience::{Salience, names, spoken};
 use crate::preview::clean::{floor, sanitize, shorten};
+use crate::salience::{Salience, names, spoken};
 
 /// Characters that a quote keeps on either side of a name, spaces in a row counted once: about half a line of code.
 const AROUND: usize = 25;

@@ -13,7 +13,6 @@ pub mod policy;
 mod repeat;
 mod restore;
 pub mod rewrite;
-pub mod salience;
 mod sheet;
 mod summarize;
 mod truncate;
