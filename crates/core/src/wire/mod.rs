@@ -1,4 +1,4 @@
-//! Bytes ⇄ [`super::Conversation`], one file a dialect. What is not changed keeps its bytes: numbers, key order,
+//! Bytes ⇄ [`crate::conversation::Conversation`], one file a dialect. What is not changed keeps its bytes: numbers, key order,
 //! spacing and fields nobody here knows.
 
 pub mod dialect;

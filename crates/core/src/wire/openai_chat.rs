@@ -76,7 +76,7 @@ impl Request {
         }
     }
 
-    /// The same request as far as its other fields go: [`write`] takes messages from elsewhere.
+    /// The same request as far as its other fields go: [`write()`] takes messages from elsewhere.
     pub fn without_messages(&self) -> Request {
         let tools = self.conversation.tools.clone();
         Request {
