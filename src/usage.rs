@@ -166,6 +166,7 @@ pub struct Metrics {
     prefix: Counter,
     prefix_lost: Family<Loss, Counter>,
     recalls: Family<Answered, Counter>,
+    missed: Family<Again, Counter>,
     overhead: Histogram,
     pressure: Family<Kind, Histogram>,
     record_writable: Gauge,
@@ -190,6 +191,12 @@ struct Answered {
     outcome: &'static str,
 }
 
+/// Labels of the counter of what was read again.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Again {
+    kind: &'static str,
+}
+
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct Layer {
     layer: String,
@@ -205,6 +212,7 @@ impl Default for Metrics {
             prefix: Counter::default(),
             prefix_lost: Family::default(),
             recalls: Family::default(),
+            missed: Family::default(),
             overhead: Histogram::new(exponential_buckets(0.000_05, 4.0, 10)),
             pressure: Family::new_with_constructor(|| Histogram::new((1..=10).map(|n| f64::from(n) / 10.0))),
             record_writable: Gauge::default(),
@@ -223,6 +231,8 @@ impl Default for Metrics {
         let help = "Tokens of the last prompt that the next one did not begin with, by whose doing (client, rewrite)";
         registry.register("prefix_lost_tokens", help, metrics.prefix_lost.clone());
         registry.register("recalls", "Calls of the recall tool by how they were answered", metrics.recalls.clone());
+        let help = "Calls that read again what had left the prompt, by what they read (file, query, recall)";
+        registry.register("missed", help, metrics.missed.clone());
         let help = "Time between reading a request and sending it on";
         registry.register_with_unit("overhead", help, Unit::Seconds, metrics.overhead.clone());
         let help = "Pressure of managed requests by the class of their conversation (agent, chat, helper)";
@@ -274,6 +284,11 @@ impl Metrics {
     /// Counts a call of the recall tool by how it was answered.
     pub fn recalled(&self, outcome: &'static str) {
         self.recalls.get_or_create(&Answered { outcome }).inc();
+    }
+
+    /// Counts a call that reads again what had left the prompt, by the kind of reading.
+    pub fn missed(&self, kind: &'static str) {
+        self.missed.get_or_create(&Again { kind }).inc();
     }
 
     /// Counts what a prompt has in common with the last one of its conversation, and what was lost of that, and why.

@@ -237,6 +237,14 @@ fn done(seen: &Value, paint: Paint, now: i64) -> String {
         tokens(&did["recalls"]),
         tokens(&did["recalls_missed"])
     );
+    let missed = &seen["state"]["missed"];
+    let again: Vec<String> = [("file", "of a file"), ("query", "by the same query"), ("recall", "by recall")]
+        .into_iter()
+        .filter_map(|(kind, name)| missed[kind].as_u64().filter(|n| *n > 0).map(|n| format!("{n} {name}")))
+        .collect();
+    if !again.is_empty() {
+        page += &format!("  read again after it had left the prompt: {}\n", again.join(", "));
+    }
     for (kind, n) in did["warnings"].as_object().into_iter().flatten().filter(|(_, n)| n.as_u64() > Some(0)) {
         page += &paint.severity(Some("yellow"), &format!("  warning: {} {}\n", tokens(n), kind.replace('_', " ")));
     }

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use tracing::{debug, warn};
 
 use super::history::History;
-use super::live::{Live, Spend};
+use super::live::{Live, Misses, Spend};
 use super::prepare::{Attempt, Prepared};
 use super::save::now_ms;
 use super::{App, Error};
@@ -72,6 +72,7 @@ impl App {
             self.lives.with(id, |live| {
                 live.spend = Spend::from_json(&row.state["spend"]);
                 live.books = Books::from_json(&row.state["books"]);
+                live.missed = Misses::from_json(&row.state["missed"]);
                 live.folded = Folded::from_json(&row.state["folded"]);
             });
         }

@@ -20,6 +20,7 @@ use crate::guard::books::Books;
 use crate::guard::triggers::Folded;
 use crate::measure::Known;
 use crate::plan::Regions;
+use crate::recall::missed::Kind;
 use crate::store::Original;
 use crate::usage::Reported;
 
@@ -173,6 +174,27 @@ impl Spend {
     }
 }
 
+/// How often something was read again after it had left the prompt, by the kind of reading.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Misses([u64; Kind::ALL.len()]);
+
+impl Misses {
+    /// Counts one.
+    pub(super) fn add(&mut self, kind: Kind) {
+        self.0[kind as usize] += 1;
+    }
+
+    /// As JSON.
+    pub(super) fn json(&self) -> Value {
+        Kind::ALL.iter().map(|kind| (kind.as_str().to_owned(), json!(self.0[*kind as usize]))).collect()
+    }
+
+    /// Reads what [`Misses::json`] wrote; absent figures are zero.
+    pub(super) fn from_json(value: &Value) -> Misses {
+        Misses(Kind::ALL.map(|kind| value.get(kind.as_str()).and_then(Value::as_u64).unwrap_or(0)))
+    }
+}
+
 /// One conversation.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Live {
@@ -204,6 +226,8 @@ pub(super) struct Live {
     pub(super) spend: Spend,
     /// What of it belongs to this turn and this session.
     pub(super) books: Books,
+    /// What was read again after it had left the prompt.
+    pub(super) missed: Misses,
     /// Where the conversation stood when it was last folded.
     pub(super) folded: Folded,
     /// Why it is folded after the next reply, if it is.
@@ -223,13 +247,15 @@ pub(super) struct Kept {
     pub(super) spend: Spend,
     /// What of it belongs to this turn and this session.
     pub(super) books: Books,
+    /// What was read again after it had left the prompt.
+    pub(super) missed: Misses,
     /// Where it stood when it was last folded.
     pub(super) folded: Folded,
 }
 
 impl Kept {
     pub(super) fn of(live: &Live) -> Kept {
-        Kept { spend: live.spend, books: live.books, folded: live.folded }
+        Kept { spend: live.spend, books: live.books, missed: live.missed, folded: live.folded }
     }
 }
 

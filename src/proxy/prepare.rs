@@ -24,6 +24,7 @@ use crate::measure::{self, Known, ModelKey, Sureness, own, shown, spread, tokens
 use crate::plan::emergency::{self, Refusal};
 use crate::plan::rewrite::{self, Out};
 use crate::plan::{self, Facts, Lines, Plan, Policy, Regions};
+use crate::recall::missed::{self, Missed};
 use crate::store::{Located, Original};
 use crate::upstream::Upstream;
 use crate::usage::Reported;
@@ -128,6 +129,8 @@ pub(super) struct Prepared {
     pub recalled: Vec<Out>,
     /// Where something was recalled, prompt tokens of the first round as the server counted them.
     pub first_prompt: Option<Tokens>,
+    /// What the newest messages read again after it had left the prompt.
+    pub missed: Vec<Missed>,
     /// What it has in common with the last prompt of the conversation, once that is known.
     pub prefix: Option<Prefix>,
     /// The vocabulary it was counted with.
@@ -286,6 +289,11 @@ impl App {
         let mut seconds = started.elapsed().as_secs_f64();
         let mut before = drafted.plan.before;
         let changed = drafted.view != stored;
+        let before_this = located.as_ref().map_or(chain.len(), |l| l.depth);
+        let again = match attempt {
+            Attempt::First => missed::missed(&request.conversation.body, &stored, before_this),
+            Attempt::DryRun | Attempt::Emergency { .. } => Vec::new(),
+        };
         let is_fork = located.as_ref().is_some_and(|l| l.conversation != id);
         let standing_changed = granted.to_record(&standing, is_fork, folds(&drafted.view) != folds(&stored));
         let known = self.known(&id, &chain, &drafted.view, &key);
@@ -340,6 +348,7 @@ impl App {
             indexed,
             recalled: Vec::new(),
             first_prompt: None,
+            missed: again,
             prefix: None,
             own,
             standing,

@@ -26,6 +26,7 @@ impl App {
     /// queued.
     pub(super) async fn save(&self, upstream: &Upstream, prepared: &mut Prepared) -> Result<(), Error> {
         let Some(tip) = prepared.chain.last().copied() else { return Ok(()) };
+        self.note_missed(prepared);
         let depth = prepared.located.as_ref().map_or(0, |l| l.depth);
         // They can be large, and nothing reads them again.
         let originals = std::mem::take(&mut prepared.originals);
@@ -47,6 +48,16 @@ impl App {
             self.store.record(Batch { view: Some(shared), ..Batch::default() }).await?;
         }
         Ok(())
+    }
+
+    /// Counts what was read again after it had left the prompt.
+    fn note_missed(&self, prepared: &Prepared) {
+        if prepared.missed.is_empty() {
+            return;
+        }
+        self.remember(&prepared.id);
+        self.lives.with(&prepared.id, |live| prepared.missed.iter().for_each(|missed| live.missed.add(missed.kind)));
+        prepared.missed.iter().for_each(|missed| self.metrics.missed(missed.kind.as_str()));
     }
 
     /// What a request adds to the record: the messages after the first `depth`, and what its view takes out of the prompt.
@@ -79,6 +90,12 @@ impl App {
             conversation: Some(prepared.id.clone()),
             kind: "tools_listed".into(),
             data: a.event(prepared.after.tools),
+        }));
+        events.extend(prepared.missed.iter().map(|missed| Event {
+            now_ms,
+            conversation: Some(prepared.id.clone()),
+            kind: "missed".into(),
+            data: json!({"kind": missed.kind.as_str(), "message": missed.at, "of": missed.of}),
         }));
         let indexed = prepared.indexed.as_ref().filter(|i| i.is_new);
         events.extend(indexed.map(|i| i.event(&prepared.id, now_ms)));
@@ -198,6 +215,7 @@ pub(super) fn state(prepared: &Prepared, kept: &Kept) -> serde_json::Value {
         "system_messages": prepared.request.conversation.system.len(),
         "spend": kept.spend.json(),
         "books": kept.books.json(),
+        "missed": kept.missed.json(),
         "folded": kept.folded.json(),
     })
 }

@@ -274,3 +274,26 @@ fn a_focus_stands_in_the_trace_and_is_bounded() {
     assert_eq!((&data["focus"], &data["asked_by"]), (&json!("the roses"), &json!("user")));
     assert!(data["depth"].as_u64().unwrap() > 4 && data["seconds"].is_number(), "{data}");
 }
+
+#[test]
+fn what_is_read_again_after_it_left_is_counted_once() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let proxy = TestProxy::before(&fake);
+    let large = prose(1, 12_000);
+    let first = chat().system("s").user("Read it.").tools().step(1, &large);
+    let id = proxy.chat(&first).ok().header("x-windowsill-conversation").unwrap().to_owned();
+    let again = first.assistant("I have read it.").user("And again?");
+    let again = again.call("call_2", "read_file", json!({"path": "src/part_1.rs"})).result("call_2", &large);
+    assert_eq!(proxy.chat(&again).ok().header("x-windowsill-conversation").unwrap(), id);
+    let path = format!("/windowsill/conversations/{id}");
+    let counted = |seen: &Value| seen["state"]["missed"] == json!({"file": 1, "query": 0, "recall": 0});
+    proxy.eventually(&path, counted);
+    proxy.chat(&again.assistant("It is the same.").user("Thanks.")).ok();
+    proxy.eventually(&path, |seen| seen["messages"] == 9 && counted(seen));
+    let missed = events(&proxy, "missed", 1);
+    assert_eq!(missed.len(), 1, "{missed:?}");
+    assert_eq!(missed[0]["data"], json!({"kind": "file", "message": 5, "of": 2}));
+    assert!(proxy.get("/metrics").ok().text().contains("windowsill_missed_total{kind=\"file\"} 1"));
+    let page = String::from_utf8(proxy.cli(&["context", &id]).stdout).unwrap();
+    assert!(page.contains("read again after it had left the prompt: 1 of a file"), "{page}");
+}

@@ -5,9 +5,10 @@
 //! The weights are fitted on recorded sessions (docs/notes/memory.md).
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
+use crate::conversation::step::call_of;
 use crate::conversation::{Message, Role};
 
 /// What a name in a result is worth, of what one is worth that the assistant used.
@@ -15,6 +16,9 @@ const SEEN: f32 = 0.1;
 
 /// What a name in the words of a user is worth, by the same measure.
 const ASKED: f32 = 0.3;
+
+/// What a name in a result is worth that was read a second time: it was missed.
+const READ_AGAIN: f32 = 0.5;
 
 /// What a word of the focus is worth: more than any name can come to by itself.
 const FOCUS: f32 = 4.0;
@@ -25,6 +29,9 @@ const FOCUS_LETTERS: usize = 4;
 /// Results are read for names in the newest so many bytes of a history. Bounds the time a fold takes; what is older was
 /// taken up since, or is worth next to nothing.
 const RESULTS_READ: usize = 1 << 19;
+
+/// A shorter result, in bytes, says that something was done, not what was read.
+const SHORTEST_RESULT: usize = 200;
 
 /// Bytes of one message that are read for names.
 const READ: usize = 1 << 17;
@@ -42,10 +49,12 @@ impl Salience {
     pub fn of(body: &[Message], focus: Option<&str>) -> Salience {
         let mut names: HashMap<String, f32> = HashMap::new();
         let mut results = 0;
+        let again = read_again(body);
         for (at, message) in body.iter().enumerate().rev() {
             let worth = match message.role {
                 Role::Assistant => 1.0,
                 Role::User => ASKED,
+                Role::Tool if again.contains(&at) => READ_AGAIN,
                 Role::Tool | Role::System | Role::Other => SEEN,
             };
             if message.role == Role::Tool {
@@ -100,6 +109,20 @@ impl Salience {
         all.sort_by(|a, b| b.1.total_cmp(&a.1).then_with(|| a.0.cmp(b.0)));
         all
     }
+}
+
+/// The results of calls that were made before with the same arguments.
+fn read_again(body: &[Message]) -> HashSet<usize> {
+    let mut made = HashSet::new();
+    let mut out = HashSet::new();
+    for (at, message) in body.iter().enumerate().filter(|(_, m)| m.role == Role::Tool) {
+        let Some((caller, nth)) = call_of(body, at) else { continue };
+        let call = &body[caller].calls[nth];
+        if message.text.len() >= SHORTEST_RESULT && !made.insert((call.name.as_str(), call.arguments.as_str())) {
+            out.insert(at);
+        }
+    }
+    out
 }
 
 /// What a message says, calls included. Line breaks and quotes in arguments are opened; all else stands as it was sent.

@@ -2,6 +2,7 @@
 //! reads, and where such calls stand in a history. Pure: it never reads the record, nor decides who may see what.
 
 mod asked;
+pub mod missed;
 mod page;
 pub mod spoken;
 
