@@ -18,7 +18,7 @@ const SEEN: f32 = 0.1;
 const ASKED: f32 = 0.3;
 
 /// What a name in a result is worth that was read a second time: it was missed.
-const READ_AGAIN: f32 = 0.5;
+const READ_AGAIN: f32 = 0.2;
 
 /// What a word of the focus is worth: more than any name can come to by itself.
 const FOCUS: f32 = 4.0;

@@ -95,12 +95,12 @@ fn clear() {
         // Near the clear line an edit must free several times what it costs; nearer the wall, as much is enough.
         (
             "window 1000 reserve 100 keep 2 forwarded 3 | user:20 call:20 result:550 asst:50 user:100 asst:20 user:20",
-            "clear 2 (780 -> 473)",
+            "fold 1..4 into 125 without a model (780 -> 329)",
         ),
         // Protected tools.
         (
             "window 1000 reserve 100 keep 2 never note | user:20 call:20@notes result:300 call:20 result:200 asst:20 user:20",
-            "clear 4 (600 -> 460)",
+            "nothing (600 -> 600)",
         ),
         // Small results are not worth it; arguments are, when long.
         (

@@ -95,20 +95,13 @@ fn attempt(
 ) -> Result<String, (usize, Tokens, Tokens)> {
     let snapshot = Snapshot::of(sheet);
     let (count, first) = clear_before(sheet, end, sheet.lines.clear_to);
-    let freed_by = |sheet: &Sheet<'_>| snapshot.total - sheet.total().min(snapshot.total);
-    let mut freed = freed_by(sheet);
+    // A clear that only pays without what was used is worse than a fold later, which keeps it.
+    spend(sheet, snapshot.total - sheet.total().min(snapshot.total));
+    let freed = snapshot.total - sheet.total().min(snapshot.total);
     let again = first.map_or(0, |at| sheet.evaluated_again(at));
     if count == 0 || !pays(freed, again, sheet.total()) {
         snapshot.restore(sheet);
         return Err((count, freed, again));
-    }
-    // What was used stays where clearing pays all the same.
-    let bare = Snapshot::of(sheet);
-    spend(sheet, freed);
-    if pays(freed_by(sheet), again, sheet.total()) {
-        freed = freed_by(sheet);
-    } else {
-        bare.restore(sheet);
     }
     Ok(format!("{count} old results cleared, {freed} tokens freed, {again} to evaluate again"))
 }
