@@ -369,15 +369,24 @@ pub(super) fn scaled(tokens: Tokens, by: f64) -> Tokens {
     (f64::from(tokens) * by).round() as Tokens
 }
 
-/// Tokens that a model reads to write the brief of the messages before `to`: the last brief, and what that does not hold.
+/// Tokens that a model reads to write the brief of the messages before `to`: the last brief, and what that does not hold, as
+/// it stands in the view.
 fn reads(facts: &Facts, to: usize) -> Tokens {
-    let last = facts.view.edits.iter().zip(&facts.edit_costs).find_map(|(edit, cost)| match edit {
+    let edits = || facts.view.edits.iter().zip(&facts.edit_costs);
+    let last = edits().find_map(|(edit, cost)| match edit {
         Edit::Fold { to, .. } => Some((*to, *cost)),
         _ => None,
     });
     let (from, brief) = last.unwrap_or((0, 0));
-    let fresh = facts.costs.iter().take(to).skip(from).map(|cost| cost.total());
-    fresh.fold(brief, Tokens::saturating_add)
+    let shown = |at: usize| {
+        let cost = &facts.costs[at];
+        let text = edits().find_map(|(edit, put)| match edit {
+            Edit::Text { at: of, .. } if *of == at => Some(*put),
+            _ => None,
+        });
+        text.map_or_else(|| cost.total(), |text| text.saturating_add(cost.calls.iter().sum()))
+    };
+    (from..to.min(facts.costs.len())).map(shown).fold(brief, Tokens::saturating_add)
 }
 
 /// The gauge of a conversation once its view is another. The next request measures it anew.
