@@ -43,7 +43,7 @@ pub(crate) struct Fit {
     #[arg(long, value_name = "BYTES")]
     memory: Option<String>,
     /// How to find the numbers out.
-    #[arg(long, value_enum, value_name = "METHOD", default_value_t = By::Formula)]
+    #[arg(long, value_enum, value_name = "METHOD", default_value_t = By::Auto)]
     method: By,
     /// Print JSON.
     #[arg(long)]

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 
 use crate::engine::dry_run::{Ask, Covers, DryRun, FlashAttn, Sides, Told};
 use crate::gguf::Gguf;
-use crate::measure::memory::compute::OP_OFFLOAD;
+use crate::measure::memory::scratch::{BOUND, OP_OFFLOAD};
 use crate::measure::memory::{self, Cost, GpuLayers, Model, Refused, Settings, Source, Split};
 
 pub use crate::engine::dry_run::work;
@@ -87,7 +87,7 @@ impl Rehearsal {
             compute: split(told.compute),
             op_offload,
             output: formula.output,
-            notes: formula.notes.into_iter().filter(|note| !real || note != OP_OFFLOAD).collect(),
+            notes: formula.notes.into_iter().filter(|note| note != BOUND && (!real || note != OP_OFFLOAD)).collect(),
             source: Source::DryRun(self.covered(settings)),
         })
     }

@@ -287,17 +287,25 @@ impl Subject {
     fn afforded(&self) -> Result<Afforded, String> {
         let mut subject = std::borrow::Cow::Borrowed(self);
         let mut fits = self.case().by_slot().fits()?;
+        // What is bounded from above and fits, fits. Else llama.cpp is asked, where it is built in.
+        let rehearsal =
+            fits.best.is_none_or(|best| u64::from(best) < self.model.trained).then(|| self.rehearsal().ok()).flatten();
+        if rehearsal.is_some()
+            && let Ok(told) = self.case().rehearsed(rehearsal.as_ref()).by_slot().fits()
+        {
+            fits = told;
+        }
         let enough = u32::try_from(self.model.trained).unwrap_or(u32::MAX).min(fits::WORTH_RAM);
         if let Some(alone) = self.alone.clone().filter(|_| fits.best.is_none_or(|best| best < enough)) {
             let without = Subject { room: alone, alone: None, ..self.clone() };
-            let more = without.case().by_slot().fits()?;
+            let more = without.case().rehearsed(rehearsal.as_ref()).by_slot().fits()?;
             if more.best > fits.best {
                 let others = "what other models hold counts as free, for Ollama unloads them for this one";
                 fits = Fits { because: format!("{}; {others}", more.because), ..more };
                 subject = std::borrow::Cow::Owned(without);
             }
         }
-        let case = subject.case();
+        let case = subject.case().rehearsed(rehearsal.as_ref());
         let mut notes = [&self.setup.notes[..], &self.model.notes[..]].concat();
         notes.extend(case.beside(fits.best.map_or(self.model.trained, u64::from)));
         let whole = fits.best;

@@ -12,12 +12,12 @@ use crate::measure::memory::{Cost, GpuLayers, Source};
 /// How figures are found out.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Method {
-    /// By formulas, from the header alone.
-    #[default]
+    /// By formulas, from the header alone; scratch buffers are an upper bound.
     Formula,
     /// By a dry run of llama.cpp, or not at all.
     DryRun,
     /// By a dry run where there can be one, else by formulas.
+    #[default]
     Auto,
 }
 
@@ -148,7 +148,7 @@ impl Subject {
     }
 
     /// Dry runs of this model.
-    fn rehearsal(&self) -> Result<Rehearsal, String> {
+    pub(super) fn rehearsal(&self) -> Result<Rehearsal, String> {
         let program = self.program.as_deref().ok_or("where this program is cannot be told")?;
         Rehearsal::of(program, &self.file.path)
     }

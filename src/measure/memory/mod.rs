@@ -20,18 +20,17 @@
 //!
 //! Sizes are bytes, [`u64`], saturating. The facts are llama.cpp's (build 11434 unless a [`Build`] says otherwise); each
 //! formula names its file and line there. KV cache, recurrent state and output are exact for every architecture of
-//! [`shape`]; compute buffers are a replay of the graph that llama.cpp reserves (see [`compute`]), exact for
-//! most. What is assumed is said: [`Cost::source`] and [`Cost::notes`].
+//! [`shape`]; compute buffers are an upper bound ([`scratch`]). What is assumed is said: [`Cost::source`] and [`Cost::notes`].
 //!
 //! Not in any figure: an image projector, LoRA adapters, a draft model, a server's prompt cache and checkpoints, the
 //! process itself, and what a device's driver takes.
 
 mod arch;
 mod cache;
-pub mod compute;
 mod fit;
 mod layers;
 mod observed;
+pub(crate) mod scratch;
 mod settings;
 pub mod shape;
 mod weights;
@@ -142,28 +141,24 @@ impl Cost {
     }
 }
 
-/// What is said where flash attention is off though nobody said so.
-const NO_FLASH: &str = "flash attention (`auto`) is off: some layer's would run elsewhere than the layer";
-
 /// What a window costs under these settings, or why llama.cpp would refuse them.
 pub fn cost(model: &Model, settings: &Settings) -> Result<Cost, Refused> {
     let settings = &settings.as_loaded(model);
     settings.check(model)?;
     let window = settings.window(model);
     let mut notes = model.notes.clone();
-    let without = settings.may_lose_flash(model) && compute::goes_without_flash(model, settings, &window);
-    let settings = &Settings { flash_attn: settings.flash_attn && !without, ..settings.clone() };
-    if without {
-        notes.push(NO_FLASH.to_owned());
-    }
     let weights = weights::place(model, settings, &mut notes);
     let (kv, state) = cache::place(model, settings, &window);
-    let compute::Scratch { split: compute, op_offload, assumed } =
-        compute::reserve(model, settings, &window, &mut notes);
-    let source = match (&model.source, assumed) {
-        (Source::Formula, Some(what)) => Source::Assumed(what),
-        (source, _) => source.clone(),
+    let compute = scratch::reserve(model, settings, &window);
+    notes.push(scratch::BOUND.to_owned());
+    let op_offload = if settings.offloads_ops(model) {
+        notes.push(scratch::OP_OFFLOAD.to_owned());
+        // Gate, up and down of one block, copied as they are used.
+        model.weights.iter().map(|weight| weight.bytes).max().unwrap_or(0).saturating_mul(3)
+    } else {
+        0
     };
+    let source = model.source.clone();
     // src/llama-context.cpp:2118-2203, `output_reserve`: one row of logits a sequence; grows if a request asks for more.
     let output = model.vocab.saturating_mul(settings.sequences()).saturating_mul(4);
     let (n_ctx, n_ctx_seq) = (window.n_ctx, window.n_ctx_seq);

@@ -109,13 +109,6 @@ impl Settings {
         has_device && self.op_offload && (self.partly(model) || self.cpu_moe > 0)
     }
 
-    /// Whether flash attention may turn out to be off for where layers are. Quantized values need it, and have it on.
-    pub(crate) fn may_lose_flash(&self, model: &Model) -> bool {
-        let has_device = self.gpu_layers != GpuLayers::None;
-        let apart = self.partly(model) || !self.kv_offload;
-        has_device && apart && self.flash_attn && self.flash_auto && !self.type_v.quantized()
-    }
-
     /// Some layers are on the GPU, and some in RAM.
     fn partly(&self, model: &Model) -> bool {
         matches!(self.gpu_layers, GpuLayers::Last(layers) if layers <= model.blocks)

@@ -52,22 +52,10 @@ pub struct Model {
     pub source: Source,
     /// What should be known beside the figures.
     pub notes: Vec<String>,
-    /// Shapes of the tensors, for the graph.
+    /// Shapes of the tensors.
     pub(crate) tensors: HashMap<String, [u64; 4]>,
-    /// Their bytes.
-    pub(crate) tensor_bytes: HashMap<String, u64>,
-    /// Numbers of the metadata without the architecture's prefix, for the graph.
+    /// Numbers of the metadata without the architecture's prefix.
     pub(crate) numbers: HashMap<String, u64>,
-    /// Floats likewise.
-    pub(crate) floats: HashMap<String, f64>,
-    /// Experts used a token, by block.
-    pub(crate) experts_used: Vec<u64>,
-    /// Whether gates are clamped, by block: of experts, of dense parts.
-    pub(crate) clamped: [Vec<bool>; 2],
-    /// Whether a block turns queries and keys, by block, where the file says so (`attention.rope_pattern`).
-    pub(crate) turning: Vec<u64>,
-    /// Which part of a wide input each block adds, if any (`deepstack_mapping`).
-    pub(crate) deepstack: Vec<Option<u64>>,
 }
 
 /// A block.
@@ -195,34 +183,6 @@ impl Model {
         self.numbers.get(key).copied().unwrap_or(0)
     }
 
-    /// Whether a setting of the metadata is there and not zero.
-    pub(crate) fn has_number(&self, key: &str) -> bool {
-        self.number(key) != 0 || self.floats.get(key).is_some_and(|float| *float != 0.0)
-    }
-
-    /// The dimensions of a block's tensor, such as `attn_q.weight`.
-    pub(crate) fn tensor(&self, block: usize, name: &str) -> Option<[u64; 4]> {
-        self.stored_tensor(block, name).map(|(ne, _)| ne)
-    }
-
-    /// The dimensions and bytes of a tensor of no block.
-    pub(crate) fn global_tensor(&self, name: &str) -> Option<([u64; 4], u64)> {
-        self.tensors.get(name).copied().zip(self.tensor_bytes.get(name).copied())
-    }
-
-    /// The dimensions and bytes of a block's tensor.
-    pub(crate) fn stored_tensor(&self, block: usize, name: &str) -> Option<([u64; 4], u64)> {
-        // The graph of an encoder-decoder that is reserved for prompts is its decoder's.
-        let part = match self.arch.as_str() {
-            "t5" => "dec.",
-            "t5encoder" => "enc.",
-            _ => "",
-        };
-        let full = format!("{part}blk.{}.{name}", self.stored(block));
-        // PLaMo 2 has norms without the ending.
-        self.global_tensor(&full).or_else(|| self.global_tensor(full.strip_suffix(".weight")?))
-    }
-
     /// The block of the file whose tensors a block runs with: some models run blocks several times.
     pub(crate) fn stored(&self, block: usize) -> usize {
         let number = |key: &str| usize::try_from(self.number(key)).unwrap_or(usize::MAX).max(1);
@@ -236,6 +196,11 @@ impl Model {
             }
             _ => block,
         }
+    }
+
+    /// Whether a number of the metadata is there and not zero.
+    pub(crate) fn has_number(&self, key: &str) -> bool {
+        self.number(key) != 0
     }
 }
 
@@ -257,13 +222,6 @@ impl Keys<'_> {
             value => value.number(),
         };
         number.map(|number| number.min(MAX_NUMBER))
-    }
-
-    fn float(&self, key: &str) -> Option<f64> {
-        match self.gguf.get(&self.key(key))? {
-            Value::Float(float) => Some(*float),
-            _ => None,
-        }
     }
 
     fn needed(&self, key: &str) -> Result<u64, Error> {
@@ -316,30 +274,8 @@ impl Keys<'_> {
             source: Source::Formula,
             notes,
             tensors: HashMap::new(),
-            tensor_bytes: HashMap::new(),
             numbers: keys().filter_map(|key| Some((key.to_owned(), self.number(key)?))).collect(),
-            floats: keys().filter_map(|key| Some((key.to_owned(), self.float(key)?))).collect(),
-            experts_used: self.per_layer("expert_used_count", blocks as usize).unwrap_or_default(),
-            clamped: ["swiglu_clamp_exp", "swiglu_clamp_shexp"].map(|key| self.positive(key, blocks as usize)),
-            turning: self.per_layer("attention.rope_pattern", blocks as usize).unwrap_or_default(),
-            deepstack: self.deepstack(),
         })
-    }
-
-    /// Of floats by block, or one for all, which are above zero.
-    fn positive(&self, key: &str, blocks: usize) -> Vec<bool> {
-        let above = |value: &Value| matches!(value, Value::Float(float) if *float > 1e-6);
-        match self.gguf.get(&self.key(key)) {
-            Some(Value::Array(array)) => array.items.iter().flatten().map(above).collect(),
-            Some(value) => vec![above(value); blocks],
-            None => Vec::new(),
-        }
-    }
-
-    /// Negative numbers mark blocks that add nothing.
-    fn deepstack(&self) -> Vec<Option<u64>> {
-        let listed = self.gguf.array(&self.key("deepstack_mapping")).and_then(|array| array.items.as_ref());
-        listed.map(|items| items.iter().map(Value::number).collect()).unwrap_or_default()
     }
 
     /// Both keys, and not zero: else an old file, with plain heads (src/llama-hparams.cpp, `is_mla`).
@@ -368,7 +304,6 @@ impl Keys<'_> {
             }
             model.repackable |= tensor.kind.is_some_and(Kind::quantized);
             model.tensors.insert(tensor.name.clone(), tensor.dims);
-            model.tensor_bytes.insert(tensor.name.clone(), bytes);
             let experts = Place::experts(&tensor.name);
             model.weights.push(Weight { name: tensor.name.clone(), bytes, place, experts });
         }
