@@ -20,7 +20,7 @@
 //!
 //! Sizes are bytes, [`u64`], saturating. The facts are llama.cpp's (build 11434 unless a [`Build`] says otherwise); each
 //! formula names its file and line there. KV cache, recurrent state and output are exact for every architecture of
-//! [`shape`]; compute buffers are an upper bound ([`scratch`]). What is assumed is said: [`Cost::source`] and [`Cost::notes`].
+//! [`shape`]; compute buffers are an upper bound (`scratch`). What is assumed is said: [`Cost::source`] and [`Cost::notes`].
 //!
 //! Not in any figure: an image projector, LoRA adapters, a draft model, a server's prompt cache and checkpoints, the
 //! process itself, and what a device's driver takes.
