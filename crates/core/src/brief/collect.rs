@@ -128,6 +128,33 @@ fn user(message: &Message, number: Option<usize>, facts: &mut Facts) {
     add(&mut facts.sections[Part::User as usize], Part::User, item);
 }
 
+/// Statements that are looked at, the newest: more than a brief could hold.
+const MOST_STATED: usize = 300;
+
+/// Puts back what a person states in the folded messages (with their numbers), all of them each time: what an earlier, smaller
+/// brief had no room for may have it now.
+pub fn restate<'m>(facts: &mut Facts, messages: impl Iterator<Item = (usize, &'m Message)>) {
+    let mut all = Facts::default();
+    let user = Part::User as usize;
+    for (number, message) in messages.filter(|(_, message)| message.role == Role::User) {
+        self::user(message, Some(number), &mut all);
+        all.sections[user].items.retain(|item| !item.stated.is_empty());
+        let over = all.sections[user].items.len().saturating_sub(MOST_STATED);
+        all.sections[user].items.drain(..over);
+    }
+    let own = &mut facts.sections[user];
+    let known = own.items.iter().filter(|item| !item.stated.is_empty()).count();
+    let mut stated = std::mem::take(&mut all.sections[user].items);
+    if stated.is_empty() {
+        return;
+    }
+    own.dropped = own.dropped.saturating_sub(u32::try_from(stated.len().saturating_sub(known)).unwrap_or(0));
+    // What came first says what it is all about.
+    let first = own.items.first().filter(|item| item.stated.is_empty()).cloned();
+    let others = own.items.iter().skip(usize::from(first.is_some())).filter(|item| item.stated.is_empty()).cloned();
+    own.items = first.into_iter().chain(stated.drain(..)).chain(others).collect();
+}
+
 /// A user message as a summarizer sees it: without reminders and without an older brief.
 pub(super) fn told(text: &str) -> String {
     let text = render::without_brief(text);

@@ -17,7 +17,7 @@ mod work;
 
 use crate::conversation::Message;
 
-pub use self::collect::facts;
+pub use self::collect::{facts, restate};
 pub use self::judge::{Fault, judge};
 pub use self::prompt::{instruction, transcript};
 pub use self::render::{parse, render};

@@ -58,7 +58,7 @@ const STATED: i32 = 40;
 const FORBIDDEN: i32 = 10;
 
 /// Share of the room, in percent, that such statements may take before anything else has its share.
-const STATEMENTS: usize = 30;
+const STATEMENTS: usize = 45;
 
 /// Worth of a fact by itself.
 pub(super) fn base_worth(part: Part, text: &str, stated: &[Stated]) -> i32 {

@@ -12,6 +12,9 @@ const PREVIEW_SHARE: Tokens = 4;
 /// A preview of less than this many tokens has no room for the lines that matter beside its marker.
 const LEAST_PREVIEW: Tokens = 256;
 
+/// A preview of more than this many tokens costs later steps more than it tells the next one.
+const LARGEST_PREVIEW: Tokens = 2048;
+
 pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
     let over = sheet.lines.evict_over;
     let budget = (over / PREVIEW_SHARE).max(LEAST_PREVIEW.min(over / 2));
@@ -33,7 +36,7 @@ pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
             // The model has just asked for it: as much as a result that is no longer than the line may take, where there is
             // room short of where old results are cleared.
             let room = sheet.lines.clear_at.saturating_sub(sheet.total().saturating_sub(text));
-            let budget = if said { budget } else { budget.max(over.min(room)) };
+            let budget = if said { budget } else { budget.max(over.min(room).min(LARGEST_PREVIEW)) };
             sheet.replace(at, Rule::Evict, budget, Action::Preview { at, budget, rule: Rule::Evict });
             count += 1;
         }

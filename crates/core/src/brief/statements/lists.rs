@@ -442,7 +442,6 @@ pub(super) const GENERIC: &[&str] = &[
     "remember",
     "note",
     "rather",
-    "style",
     "bitte",
     "immer",
     "auf",
@@ -492,6 +491,10 @@ pub(super) const GENERIC: &[&str] = &[
     "avec",
     "désormais",
 ];
+
+/// Words before a condition, in lower case.
+pub(super) const CONDITIONS: &[&str] =
+    &["without ", "unless ", "sin ", "sans ", "ohne ", "sem ", "без ", "没有", "除非", "なしに"];
 
 /// Words that forbid.
 pub(super) const FORBIDS: &[&str] = &[

@@ -12,7 +12,7 @@ use std::sync::LazyLock;
 
 use aho_corasick::AhoCorasick;
 
-use self::lists::{CHANGES, FORBIDS, GENERIC, GIVES, GOALS, HOLDS, LABELS, ORDERS};
+use self::lists::{CHANGES, CONDITIONS, FORBIDS, GENERIC, GIVES, GOALS, HOLDS, LABELS, ORDERS};
 use super::words::sentences;
 use super::{Item, Part, Section};
 use crate::preview::clean::floor;
@@ -107,6 +107,8 @@ pub(super) struct Stated {
     left: Option<BTreeSet<String>>,
     changes: bool,
     forbids: bool,
+    /// Its values stand in a condition: `no deploy without NAME`.
+    conditional: bool,
 }
 
 impl Stated {
@@ -120,6 +122,7 @@ impl Stated {
             left: left_side(&words),
             changes: label.as_deref().is_some_and(|l| CHANGES.iter().any(|c| c.starts_with(l)))
                 || CHANGES.iter().any(|c| words.contains(c)),
+            conditional: is_conditional(rest),
             forbids: FORBID_WORDS.is_match(&words),
             text: text.to_owned(),
             label,
@@ -144,8 +147,9 @@ impl Stated {
         if self.values.is_empty() || older.values.is_empty() || share_a_value {
             return false;
         }
-        // Two things that are forbidden are both forbidden; a limit has one amount.
-        if !self.changes && self.forbids && !self.values.iter().all(|v| is_amount(v)) {
+        // Two things that are forbidden are both forbidden; a limit has one amount, and a condition one value.
+        let conditional = self.conditional && older.conditional && self.subject == older.subject;
+        if !self.changes && self.forbids && !conditional && !self.values.iter().all(|v| is_amount(v)) {
             return false;
         }
         let both = self.subject.intersection(&older.subject).count();
@@ -159,6 +163,13 @@ impl Stated {
 /// What a text states, taken apart.
 pub(super) fn stated(text: &str) -> Vec<Stated> {
     statements(text).into_iter().map(Stated::of).collect()
+}
+
+/// Whether no value stands before a word of condition.
+fn is_conditional(sentence: &str) -> bool {
+    let lower = sentence.to_lowercase();
+    let at = CONDITIONS.iter().filter_map(|word| lower.find(word)).min();
+    at.and_then(|at| sentence.get(..at)).is_some_and(|before| values(before).is_empty())
 }
 
 fn is_amount(value: &str) -> bool {
@@ -231,8 +242,10 @@ fn stems(lower: &str) -> impl Iterator<Item = String> {
                 // Without spaces between words, two characters are about one.
                 return chars.windows(2).map(|w| w.iter().collect()).collect::<Vec<String>>();
             }
-            let cut =
-                ["ing", "ed", "es", "s"].iter().find_map(|end| word.strip_suffix(end).filter(|stem| stem.len() >= 3));
+            let cut = ["ing", "ed", "es", "s"].iter().find_map(|end| {
+                // `exceed` and `need` have no ending.
+                word.strip_suffix(end).filter(|stem| stem.len() >= 3 && !(*end == "ed" && stem.ends_with('e')))
+            });
             let stem: String = cut.unwrap_or(word).chars().take(STEM).collect();
             // `capped` and `cap`, `plan` and `planning`.
             let mut letters: Vec<char> = stem.chars().collect();
@@ -310,6 +323,12 @@ mod tests {
             ("Our production bucket is eu-frost-1.", "Correction: the bucket is eu-frost-7 since yesterday."),
             ("The metrics sidecar listens on 9187.", "The metrics sidecar listens on 9190."),
             ("The next step is the audit log.", "The next step is the rollback plan."),
+            ("No deploy without Ana Ruiz approving it first.", "No deploy without Jo Lindt approving it first."),
+            ("Please answer in Formal style.", "Please answer in Casual style."),
+            (
+                "RULE: Budget cap is $493 total. Never exceed it without approval.",
+                "RULE: Total spending is capped at $791; to exceed it needs approval.",
+            ),
             ("FACT: the release manager is Ana Ruiz.", "FACT: release manager this time: Jo Lindt."),
             ("预发布端口是 8080。", "预发布端口是 9090。"),
             ("Bitte immer auf Zweig feature/a1 arbeiten.", "Bitte jetzt auf Zweig feature/b2 arbeiten."),
@@ -327,6 +346,8 @@ mod tests {
             ("Never touch vendor/a.", "Never touch lib/b."),
             ("The production database runs in region eu-1.", "Region for the production cache: us-2."),
             ("Ana Ruiz approves deploys.", "Jo Lindt approves budgets."),
+            ("Always use React for pages.", "Always use Postgres for rows."),
+            ("No deploy of Atlas without tests.", "No deploy of Borealis without tests."),
             ("RULE: tests run before each commit.", "GOAL: release 2.4 in May."),
             ("The API token is in vault/a.", "The API token is in vault/a."),
         ] {
