@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn the_difference_to_another_rendering_is_learnt_and_errs_high() {
+    fn the_difference_to_another_rendering_is_learned_and_errs_high() {
         let mut state = State::default();
         assert_eq!(state.difference(10), (108.0, false));
         // Ollama's own template: 7 tokens more, and 2 a message.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use http::HeaderMap;
-use serde_json::json;
+use serde_json::{Value, json};
 use tracing::{debug, warn};
 
 use super::live::Kept;
@@ -37,55 +37,44 @@ impl App {
         if let Some(prefix) = prepared.prefix {
             self.metrics.prefix(prefix.tokens, prefix.because.map(|b| (b.as_str(), prefix.lost)));
         }
-        let mut events = vec![Event {
-            now_ms: now_ms(),
-            conversation: Some(prepared.id.clone()),
-            kind: "model_usage".into(),
-            data: {
-                let mut data = reported.event("main", prepared.tokens, started.elapsed().as_millis() as u64);
-                data["model"] = json!(prepared.request.model);
-                data["window"] = json!(prepared.window.tokens);
-                data["output_reserved"] = json!(prepared.after.output_reserved);
-                data["action"] = json!(prepared.action());
-                data["prefix"] = json!(prepared.prefix.map(|p| p.json()));
-                data["end"] = json!(match &end {
-                    relay::End::Complete => "complete",
-                    relay::End::Failed(_) => "failed",
-                    relay::End::Canceled => "canceled",
-                });
-                data
-            },
-        }];
-        if let Some((own, theirs)) = prepared.own.as_ref().and_then(|o| o.take_mismatch()) {
-            events.push(Event {
-                now_ms: now_ms(),
-                conversation: Some(prepared.id.clone()),
-                kind: "count_mismatch".into(),
-                data: json!({"own_tokens": own, "server_tokens": theirs, "model": prepared.request.model}),
-            });
-        }
+        let mut events = vec![usage_event(&prepared, &reported, &end, started)];
+        events.extend(mismatch_event(&prepared));
         let counted = prepared.counted(&reported).filter(|n| *n > 0);
-        if let Some(exact) = counted {
-            let dropped = self.looks_dropped(&prepared, exact);
-            if dropped {
-                warn!(conversation = %prepared.id, planned = prepared.tokens, reported = exact, "the server evaluated far fewer tokens than were sent: it may have dropped messages");
-                events.push(Event {
-                    now_ms: now_ms(),
-                    conversation: Some(prepared.id.clone()),
-                    kind: "silent_truncation".into(),
-                    data: json!({"planned_prompt_tokens": prepared.tokens, "prompt_tokens": exact}),
-                });
-            } else {
-                let conversation = &prepared.request.conversation;
-                let sample = self.measure.sample(conversation, &prepared.view, prepared.known);
-                self.measure.learn(&prepared.key, &sample, exact);
-                if let Some(own) = &prepared.own {
-                    own.learn(prepared.tokens, exact);
-                }
-            }
+        events.extend(counted.and_then(|exact| self.learn_from(&prepared, exact)));
+        self.remember_reply(&upstream, &prepared, &reported, counted, events);
+        if end == relay::End::Complete && !prepared.repeats_a_beginning() {
+            self.title_behind(&prepared);
         }
+        self.work_ahead(upstream, headers.clone(), prepared, reported, &end);
+    }
+
+    /// Learns from what the server counted; the event where it must have dropped messages instead.
+    fn learn_from(&self, prepared: &Prepared, exact: Tokens) -> Option<Event> {
+        if self.looks_dropped(prepared, exact) {
+            warn!(conversation = %prepared.id, planned = prepared.tokens, reported = exact, "the server evaluated far fewer tokens than were sent: it may have dropped messages");
+            let data = json!({"planned_prompt_tokens": prepared.tokens, "prompt_tokens": exact});
+            return Some(event(prepared, "silent_truncation", data));
+        }
+        let conversation = &prepared.request.conversation;
+        let sample = self.measure.sample(conversation, &prepared.view, prepared.known);
+        self.measure.learn(&prepared.key, &sample, exact);
+        if let Some(own) = &prepared.own {
+            own.learn(prepared.tokens, exact);
+        }
+        None
+    }
+
+    /// Keeps what a reply told: in memory, and in the record.
+    fn remember_reply(
+        &self,
+        upstream: &Upstream,
+        prepared: &Prepared,
+        reported: &Reported,
+        counted: Option<Tokens>,
+        events: Vec<Event>,
+    ) {
         let kept = self.lives.with(&prepared.id, |l| {
-            l.spend.add(&reported);
+            l.spend.add(reported);
             l.books.see(now_ms());
             if let (Some(exact), Some(tip)) = (counted, prepared.chain.last()) {
                 let known = Known { messages: prepared.chain.len(), tokens: exact };
@@ -106,7 +95,7 @@ impl App {
                 upstream: upstream.name().to_owned(),
                 tip,
                 depth: prepared.chain.len(),
-                state: state(&prepared, &kept),
+                state: state(prepared, &kept),
                 now_ms: now_ms(),
                 title: prepared.title(),
             };
@@ -118,10 +107,6 @@ impl App {
                 debug!(error = %e, "a reply's figures were not recorded");
             }
         }
-        if end == relay::End::Complete && !prepared.repeats_a_beginning() {
-            self.title_behind(&prepared);
-        }
-        self.work_ahead(upstream, headers.clone(), prepared, reported, &end);
     }
 
     /// Whether a server took far less than was sent. Only said where the estimate has been right before.
@@ -138,7 +123,7 @@ impl App {
             now_ms: now_ms(),
             conversation: Some(prepared.id.clone()),
             kind: "window_changed".into(),
-            data: json!({"model": prepared.request.model, "was": prepared.window.tokens, "window": window, "source": "learnt from a refusal"}),
+            data: json!({"model": prepared.request.model, "was": prepared.window.tokens, "window": window, "source": "learned from a refusal"}),
         };
         if let Err(e) = self.store.record_later(Batch { events: vec![event], ..Batch::default() }) {
             debug!(error = %e, "an event was not recorded");
@@ -152,7 +137,7 @@ impl App {
         if let Some(prompt) = refusal.prompt {
             regions.history = prompt.saturating_sub(regions.system + regions.tools + regions.brief + regions.media);
         }
-        Error::cannot_fit(&prepared.request.model, window, "learnt from a refusal", &regions, prepared.lines.limit)
+        Error::cannot_fit(&prepared.request.model, window, "learned from a refusal", &regions, prepared.lines.limit)
     }
 
     /// A refusal that teaches nothing is passed on in words that clients know, with the server's own.
@@ -169,6 +154,33 @@ impl App {
             "set `num_ctx` in windowsill's config to the window the server was started with",
         )
     }
+}
+
+/// What the server reported of a reply, as an event.
+fn usage_event(prepared: &Prepared, reported: &Reported, end: &relay::End, started: Instant) -> Event {
+    let mut data = reported.event("main", prepared.tokens, started.elapsed().as_millis() as u64);
+    data["model"] = json!(prepared.request.model);
+    data["window"] = json!(prepared.window.tokens);
+    data["output_reserved"] = json!(prepared.after.output_reserved);
+    data["action"] = json!(prepared.action());
+    data["prefix"] = json!(prepared.prefix.map(|p| p.json()));
+    data["end"] = json!(match end {
+        relay::End::Complete => "complete",
+        relay::End::Failed(_) => "failed",
+        relay::End::Canceled => "canceled",
+    });
+    event(prepared, "model_usage", data)
+}
+
+/// That the server counts otherwise than the model's own vocabulary: told once.
+fn mismatch_event(prepared: &Prepared) -> Option<Event> {
+    let (own, theirs) = prepared.own.as_ref()?.take_mismatch()?;
+    let data = json!({"own_tokens": own, "server_tokens": theirs, "model": prepared.request.model});
+    Some(event(prepared, "count_mismatch", data))
+}
+
+fn event(prepared: &Prepared, kind: &str, data: Value) -> Event {
+    Event { now_ms: now_ms(), conversation: Some(prepared.id.clone()), kind: kind.into(), data }
 }
 
 /// What an estimated prompt has at least: what its server counted of its beginning, and half of an estimate, which errs high.

@@ -174,7 +174,7 @@ impl App {
                 }
                 let mut room = facts.window.saturating_sub(tokens);
                 if draft.request.max_tokens.is_some_and(|asked| asked > room) && !sureness.is_exact() {
-                    // An estimate changes as more is learnt; the same history must give the same bytes.
+                    // An estimate changes as more is learned; the same history must give the same bytes.
                     room = self.counted_room(draft, &body, facts.window).await.unwrap_or(room);
                 }
                 let known = facts.window < UNKNOWN_WINDOW;

@@ -437,7 +437,7 @@ impl App {
         let far = !cheap && (bound.is_some_and(|b| !near(b)) || !near(estimate));
         if !draft.can_count || far {
             if again && !draft.can_count && estimate > lines.limit && estimate / 2 <= lines.limit {
-                // It was sent before, as it is, and estimates only change as more is learnt. Should the window be another
+                // It was sent before, as it is, and estimates only change as more is learned. Should the window be another
                 // now, the server will say so.
                 emergency::scale(&mut facts, f64::from(lines.limit) / f64::from(estimate) * SENT_BEFORE);
             }

@@ -255,7 +255,7 @@ fn a_refusal_teaches_the_true_window_within_the_same_request() {
     let answer = proxy.chat(&sent).ok();
     assert!(answer.action().contains("emergency"), "{}", answer.action());
     assert_eq!(answer.header("x-windowsill-window"), Some("4096"));
-    assert_eq!(answer.header("x-windowsill-window-source"), Some("learnt from a refusal"));
+    assert_eq!(answer.header("x-windowsill-window-source"), Some("learned from a refusal"));
     assert_eq!(fake.count(), 2, "one retry");
     assert_eq!(fake.mains()[0].body, sent.body());
     sound(&sent, &fake.last(), 4096);
@@ -291,7 +291,7 @@ fn a_second_refusal_reaches_the_client_with_numbers() {
 }
 
 #[test]
-fn an_unknown_window_is_learnt_from_a_refusal_in_many_words() {
+fn an_unknown_window_is_learned_from_a_refusal_in_many_words() {
     // (status, body); N and M stand for prompt and window.
     let cases: [(u16, &str, bool); 12] = [
         (
@@ -370,7 +370,7 @@ fn an_unknown_window_is_learnt_from_a_refusal_in_many_words() {
         let count = fake.count();
         let next = sent.assistant("Good.").user("And now?");
         proxy.chat(&next).ok();
-        assert_eq!(fake.count(), count + 1, "learnt for good: {said}");
+        assert_eq!(fake.count(), count + 1, "learned for good: {said}");
         sound(&next, &fake.last(), 4096);
     }
 }

@@ -380,7 +380,7 @@ fn ollama_is_asked_in_its_own_words() {
         "{}",
         streamed.text()
     );
-    // A refusal inside a refusal is understood, and the window learnt from it.
+    // A refusal inside a refusal is understood, and the window learned from it.
     fake.set(|s| (s.says, s.window) = (8192, 2048));
     let proxy = TestProxy::before(&fake);
     let mut long = chat().system("s").user("begin");

@@ -32,7 +32,7 @@ const MOST: usize = 512;
 pub struct Window {
     /// Tokens; `None` when nobody knows yet. Then requests go on untouched until a refusal teaches it.
     pub tokens: Option<Tokens>,
-    /// Where it comes from, in words: `asked of /props`, `set by us`, `learnt from a refusal`, …
+    /// Where it comes from, in words: `asked of /props`, `set by us`, `learned from a refusal`, …
     pub source: String,
     /// The `num_ctx` to send with each request, where the server lets a client set it.
     pub set: Option<Tokens>,
@@ -68,8 +68,8 @@ struct Entry {
     loaded: Loaded,
     /// When the server was asked; `None` when it is to be asked again.
     at: Option<Instant>,
-    /// A window that a refusal taught, and the identity of the load it was learnt of.
-    learnt: Option<(Tokens, String)>,
+    /// A window that a refusal taught, and the identity of the load it was learned of.
+    learned: Option<(Tokens, String)>,
     /// The window this model is to have, and how it is going with that.
     goal: Goal,
 }
@@ -171,8 +171,8 @@ impl Windows {
         match self.ask(upstream, model, num_ctx, goal).await {
             Ok((loaded, goal)) => {
                 let mut entries = self.entries.lock();
-                let learnt = entries.remove(&key).and_then(|e| e.learnt).filter(|(_, id)| *id == loaded.identity);
-                let entry = Entry { loaded, at: Some(Instant::now()), learnt, goal };
+                let learned = entries.remove(&key).and_then(|e| e.learned).filter(|(_, id)| *id == loaded.identity);
+                let entry = Entry { loaded, at: Some(Instant::now()), learned, goal };
                 let mut out = window(&entry, num_ctx);
                 out.changed = change(known.as_ref(), &out, &entry);
                 entries.insert(key, entry);
@@ -250,11 +250,11 @@ impl Windows {
         let entry = entries.entry(key).or_insert_with(|| Entry {
             loaded: Loaded::default(),
             at: None,
-            learnt: None,
+            learned: None,
             goal: Goal::default(),
         });
-        let news = entry.loaded.window != Some(tokens) && entry.learnt.as_ref().map(|l| l.0) != Some(tokens);
-        entry.learnt = Some((tokens, entry.loaded.identity.clone()));
+        let news = entry.loaded.window != Some(tokens) && entry.learned.as_ref().map(|l| l.0) != Some(tokens);
+        entry.learned = Some((tokens, entry.loaded.identity.clone()));
         news
     }
 
@@ -319,8 +319,8 @@ fn window(entry: &Entry, num_ctx: &NumCtx) -> Window {
     let loaded = &entry.loaded;
     let asked = loaded.window.filter(|w| *w > 0);
     let set = entry.goal.set;
-    let (tokens, source) = match (&entry.learnt, num_ctx, asked) {
-        (Some((n, _)), _, _) => (Some(*n), "learnt from a refusal".to_owned()),
+    let (tokens, source) = match (&entry.learned, num_ctx, asked) {
+        (Some((n, _)), _, _) => (Some(*n), "learned from a refusal".to_owned()),
         // A load by us shows in the server's answer too, clamped to what it could do.
         (None, _, Some(asked)) if set.is_some() && !loaded.provisional => (
             Some(asked.min(set.unwrap_or(asked))),

@@ -106,7 +106,7 @@ fn a_change_is_told_with_its_reason() {
     let entry = |set: Option<u32>, found: Option<u32>| Entry {
         loaded: Loaded::default(),
         at: None,
-        learnt: None,
+        learned: None,
         goal: Goal { set, found, ..Goal::default() },
     };
     let told = |before: Option<u32>, now: u32, set, found| {
