@@ -70,7 +70,9 @@ fn a_name_never_takes_over_a_conversation() {
     let named = [("session_id", ID)];
     let send = |chat: &Chat| id_of(&proxy.post("/v1/chat/completions", &named, &chat.body()).ok());
     let mine = send(&session("Repair the build.", 4));
-    let view = proxy.get(&format!("/windowsill/conversations/{mine}/view")).text();
+    let path = format!("/windowsill/conversations/{mine}/view");
+    proxy.eventually(&path, |_| true);
+    let view = proxy.get(&path).text();
     // A title, a sub-agent and somebody who knows the name: other histories, other conversations.
     let others = [
         chat().user("Write a title for: Repair the build."),
@@ -84,6 +86,6 @@ fn a_name_never_takes_over_a_conversation() {
     let ids: std::collections::BTreeSet<String> = others.iter().map(send).collect();
     assert_eq!(ids.len(), others.len(), "{ids:?}");
     assert!(!ids.contains(&mine));
-    assert_eq!(proxy.get(&format!("/windowsill/conversations/{mine}/view")).text(), view);
+    assert_eq!(proxy.get(&path).text(), view);
     assert_eq!(send(&session("Repair the build.", 5)), mine);
 }
