@@ -29,6 +29,8 @@ PATIENCE = 60
 # What a price may be off: a share of it, or these few tokens, which templates put around messages.
 OFF = 0.05
 FEW = 12
+# Of a fold nobody knows before how much its model will write.
+WRITTEN = 0.15
 KEY = "sesame"
 RULE = "Rule: never change the public signature of resolve_lookup_value."
 # Messages of the recorded session, and characters of each; one is larger than a result may be.
@@ -237,10 +239,10 @@ def do(browser, verb):
     browser.until("the dialog is done", "return !document.querySelector('dialog[open]')")
 
 
-def close_to(what, said, evaluated):
+def close_to(what, said, evaluated, share=OFF):
     off = abs(said - evaluated)
     print(f"{what}: {said} tokens foretold, {evaluated} evaluated")
-    assert off <= max(FEW, OFF * evaluated), f"{what}: {said} tokens were foretold, and the server evaluated {evaluated}"
+    assert off <= max(FEW, share * evaluated), f"{what}: {said} tokens were foretold, and the server evaluated {evaluated}"
 
 
 def fill(browser, name, text):
@@ -308,7 +310,7 @@ def fold(browser, session):
     browser.run("document.querySelector('.row.folded').click()")
     browser.until("and closes", "return document.querySelectorAll('.row.inside').length === 0")
     assert edits != before and folded["to"] > folded["from"] and RULE in folded["brief"], "it was folded, and the pin stands in front"
-    close_to("Fold", said, session.send())
+    close_to("Fold", said, session.send(), WRITTEN)
     browser.click("Edit the brief…")
     fill(browser, "text", "The tuple in resolve_lookup_value is the bug. Next: return the type that came in.")
     said = price(browser)

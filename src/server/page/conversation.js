@@ -37,13 +37,19 @@ function spent(seen) {
     h("tbody", {}, seen.models.map((m) => h("tr", {}, h("td", {}, `${m.model}, ${ROLES[m.role] ?? m.role}`), cell(m.prompt_tokens), cell(m.cached_tokens), cell(m.evaluated_tokens)))))));
 }
 
+function readAgain(missed) {
+  const said = [["file", "of a file"], ["query", "by the same query"], ["recall", "by recall"]].filter(([kind]) => missed?.[kind]).map(([kind, name]) => `${count(missed[kind])} ${name}`);
+  return said.length ? h("p", { class: "why" }, `Read again after it had left the prompt: ${said.join(", ")}.`) : null;
+}
+
 function rewrites(seen) {
   const list = [...seen.rewrites].reverse().slice(0, 30);
   const item = (event) => h("li", {},
     h("details", {}, h("summary", {}, `${event.data.action}: ${count(event.data.before?.prompt)} → ${count(event.data.after?.prompt)} tokens`),
       h("p", { class: "why" }, ago(event.time_ms), event.data.asked_by ? " · asked for by you" : ""), h("ul", { class: "plain" }, (event.data.because ?? []).map((why) => h("li", {}, why)))));
   return h("section", { class: "card" }, h("h2", {}, "Rewrites ", h("small", {}, `· ${count(seen.did.compactions)}, ${count(seen.did.freed_tokens)} tokens freed`)),
-    list.length ? h("ul", { class: "plain" }, list.map(item)) : h("p", { class: "why" }, "None: the model sees everything as the client has it."));
+    list.length ? h("ul", { class: "plain" }, list.map(item)) : h("p", { class: "why" }, "None: the model sees everything as the client has it."),
+    readAgain(seen.state.missed));
 }
 
 function advice(seen) {
