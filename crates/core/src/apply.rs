@@ -347,7 +347,7 @@ impl<A: Archive> Work<'_, A> {
         };
         let mut facts = brief::facts(&material);
         let folded = (from..to).filter(|at| !keep.contains(at));
-        brief::restate(&mut facts, folded.map(|at| (at, &input.conversation.body[at])));
+        brief::restate(&mut facts, folded.map(|at| (at, &input.conversation.body[at])), done);
         facts.work = self.work(from, to, keep);
         let text = pinned::with(&brief::render(input.written, &facts, budget, input.count), &pinned);
         self.edits.push(Edit::Fold { from, to, keep: keep.to_vec(), brief: Arc::from(text) });

@@ -208,7 +208,33 @@ impl Machine {
         if !upstream.is_local() {
             return Err(UNSEEN.to_owned());
         }
-        self.looked_at(upstream, name, loaded, patience, |subject| subject.afforded()).await
+        self.looked_at(upstream, name, loaded, patience, |subject| subject.afforded(None)).await
+    }
+
+    /// As [`Machine::afford`], to decide how a model is loaded: where the bound of the formulas does not fit, llama.cpp's dry run
+    /// is asked. That starts a process, so lists of models go without it.
+    ///
+    /// # Errors
+    /// As [`Machine::afford`].
+    pub async fn decide(
+        &self,
+        upstream: &Upstream,
+        name: &str,
+        loaded: &Loaded,
+        patience: Duration,
+    ) -> Result<Afforded, String> {
+        if !upstream.is_local() {
+            return Err(UNSEEN.to_owned());
+        }
+        let look = |subject: &Subject| {
+            let afforded = subject.afforded(None)?;
+            if afforded.whole.is_some_and(|whole| u64::from(whole) >= subject.model.trained) {
+                return Ok(afforded);
+            }
+            let told = subject.rehearsal().ok().and_then(|rehearsal| subject.afforded(Some(&rehearsal)).ok());
+            Ok(told.unwrap_or(afforded))
+        };
+        self.looked_at(upstream, name, loaded, patience, look).await
     }
 
     /// A served model as it is and would be set up. One of another machine is by the header that its server tells and by
@@ -284,28 +310,20 @@ impl Subject {
     }
 
     /// The largest windows of one request, and where they come from.
-    fn afforded(&self) -> Result<Afforded, String> {
+    fn afforded(&self, rehearsal: Option<&dry_run::Rehearsal>) -> Result<Afforded, String> {
         let mut subject = std::borrow::Cow::Borrowed(self);
-        let mut fits = self.case().by_slot().fits()?;
-        // What is bounded from above and fits, fits. Else llama.cpp is asked, where it is built in.
-        let rehearsal =
-            fits.best.is_none_or(|best| u64::from(best) < self.model.trained).then(|| self.rehearsal().ok()).flatten();
-        if rehearsal.is_some()
-            && let Ok(told) = self.case().rehearsed(rehearsal.as_ref()).by_slot().fits()
-        {
-            fits = told;
-        }
+        let mut fits = self.case().rehearsed(rehearsal).by_slot().fits()?;
         let enough = u32::try_from(self.model.trained).unwrap_or(u32::MAX).min(fits::WORTH_RAM);
         if let Some(alone) = self.alone.clone().filter(|_| fits.best.is_none_or(|best| best < enough)) {
             let without = Subject { room: alone, alone: None, ..self.clone() };
-            let more = without.case().rehearsed(rehearsal.as_ref()).by_slot().fits()?;
+            let more = without.case().rehearsed(rehearsal).by_slot().fits()?;
             if more.best > fits.best {
                 let others = "what other models hold counts as free, for Ollama unloads them for this one";
                 fits = Fits { because: format!("{}; {others}", more.because), ..more };
                 subject = std::borrow::Cow::Owned(without);
             }
         }
-        let case = subject.case().rehearsed(rehearsal.as_ref());
+        let case = subject.case().rehearsed(rehearsal);
         let mut notes = [&self.setup.notes[..], &self.model.notes[..]].concat();
         notes.extend(case.beside(fits.best.map_or(self.model.trained, u64::from)));
         let whole = fits.best;

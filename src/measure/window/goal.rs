@@ -137,7 +137,7 @@ impl Goal {
             // Somebody else's load: no reason to decide anew, only whether to insist.
             return self.insist(loaded);
         }
-        let afforded = machine.afford(upstream, model, loaded, DECISION_WAITS).await;
+        let afforded = machine.decide(upstream, model, loaded, DECISION_WAITS).await;
         match afforded.and_then(|afforded| self.settle_on(&afforded, loaded)) {
             Ok(decision) => {
                 self.excuse = None;

@@ -132,8 +132,9 @@ fn user(message: &Message, number: Option<usize>, facts: &mut Facts) {
 const MOST_STATED: usize = 300;
 
 /// Puts back what a person states in the folded messages (with their numbers), all of them each time: what an earlier, smaller
-/// brief had no room for may have it now.
-pub fn restate<'m>(facts: &mut Facts, messages: impl Iterator<Item = (usize, &'m Message)>) {
+/// brief had no room for may have it now. Where the last brief, of the messages before `done`, left nothing out, what it does
+/// not say was taken out of it by a person, and stays out. What stands in it alone stays.
+pub fn restate<'m>(facts: &mut Facts, messages: impl Iterator<Item = (usize, &'m Message)>, done: usize) {
     let mut all = Facts::default();
     let user = Part::User as usize;
     for (number, message) in messages.filter(|(_, message)| message.role == Role::User) {
@@ -143,16 +144,18 @@ pub fn restate<'m>(facts: &mut Facts, messages: impl Iterator<Item = (usize, &'m
         all.sections[user].items.drain(..over);
     }
     let own = &mut facts.sections[user];
-    let known = own.items.iter().filter(|item| !item.stated.is_empty()).count();
+    let holds = |items: &[Item], item: &Item| {
+        item.stated.iter().all(|stated| items.iter().any(|other| other.text.contains(stated.text())))
+    };
+    let old = |item: &Item| all.said.iter().any(|(key, number)| *key == item.key && *number < done);
     let mut stated = std::mem::take(&mut all.sections[user].items);
-    if stated.is_empty() {
-        return;
-    }
-    own.dropped = own.dropped.saturating_sub(u32::try_from(stated.len().saturating_sub(known)).unwrap_or(0));
+    stated.retain(|item| own.dropped > 0 || !old(item) || holds(&own.items, item));
+    let back = stated.iter().filter(|item| !holds(&own.items, item)).count();
+    own.dropped = own.dropped.saturating_sub(u32::try_from(back).unwrap_or(u32::MAX));
+    own.items.retain(|item| item.stated.is_empty() || !holds(&stated, item));
     // What came first says what it is all about.
-    let first = own.items.first().filter(|item| item.stated.is_empty()).cloned();
-    let others = own.items.iter().skip(usize::from(first.is_some())).filter(|item| item.stated.is_empty()).cloned();
-    own.items = first.into_iter().chain(stated.drain(..)).chain(others).collect();
+    let after = usize::from(own.items.first().is_some_and(|item| item.stated.is_empty()));
+    own.items.splice(after..after, stated);
 }
 
 /// A user message as a summarizer sees it: without reminders and without an older brief.

@@ -498,3 +498,34 @@ fn only_a_person_is_quoted() {
         "{told}"
     );
 }
+
+#[test]
+fn what_was_left_out_comes_back_and_what_a_person_took_out_does_not() {
+    let say = |text: &str| messages(&json!([{"role": "user", "content": text}])).remove(0);
+    let said = [say("Speed the importer up."), say("FACT: the port is 8080."), say("RULE: never touch vendor/a.")];
+    let all = || said.iter().enumerate();
+    let brief = |items: &[&str], dropped: u32| {
+        let mut facts = Facts::default();
+        let section = &mut facts.sections[Part::User as usize];
+        section.items = items.iter().map(|text| Item::new(Part::User, (*text).to_owned(), 1)).collect();
+        section.dropped = dropped;
+        facts
+    };
+    let texts =
+        |facts: &Facts| -> Vec<String> { facts.part(Part::User).items.iter().map(|i| i.text.clone()).collect() };
+    // A small brief had no room for the rule.
+    let mut small = brief(&["Speed the importer up.", "FACT: the port is 8080."], 1);
+    restate(&mut small, all(), 3);
+    let whole = ["Speed the importer up.", "FACT: the port is 8080.", "RULE: never touch vendor/a."];
+    assert_eq!((texts(&small), small.part(Part::User).dropped), (whole.map(str::to_owned).to_vec(), 0));
+    // Nothing was left out: a person took the fact out, and wrote a rule in.
+    let mut edited = brief(&["Speed the importer up.", "RULE: never touch vendor/a.", "RULE: ask before you push."], 0);
+    restate(&mut edited, all(), 3);
+    let mut kept = texts(&edited);
+    kept.sort();
+    assert_eq!(kept, ["RULE: ask before you push.", "RULE: never touch vendor/a.", "Speed the importer up."]);
+    // What came since is new.
+    let mut grown = brief(&["Speed the importer up."], 0);
+    restate(&mut grown, all(), 2);
+    assert_eq!(texts(&grown), ["Speed the importer up.", "RULE: never touch vendor/a."]);
+}

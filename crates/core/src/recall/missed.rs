@@ -66,6 +66,7 @@ pub fn missed(body: &[Message], view: &View, from: usize) -> Vec<Missed> {
             let same = |i: usize| {
                 call_of(body, i).map(|(m, c)| &body[m].calls[c]).is_some_and(|earlier| {
                     earlier.name == call.name
+                        && earlier.arguments.len() <= LONGEST_QUESTION
                         && (earlier.arguments == call.arguments || read(&earlier.arguments) == arguments)
                 })
             };

@@ -130,6 +130,11 @@ impl Stated {
         }
     }
 
+    /// As it was said.
+    pub(super) fn text(&self) -> &str {
+        &self.text
+    }
+
     /// Whether it forbids something: of all that a person states, the worst to lose.
     pub(super) fn forbids(&self) -> bool {
         self.forbids
