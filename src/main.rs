@@ -124,6 +124,9 @@ enum Command {
         /// What the summary should keep above all.
         #[arg(long, value_name = "TEXT")]
         focus: Option<String>,
+        /// Write the brief and say what folding costs; change nothing. A fold that follows takes that brief.
+        #[arg(long)]
+        dry_run: bool,
         /// Print JSON.
         #[arg(long)]
         json: bool,
@@ -258,7 +261,7 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Plan(of) => plan(config, &of),
         Command::Count(of) => count(config, &of),
         Command::Context(of) => cli::context::run(&config, &of),
-        Command::Compact { id, focus, json } => compact(&config, &id, focus, json),
+        Command::Compact { id, focus, dry_run, json } => compact(&config, &id, focus, dry_run, json),
         Command::Done(of) => cli::guard::done(&config, &of),
         Command::Resume(of) => cli::guard::resume(&config, &of),
         Command::Pin(of) => cli::pin::pin(&config, &of),
@@ -429,19 +432,20 @@ fn count(config: Config, of: &OfFile) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn compact(config: &Config, id: &str, focus: Option<String>, json: bool) -> Result<ExitCode, Failure> {
-    let answer = cli::pin::ask(config, id, http::Method::POST, "compact", Some(&serde_json::json!({"focus": focus})))?;
+fn compact(config: &Config, id: &str, focus: Option<String>, dry: bool, json: bool) -> Result<ExitCode, Failure> {
+    let wanted = serde_json::json!({"focus": focus, "dry_run": dry, "write_brief": dry});
+    let answer = cli::pin::ask(config, id, http::Method::POST, "compact", Some(&wanted))?;
     if json {
         out_json(&answer)?;
-    } else {
-        let tokens = |key: &str| answer[key].as_u64().map_or("?".into(), |n| grouped(n as u32));
-        out(&format!(
-            "{}: {} -> {} tokens\n\n{}\n",
-            answer["conversation"].as_str().unwrap_or(id),
-            tokens("before"),
-            tokens("after"),
-            answer["brief"].as_str().unwrap_or("")
-        ))?;
+        return Ok(ExitCode::SUCCESS);
     }
+    let tokens = |key: &str| answer[key].as_u64().map_or("?".into(), |n| grouped(n as u32));
+    let id = answer["conversation"].as_str().unwrap_or(id);
+    let mut page = format!("{id}: {} -> {} tokens\n", tokens("before"), tokens("after"));
+    if dry {
+        let again = tokens("evaluated_again");
+        page += &format!("Nothing was changed. The next request would evaluate {again} tokens again.\n");
+    }
+    out(&format!("{page}\n{}\n", answer["brief"].as_str().unwrap_or("")))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -27,6 +27,71 @@ use crate::wire::openai_chat::{self, Request};
 /// The window where nobody says one.
 const ASSUMED_WINDOW: Tokens = 8192;
 
+/// What a fold is asked for with.
+#[derive(Debug, Default)]
+pub struct Compaction {
+    /// What the brief is to keep above all.
+    pub focus: Option<String>,
+    /// When it is folded.
+    pub when: When,
+    /// Whether only the price is told.
+    pub dry_run: bool,
+    /// Whether a model writes the brief for the price, too.
+    pub write_brief: bool,
+}
+
+/// A fold that a person asked for.
+struct Fold<'a> {
+    plan: Plan,
+    /// Messages that it takes, from the first.
+    to: usize,
+    focus: Option<&'a str>,
+    /// Whether a model writes the brief.
+    asks: bool,
+    /// The longest text that the model may write.
+    max_tokens: Tokens,
+}
+
+/// What a model wrote for a fold that was not made yet, and which fold that was.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Draft {
+    tip: Option<Digest>,
+    old: View,
+    to: usize,
+    focus: Option<String>,
+    /// `None` where the model wrote nothing of use.
+    text: Option<Arc<str>>,
+}
+
+impl<'a> Fold<'a> {
+    /// Plans it.
+    ///
+    /// # Errors
+    /// When there is nothing to fold.
+    fn planned(ground: &'a Ground, focus: Option<&'a str>) -> Result<Fold<'a>, Error> {
+        let policy = at_any_pressure(&ground.resolved.policy);
+        let plan = plan::plan(&ground.recorded.request.conversation, &ground.facts, &policy);
+        let found = plan.actions.iter().find_map(|a| match a {
+            Action::Fold { to, budget, .. } => Some((*to, *budget)),
+            _ => None,
+        });
+        let (to, budget) = found.ok_or_else(|| {
+            let message = "there is nothing to fold: the conversation is short or was just folded";
+            Error::client(409, "nothing_to_fold", message, "")
+        })?;
+        let max_tokens = (budget.min(plan.lines.summary) / 4 * 3).min(policy.summary_max_tokens);
+        let asks = policy.strategy == Strategy::Summarize;
+        Ok(Fold { plan, to, focus: focus.or(ground.resolved.focus.as_deref()), asks, max_tokens })
+    }
+
+    /// What was written for it, to be kept until it is made.
+    fn draft(&self, ground: &Ground, text: Option<Arc<str>>) -> Draft {
+        let Recorded { chain, old, .. } = &ground.recorded;
+        let focus = self.focus.map(str::to_owned);
+        Draft { tip: chain.last().copied(), old: old.clone(), to: self.to, focus, text }
+    }
+}
+
 /// What a person asked to be done with a view.
 pub(super) struct Asked<'a> {
     /// As it stands in the trace.
@@ -94,92 +159,109 @@ fn stored(row: &ConversationRow, path: &str) -> Tokens {
 
 impl App {
     /// Summarizes a conversation of the record now, asked for by a person. Returns what was done; with `dry_run` the price
-    /// alone, and then nothing is asked of a model or changed.
+    /// alone, and then nothing is changed. A model is asked in a dry run only with `write_brief`; what it writes is kept for the
+    /// fold that may follow.
     ///
     /// # Errors
     /// When the conversation is unknown, or there is nothing to fold.
-    pub async fn compact(
-        self: &Arc<Self>,
-        id: &str,
-        focus: Option<&str>,
-        when: When,
-        dry_run: bool,
-    ) -> Result<Value, Error> {
-        let (app, id, focus) = (Arc::clone(self), id.to_owned(), focus.map(str::to_owned));
+    pub async fn compact(self: &Arc<Self>, id: &str, wanted: Compaction) -> Result<Value, Error> {
+        let (app, id) = (Arc::clone(self), id.to_owned());
         // How much of the record it takes shows only as it is read.
-        let work = async move { app.compact_now(&id, focus.as_deref(), when, dry_run).await };
+        let work = async move { app.compact_now(&id, &wanted).await };
         self.aside.run(aside::LARGE, work.boxed()).await?
     }
 
-    async fn compact_now(
-        self: &Arc<Self>,
-        id: &str,
-        focus: Option<&str>,
-        when: When,
-        dry_run: bool,
-    ) -> Result<Value, Error> {
+    async fn compact_now(self: &Arc<Self>, id: &str, wanted: &Compaction) -> Result<Value, Error> {
         let started = Instant::now();
-        let focus = focus.map(str::trim);
+        let focus = wanted.focus.as_deref().map(str::trim);
         focus.map_or(Ok(()), focused)?;
+        if wanted.write_brief && !wanted.dry_run {
+            let hint = "with it, the brief is written and priced, and nothing is folded";
+            return Err(Error::client(400, "bad_request", "`write_brief` goes with `dry_run`", hint));
+        }
         let ground = self.ground(id).await?;
-        if when == When::NextBreak {
+        if wanted.when == When::NextBreak {
             let focus = focus.ok_or_else(|| nothing("the next fold comes by itself; a focus can wait for it"))?;
-            return self.wish(&ground, &Steer::Focus(focus.to_owned()), dry_run).await;
+            return self.wish(&ground, &Steer::Focus(focus.to_owned()), wanted.dry_run).await;
         }
-        let Ground { recorded, facts, resolved, window, upstream, .. } = &ground;
-        let Recorded { row, request, old, .. } = recorded;
-        let policy = at_any_pressure(&resolved.policy);
-        let plan = plan::plan(&request.conversation, facts, &policy);
-        let Some((to, budget)) = plan.actions.iter().find_map(|a| match a {
-            Action::Fold { to, budget, .. } => Some((*to, *budget)),
-            _ => None,
-        }) else {
-            let message = "there is nothing to fold: the conversation is short or was just folded";
-            return Err(Error::client(409, "nothing_to_fold", message, ""));
-        };
-        let asks = policy.strategy == Strategy::Summarize;
-        let focus = focus.or(resolved.focus.as_deref());
-        let apply = |written: Option<&str>| self.folded_view(&ground, &plan, focus, written);
-        if dry_run {
-            // What a model will write is not known yet; it takes the place of what is kept without one.
-            let price = self.price_of(&ground, &apply(None)?.view).await;
-            let mut told = self.priced(&ground, &price, when, true);
-            told["brief_reads"] = json!(asks.then(|| reads(facts, to)));
-            return Ok(told);
+        let fold = Fold::planned(&ground, focus)?;
+        if wanted.dry_run {
+            self.priced_fold(&ground, &fold, wanted).await
+        } else {
+            self.fold(&ground, &fold, started).await
         }
-        let (messages, previous) = folded(request, old, to);
-        let ask = Ask {
-            upstream,
-            headers: &HeaderMap::new(),
-            options: ChatOptions { num_ctx: window.set, ..ChatOptions::default() },
-            request,
-            summary_model: &resolved.summary_model,
-            id: &row.id,
-            view: &[],
-            view_tokens: 0,
-            waited_for: false,
-            spare_slot: true,
-            messages: &messages,
-            previous: previous.as_deref(),
-            window: facts.window,
-            max_tokens: (budget.min(plan.lines.summary) / 4 * 3).min(policy.summary_max_tokens),
-            focus,
-        };
-        let written = if asks { self.ask(&ask).await } else { None };
-        let applied = apply(written.as_deref())?;
-        let because: Vec<String> = plan.because.iter().map(ToString::to_string).collect();
-        let brief = applied.view.edits.iter().find_map(|e| match e {
-            Edit::Fold { brief, .. } => Some(brief.to_string()),
-            _ => None,
-        });
+    }
+
+    /// What a fold costs. What a model will write is known once it has written; until then what is kept without one takes
+    /// its place.
+    async fn priced_fold(&self, ground: &Ground, fold: &Fold<'_>, wanted: &Compaction) -> Result<Value, Error> {
+        let written =
+            if wanted.write_brief { self.written_for(ground, fold).await } else { self.drafted_for(ground, fold) };
+        let text = written.as_ref().and_then(|text| text.as_deref());
+        let view = self.folded_view(ground, &fold.plan, fold.focus, text)?.view;
+        let price = self.price_of(ground, &view).await;
+        let mut told = self.priced(ground, &price, wanted.when, true);
+        told["brief_reads"] = json!((fold.asks && written.is_none()).then(|| reads(&ground.facts, fold.to)));
+        let is_written = written.is_some() || !fold.asks;
+        told["brief"] = json!(is_written.then(|| brief_of(&view)).flatten());
+        told["written_by_a_model"] = json!(text.is_some());
+        Ok(told)
+    }
+
+    /// Folds.
+    async fn fold(&self, ground: &Ground, fold: &Fold<'_>, started: Instant) -> Result<Value, Error> {
+        let written = self.written_for(ground, fold).await.flatten();
+        let apply::Applied { view, originals } =
+            self.folded_view(ground, &fold.plan, fold.focus, written.as_deref())?;
+        let because: Vec<String> = fold.plan.because.iter().map(ToString::to_string).collect();
         let done = json!({
-            "conversation": row.id, "before": plan.before.prompt(), "after": plan.after.prompt(),
-            "written_by_a_model": written.is_some(), "because": because, "brief": brief,
+            "conversation": ground.recorded.row.id, "before": fold.plan.before.prompt(), "after": fold.plan.after.prompt(),
+            "written_by_a_model": written.is_some(), "because": because, "brief": brief_of(&view),
         });
-        let apply::Applied { view, originals } = applied;
+        let asked = Asked { action: "summarize", focus: fold.focus, started };
         let batch = Batch { originals, ..Batch::default() };
-        self.record_view(recorded, &plan, view, Asked { action: "summarize", focus, started }, batch).await?;
+        self.record_view(&ground.recorded, &fold.plan, view, asked, batch).await?;
         Ok(done)
+    }
+
+    /// What a model wrote for this fold when its price was asked.
+    fn drafted_for(&self, ground: &Ground, fold: &Fold<'_>) -> Option<Option<Arc<str>>> {
+        let draft = self.lives.with(&ground.recorded.row.id, |live| live.draft.clone())?;
+        (draft == fold.draft(ground, draft.text.clone())).then_some(draft.text)
+    }
+
+    /// What a model writes for this fold, asked now unless it was asked before; `None` where none is asked.
+    async fn written_for(&self, ground: &Ground, fold: &Fold<'_>) -> Option<Option<Arc<str>>> {
+        if !fold.asks {
+            return None;
+        }
+        if let Some(written) = self.drafted_for(ground, fold) {
+            return Some(written);
+        }
+        let Ground { recorded, facts, resolved, window, upstream, .. } = ground;
+        let (messages, previous) = folded(&recorded.request, &recorded.old, fold.to);
+        let text = self
+            .ask(&Ask {
+                upstream,
+                headers: &HeaderMap::new(),
+                options: ChatOptions { num_ctx: window.set, ..ChatOptions::default() },
+                request: &recorded.request,
+                summary_model: &resolved.summary_model,
+                id: &recorded.row.id,
+                view: &[],
+                view_tokens: 0,
+                waited_for: false,
+                spare_slot: true,
+                messages: &messages,
+                previous: previous.as_deref(),
+                window: facts.window,
+                max_tokens: fold.max_tokens,
+                focus: fold.focus,
+            })
+            .await;
+        let draft = fold.draft(ground, text.clone());
+        self.lives.with(&recorded.row.id, |live| live.draft = Some(draft));
+        Some(text)
     }
 
     /// The view that a plan makes of a recorded conversation.
@@ -324,7 +406,7 @@ impl App {
             Batch { conversation: Some(update), view: Some((tip, view)), events: vec![event], durable: true, ..batch };
         self.store.record(batch).await?;
         // What was made ahead was made for the view before.
-        self.lives.with(&row.id, |live| (live.ahead, live.brief) = (None, None));
+        self.lives.with(&row.id, |live| (live.ahead, live.brief, live.draft) = (None, None, None));
         Ok(())
     }
 }
@@ -362,6 +444,14 @@ fn scale(facts: &mut Facts, by: f64) {
         cost.calls.iter_mut().for_each(|call| *call = scaled(*call, by));
     }
     facts.edit_costs.iter_mut().for_each(|cost| *cost = scaled(*cost, by));
+}
+
+/// The brief of a view.
+fn brief_of(view: &View) -> Option<String> {
+    view.edits.iter().find_map(|edit| match edit {
+        Edit::Fold { brief, .. } => Some(brief.to_string()),
+        _ => None,
+    })
 }
 
 /// Tokens, multiplied.

@@ -210,6 +210,8 @@ pub(super) struct Live {
     pub(super) as_recorded: Vec<u64>,
     /// A brief made ahead.
     pub(super) brief: Option<Brief>,
+    /// What a model wrote for a fold whose price was asked.
+    pub(super) draft: Option<super::compact::Draft>,
     /// A brief in the making.
     pub(super) making: Option<Making>,
     /// Briefs in a row that were stopped in the making, since the next request came first.

@@ -61,6 +61,7 @@ use parking_lot::Mutex;
 use tracing::{info, warn};
 
 pub use agent::{Agent, Tool};
+pub use compact::Compaction;
 pub use dialect::{json_reply, refusal};
 pub use doctor::{Diagnosis, doctor};
 pub use error::Error;

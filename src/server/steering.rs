@@ -7,7 +7,7 @@ use bytes::Bytes;
 use http::Method;
 use serde_json::Value;
 
-use crate::proxy::{App, Error, Pinning, Steer, Unpinned, When};
+use crate::proxy::{App, Compaction, Error, Pinning, Steer, Unpinned, When};
 
 /// Answers `METHOD /windowsill/conversations/{id}/{what}`.
 pub(super) async fn answer(
@@ -19,8 +19,8 @@ pub(super) async fn answer(
 ) -> Result<Value, Error> {
     match (method.as_str(), what) {
         ("POST", ["compact"]) => {
-            let Compact { focus, when, dry_run } = asked(body)?;
-            app.compact(id, focus.as_deref(), when, dry_run).await
+            let Compact { focus, when, dry_run, write_brief } = asked(body)?;
+            app.compact(id, Compaction { focus, when, dry_run, write_brief }).await
         }
         ("POST", [what @ ("restore" | "clear" | "evict" | "brief" | "undo")]) => {
             let wish: Wish = asked(body)?;
@@ -98,6 +98,7 @@ struct Compact {
     focus: Option<String>,
     when: When,
     dry_run: bool,
+    write_brief: bool,
 }
 
 /// Whether a conversation is rewritten at all.

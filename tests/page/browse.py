@@ -29,8 +29,6 @@ PATIENCE = 60
 # What a price may be off: a share of it, or these few tokens, which templates put around messages.
 OFF = 0.05
 FEW = 12
-# Of a fold nobody knows before how much its model will write.
-WRITTEN = 0.15
 KEY = "sesame"
 RULE = "Rule: never change the public signature of resolve_lookup_value."
 # Messages of the recorded session, and characters of each; one is larger than a result may be.
@@ -239,10 +237,10 @@ def do(browser, verb):
     browser.until("the dialog is done", "return !document.querySelector('dialog[open]')")
 
 
-def close_to(what, said, evaluated, share=OFF):
+def close_to(what, said, evaluated):
     off = abs(said - evaluated)
     print(f"{what}: {said} tokens foretold, {evaluated} evaluated")
-    assert off <= max(FEW, share * evaluated), f"{what}: {said} tokens were foretold, and the server evaluated {evaluated}"
+    assert off <= max(FEW, OFF * evaluated), f"{what}: {said} tokens were foretold, and the server evaluated {evaluated}"
 
 
 def fill(browser, name, text):
@@ -297,7 +295,13 @@ def fold(browser, session):
     before = session.edits()
     browser.click("Fold now…")
     fill(browser, "focus", "the failing test")
+    price(browser)
+    assert session.edits() == before, "the price alone changes nothing"
+    browser.click("Read the brief first")
+    brief = browser.until("the brief", "return document.querySelector('dialog[open] details pre')?.textContent")
     said = price(browser)
+    assert session.edits() == before and RULE in brief, "the brief is shown, and nothing was folded"
+    browser.shot(browser.folder, "brief-first")
     do(browser, "Fold")
     edits = session.edits()
     folded = next(edit for edit in edits if edit["rule"] == "fold")
@@ -310,7 +314,8 @@ def fold(browser, session):
     browser.run("document.querySelector('.row.folded').click()")
     browser.until("and closes", "return document.querySelectorAll('.row.inside').length === 0")
     assert edits != before and folded["to"] > folded["from"] and RULE in folded["brief"], "it was folded, and the pin stands in front"
-    close_to("Fold", said, session.send(), WRITTEN)
+    assert folded["brief"] == brief, "what was shown is what was put in place"
+    close_to("Fold", said, session.send())
     browser.click("Edit the brief…")
     fill(browser, "text", "The tuple in resolve_lookup_value is the bug. Next: return the type that came in.")
     said = price(browser)

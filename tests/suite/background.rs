@@ -332,3 +332,25 @@ fn compact_summarizes_now() {
     assert!(summary_is_in(&forwarded), "{}", answer.action());
     assert_eq!(proxy.post(&path, &[], b"not json").status, 400);
 }
+
+#[test]
+fn a_brief_is_read_before_it_is_folded() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let proxy =
+        TestProxy::with(&[fake.url()], "[context]\nbackground = false\nfold_at = \"line\"\nsummarize_at = 0.99\n");
+    let id = proxy.chat(&pressed()).ok().header("x-windowsill-conversation").unwrap().to_owned();
+    let path = format!("/windowsill/conversations/{id}/compact");
+    proxy.eventually(&format!("/windowsill/conversations/{id}"), |_| true);
+    let alone = proxy.post(&path, &[], br#"{"dry_run": true}"#).ok().json();
+    assert_eq!((&alone["brief"], fake.summaries().len()), (&json!(null), 0), "a price alone asks no model");
+    let wanted = br#"{"dry_run": true, "write_brief": true, "focus": "ROSES"}"#;
+    let priced = proxy.post(&path, &[], wanted).ok().json();
+    assert_eq!((&priced["written_by_a_model"], fake.summaries().len()), (&json!(true), 1), "{priced}");
+    assert_eq!(proxy.post(&path, &[], wanted).ok().json()["brief"], priced["brief"]);
+    // Another focus is another brief; the one that was read is taken for the fold that was priced.
+    let other = proxy.post(&path, &[], br#"{"dry_run": true, "focus": "TULIPS"}"#).ok().json();
+    assert_eq!(other["brief"], json!(null));
+    let done = proxy.post(&path, &[], br#"{"focus": "ROSES"}"#).ok().json();
+    assert_eq!((&done["brief"], fake.summaries().len()), (&priced["brief"], 1), "it was written once");
+    assert_eq!(proxy.post(&path, &[], br#"{"write_brief": true}"#).status, 400);
+}

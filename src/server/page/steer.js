@@ -14,12 +14,13 @@ function price(answer) {
   line("evaluated again with the next request", `${answer.counted === false ? "about " : ""}${count(answer.evaluated_again)} tokens`);
   line("that takes about", answer.evaluated_again === 0 ? "no time" : seconds(answer.seconds));
   line("to write the brief, the model reads", answer.brief_reads > 0 ? `${count(answer.brief_reads)} tokens` : null);
-  return [list, answer.note && h("p", { class: "why" }, answer.note), answer.when === "next_break" && h("p", { class: "why" }, "It waits until the prompt is rewritten anyway.")];
+  const brief = answer.brief && h("details", { open: true }, h("summary", {}, answer.written_by_a_model ? "The brief, as the model wrote it" : "The brief"), h("pre", {}, answer.brief));
+  return [list, brief, answer.note && h("p", { class: "why" }, answer.note), answer.when === "next_break" && h("p", { class: "why" }, "It waits until the prompt is rewritten anyway.")];
 }
 
 // Asks the price, shows it, and does it when told to. `fields` are inputs whose values go along; `waits`: it can be left for the
-// next break; `send`: how it is asked for.
-export function ask(title, path, values, { fields = [], verb = "Do it", explain = "", waits = true, needs = false, send = post, changed }) {
+// next break; `send`: how it is asked for; `first`: a label and values for a closer price that takes the model's time.
+export function ask(title, path, values, { fields = [], verb = "Do it", explain = "", waits = true, needs = false, send = post, first, changed }) {
   const shown = h("div", { "aria-live": "polite", class: "quote" }, h("p", { class: "soft" }, needs ? "the price comes with the text" : "asking the price …"));
   const go = h("button", { class: "btn primary", type: "submit", disabled: true }, verb);
   const inputs = fields.map(([name, label, kind, value]) => {
@@ -34,11 +35,16 @@ export function ask(title, path, values, { fields = [], verb = "Do it", explain 
   };
   const when = waits && h("fieldset", { class: "when" }, h("legend", {}, "When"),
     radio("now", "with the next request", true), radio("next_break", "once the prompt is rewritten anyway: no price of its own", false));
+  // The answers may come in another order than the questions.
+  let asked = 0;
   // The price follows what is typed, once the typing pauses.
   let pause = 0;
   function later() {
     clearTimeout(pause);
     go.disabled = true;
+    // What is under way is the price of something else.
+    asked += 1;
+    shown.replaceChildren(h("p", { class: "soft" }, "the price comes with the text"));
     pause = setTimeout(quote, 400);
   }
   const all = () => ({
@@ -59,17 +65,17 @@ export function ask(title, path, values, { fields = [], verb = "Do it", explain 
       }
     } },
     h("h1", { id: "ask-title" }, title), explain && h("p", { class: "why" }, explain), inputs.map(([, , label]) => label), when, shown,
-    h("div", { class: "buttons" }, h("button", { class: "btn", type: "button", onclick: () => dialog.close() }, "Leave it"), go)));
+    h("div", { class: "buttons" }, button("Leave it", () => dialog.close()), first && button(first.label, () => quote(first.values)), go)));
   document.body.append(dialog);
   dialog.showModal();
-  // The answers may come in another order than the questions.
-  let asked = 0;
-  async function quote() {
+  async function quote(more) {
     if (needs && inputs.every(([, input]) => !input.value.trim())) return;
     const mine = ++asked;
+    const closer = first && more === first.values;
     go.disabled = true;
+    if (closer) shown.replaceChildren(h("p", { class: "soft" }, first.waits));
     try {
-      const answer = await send(path, { ...all(), dry_run: true });
+      const answer = await send(path, { ...all(), ...(closer ? more : {}), dry_run: true });
       if (mine !== asked) return;
       shown.replaceChildren(...price(answer).filter(Boolean));
       go.disabled = false;
@@ -88,6 +94,7 @@ export function actions(seen, changed) {
     button("Fold now…", () => ask("Fold now", path("compact"), {}, {
       fields: [["focus", "What the brief should keep above all (optional)", "input"]], verb: "Fold", changed,
       explain: "Older messages become a brief. Their originals stay, word for word. What waits is the focus, for the next fold.",
+      first: { label: "Read the brief first", values: { write_brief: true }, waits: "the model writes the brief …" },
     })),
     seen.fold && button("Edit the brief…", () => ask("Edit the brief", path("brief"), {}, {
       fields: [["text", "The brief, as the model reads it", "textarea", seen.fold.brief]], verb: "Save", changed,
