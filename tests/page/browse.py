@@ -363,10 +363,13 @@ def curate(browser, shots):
     fill(browser, "turns", "1")
     browser.click("Continue here")
     browser.until("the chat", "return document.querySelectorAll('#talk .say').length >= 2")
+    browser.run("""window.grew = new Set(); new MutationObserver(() => window.grew.add(document.querySelector('#talk .say:last-child p')?.textContent))
+        .observe(document.getElementById('talk'), {childList: true, subtree: true})""")
     before = browser.run("return document.querySelectorAll('#talk .say').length")
     browser.run("document.querySelector('textarea[name=say]').value = 'And now?'")
     browser.click("Send")
     browser.until("the model answered", "return document.querySelectorAll('#talk .say').length === arguments[0] + 2 && document.querySelector('main').innerText.includes('in the prompt')", before)
+    assert browser.run("return window.grew.size") > 3, "the reply grew as it was written"
     accessible(browser, "the chat")
     browser.shot(shots, "chat")
 

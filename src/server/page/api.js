@@ -45,12 +45,40 @@ export const get = async (path, signal) => body(await send(path, { signal, heade
 export const post = async (path, value) =>
   body(await send(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(value) }));
 
-// One turn with a model, through windowsill as any client has it.
-export async function talk(value) {
-  const response = await send("/v1/chat/completions", { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(value) });
-  const id = response.headers.get("x-windowsill-conversation");
-  const answer = await body(response);
-  return { id, usage: answer.usage, message: { role: "assistant", content: answer.choices?.[0]?.message?.content ?? "" } };
+// The events of a stream, as they come; each as its field `data` and its `id`.
+async function* events(response) {
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let held = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    held += value;
+    const blocks = held.split("\n\n");
+    held = blocks.pop();
+    for (const block of blocks) {
+      const field = (name) => block.split("\n").find((line) => line.startsWith(name))?.slice(name.length);
+      const data = field("data: ");
+      if (data !== undefined) yield { data, id: field("id: ") };
+    }
+  }
+}
+
+// One turn with a model, through windowsill as any client has it. `tell` gets the text as it grows.
+export async function talk(value, tell) {
+  const asked = { ...value, stream: true, stream_options: { include_usage: true } };
+  const response = await send("/v1/chat/completions", { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(asked) });
+  if (!response.ok) await body(response);
+  let [content, usage, ended] = ["", null, false];
+  for await (const { data } of events(response)) {
+    if (data === "[DONE]") { ended = true; break; }
+    const chunk = JSON.parse(data);
+    if (chunk.error) throw new Refused(response.status, chunk.error.message ?? "the reply broke off");
+    usage = chunk.usage ?? usage;
+    content += chunk.choices?.[0]?.delta?.content ?? "";
+    tell(content);
+  }
+  if (!ended) throw new Refused(response.status, "the reply broke off");
+  return { id: response.headers.get("x-windowsill-conversation"), usage, message: { role: "assistant", content } };
 }
 
 // The same with another verb, for what is taken back.
@@ -68,21 +96,9 @@ export async function follow(tell, told, signal) {
       const response = await send("/windowsill/events?follow", { signal, headers: { Accept: "text/event-stream", ...more } });
       if (!response.ok) throw new Refused(response.status, "the events cannot be followed");
       told("live");
-      const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
-      let held = "";
-      for (;;) {
-        const { value, done } = await reader.read();
-        if (done) break;
-        held += value;
-        const blocks = held.split("\n\n");
-        held = blocks.pop();
-        for (const block of blocks) {
-          const field = (name) => block.split("\n").find((line) => line.startsWith(name))?.slice(name.length);
-          const data = field("data: ");
-          if (data === undefined) continue;
-          last = field("id: ") ?? last;
-          tell(JSON.parse(data));
-        }
+      for await (const { data, id } of events(response)) {
+        last = id ?? last;
+        tell(JSON.parse(data));
       }
     } catch (e) {
       if (signal.aborted) return;

@@ -32,10 +32,11 @@ export function chat() {
   const said = h("p", { class: "why", "aria-live": "polite" });
   const input = h("textarea", { name: "say", required: true, rows: 3 });
   const go = h("button", { class: "btn primary", type: "submit" }, "Send");
+  const line = (role, text) => h("div", { class: `say ${role}` }, h("b", {}, WHO[role] ?? role), h("p", {}, text));
   const draw = () => {
     const from = Math.max(0, held.messages.length - SHOWN);
     list.replaceChildren(...[from > 0 && h("p", { class: "soft" }, `${count(from)} earlier messages are sent along.`)].filter(Boolean),
-      ...held.messages.slice(from).map((m) => h("div", { class: `say ${m.role}` }, h("b", {}, WHO[m.role] ?? m.role), h("p", {}, words(m).slice(0, 4000)))));
+      ...held.messages.slice(from).map((m) => line(m.role, words(m).slice(0, 4000))));
     list.scrollTop = list.scrollHeight;
   };
   const tell = (answer) => {
@@ -53,8 +54,13 @@ export function chat() {
       input.value = "";
       draw();
       said.textContent = "the model writes …";
+      const reply = line("assistant", "");
       try {
-        const answer = await talk({ model: held.model, messages: held.messages });
+        const answer = await talk({ model: held.model, messages: held.messages }, (soFar) => {
+          if (!reply.isConnected) list.append(reply);
+          reply.lastChild.textContent = soFar;
+          list.scrollTop = list.scrollHeight;
+        });
         held.messages.push(answer.message);
         tell(answer);
       } catch (problem) {
