@@ -1,4 +1,4 @@
-//! With the feature `engine`: compiles the C++ edges in `src/engine/` (the memory dry run's, the chat templates',
+//! With the feature `engine`: compiles the C++ edges in `src/engine/` (the memory dry run's, the vocabularies',
 //! generation's, and what they have in common) against the sources of the very llama.cpp that llama-cpp-sys-2 built. Does
 //! nothing else.
 
@@ -15,7 +15,7 @@ mod engine {
     /// Each edge, what it is called, and where its headers are.
     const EDGES: [(&str, &str, &[&str]); 4] = [
         ("src/engine/dry_run/memory.cpp", "windowsill_dry_run", &["src", "include", "ggml/include", "ggml/src"]),
-        ("src/engine/chat_template/edge.cpp", "windowsill_chat_template", &["common"]),
+        ("src/engine/vocabulary/edge.cpp", "windowsill_vocabulary", &["common", "src", "include", "ggml/include"]),
         ("src/engine/generate/edge.cpp", "windowsill_generate", &["common", "src", "include", "ggml/include"]),
         // Behind those that call it: linkers look once.
         ("src/engine/ffi/text.cpp", "windowsill_ffi", &[]),

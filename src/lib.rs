@@ -22,7 +22,6 @@ pub mod plain;
 pub mod proxy;
 pub mod server;
 pub mod summarizer;
-pub mod template;
 pub mod upstream;
 pub mod usage;
 

@@ -107,6 +107,12 @@ enum Command {
         /// The model's file.
         file: PathBuf,
     },
+    /// Counts prompts with the vocabulary and the chat template of one model.
+    #[command(name = "count-worker", hide = true)]
+    CountWorker {
+        /// The model's file.
+        file: PathBuf,
+    },
     /// Generates with one model, for `serve --model`.
     #[command(name = "engine-worker", hide = true)]
     EngineWorker(cli::engine::Worker),
@@ -212,6 +218,9 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
     if let Command::DryRunWorker { file } = &cli.command {
         return Ok(cli::fit::dry_run_worker(file));
     }
+    if let Command::CountWorker { file } = &cli.command {
+        return Ok(cli::engine::count_worker(file));
+    }
     if let Command::EngineWorker(of) = &cli.command {
         return Ok(cli::engine::work_on(of));
     }
@@ -256,6 +265,7 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         // Looked at above, before the config.
         Command::Pages { folder: _ } => Ok(ExitCode::SUCCESS),
         Command::DryRunWorker { file } => Ok(cli::fit::dry_run_worker(&file)),
+        Command::CountWorker { file } => Ok(cli::engine::count_worker(&file)),
         Command::EngineWorker(of) => Ok(cli::engine::work_on(&of)),
         Command::DevicesWorker => Ok(cli::engine::tell_devices()),
         Command::Plan(of) => plan(config, &of),

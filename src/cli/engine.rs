@@ -1,11 +1,13 @@
-//! The processes that llama.cpp works in: the one that `serve --model` generates with, and the one that asks for GPUs.
+//! The processes that llama.cpp works in: the one that `serve --model` generates with, those that count prompts, and the one
+//! that asks for GPUs.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
 use windowsill::gguf::CacheTypes;
+use windowsill::measure::count;
 use windowsill::proxy::{EngineSetup, generate, tell_devices as tell};
 
 /// The stack of the thread that llama.cpp works in (bytes): taken from memory only as far as it is used.
@@ -58,6 +60,14 @@ pub(crate) fn work_on(of: &Worker) -> ExitCode {
     match done {
         Ok(Ok(Ok(()))) => ExitCode::SUCCESS,
         _ => ExitCode::FAILURE,
+    }
+}
+
+/// Counts prompts: asked on standard input, answers on standard output.
+pub(crate) fn count_worker(file: &Path) -> ExitCode {
+    match count::work(file, io::stdin().lock(), io::stdout()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
     }
 }
 

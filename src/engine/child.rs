@@ -61,7 +61,8 @@ impl Started {
         }
     }
 
-    fn end(&mut self) {
+    /// Ends it, if it has not ended.
+    pub(super) fn end(&mut self) {
         // It may be gone already.
         let _ = self.child.kill();
         let _ = self.child.wait();

@@ -1,40 +1,23 @@
-//! llama.cpp in this process: the vocabulary of a model's own GGUF, for counting tokens exactly. The only room that
-//! knows llama-cpp-2. Built without the feature `engine`, every file is refused with [`VocabularyError::NotBuilt`], and
-//! whoever asks goes on without.
+//! llama.cpp: generation, dry runs, devices, vocabularies and chat templates. The only room that knows it. Built without the
+//! feature `engine`, every file is refused with [`VocabularyError::NotBuilt`], and the proxy goes on without.
 //!
-//! Never loads weights into this process ([`generate`] has one of its own for that), and never hands llama.cpp a file that
-//! has not been looked through here first: it ends the process on some of them.
+//! llama.cpp ends the process on some files, and some templates never end. So whatever is loaded from a model's file is loaded
+//! in a process of its own, which this program starts and asks: the proxy's process loads no file and runs no template.
 
-pub mod chat_template;
+pub mod calls;
 mod child;
 pub mod devices;
 pub mod dry_run;
 #[cfg(feature = "engine")]
 mod ffi;
 pub mod generate;
-#[cfg(feature = "engine")]
-mod header;
-#[cfg(feature = "engine")]
-mod native;
-#[cfg(not(feature = "engine"))]
-#[path = "absent.rs"]
-mod native;
-#[cfg(feature = "engine")]
-mod pieces;
-#[cfg(feature = "engine")]
-mod soft;
-#[cfg(feature = "engine")]
-mod sound;
-#[cfg(feature = "engine")]
-mod tally;
-#[cfg(feature = "engine")]
-mod words;
+pub mod vocabulary;
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-pub use native::Vocabulary;
+pub use vocabulary::{ChatTemplate, TemplateError, Vocabulary};
 
 /// Whether this binary can read vocabularies.
 pub const BUILT: bool = cfg!(feature = "engine");
@@ -87,6 +70,3 @@ impl FileId {
         &self.path
     }
 }
-
-#[cfg(all(test, feature = "engine"))]
-mod tests;

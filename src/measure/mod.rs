@@ -145,7 +145,7 @@ pub struct Measure {
 impl Measure {
     /// Nothing is known yet; `machine` is where models are fitted, and has what servers tell of models that are not here.
     pub fn on(machine: afford::Machine) -> Measure {
-        let counters = own::Counters::with(machine.shown());
+        let counters = own::Counters::with(machine.shown(), machine.program());
         Measure { windows: window::Windows::on(machine), counters, ..Measure::default() }
     }
 

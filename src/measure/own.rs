@@ -14,15 +14,15 @@ use parking_lot::Mutex;
 use tokio::sync::OnceCell;
 use tracing::{info, warn};
 
-use super::count::{CountError, Counted, Counter};
+use super::count::{CountError, CountWorker, Counted};
 use super::shown::{STAND_IN, Shown};
 use super::window::Window;
 use super::{Counting, Origin, Sureness};
-use crate::conversation::{Conversation, Digest, Tokens};
-use crate::engine::FileId;
+use crate::conversation::{Digest, Tokens};
+use crate::engine::{BUILT, FileId};
 use crate::upstream::{Embedded, Upstream};
 
-/// Vocabularies kept: each takes some tens of megabytes.
+/// Processes that count, at most: each takes some tens of megabytes.
 const KEPT: usize = 4;
 
 /// Counts that are remembered until the server reports what it evaluated.
@@ -67,6 +67,8 @@ pub struct Counters {
     named: OnceLock<Arc<Model>>,
     /// Of models whose files are not here.
     shown: Arc<Shown>,
+    /// This program, which counts in processes of its own.
+    program: Option<PathBuf>,
 }
 
 /// A model as one server renders it.
@@ -80,7 +82,7 @@ struct Key {
 /// One model's counter, and what is known of its server's counts.
 #[derive(Debug)]
 pub struct Model {
-    counter: Arc<Counter>,
+    counter: Arc<CountWorker>,
     origin: Origin,
     state: Mutex<State>,
 }
@@ -113,14 +115,14 @@ struct Pending {
 impl Default for Counters {
     fn default() -> Self {
         let models = Mutex::new(LruCache::new(NonZeroUsize::new(KEPT).expect("not zero")));
-        Counters { models, named: OnceLock::new(), shown: Arc::default() }
+        Counters { models, named: OnceLock::new(), shown: Arc::default(), program: None }
     }
 }
 
 impl Counters {
-    /// Takes the vocabularies that servers tell from there, too.
-    pub fn with(shown: Arc<Shown>) -> Counters {
-        Counters { shown, ..Counters::default() }
+    /// Takes the vocabularies that servers tell from there, too. `program` is this program.
+    pub fn with(shown: Arc<Shown>, program: Option<PathBuf>) -> Counters {
+        Counters { shown, program, ..Counters::default() }
     }
 
     /// Counts everything with the vocabulary and the template of this file from now on. Reads it at once.
@@ -128,7 +130,10 @@ impl Counters {
     /// # Errors
     /// When it cannot be used.
     pub fn name(&self, file: &Path) -> Result<(), CountError> {
-        let counter = Arc::new(Counter::open(file, None)?);
+        let program = self.program.as_deref();
+        let program =
+            program.ok_or_else(|| CountError::Worker("where this program's own file is, is not known".into()))?;
+        let counter = Arc::new(CountWorker::start(program, file, None)?);
         let state = Mutex::new(State { verified: true, ..State::default() });
         let _ = self.named.set(Arc::new(Model { counter, origin: Origin::File, state }));
         Ok(())
@@ -162,6 +167,7 @@ impl Counters {
         served: Option<Arc<str>>,
         patience: Duration,
     ) -> Option<Arc<Model>> {
+        let program = self.program.clone().filter(|_| BUILT)?;
         let (file, origin) = match here(upstream, path) {
             Some(file) => (file, Origin::File),
             None => (self.shown.file(upstream, model, path, patience).await?, Origin::Show),
@@ -173,7 +179,7 @@ impl Counters {
             upstream: upstream.name().to_owned(),
         };
         let cell = Arc::clone(self.models.lock().get_or_insert(key, Loading::default));
-        let loaded = cell.get_or_init(|| load(file.clone(), served, origin)).await.clone();
+        let loaded = cell.get_or_init(|| load(program, file.clone(), served, origin)).await.clone();
         let Some(loaded) = loaded else {
             if origin == Origin::Show {
                 self.shown.spoiled(file.path());
@@ -222,12 +228,12 @@ fn here(upstream: &Upstream, path: &str) -> Option<PathBuf> {
     (local && crate::files::open(path).is_ok()).then(|| path.to_owned())
 }
 
-async fn load(file: FileId, served: Option<Arc<str>>, origin: Origin) -> Option<Arc<Model>> {
+async fn load(program: PathBuf, file: FileId, served: Option<Arc<str>>, origin: Origin) -> Option<Arc<Model>> {
     let path = file.path().display().to_string();
     let read = tokio::task::spawn_blocking(move || {
         // No template comes with a vocabulary that was told.
         let stand_in = (origin == Origin::Show).then_some(STAND_IN);
-        Counter::open(file.path(), served.as_deref().or(stand_in))
+        CountWorker::start(&program, file.path(), served.as_deref().or(stand_in))
     });
     match read.await {
         Ok(Ok(counter)) => {
@@ -293,11 +299,11 @@ impl Model {
     }
 
     /// The shares of the messages of a request.
-    pub async fn shares(&self, upstream: &Upstream, body: &Bytes, conversation: Conversation) -> Option<Counted> {
+    pub async fn shares(&self, upstream: &Upstream, body: &Bytes) -> Option<Counted> {
         let counter = Arc::clone(&self.counter);
         let body = body.clone();
         let foreign = self.is_foreign(upstream);
-        tokio::task::spawn_blocking(move || counter.counted(&body, &conversation, foreign)).await.ok()?.ok()
+        tokio::task::spawn_blocking(move || counter.counted(&body, foreign)).await.ok()?.ok()
     }
 
     /// The tokens that two requests' prompts begin with.
@@ -311,8 +317,8 @@ impl Model {
         !self.state.lock().verified && !upstream.can_count() && !is_ours(upstream)
     }
 
-    /// Tokens of a text on its own.
-    pub fn text(&self, text: &str) -> Tokens {
+    /// Tokens of a short text on its own; `None` where they cannot be told at once.
+    pub fn text(&self, text: &str) -> Option<Tokens> {
         self.counter.text(text)
     }
 

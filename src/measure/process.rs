@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use super::count;
 use crate::engine::generate::COMMAND;
 
 /// A process.
@@ -35,10 +36,11 @@ impl Process {
 }
 
 /// The process that has this model file among its arguments: Ollama's runner, llama-server. Of several, the one that
-/// holds most.
+/// holds most; never one of ours that counts.
 pub fn serving(root: &Path, file: &Path) -> Option<Process> {
     let holds = |word: &String| Path::new(word.rsplit_once('=').map_or(word.as_str(), |(_, value)| value)) == file;
-    let found = all(root).into_iter().filter(|p| p.arguments.iter().skip(1).any(holds));
+    let counts = |process: &Process| process.arguments.get(1).is_some_and(|word| word == count::COMMAND);
+    let found = all(root).into_iter().filter(|p| !counts(p) && p.arguments.iter().skip(1).any(holds));
     // A shell that was told to start it has it among its arguments too.
     found.max_by_key(|process| process.anonymous)
 }
@@ -142,6 +144,8 @@ mod tests {
         put(14, "cmdline", "/opt/llama-server|-m|/m/x.gguf|--port=8080|-np|2|--no-kv-offload|");
         put(14, "status", "RssAnon: 1024 kB\n");
         put(15, "cmdline", "/opt/llama-server|--port|8081|");
+        put(16, "cmdline", "/usr/bin/windowsill|count-worker|/m/x.gguf|");
+        put(16, "status", "RssAnon: 9999 kB\n");
         std::fs::create_dir_all(dir.path().join("proc/sys")).unwrap();
         dir
     }

@@ -208,10 +208,8 @@ impl App {
 
     /// Tokens of a text.
     fn tokens_of(&self, asked: &Asked<'_>, text: &str) -> Tokens {
-        match asked.own {
-            Some(own) if text.len() <= 256 * 1024 => own.text(text),
-            _ => self.measure.count(asked.key, text),
-        }
+        let own = asked.own.filter(|_| text.len() <= 256 * 1024);
+        own.and_then(|own| own.text(text)).unwrap_or_else(|| self.measure.count(asked.key, text))
     }
 
     /// Adds what calls through the index take beside what the client wrote.

@@ -285,7 +285,7 @@ impl App {
         }
         let as_it_came = |o: &Out| o.at.filter(|at| conversation.body.get(*at).is_some_and(|m| *m.bytes() == o.bytes));
         let places = out[view.system.len()..].iter().map(as_it_came).collect();
-        Some((own.shares(draft.upstream, body, view).await?, places))
+        Some((own.shares(draft.upstream, body).await?, places))
     }
 
     /// Tokens of what an edit put in place.
@@ -297,10 +297,8 @@ impl App {
     /// Tokens of a text: by the model's own vocabulary, where it is here and the text is not so long that this would hold
     /// others up.
     fn text_cost(&self, draft: &Draft<'_>, text: &str) -> Tokens {
-        match &draft.own {
-            Some(own) if text.len() <= COUNTED_TEXT => own.text(text),
-            _ => self.measure.count(&draft.key, text),
-        }
+        let own = draft.own.as_ref().filter(|_| text.len() <= COUNTED_TEXT);
+        own.and_then(|own| own.text(text)).unwrap_or_else(|| self.measure.count(&draft.key, text))
     }
 
     /// The exact size of what would be sent, where it matters and can be told.

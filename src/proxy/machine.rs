@@ -223,5 +223,9 @@ async fn served(
 /// What servers tell of models that are not here, asked for by these tasks.
 pub(super) fn asking(config: &Config, tasks: &Tasks) -> Shown {
     let behind = tasks.clone();
-    Shown::asking(config.data_dir.join(VOCABULARIES), Box::new(move |task| behind.spawn(task)))
+    Shown::asking(
+        config.data_dir.join(VOCABULARIES),
+        config.machine.program.clone(),
+        Box::new(move |task| behind.spawn(task)),
+    )
 }

@@ -3,10 +3,10 @@
 use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use crate::config::{Config, ModelConfig, UpstreamConfig, UpstreamKind};
 use crate::engine;
+use crate::measure::count::CountWorker;
 use crate::measure::hardware::room::size;
 use crate::measure::hardware::{self, Place};
 use crate::store::Store;
@@ -21,9 +21,6 @@ const USUAL: [(&str, &str); 2] = [("ollama", "http://127.0.0.1:11434"), ("llama.
 
 /// Bytes of a chat template that is read; the largest of any model takes 50,000.
 const LARGEST_TEMPLATE: u64 = 1 << 20;
-
-/// How long llama.cpp may take to try a chat template; real ones take milliseconds.
-const TEMPLATE_WITHIN: Duration = Duration::from_secs(10);
 
 /// What was found behind one upstream, in words for people.
 pub(super) type Found = Vec<String>;
@@ -102,8 +99,9 @@ fn embedded(config: &Config, named: &UpstreamConfig) -> Result<Embedded, Error> 
     }
     let program = config.machine.program.clone();
     let program = program.ok_or_else(|| bad("where this program's own file is, is not known".into(), file_hint))?;
-    let vocabulary = engine::Vocabulary::load(file).map_err(|e| bad(e.to_string(), file_hint))?;
-    let own_template = chat_template_file.as_deref().map(chat_template).transpose();
+    let counter = CountWorker::read(&program, file).map_err(|e| bad(e.to_string(), file_hint))?;
+    let template = counter.own_template().map(str::to_owned);
+    let own_template = chat_template_file.as_deref().map(|file| chat_template(file, counter)).transpose();
     let own_template = own_template.map_err(|why| bad(why, "name a file with a Jinja chat template"))?;
     Ok(Embedded::new(Serving {
         file: file.clone(),
@@ -112,7 +110,7 @@ fn embedded(config: &Config, named: &UpstreamConfig) -> Result<Embedded, Error> 
         kv_type: *kv_type,
         gpu_layers: *gpu_layers,
         headroom: config.window.memory_headroom,
-        template: vocabulary.chat_template().map(str::to_owned),
+        template,
         own_template,
         free_ram: FreeRam::by({
             let (place, headroom) =
@@ -123,7 +121,7 @@ fn embedded(config: &Config, named: &UpstreamConfig) -> Result<Embedded, Error> 
 }
 
 /// The chat template in a file, if llama.cpp reads it.
-fn chat_template(file: &Path) -> Result<String, String> {
+fn chat_template(file: &Path, counter: CountWorker) -> Result<String, String> {
     let failed = |why: String| format!("{} cannot be used as a chat template: {why}", file.display());
     let mut text = String::new();
     let read = crate::files::open(file).and_then(|open| open.take(LARGEST_TEMPLATE + 1).read_to_string(&mut text));
@@ -134,10 +132,8 @@ fn chat_template(file: &Path) -> Result<String, String> {
     if text.trim().is_empty() {
         return Err(failed("it is empty".into()));
     }
-    match engine::chat_template::fault_within(&text, TEMPLATE_WITHIN) {
-        Ok(None) => Ok(text),
-        Ok(Some(why)) | Err(why) => Err(failed(why)),
-    }
+    counter.with_template(Some(&text)).map_err(|e| failed(e.to_string()))?;
+    Ok(text)
 }
 
 /// The upstreams of a config, and what was found behind each.

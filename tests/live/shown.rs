@@ -58,7 +58,11 @@ fn every_vocabulary_that_is_told_is_that_of_its_file() {
     let upstream = Upstream::new(client().unwrap(), "ollama".into(), &ollama.url(), KindHint::Ollama).unwrap();
     let (upstream, dir) = (Arc::new(upstream), tempfile::tempdir().unwrap());
     let tasks = Tasks::default();
-    let shown = Shown::asking(dir.path().join("vocabularies"), Box::new(move |task| tasks.spawn(task)));
+    let shown = Shown::asking(
+        dir.path().join("vocabularies"),
+        Some(env!("CARGO_BIN_EXE_windowsill").into()),
+        Box::new(move |task| tasks.spawn(task)),
+    );
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     for (nth, (file, texts)) in vocabularies().into_iter().enumerate() {
         let name = format!("v{nth}");

@@ -49,6 +49,7 @@ mod simulation;
 mod steer;
 mod support;
 mod tasks;
+#[cfg(feature = "engine")]
 mod templates;
 mod tidy;
 mod trace;

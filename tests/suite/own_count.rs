@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 use windowsill::gguf::Writer;
+#[cfg(target_os = "linux")]
+use windowsill::measure::count::CountWorker;
 
 use crate::support::chat::chat;
 use crate::support::fake::{Fake, Kind, Play};
@@ -89,4 +91,81 @@ fn templates_are_told_the_time_of_this_machine() {
         let (hours, total) = shown(zone);
         assert_eq!(total - rest, (hours + ahead) % 24, "{zone}");
     }
+}
+
+/// Files that llama.cpp does not survive end the process that reads them, and nothing else.
+#[test]
+fn a_file_made_to_harm_ends_no_proxy() {
+    let dir = tempfile::tempdir().unwrap();
+    let words = vec!["a".to_owned(); 300];
+    let twice = Writer::default()
+        .text("general.architecture", "llama")
+        .text("tokenizer.ggml.model", "llama")
+        .texts("tokenizer.ggml.tokens", &words)
+        .bytes();
+    for (name, bytes) in [("twice", twice), ("short", b"GGUF\x03".to_vec()), ("none", b"no model".to_vec())] {
+        let file = dir.path().join(format!("{name}.gguf"));
+        std::fs::write(&file, bytes).unwrap();
+        let request = dir.path().join("request.json");
+        std::fs::write(&request, json!({"messages": [{"role": "user", "content": "a"}]}).to_string()).unwrap();
+        let mut windowsill = std::process::Command::new(env!("CARGO_BIN_EXE_windowsill"));
+        let out =
+            windowsill.args(["count", "--model"]).arg(&file).arg(&request).current_dir(dir.path()).output().unwrap();
+        let said = String::from_utf8_lossy(&out.stderr);
+        assert!(
+            out.status.code() == Some(1) && said.contains(&format!("{name}.gguf cannot be used: ")),
+            "{name}: {said}"
+        );
+
+        let fake = Fake::start(Kind::LlamaServer, 4096);
+        fake.script(move |seen| match seen.path() {
+            "/props" => Play::Json(
+                200,
+                json!({"default_generation_settings": {"n_ctx": 4096}, "total_slots": 1, "build_info": "b11434-x",
+                    "model_path": file, "chat_template": "", "modalities": {}}),
+            ),
+            _ => Play::Usual,
+        });
+        let proxy = TestProxy::before(&fake);
+        for _ in 0..2 {
+            let answer = proxy.chat(&chat().user(&"word ".repeat(2500))).ok();
+            assert_eq!(answer.header("x-windowsill-prompt-tokens-source"), Some("counted by the server"), "{name}");
+        }
+    }
+}
+
+/// The process that counts with this file.
+#[cfg(target_os = "linux")]
+fn worker_of(file: &std::path::Path) -> u32 {
+    let is_it = |line: Vec<u8>| {
+        let words: Vec<&[u8]> = line.split(|b| *b == 0).collect();
+        words.get(1) == Some(&&b"count-worker"[..]) && words.get(2) == Some(&file.as_os_str().as_encoded_bytes())
+    };
+    let all = std::fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    all.filter(|id: &u32| std::fs::read(format!("/proc/{id}/cmdline")).is_ok_and(is_it)).last().expect("a worker")
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_worker_that_is_gone_is_started_again_and_given_up_after_the_third_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = vocabulary(&dir, "{% for m in messages %}{{ m.content }}{% endfor %}");
+    let worker = CountWorker::start(env!("CARGO_BIN_EXE_windowsill").as_ref(), &file, None).unwrap();
+    let request = json!({"messages": [{"role": "user", "content": "abc"}]}).to_string();
+    let count = || worker.total(request.as_bytes()).map_err(|e| e.to_string());
+    let first = count();
+    assert!(first.is_ok() && worker.text("abc").is_some(), "{first:?}");
+    let kill = || {
+        let id = worker_of(&file).to_string();
+        assert!(std::process::Command::new("kill").args(["-KILL", &id]).status().unwrap().success());
+    };
+    for _ in 0..2 {
+        kill();
+        // One that was asked as it went may say so.
+        let again = (0..1000).find_map(|_| count().ok());
+        assert_eq!(again, first.clone().ok());
+    }
+    kill();
+    let refused = (0..1000).find_map(|_| count().err().filter(|why| why.contains("left alone")));
+    assert!(refused.is_some());
 }

@@ -174,7 +174,7 @@ fn what_cannot_be_used_leaves_the_estimate_and_is_not_asked_for_again() {
         ),
         ("lengths differ", with("tokenizer.ggml.token_type", json!([1, 1]))),
         ("words twice", with("tokenizer.ggml.tokens", json!(vec!["a"; 259]))),
-        ("an id of no word", with("tokenizer.ggml.eos_token_id", json!(1 << 30))),
+        ("a kind of next year", with("tokenizer.ggml.model", json!("of next year"))),
         ("refused", Play::Json(500, json!({"error": "json: unsupported value: NaN"}))),
     ];
     for (name, play) in cases {

@@ -30,15 +30,11 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("files", &[]),
     ("plain", &[]),
     ("gguf", &["files"]),
-    ("template", &["conversation", "wire"]),
     ("config", &["admission", "plan", "conversation", "gguf", "files"]),
-    ("engine", &["conversation", "template", "wire", "gguf", "files"]),
+    ("engine", &["conversation", "gguf", "files"]),
     // `engine` and `gguf` only in embedded/, see EXCEPTIONS.
     ("upstream", &["conversation", "wire", "config"]),
-    (
-        "measure",
-        &["plan", "conversation", "template", "wire", "gguf", "engine", "upstream", "store", "config", "files"],
-    ),
+    ("measure", &["plan", "conversation", "wire", "gguf", "engine", "upstream", "store", "config", "files"]),
     ("summarizer", &["brief", "conversation", "plan", "preview", "upstream", "wire"]),
     ("usage", &["plan", "conversation", "store"]),
     (
@@ -57,7 +53,6 @@ const ROOMS: &[(&str, &[&str])] = &[
             "recall",
             "unwrap",
             "wire",
-            "template",
             "config",
             "engine",
             "upstream",
@@ -87,15 +82,12 @@ const DOORS: &[(&[&str], &[&str])] = &[
     (&["hyper"], &["src/server/", "src/proxy/relay.rs"]),
     (&["hyper_util"], &["src/server/"]),
     (&["reqwest"], &["src/upstream/"]),
-    (&["minijinja"], &["src/template/"]),
-    (&["minijinja_contrib"], &["src/template/"]),
     (&["rusqlite"], &["crates/record/src/"]),
     (&["rmcp"], &["src/cli/mcp.rs"]),
     (&["toml"], &["src/config/"]),
     (&["toml_edit"], &["src/cli/wrap/"]),
     (&["jsonc_parser"], &["src/cli/wrap/"]),
     (&["std", "env"], &["src/config/"]),
-    (&["llama_cpp_2"], &["src/engine/"]),
     (&["llama_cpp_sys_2"], &["src/engine/"]),
     (&["tempfile"], &["src/measure/afford/dry_run.rs", "src/measure/shown/", "src/files.rs", "src/cli/launch.rs"]),
     (&["sysinfo"], &["src/measure/hardware.rs", "src/measure/hardware/"]),
@@ -132,7 +124,7 @@ fn every_library_has_one_door() {
 
 #[test]
 fn unsafe_code_is_at_the_edges() {
-    let edges = ["devices/native", "dry_run/native", "chat_template/native", "generate/native", "ffi/mod"];
+    let edges = ["devices/native", "dry_run/native", "vocabulary/native", "generate/native", "ffi/mod"];
     let edges = edges.map(|edge| format!("src/engine/{edge}.rs"));
     let wrong: Vec<String> = sources()
         .into_iter()

@@ -15,7 +15,7 @@ unsafe fn text(from: *const c_char) -> Option<String> {
     (!from.is_null()).then(|| unsafe { CStr::from_ptr(from) }.to_string_lossy().into_owned())
 }
 
-/// The GPUs that ggml has a backend for here. llama-cpp-2 lists them too, without their PCI addresses.
+/// The GPUs that ggml has a backend for here.
 pub(super) fn list() -> Vec<Device> {
     // SAFETY: it takes nothing.
     let count = unsafe { llama_cpp_sys_2::ggml_backend_dev_count() };

@@ -136,12 +136,15 @@ fn tried(file: &Path, own: Option<&str>) -> Result<(), String> {
     let template = match own {
         Some(own) => own.to_owned(),
         // What is wrong with the file shows when it is loaded.
-        None => match crate::engine::header::read(file).ok().and_then(|header| header.template) {
-            Some(template) => template,
-            None => return Ok(()),
-        },
+        None => {
+            let header = crate::gguf::Gguf::open(file).ok();
+            match header.as_ref().and_then(|header| header.text("tokenizer.chat_template")) {
+                Some(template) => template.to_owned(),
+                None => return Ok(()),
+            }
+        }
     };
-    match crate::engine::chat_template::fault_within(&template, TEMPLATE_WITHIN) {
+    match crate::engine::vocabulary::fault_within(&template, TEMPLATE_WITHIN) {
         Err(endless) => Err(endless),
         // Why it is not read is told by whoever renders with it.
         Ok(_) => Ok(()),

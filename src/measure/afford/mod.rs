@@ -183,6 +183,11 @@ impl Machine {
         Arc::clone(&self.inner.shown)
     }
 
+    /// This program, which works in processes of its own.
+    pub fn program(&self) -> Option<PathBuf> {
+        self.inner.config.program.clone()
+    }
+
     /// What this machine has now.
     pub fn hardware(&self) -> Hardware {
         self.inner.hardware(None)

@@ -1,33 +1,44 @@
 //! Counting a request with the model's own vocabulary and chat template, message by message.
 //!
-//! The whole prompt is rendered and counted in pieces, of which only new ones cost anything. The shares of messages are
-//! read off where their words stand in it, so that they add up to the whole, exactly.
+//! llama.cpp does both, in a process of its own for each model ([`worker`]), which [`CountWorker`] starts and asks. The whole
+//! prompt is rendered and tokenized; segments that were tokenized before cost nothing. The shares of messages are read off
+//! where their words stand in it, so that they add up to the whole, exactly.
 
+use std::num::NonZeroUsize;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
 
+use lru::LruCache;
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-mod kept;
+mod client;
 mod marks;
 mod shares;
+mod worker;
 
-use kept::{Kept, Prepared};
+pub use client::CountWorker;
+pub use worker::{COMMAND, work};
+
 use marks::{Kind, Seen, Without};
 use shares::{Prompt, Shares, distribute};
 
 use super::tokens;
-use crate::conversation::{Conversation, Message, Tokens};
-use crate::engine::{Vocabulary, VocabularyError, chat_template};
+use crate::conversation::{Conversation, Digest, Message, Tokens};
+use crate::engine::VocabularyError;
+use crate::engine::vocabulary::{ChatTemplate, TemplateError, Vocabulary};
 use crate::plan::Cost;
-use crate::template::{CHATML, Options, Ready, Template, TemplateError};
 
 /// How often a request is rendered with marks, with fewer each time.
 const ATTEMPTS: usize = 6;
 
 /// From here on not single strings are left without marks, but all of their kind.
 const KINDS_FROM: usize = 2;
+
+/// Prompts that are kept.
+const PROMPTS: NonZeroUsize = NonZeroUsize::new(4).expect("not zero");
 
 /// Tokens of the marks around a message, and around a call.
 const MARKS: Tokens = 5;
@@ -52,21 +63,24 @@ pub enum CountError {
     /// The conversation is not that of the request.
     #[error("the request has other messages than its conversation")]
     Messages,
+    /// The process that counts does not answer, or cannot count this.
+    #[error("{0}")]
+    Worker(String),
 }
 
-/// Counts requests for one model.
+/// Counts requests for one model, in this process: only one that may end over a file uses it.
 #[derive(Debug)]
 pub struct Counter {
     vocabulary: Vocabulary,
-    template: Template,
-    tool_template: Option<Template>,
+    template: ChatTemplate,
     /// Kinds of strings that the template looks into, so that no marks can be put there.
     unmarked: AtomicU16,
-    kept: Kept,
+    /// The prompts of the last requests: the same one is often counted whole and by its messages.
+    prompts: Mutex<LruCache<Digest, Arc<str>>>,
 }
 
 /// A request, counted: its parts add up to what the server evaluates.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counted {
     /// Leading system messages, and what the template adds of its own.
     pub system: Tokens,
@@ -90,14 +104,14 @@ impl Counter {
     /// # Errors
     /// When the file has no vocabulary that can be used, or the template cannot be read.
     pub fn open(path: &Path, served: Option<&str>) -> Result<Counter, CountError> {
-        let vocabulary = Vocabulary::load(path)?;
-        let own = vocabulary.chat_template().filter(|t| !t.is_empty() && *t != "chatml");
-        let template = Template::checked(served.or(own).unwrap_or(CHATML), &chat_template::read)?;
-        let tool_template = match (served, vocabulary.tool_template()) {
-            (None, Some(source)) => Template::checked(source, &chat_template::read).ok(),
-            _ => None,
-        };
-        Ok(Counter { vocabulary, template, tool_template, unmarked: AtomicU16::new(0), kept: Kept::default() })
+        Counter::with(Vocabulary::load(path)?, served)
+    }
+
+    /// As [`Counter::open`], with a vocabulary that was read.
+    fn with(vocabulary: Vocabulary, served: Option<&str>) -> Result<Counter, CountError> {
+        let template = vocabulary.chat(served)?;
+        let prompts = Mutex::new(LruCache::new(PROMPTS));
+        Ok(Counter { vocabulary, template, unmarked: AtomicU16::new(0), prompts })
     }
 
     /// The prompt tokens of a chat request (OpenAI's shape) without its media, and its number of messages.
@@ -105,13 +119,8 @@ impl Counter {
     /// # Errors
     /// When the template refuses it.
     pub fn total(&self, request: &[u8]) -> Result<(Tokens, usize), CountError> {
-        let options = self.options();
-        if let Some((rendered, prepared)) = self.prepared(request, &options, false) {
-            return Ok((self.vocabulary.count(&rendered?), prepared.messages.len()));
-        }
-        let request: Value = serde_json::from_slice(request)?;
-        let text = self.render(&request, &options)?;
-        Ok((self.vocabulary.count(&text), messages(&request).len()))
+        let (request, text) = self.prompt(request)?;
+        Ok((self.vocabulary.count(&text?), messages(&request).len()))
     }
 
     /// The prompt tokens of a request for a server that renders prompts in a way of its own: by the model's template, or
@@ -120,39 +129,13 @@ impl Counter {
     /// # Errors
     /// When the request is no JSON.
     pub fn at_least(&self, request: &[u8]) -> Result<(Tokens, usize), CountError> {
-        let options = self.options();
-        let (rendered, words, tools, n) = match self.prepared(request, &options, true) {
-            Some((rendered, Prepared { messages, rest })) => {
-                let words = messages.iter().filter_map(|m| m.words).fold(0, Tokens::saturating_add);
-                (rendered, words, self.tools_spelled(&rest), messages.len())
-            }
-            None => {
-                let request: Value = serde_json::from_slice(request)?;
-                let words = messages(&request).iter().map(|m| self.words(m)).fold(0, Tokens::saturating_add);
-                (self.render(&request, &options), words, self.tools_spelled(&request), messages(&request).len())
-            }
-        };
+        let (request, text) = self.prompt(request)?;
+        let words = messages(&request).iter().map(|m| self.words(m)).fold(0, Tokens::saturating_add);
+        let tools = self.tools_spelled(&request);
         // Words that introduce the tools, and a wider spelling of them.
         let tools = if tools == 0 { 0 } else { tools.saturating_add(tools / 8).saturating_add(INTRODUCTION) };
-        let rendered = rendered.map_or(0, |text| self.vocabulary.count(&text));
-        Ok((rendered.max(words.saturating_add(tools)), n))
-    }
-
-    /// A request rendered from messages that are kept; `None` where it has to be taken as a whole. `words`: those of each
-    /// message are counted, too.
-    fn prepared(
-        &self,
-        request: &[u8],
-        options: &Options,
-        words: bool,
-    ) -> Option<(Result<String, TemplateError>, Prepared)> {
-        let count = |message: &Value| self.words(message);
-        let count = words.then_some(&count as &dyn Fn(&Value) -> Tokens);
-        let prepared = self.kept.prepare(request, |tools| self.template(tools), count)?;
-        let ready: Vec<Ready> = prepared.messages.iter().map(|m| m.ready.clone()).collect();
-        let template = self.template(has_tools(&prepared.rest));
-        let rendered = template.render_ready(&ready, &prepared.rest, options)?;
-        Some((rendered, prepared))
+        let rendered = text.map_or(0, |text| self.vocabulary.count(&text));
+        Ok((rendered.max(words.saturating_add(tools)), messages(&request).len()))
     }
 
     /// Tokens of what a message says and calls, and of marks around it.
@@ -178,20 +161,19 @@ impl Counter {
     /// # Errors
     /// When the template refuses it.
     pub fn counted(&self, request: &[u8], conversation: &Conversation, foreign: bool) -> Result<Counted, CountError> {
-        let request: Value = serde_json::from_slice(request)?;
+        let (request, text) = self.prompt(request)?;
+        let text = text?;
         let leading = conversation.system.len();
         let messages = request["messages"].as_array().map_or(0, Vec::len);
         if messages != leading + conversation.body.len() {
             return Err(CountError::Messages);
         }
-        let options = self.options();
-        let text = self.render(&request, &options)?;
-        let pieces = self.vocabulary.pieces(&text);
-        let prompt = Prompt { text: &text, pieces: &pieces, enders: self.vocabulary.enders(), messages };
-        let shares = self.shares(&request, &options, &prompt);
+        let places = self.vocabulary.places(&text);
+        let prompt = Prompt { text: &text, places: &places, enders: self.vocabulary.enders(), messages };
+        let shares = self.shares(&request, &prompt);
         let all = Shared::new(shares, conversation, &|text| self.vocabulary.part(text));
         // Most templates introduce the tools in words of their own, which stand before them.
-        let tools = self.tools(&request, &options).min(all.tools.saturating_add(all.system));
+        let tools = self.tools(&request).min(all.tools.saturating_add(all.system));
         let unseen = if tools == 0 && foreign { self.tools_spelled(&request) } else { 0 };
         let seen: Tokens = conversation.system.iter().flat_map(|m| &m.media).map(tokens::media).sum();
         let system = all.tools.saturating_add(all.system) - tools;
@@ -199,19 +181,18 @@ impl Counter {
     }
 
     /// Renders with marks, fewer where the template looks into what is marked, and shares out the tokens by them.
-    fn shares(&self, request: &Value, options: &Options, prompt: &Prompt<'_>) -> Shares {
-        let part = |text: &str| self.vocabulary.part(text);
+    fn shares(&self, request: &Value, prompt: &Prompt<'_>) -> Shares {
         let mut without = Without::of(self.unmarked.load(Ordering::Relaxed));
         for attempt in 0..ATTEMPTS {
             let marked = marks::mark(request, &without);
-            let Ok(rendered) = self.render(&marked.request, options) else {
+            let Ok(rendered) = self.render(&marked.request) else {
                 without.next_kind();
                 continue;
             };
             let differs = match marks::read(prompt.text, &rendered, marked.spots.len()) {
                 Ok(seen) => {
                     self.remember(&without);
-                    return prompt.shares(&seen, &marked.spots, &part);
+                    return prompt.shares(&seen, &marked.spots);
                 }
                 Err(differs) => differs,
             };
@@ -223,7 +204,7 @@ impl Counter {
             }
         }
         let nothing: &[Seen] = &[];
-        prompt.shares(nothing, &[], &part)
+        prompt.shares(nothing, &[])
     }
 
     /// The next request is rendered without these from the start; what a person or the model said may differ another time.
@@ -241,9 +222,8 @@ impl Counter {
     /// # Errors
     /// As [`Counter::total`].
     pub fn shared(&self, a: &[u8], b: &[u8]) -> Result<Tokens, CountError> {
-        let options = self.options();
         let (a, b): (Value, Value) = (serde_json::from_slice(a)?, serde_json::from_slice(b)?);
-        let (a, b) = (self.render(&a, &options)?, self.render(&b, &options)?);
+        let (a, b) = (self.render(&a)?, self.render(&b)?);
         let same = a.bytes().zip(b.bytes()).take_while(|(a, b)| a == b).count();
         let end = (0..=same).rev().find(|at| b.is_char_boundary(*at)).unwrap_or(0);
         Ok(self.vocabulary.count(&b[..end]))
@@ -255,7 +235,7 @@ impl Counter {
     }
 
     /// What the tools add to the shortest prompt they can be part of.
-    fn tools(&self, request: &Value, options: &Options) -> Tokens {
+    fn tools(&self, request: &Value) -> Tokens {
         if !has_tools(request) {
             return 0;
         }
@@ -265,35 +245,31 @@ impl Counter {
         let mut short = |upto: usize| {
             with["messages"] = Value::Array(messages[..upto].to_vec());
             with["tools"] = request["tools"].clone();
-            let all = self.render(&with, options).ok()?;
+            let all = self.render(&with).ok()?;
             with.as_object_mut()?.shift_remove("tools");
             // With another template for tools, the difference is still what the tools cost.
-            let none = self.render(&with, options).ok()?;
+            let none = self.render(&with).ok()?;
             Some(self.vocabulary.count(&all).saturating_sub(self.vocabulary.count(&none)))
         };
         short(until).or_else(|| short(messages.len())).unwrap_or(0)
     }
 
-    /// What renderings depend on: the same for all of one request.
-    fn options(&self) -> Options {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Options {
-            bos_token: self.vocabulary.bos().to_owned(),
-            eos_token: self.vocabulary.eos().to_owned(),
-            adds_bos: self.vocabulary.adds_bos(),
-            adds_eos: self.vocabulary.adds_eos(),
-            now: chat_template::wall_clock(i64::try_from(since.as_secs()).unwrap_or(0)),
-            ..Options::default()
+    /// A request and its prompt.
+    fn prompt(&self, request: &[u8]) -> Result<(Value, Result<Arc<str>, TemplateError>), CountError> {
+        let key = Digest::of(request);
+        let request: Value = serde_json::from_slice(request)?;
+        if let Some(known) = self.prompts.lock().get(&key) {
+            return Ok((request, Ok(Arc::clone(known))));
         }
+        let text = self.render(&request).map(Arc::<str>::from);
+        if let Ok(text) = &text {
+            self.prompts.lock().put(key, Arc::clone(text));
+        }
+        Ok((request, text))
     }
 
-    fn render(&self, request: &Value, options: &Options) -> Result<String, TemplateError> {
-        self.template(has_tools(request)).render_request(request, options)
-    }
-
-    /// The template for requests with tools, or without.
-    fn template(&self, tools: bool) -> &Template {
-        self.tool_template.as_ref().filter(|_| tools).unwrap_or(&self.template)
+    fn render(&self, request: &Value) -> Result<String, TemplateError> {
+        self.template.render(request)
     }
 }
 
@@ -370,7 +346,5 @@ pub fn media(conversation: &Conversation) -> Tokens {
     all.flat_map(|m| &m.media).fold(0, |sum, m| sum.saturating_add(tokens::media(m)))
 }
 
-#[cfg(all(test, feature = "engine"))]
-mod agreement;
 #[cfg(all(test, feature = "engine"))]
 pub(crate) mod tests;

@@ -1,7 +1,7 @@
 //! Whose tokens are whose: the prompt cut into stretches, each of one owner, by where the marks stand in it; and the tokens
 //! of the stretches, which add up to those of the prompt.
 //!
-//! Pure arithmetic over byte places: what a stretch of text counts for is asked of whoever calls.
+//! Pure arithmetic over byte places.
 
 use std::collections::HashMap;
 
@@ -9,12 +9,10 @@ use memchr::memmem;
 
 use super::marks::{Owner, Seen, Spot};
 use crate::conversation::Tokens;
+use crate::engine::vocabulary::Tokenized;
 
 /// Longest words of a template's own before the first message that are taken for its opening.
 const OPENING: usize = 64;
-
-/// Stretches up to this long are looked up in what was counted for the same prompt.
-const SHORT: usize = 64;
 
 /// A stretch of the prompt that is one owner's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,8 +49,8 @@ enum Stretch {
 pub(super) struct Prompt<'a> {
     /// The rendering.
     pub(super) text: &'a str,
-    /// The ends of its pieces, and the tokens of each.
-    pub(super) pieces: &'a [(usize, Tokens)],
+    /// Where its tokens stand.
+    pub(super) places: &'a Tokenized,
     /// Texts of tokens that end a turn.
     pub(super) enders: &'a [String],
     /// How many messages it has.
@@ -60,40 +58,17 @@ pub(super) struct Prompt<'a> {
 }
 
 impl Prompt<'_> {
-    /// Shares out the tokens. `count` tells those of a part of the text by itself.
-    pub(super) fn shares(&self, seen: &[Seen], spots: &[Spot<'_>], count: &dyn Fn(&str) -> Tokens) -> Shares {
+    /// Shares out the tokens: each belongs to the stretch in which it begins.
+    pub(super) fn shares(&self, seen: &[Seen], spots: &[Spot<'_>]) -> Shares {
         let stretches = self.stretches(&self.runs(seen, spots));
         let mut out = Shares::default();
-        let mut short: HashMap<&str, Tokens> = HashMap::new();
-        let mut counted = |from: usize, to: usize| {
-            let part = &self.text[from..to];
-            if part.len() > SHORT { count(part) } else { *short.entry(part).or_insert_with(|| count(part)) }
-        };
         let mut tokens = vec![0u32; stretches.len()];
         let (mut at, mut from) = (0, 0);
-        for (end, n) in self.pieces {
-            let first = at;
-            let mut parts: Vec<u64> = Vec::new();
-            let mut start = from;
-            // A piece of many stretches is shared out by what each counts for alone.
-            loop {
-                let upto = stretches.get(at).map_or(*end, |s| s.0).min(*end);
-                parts.push(if first == at && upto == *end { 1 } else { u64::from(counted(start, upto)) });
-                start = upto;
-                if upto >= *end || at + 1 >= stretches.len() {
-                    break;
-                }
+        for end in &self.places.ends {
+            while at + 1 < stretches.len() && stretches[at].0 <= from {
                 at += 1;
             }
-            for (i, share) in distribute(*n, &parts).into_iter().enumerate() {
-                if let Some(sum) = tokens.get_mut(first + i) {
-                    *sum = sum.saturating_add(share);
-                }
-            }
-            // A stretch that ends with the piece is done.
-            while at + 1 < stretches.len() && stretches[at].0 <= *end {
-                at += 1;
-            }
+            tokens[at] = tokens[at].saturating_add(1);
             from = *end;
         }
         for ((_, stretch), n) in stretches.into_iter().zip(tokens) {
@@ -195,7 +170,7 @@ impl Prompt<'_> {
         if let Some(end) = self.last_ender(0, run.start) {
             return end;
         }
-        if run.start <= OPENING { 0 } else { self.last_piece(0, run.start).unwrap_or(run.start) }
+        if run.start <= OPENING { 0 } else { self.last_special(0, run.start).unwrap_or(run.start) }
     }
 
     /// Where the stretch of one owner ends and that of the next begins; between them is what `more` messages share that
@@ -204,7 +179,9 @@ impl Prompt<'_> {
         let (from, to) = (last.end.min(next.start), next.start);
         if last.owner.message().is_some() && last.owner.message() == next.owner.message() {
             let cut = match next.owner {
-                Owner::Call(..) if matches!(last.owner, Owner::Call(..)) => self.first_piece(from, to).unwrap_or(from),
+                Owner::Call(..) if matches!(last.owner, Owner::Call(..)) => {
+                    self.first_special(from, to).unwrap_or(from)
+                }
                 _ => from,
             };
             return (cut, cut);
@@ -222,7 +199,7 @@ impl Prompt<'_> {
     /// Where what closes a message ends: behind the token that ends a turn, else behind the first token that is cut at,
     /// else at a line break.
     fn closing(&self, from: usize, to: usize) -> Option<usize> {
-        if let Some(end) = self.ender(from, to).or_else(|| self.first_piece(from, to)) {
+        if let Some(end) = self.ender(from, to).or_else(|| self.first_special(from, to)) {
             return Some(end);
         }
         let between = &self.text[from..to];
@@ -233,9 +210,9 @@ impl Prompt<'_> {
     /// As [`Prompt::closing`], of the last of several messages.
     fn last_closing(&self, from: usize, to: usize) -> Option<usize> {
         self.last_ender(from, to).or_else(|| {
-            let end = self.last_piece(from, to)?;
+            let end = self.last_special(from, to)?;
             // The last one opens the next message.
-            self.last_piece(from, end - 1)
+            self.last_special(from, end - 1)
         })
     }
 
@@ -258,14 +235,14 @@ impl Prompt<'_> {
         at + space
     }
 
-    fn first_piece(&self, from: usize, to: usize) -> Option<usize> {
-        let at = self.pieces.partition_point(|(end, _)| *end <= from);
-        self.pieces.get(at).map(|(end, _)| *end).filter(|end| *end <= to)
+    fn first_special(&self, from: usize, to: usize) -> Option<usize> {
+        let ends = &self.places.specials;
+        ends.get(ends.partition_point(|end| *end <= from)).copied().filter(|end| *end <= to)
     }
 
-    fn last_piece(&self, from: usize, to: usize) -> Option<usize> {
-        let at = self.pieces.partition_point(|(end, _)| *end <= to).checked_sub(1)?;
-        self.pieces.get(at).map(|(end, _)| *end).filter(|end| *end > from)
+    fn last_special(&self, from: usize, to: usize) -> Option<usize> {
+        let ends = &self.places.specials;
+        ends.get(ends.partition_point(|end| *end <= to).checked_sub(1)?).copied().filter(|end| *end > from)
     }
 }
 

@@ -19,7 +19,8 @@ use futures_util::future::{BoxFuture, Shared};
 use parking_lot::Mutex;
 use tracing::{info, warn};
 
-use crate::engine::{BUILT, Vocabulary};
+use super::count::CountWorker;
+use crate::engine::BUILT;
 use crate::upstream::{Described, Error, Kind, Upstream};
 
 /// How prompts are laid out where the server renders by a Go template, which is not read here: the vocabulary's own token
@@ -87,6 +88,8 @@ pub type Run = Box<dyn Fn(BoxFuture<'static, ()>) + Send + Sync>;
 pub struct Shown {
     /// Where their files are.
     folder: Option<PathBuf>,
+    /// This program, which tries each in a process of its own.
+    program: Option<PathBuf>,
     /// By whom more are asked for; `None` asks for none.
     run: Option<Run>,
     /// By digest.
@@ -95,13 +98,13 @@ pub struct Shown {
 
 impl Shown {
     /// Those that are in this folder, which need not be there. Never asks for more.
-    pub fn within(folder: PathBuf) -> Shown {
-        Shown { folder: Some(folder), ..Shown::default() }
+    pub fn within(folder: PathBuf, program: Option<PathBuf>) -> Shown {
+        Shown { folder: Some(folder), program, ..Shown::default() }
     }
 
     /// As [`Shown::within`], and asks for more by tasks that `run` runs.
-    pub fn asking(folder: PathBuf, run: Run) -> Shown {
-        Shown { run: Some(run), ..Shown::within(folder) }
+    pub fn asking(folder: PathBuf, program: Option<PathBuf>, run: Run) -> Shown {
+        Shown { run: Some(run), ..Shown::within(folder, program) }
     }
 
     /// The file with the vocabulary of the model that a server has in `model_path`: asked for, if it is not here yet, and
@@ -179,7 +182,7 @@ impl Shown {
         let times = 1 + before.filter(|b| b.outcome.peek() == Some(&Outcome::Kept)).map_or(0, |b| b.times);
         let (tell, told) = tokio::sync::oneshot::channel();
         let answer = upstream.describe(model).boxed();
-        let question = ask(answer, upstream.name().to_owned(), model.to_owned(), file.to_owned());
+        let question = ask(answer, upstream.name().to_owned(), model.to_owned(), file.to_owned(), self.program.clone());
         run(question.map(|outcome| _ = tell.send(outcome)).boxed());
         // One that shutdown ends tells nothing.
         let outcome = told.map(|outcome| outcome.unwrap_or(Outcome::Failed)).boxed().shared();
@@ -200,6 +203,7 @@ async fn ask(
     upstream: String,
     model: String,
     file: PathBuf,
+    program: Option<PathBuf>,
 ) -> Outcome {
     let unless = "prompts are estimated";
     if let Err(e) = folder::make(&file) {
@@ -215,7 +219,8 @@ async fn ask(
         }
     };
     let bytes = answer.len();
-    let kept = tokio::task::spawn_blocking(move || keep(&answer, &file)).await;
+    let kept =
+        tokio::task::spawn_blocking(move || keep(&answer, &file, &|file| usable(program.as_deref(), file))).await;
     match kept {
         Ok(Ok(())) => {
             let ms = began.elapsed().as_millis();
@@ -230,8 +235,14 @@ async fn ask(
     }
 }
 
+/// Whether llama.cpp can use a vocabulary.
+fn usable(program: Option<&Path>, file: &Path) -> Result<(), String> {
+    let program = program.ok_or("where this program's own file is, is not known")?;
+    CountWorker::read(program, file).map(drop).map_err(|e| e.to_string())
+}
+
 /// Writes the files that an answer makes: the header, and the vocabulary if it can be used.
-fn keep(answer: &Bytes, file: &Path) -> Result<(), String> {
+fn keep(answer: &Bytes, file: &Path, usable: &dyn Fn(&Path) -> Result<(), String>) -> Result<(), String> {
     let described = Described::read(answer).map_err(|e| format!("/api/show gives no JSON that can be read: {e}"))?;
     if let Some(bytes) = header::file(&described) {
         let written = folder::Draft::write(&file.with_extension(HEADER), &bytes).and_then(folder::Draft::keep);
@@ -246,9 +257,9 @@ fn keep(answer: &Bytes, file: &Path) -> Result<(), String> {
     for architecture in [None, Some("llama")] {
         let bytes = vocabulary::file(&described, architecture).map_err(|e| e.to_string())?;
         let written = folder::Draft::write(file, &bytes).map_err(|e| format!("{}: {e}", file.display()))?;
-        match Vocabulary::load(written.path()) {
-            Ok(_) => return written.keep().map_err(|e| format!("{}: {e}", file.display())),
-            Err(e) => why = e.to_string(),
+        match usable(written.path()) {
+            Ok(()) => return written.keep().map_err(|e| format!("{}: {e}", file.display())),
+            Err(e) => why = e,
         }
     }
     Err(why)

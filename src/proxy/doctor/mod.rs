@@ -75,8 +75,9 @@ pub struct Diagnosis {
 
 /// Looks at everything. `problems` are those of a config that could not be used.
 pub async fn doctor(config: &Config, problems: &[Problem]) -> Diagnosis {
-    let machine = Machine::of(config, Shown::within(config.data_dir.join(VOCABULARIES)));
-    let counters = Counters::with(machine.shown());
+    let machine =
+        Machine::of(config, Shown::within(config.data_dir.join(VOCABULARIES), config.machine.program.clone()));
+    let counters = Counters::with(machine.shown(), machine.program());
     let mut findings: Vec<Finding> = problems.iter().map(checks::of_config).collect();
     let (upstreams, _) = match start::find(config).await {
         Ok(found) => found,

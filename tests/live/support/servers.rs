@@ -205,10 +205,10 @@ impl Windowsill {
         self.server.as_ref().expect("it runs").child.id().to_string()
     }
 
-    /// The processes it started, by number.
+    /// The processes it started to generate in, by number.
     pub(crate) fn children(&self) -> Vec<u32> {
         let parent = self.id();
-        let found = Command::new("pgrep").args(["-P", &parent]).output().unwrap().stdout;
+        let found = Command::new("pgrep").args(["-P", &parent, "-f", "engine-worker"]).output().unwrap().stdout;
         String::from_utf8_lossy(&found).lines().filter_map(|line| line.trim().parse().ok()).collect()
     }
 

@@ -74,7 +74,8 @@ impl TestProxy {
         TestProxy::run(dir, config)
     }
 
-    fn run(dir: Arc<TempDir>, config: Config) -> TestProxy {
+    fn run(dir: Arc<TempDir>, mut config: Config) -> TestProxy {
+        config.machine.program = Some(env!("CARGO_BIN_EXE_windowsill").into());
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let (stop, stopped) = oneshot::channel::<()>();
         let (crash, crashed) = oneshot::channel::<()>();

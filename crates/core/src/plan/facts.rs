@@ -4,7 +4,7 @@ use crate::conversation::edit::View;
 use crate::conversation::{Conversation, Tokens};
 
 /// What one message of the body costs, in tokens, as the client sent it.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Cost {
     /// Its text, reasoning that counts, and the template's words around it.
     pub text: Tokens,
