@@ -111,6 +111,8 @@ settings! {
     background: bool = read::boolean, bool::to_string;
     /// Whether the model gets a tool to read back what left its prompt.
     recall: bool = read::boolean, bool::to_string;
+    /// Whether the model gets a tool to say that a task is done.
+    done_tool: bool = read::boolean, bool::to_string;
     /// What is done with a client's tools.
     tools: Listing = read::listing, |listing: &Listing| listing.as_str().to_owned();
     /// What is done with a client's system text.

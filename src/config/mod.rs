@@ -203,6 +203,8 @@ pub struct Resolved {
     pub background: bool,
     /// Whether the model gets a tool to read back what left its prompt.
     pub recall: bool,
+    /// Whether the model gets a tool to say that a task is done.
+    pub done_tool: bool,
     /// What is done with a client's tools.
     pub tools: Listing,
     /// What is done with a client's system text.
@@ -409,6 +411,7 @@ impl Config {
             triggers: context.triggers(),
             background: context.background.value,
             recall: context.recall.value,
+            done_tool: context.done_tool.value,
             tools: context.tools.value,
             system: context.system.value,
             system_caps: Caps {

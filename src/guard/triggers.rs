@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::config::Triggers;
 use crate::conversation::{Message, step};
-use crate::plan::{Action, FoldAt, Plan, Policy};
+use crate::plan::{Action, FoldAt, KeepRecent, Plan, Policy};
 
 /// Where a conversation stood when it was last folded.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -27,6 +27,8 @@ pub enum Pace {
     Usual,
     /// A fold, and why.
     Fold(String),
+    /// A fold of all that can go, since a task is done, and why.
+    Done(String),
     /// No rewrite short of the wall: the last one was only just made.
     Hold,
 }
@@ -84,13 +86,18 @@ pub fn pace(triggers: &Triggers, body: &[Message], last: &Folded, now_ms: i64) -
 }
 
 impl Pace {
+    /// Why a fold is due, where one is.
+    pub fn why(&self) -> Option<&str> {
+        match self {
+            Pace::Fold(why) | Pace::Done(why) => Some(why),
+            Pace::Usual | Pace::Hold => None,
+        }
+    }
+
     /// Why a plan folds, where it is for the pace.
     pub fn reason(&self, plan: &Plan) -> Option<String> {
         let folds = plan.actions.iter().any(|action| matches!(action, Action::Fold { .. }));
-        match self {
-            Pace::Fold(why) if folds => Some(why.clone()),
-            _ => None,
-        }
+        self.why().filter(|_| folds).map(str::to_owned)
     }
 
     /// The policy that a request is planned by.
@@ -100,6 +107,16 @@ impl Pace {
             Pace::Fold(_) => {
                 Policy { summarize_at: 0.000_1, summarize_to: 0.000_05, fold_at: FoldAt::Line, ..usual.clone() }
             }
+            // The steps of a task that is done are no longer needed, however new they are.
+            Pace::Done(_) => Policy {
+                summarize_at: 0.000_1,
+                summarize_to: 0.000_05,
+                clear_at: 1.0,
+                clear_to: 0.99,
+                fold_at: FoldAt::Line,
+                keep_recent: KeepRecent::Messages(1),
+                ..usual.clone()
+            },
             Pace::Hold => Policy { clear_at: 1.0, summarize_at: 1.0, ..usual.clone() },
         }
     }

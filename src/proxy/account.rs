@@ -80,9 +80,9 @@ impl App {
                 let known = Known { messages: prepared.chain.len(), tokens: exact };
                 l.known = Some((*tip, fingerprint(&prepared.view, &prepared.key), known));
             }
-            // A brief that was folded in is no longer ahead of anything.
+            // A brief that was folded in is no longer ahead of anything; the record of a task that this reply finished is.
             if prepared.actions.contains(&"summarize") {
-                l.brief = None;
+                l.brief.take_if(|brief| brief.covers < prepared.chain.len());
             }
             Kept::of(l)
         });

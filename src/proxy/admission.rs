@@ -254,7 +254,7 @@ impl Prepared {
             Some(_) => taught(&self.request.conversation.body, &self.view),
             None => HashSet::new(),
         };
-        Answered { admitted: self.admitted.clone(), taught }
+        Answered { admitted: self.admitted.clone(), taught, done: self.done }
     }
 }
 

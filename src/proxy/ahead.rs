@@ -255,7 +255,12 @@ impl App {
             view: applied.view,
             originals: applied.originals,
             layers: prepare::layers(&plan, prepared.policy.policy.strategy),
-            because: why.into_iter().chain(plan.because.iter().map(ToString::to_string)).collect(),
+            because: why
+                .iter()
+                .filter_map(Pace::why)
+                .map(str::to_owned)
+                .chain(plan.because.iter().map(ToString::to_string))
+                .collect(),
             regions: (plan.before, plan.after),
             seconds: waited,
             tokens: None,
@@ -286,7 +291,7 @@ impl App {
         // A fold that is due for another reason than the wall goes as deep as it can.
         let due = self.lives.with(&prepared.id, |l| l.fold_due.clone());
         let is_due = due.is_some();
-        let policy = &due.map_or(Pace::Usual, Pace::Fold).policy(&prepared.policy.policy);
+        let policy = &due.unwrap_or_default().policy(&prepared.policy.policy);
         let total = plan::plan(conversation, &Facts { slack: 0, ..facts.clone() }, policy).before.prompt();
         let at_wall = is_due || used.saturating_add(more) > prepared.lines.limit;
         if at_wall {

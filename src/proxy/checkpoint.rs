@@ -6,22 +6,40 @@ use std::time::Instant;
 
 use futures_util::FutureExt as _;
 use serde_json::{Value, json};
+use tracing::{info, warn};
 
 use super::compact::{Asked, Ground, Recorded, at_any_pressure, unchanged};
 use super::live::Brief;
+use super::prepare::Prepared;
 use super::save::now_ms;
 use super::{App, Error, aside};
 use crate::apply;
 use crate::completion;
 use crate::conversation::{Message, Tokens};
+use crate::guard::triggers::Pace;
 use crate::plan::{self, Action, Because, Plan};
+use crate::recall::done::{self, LONGEST_NOTE as LONGEST};
 use crate::store::{Batch, Event, EventFilter, Original};
 
-/// Longest note, in bytes.
-const LONGEST: usize = 4_000;
+/// What a model is told whose task was noted before.
+const NOTED: &str = "[nothing was done since the last task that was noted as done. Give the user your closing answer]";
+
+/// What a model is told where the record cannot be written.
+const UNWRITABLE: &str = "[not noted: the record cannot be written now. Give the user your closing answer]";
 
 /// Why the fold is made.
 const WHY: &str = "checkpoint: a task is done";
+
+/// A completion record as it was made.
+struct Made<'a> {
+    text: &'a str,
+    /// How many messages it is about.
+    messages: usize,
+    /// How many messages the history has.
+    to: usize,
+    /// Whether somebody said anything of the outcome.
+    noted: bool,
+}
 
 impl App {
     /// `POST /windowsill/conversations/{id}/checkpoint`: a task is done. `note`: what is to be said of the outcome.
@@ -41,20 +59,23 @@ impl App {
     async fn checkpoint_now(self: &Arc<Self>, id: &str, note: &str) -> Result<Value, Error> {
         let ground = self.ground(id).await?;
         let Recorded { row, chain, request, .. } = &ground.recorded;
-        let body = &request.conversation.body;
-        let messages: Vec<&Message> = body[self.last_checkpoint(id)?.min(body.len())..].iter().collect();
+        let messages = self.since_checkpoint(id, &request.conversation.body)?;
         let Some(tip) = chain.last().copied().filter(|_| !messages.is_empty()) else {
             return Err(Error::client(409, "nothing_done", "nothing was said since the last checkpoint", ""));
         };
         let text = completion::completion(&messages, note);
-        let record = self.keep_completion(&ground, &text, messages.len(), !note.trim().is_empty()).await?;
+        let made = Made { text: &text, messages: messages.len(), to: chain.len(), noted: !note.trim().is_empty() };
+        let update = Batch { conversation: Some(unchanged(row, now_ms())), ..Batch::default() };
+        let record = self.keep_completion(&row.id, &made, "user", update).await?;
         // A request under way goes on with what it has; the fold comes after its reply.
         let covers = chain.len();
         let busy = self.lives.with(id, |live| {
             let busy = live.in_flight > 0;
             if busy {
-                live.brief = Some(Brief { covers, chain: tip, text: text.as_str().into(), seconds: 0.0 });
-                live.fold_due = Some(WHY.to_owned());
+                live.fold_with(
+                    Brief { covers, chain: tip, text: text.as_str().into(), seconds: 0.0 },
+                    Pace::Done(WHY.to_owned()),
+                );
             }
             busy
         });
@@ -65,43 +86,63 @@ impl App {
         }))
     }
 
-    /// How many messages the last checkpoint covered.
-    fn last_checkpoint(&self, id: &str) -> Result<usize, Error> {
+    /// Answers a model that calls `windowsill_done`: the completion record is kept now, and the fold is made after this reply.
+    pub(super) async fn done_within(&self, prepared: &Prepared, arguments: &str) -> String {
+        match self.noted_done(prepared, &done::note(arguments)).await {
+            Ok(Some(record)) => format!(
+                "[noted: the task is kept as done (windowsill recall {record}), and its steps leave the context after this \
+                 reply. Give the user your closing answer]"
+            ),
+            Ok(None) => NOTED.to_owned(),
+            Err(e) => {
+                warn!(conversation = %prepared.id, error = %e, "a task that is done was not noted");
+                UNWRITABLE.to_owned()
+            }
+        }
+    }
+
+    /// Keeps the completion record of what a request's history holds. Returns its id; `None` where nothing is new.
+    async fn noted_done(&self, prepared: &Prepared, note: &str) -> Result<Option<String>, Error> {
+        // The conversation itself may still be queued.
+        self.store.flush().await;
+        let body = &prepared.request.conversation.body;
+        let messages = self.since_checkpoint(&prepared.id, body)?;
+        let Some(tip) = prepared.chain.last().copied().filter(|_| !messages.is_empty()) else { return Ok(None) };
+        let text = completion::completion(&messages, note);
+        let covers = prepared.chain.len();
+        let made = Made { text: &text, messages: messages.len(), to: covers, noted: !note.is_empty() };
+        let record = self.keep_completion(&prepared.id, &made, "model", Batch::default()).await?;
+        let brief = Brief { covers, chain: tip, text: text.as_str().into(), seconds: 0.0 };
+        self.lives.with(&prepared.id, |live| live.fold_with(brief, Pace::Done(WHY.to_owned())));
+        info!(conversation = %prepared.id, messages = made.messages, "a task is done");
+        Ok(Some(record))
+    }
+
+    /// The messages since the last checkpoint.
+    fn since_checkpoint<'a>(&self, id: &str, body: &'a [Message]) -> Result<Vec<&'a Message>, Error> {
         let of = EventFilter { conversation: Some(id.to_owned()), kinds: vec!["checkpoint".into()] };
         let last = self.store.events_of(self.store.event_before(1, &of)?, 1, &of)?;
         let covered = last.first().and_then(|event| event.data["to"].as_u64()).unwrap_or(0);
-        Ok(usize::try_from(covered).unwrap_or(usize::MAX))
+        let covered = usize::try_from(covered).unwrap_or(usize::MAX).min(body.len());
+        Ok(body[covered..].iter().collect())
     }
 
-    /// Keeps a completion record. Returns its id.
-    async fn keep_completion(
-        &self,
-        ground: &Ground,
-        text: &str,
-        messages: usize,
-        noted: bool,
-    ) -> Result<String, Error> {
-        let Recorded { row, chain, .. } = &ground.recorded;
-        let record = self.store.free_id(text)?;
+    /// Keeps a completion record, with what else is recorded. Returns its id.
+    async fn keep_completion(&self, id: &str, made: &Made<'_>, by: &str, batch: Batch) -> Result<String, Error> {
+        let record = self.store.free_id(made.text)?;
         let original = Original {
             id: record.clone(),
-            conversation: row.id.clone(),
-            at: chain.len().saturating_sub(1),
+            conversation: id.to_owned(),
+            at: made.to.saturating_sub(1),
             kind: "checkpoint".into(),
             tool: None,
             call: Some("completion record".into()),
-            text: text.to_owned(),
+            text: made.text.to_owned(),
             raw: None,
         };
-        let data = json!({"record": record, "messages": messages, "to": chain.len(), "note": noted});
-        let event = Event { now_ms: now_ms(), conversation: Some(row.id.clone()), kind: "checkpoint".into(), data };
-        let batch = Batch {
-            conversation: Some(unchanged(row, now_ms())),
-            originals: vec![original],
-            events: vec![event],
-            durable: true,
-            ..Batch::default()
-        };
+        let data = json!({"record": record, "messages": made.messages, "to": made.to, "note": made.noted, "by": by});
+        let event = Event { now_ms: now_ms(), conversation: Some(id.to_owned()), kind: "checkpoint".into(), data };
+        let batch = Batch { originals: vec![original], events: vec![event], durable: true, ..batch };
         self.store.record(batch).await?;
         Ok(record)
     }

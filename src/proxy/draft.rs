@@ -63,6 +63,8 @@ pub(super) struct Draft<'a> {
     pub(super) digests: Option<HashMap<usize, String>>,
     /// What the model is told of what the watchdog saw.
     pub(super) note: Option<Note>,
+    /// Whether the model has the tool that says that a task is done.
+    pub(super) done: bool,
     /// What the user's pace of folds asks for.
     pub(super) pace: Pace,
     /// What people want of the conversation.
@@ -106,6 +108,11 @@ impl App {
         added
     }
 
+    /// What the tool adds to a prompt that says that a task is done.
+    pub(super) fn done_cost(&self, draft: &Draft<'_>) -> Tokens {
+        if draft.done { self.text_cost(draft, recall::done::DEFINITION) } else { 0 }
+    }
+
     /// Drafts the view. No request is refused for a tool of ours: where it does not fit with it, it goes without.
     pub(super) async fn drafted(
         self: &Arc<Self>,
@@ -116,16 +123,22 @@ impl App {
         from_client: &HeaderMap,
         attempt: Attempt,
     ) -> Result<Drafted, Error> {
-        if !draft.request.offers() {
+        if !draft.request.offers() && !draft.done {
             return self.draft(draft, facts, sureness, chain, from_client, attempt).boxed().await;
         }
         let mut bare = facts.clone();
         match self.draft(draft, facts, sureness, chain, from_client, attempt).boxed().await {
             Err(e) if e.is_too_long() => {
-                Arc::make_mut(&mut draft.request).withdraw();
-                bare.tools = bare
-                    .tools
-                    .saturating_sub(self.text_cost(draft, &recall::definition(draft.resolved.digest_model.is_some())));
+                let of_recall = match draft.request.offers() {
+                    true => self.text_cost(draft, &recall::definition(draft.resolved.digest_model.is_some())),
+                    false => 0,
+                };
+                let ours = of_recall.saturating_add(self.done_cost(draft));
+                bare.tools = bare.tools.saturating_sub(ours);
+                let request = Arc::make_mut(&mut draft.request);
+                request.withdraw();
+                recall::done::withdraw(request);
+                draft.done = false;
                 draft.counted = None;
                 self.draft(draft, bare, sureness, chain, from_client, attempt).boxed().await
             }

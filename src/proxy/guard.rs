@@ -139,20 +139,20 @@ impl App {
                 return Pace::Usual;
             }
             let asked = live.fold_due.take();
-            match (triggers::pace(&policy.triggers, body, &live.folded, now_ms()), asked) {
-                (Pace::Hold, _) => Pace::Hold,
-                (Pace::Fold(why), None) if policy.background => {
-                    live.fold_due = Some(why);
-                    Pace::Usual
+            let pace = match (triggers::pace(&policy.triggers, body, &live.folded, now_ms()), asked) {
+                (Pace::Hold, _) => return Pace::Hold,
+                (_, Some(asked)) => asked,
+                (Pace::Usual, None) => return Pace::Usual,
+                (pace, None) if policy.background => {
+                    live.fold_due = Some(pace);
+                    return Pace::Usual;
                 }
-                (Pace::Fold(why), None) | (_, Some(why)) => {
-                    // Should it not pay, the count starts again all the same.
-                    let Folded { to, at_ms, .. } = live.folded;
-                    live.folded = Folded::at(body, to, at_ms);
-                    Pace::Fold(why)
-                }
-                (Pace::Usual, None) => Pace::Usual,
-            }
+                (pace, None) => pace,
+            };
+            // Should it not pay, the count starts again all the same.
+            let Folded { to, at_ms, .. } = live.folded;
+            live.folded = Folded::at(body, to, at_ms);
+            pace
         })
     }
 

@@ -17,6 +17,9 @@ pub(super) const TASK: HeaderName = HeaderName::from_static("x-windowsill-task")
 /// `off`: the model gets no tool of ours.
 pub(super) const RECALL: HeaderName = HeaderName::from_static("x-windowsill-recall");
 
+/// `on`, `off`: whether the model gets the tool that says that a task is done.
+pub(super) const DONE: HeaderName = HeaderName::from_static("x-windowsill-done");
+
 /// What is done with the tools of this request.
 pub(super) const TOOLS: HeaderName = HeaderName::from_static("x-windowsill-tools");
 
@@ -24,7 +27,7 @@ pub(super) const TOOLS: HeaderName = HeaderName::from_static("x-windowsill-tools
 pub(super) const CLIENT_SESSION: HeaderName = HeaderName::from_static("x-windowsill-client-session");
 
 /// Request headers that are meant for this proxy and go no further.
-pub(super) const OURS: [HeaderName; 7] = [SESSION, SWITCH, PROFILE, TASK, RECALL, TOOLS, CLIENT_SESSION];
+pub(super) const OURS: [HeaderName; 8] = [SESSION, SWITCH, PROFILE, TASK, RECALL, DONE, TOOLS, CLIENT_SESSION];
 
 /// Headers in which clients name their sessions: Codex, Claude Code, opencode, Vibe, OpenHands, pi. The last is one for each
 /// request where some SDKs send it.
@@ -61,6 +64,15 @@ pub(super) fn is_of_a_page(name: &HeaderName) -> bool {
 /// Whether a client switches something off.
 pub(super) fn is_off(headers: &HeaderMap, switch: &HeaderName) -> bool {
     headers.get(switch).is_some_and(|v| v.as_bytes().trim_ascii().eq_ignore_ascii_case(b"off"))
+}
+
+/// What a header says that is `on` or `off`.
+pub(super) fn switched(headers: &HeaderMap, switch: &HeaderName) -> Option<bool> {
+    match text(headers, switch)?.to_ascii_lowercase().as_str() {
+        "on" => Some(true),
+        "off" => Some(false),
+        _ => None,
+    }
 }
 
 /// A header's text, if it is text.

@@ -17,7 +17,7 @@ use super::prefix::Sent;
 use crate::conversation::edit::View;
 use crate::conversation::{Digest, Tokens};
 use crate::guard::books::Books;
-use crate::guard::triggers::Folded;
+use crate::guard::triggers::{Folded, Pace};
 use crate::measure::Known;
 use crate::plan::Regions;
 use crate::recall::missed::Kind;
@@ -232,14 +232,22 @@ pub(super) struct Live {
     pub(super) missed: Misses,
     /// Where the conversation stood when it was last folded.
     pub(super) folded: Folded,
-    /// Why it is folded after the next reply, if it is.
-    pub(super) fold_due: Option<String>,
+    /// The fold that is due after the next reply, if one is.
+    pub(super) fold_due: Option<Pace>,
     /// The task that was told from what was said.
     pub(super) task: Option<String>,
     /// Whether the record was asked what was spent before.
     pub(super) loaded: bool,
     /// Whether it was said that the model is too small.
     pub(super) small_told: bool,
+}
+
+impl Live {
+    /// Has the conversation folded after the reply under way, with this brief.
+    pub(super) fn fold_with(&mut self, brief: Brief, due: Pace) {
+        self.brief = Some(brief);
+        self.fold_due = Some(due);
+    }
 }
 
 /// What of a conversation is kept with it in the record.

@@ -121,6 +121,8 @@ pub(super) struct Prepared {
     pub client_marks: Vec<u64>,
     /// The client's tools with ours behind them, where the model may have it once something left its prompt.
     pub tools: Option<Bytes>,
+    /// Whether the model has the tool that says that a task is done.
+    pub done: bool,
     /// The client's tools and the list that stands for them, where they are named by index.
     pub admitted: Option<Arc<Admitted>>,
     /// What was left out of the system text, where that is said by index.
@@ -231,6 +233,7 @@ impl App {
         let key = self.key(upstream, &request);
         let asked = Asked { key: &key, own: own.as_deref(), window: window.tokens, policy: &policy, from_client };
         let admitted = self.admit(&mut request, &history, &asked, &mut warnings)?;
+        let done = self.offer_done(&mut request, &policy, from_client);
         let tools = self.tool_for(&request, &policy, from_client);
         let (listed, readable) = (admitted.as_deref(), tools.is_some());
         let indexed = self.index_system(&mut request, &history.id, &asked, listed, readable, &mut warnings)?;
@@ -257,6 +260,7 @@ impl App {
             written: None,
             digests: None,
             note: guarded.note,
+            done,
             pace,
             wanted,
             focus: standing.focus().map(str::to_owned),
@@ -276,13 +280,14 @@ impl App {
         let started = Instant::now();
         let mut drafted =
             self.drafted(&mut draft, facts, sureness, &history.chain, from_client, attempt).boxed().await?;
-        // Before, the tool was not there.
+        // Before, the tools were not there.
+        let added = added.saturating_add(self.done_cost(&draft));
         drafted.plan.before.tools = drafted.plan.before.tools.saturating_sub(added);
         if let Some(admitted) = &admitted {
             drafted.plan.before.tools = admitted.list.sent;
         }
         drafted.plan.before.system += indexed.as_ref().map_or(0, Indexed::saved);
-        let Draft { key, warnings, own, request, held, pace, wanted, .. } = draft;
+        let Draft { key, warnings, own, request, held, done, pace, wanted, .. } = draft;
         drop(held);
         let request = Arc::unwrap_or_clone(request);
         let History { chain, located, id, session, stored, ahead, switched, client_marks, .. } = history;
@@ -344,6 +349,7 @@ impl App {
             lowered: drafted.lowered,
             client_marks,
             tools,
+            done,
             admitted,
             indexed,
             recalled: Vec::new(),

@@ -52,3 +52,54 @@ fn a_loop_is_noted_and_a_ceiling_ends_the_turn() {
     assert_eq!(http::post(&resume, json!({})).status, 200);
     assert_eq!(http::post(&bench.windowsill.chat_url(), circling(5)).status, 200);
 }
+
+/// A model that is shown how to say that it is done does so: the call is answered within its reply, the record is kept, and the
+/// next prompt is folded with it. The model is small, so examples in its history show it the call, written as text.
+#[test]
+fn a_model_says_that_its_task_is_done_and_the_next_prompt_is_folded() {
+    let bench = Bench::start(4096, &[("CONTEXT_DONE_TOOL", "true")]);
+    let tool = json!({"type": "function", "function": {"name": "zzz", "description": "Writes a note.",
+        "parameters": {"type": "object", "properties": {"x": {"type": "boolean"}}, "required": ["x"]}}});
+    let call = |note: &str| {
+        format!("<tool_call>\n{{\"name\": \"windowsill_done\", \"arguments\": {{\"note\": \"{note}\"}}}}\n</tool_call>")
+    };
+    let mut messages = Vec::new();
+    for thing in ["boxes", "paint", "copper", "timber", "wool", "glass", "rope"] {
+        let lines: String = (0..8).map(|n| format!("Shelf {n} of the store holds {} {thing}. ", n * 7 % 101)).collect();
+        messages
+            .push(json!({"role": "user", "content": format!("{lines}\nCount the {thing} and say when it is done.")}));
+        messages.push(json!({"role": "assistant", "content": call(&format!("The {thing} are counted."))}));
+    }
+    let request = |messages: &[Value]| json!({"model": "smollm2", "messages": messages, "tools": [tool], "temperature": 0, "max_tokens": 80, "stream": false});
+    let mut noted = None;
+    for thing in ["nails", "bricks", "paper", "chairs"] {
+        let mut asked = messages.clone();
+        asked.push(json!({"role": "user", "content": format!("Count the {thing} and say when it is done.")}));
+        bench.relay.take();
+        let reply = http::post(&bench.windowsill.chat_url(), request(&asked));
+        assert_eq!(reply.status, 200, "{}", reply.text);
+        let sent: Vec<Value> = bench.relay.take().iter().filter_map(|b| serde_json::from_str(b).ok()).collect();
+        assert_eq!(sent[0]["tools"][1]["function"]["name"], "windowsill_done");
+        let id = reply.ours("conversation").to_owned();
+        let events = format!("{}/windowsill/events?kind=checkpoint&conversation={id}", bench.windowsill.url());
+        let seen = http::get(&events).json()["events"].as_array().cloned().unwrap_or_default();
+        say(&format!("{thing}: {} checkpoints, {}", seen.len(), reply.text));
+        if let Some(event) = seen.into_iter().next() {
+            noted = Some((asked, reply.json(), event, id));
+            break;
+        }
+    }
+    let (mut asked, reply, event, id) = noted.expect("the model never took the tool");
+    assert_eq!(event["data"]["by"], "model");
+    let record = event["data"]["record"].as_str().expect("a record");
+    let text = http::get(&format!("{}/windowsill/records/{record}", bench.windowsill.url())).text;
+    assert!(text.starts_with("A task is done.\nTask:"), "{text}");
+    asked.push(json!({"role": "assistant", "content": reply["choices"][0]["message"]["content"]}));
+    asked.push(json!({"role": "user", "content": "Thank you. Now the next one."}));
+    let next = http::post(&bench.windowsill.chat_url(), request(&asked));
+    assert_eq!((next.status, next.ours("action")), (200, "summarize"), "{}", next.text);
+    let forwarded = bench.relay.take().pop().expect("it was forwarded");
+    assert!(forwarded.contains("A task is done."), "{forwarded}");
+    let page = http::get(&format!("{}/windowsill/conversations/{id}", bench.windowsill.url())).json();
+    assert!(page["state"]["edits"]["fold"].as_u64() == Some(1), "{page}");
+}

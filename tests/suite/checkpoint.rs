@@ -1,16 +1,39 @@
 //! A task is done: its completion record is kept, and the history is folded with it.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
+use super::support::script::*;
 use super::support::*;
+
+/// The tool by which a model says that a task is done.
+const DONE: &str = "windowsill_done";
 
 /// A task of a few steps, done.
 fn task() -> Chat {
+    steps().assistant("The parser takes empty input now.").user("Thank you.")
+}
+
+/// The steps of that task.
+fn steps() -> Chat {
     let begin = chat().system("s").user("Please mend the harbor's parser.").tools();
     let steps = (0..6).fold(begin, |chat, n| chat.step(n, &prose(n as u64, 5_000)));
     let id = "call_t";
-    let tested = steps.call(id, "run", json!({"command": "cargo test"})).result(id, "test result: ok. 12 passed");
-    tested.assistant("The parser takes empty input now.").user("Thank you.")
+    steps.call(id, "run", json!({"command": "cargo test"})).result(id, "test result: ok. 12 passed")
+}
+
+/// A model that says it is done, and then gives its answer. `with`: what it calls beside it.
+fn done_once(fake: &Fake, with: Option<&'static str>) {
+    scripted(fake, 7, move |_, seen| {
+        let told = seen.messages().iter().any(|m| m["tool_calls"][0]["function"]["name"] == DONE);
+        let mut calls = vec![("call_d", DONE.to_owned(), json!({"note": "Empty input parses."}).to_string())];
+        calls.extend(with.map(|name| ("call_o", name.to_owned(), json!({"command": "ls"}).to_string())));
+        if told { turn("The parser takes empty input now.", Vec::new()) } else { turn("", calls) }
+    });
+}
+
+fn checkpoints(proxy: &TestProxy) -> Vec<Value> {
+    let all = proxy.get("/windowsill/events?kind=checkpoint").ok().json();
+    all["events"].as_array().unwrap().clone()
 }
 
 #[test]
@@ -65,4 +88,102 @@ fn the_second_record_is_of_the_second_task() {
     assert_eq!(proxy.post(&path, &[], b"{\"notes\": 1}").status, 400);
     assert_eq!(proxy.post(&path, &[], json!({"note": "x".repeat(5_000)}).to_string().as_bytes()).status, 400);
     assert_eq!(proxy.post("/windowsill/conversations/nope/checkpoint", &[], b"").status, 404);
+}
+
+#[test]
+fn a_model_says_that_it_is_done_and_the_fold_follows_its_reply() {
+    for stream in [false, true] {
+        let fake = Fake::start(Kind::LlamaServer, 16_384);
+        let proxy = TestProxy::with(&[fake.url()], "[context]\ndone_tool = true\n");
+        done_once(&fake, None);
+        let sent = if stream { steps().stream() } else { steps() };
+        let answer = proxy.chat(&sent).ok();
+        assert!(!answer.text().contains(DONE), "the client sees one ordinary reply: {}", answer.text());
+        let rounds = fake.mains();
+        assert_eq!(rounds.len(), 2, "it is answered within the reply");
+        assert_eq!(tools_of(&rounds[0]), ["read_file", "run", DONE]);
+        let told = text(rounds[1].messages().last().unwrap()).to_owned();
+        let record = id_in(&rounds[1]);
+        assert!(told.starts_with("[noted: the task is kept as done"), "{told}");
+        let kept = proxy.get(&format!("/windowsill/records/{record}")).ok().text();
+        for fact in ["Empty input parses.", "mend the harbor's parser", "cargo test", "Where we are:"] {
+            assert!(kept.contains(fact), "{fact}: {kept}");
+        }
+        let seen = checkpoints(&proxy);
+        assert_eq!((seen.len(), &seen[0]["data"]["by"], &seen[0]["data"]["note"]), (1, &json!("model"), &json!(true)));
+        // Behind the reply the history is folded with that record, and the new prompt is evaluated ahead. Where the server does
+        // not say how long the prompt was, as in a stream without usage, the next request folds.
+        let prefill = |seen: &Seen| seen.path() == "/v1/chat/completions" && seen.json()["max_tokens"] == 1;
+        if !stream {
+            fake.wait("the folded prompt is sent for evaluation", |all| all.iter().any(prefill));
+        }
+        assert!(fake.summaries().is_empty(), "no model is asked for a brief");
+        let next = steps().assistant("The parser takes empty input now.").user("Now the lighthouse.");
+        assert_eq!(proxy.chat(&next).ok().action(), "summarize");
+        let forwarded = fake.last();
+        assert!(tokens(&forwarded.json()) < tokens(&rounds[0].json()) / 2);
+        assert!(String::from_utf8_lossy(&forwarded.body).contains("Empty input parses."));
+        let all = proxy.get("/windowsill/events?kind=context_compaction").ok().json();
+        assert_eq!(all["events"][0]["data"]["because"][0], "checkpoint: a task is done", "{all}");
+    }
+}
+
+#[test]
+fn the_tool_for_a_task_that_is_done_is_there_only_where_it_is_wanted() {
+    let fake = Fake::start(Kind::LlamaServer, 16_384);
+    let usual = TestProxy::before(&fake);
+    usual.chat(&steps()).ok();
+    assert_eq!(fake.last().body, steps().body(), "off by default: byte for byte");
+    // A model that calls it all the same calls a tool of the client's, as far as windowsill knows.
+    done_once(&fake, None);
+    assert!(usual.chat(&steps().user("Is it done?")).ok().text().contains(DONE));
+    assert!(checkpoints(&usual).is_empty());
+    fake.script(|_| Play::Usual);
+    let with = |proxy: &TestProxy, chat: &Chat, word: &str| {
+        proxy.post("/v1/chat/completions", &[("x-windowsill-done", word)], &chat.body()).ok();
+        let seen = fake.last();
+        assert!(seen.header("x-windowsill-done").is_none(), "the header goes no further");
+        tools_of(&seen)
+    };
+    assert_eq!(with(&usual, &steps(), "on"), ["read_file", "run", DONE]);
+    let proxy = TestProxy::with(&[fake.url()], "[context]\ndone_tool = true\n");
+    assert_eq!(with(&proxy, &steps(), "off"), ["read_file", "run"]);
+    assert_eq!(fake.last().body, steps().body());
+    // A client without tools gets none, nor one that wants several choices.
+    for plain in [chat().user("Hello."), steps().with("n", json!(2))] {
+        proxy.chat(&plain).ok();
+        assert_eq!(fake.last().body, plain.body());
+    }
+    // Once something left the prompt, the tool that reads back stands behind it, so that the head only grows.
+    proxy.chat(&evicted()).ok();
+    assert_eq!(tools_of(&fake.last()), ["read_file", "run", DONE, TOOL]);
+}
+
+#[test]
+fn a_task_is_not_done_while_a_tool_of_the_clients_is_called() {
+    let fake = Fake::start(Kind::LlamaServer, 16_384);
+    let proxy = TestProxy::with(&[fake.url()], "[context]\ndone_tool = true\n");
+    done_once(&fake, Some("run"));
+    let answer = proxy.chat(&steps()).ok().json();
+    let calls = answer["choices"][0]["message"]["tool_calls"].as_array().unwrap().clone();
+    assert_eq!((calls.len(), &calls[0]["function"]["name"]), (1, &json!("run")));
+    assert!(checkpoints(&proxy).is_empty());
+    // The model is told so with the next request.
+    proxy.chat(&steps().call("call_o", "run", json!({"command": "ls"})).result("call_o", "src")).ok();
+    let held = fake.last().messages();
+    assert!(held.iter().any(|m| text(m).starts_with("[not noted: other tools were called with it")), "{held:?}");
+}
+
+#[test]
+fn a_second_call_without_anything_new_is_told_so() {
+    let fake = Fake::start(Kind::LlamaServer, 16_384);
+    let proxy = TestProxy::with(&[fake.url()], "[context]\ndone_tool = true\n");
+    scripted(&fake, 64, |n, _| match n {
+        0 | 1 => turn("", vec![("call_d", DONE.to_owned(), json!({"note": "Done."}).to_string())]),
+        _ => turn("Done.", Vec::new()),
+    });
+    proxy.chat(&steps()).ok();
+    let said: Vec<String> = fake.mains()[2].messages().iter().filter(|m| m["role"] == "tool").map(text).collect();
+    assert!(said[said.len() - 1].starts_with("[nothing was done since"), "{said:?}");
+    assert_eq!(checkpoints(&proxy).len(), 1);
 }

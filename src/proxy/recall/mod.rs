@@ -28,7 +28,7 @@ use crate::admission;
 use crate::conversation::{Digest, Tokens, repair};
 use crate::measure;
 use crate::plan::rewrite::Out;
-use crate::recall;
+use crate::recall::{self, done};
 use crate::store::{Batch, Event, Recalled};
 use crate::upstream::{ChatOptions, Reply, Upstream};
 use crate::usage::Reported;
@@ -53,6 +53,10 @@ const PART: Tokens = 320;
 
 /// What stands for a result that the window has no room for after all.
 const NO_ROOM: &str = "[no room: the context window is full. Go on with what is there]";
+
+/// What a model is told that says a task is done while it calls tools of the client.
+const OPEN: &str =
+    "[not noted: other tools were called with it. Call windowsill_done alone, once their results are there]";
 
 /// Bytes of a token at most, nearly: tokens of more are runs of spaces and the like.
 const BYTES_A_TOKEN: usize = 32;
@@ -113,7 +117,8 @@ impl Answering {
         let may_call = fields.as_ref().is_some_and(|f| f.string("tool_choice").as_deref() != Some("none"));
         let most = longest_reply(prepared.window.tokens);
         // Without the tool in the prompt, a text that looks like a call of it is a text.
-        let may_call = may_call && prepared.request.offers();
+        let tools = [(recall::NAME, prepared.request.offers()), (done::NAME, prepared.done)];
+        let spoken = tools.into_iter().filter(|(_, has)| may_call && *has).map(|(name, _)| name).collect();
         let answered = prepared.answered();
         Answering {
             app,
@@ -122,7 +127,7 @@ impl Answering {
             path,
             prepared: Some(prepared),
             started,
-            filter: Filter::new(!exact, may_call, most, answered),
+            filter: Filter::new(!exact, spoken, most, answered),
             reported: Reported::default(),
             round: 0,
             round_started: started,
@@ -150,6 +155,8 @@ impl Answering {
                 ..CALLS if recall::is_ours(name) => {
                     self.app.recalled(prepared, &call.arguments, budget.min(room)).await.text
                 }
+                ..CALLS if done::is_ours(name) && !alone => OPEN.to_owned(),
+                ..CALLS if done::is_ours(name) => self.app.done_within(prepared, &call.arguments).await,
                 ..CALLS => {
                     let (text, names) = self.app.told_of_tools(
                         prepared,
@@ -273,7 +280,8 @@ impl Answering {
             })
             .collect();
         changes.extend(left.iter().map(|(k, v)| (*k, Some(v.as_str()))));
-        let own = prepared.request.own_tools().map(|t| String::from_utf8_lossy(t).into_owned());
+        let own = prepared.request.own_tools().map(|own| done::without(own).unwrap_or_else(|| own.clone()));
+        let own = own.as_deref().map(String::from_utf8_lossy);
         if self.round >= ROUNDS {
             // It has read enough. The head of the prompt is another one for this once.
             changes.push(("tools", own.as_deref()));
@@ -399,6 +407,9 @@ fn too_large() -> Error {
 fn as_ours(call: &Call) -> (&'static str, String) {
     if recall::is_ours(&call.name) {
         return (recall::NAME, call.arguments.clone());
+    }
+    if done::is_ours(&call.name) {
+        return (done::NAME, call.arguments.clone());
     }
     if call.name.ends_with(admission::NAME) {
         return (admission::NAME, call.arguments.clone());

@@ -1,4 +1,4 @@
-//! Whether a request offers the tool, and what earlier replies recalled with it.
+//! Whether a request offers our tools, and what earlier replies recalled with them.
 
 use bytes::Bytes;
 use http::HeaderMap;
@@ -20,6 +20,19 @@ impl App {
                 Vec::new()
             })
         })
+    }
+
+    /// Has a request offer the tool that says that a task is done, where that is wanted: from the first request on, since the
+    /// tools stand at the head of a prompt. Returns whether it does.
+    pub(in crate::proxy) fn offer_done(
+        &self,
+        request: &mut Request,
+        policy: &Resolved,
+        from_client: &HeaderMap,
+    ) -> bool {
+        let wanted = headers::switched(from_client, &headers::DONE).unwrap_or(policy.done_tool);
+        let may = request.choices <= 1 && policy.policy.template.tool_role;
+        wanted && may && recall::done::offer(request)
     }
 
     /// The tools of a request with ours behind them, where the model may have it at all.

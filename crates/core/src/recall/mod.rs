@@ -1,7 +1,9 @@
-//! The tool by which a model reads back what left its prompt: its definition, what a call of it asks for, how an answer
-//! reads, and where such calls stand in a history. Pure: it never reads the record, nor decides who may see what.
+//! The tools that windowsill answers itself: the one by which a model reads back what left its prompt, and [`done`]. Their
+//! definitions, what a call of them asks for, how an answer reads, and where such calls stand in a history. Pure: it never reads
+//! the record, nor decides who may see what.
 
 mod asked;
+pub mod done;
 pub mod missed;
 mod page;
 pub mod spoken;
@@ -44,33 +46,42 @@ pub fn clean(text: &str) -> Cow<'_, str> {
 
 /// Whether a model that writes this name means the tool. Some put a namespace before it, or spell it otherwise.
 pub fn is_ours(name: &str) -> bool {
+    is_named(name, NAME)
+}
+
+fn is_named(name: &str, ours: &str) -> bool {
     let bare = name.trim().rsplit(['.', ':', '/']).next().unwrap_or("");
-    bare.len() == NAME.len()
+    bare.len() == ours.len()
         && bare
             .bytes()
-            .zip(NAME.bytes())
+            .zip(ours.bytes())
             .all(|(a, b)| a.eq_ignore_ascii_case(&b) || b == b'_' && matches!(a, b'-' | b' '))
 }
 
 /// The client's `tools` with ours behind them. `None` where the client offers none, or has one of that name itself (another
 /// windowsill, say, whose calls are for it to answer).
 pub fn offered(tools: &[u8], asks: bool) -> Option<Bytes> {
+    with_tool(tools, &definition(asks), NAME)
+}
+
+fn with_tool(tools: &[u8], definition: &str, ours: &str) -> Option<Bytes> {
     let text = std::str::from_utf8(tools).ok()?.trim();
     let all: Vec<&RawValue> = serde_json::from_str(text).ok()?;
     let name = |tool: &&RawValue| {
         let function = Fields::read(tool.get()).ok()?.get("function")?;
         Fields::read(function).ok()?.string("name")
     };
-    if all.is_empty() || all.iter().filter_map(name).any(|name| is_ours(&name)) {
+    if all.is_empty() || all.iter().filter_map(name).any(|name| is_named(&name, ours)) {
         return None;
     }
     let before = text.strip_suffix(']')?.trim_end();
-    Some(Bytes::from(format!("{before},{}]", definition(asks))))
+    Some(Bytes::from(format!("{before},{definition}]")))
 }
 
-/// Whether a message calls the tool, and nothing else.
+/// Whether a message calls tools that are answered here, and nothing else.
 pub fn is_call(message: &Message) -> bool {
-    !message.calls.is_empty() && message.calls.iter().all(|call| is_ours(&call.name))
+    let ours = |name: &str| is_ours(name) || done::is_ours(name);
+    !message.calls.is_empty() && message.calls.iter().all(|call| ours(&call.name))
 }
 
 /// Puts what was recalled back in front of the replies that it was recalled for. The client never saw it, and sends its

@@ -1,4 +1,4 @@
-//! Calls of the tool that a model writes as text, where its server does not take them for calls: `<tool_call>{…}`, a block of
+//! Calls of our tools that a model writes as text, where its server does not take them for calls: `<tool_call>{…}`, a block of
 //! JSON, `windowsill_recall(id="…")`. Only a text that is such calls and nothing else is one; a text that speaks of the tool
 //! is not.
 
@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 use regex::Regex;
 use serde_json::{Map, Value};
 
-use super::{NAME, is_ours};
+use super::{done, is_named};
 
 /// Longest text that can be calls, in bytes.
 const LONGEST: usize = 4 * 1024;
@@ -56,29 +56,31 @@ static PARAMETER: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(r#"(?s)^\s*<parameter(?:=|\s+name=")(\w+)"?>\s*(.*?)\s*</parameter>"#).expect("it is a constant")
 });
 
-/// The arguments of the calls that a text is; `None` where it is anything else.
-pub fn calls(text: &str) -> Option<Vec<String>> {
+/// The calls of one of these tools that a text is: the tool, and the arguments of each. `None` where it is anything else.
+pub fn calls(text: &str, tools: &[&'static str]) -> Option<(&'static str, Vec<String>)> {
     if text.len() > LONGEST {
         return None;
     }
-    let (calls, rest) = take(text, 0)?;
-    (rest.trim().is_empty() && !calls.is_empty()).then_some(calls)
+    tools.iter().find_map(|tool| {
+        let (calls, rest) = take(text, tool, 0)?;
+        (rest.trim().is_empty() && !calls.is_empty()).then_some((*tool, calls))
+    })
 }
 
-/// Whether a text that is still being written may become calls.
-pub fn may_become(text: &str) -> bool {
-    text.len() <= LONGEST && may_be(text, 0)
+/// Whether a text that is still being written may become calls of one of these tools.
+pub fn may_become(text: &str, tools: &[&str]) -> bool {
+    text.len() <= LONGEST && tools.iter().any(|tool| may_be(text, tool, 0))
 }
 
-fn may_be(text: &str, depth: usize) -> bool {
+fn may_be(text: &str, tool: &str, depth: usize) -> bool {
     let text = text.trim_start();
     if text.is_empty() {
         return true;
     }
-    if let Some((_, rest)) = take(text, depth) {
+    if let Some((_, rest)) = take(text, tool, depth) {
         let rest = rest.trim_start();
         let closes = |end: &str| !end.is_empty() && end.starts_with(rest);
-        return rest.is_empty() || WRAPPERS.iter().any(|(_, end)| closes(end)) || may_be(rest, depth);
+        return rest.is_empty() || WRAPPERS.iter().any(|(_, end)| closes(end)) || may_be(rest, tool, depth);
     }
     for (start, _) in WRAPPERS {
         if start.starts_with(text) {
@@ -86,14 +88,14 @@ fn may_be(text: &str, depth: usize) -> bool {
         }
         if let Some(rest) = text.strip_prefix(start)
             && depth < DEEPEST
-            && may_be(rest, depth + 1)
+            && may_be(rest, tool, depth + 1)
         {
             return true;
         }
     }
     match text.as_bytes()[0] {
-        b'{' => may_be_object(text),
-        _ => STARTS.iter().any(|start| begins(text, start)),
+        b'{' => may_be_object(text, tool),
+        _ => STARTS.iter().any(|start| begins(text, tool, start)),
     }
 }
 
@@ -101,18 +103,18 @@ fn may_be(text: &str, depth: usize) -> bool {
 const STARTS: [&str; 6] = ["", "functions.", "print(", "<function=", "<invoke name=\"", "<tool_call name=\""];
 
 /// Whether a text begins with the tool's name behind `start`, as far as it goes, and then as a call does.
-fn begins(text: &str, start: &str) -> bool {
+fn begins(text: &str, tool: &str, start: &str) -> bool {
     if start.starts_with(text) {
         return true;
     }
     let Some(rest) = text.strip_prefix(start) else { return false };
-    let name = &rest[..crate::preview::clean::floor(rest, NAME.len())];
-    if !is_beginning(name) {
+    let name = &rest[..crate::preview::clean::floor(rest, tool.len())];
+    if !is_beginning(name, tool) {
         return false;
     }
     let after = rest[name.len()..].trim_start();
     match start {
-        _ if name.len() < NAME.len() => rest.len() < NAME.len(),
+        _ if name.len() < tool.len() => rest.len() < tool.len(),
         _ if after.is_empty() => true,
         "" | "functions." | "print(" => after.starts_with(['(', '{']),
         _ => after.starts_with(['>', '"']),
@@ -120,11 +122,11 @@ fn begins(text: &str, start: &str) -> bool {
 }
 
 /// Whether this can become the tool's name.
-fn is_beginning(name: &str) -> bool {
-    name.len() <= NAME.len() && is_ours(&format!("{name}{}", &NAME[name.len()..]))
+fn is_beginning(name: &str, tool: &str) -> bool {
+    name.len() <= tool.len() && is_named(&format!("{name}{}", &tool[name.len()..]), tool)
 }
 
-fn may_be_object(text: &str) -> bool {
+fn may_be_object(text: &str, tool: &str) -> bool {
     let inside = text[1..].trim_start();
     if inside.is_empty() {
         return true;
@@ -138,29 +140,29 @@ fn may_be_object(text: &str) -> bool {
         // A namespace may stand before it.
         Some(found) if found[2].is_empty() => {
             let bare = found[1].rsplit(['.', ':', '/']).next().unwrap_or("");
-            is_beginning(bare) || "functions".starts_with(&found[1])
+            is_beginning(bare, tool) || "functions".starts_with(&found[1])
         }
-        Some(found) => is_ours(&found[1]) || &found[1] == "function",
+        Some(found) => is_named(&found[1], tool) || &found[1] == "function",
         None => text.len() < BEFORE_NAME,
     }
 }
 
 /// The calls at the beginning of a text, and what follows them.
-fn take(text: &str, depth: usize) -> Option<(Vec<String>, &str)> {
-    let (mut all, mut rest) = one(text, depth)?;
+fn take<'a>(text: &'a str, tool: &str, depth: usize) -> Option<(Vec<String>, &'a str)> {
+    let (mut all, mut rest) = one(text, tool, depth)?;
     // Several in a row.
-    while let Some((more, after)) = one(rest.trim_start().trim_start_matches(','), depth) {
+    while let Some((more, after)) = one(rest.trim_start().trim_start_matches(','), tool, depth) {
         all.extend(more);
         rest = after;
     }
     Some((all, rest))
 }
 
-fn one(text: &str, depth: usize) -> Option<(Vec<String>, &str)> {
+fn one<'a>(text: &'a str, tool: &str, depth: usize) -> Option<(Vec<String>, &'a str)> {
     let text = text.trim_start();
     for (start, end) in WRAPPERS {
         let Some(inside) = text.strip_prefix(start).filter(|_| depth < DEEPEST) else { continue };
-        let Some((calls, rest)) = take(inside, depth + 1) else { continue };
+        let Some((calls, rest)) = take(inside, tool, depth + 1) else { continue };
         let rest = rest.trim_start();
         // Some forget the end.
         return match rest.strip_prefix(end) {
@@ -171,9 +173,9 @@ fn one(text: &str, depth: usize) -> Option<(Vec<String>, &str)> {
     }
     if text.starts_with('{') {
         let (value, rest) = value(text)?;
-        return Some((vec![of_object(value.as_object()?)?], rest));
+        return Some((vec![of_object(value.as_object()?, tool)?], rest));
     }
-    as_function(text).or_else(|| as_markup(text))
+    as_function(text, tool).or_else(|| as_markup(text, tool))
 }
 
 /// The JSON value at the beginning of a text.
@@ -184,12 +186,12 @@ fn value(text: &str) -> Option<(Value, &str)> {
 }
 
 /// `{"name": …, "arguments": {…}}` in its spellings.
-fn of_object(map: &Map<String, Value>) -> Option<String> {
+fn of_object(map: &Map<String, Value>, tool: &str) -> Option<String> {
     let named = NAMES.iter().find_map(|key| map.get(*key))?;
     if let Value::Object(inner) = named {
-        return of_object(inner);
+        return of_object(inner, tool);
     }
-    if !is_ours(named.as_str()?) {
+    if !is_named(named.as_str()?, tool) {
         return None;
     }
     let arguments = ["arguments", "parameters", "args", "input"].iter().find_map(|key| map.get(*key));
@@ -204,15 +206,15 @@ fn of_object(map: &Map<String, Value>) -> Option<String> {
 }
 
 /// `windowsill_recall(id="…", offset=3)`, with `print(…)` around it, or the JSON behind the name.
-fn as_function(text: &str) -> Option<(Vec<String>, &str)> {
+fn as_function<'a>(text: &'a str, tool: &str) -> Option<(Vec<String>, &'a str)> {
     let printed = text.strip_prefix("print(");
     let inside = printed.unwrap_or(text);
     let inside = inside.strip_prefix("functions.").unwrap_or(inside);
-    let name = inside.get(..NAME.len()).filter(|name| is_ours(name))?;
+    let name = inside.get(..tool.len()).filter(|name| is_named(name, tool))?;
     let after = inside[name.len()..].trim_start();
     let (arguments, rest) = match after.strip_prefix('(') {
         Some(within) => {
-            let (arguments, rest) = within_brackets(within)?;
+            let (arguments, rest) = within_brackets(within, tool)?;
             (arguments, rest.trim_start().strip_prefix(')')?)
         }
         None => {
@@ -227,7 +229,7 @@ fn as_function(text: &str) -> Option<(Vec<String>, &str)> {
     Some((vec![arguments], rest.trim_start_matches(';')))
 }
 
-fn within_brackets(text: &str) -> Option<(String, &str)> {
+fn within_brackets<'a>(text: &'a str, tool: &str) -> Option<(String, &'a str)> {
     if text.trim_start().starts_with('{') {
         let (value, rest) = value(text.trim_start())?;
         return Some((value.to_string(), rest));
@@ -240,7 +242,7 @@ fn within_brackets(text: &str) -> Option<(String, &str)> {
             _ => serde_json::from_str(written).unwrap_or_else(|_| Value::String(written.to_owned())),
         };
         // One without a name is what most is asked by.
-        let key = found.get(1).map_or("id", |m| m.as_str());
+        let key = found.get(1).map_or(if tool == done::NAME { "note" } else { "id" }, |m| m.as_str());
         map.insert(key.to_owned(), value);
         rest = &rest[found.get(0)?.end()..];
     }
@@ -248,12 +250,12 @@ fn within_brackets(text: &str) -> Option<(String, &str)> {
 }
 
 /// `<function=windowsill_recall>{…}</function>`, `<invoke name="windowsill_recall"><parameter name="id">…`.
-fn as_markup(text: &str) -> Option<(Vec<String>, &str)> {
+fn as_markup<'a>(text: &'a str, tool: &str) -> Option<(Vec<String>, &'a str)> {
     let forms =
         [("<function=", "</function>"), ("<invoke name=\"", "</invoke>"), ("<tool_call name=\"", "</tool_call>")];
     let (inside, end) = forms.iter().find_map(|(start, end)| Some((text.strip_prefix(start)?, end)))?;
     let (name, mut rest) = inside.split_once('>')?;
-    if !is_ours(name.trim_end_matches('"')) {
+    if !is_named(name.trim_end_matches('"'), tool) {
         return None;
     }
     let arguments = match value(rest.trim_start()).filter(|(v, _)| v.is_object()) {
@@ -281,7 +283,29 @@ fn as_markup(text: &str) -> Option<(Vec<String>, &str)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::recall::NAME;
     use proptest::prelude::*;
+
+    fn calls(text: &str) -> Option<Vec<String>> {
+        super::calls(text, &[NAME]).map(|(_, all)| all)
+    }
+
+    fn may_become(text: &str) -> bool {
+        super::may_become(text, &[NAME])
+    }
+
+    #[test]
+    fn each_tool_is_told_from_the_other_and_only_those_that_are_asked_for_count() {
+        for text in written().iter().map(|text| text.replace(NAME, done::NAME)) {
+            let (tool, all) = super::calls(&text, &[NAME, done::NAME]).unwrap_or_else(|| panic!("none in {text}"));
+            assert_eq!((tool, all.len()), (done::NAME, 1), "{text}");
+            assert!(text.char_indices().all(|(end, _)| super::may_become(&text[..end], &[NAME, done::NAME])), "{text}");
+            assert_eq!((calls(&text), super::calls(&text, &[])), (None, None), "{text}");
+            assert!(!may_become(&text) && !super::may_become(&text, &[]), "{text}");
+        }
+        let bare = super::calls("windowsill_done(\"It works.\")", &[done::NAME]);
+        assert_eq!(bare, Some((done::NAME, vec![r#"{"note":"It works."}"#.to_owned()])));
+    }
 
     const ID: &str = "r3f9a0c12d4e5";
 

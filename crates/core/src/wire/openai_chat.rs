@@ -51,6 +51,13 @@ impl Request {
         self.listed_tools = Some(tools);
     }
 
+    /// Has these tools, which are more by one of ours, stand for those that it has without [`Request::offer`].
+    pub fn list_more(&mut self, tools: Bytes) {
+        let before = self.conversation.tools.replace(tools.clone());
+        self.client_tools = self.client_tools.take().or(before);
+        self.listed_tools = Some(tools);
+    }
+
     /// Has the request offer other tools than before: these and one more.
     pub fn offer(&mut self, tools: Bytes) {
         if !self.offers() {

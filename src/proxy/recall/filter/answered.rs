@@ -7,10 +7,10 @@ use std::sync::Arc;
 use crate::admission::{self, Answer, Answers};
 use crate::conversation::Tokens;
 use crate::proxy::admission::Admitted;
-use crate::recall;
+use crate::recall::{self, done};
 
 /// The tools of windowsill's own that a model may call.
-const NAMES: [&str; 2] = [recall::NAME, admission::NAME];
+const NAMES: [&str; 3] = [recall::NAME, admission::NAME, done::NAME];
 
 /// Whether a call is answered here, as far as its name tells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,13 +32,15 @@ pub(in crate::proxy) struct Answered {
     pub(in crate::proxy) admitted: Option<Arc<Admitted>>,
     /// Tools that the prompt's history tells of.
     pub(in crate::proxy) taught: HashSet<String>,
+    /// Whether the model has the tool that says that a task is done.
+    pub(in crate::proxy) done: bool,
 }
 
 impl Answered {
     /// Whether a call with this name is held back. `whole`: nothing more of the name follows.
     pub(super) fn held(&self, name: &str, whole: bool) -> Held {
         let hidden = self.admitted.as_ref().map(|a| &a.hidden);
-        if recall::is_ours(name) || self.is_index(name) {
+        if self.is_own(name) || self.is_index(name) {
             return Held::Answered;
         }
         let longer = |other: &str| other.len() > name.len() && other.starts_with(name);
@@ -47,6 +49,11 @@ impl Answered {
             return Held::Perhaps;
         }
         if hidden.is_some_and(|h| h.contains(name)) { Held::Hidden } else { Held::No }
+    }
+
+    /// Whether a name is that of a tool which is always answered here, whatever its arguments.
+    pub(super) fn is_own(&self, name: &str) -> bool {
+        recall::is_ours(name) || self.done && done::is_ours(name)
     }
 
     /// Whether a name is that of the index: with a namespace before it, or spelled otherwise, too.

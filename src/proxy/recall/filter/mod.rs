@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use self::answered::{Answered, Held};
 use crate::conversation::Tokens;
-use crate::recall::{self, spoken};
+use crate::recall::spoken;
 
 /// A call of our tool, as the model wrote it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -69,8 +69,8 @@ pub(super) struct Filter {
     held: String,
     /// Whether text of this round can be such a call at all: nothing else was said before.
     listens: bool,
-    /// Whether the model may call it.
-    may_call: bool,
+    /// The tools that the model may call so.
+    spoken: Vec<&'static str>,
     /// No further round follows.
     last: bool,
     /// Bytes of the reply that may still be kept.
@@ -82,10 +82,10 @@ pub(super) struct Filter {
 
 impl Filter {
     /// `apart`: whether text of two rounds may be set apart by a blank line; not where each token must be accounted for.
-    /// `may_call`: whether text can be a call at all; not where the client wants none.
+    /// `spoken`: the tools that text can be a call of; none where the client wants no calls.
     /// `most`: bytes of the reply that are kept.
-    pub(super) fn new(apart: bool, may_call: bool, most: usize, answered: Answered) -> Filter {
-        Filter { apart, may_call, listens: may_call, room: most, answered, ..Filter::default() }
+    pub(super) fn new(apart: bool, spoken: Vec<&'static str>, most: usize, answered: Answered) -> Filter {
+        Filter { apart, listens: !spoken.is_empty(), spoken, room: most, answered, ..Filter::default() }
     }
 
     /// Notes tools that the model knows from now on.
@@ -165,7 +165,7 @@ impl Filter {
         self.earlier_reasoning.push_str(&std::mem::take(&mut self.reasoning));
         self.calls.clear();
         self.held.clear();
-        self.listens = self.may_call && !last;
+        self.listens = !self.spoken.is_empty() && !last;
         self.finish = None;
     }
 
@@ -180,7 +180,7 @@ impl Filter {
         self.held.push_str(text);
         // What the server takes for calls itself comes apart from the text.
         let called = delta.get("tool_calls").and_then(Value::as_array).is_some_and(|c| !c.is_empty());
-        if keeps && !finished && !called && spoken::may_become(&self.held) {
+        if keeps && !finished && !called && spoken::may_become(&self.held, &self.spoken) {
             let holds = delta.get("content").is_some_and(|t| t.as_str().is_some_and(|t| !t.is_empty()));
             if holds {
                 delta.remove("content");
@@ -190,10 +190,11 @@ impl Filter {
         self.listens = false;
         let held = std::mem::take(&mut self.held);
         let whole = keeps && finished && !called && self.calls.is_empty();
-        if let Some(all) = spoken::calls(&held).filter(|_| whole && self.finish.as_deref() != Some("length")) {
+        let calls = spoken::calls(&held, &self.spoken);
+        if let Some((tool, all)) = calls.filter(|_| whole && self.finish.as_deref() != Some("length")) {
             delta.remove("content");
             for (index, arguments) in all.into_iter().enumerate() {
-                let call = Call { id: String::new(), name: recall::NAME.into(), arguments };
+                let call = Call { id: String::new(), name: tool.into(), arguments };
                 self.calls.push(Partial {
                     index: index as u64,
                     call,

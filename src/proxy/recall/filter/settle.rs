@@ -5,7 +5,6 @@ use serde_json::Value;
 use super::answered::Held;
 use super::{Filter, Whose, call_json, numbered};
 use crate::conversation::Digest;
-use crate::recall;
 
 impl Filter {
     /// A name that never came is not ours.
@@ -33,7 +32,7 @@ impl Filter {
             let next = self.clients().count();
             let partial = &mut self.calls[at];
             let whole = !matches!(partial.whose, Whose::Ours | Whose::Held);
-            if whole || partial.whose == Whose::Ours && (cut || recall::is_ours(&partial.call.name)) {
+            if whole || partial.whose == Whose::Ours && (cut || self.answered.is_own(&partial.call.name)) {
                 continue;
             }
             let goes = self.answered.goes(&partial.call.name, &partial.call.arguments, self.last);

@@ -1,6 +1,7 @@
 //! Streams and replies as servers write them.
 
 use super::*;
+use crate::recall;
 
 fn chunk(delta: Value, finish: Value) -> Value {
     json!({"id": "c", "created": 1, "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]})
@@ -100,7 +101,7 @@ fn streams_as_servers_write_them() {
         ),
     ];
     for (what, chunks, expect, ours, goes_on) in cases {
-        let mut filter = Filter::new(true, true, MOST, Answered::default());
+        let mut filter = Filter::new(true, vec![crate::recall::NAME], MOST, Answered::default());
         assert_eq!(run(&mut filter, &chunks), expect, "{what}");
         assert_eq!((filter.ours().len(), filter.goes_on()), (ours, goes_on), "{what}");
     }
@@ -108,7 +109,7 @@ fn streams_as_servers_write_them() {
 
 #[test]
 fn rounds_read_as_one_reply() {
-    let mut filter = Filter::new(true, true, MOST, Answered::default());
+    let mut filter = Filter::new(true, vec![crate::recall::NAME], MOST, Answered::default());
     let none = Value::Null;
     run(&mut filter, &[(json!({"role": "assistant", "content": "Look."}), none.clone())]);
     run(&mut filter, &[(json!({"tool_calls": [part(0, "a", OURS, "{}")]}), json!("tool_calls"))]);
@@ -124,7 +125,7 @@ fn rounds_read_as_one_reply() {
     assert_eq!(last["usage"], json!({"prompt_tokens": 90, "completion_tokens": 15, "total_tokens": 105}));
     assert_eq!(filter.message(), json!({"role": "assistant", "content": "Look.\n\n42"}));
     // Where each token counts, nothing is put between.
-    let mut exact = Filter::new(false, true, MOST, Answered::default());
+    let mut exact = Filter::new(false, vec![crate::recall::NAME], MOST, Answered::default());
     run(&mut exact, &[(json!({"content": "a"}), Value::Null)]);
     exact.next_round(1, false);
     assert_eq!(run(&mut exact, &[(json!({"content": "b"}), Value::Null)]), [json!({"content": "b"})]);
@@ -133,11 +134,17 @@ fn rounds_read_as_one_reply() {
 #[test]
 fn whole_replies_that_are_none_pass() {
     for odd in [json!([]), json!({}), json!({"choices": []}), json!({"choices": [{"text": "x"}]}), json!(7)] {
-        assert!(Filter::new(true, true, MOST, Answered::default()).whole(odd.clone()).is_none(), "{odd}");
+        assert!(
+            Filter::new(true, vec![crate::recall::NAME], MOST, Answered::default()).whole(odd.clone()).is_none(),
+            "{odd}"
+        );
     }
     let plain =
         json!({"id": "c", "choices": [{"finish_reason": "stop", "message": {"role": "assistant", "content": "x"}}]});
-    assert_eq!(Filter::new(true, true, MOST, Answered::default()).whole(plain.clone()), Some((plain, false)));
+    assert_eq!(
+        Filter::new(true, vec![crate::recall::NAME], MOST, Answered::default()).whole(plain.clone()),
+        Some((plain, false))
+    );
 }
 
 /// What a reply without end leaves in memory, whatever it is made of.
@@ -161,7 +168,7 @@ fn a_reply_without_end_passes_on_and_is_not_kept() {
         json!({"content": " ".repeat(5000)}),
     ];
     for delta in deltas {
-        let mut filter = Filter::new(true, true, 64 * 1024, Answered::default());
+        let mut filter = Filter::new(true, vec![crate::recall::NAME], 64 * 1024, Answered::default());
         let mut passed = 0;
         for _ in 0..400 {
             if let Some((chunk, _)) = filter.chunk(chunk(delta.clone(), Value::Null)) {
