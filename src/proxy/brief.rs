@@ -99,9 +99,8 @@ impl App {
             }
             self.stop_making(id);
         }
-        let ready = self.lives.with(id, |l| l.brief.clone());
-        if let Some(brief) = ready.filter(|b| b.covers >= 1 && chain.get(b.covers - 1) == Some(&b.chain)) {
-            return Some(brief.text);
+        if let Some(ready) = self.brief_at_hand(id, chain) {
+            return Some(ready);
         }
         let (to, budget) = plan.actions.iter().find_map(|a| match a {
             Action::Fold { to, budget, .. } => Some((*to, *budget)),
@@ -132,6 +131,12 @@ impl App {
             focus: draft.focus.as_deref().or(policy.focus.as_deref()),
         };
         self.ask(&ask).await
+    }
+
+    /// A brief that was made ahead for a history that this one goes on.
+    pub(super) fn brief_at_hand(&self, id: &str, chain: &[Digest]) -> Option<Arc<str>> {
+        let ready = self.lives.with(id, |l| l.brief.clone());
+        ready.filter(|b| b.covers >= 1 && chain.get(b.covers - 1) == Some(&b.chain)).map(|brief| brief.text)
     }
 
     /// What is believed of a request's model is kept under this key.

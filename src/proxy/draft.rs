@@ -225,6 +225,10 @@ impl App {
         if !asks {
             // The client goes first; what was begun for later is begun again behind this reply.
             self.stop_making(draft.id);
+            if matches!(draft.pace, Pace::Done(_)) {
+                // The record of the task is there, however little there is to fold.
+                draft.written = Some(self.brief_at_hand(draft.id, chain));
+            }
         } else if draft.written.is_none() {
             draft.written = Some(self.written(draft, plan, chain, from_client, window).await);
         }
