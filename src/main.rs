@@ -145,6 +145,8 @@ enum Command {
     Pin(cli::pin::Pin),
     /// Take back what was pinned.
     Unpin(cli::pin::Unpin),
+    /// List, change and remove the rules that new conversations of a project begin with.
+    Rules(cli::rules::Rules),
     /// Serve recall, search, context and window to an agent as MCP tools, over standard input and output.
     Mcp(cli::mcp::Mcp),
     /// Search the originals, or print one exactly as it came.
@@ -276,6 +278,7 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Resume(of) => cli::guard::resume(&config, &of),
         Command::Pin(of) => cli::pin::pin(&config, &of),
         Command::Unpin(of) => cli::pin::unpin(&config, &of),
+        Command::Rules(of) => cli::rules::run(&config, &of),
         Command::Launch(of) => cli::launch::run(&config, &of),
         Command::Wrap(of) => cli::wrap::wrap(&config, &of),
         Command::Service { command } => cli::service::run(&config, &flags, &command),

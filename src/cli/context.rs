@@ -8,7 +8,7 @@ use clap::Args;
 use serde_json::Value;
 use windowsill::config::{Config, Gauge};
 use windowsill::plain;
-use windowsill::proxy::{Record, TraceQuery, follow_running};
+use windowsill::proxy::{Record, TraceQuery, follow_running, told};
 
 use super::paint::{Paint, Part, ago, bar, tokens, walls};
 use crate::{Failure, note, out, out_json, runtime};
@@ -117,6 +117,10 @@ fn one(seen: &Value, paint: Paint, now: i64) -> String {
     page += &done(seen, paint, now);
     page += &models(seen, paint);
     page += &ceilings(seen, paint);
+    page += &section("Guardrails", seen["guardrails"].as_array(), paint, |event| {
+        let when = ago(event["time_ms"].as_i64().unwrap_or(0), now);
+        format!("  {when:<12} {}", text(&event["what"]))
+    });
     page += &section("Advice", seen["advice"].as_array(), paint, advice_line);
     page += &format!(
         "\n{}\n",
@@ -364,17 +368,6 @@ fn what_happened(kind: &str, data: &Value) -> String {
             let (prompt, said) = (tokens(&data["prompt_tokens"]), tokens(&data["completion_tokens"]));
             format!("{}: {prompt} tokens in{cached}, {said} out, {seconds:.1} s", text("role"))
         }
-        "ceiling" => {
-            format!("{}: {} of {}; {}", text("key"), tokens(&data["spent"]), tokens(&data["most"]), text("action"))
-        }
-        "loop" => format!(
-            "loop ({}): {} times in {} calls, last of {}; {}",
-            text("kind"),
-            tokens(&data["times"]),
-            tokens(&data["calls"]),
-            text("tool"),
-            text("action")
-        ),
-        kind => format!("{kind} {data}"),
+        kind => told(kind, data).unwrap_or_else(|| format!("{kind} {data}")),
     }
 }

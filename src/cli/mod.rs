@@ -16,5 +16,6 @@ pub(crate) mod pin;
 pub(crate) mod profile;
 pub(crate) mod recall;
 pub(crate) mod report;
+pub(crate) mod rules;
 pub(crate) mod service;
 pub(crate) mod wrap;

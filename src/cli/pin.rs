@@ -21,6 +21,9 @@ pub(crate) struct Pin {
     /// Pin a message of the history instead of a text, by its number from 0.
     #[arg(long, value_name = "N", conflicts_with = "text")]
     message: Option<usize>,
+    /// Have new conversations of this client and project begin with the text, too (`rules = true`).
+    #[arg(long, requires = "text", conflicts_with = "dry_run")]
+    always: bool,
     #[command(flatten)]
     how: How,
 }
@@ -56,6 +59,9 @@ impl How {
 
 pub(crate) fn pin(config: &Config, of: &Pin) -> Result<ExitCode, Failure> {
     let mut body = of.how.body();
+    if of.always {
+        body["always"] = json!(true);
+    }
     match (&of.text, of.message) {
         (Some(text), _) => body["text"] = json!(text),
         (None, Some(at)) => body["message"] = json!(at),
@@ -103,6 +109,9 @@ fn told(answer: &Value, how: &How) -> Result<ExitCode, Failure> {
         (Some(n), false) => format!("pin {n}\n"),
         _ => String::new(),
     };
+    if let Some(n) = answer["rule"].as_i64() {
+        page += &format!("rule {n}: new conversations of this project begin with it\n");
+    }
     page += &format!("evaluated again with the next request: {} tokens", tokens(&answer["evaluated_again"]));
     if let Some(seconds) = answer["seconds"].as_f64() {
         page += &format!(", about {seconds:.1} s");

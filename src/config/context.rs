@@ -113,6 +113,8 @@ settings! {
     recall: bool = read::boolean, bool::to_string;
     /// Whether the model gets a tool to say that a task is done.
     done_tool: bool = read::boolean, bool::to_string;
+    /// Whether new conversations begin with the rules of their project.
+    rules: bool = read::boolean, bool::to_string;
     /// What is done with a client's tools.
     tools: Listing = read::listing, |listing: &Listing| listing.as_str().to_owned();
     /// What is done with a client's system text.

@@ -205,6 +205,8 @@ pub struct Resolved {
     pub recall: bool,
     /// Whether the model gets a tool to say that a task is done.
     pub done_tool: bool,
+    /// Whether new conversations begin with the rules of their project.
+    pub rules: bool,
     /// What is done with a client's tools.
     pub tools: Listing,
     /// What is done with a client's system text.
@@ -412,6 +414,7 @@ impl Config {
             background: context.background.value,
             recall: context.recall.value,
             done_tool: context.done_tool.value,
+            rules: context.rules.value,
             tools: context.tools.value,
             system: context.system.value,
             system_caps: Caps {

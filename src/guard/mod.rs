@@ -8,4 +8,5 @@ pub mod books;
 pub mod ceiling;
 pub mod loops;
 pub mod small;
+pub mod told;
 pub mod triggers;

@@ -208,7 +208,7 @@ impl App {
     /// Notes that a conversation was folded, where a request's view has another fold than the last one.
     pub(super) fn note_fold(&self, prepared: &Prepared) {
         let to = prepared.view.edits.iter().find_map(|edit| match edit {
-            Edit::Fold { to, .. } => Some(*to),
+            Edit::Fold { from, to, .. } if from < to => Some(*to),
             _ => None,
         });
         let body = &prepared.request.conversation.body;

@@ -20,6 +20,9 @@ pub(super) const RECALL: HeaderName = HeaderName::from_static("x-windowsill-reca
 /// `on`, `off`: whether the model gets the tool that says that a task is done.
 pub(super) const DONE: HeaderName = HeaderName::from_static("x-windowsill-done");
 
+/// Names what the conversation works on: its rules are those of this project.
+pub(super) const PROJECT: HeaderName = HeaderName::from_static("x-windowsill-project");
+
 /// What is done with the tools of this request.
 pub(super) const TOOLS: HeaderName = HeaderName::from_static("x-windowsill-tools");
 
@@ -27,7 +30,7 @@ pub(super) const TOOLS: HeaderName = HeaderName::from_static("x-windowsill-tools
 pub(super) const CLIENT_SESSION: HeaderName = HeaderName::from_static("x-windowsill-client-session");
 
 /// Request headers that are meant for this proxy and go no further.
-pub(super) const OURS: [HeaderName; 8] = [SESSION, SWITCH, PROFILE, TASK, RECALL, DONE, TOOLS, CLIENT_SESSION];
+pub(super) const OURS: [HeaderName; 9] = [SESSION, SWITCH, PROFILE, TASK, RECALL, DONE, PROJECT, TOOLS, CLIENT_SESSION];
 
 /// Headers in which clients name their sessions: Codex, Claude Code, opencode, Vibe, OpenHands, pi. The last is one for each
 /// request where some SDKs send it.

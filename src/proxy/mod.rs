@@ -34,6 +34,7 @@ mod record;
 pub mod relay;
 mod report;
 mod retention;
+mod rules;
 mod save;
 mod shadow;
 mod sight;
@@ -69,12 +70,13 @@ pub use machine::fit;
 pub use pins::{Pinning, Unpinned};
 pub use record::{Asked, Record, Text, lines, page};
 pub use relay::Body;
-pub use report::{ask_original_running, grouped, plan_file, running_models, steer_running};
+pub use report::{ask_original_running, grouped, plan_file, rules_running, running_models, steer_running};
 pub use steer::{Steer, When};
 pub use trace::{TraceQuery, follow_running};
 
 pub use crate::engine::devices::tell as tell_devices;
 pub use crate::engine::generate::{Setup as EngineSetup, work as generate};
+pub use crate::guard::told::told;
 
 use crate::config::{Config, Resolved};
 use crate::measure::Measure;

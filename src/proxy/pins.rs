@@ -58,7 +58,7 @@ impl App {
             let ground = app.ground(&id).await?;
             let what = app.pinnable(&ground, what)?;
             let id = ground.standing.numbered + 1;
-            let pin = Pinned { id, what: what.clone(), created_ms: now_ms() };
+            let pin = Pinned { id, what: what.clone(), created_ms: now_ms(), rule: None };
             let mut standing = Standing { numbered: id, ..Standing::clone(&ground.standing) };
             standing.pins.push(pin);
             if let (When::NextBreak, Some(at)) = (when, what.place(&ground.recorded.request.conversation.body)) {
@@ -238,7 +238,8 @@ impl App {
                 Some(at) => ground.facts.costs.get(at).map_or(0, plan::Cost::total),
                 None => self.measure.count(&ground.key, text),
             };
-            json!({"pin": pin.id, "by": "user", "message": place, "text": text, "tokens": tokens,
+            let by = pin.rule.map_or_else(|| "user".to_owned(), |n| format!("rule {n}"));
+            json!({"pin": pin.id, "by": by, "rule": pin.rule, "message": place, "text": text, "tokens": tokens,
                 "stands": stands(at, text), "created_ms": pin.created_ms})
         });
         let by_pattern = matched(body, &ground.resolved.pins).into_iter().map(|found| {

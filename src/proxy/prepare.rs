@@ -13,7 +13,8 @@ use super::admission::{Admitted, Asked};
 use super::draft::{Draft, exact};
 use super::history::{History, Switched};
 use super::prefix::Prefix;
-use super::standing::{Granted, Held, Standing};
+use super::rules::{Ruled, Scope};
+use super::standing::{self, Granted, Held, Standing};
 use super::system::Indexed;
 use super::{App, Error, headers};
 use crate::config::{Gauge, ModelHints, Resolved};
@@ -141,6 +142,10 @@ pub(super) struct Prepared {
     pub standing: Arc<Standing>,
     /// What that is from now on, where it changed.
     pub standing_changed: Option<String>,
+    /// Whose rules the conversation gets, where rules are on.
+    pub scope: Option<Scope>,
+    /// The rules that it begins with.
+    pub ruled: Option<Ruled>,
     /// What it means for this history.
     pub wanted: Held,
     /// Counts this request as under way.
@@ -237,11 +242,11 @@ impl App {
         let tools = self.tool_for(&request, &policy, from_client);
         let (listed, readable) = (admitted.as_deref(), tools.is_some());
         let indexed = self.index_system(&mut request, &history.id, &asked, listed, readable, &mut warnings)?;
-        if let Some(tools) = tools.as_ref().filter(|_| !old.edits.is_empty() || indexed.is_some()) {
+        if let Some(tools) = tools.as_ref().filter(|_| old.lacks() || indexed.is_some()) {
             request.offer(tools.clone());
         }
         let known_window = window.tokens.unwrap_or(UNKNOWN_WINDOW);
-        let (standing, wanted) = self.wanted(&history, &key, &policy, &request, known_window, &mut warnings);
+        let (mut standing, wanted) = self.wanted(&history, &key, &policy, &request, known_window, &mut warnings);
         let request = Arc::new(request);
         let mut draft = Draft {
             upstream,
@@ -266,6 +271,11 @@ impl App {
             focus: standing.focus().map(str::to_owned),
         };
         let (mut facts, mut sureness) = self.measured(&mut draft, &history, &window, attempt).boxed().await;
+        let scope = self.scope(&draft, from_client);
+        let ruled = scope.as_ref().and_then(|scope| self.put_rules(&mut draft, &facts, &history, scope, &mut standing));
+        if ruled.is_some() {
+            (facts, sureness) = self.measured(&mut draft, &history, &window, attempt).boxed().await;
+        }
         let mut granted = Granted::default();
         let breaks = attempt == Attempt::First && (history.ahead.is_some() || breaks(&draft, &facts));
         if let Some((view, made)) = self.grant(&draft.bench(), &standing, breaks) {
@@ -300,7 +310,9 @@ impl App {
             Attempt::DryRun | Attempt::Emergency { .. } => Vec::new(),
         };
         let is_fork = located.as_ref().is_some_and(|l| l.conversation != id);
-        let standing_changed = granted.to_record(&standing, is_fork, folds(&drafted.view) != folds(&stored));
+        let standing_new = ruled.is_some().then(|| standing::text(&standing));
+        let standing_changed =
+            granted.to_record(&standing, is_fork, folds(&drafted.view) != folds(&stored)).or(standing_new);
         let known = self.known(&id, &chain, &drafted.view, &key);
         let mut actions = layers(&drafted.plan, policy.policy.strategy);
         let mut because: Vec<String> = drafted.plan.because.iter().map(ToString::to_string).collect();
@@ -318,6 +330,7 @@ impl App {
         in_order(&mut actions);
         because.splice(0..0, pace.reason(&drafted.plan));
         because.extend(repaired);
+        because.extend(ruled.as_ref().map(Ruled::because));
         because.extend(admitted.as_ref().map(|a| a.because()));
         because.extend(indexed.as_ref().map(Indexed::because));
         originals.extend(indexed.iter().filter(|i| i.is_new).flat_map(|i| i.originals.clone()));
@@ -359,6 +372,8 @@ impl App {
             own,
             standing,
             standing_changed,
+            scope,
+            ruled,
             wanted,
             flight: None,
             id,

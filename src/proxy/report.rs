@@ -243,6 +243,21 @@ pub async fn steer_running(
     ask(address, key, method, &format!("/windowsill/conversations/{}/{what}", encode(id)), body).await
 }
 
+/// Has the running proxy list the rules, or change one: `…/rules`, `…/rules/{n}`.
+///
+/// # Errors
+/// When no proxy answers at `address`, or it says why not.
+pub async fn rules_running(
+    address: &str,
+    key: Option<&str>,
+    method: http::Method,
+    number: Option<i64>,
+    body: Option<&Value>,
+) -> Result<Value, Error> {
+    let path = number.map_or_else(|| "/windowsill/rules".to_owned(), |n| format!("/windowsill/rules/{n}"));
+    ask(address, key, method, &path, body).await
+}
+
 /// The models that a running proxy lists, by id.
 ///
 /// # Errors

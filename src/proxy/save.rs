@@ -9,6 +9,7 @@ use tracing::warn;
 use super::class::Class;
 use super::live::Kept;
 use super::prepare::Prepared;
+use super::rules::Scope;
 use super::{App, Error, headers};
 use crate::conversation::edit::{Edit, View};
 use crate::conversation::{Conversation, Digest, Message, Role, person};
@@ -97,6 +98,7 @@ impl App {
             kind: "missed".into(),
             data: json!({"kind": missed.kind.as_str(), "message": missed.at, "of": missed.of}),
         }));
+        events.extend(prepared.ruled.as_ref().map(|ruled| ruled.event(&prepared.id, now_ms)));
         let indexed = prepared.indexed.as_ref().filter(|i| i.is_new);
         events.extend(indexed.map(|i| i.event(&prepared.id, now_ms)));
         Batch {
@@ -201,6 +203,7 @@ pub(super) fn state(prepared: &Prepared, kept: &Kept) -> serde_json::Value {
         "waits": prepared.waits,
         "profile": prepared.policy.profile,
         "task": prepared.policy.task,
+        "scope": prepared.scope.as_ref().map(Scope::json),
         "action": prepared.action(),
         "edits": prepared.view.edits.iter().fold(serde_json::Map::new(), |mut map, e| {
             let key = match e {

@@ -13,6 +13,7 @@ use super::{App, Error, Record, record};
 use crate::config::{Config, Gauge, Severity};
 use crate::conversation::Tokens;
 use crate::conversation::edit::View;
+use crate::guard::told;
 use crate::store::{ConversationRow, EventFilter, EventRow, NodeRow, Store};
 
 /// Events that are looked at, the newest.
@@ -23,6 +24,9 @@ const TURNS: usize = 500;
 
 /// Messages that are named as the largest.
 const LARGEST: usize = 5;
+
+/// What guardrails did, the newest.
+const GUARDRAILS: usize = 8;
 
 /// Turns between rewrites that are fewer than this come too often.
 const OFTEN: f64 = 4.0;
@@ -61,6 +65,17 @@ impl Record {
     }
 }
 
+/// What the guardrails did lately, the oldest first.
+fn guardrails(events: &[EventRow]) -> Value {
+    let words = |event: &EventRow| {
+        let what = told::told(&event.kind, &event.data)?;
+        Some(json!({"time_ms": event.now_ms, "kind": event.kind, "what": what}))
+    };
+    let mut lately: Vec<Value> = events.iter().rev().filter_map(words).take(GUARDRAILS).collect();
+    lately.reverse();
+    lately.into()
+}
+
 fn insight(store: &Store, row: &ConversationRow, config: &Config) -> Result<Value, Error> {
     let gauge = &config.gauge;
     let of = EventFilter { conversation: Some(row.id.clone()), kinds: Vec::new() };
@@ -80,6 +95,7 @@ fn insight(store: &Store, row: &ConversationRow, config: &Config) -> Result<Valu
     out["largest"] = largest(&rows, &sizes, &view);
     out["models"] = models(&events, &row.model);
     out["did"] = did(&events, &turns);
+    out["guardrails"] = guardrails(&events);
     out["books"] = super::guard::books_json(&row.state, &config.ceiling, busy(&events));
     out["rewrites"] = events.iter().filter(|e| e.kind == "context_compaction").map(event_json).collect();
     out["advice"] = json!(advice(&out, &events, turns.len()));

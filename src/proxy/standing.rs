@@ -68,6 +68,9 @@ pub(super) struct Pinned {
     pub(super) what: What,
     /// Unix time in milliseconds.
     pub(super) created_ms: i64,
+    /// The rule that it comes from, where it is one of the project's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) rule: Option<i64>,
 }
 
 /// What can be pinned.

@@ -76,6 +76,10 @@ pub(super) async fn answer(
         }
         ("GET", ["windowsill", "events"]) => events(app, query, headers, stopping),
         ("GET" | "HEAD", ["windowsill", "records", id]) => record(app, id, query, headers),
+        ("GET", ["windowsill", "rules"]) => ok(app.rules()?),
+        ("POST" | "PUT" | "DELETE", ["windowsill", "rules", number @ ..]) => {
+            ok(steering::rules(app, method, number, body).await?)
+        }
         ("POST" | "DELETE", ["windowsill", "conversations", id, what @ ..]) if !what.is_empty() => {
             ok(steering::answer(app, method, id, what, body).await?)
         }

@@ -29,8 +29,12 @@ pub(super) async fn answer(
         }
         ("POST", ["pins"]) => {
             let wish: Wish = asked(body)?;
-            let (when, dry_run) = (wish.when, wish.dry_run);
-            app.pin(id, pinning(wish)?, when, dry_run).await
+            let (when, dry_run, always) = (wish.when, wish.dry_run, wish.always);
+            let what = pinning(wish)?;
+            if always && !dry_run {
+                return always_pinned(app, id, what, when).await;
+            }
+            app.pin(id, what, when, dry_run).await
         }
         ("DELETE", ["pins", number]) => {
             let Wish { when, dry_run, .. } = asked(body)?;
@@ -65,6 +69,52 @@ pub(super) async fn answer(
     }
 }
 
+/// Answers `METHOD /windowsill/rules` and `…/rules/{n}`.
+pub(super) async fn rules(app: &Arc<App>, method: &Method, number: &[&str], body: &Bytes) -> Result<Value, Error> {
+    let unknown = || Error::client(404, "not_found", "rules are named by their number, from 1", "");
+    let number = match number {
+        [] => None,
+        [number] => Some(number.parse::<i64>().map_err(|_| unknown())?),
+        _ => return Err(unknown()),
+    };
+    match (method.as_str(), number) {
+        ("POST", None) => {
+            let Ruling { conversation, text } = asked(body)?;
+            app.add_rule(&conversation, &text).await
+        }
+        ("PUT", Some(number)) => {
+            let Words { text } = asked(body)?;
+            app.edit_rule(number, &text).await
+        }
+        ("DELETE", Some(number)) => {
+            let Nothing {} = asked(body)?;
+            app.remove_rule(number).await
+        }
+        _ => Err(unknown()),
+    }
+}
+
+/// Pins a text here and makes it a rule of the project.
+async fn always_pinned(app: &Arc<App>, id: &str, what: Pinning, when: When) -> Result<Value, Error> {
+    let Pinning::Text(text) = &what else {
+        let hint = "pin the sentence that matters, as a text";
+        return Err(Error::client(400, "bad_rule", "a message of one conversation is no rule for others", hint));
+    };
+    let rule = app.add_rule(id, text).await?;
+    match app.pin(id, what, when, false).await {
+        Ok(mut told) => {
+            told["rule"] = rule["rule"].clone();
+            Ok(told)
+        }
+        Err(e) => {
+            // It is one or the other: a rule that nobody was told of would be a surprise later.
+            let number = rule["rule"].as_i64().unwrap_or(0);
+            app.remove_rule(number).await?;
+            Err(e)
+        }
+    }
+}
+
 /// Answers `POST /windowsill/records/{id}/ask`.
 pub(super) async fn ask(app: &Arc<App>, id: &str, body: &Bytes) -> Result<Value, Error> {
     let Question { question, conversation } = asked(body)?;
@@ -84,6 +134,21 @@ struct Question {
 #[serde(deny_unknown_fields, default)]
 struct Done {
     note: String,
+}
+
+/// A rule for the project of a conversation.
+#[derive(serde::Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+struct Ruling {
+    conversation: String,
+    text: String,
+}
+
+/// Other words for something.
+#[derive(serde::Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+struct Words {
+    text: String,
 }
 
 /// What takes no fields.
@@ -124,6 +189,8 @@ struct Wish {
     text: Option<String>,
     when: When,
     dry_run: bool,
+    /// Of a pin: new conversations of the project get it, too.
+    always: bool,
 }
 
 fn pinning(wish: Wish) -> Result<Pinning, Error> {
@@ -138,8 +205,11 @@ fn pinning(wish: Wish) -> Result<Pinning, Error> {
 }
 
 fn steer(what: &str, wish: Wish) -> Result<Steer, Error> {
-    let Wish { message, text, .. } = wish;
+    let Wish { message, text, always, .. } = wish;
     let bad = |hint: &str| Error::client(400, "bad_request", format!("`{what}` does not take that"), hint);
+    if always {
+        return Err(bad("`always` is for pins"));
+    }
     let wanted = match (what, message, text) {
         ("restore", Some(at), None) => Steer::Restore(at),
         ("clear", Some(at), None) => Steer::Clear(at),

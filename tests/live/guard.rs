@@ -103,3 +103,38 @@ fn a_model_says_that_its_task_is_done_and_the_next_prompt_is_folded() {
     let page = http::get(&format!("{}/windowsill/conversations/{id}", bench.windowsill.url())).json();
     assert!(page["state"]["edits"]["fold"].as_u64() == Some(1), "{page}");
 }
+
+/// A rule of one conversation stands in the next one's first prompt, whose bytes the server's cache keeps.
+#[test]
+fn a_rule_stands_in_a_new_conversation_of_its_project() {
+    let bench = Bench::start(4096, &[("CONTEXT_RULES", "true")]);
+    let headers = [("x-windowsill-project", "garden")];
+    let request = |messages: &[Value]| json!({"model": "smollm2", "messages": messages, "temperature": 0, "max_tokens": 16, "stream": false});
+    let say_to = |headers: &[(&str, &str)], messages: &[Value]| {
+        let reply = http::post_with(&bench.windowsill.chat_url(), headers, request(messages));
+        assert_eq!(reply.status, 200, "{}", reply.text);
+        (reply.ours("conversation").to_owned(), reply.json(), bench.relay.take().pop().expect("it was forwarded"))
+    };
+    let first = [json!({"role": "user", "content": "Let us plan the garden."})];
+    let (id, _, forwarded) = say_to(&headers, &first);
+    let sent: Value = serde_json::from_str(&forwarded).expect("JSON");
+    assert_eq!(sent["messages"], json!(first), "no rule yet: nothing changes");
+    let rule = json!({"conversation": id, "text": "Always call the pond by its name, Zanzibar."});
+    assert_eq!(http::post(&format!("{}/windowsill/rules", bench.windowsill.url()), rule).status, 200);
+    let mut talk = vec![json!({"role": "user", "content": "What shall we call the pond?"})];
+    let (_, reply, forwarded) = say_to(&headers, &talk);
+    assert!(forwarded.contains("[Pinned by the user") && forwarded.contains("Zanzibar"), "{forwarded}");
+    say(&format!("{}", reply["choices"][0]["message"]["content"]));
+    let begun: Value = serde_json::from_str(&forwarded).expect("JSON");
+    talk.push(json!({"role": "assistant", "content": reply["choices"][0]["message"]["content"]}));
+    talk.push(json!({"role": "user", "content": "Thank you."}));
+    let (_, next, forwarded) = say_to(&headers, &talk);
+    let after: Value = serde_json::from_str(&forwarded).expect("JSON");
+    assert_eq!(after["messages"][0], begun["messages"][0]);
+    let (cached, prompt) = (next["timings"]["cache_n"].as_u64(), reply["usage"]["prompt_tokens"].as_u64());
+    say(&format!("{cached:?} cached, the first prompt had {prompt:?}"));
+    assert!(cached.is_none_or(|n| n + 8 >= prompt.unwrap_or(0)), "the server's cache holds the first prompt");
+    let other = [json!({"role": "user", "content": "What is a pond?"})];
+    let (_, _, forwarded) = say_to(&[("x-windowsill-project", "kitchen")], &other);
+    assert!(!forwarded.contains("Zanzibar"), "{forwarded}");
+}

@@ -40,6 +40,7 @@ mod real_input;
 mod recall;
 mod record;
 mod relay;
+mod rules;
 #[cfg(feature = "engine")]
 mod service;
 mod sessions;

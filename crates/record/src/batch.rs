@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::types::Batch;
+use super::types::{Batch, RuleChange};
 use super::{QUEUE_BYTES, recent};
 
 /// What a batch must satisfy by itself. A mistake here is the caller's, not the client's.
@@ -39,7 +39,11 @@ pub(super) fn weigh(batch: &Batch) -> usize {
     let view = batch.view.as_ref().map_or(0, |(_, view)| recent::view_bytes(view));
     let recalled = batch.recalled.iter().flat_map(|r| &r.messages).map(Bytes::len).sum::<usize>();
     let standing = batch.standing.as_ref().map_or(0, |(_, json)| json.len());
-    nodes + originals + view + recalled + standing + 500 * (batch.events.len() + 1)
+    let rule = match &batch.rule {
+        Some(RuleChange::Put(rule)) => rule.text.len() + rule.client.len() + rule.project.len(),
+        _ => 0,
+    };
+    nodes + originals + view + recalled + standing + rule + 500 * (batch.events.len() + 1)
 }
 
 /// A batch larger than the queue takes all of it, and is written alone.

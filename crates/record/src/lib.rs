@@ -48,7 +48,7 @@ pub use windowsill_core::apply::Original;
 
 pub use types::{
     Batch, ConversationRow, ConversationUpdate, Counted, Error, Event, EventFilter, EventRow, Gone, Hit, Located, Node,
-    NodeRow, Pruned, Recalled, Retention, TOOLS, Trouble,
+    NodeRow, Pruned, Recalled, Retention, Rule, RuleChange, TOOLS, Trouble,
 };
 use writer::{Job, Prune, Writer};
 
@@ -292,6 +292,14 @@ impl Store {
     /// When the database cannot be read.
     pub fn standing(&self, conversation: &str) -> Result<Option<String>, Error> {
         self.inner.read(|conn| read::standing(conn, conversation))
+    }
+
+    /// All rules that people want in new conversations, by number, and the highest number that one ever had.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn rules(&self) -> Result<(Vec<Rule>, i64), Error> {
+        self.inner.read(read::rules)
     }
 
     /// Whether a conversation, or one that it forked from, begins with this message.

@@ -15,7 +15,7 @@ use super::Original;
 use super::history::{CHAIN, walk};
 use super::recent::Tip;
 use super::schema::sqlite_error;
-use super::types::{ConversationRow, Counted, Error, EventFilter, EventRow, NodeRow, Recalled};
+use super::types::{ConversationRow, Counted, Error, EventFilter, EventRow, NodeRow, Recalled, Rule};
 
 /// Columns of [`conversation_row`].
 const CONVERSATION: &str =
@@ -75,6 +75,25 @@ pub(super) fn counted(conn: &Connection, chain: &Digest) -> rusqlite::Result<Opt
 pub(super) fn standing(conn: &Connection, conversation: &str) -> rusqlite::Result<Option<String>> {
     let sql = "SELECT s.json FROM standing s JOIN conversation c ON c.id = s.conversation WHERE c.name = ?1";
     conn.prepare_cached(sql)?.query_row([conversation], |r| r.get(0)).optional()
+}
+
+/// All rules by number, and the highest number that one ever had.
+pub(super) fn rules(conn: &Connection) -> rusqlite::Result<(Vec<Rule>, i64)> {
+    let sql = "SELECT id, client, project, text, conversation, created_ms, updated_ms FROM rule ORDER BY id";
+    let row = |r: &Row<'_>| {
+        Ok(Rule {
+            id: r.get(0)?,
+            client: r.get(1)?,
+            project: r.get(2)?,
+            text: r.get(3)?,
+            conversation: r.get(4)?,
+            created_ms: r.get(5)?,
+            updated_ms: r.get(6)?,
+        })
+    };
+    let all = conn.prepare_cached(sql)?.query_map([], row)?.collect::<rusqlite::Result<Vec<Rule>>>()?;
+    let highest = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'rule'";
+    Ok((all, conn.prepare_cached(highest)?.query_row([], |r| r.get(0))?))
 }
 
 /// Whether a conversation, or one that it forked from, begins with this message.

@@ -32,7 +32,7 @@ const WRITER_PRAGMAS: &str = "PRAGMA synchronous = NORMAL; PRAGMA wal_autocheckp
     PRAGMA journal_size_limit = 16777216;";
 
 /// Entry `i` leads from `user_version` i to i + 1.
-const MIGRATIONS: &[&str] = &[V1, V2, V3, V4, V5];
+const MIGRATIONS: &[&str] = &[V1, V2, V3, V4, V5, V6];
 
 const V1: &str = "
 -- A conversation's head. `deepest` is the deepest node it recorded; `history_*` is how far its Markdown file goes.
@@ -158,6 +158,20 @@ CREATE TABLE standing (
     conversation INTEGER PRIMARY KEY REFERENCES conversation(id),
     json TEXT NOT NULL
 ) STRICT;
+";
+
+const V6: &str = "
+-- What a person wants in every new conversation of a project. `client` and `project` say whose; a number is never given twice.
+CREATE TABLE rule (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    client TEXT NOT NULL,
+    project TEXT NOT NULL,
+    text TEXT NOT NULL,
+    conversation TEXT NOT NULL,
+    created_ms INTEGER NOT NULL,
+    updated_ms INTEGER NOT NULL
+) STRICT;
+CREATE INDEX rule_scope ON rule(client, project);
 ";
 
 /// Where the database of a data folder is.

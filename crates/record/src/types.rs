@@ -224,10 +224,40 @@ pub struct Batch {
     pub title: Option<(String, String)>,
     /// What people want of a conversation, by its id, as the text of a JSON object; it replaces what they wanted before.
     pub standing: Option<(String, String)>,
+    /// A rule that is new, other than before, or gone.
+    pub rule: Option<RuleChange>,
     /// Entries of the trace.
     pub events: Vec<Event>,
     /// Whether it must survive a power cut (fsync) and not only a kill of the process.
     pub durable: bool,
+}
+
+/// What a person wants in every new conversation of a project.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rule {
+    /// Its number, which no other rule ever has.
+    pub id: i64,
+    /// Whose it is: the client that it was made for, and no other.
+    pub client: String,
+    /// The project of that client.
+    pub project: String,
+    /// Its words.
+    pub text: String,
+    /// The conversation that it was made in.
+    pub conversation: String,
+    /// When it was made (Unix milliseconds).
+    pub created_ms: i64,
+    /// When its words were last changed.
+    pub updated_ms: i64,
+}
+
+/// A change of the rules.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RuleChange {
+    /// This rule, in place of the one with its number.
+    Put(Rule),
+    /// None with this number.
+    Remove(i64),
 }
 
 /// Stands in [`Recalled::reply`] for no reply: what is kept there is the list of tools that prompts with this prefix have.

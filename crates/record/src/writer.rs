@@ -23,7 +23,7 @@ use super::presence::Presence;
 use super::prune::{Pass, Step};
 use super::recent::{Applied, Recent, Tip, Work};
 use super::schema::sqlite_error;
-use super::types::{ConversationUpdate, Counted, Error, Event, Node, Recalled};
+use super::types::{ConversationUpdate, Counted, Error, Event, Node, Recalled, Rule, RuleChange};
 use super::{Readers, health, history, original_ids, prune, search};
 
 /// Bytes that are committed together at most, so that a waiting batch is never far from its commit.
@@ -225,10 +225,26 @@ impl Apply<'_> {
                 ON CONFLICT(conversation) DO UPDATE SET json = excluded.json";
             self.run(sql, params![row, json])?;
         }
+        if let Some(change) = &batch.rule {
+            self.rule(change)?;
+        }
         for event in &batch.events {
             self.event(event)?;
         }
         Ok(applied)
+    }
+
+    fn rule(&self, change: &RuleChange) -> Result<usize, Error> {
+        match change {
+            RuleChange::Put(rule) => {
+                let sql = "INSERT INTO rule (id, client, project, text, conversation, created_ms, updated_ms)
+                    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
+                    ON CONFLICT(id) DO UPDATE SET text = excluded.text, updated_ms = excluded.updated_ms";
+                let Rule { id, client, project, text, conversation, created_ms, updated_ms } = rule;
+                self.run(sql, params![id, client, project, text, conversation, created_ms, updated_ms])
+            }
+            RuleChange::Remove(id) => self.run("DELETE FROM rule WHERE id = ?1", [id]),
+        }
     }
 
     fn wrap<T>(&self, result: rusqlite::Result<T>) -> Result<T, Error> {

@@ -76,6 +76,13 @@ async function message(id, at, pins, changed) {
     steps(id, m, pins, changed));
 }
 
+// What the guardrails saw and did, the newest last.
+function guardrails(seen) {
+  if (!seen.guardrails.length) return null;
+  return h("section", { class: "card", id: "guardrails" }, h("h2", {}, "Guardrails"), h("ul", { class: "plain" },
+    seen.guardrails.map((event) => h("li", {}, event.what, h("span", { class: "soft" }, ` · ${ago(event.time_ms)}`)))));
+}
+
 export async function conversation(id, signal) {
   // What fills the window takes a while to add up for a long session; its history is there at once.
   let seen = null;
@@ -103,7 +110,7 @@ export async function conversation(id, signal) {
       h("section", { class: "card" }, meter(seen), strip(seen)));
     side.replaceChildren(detail, held,
       h("section", { class: "card" }, h("h2", {}, "Pressure by turn"), chart(seen.turns, seen.state)),
-      spent(seen), rewrites(seen), advice(seen) ?? "");
+      spent(seen), rewrites(seen), guardrails(seen) ?? "", advice(seen) ?? "");
   };
   async function look() {
     seen = await get(of(id, "/insight"), signal);

@@ -110,7 +110,7 @@ export function standing(id, pins, changed) {
   const line = (pin) => h("li", {},
     h("span", { class: "pin" }, pin.text || `message ${pin.message}`),
     h("span", { class: "soft" }, [pin.message === null ? null : `message ${pin.message}`, `${count(pin.tokens)} tokens`,
-      { brief: "in front of the brief", history: "where it was said", waits: "waits for the next rewrite" }[pin.stands], pin.match && `by the pattern ${pin.match}`].filter(Boolean).join(" · ")),
+      { brief: "in front of the brief", history: "where it was said", waits: "waits for the next rewrite" }[pin.stands], pin.match && `by the pattern ${pin.match}`, pin.rule && `rule ${pin.rule} of this project`].filter(Boolean).join(" · ")),
     pin.pin !== null && h("div", { class: "buttons" }, button("Unpin…", () => ask(`Unpin ${pin.pin}`, of(id, `/pins/${pin.pin}`), {}, {
       verb: "Unpin", changed, send: remove, explain: "It no longer holds through folds. Where it was said, it stays.",
     }))));

@@ -94,3 +94,10 @@ pub struct View {
     /// The edits, in the order of the messages they touch; a fold stands first.
     pub edits: Vec<Edit>,
 }
+
+impl View {
+    /// Whether the prompt lacks something for it. A fold of nothing only holds what is pinned.
+    pub fn lacks(&self) -> bool {
+        self.edits.iter().any(|edit| !matches!(edit, Edit::Fold { from, to, .. } if from == to))
+    }
+}

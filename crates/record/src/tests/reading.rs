@@ -3,6 +3,7 @@
 use std::fs;
 
 use super::*;
+use crate::{Rule, RuleChange};
 
 #[test]
 fn the_same_text_is_one_original() {
@@ -302,7 +303,7 @@ fn an_older_record_is_upgraded() {
     runtime().block_on(store.record(batch("c", &["a", "b"], 0))).unwrap();
     drop(store);
     let conn = Connection::open(schema::database(dir.path())).unwrap();
-    let back = "DROP TABLE pruned; DROP TABLE counted; DROP TABLE standing; DROP INDEX node_conversation; DROP INDEX conversation_parent; PRAGMA user_version = 2;";
+    let back = "DROP TABLE pruned; DROP TABLE counted; DROP TABLE standing; DROP TABLE rule; DROP INDEX node_conversation; DROP INDEX conversation_parent; PRAGMA user_version = 2;";
     conn.execute_batch(back).unwrap();
     drop(conn);
     let error = Store::open_readonly(dir.path()).err().unwrap().to_string();
@@ -315,6 +316,31 @@ fn an_older_record_is_upgraded() {
     assert_eq!(store.messages("c").unwrap().len(), 2);
     let done = runtime().block_on(store.prune(Retention { days: 1, bytes: 0 }, 1 << 40)).unwrap();
     assert_eq!(done.messages, 2);
+}
+
+#[test]
+fn rules_are_kept_changed_and_removed_and_a_number_is_never_given_twice() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    let rule = |id: i64, text: &str, updated_ms| Rule {
+        id,
+        client: "cli".into(),
+        project: "name:p".into(),
+        text: text.into(),
+        conversation: "c".into(),
+        created_ms: 1,
+        updated_ms,
+    };
+    let change = |change| Batch { rule: Some(change), durable: true, ..Batch::default() };
+    let run = |change_| runtime().block_on(store.record(change(change_))).unwrap();
+    run(RuleChange::Put(rule(1, "Use tabs.", 1)));
+    run(RuleChange::Put(rule(2, "Port 8080.", 2)));
+    run(RuleChange::Put(rule(1, "Use spaces.", 3)));
+    assert_eq!(store.rules().unwrap(), (vec![rule(1, "Use spaces.", 3), rule(2, "Port 8080.", 2)], 2));
+    run(RuleChange::Remove(2));
+    drop(store);
+    let store = Store::open(dir.path()).unwrap();
+    assert_eq!(store.rules().unwrap(), (vec![rule(1, "Use spaces.", 3)], 2));
 }
 
 #[test]

@@ -1,0 +1,61 @@
+//! What an event of a guardrail says, in words for people: one place, for the terminal and the page.
+
+use serde_json::Value;
+
+/// The kinds of these events.
+pub const KINDS: [&str; 8] =
+    ["ceiling", "resumed", "loop", "small_model", "task", "checkpoint", "rule", "rules_applied"];
+
+/// What an event says; `None` for one of another kind.
+pub fn told(kind: &str, data: &Value) -> Option<String> {
+    let n = |key: &str| data[key].as_u64().unwrap_or(0);
+    let text = |key: &str| data[key].as_str().unwrap_or("-").chars().filter(|c| !c.is_control()).collect::<String>();
+    Some(match kind {
+        "ceiling" => format!("{}: {} of {}; {}", text("key"), n("spent"), n("most"), text("action")),
+        "resumed" => format!("goes on after {} requests of its turn", data["turn"]["requests"].as_u64().unwrap_or(0)),
+        "loop" => format!(
+            "loop ({}): {} times in {} calls, last of {}; {}",
+            text("kind"),
+            n("times"),
+            n("calls"),
+            text("tool"),
+            text("action")
+        ),
+        "small_model" => {
+            let tools = if data["tools"] == true { "tools and " } else { "" };
+            format!("a small model is given {tools}{} tokens; {}", n("prompt_tokens"), text("action"))
+        }
+        "task" => format!("task {}, told from {} words (the next task has {})", text("task"), n("cues"), n("next")),
+        "checkpoint" => {
+            let by = if data["by"] == "model" { ", said by the model" } else { "" };
+            format!("checkpoint: a task of {} messages is done{by}; kept as {}", n("messages"), text("record"))
+        }
+        "rule" => format!("rule {} {}", n("rule"), text("action")),
+        "rules_applied" => {
+            let rules = data["rules"].as_array().map_or(0, Vec::len);
+            format!("rules: {rules} of this project, {} tokens; {} found no room", n("tokens"), n("left_out"))
+        }
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn every_kind_has_words_and_no_control_characters() {
+        for kind in KINDS {
+            assert!(told(kind, &json!({})).is_some_and(|words| !words.is_empty()), "{kind}");
+        }
+        let data = json!({"key": "turn\u{1b}[31m_tokens", "spent": 5, "most": 4, "action": "warn"});
+        let words = told("ceiling", &data).unwrap();
+        assert!(words.ends_with(": 5 of 4; warn") && !words.contains('\u{1b}'), "{words}");
+        let done = json!({"messages": 12, "by": "model", "record": "r1"});
+        let words = told("checkpoint", &done).unwrap();
+        assert_eq!(words, "checkpoint: a task of 12 messages is done, said by the model; kept as r1");
+        assert_eq!(told("model_usage", &done), None);
+    }
+}
