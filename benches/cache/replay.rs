@@ -189,6 +189,7 @@ impl Run<'_> {
                     store: self.store,
                     count: &estimate,
                     focus: None,
+                    keep: None,
                     digests: &std::collections::HashMap::new(),
                     pins: &[],
                     written: written.as_ref().and_then(Option::as_deref),

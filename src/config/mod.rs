@@ -26,6 +26,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use crate::admission::{Caps, Listing};
+use crate::conversation::task::Keep;
 use crate::plan::Policy;
 
 pub use context::{Context, OtherModel, SummaryModel, Template, Triggers};
@@ -193,6 +194,8 @@ pub struct Resolved {
     pub task: Option<String>,
     /// What briefs of this task keep above all.
     pub focus: Option<String>,
+    /// What is kept longest, for that task.
+    pub keep: Option<Keep>,
     /// The model's size, where its name or the server tells it.
     pub size: Option<SizeClass>,
     /// Why this profile and size, in one line.
@@ -408,6 +411,7 @@ impl Config {
             profile: profiles.first().map_or(profile::DEFAULT, |profile| &profile.name).to_owned(),
             task: task.map(|task| task.name.clone()),
             focus: task.and_then(|task| task.focus.clone()),
+            keep: task.and_then(|task| task.keep),
             size,
             because: format!("{because}; {}", print::sizing(sizing)),
             triggers: context.triggers(),

@@ -7,13 +7,14 @@ use super::file::{self, Label, Section};
 use super::problem::{Problem, nearest};
 use super::written as read;
 use super::written::Sourced;
+use crate::conversation::task::Keep;
 
 /// The word by which the first turns decide.
 pub const AUTO: &str = "auto";
 
 /// The tables of a task's file.
 const SECTIONS: &[Section] = &[
-    Section { path: "", keys: &["focus"], repeated: false },
+    Section { path: "", keys: &["focus", "keep"], repeated: false },
     Section { path: "context", keys: CONTEXT_KEYS, repeated: false },
 ];
 
@@ -32,6 +33,8 @@ pub struct Task {
     pub name: String,
     /// What its briefs keep above all.
     pub focus: Option<String>,
+    /// What is kept longest.
+    pub keep: Option<Keep>,
     /// The settings it changes.
     pub(crate) context: ContextLayer,
 }
@@ -71,11 +74,19 @@ fn parse(name: &str, text: &str, display: &str, problems: &mut Vec<Problem>) -> 
     let task = layer.map(|layer| Task {
         name: name.to_owned(),
         focus: layer.values.get("focus").and_then(|written| written.read(read::text, &mut found)).map(|f| f.value),
+        keep: layer.values.get("keep").and_then(|written| written.read(keep, &mut found)).map(|k| k.value),
         context: ContextLayer::read(&layer, "context", &mut found),
     });
     let whole = found.is_empty();
     problems.append(&mut found);
     task.filter(|_| whole)
+}
+
+/// What is kept longest, as a task's file says it.
+fn keep(value: &read::Value) -> Result<Keep, String> {
+    let words: Vec<String> = Keep::ALL.iter().map(|keep| format!("\"{}\"", keep.as_str())).collect();
+    let wanted = || format!("must be one of {}", words.join(", "));
+    Keep::read(&read::any_text(value).map_err(|_| wanted())?).ok_or_else(wanted)
 }
 
 /// Checks that the task that is set exists.

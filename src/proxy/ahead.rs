@@ -324,6 +324,7 @@ impl App {
             store: &self.store,
             count: &count,
             focus: prepared.standing.focus().or(prepared.policy.focus.as_deref()),
+            keep: prepared.policy.keep,
             digests: &HashMap::new(),
             pins: &prepared.wanted.texts,
             written: brief.as_ref().map(|b| &*b.text),

@@ -284,6 +284,7 @@ impl App {
             store: &self.store,
             count: &count,
             focus,
+            keep: ground.resolved.keep,
             digests: &HashMap::new(),
             pins: &ground.held.texts,
             written,

@@ -262,6 +262,7 @@ impl App {
             pins: &draft.wanted.texts,
             written: draft.written.as_ref().and_then(|w| w.as_deref()),
             focus: draft.focus.as_deref().or(draft.resolved.focus.as_deref()),
+            keep: draft.resolved.keep,
             digests: draft.digests.as_ref().unwrap_or(&none),
         })?)
     }

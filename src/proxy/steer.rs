@@ -223,6 +223,7 @@ impl App {
             store: &self.store,
             count: &count,
             focus: None,
+            keep: None,
             digests: &HashMap::new(),
             pins: &[],
             written: None,

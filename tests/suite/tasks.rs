@@ -81,6 +81,29 @@ fn a_brief_keeps_what_the_task_is_about() {
 }
 
 #[test]
+fn a_brief_has_more_of_what_its_task_keeps_longest() {
+    // The same session, folded without a model: only the task differs.
+    let errors = |task: &str| {
+        let fake = Fake::start(Kind::LlamaServer, 8192);
+        let toml =
+            format!("task = '{task}'\n[context]\nbackground = false\nstrategy = 'truncate'\nfold_every_calls = 30\n");
+        let proxy = TestProxy::with(&[fake.url()], &toml);
+        let begin = chat().system("s").user("Please build all parts.").tools();
+        let sent = (0..32).fold(begin, |chat, n| {
+            let id = format!("call_{n}");
+            let said = format!("error[E0{n:03}]: cannot find part{n} in src/part{n}.rs:{n}\n{}", prose(n, 120));
+            chat.call(&id, "run", json!({"command": format!("make part{n}")})).result(&id, &said)
+        });
+        assert_eq!(proxy.chat(&sent).ok().action(), "truncate", "{task}");
+        let all = fake.last().messages();
+        let brief = all.iter().map(text).find(|t| t.contains("[windowsill brief of")).unwrap();
+        brief.matches("cannot find part").count()
+    };
+    let (debug, chat) = (errors("debug"), errors("chat"));
+    assert!(debug >= chat && debug > 0, "{debug} errors in the brief for debug, {chat} for chat");
+}
+
+#[test]
 fn folds_come_at_the_users_pace_and_say_so() {
     let fake = Fake::start(Kind::LlamaServer, 32_768);
     let proxy = TestProxy::with(&[fake.url()], "[context]\nfold_every_turns = 12\nbackground = false\n");

@@ -17,7 +17,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("plan", &["admission", "conversation", "wire"]),
     ("preview", &["conversation", "unwrap"]),
     ("unwrap", &["preview"]),
-    ("salience", &["conversation"]),
+    ("salience", &["conversation", "preview"]),
     ("brief", &["conversation", "preview", "salience", "unwrap", "wire"]),
     ("pinned", &[]),
     ("recall", &["conversation", "preview", "wire"]),

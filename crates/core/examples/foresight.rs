@@ -188,6 +188,7 @@ impl Replay<'_> {
                 store: &Names,
                 count: &tokens,
                 focus: None,
+                keep: None,
                 pins: &[],
                 digests: &HashMap::new(),
                 written: asks.then_some(blank),

@@ -10,6 +10,7 @@ use bytes::Bytes;
 
 use crate::conversation::edit::{Edit, Rule, View};
 use crate::conversation::step::{self, call_of};
+use crate::conversation::task::Keep;
 use crate::conversation::{Conversation, Message, Role, Tokens};
 use crate::plan::{Action, Plan};
 use crate::preview::{Call, Pointer};
@@ -81,6 +82,8 @@ pub struct Input<'a, A> {
     pub written: Option<&'a str>,
     /// What the person who asked for it wants kept above all.
     pub focus: Option<&'a str>,
+    /// What is kept longest, for what the conversation is for.
+    pub keep: Option<Keep>,
     /// What a model made of large results, by the message they stand in: it takes the preview's place.
     pub digests: &'a HashMap<usize, String>,
 }
@@ -349,6 +352,7 @@ impl<A: Archive> Work<'_, A> {
         let folded = (from..to).filter(|at| !keep.contains(at));
         brief::restate(&mut facts, folded.map(|at| (at, &input.conversation.body[at])), done);
         facts.work = self.work(from, to, keep);
+        facts.keep = input.keep;
         let text = pinned::with(&brief::render(input.written, &facts, budget, input.count), &pinned);
         self.edits.push(Edit::Fold { from, to, keep: keep.to_vec(), brief: Arc::from(text) });
     }
@@ -363,7 +367,7 @@ const BYTES_A_TOKEN: usize = 3;
 impl<A: Archive> Work<'_, A> {
     /// What the session says that it will need.
     fn salience(&self) -> &Salience {
-        self.salience.get_or_init(|| Salience::of(&self.input.conversation.body, self.input.focus))
+        self.salience.get_or_init(|| Salience::of(&self.input.conversation.body, self.input.focus, self.input.keep))
     }
 
     /// What was used of the results that the plan clears, in the room that it gives their placeholders together.

@@ -9,7 +9,9 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 use crate::conversation::step::call_of;
+use crate::conversation::task::Keep;
 use crate::conversation::{Message, Role};
+use crate::preview::signal::{Grade, grade};
 
 /// What a name in a result is worth, of what one is worth that the assistant used.
 const SEEN: f32 = 0.1;
@@ -19,6 +21,18 @@ const ASKED: f32 = 0.3;
 
 /// What a name in a result is worth that was read a second time: it was missed.
 const READ_AGAIN: f32 = 0.2;
+
+/// What a name in the words of a user is worth where these are kept longest, as much as one that the assistant used.
+const ASKED_LONGEST: f32 = 1.0;
+
+/// What a name in a result is worth where what was read is kept longest.
+const SEEN_LONGEST: f32 = 0.3;
+
+/// What a name in a line of trouble is worth beside that, where errors are kept longest.
+const IN_TROUBLE: f32 = 0.6;
+
+/// What the name of a file is worth where files are kept longest, as many times as otherwise.
+const FILE_LONGEST: f32 = 2.0;
 
 /// What a word of the focus is worth: more than any name can come to by itself.
 const FOCUS: f32 = 4.0;
@@ -45,15 +59,18 @@ pub struct Salience {
 }
 
 impl Salience {
-    /// The salience of the names in a history, as it stands at its end. `focus` is what a person wants kept above all.
-    pub fn of(body: &[Message], focus: Option<&str>) -> Salience {
+    /// The salience of the names in a history, as it stands at its end. `focus` is what a person wants kept above all,
+    /// `keep` what is kept longest for what the conversation is for.
+    pub fn of(body: &[Message], focus: Option<&str>, keep: Option<Keep>) -> Salience {
         let mut names: HashMap<String, f32> = HashMap::new();
         let mut results = 0;
         let again = read_again(body);
         for (at, message) in body.iter().enumerate().rev() {
             let worth = match message.role {
                 Role::Assistant => 1.0,
+                Role::User if keep == Some(Keep::Words) => ASKED_LONGEST,
                 Role::User => ASKED,
+                Role::Tool if matches!(keep, Some(Keep::Sources | Keep::Findings)) => SEEN_LONGEST,
                 Role::Tool if again.contains(&at) => READ_AGAIN,
                 Role::Tool | Role::System | Role::Other => SEEN,
             };
@@ -64,7 +81,8 @@ impl Salience {
                 }
             }
             let back = (body.len() - at) as f32;
-            let worth = worth / (back * back.sqrt());
+            let lately = back * back.sqrt();
+            let worth = worth / lately;
             let text = spoken(message);
             let mut found: Vec<&str> = self::names(&text[..floor(&text, READ)]).map(|name| &text[name]).collect();
             found.sort_unstable();
@@ -77,6 +95,14 @@ impl Salience {
                     }
                 }
             }
+            if keep == Some(Keep::Errors) && message.role == Role::Tool {
+                for name in in_trouble(&text[..floor(&text, READ)]) {
+                    *names.entry(name.to_owned()).or_default() += IN_TROUBLE / lately;
+                }
+            }
+        }
+        if keep == Some(Keep::Files) {
+            names.iter_mut().filter(|(name, _)| is_file(name)).for_each(|(_, worth)| *worth *= FILE_LONGEST);
         }
         let words = focus.unwrap_or_default().split(|c: char| !c.is_alphanumeric() && !matches!(c, '_' | '/' | '.'));
         let focus = words.filter(|w| w.len() >= FOCUS_LETTERS).take(40).map(str::to_lowercase).collect();
@@ -109,6 +135,20 @@ impl Salience {
         all.sort_by(|a, b| b.1.total_cmp(&a.1).then_with(|| a.0.cmp(b.0)));
         all
     }
+}
+
+/// The names in the lines of a result that report trouble, each once.
+fn in_trouble(text: &str) -> HashSet<&str> {
+    let graded = grade(text);
+    let lines = graded.lines.iter().zip(&graded.grades).filter(|(_, grade)| **grade >= Grade::Trouble);
+    lines.flat_map(|(line, _)| names(line).map(|name| &line[name])).collect()
+}
+
+/// Whether a name is that of a file: with a folder before it, or a short extension of letters behind it.
+fn is_file(name: &str) -> bool {
+    let extension = name.rsplit_once('.').map(|(_, end)| end);
+    name.contains('/')
+        || extension.is_some_and(|e| matches!(e.len(), 1..=5) && e.bytes().all(|b| b.is_ascii_alphabetic()))
 }
 
 /// The results of calls that were made before with the same arguments.
@@ -257,10 +297,35 @@ mod tests {
             read(serde_json::json!({"role": "assistant", "content": "", "tool_calls": call})),
             read(serde_json::json!({"role": "tool", "tool_call_id": "a", "content": "mod once_seen;"})),
         ];
-        let salience = Salience::of(&body, Some("the once thing"));
-        assert!(salience.name("src/a.rs") > 2.0 * Salience::of(&body, None).name("once_seen"));
+        let salience = Salience::of(&body, Some("the once thing"), None);
+        assert!(salience.name("src/a.rs") > 2.0 * Salience::of(&body, None, None).name("once_seen"));
         assert_eq!(salience.ranked()[0].0, "src/a.rs");
         assert!(salience.name("once_seen") > FOCUS && salience.name("unknown_name") == 0.0);
         assert_eq!(spoken(&body[1]), "read {\"path\": \"src/a.rs\"}");
+    }
+
+    #[test]
+    fn what_a_task_keeps_longest_weighs_more() {
+        let read = |value: serde_json::Value| message(value.to_string().into()).unwrap();
+        let call = serde_json::json!([{"id": "a", "type": "function", "function": {"name": "run", "arguments": "{}"}}]);
+        let body = [
+            read(serde_json::json!({"role": "user", "content": "Mind the user_wish in src/b.rs."})),
+            read(serde_json::json!({"role": "assistant", "content": "", "tool_calls": call})),
+            read(serde_json::json!({"role": "tool", "tool_call_id": "a",
+                "content": "error: cannot find bad_name\nbuilt good_name in src/a.rs"})),
+        ];
+        let of = |keep, name: &str| Salience::of(&body, None, keep).name(name);
+        for (keep, more, same) in [
+            (Keep::Errors, "bad_name", "good_name"),
+            (Keep::Files, "src/a.rs", "good_name"),
+            (Keep::Words, "user_wish", "good_name"),
+            (Keep::Sources, "good_name", "user_wish"),
+            (Keep::Findings, "good_name", "user_wish"),
+        ] {
+            assert!(of(Some(keep), more) > 1.9 * of(None, more), "{keep:?}");
+            assert_eq!(of(Some(keep), same), of(None, same), "{keep:?}");
+            assert_eq!(Keep::read(keep.as_str()), Some(keep));
+        }
+        assert_eq!(Keep::read("everything"), None);
     }
 }

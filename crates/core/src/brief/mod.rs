@@ -16,6 +16,7 @@ mod words;
 mod work;
 
 use crate::conversation::Message;
+use crate::conversation::task::Keep;
 
 pub use self::collect::{facts, restate};
 pub use self::judge::{Fault, judge};
@@ -126,6 +127,8 @@ pub struct Facts {
     said: Vec<(u64, usize)>,
     /// What is quoted of the work itself. It is not read back from a brief: it comes from the messages each time.
     pub work: Work,
+    /// What is kept longest: its sections have more room. It is not read back either.
+    pub keep: Option<Keep>,
 }
 
 impl Facts {

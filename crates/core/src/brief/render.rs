@@ -4,6 +4,7 @@ use super::collect::defuse;
 use super::statements::Stated;
 use super::words::{condense, corrects, said, specifics};
 use super::{Facts, Item, Part, Section, work};
+use crate::conversation::task::Keep;
 use crate::preview::clean::{floor, sanitize};
 use crate::preview::fit::{first_that_fits, largest};
 
@@ -164,6 +165,19 @@ pub(super) fn cut_summary(text: &str, max: usize) -> String {
 /// sections say without them.
 const BESIDE_WORK: [usize; 8] = [24, 3, 4, 5, 4, 2, 1, 3];
 
+/// What the sections have beside their shares where they are kept longest, in percent.
+fn longest(keep: Option<Keep>, part: Part) -> usize {
+    match (keep, part) {
+        (Some(Keep::Errors), Part::Errors) => 12,
+        (Some(Keep::Errors), Part::Commands) => 6,
+        (Some(Keep::Files), Part::Files | Part::Conclusions) => 8,
+        (Some(Keep::Words), Part::User) => 16,
+        (Some(Keep::Sources | Keep::Findings), Part::Findings) => 12,
+        (Some(Keep::Findings), Part::Conclusions) => 4,
+        _ => 0,
+    }
+}
+
 /// Of the room that sections leave, quotes get this share in percent, and the names in use the rest.
 const QUOTES: usize = 55;
 
@@ -179,8 +193,12 @@ fn sections(facts: &Facts, room: usize) -> String {
         (true, Part::User) => 76,
         (true, Part::Files | Part::Commands | Part::Records | Part::Open) => 0,
         (true, _) => 8,
-        (false, part) if work > 0 => BESIDE_WORK[part as usize],
-        (false, part) => shape(part).1,
+        (false, part) if work > 0 => BESIDE_WORK[part as usize] + longest(facts.keep, part),
+        // Together they are the whole room.
+        (false, part) => {
+            let more: usize = Part::ALL.iter().map(|&part| longest(facts.keep, part)).sum();
+            (shape(part).1 + longest(facts.keep, part)) * 100 / (100 + more)
+        }
     };
     let mut grants: Vec<usize> =
         Part::ALL.iter().map(|&part| needs[part as usize].min(room * share(part) / 100)).collect();

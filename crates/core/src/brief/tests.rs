@@ -529,3 +529,37 @@ fn what_was_left_out_comes_back_and_what_a_person_took_out_does_not() {
     restate(&mut grown, all(), 2);
     assert_eq!(texts(&grown), ["Speed the importer up.", "RULE: never touch vendor/a."]);
 }
+
+/// The same history in the same room: what a task keeps longest has more of it.
+#[test]
+fn a_task_gives_its_sections_more_room() {
+    let mut all = Vec::new();
+    let word = |n: usize| ["harbor", "garden", "lantern", "copper", "meadow", "timber", "anchor", "violet"][n % 8];
+    for n in 0..60 {
+        let said =
+            format!("Look at the {} of the {} and tell me whether the {} is right.", word(n), word(n / 8), word(n / 3));
+        all.push(json!({"role": "user", "content": said}));
+        let call = json!([{"id": format!("c{n}"), "function": {"name": "bash", "arguments": format!("{{\"command\":\"make part{n}\"}}")}}]);
+        all.push(json!({"role": "assistant", "content": null, "tool_calls": call}));
+        all.push(json!({"role": "tool", "tool_call_id": format!("c{n}"),
+            "content": format!("error[E0{n:03}]: cannot find value part{n} in src/part{n}.rs:{n}\nmake: *** [part{n}] Error 1")}));
+    }
+    let read = messages(&json!(all));
+    let all: Vec<&Message> = read.iter().collect();
+    let material =
+        Material { messages: &all, previous: None, history_path: "", conversation: "", records: &[], numbers: &[] };
+    let bytes = |keep: Option<Keep>, part: Part| -> usize {
+        let mut made = facts(&material);
+        made.keep = keep;
+        let text = render(None, &made, 800, &tokens);
+        assert!(tokens(&text) <= 800, "{keep:?}");
+        parse(&text).expect("a brief").part(part).items.iter().map(|item| item.text.len()).sum()
+    };
+    for (keep, part) in [(Keep::Errors, Part::Errors), (Keep::Words, Part::User), (Keep::Files, Part::Files)] {
+        assert!(bytes(Some(keep), part) >= bytes(None, part), "{keep:?}");
+    }
+    let (debug, chat) = (bytes(Some(Keep::Errors), Part::Errors), bytes(Some(Keep::Words), Part::Errors));
+    assert!(debug * 4 > chat * 5, "errors: {debug} bytes for debug, {chat} for chat");
+    let (debug, chat) = (bytes(Some(Keep::Errors), Part::User), bytes(Some(Keep::Words), Part::User));
+    assert!(chat * 10 > debug * 11, "words: {chat} bytes for chat, {debug} for debug");
+}

@@ -7,6 +7,42 @@ use std::collections::BTreeSet;
 
 use super::{Message, person};
 
+/// What is kept longest: what a conversation is for says which.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Keep {
+    /// Errors, and commands with how they ended.
+    Errors,
+    /// Files, and what was decided about them.
+    Files,
+    /// What people said.
+    Words,
+    /// What was read: sources, quotes, figures.
+    Sources,
+    /// What was found where.
+    Findings,
+}
+
+impl Keep {
+    /// All of them.
+    pub const ALL: [Keep; 5] = [Keep::Errors, Keep::Files, Keep::Words, Keep::Sources, Keep::Findings];
+
+    /// As it is written in a task's file.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Keep::Errors => "errors",
+            Keep::Files => "files",
+            Keep::Words => "words",
+            Keep::Sources => "sources",
+            Keep::Findings => "findings",
+        }
+    }
+
+    /// Reads [`Keep::as_str`].
+    pub fn read(word: &str) -> Option<Keep> {
+        Keep::ALL.into_iter().find(|keep| keep.as_str() == word)
+    }
+}
+
 /// Messages of a person that are looked at.
 const FIRST: usize = 2;
 
