@@ -138,3 +138,76 @@ fn a_rule_stands_in_a_new_conversation_of_its_project() {
     let (_, _, forwarded) = say_to(&[("x-windowsill-project", "kitchen")], &other);
     assert!(!forwarded.contains("Zanzibar"), "{forwarded}");
 }
+
+/// A small model that is given tools is told of; the fold is of the task that a header names, and comes at the
+/// user's pace.
+#[test]
+fn a_task_a_pace_and_a_small_model_before_a_real_server() {
+    let settings = [("CONTEXT_FOLD_EVERY_TURNS", "6"), ("CONTEXT_BACKGROUND", "false"), ("CONTEXT_KEEP_RECENT", "2")];
+    let bench = Bench::start(8192, &settings);
+    let tool = json!({"type": "function", "function": {"name": "run", "description": "Runs a command.",
+        "parameters": {"type": "object", "properties": {"command": {"type": "string"}}}}});
+    let mut messages = Vec::new();
+    let (mut folded, mut warned, mut id) = (None, false, String::new());
+    for n in 0..7 {
+        let errors: String = (0..36).map(|line| format!("error: part {n} fails in src/part{n}.rs:{line}. ")).collect();
+        messages.push(json!({"role": "user", "content": format!("What is wrong with part {n}?")}));
+        let body = json!({"model": "smollm2-135m", "messages": messages, "tools": [tool], "max_tokens": 8, "temperature": 0, "stream": false});
+        let reply = http::post_with(&bench.windowsill.chat_url(), &[("x-windowsill-task", "debug")], body);
+        assert_eq!(reply.status, 200, "{}", reply.text);
+        warned |= reply.ours("warning").contains("3 billion parameters is given tools");
+        reply.ours("conversation").clone_into(&mut id);
+        if folded.is_none() && reply.ours("action") != "none" {
+            folded = Some((n + 1, reply.ours("action").to_owned()));
+        }
+        messages.push(json!({"role": "assistant", "content": format!("{errors}A semicolon is missing in part {n}.")}));
+    }
+    assert!(warned, "the model is small");
+    assert_eq!(folded, Some((6, "summarize".to_owned())));
+    let seen = http::get(&format!("{}/windowsill/conversations/{id}/insight", bench.windowsill.url())).json();
+    assert_eq!((&seen["state"]["task"], &seen["rewrites"][0]["data"]["task"]), (&json!("debug"), &json!("debug")));
+    assert!(seen["guardrails"].as_array().is_some_and(|all| all.iter().any(|e| e["kind"] == "small_model")), "{seen}");
+    let why = seen["rewrites"][0]["data"]["because"][0].as_str().unwrap_or_default();
+    assert!(why.starts_with("fold_every_turns: 6 turns"), "{why}");
+}
+
+/// An original is asked a question: the model itself reads it in parts, and whatever line it names is one that exists.
+#[test]
+fn an_original_is_asked_a_question_and_a_task_is_done_over_http() {
+    let bench = Bench::start(2048, &[("CONTEXT_BACKGROUND", "false")]);
+    let tool = json!({"type": "function", "function": {"name": "read", "description": "Reads a file.",
+        "parameters": {"type": "object", "properties": {"path": {"type": "string"}}}}});
+    let log: String = (1..=200)
+        .map(|n| {
+            if n == 120 {
+                "line 120: ERROR the vault door is open\n".to_owned()
+            } else {
+                format!("line {n}: all is well\n")
+            }
+        })
+        .collect();
+    let messages = json!([
+        {"role": "user", "content": "Read the log."},
+        {"role": "assistant", "content": null, "tool_calls": [{"id": "c1", "type": "function",
+            "function": {"name": "read", "arguments": "{\"path\":\"log\"}"}}]},
+        {"role": "tool", "tool_call_id": "c1", "content": log}]);
+    let body = json!({"model": "smollm2", "messages": messages, "tools": [tool], "max_tokens": 8, "temperature": 0, "stream": false});
+    let reply = http::post(&bench.windowsill.chat_url(), body);
+    assert_eq!((reply.status, reply.ours("action")), (200, "evict"), "{}", reply.text);
+    let forwarded = bench.relay.take().pop().expect("it was forwarded");
+    let record = forwarded.split("windowsill recall ").nth(1).expect("a pointer");
+    let record: String = record.chars().take_while(char::is_ascii_alphanumeric).collect();
+    let ask = format!("{}/windowsill/records/{record}/ask", bench.windowsill.url());
+    let told = http::post(&ask, json!({"question": "Which line tells of an error?"}));
+    assert_eq!(told.status, 200, "{}", told.text);
+    let told = told.json();
+    say(&format!("{told}"));
+    assert_eq!((&told["lines"], &told["lines_read"]), (&json!(200), &json!(200)), "all of it is read: {told}");
+    assert!(told["parts"].as_u64() > Some(1) && told["by"].as_str().is_some_and(|by| !by.is_empty()), "{told}");
+    // The same conversation's task is done.
+    let done = format!("{}/windowsill/conversations/{}/checkpoint", bench.windowsill.url(), reply.ours("conversation"));
+    let done = http::post(&done, json!({"note": "The door was open."}));
+    assert_eq!(done.status, 200, "{}", done.text);
+    let text = done.json()["completion"].as_str().unwrap_or_default().to_owned();
+    assert!(text.contains("Outcome:\n- The door was open.") && text.contains("Where we are:"), "{text}");
+}

@@ -76,10 +76,14 @@ async function message(id, at, pins, changed) {
     steps(id, m, pins, changed));
 }
 
-// What the guardrails saw and did, the newest last.
+// How near the ceilings are, and what the guardrails saw and did, the newest last.
 function guardrails(seen) {
-  if (!seen.guardrails.length) return null;
-  return h("section", { class: "card", id: "guardrails" }, h("h2", {}, "Guardrails"), h("ul", { class: "plain" },
+  const { ceilings, cost, watt_hours: energy } = seen.books;
+  if (!seen.guardrails.length && !ceilings.length && cost === null && energy === null) return null;
+  const severity = (share) => share >= 1 ? "red" : share >= 0.8 ? "yellow" : "green";
+  const ceiling = (c) => h("li", {}, h("code", {}, c.key), ` ${count(c.spent)} of ${count(c.most)} `, h("span", { class: `badge ${severity(c.share)}` }, percent(c.share)));
+  const paid = [cost !== null && `cost ${cost.toFixed(2)}`, energy !== null && `${energy.toFixed(1)} Wh`].filter(Boolean).join(" · ");
+  return h("section", { class: "card", id: "guardrails" }, h("h2", {}, "Guardrails ", h("small", {}, paid && `· ${paid}`)), h("ul", { class: "plain" }, ceilings.map(ceiling),
     seen.guardrails.map((event) => h("li", {}, event.what, h("span", { class: "soft" }, ` · ${ago(event.time_ms)}`)))));
 }
 
@@ -106,7 +110,7 @@ export async function conversation(id, signal) {
     const since = seen.turns.length ? ` · last turn ${ago(seen.updated_ms)}` : "";
     head.replaceChildren(
       h("div", { class: "title" }, h("h1", {}, seen.title || seen.id), actions(seen, refresh)),
-      h("p", { class: "sub" }, `${seen.model} · ${count(seen.messages)} messages · begun ${ago(seen.created_ms)}${since} · `, h("code", {}, seen.id)),
+      h("p", { class: "sub" }, `${seen.model} · ${count(seen.messages)} messages · begun ${ago(seen.created_ms)}${since}${seen.state.task ? ` · task ${seen.state.task}` : ""} · `, h("code", {}, seen.id)),
       h("section", { class: "card" }, meter(seen), strip(seen)));
     side.replaceChildren(detail, held,
       h("section", { class: "card" }, h("h2", {}, "Pressure by turn"), chart(seen.turns, seen.state)),
