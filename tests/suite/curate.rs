@@ -23,7 +23,7 @@ fn chosen_turns_become_messages_word_for_word() {
     let sent = talk();
     let id = proxy.chat(&sent).ok().header("x-windowsill-conversation").unwrap().to_owned();
     let base = format!("/windowsill/conversations/{id}");
-    let segments = proxy.get(&format!("{base}/segments")).ok().json();
+    let segments = proxy.eventually(&format!("{base}/segments"), |v| v["turns"].is_array());
     let spans: Vec<(u64, u64)> = segments["turns"]
         .as_array()
         .unwrap()
