@@ -145,15 +145,7 @@ impl App {
         if !self.is_new(history) || **standing != Standing::default() {
             return None;
         }
-        let all = match self.store.rules() {
-            Ok((all, _)) => all,
-            Err(e) => {
-                tracing::warn!(conversation = %history.id, error = %e, "the rules cannot be read");
-                draft.warnings.push("the rules of this project could not be read".into());
-                return None;
-            }
-        };
-        let rules: Vec<Rule> = all.into_iter().filter(|rule| scope.has(rule)).collect();
+        let rules = self.rules_of(draft, scope);
         let (kept, left_out) = self.with_room(draft, &rules, facts.window);
         if left_out > 0 {
             draft.warnings.push(format!("{left_out} rules of this project found no room in the window"));
@@ -177,6 +169,19 @@ impl App {
             draft.old.edits.insert(0, Edit::Fold { from: at, to: at, keep: Vec::new(), brief: Arc::from(block) });
         }
         Some(Ruled { ids: kept.iter().map(|rule| rule.id).collect(), tokens: draft.wanted.tokens, left_out })
+    }
+
+    /// The rules of a scope, by number.
+    fn rules_of(&self, draft: &mut Draft<'_>, scope: &Scope) -> Vec<Rule> {
+        let all = match self.store.rules() {
+            Ok((all, _)) => all,
+            Err(e) => {
+                tracing::warn!(conversation = draft.id, error = %e, "the rules cannot be read");
+                draft.warnings.push("the rules of this project could not be read".into());
+                Vec::new()
+            }
+        };
+        all.into_iter().filter(|rule| scope.has(rule)).collect()
     }
 
     /// Whether a history begins a conversation that the record does not have.

@@ -197,7 +197,7 @@ def conversation(browser, url, id, shots):
     browser.until("the gauge", "return !!document.querySelector('.strip') && !!document.querySelector('svg.chart')")
     browser.until("what is pinned", "return !!document.getElementById('pins')")
     text = browser.run(TEXT)
-    for part in ("KEPT FOR THE REPLY", "WHAT THE MODEL SEES", "PRESSURE BY TURN", "SPENT", "REWRITES", "PINNED", "fold "):
+    for part in ("KEPT FOR THE REPLY", "WHAT THE MODEL SEES", "PRESSURE BY TURN", "SPENT", "REWRITES", "GUARDRAILS", "session_requests", "PINNED", "fold "):
         assert part.lower() in text.lower(), f"no {part!r} in:\n{text}"
     # By the keyboard alone: the first message, and then one that became something else.
     browser.run("document.querySelector('.list').focus()")
@@ -431,7 +431,7 @@ def main():
     model = [installed["WINDOWSILL_PYTHON"], installed["WINDOWSILL_LLAMA_SERVER"], installed["WINDOWSILL_MODEL"], "--ctx", str(WINDOW),
              "--alias", "demo", "--cache-ram", "0", "--predict", "48", "--with-parent"]
     with tempfile.TemporaryDirectory() as folder, running(model, "listening", stderr=subprocess.DEVNULL) as ready:
-        (pathlib.Path(folder) / "config.toml").write_text("[context]\nbackground = false\nstrategy = \"truncate\"\n")
+        (pathlib.Path(folder) / "config.toml").write_text("[context]\nbackground = false\nstrategy = \"truncate\"\n[ceiling]\nsession_requests = 500\n")
         environment = {k: v for k, v in os.environ.items() if not k.startswith("WINDOWSILL_")} | {"WINDOWSILL_API_KEY": KEY, "RUST_LOG": "warn"}
         serve = [program, "serve", "--data-dir", f"{folder}/data", "--listen", "127.0.0.1:0", "--upstream", ready.split()[-1]]
         with running(serve, "listening on", env=environment, cwd=folder) as line, running(["chromedriver", "--port=0"], "started successfully on port") as started:
