@@ -14,6 +14,7 @@ use crate::conversation::align::Alignment;
 use crate::conversation::edit::View;
 use crate::conversation::{Digest, Message, Role, chain};
 use crate::measure::{Known, ModelKey};
+use crate::recall;
 use crate::store::Located;
 use crate::upstream::{Kind, Upstream};
 use crate::wire::openai_chat::{self, Request};
@@ -86,7 +87,15 @@ impl App {
     ) -> Result<History, Error> {
         let wish = headers::text(from_client, &headers::SESSION);
         self.store.begin_anew_if_gone().await;
-        let (seed, chain, located) = self.threaded(wish.as_deref(), request)?;
+        let (mut seed, mut chain, mut located) = self.threaded(wish.as_deref(), request)?;
+        if let Some(mark) = self.set_apart(located.as_ref(), &request.conversation, from_client)? {
+            // What the other conversation recalled is none of this one's.
+            let mut at = 0..;
+            let body = request.conversation.body.clone();
+            request.conversation.body.retain(|_| at.next().is_some_and(|at| !recall::is_woven(&body, at)));
+            let apart = format!("{}\n{mark}", wish.as_deref().unwrap_or(""));
+            (seed, chain, located) = self.threaded(Some(&apart), request)?;
+        }
         request.withdraw_all();
         let session = wish.clone().or_else(|| headers::client_session(from_client)).or_else(|| request.session.clone());
         let place = (seed.as_str(), session.as_deref());

@@ -6,6 +6,7 @@ use std::sync::{Arc, LazyLock};
 
 use http::{HeaderMap, header};
 use regex::Regex;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::class::Class;
@@ -18,7 +19,7 @@ use super::{App, Error, headers};
 use crate::conversation::edit::Edit;
 use crate::conversation::{Conversation, Digest, Role, Tokens};
 use crate::plan::{self, Facts};
-use crate::store::{Batch, Event, Rule, RuleChange};
+use crate::store::{Batch, Event, Located, Rule, RuleChange};
 use crate::{pinned, plain};
 
 /// Bytes of one rule.
@@ -42,7 +43,7 @@ static ENVIRONMENT: LazyLock<Regex> =
     LazyLock::new(|| Regex::new(r"<cwd>\s*([^<\n]+?)\s*</cwd>").expect("it is a constant"));
 
 /// Whose rules a conversation gets.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Scope {
     /// The program that asks, and a mark of the key that it sends.
     client: String,
@@ -65,6 +66,14 @@ impl Scope {
     fn from_json(value: &Value) -> Option<Scope> {
         let text = |key: &str| value[key].as_str().map(str::to_owned);
         Some(Scope { client: text("client")?, project: text("project")? })
+    }
+
+    /// Whether a request of this scope may go on with a conversation that began with the rules of another. A system prompt may
+    /// change within a conversation; a name and a folder tell projects apart.
+    fn may_go_on_with(&self, other: &Scope, is_beginning: bool) -> bool {
+        let by_prompt = |scope: &Scope| scope.project.starts_with("prompt:");
+        let changed = !is_beginning && (by_prompt(self) || by_prompt(other));
+        self.client == other.client && (self.project == other.project || changed)
     }
 
     fn has(&self, rule: &Rule) -> bool {
@@ -132,6 +141,27 @@ impl App {
         if on { Scope::of(from_client, conversation) } else { None }
     }
 
+    /// What sets a history apart from one that begins alike, but with the rules of another client or project: two people may say
+    /// the same first words. `None` where nothing must.
+    pub(super) fn set_apart(
+        &self,
+        located: Option<&Located>,
+        conversation: &Conversation,
+        from_client: &HeaderMap,
+    ) -> Result<Option<String>, Error> {
+        let Some(located) = located else { return Ok(None) };
+        let Some(theirs) = self.standing(&located.conversation, None)?.ruled_for.clone() else { return Ok(None) };
+        let ours = Scope::of(from_client, conversation);
+        let is_beginning = !conversation.body.iter().any(|message| message.role == Role::Assistant);
+        // Without a project of its own it is a conversation whose client no longer says one, if it is the same client.
+        let goes_on = match &ours {
+            Some(ours) => ours.may_go_on_with(&theirs, is_beginning),
+            None => !is_beginning && client(from_client) == theirs.client,
+        };
+        let mark = ours.map_or_else(|| client(from_client), |ours| format!("{}\n{}", ours.client, ours.project));
+        Ok((!goes_on).then_some(mark))
+    }
+
     /// Puts the rules of a project into a new conversation: as pins, which stand at the end of the first message of a person.
     /// What cannot be read is no reason to refuse the request.
     pub(super) fn put_rules(
@@ -160,7 +190,8 @@ impl App {
             rule: Some(rule.id),
         };
         let pins: Vec<Pinned> = kept.iter().enumerate().map(pin).collect();
-        *standing = Arc::new(Standing { numbered: pins.len() as u64, pins, ..Standing::default() });
+        let ruled_for = Some(scope.clone());
+        *standing = Arc::new(Standing { numbered: pins.len() as u64, pins, ruled_for, ..Standing::default() });
         let body = &draft.request.conversation.body;
         draft.wanted = self.held(&draft.key, standing, &draft.resolved.pins, body, facts.window);
         let block = pinned::block(&draft.wanted.texts, &|_| true);

@@ -40,6 +40,9 @@ pub(super) struct Standing {
     pub(super) wishes: Vec<super::steer::Steer>,
     /// A title that a model wrote.
     pub(super) title: Option<String>,
+    /// Whose rules it began with.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) ruled_for: Option<super::rules::Scope>,
 }
 
 impl Standing {

@@ -87,8 +87,25 @@ fn a_rule_never_goes_to_another_client_key_or_project() {
         ask(&proxy, headers, &sent);
         assert_eq!(fake.last().body, sent.body(), "{headers:?}");
     }
+    // Nor do they share a conversation that begins with the same words, however often it goes on.
+    let mut same = chat().system("s").user("Again.");
+    ask(&proxy, A, &same);
+    assert!(forwarded(&fake).contains(RULE));
+    for turn in 0..3 {
+        for (n, headers) in others.iter().enumerate() {
+            // The same client that goes on with its own words, and no longer names the project, has the same conversation.
+            if turn > 0 && n == 3 {
+                continue;
+            }
+            ask(&proxy, headers, &same);
+            assert!(!forwarded(&fake).contains(RULE), "turn {turn}, {headers:?}");
+        }
+        same = same.assistant("Yes?").user(&format!("Go on {turn}."));
+        ask(&proxy, A, &same);
+        assert!(forwarded(&fake).contains(RULE), "turn {turn}");
+    }
     // Another version of the same client is the same client.
-    ask(&proxy, &[("user-agent", "agent-a/2.0"), project], &chat().system("s").user("Again."));
+    ask(&proxy, &[("user-agent", "agent-a/2.0"), project], &chat().system("s").user("Once more."));
     assert!(forwarded(&fake).contains(RULE));
     // A client's own helper, which asks for a title, gets none.
     let task = "### Task:\nGenerate a title.\n### Guidelines:\n- Be short.\n### Chat History:\n<chat_history>\nUSER: hi\n</chat_history>";
