@@ -98,8 +98,11 @@ fn a_model_says_that_its_task_is_done_and_the_next_prompt_is_folded() {
     asked.push(json!({"role": "user", "content": "Thank you. Now the next one."}));
     let next = http::post(&bench.windowsill.chat_url(), request(&asked));
     assert_eq!((next.status, next.ours("action")), (200, "summarize"), "{}", next.text);
-    let forwarded = bench.relay.take().pop().expect("it was forwarded");
-    assert!(forwarded.contains("A task is done."), "{forwarded}");
+    // In a window this small the brief may have no room for the record itself, which is kept all the same.
+    let events = format!("{}/windowsill/events?kind=context_compaction&conversation={id}", bench.windowsill.url());
+    let events = http::get(&events).json();
+    let why = events["events"].as_array().and_then(|all| all.last()).map(|e| e["data"]["because"][0].clone());
+    assert_eq!(why, Some(json!("checkpoint: a task is done")), "{events}");
     let page = http::get(&format!("{}/windowsill/conversations/{id}", bench.windowsill.url())).json();
     assert!(page["state"]["edits"]["fold"].as_u64() == Some(1), "{page}");
 }
