@@ -113,9 +113,21 @@ fn with_work(brief: Tokens, left: Tokens) -> Tokens {
     (left / 100 * WITH_WORK).min(brief * MOST_WITH_WORK).max(brief)
 }
 
-/// Tokens of a prompt that leaves a third of the window empty: a rewrite at the wall goes no deeper.
+/// In windows of these sizes (tokens) a rewrite keeps more: what it leaves free is what the next step lacks, and a prompt is soon
+/// evaluated. A smaller window is full again after one or two steps; a larger one holds most of what is needed anyway
+/// (docs/notes/memory.md).
+const KEEPS_MORE: std::ops::Range<Tokens> = 8_192..16_384;
+
+/// Tokens of a prompt that leaves a third of the window empty, or a quarter where windows keep more: a rewrite at the wall goes
+/// no deeper.
 pub(super) fn sparse(limit: Tokens, window: Tokens) -> Tokens {
-    limit.saturating_sub(window / 3)
+    limit.saturating_sub(window / if KEEPS_MORE.contains(&window) { 4 } else { 3 })
+}
+
+/// Tokens of what was used that placeholders keep together at most, of so many that clearing frees. In a large window more of
+/// it makes the next rewrite come sooner, and says little.
+pub(super) fn most_used(freed: Tokens, window: Tokens) -> Tokens {
+    if KEEPS_MORE.contains(&window) { (freed / 2).min(2048) } else { (freed / 3).min(1024) }
 }
 
 /// Tokens a brief may take without what it quotes: an eighth of the window, a quarter of the `room` above what is never
@@ -185,7 +197,7 @@ mod tests {
         // A brief with the work it quotes is most of what a fold leaves; without it, an eighth of the window or a quarter of a
         // small room.
         let briefs = [(8192, 1000), (8192, 6000), (2048, 1900)].map(|(window, system)| lines(window, system).brief);
-        assert_eq!(briefs, [2730, 416, LEAST_BRIEF]);
+        assert_eq!(briefs, [3220, 416, LEAST_BRIEF]);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use super::facts::{SMALL, placeholder};
 use super::sheet::Sheet;
-use super::{Action, Strategy, economics, evict, restore, summarize};
+use super::{Action, Strategy, budget, economics, evict, restore, summarize};
 use crate::conversation::edit::{Edit, Rule};
 use crate::conversation::{Digest, Tokens};
 
@@ -165,18 +165,11 @@ fn clear_arguments(sheet: &mut Sheet<'_>, at: usize) {
     }
 }
 
-/// Of what clearing frees, one part in this many may go to what was used of the results.
-const USED: Tokens = 3;
-
-/// Tokens of what was used that placeholders keep together at most: in a large window more of it makes the next rewrite come
-/// sooner, and says little.
-const MOST_USED: Tokens = 1024;
-
 /// Gives the room that clearing frees beyond its line to the placeholders, so that what was used of the results stays. At the
 /// wall as deep as a fold would go: more room for later steps is of no use to the next one.
 fn spend(sheet: &mut Sheet<'_>, freed: Tokens) {
     let line = sheet.fold_depth().max(sheet.lines.clear_to);
-    let spare = line.saturating_sub(sheet.total()).min(freed / USED).min(MOST_USED);
+    let spare = line.saturating_sub(sheet.total()).min(budget::most_used(freed, sheet.facts.window));
     let facts = sheet.facts;
     let left = |at: usize| {
         let shortened = facts.view.edits.iter().zip(&facts.edit_costs).find_map(|(edit, cost)| match edit {
