@@ -3,15 +3,20 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::{HeaderMap, Method, Response, StatusCode, header};
+use http::request::Parts;
+use http::{HeaderMap, Response, StatusCode, header};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use super::error::reply;
-use super::query::{Query, decode};
+use super::query::Query;
 use super::steering;
+use super::table::Found;
 use crate::proxy::relay::{Body, full};
 use crate::proxy::{App, Error, TraceQuery, json_reply, lines, page};
+
+/// The OpenAPI description of every path.
+const DESCRIPTION: &str = include_str!("../../docs/openapi.json");
 
 /// Most events or conversations in one answer.
 const PAGE: usize = 1000;
@@ -28,62 +33,79 @@ pub(super) fn alive() -> Response<Body> {
 
 /// `GET /v1/models`. Anthropic's clients, which say so, ask at the same place as OpenAI's.
 pub(super) async fn models(app: &App, id: Option<&str>, headers: &HeaderMap) -> Result<Response<Body>, Error> {
-    let id = id.map(decode);
     let list = match headers.contains_key("anthropic-version") {
-        true => app.anthropic_models(id.as_deref()).await?,
-        false => app.models(id.as_deref()).await?,
+        true => app.anthropic_models(id).await?,
+        false => app.models(id).await?,
     };
     Ok(json_reply(StatusCode::OK, &list))
+}
+
+/// What is asked of the proxy itself.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Own {
+    Description,
+    Health,
+    Ready,
+    Metrics,
+    Windows,
+    Report,
+    Events,
+    Record,
+    Ask,
+    Conversations,
+    Conversation,
+    View,
+    Insight,
+    Messages,
+    Message,
+    Pins,
+    Segments,
+    Rules,
+    AddRule,
+    EditRule,
+    RemoveRule,
 }
 
 /// Answers one of the proxy's own paths.
 pub(super) async fn answer(
     app: &Arc<App>,
-    method: &Method,
-    path: &str,
-    query: Option<&str>,
-    headers: &HeaderMap,
+    own: Own,
+    found: &Found,
+    parts: &Parts,
     body: &Bytes,
     stopping: &CancellationToken,
 ) -> Result<Response<Body>, Error> {
-    let parts: Vec<String> = path.trim_matches('/').split('/').map(decode).collect();
-    let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
+    let (id, headers) = (found.named(0), &parts.headers);
+    let query = || Query::read(parts.uri.query(), found.route.query);
     let ok = |value: Value| Ok(json_reply(StatusCode::OK, &value));
-    match (method.as_str(), parts.as_slice()) {
-        ("GET" | "HEAD", ["healthz"]) => Ok(text("text/plain", "ok\n")),
-        ("GET" | "HEAD", ["readyz"]) => app.ready().await.map(|()| text("text/plain", "ready\n")),
-        ("GET", ["metrics"]) => Ok(text("text/plain; version=0.0.4", &app.metrics_text())),
-        ("GET", ["windowsill", "models"]) => ok(app.windows().await?),
-        ("GET", ["windowsill", "conversations"]) => ok(app.conversations(PAGE)?),
-        ("GET", ["windowsill", "conversations", id]) => ok(app.conversation(id)?),
-        ("GET", ["windowsill", "conversations", id, "view"]) => ok(app.view(id)?),
-        ("GET", ["windowsill", "conversations", id, "insight"]) => ok(app.insight(id)?),
-        ("GET", ["windowsill", "conversations", id, "messages"]) => {
-            let query = Query::read(query, &["from", "limit"])?;
+    match own {
+        Own::Description => Ok(text("application/json", DESCRIPTION)),
+        Own::Health => Ok(text("text/plain", "ok\n")),
+        Own::Ready => app.ready().await.map(|()| text("text/plain", "ready\n")),
+        Own::Metrics => Ok(text("text/plain; version=0.0.4", &app.metrics_text())),
+        Own::Windows => ok(app.windows().await?),
+        Own::Report => ok(app.report(query()?.number("since")?.unwrap_or(0))?),
+        Own::Events => events(app, &query()?, headers, stopping),
+        Own::Record => record(app, id, &query()?, headers),
+        Own::Ask => ok(steering::ask(app, id, body).await?),
+        Own::Conversations => ok(app.conversations(PAGE)?),
+        Own::Conversation => ok(app.conversation(id)?),
+        Own::View => ok(app.view(id)?),
+        Own::Insight => ok(app.insight(id)?),
+        Own::Messages => {
+            let query = query()?;
             ok(app.timeline(id, query.number("from")?, query.number("limit")?.unwrap_or(100))?)
         }
-        ("GET", ["windowsill", "conversations", id, "messages", at]) => {
-            let at = at
-                .parse()
-                .map_err(|_| Error::client(404, "not_found", "messages are named by their index, from 0", ""))?;
-            ok(app.timeline_message(id, at)?)
+        Own::Message => {
+            let unnamed = |_| Error::client(404, "not_found", "messages are named by their index, from 0", "");
+            ok(app.timeline_message(id, found.named(1).parse().map_err(unnamed)?)?)
         }
-        ("GET", ["windowsill", "conversations", id, "pins"]) => ok(app.pins(id).await?),
-        ("GET", ["windowsill", "conversations", id, "segments"]) => ok(app.segments(id)?),
-        ("POST", ["windowsill", "records", id, "ask"]) => ok(steering::ask(app, id, body).await?),
-        ("GET", ["windowsill", "report"]) => {
-            ok(app.report(Query::read(query, &["since"])?.number("since")?.unwrap_or(0))?)
-        }
-        ("GET", ["windowsill", "events"]) => events(app, query, headers, stopping),
-        ("GET" | "HEAD", ["windowsill", "records", id]) => record(app, id, query, headers),
-        ("GET", ["windowsill", "rules"]) => ok(app.rules()?),
-        ("POST" | "PUT" | "DELETE", ["windowsill", "rules", number @ ..]) => {
-            ok(steering::rules(app, method, number, body).await?)
-        }
-        ("POST" | "DELETE", ["windowsill", "conversations", id, what @ ..]) if !what.is_empty() => {
-            ok(steering::answer(app, method, id, what, body).await?)
-        }
-        _ => Err(Error::client(404, "not_found", format!("windowsill has no {method} {path}"), "")),
+        Own::Pins => ok(app.pins(id).await?),
+        Own::Segments => ok(app.segments(id)?),
+        Own::Rules => ok(app.rules()?),
+        Own::AddRule => ok(steering::add_rule(app, body).await?),
+        Own::EditRule => ok(steering::edit_rule(app, id, body).await?),
+        Own::RemoveRule => ok(steering::remove_rule(app, id, body).await?),
     }
 }
 
@@ -91,11 +113,10 @@ pub(super) async fn answer(
 /// `Last-Event-ID` says where a client that lost the connection stood.
 fn events(
     app: &App,
-    query: Option<&str>,
+    query: &Query,
     headers: &HeaderMap,
     stopping: &CancellationToken,
 ) -> Result<Response<Body>, Error> {
-    let query = Query::read(query, &["since", "last", "conversation", "kind", "follow"])?;
     let kinds = query.all("kind").flat_map(|kinds| kinds.split(',')).filter(|kind| !kind.is_empty());
     let mut asked = TraceQuery {
         since: query.number("since")?,
@@ -127,8 +148,7 @@ fn is_event_stream(kind: &str) -> bool {
 
 /// `?range=A..B`: lines A to B, counted from 1, both included (of a result wrapped in JSON, those of the text inside); or `?offset=A&limit=N`, as the recall tool has it; or bytes,
 /// by the header `Range`. `?conversation=ID`: only what that one recorded.
-fn record(app: &App, id: &str, query: Option<&str>, headers: &HeaderMap) -> Result<Response<Body>, Error> {
-    let query = Query::read(query, &["conversation", "range", "offset", "limit"])?;
+fn record(app: &App, id: &str, query: &Query, headers: &HeaderMap) -> Result<Response<Body>, Error> {
     let found = app.record(id, query.get("conversation"))?;
     let (range, offset, limit) = (query.get("range"), query.get("offset"), query.get("limit"));
     // Lines are those of the text inside a wrapping; who asks for none gets it as it came.

@@ -10,6 +10,7 @@ mod peers;
 mod query;
 mod routes;
 mod steering;
+mod table;
 mod under_way;
 
 use std::convert::Infallible;
@@ -32,6 +33,7 @@ use tracing::{debug, info, warn};
 use crate::config::Limits;
 use crate::proxy::App;
 use peers::Peers;
+pub use table::{ROUTES, Route};
 use under_way::UnderWay;
 
 /// How long a client may take to send the head of a request.

@@ -12,8 +12,9 @@ use tokio_util::sync::CancellationToken;
 use super::body::{Arrived, Intake};
 use super::door::Door;
 use super::error::reply_in;
-use super::{cors, inspect, page};
-use crate::proxy::{App, Body, Dialect, Error};
+use super::table::{self, Api, Found, To};
+use super::{cors, inspect, page, steering};
+use crate::proxy::{App, Body, Dialect, Error, json_reply};
 
 /// Largest body of a request to the proxy's own paths (bytes).
 const OWN_BODY: u64 = 1 << 20;
@@ -61,12 +62,10 @@ impl Front {
             return Err(Error::client(405, "method_not_allowed", message, "send requests to a path of its own"));
         }
         head_fits(parts, app.config.limits.max_header_bytes)?;
-        if parts.method == Method::GET
-            && let Some(page) = page::file(path)
-        {
-            return Ok(page);
+        let found = table::find(&parts.method, path);
+        if !found.as_ref().is_some_and(|found| is_open(found, path)) {
+            authorize(app, &parts.headers)?;
         }
-        authorize(app, &parts.headers, path)?;
         let ours = inspect::is_ours(path);
         let asks = matches!(parts.method, Method::GET | Method::HEAD);
         let Arrived { bytes, share } = match ours {
@@ -78,7 +77,7 @@ impl Front {
         if ours && !asks {
             is_json(&parts.headers, &bytes)?;
         }
-        let response = route(app, parts, bytes, &self.stopping).await?;
+        let response = route(app, found.as_ref(), parts, bytes, &self.stopping).await?;
         // The request counts until its reply has ended.
         Ok(response.map(|body| {
             body.map_frame(move |frame| {
@@ -115,30 +114,38 @@ fn is_json(headers: &HeaderMap, body: &Bytes) -> Result<(), Error> {
 
 async fn route(
     app: &Arc<App>,
+    found: Option<&Found>,
     parts: &Parts,
     body: Bytes,
     stopping: &CancellationToken,
 ) -> Result<Response<Body>, Error> {
-    match (&parts.method, parts.uri.path()) {
-        (&Method::POST, "/v1/chat/completions" | "/chat/completions") => app.chat(parts, body).await,
-        (&Method::POST, "/v1/messages") => app.messages(parts, body).await,
-        (&Method::POST, "/v1/messages/count_tokens") => app.count_messages(parts, body).await,
-        (&Method::POST, "/v1/responses" | "/responses") => app.responses(parts, body).await,
-        (&Method::POST, "/api/chat") => app.ollama(parts, body, false).await,
-        (&Method::POST, "/api/generate") => app.ollama(parts, body, true).await,
-        (&Method::GET, "/api/tags" | "/api/ps" | "/api/version") | (&Method::POST, "/api/show") => {
-            app.ollama_asks(parts, body).await
+    let path = parts.uri.path();
+    let missing = || Error::client(404, "not_found", format!("windowsill has no {} {path}", parts.method), "");
+    let Some(found) = found else {
+        return if inspect::is_ours(path) { Err(missing()) } else { app.pass(parts, body).await };
+    };
+    match found.route.to {
+        To::Api(api) => spoken(app, api, found, parts, body).await,
+        To::Own(own) => inspect::answer(app, own, found, parts, &body, stopping).await,
+        To::Steering(wanted) => {
+            steering::answer(app, wanted, found, &body).await.map(|v| json_reply(StatusCode::OK, &v))
         }
-        // Claude Code and Ollama's own command line ask so whether anybody is there.
-        (&Method::HEAD, "/") => Ok(inspect::alive()),
-        (&Method::GET, "/v1/models") => inspect::models(app, None, &parts.headers).await,
-        (&Method::GET, p) if p.starts_with("/v1/models/") => {
-            inspect::models(app, p.strip_prefix("/v1/models/"), &parts.headers).await
-        }
-        (method, p) if inspect::is_ours(p) => {
-            inspect::answer(app, method, p, parts.uri.query(), &parts.headers, &body, stopping).await
-        }
-        _ => app.pass(parts, body).await,
+        To::Page => page::file(path).ok_or_else(missing),
+    }
+}
+
+/// Answers in the APIs that clients speak.
+async fn spoken(app: &Arc<App>, api: Api, found: &Found, parts: &Parts, body: Bytes) -> Result<Response<Body>, Error> {
+    match api {
+        Api::Chat => app.chat(parts, body).await,
+        Api::Messages => app.messages(parts, body).await,
+        Api::CountMessages => app.count_messages(parts, body).await,
+        Api::Responses => app.responses(parts, body).await,
+        Api::OllamaChat => app.ollama(parts, body, false).await,
+        Api::OllamaGenerate => app.ollama(parts, body, true).await,
+        Api::OllamaAsks => app.ollama_asks(parts, body).await,
+        Api::Alive => Ok(inspect::alive()),
+        Api::Models => inspect::models(app, found.first(), &parts.headers).await,
     }
 }
 
@@ -151,12 +158,14 @@ fn dialect(path: &str) -> Dialect {
     }
 }
 
-/// Checks the key, where one is configured. Health checks need none.
-fn authorize(app: &App, headers: &HeaderMap, path: &str) -> Result<(), Error> {
+/// Whether a request needs no key. Who has none is not told which files of the page there are not.
+fn is_open(found: &Found, path: &str) -> bool {
+    found.route.open && (!matches!(found.route.to, To::Page) || page::file(path).is_some())
+}
+
+/// Checks the key, where one is configured.
+fn authorize(app: &App, headers: &HeaderMap) -> Result<(), Error> {
     let Some(key) = &app.config.api_key else { return Ok(()) };
-    if matches!(path, "/healthz" | "/readyz") {
-        return Ok(());
-    }
     // The scheme is named in any case (RFC 9110, 11.1).
     let given = headers.get(header::AUTHORIZATION).and_then(|v| v.to_str().ok());
     let bearer =

@@ -4,30 +4,43 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::Method;
 use serde_json::Value;
 
+use super::table::Found;
 use crate::proxy::{App, Compaction, Error, Pinning, Steer, Unpinned, When};
 
-/// Answers `METHOD /windowsill/conversations/{id}/{what}`.
-pub(super) async fn answer(
-    app: &Arc<App>,
-    method: &Method,
-    id: &str,
-    what: &[&str],
-    body: &Bytes,
-) -> Result<Value, Error> {
-    match (method.as_str(), what) {
-        ("POST", ["compact"]) => {
+/// What can be changed in a conversation.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Steering {
+    Compact,
+    Restore,
+    Clear,
+    Evict,
+    Brief,
+    Undo,
+    Pin,
+    Unpin,
+    Rewriting,
+    ForgetWaiting,
+    Checkpoint,
+    Resume,
+    Build,
+}
+
+/// Changes a conversation, or says what that would cost.
+pub(super) async fn answer(app: &Arc<App>, steering: Steering, found: &Found, body: &Bytes) -> Result<Value, Error> {
+    let id = found.named(0);
+    match steering {
+        Steering::Compact => {
             let Compact { focus, when, dry_run, write_brief } = asked(body)?;
             app.compact(id, Compaction { focus, when, dry_run, write_brief }).await
         }
-        ("POST", [what @ ("restore" | "clear" | "evict" | "brief" | "undo")]) => {
+        Steering::Restore | Steering::Clear | Steering::Evict | Steering::Brief | Steering::Undo => {
             let wish: Wish = asked(body)?;
             let (when, dry_run) = (wish.when, wish.dry_run);
-            app.steer(id, steer(what, wish)?, when, dry_run).await
+            app.steer(id, steer(steering, wish)?, when, dry_run).await
         }
-        ("POST", ["pins"]) => {
+        Steering::Pin => {
             let wish: Wish = asked(body)?;
             let (when, dry_run, always) = (wish.when, wish.dry_run, wish.always);
             let what = pinning(wish)?;
@@ -36,62 +49,49 @@ pub(super) async fn answer(
             }
             app.pin(id, what, when, dry_run).await
         }
-        ("DELETE", ["pins", number]) => {
-            let Wish { when, dry_run, .. } = asked(body)?;
-            let number = number
-                .parse()
-                .map_err(|_| Error::client(404, "not_found", "pins are named by their number, from 1", ""))?;
-            app.unpin(id, Unpinned(number), when, dry_run).await
-        }
-        ("POST", ["rewriting"]) => {
+        Steering::Unpin => unpin(app, id, found.named(1), body).await,
+        Steering::Rewriting => {
             let Rewriting { on } = asked(body)?;
             let hint = "send {\"on\": false} to stop it, {\"on\": true} to take it up again";
             let on = on.ok_or_else(|| Error::client(400, "bad_request", "`rewriting` needs `on`", hint))?;
             app.pause(id, !on).await
         }
-        ("DELETE", ["waiting"]) => app.forget_wishes(id).await,
-        ("POST", ["checkpoint"]) => {
+        Steering::ForgetWaiting => app.forget_wishes(id).await,
+        Steering::Checkpoint => {
             let Done { note } = asked(body)?;
             app.checkpoint(id, &note).await
         }
-        ("POST", ["resume"]) => {
+        Steering::Resume => {
             let Nothing {} = asked(body)?;
             app.resume(id).await
         }
-        ("POST", ["build"]) => {
+        Steering::Build => {
             let Chosen { turns, briefs } = asked(body)?;
             app.build(id, &turns, &briefs)
-        }
-        _ => {
-            let path = format!("/windowsill/conversations/{id}/{}", what.join("/"));
-            Err(Error::client(404, "not_found", format!("windowsill has no {method} {path}"), ""))
         }
     }
 }
 
-/// Answers `METHOD /windowsill/rules` and `…/rules/{n}`.
-pub(super) async fn rules(app: &Arc<App>, method: &Method, number: &[&str], body: &Bytes) -> Result<Value, Error> {
-    let unknown = || Error::client(404, "not_found", "rules are named by their number, from 1", "");
-    let number = match number {
-        [] => None,
-        [number] => Some(number.parse::<i64>().map_err(|_| unknown())?),
-        _ => return Err(unknown()),
-    };
-    match (method.as_str(), number) {
-        ("POST", None) => {
-            let Ruling { conversation, text } = asked(body)?;
-            app.add_rule(&conversation, &text).await
-        }
-        ("PUT", Some(number)) => {
-            let Words { text } = asked(body)?;
-            app.edit_rule(number, &text).await
-        }
-        ("DELETE", Some(number)) => {
-            let Nothing {} = asked(body)?;
-            app.remove_rule(number).await
-        }
-        _ => Err(unknown()),
-    }
+/// Answers `POST /windowsill/rules`.
+pub(super) async fn add_rule(app: &Arc<App>, body: &Bytes) -> Result<Value, Error> {
+    let Ruling { conversation, text } = asked(body)?;
+    app.add_rule(&conversation, &text).await
+}
+
+/// Answers `PUT /windowsill/rules/{number}`.
+pub(super) async fn edit_rule(app: &Arc<App>, number: &str, body: &Bytes) -> Result<Value, Error> {
+    let Words { text } = asked(body)?;
+    app.edit_rule(rule(number)?, &text).await
+}
+
+/// Answers `DELETE /windowsill/rules/{number}`.
+pub(super) async fn remove_rule(app: &Arc<App>, number: &str, body: &Bytes) -> Result<Value, Error> {
+    let Nothing {} = asked(body)?;
+    app.remove_rule(rule(number)?).await
+}
+
+fn rule(number: &str) -> Result<i64, Error> {
+    number.parse().map_err(|_| Error::client(404, "not_found", "rules are named by their number, from 1", ""))
 }
 
 /// Pins a text here and makes it a rule of the project.
@@ -113,6 +113,12 @@ async fn always_pinned(app: &Arc<App>, id: &str, what: Pinning, when: When) -> R
             Err(e)
         }
     }
+}
+
+async fn unpin(app: &Arc<App>, id: &str, number: &str, body: &Bytes) -> Result<Value, Error> {
+    let Options { when, dry_run } = asked(body)?;
+    let unnamed = |_| Error::client(404, "not_found", "pins are named by their number, from 1", "");
+    app.unpin(id, Unpinned(number.parse().map_err(unnamed)?), when, dry_run).await
 }
 
 /// Answers `POST /windowsill/records/{id}/ask`.
@@ -181,6 +187,14 @@ struct Chosen {
     briefs: Vec<usize>,
 }
 
+/// When a pin is taken out.
+#[derive(serde::Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+struct Options {
+    when: When,
+    dry_run: bool,
+}
+
 /// What a view is changed with.
 #[derive(serde::Deserialize, Default)]
 #[serde(deny_unknown_fields, default)]
@@ -204,23 +218,21 @@ fn pinning(wish: Wish) -> Result<Pinning, Error> {
     }
 }
 
-fn steer(what: &str, wish: Wish) -> Result<Steer, Error> {
+fn steer(steering: Steering, wish: Wish) -> Result<Steer, Error> {
     let Wish { message, text, always, .. } = wish;
-    let bad = |hint: &str| Error::client(400, "bad_request", format!("`{what}` does not take that"), hint);
-    if always {
-        return Err(bad("`always` is for pins"));
-    }
-    let wanted = match (what, message, text) {
-        ("restore", Some(at), None) => Steer::Restore(at),
-        ("clear", Some(at), None) => Steer::Clear(at),
-        ("evict", Some(at), None) => Steer::Evict(at),
-        ("brief", None, Some(text)) => Steer::Brief(text),
-        ("undo", None, None) => Steer::Undo,
-        ("restore" | "clear" | "evict", ..) => return Err(bad("send {\"message\": N}, counted from 0")),
-        ("brief", ..) => return Err(bad("send {\"text\": \"…\"}")),
-        _ => return Err(bad("send {} or {\"dry_run\": true}")),
+    let hint = match (steering, message, text) {
+        _ if always => "`always` is for pins",
+        (Steering::Restore, Some(at), None) => return Ok(Steer::Restore(at)),
+        (Steering::Clear, Some(at), None) => return Ok(Steer::Clear(at)),
+        (Steering::Evict, Some(at), None) => return Ok(Steer::Evict(at)),
+        (Steering::Brief, None, Some(text)) => return Ok(Steer::Brief(text)),
+        (Steering::Undo, None, None) => return Ok(Steer::Undo),
+        (Steering::Brief, ..) => "send {\"text\": \"…\"}",
+        (Steering::Undo, ..) => "send {} or {\"dry_run\": true}",
+        _ => "send {\"message\": N}, counted from 0",
     };
-    Ok(wanted)
+    let what = format!("{steering:?}").to_lowercase();
+    Err(Error::client(400, "bad_request", format!("`{what}` does not take that"), hint))
 }
 
 /// The body of a request that steers. An empty one asks for nothing in particular.

@@ -27,6 +27,7 @@ mod lines;
 mod mcp;
 #[cfg(target_os = "linux")]
 mod nvml;
+mod openapi;
 #[cfg(feature = "engine")]
 mod own_count;
 mod page;
