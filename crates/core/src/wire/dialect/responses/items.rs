@@ -154,8 +154,14 @@ impl History {
     }
 
     fn output(&mut self, item: &Map<String, Value>, at: &str) -> Result<(), WireError> {
-        let id = text(item, at, "call_id")?;
         let place = path(at, "output");
+        // Codex reports what no model called, such as a goal that was set: an output with a name and no call.
+        if let (None, Some(name)) = (text_if(item, at, "call_id")?, text_if(item, at, "name")?) {
+            let words = only_text(parts(item.get("output"), &place)?, &place)?;
+            self.push(json!({"role": "user", "content": format!("<system-reminder>\n{name}: {words}\n</system-reminder>")}));
+            return Ok(());
+        }
+        let id = text(item, at, "call_id")?;
         let mut words = Vec::new();
         let mut images = Vec::new();
         for (nth, part) in parts(item.get("output"), &place)?.into_iter().enumerate() {

@@ -73,6 +73,18 @@ fn codex_history_becomes_messages() {
 }
 
 #[test]
+fn what_codex_reports_without_a_call_is_a_reminder() {
+    let call = json!({"type": "function_call", "call_id": "a", "name": "create_goal", "arguments": "{}"});
+    let output = json!({"type": "function_call_output", "call_id": "a", "output": "set"});
+    let report = json!({"type": "function_call_output", "id": "fco_1", "name": "goal_objective", "namespace": "agent",
+        "output": "Find it."});
+    let all = messages(json!([{"role": "user", "content": "go"}, call, output, report]));
+    assert_eq!(all[2], json!({"role": "tool", "tool_call_id": "a", "content": "set"}));
+    let words = "<system-reminder>\ngoal_objective: Find it.\n</system-reminder>";
+    assert_eq!(all[3..], [json!({"role": "user", "content": words})]);
+}
+
+#[test]
 fn an_assistant_turn_is_one_message() {
     let call = |id: &str| json!({"type": "function_call", "call_id": id, "name": "f", "arguments": ""});
     let output = |id: &str| json!({"type": "function_call_output", "call_id": id, "output": "ok"});
