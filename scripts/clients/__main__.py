@@ -18,6 +18,7 @@ import traceback
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import indexed
 import install
 import judge
 import page
@@ -41,6 +42,8 @@ def main():
     if unknown:
         sys.exit(f"no such client: {', '.join(unknown)} (--list names them)")
     chosen = [known[name] for name in options.names] or ([] if options.page else list(CLIENTS))
+    if options.index:
+        chosen = [client for client in chosen if client.calls]
     options.home.mkdir(parents=True, exist_ok=True)
     with ThreadPoolExecutor(options.jobs) as pool:
         missed = sum(pool.map(lambda client: attempt(client, options), chosen))
@@ -61,6 +64,7 @@ def arguments():
     parser.add_argument("--jobs", type=int, default=1, help="clients at a time")
     parser.add_argument("--keep", type=Path, help="write the requests of each session into this folder")
     parser.add_argument("--record", type=Path, metavar="FOLDER", help="only write excerpts of each client's requests, as tests/data/clients has them")
+    parser.add_argument("--index", action="store_true", help="sessions with tools and system text by index at 8,192 and 16,384, of clients that bring much")
     parser.add_argument("--page", action="store_true", help="write the results so far into docs/clients.md")
     return parser.parse_args()
 
@@ -90,6 +94,8 @@ def sessions(client, options, work, installed):
     if options.record:
         say(f"{client.name}: {record.record(client, options.home, work, options.record)} requests")
         return False
+    if options.index:
+        return by_index(client, options, work)
     direct = session.run(client, options.home, work, session.ROOMY)
     first = next((e for e in direct.forwarded if judge.of_session(client, e)), None)
     if options.keep:
@@ -111,6 +117,16 @@ def sessions(client, options, work, installed):
         results = options.home / "results"
         results.mkdir(exist_ok=True)
         (results / f"{client.name}.json").write_text(json.dumps([row.plain() for row in rows], indent=1))
+    return any(row.misses() for row in rows)
+
+
+def by_index(client, options, work):
+    rows = indexed.sessions(client, options.home, work, options.windowsill.absolute(), options.keep)
+    for row in rows:
+        say(indexed.line(row))
+    results = options.home / "results"
+    results.mkdir(exist_ok=True)
+    (results / f"{client.name}.index.json").write_text(json.dumps(indexed.plain(rows), indent=1))
     return any(row.misses() for row in rows)
 
 

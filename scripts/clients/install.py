@@ -1,5 +1,6 @@
 """Installs clients from the package registries, each into a folder of its own."""
 
+import importlib
 import json
 import os
 import shutil
@@ -29,6 +30,16 @@ def install(home, client):
         run(uv(home), "venv", "-q", "--python", python(client.python), where)
         run(uv(home), "pip", "install", "-q", "--python", where / "bin/python", *client.packages)
     note.write_text(wanted)
+
+
+def library(home, name):
+    """A Python package that our own scripts use, as a module."""
+    where = home / "tools/lib"
+    if not (where / name).exists():
+        run(uv(home), "pip", "install", "-q", "--python", sys.executable, "--target", where, name)
+    if str(where) not in sys.path:
+        sys.path.append(str(where))
+    return importlib.import_module(name)
 
 
 def uv(home):

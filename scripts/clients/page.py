@@ -2,6 +2,7 @@
 
 import json
 
+import indexed
 from judge import Row
 
 # A window that holds fewer steps above what the client brings is rewritten nearly every turn: nothing to recommend.
@@ -29,13 +30,14 @@ def line(row):
 def write(path, results, clients):
     """Puts the results so far between the marks of the page."""
     text = path.read_text()
-    for name, table in (("brings", brings), ("sessions", sessions)):
+    rows = load(results, clients)
+    for name, table in (("brings", brings(rows)), ("sessions", sessions(rows)), ("index", indexed.table(by_index(results, clients)))):
         begin = BEGIN.format(name)
         head, found, rest = text.partition(begin)
         _, ended, tail = rest.partition(END)
         if not found or not ended:
             raise SystemExit(f"{path} has no place for the table {name}")
-        text = head + begin + "\n\n" + table(load(results, clients)) + "\n" + END + tail
+        text = head + begin + "\n\n" + table + "\n" + END + tail
     path.write_text(text)
 
 
@@ -47,6 +49,12 @@ def load(results, clients):
         if file.exists():
             out.append((client, [Row(**row) for row in json.loads(file.read_text())]))
     return sorted(out, key=lambda entry: -entry[1][0].brings)
+
+
+def by_index(results, clients):
+    """The rows of sessions with tools by index, in the order of the clients."""
+    files = [results / f"{client.name}.index.json" for client in clients]
+    return [indexed.Row(**row) for file in files if file.exists() for row in json.loads(file.read_text())]
 
 
 def brings(rows):

@@ -36,8 +36,9 @@ class Ran:
     notes: str = field(default="", repr=False)
 
 
-def run(client, home, work, window, windowsill=None):
-    """Runs a session at `window`; directly where there is no `windowsill`."""
+def run(client, home, work, window, windowsill=None, said=None, settings=None):
+    """Runs a session at `window`; directly where there is no `windowsill`. `said` makes another script than the usual one for the
+    project's folder, `settings` are variables for windowsill."""
     shutil.rmtree(work, ignore_errors=True)
     project = work / "project"
     project.mkdir(parents=True)
@@ -46,10 +47,11 @@ def run(client, home, work, window, windowsill=None):
     git = ["git", "-c", "user.name=t", "-c", "user.email=t@example.invalid", "-c", "init.defaultBranch=main", "-C", str(project)]
     for step in (["init", "-q"], ["add", "-A"], ["commit", "-q", "-m", "init"]):
         subprocess.run([*git, *step], check=True)
-    model = Model(script.Script(client.style, str(project), client.turns, client.again), window)
+    said = said or (lambda folder: script.Script(client.style, folder, client.turns, client.again))
+    model = Model(said(str(project)), window)
     proxy, port = None, model.port
     if windowsill:
-        proxy, port = serve(windowsill, model.url, work)
+        proxy, port = serve(windowsill, model.url, work, settings or {})
     tap = Tap(port)
     started = time.time()
     try:
@@ -65,14 +67,14 @@ def run(client, home, work, window, windowsill=None):
     return Ran(window, tap.log, model.log, codes, left_in(project), said, conversations, log, time.time() - started, notes)
 
 
-def serve(windowsill, upstream, work):
+def serve(windowsill, upstream, work, settings):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [windowsill, "serve", "--upstream", upstream, "--data-dir", work / "record", "--listen", f"127.0.0.1:{port}"]
     with open(work / "windowsill.log", "w") as log:
         proxy = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=work, start_new_session=True,
-                                 env=bare(work) | {"RUST_LOG": "windowsill=info"})
+                                 env=bare(work) | {"RUST_LOG": "windowsill=info"} | settings)
     until = time.time() + 30
     while time.time() < until and proxy.poll() is None:
         try:

@@ -40,6 +40,8 @@ class Client:
     conversations: int = 1
     # What the person asks, in order, where it is not {prompt} and {again}.
     asks: tuple = ()
+    # Tools that the model calls in a session with tools by index, one a turn; see indexed.py.
+    calls: tuple = ()
 
 
 def cli(*first, again=(), env=None, **more):
@@ -164,18 +166,18 @@ KIMI_RUN = ("{bin}/node", "{at}/node_modules/@moonshot-ai/kimi-code/dist/main.mj
 LLM = ("{bin}/llm",)
 
 CLIENTS = (
-    Client("claude", "Claude Code 2.1.197", ("@anthropic-ai/claude-code@2.1.197",), npm=True, **cli(
+    Client("claude", "Claude Code 2.1.197", ("@anthropic-ai/claude-code@2.1.197",), npm=True, calls=("Bash", "Read", "TaskCreate", "Bash", "TaskList", "Write", "CronList", "Read", "TaskCreate", "Bash"), **cli(
         "{bin}/claude", "-p", "{prompt}", "--dangerously-skip-permissions",
         again=("{bin}/claude", "-c", "-p", "{again}", "--dangerously-skip-permissions"), env=CLAUDE)),
-    Client("codex", "Codex CLI 0.169.0", ("@openai/codex@0.169.0",), npm=True, **cli(
+    Client("codex", "Codex CLI 0.169.0", ("@openai/codex@0.169.0",), npm=True, calls=("exec_command", "get_goal", "exec_command", "create_goal", "exec_command", "view_image", "exec_command", "get_goal", "exec_command", "exec_command"), **cli(
         "{bin}/codex", "exec", "--skip-git-repo-check", "{prompt}",
         again=("{bin}/codex", "exec", "--skip-git-repo-check", "resume", "--last", "{again}"),
         env={"PROXY_KEY": "none"}, files={"{home}/.codex/config.toml": CODEX})),
-    Client("qwen", "Qwen Code 0.15.10", ("@qwen-code/qwen-code@0.15.10",), npm=True, **cli(
+    Client("qwen", "Qwen Code 0.15.10", ("@qwen-code/qwen-code@0.15.10",), npm=True, calls=("run_shell_command", "glob", "read_file", "todo_write", "grep_search", "write_file", "list_directory", "run_shell_command", "glob", "read_file"), **cli(
         "{bin}/qwen", "--yolo", "--auth-type", "openai", "-p", "{prompt}",
         again=("{bin}/qwen", "--yolo", "--auth-type", "openai", "--continue", "-p", "{again}"),
         env=OPENAI | {"OPENAI_MODEL": MODEL}, files={"{home}/.qwen/settings.json": QWEN})),
-    Client("kimi", "Kimi Code 2.1.0", ("@moonshot-ai/kimi-code@2.1.0", "node@24"), npm=True, **cli(
+    Client("kimi", "Kimi Code 2.1.0", ("@moonshot-ai/kimi-code@2.1.0", "node@24"), npm=True, calls=("Bash", "Glob", "Read", "TodoList", "Grep", "Write", "TaskList", "Bash", "Glob", "Read"), **cli(
         *KIMI_RUN, "-p", "{prompt}", again=(*KIMI_RUN, "--continue", "-p", "{again}"),
         env={"KIMI_DISABLE_TELEMETRY": "1", "KIMI_CODE_NO_AUTO_UPDATE": "1"}, files={"{home}/.kimi-code/config.toml": KIMI})),
     Client("opencode", "opencode 1.18.33", ("opencode-ai@1.18.33",), npm=True, **cli(
@@ -194,7 +196,7 @@ CLIENTS = (
         "{bin}/cn", "--config", "{home}/config.yaml", "--auto", "-p", "{prompt}",
         again=("{bin}/cn", "--config", "{home}/config.yaml", "--auto", "--resume", "-p", "{again}"),
         env={"CONTINUE_TELEMETRY_ENABLED": "0", "CONTINUE_CLI_ENABLE_TELEMETRY": "0"}, files={"{home}/config.yaml": CONTINUE})),
-    Client("hermes", "hermes-agent 0.19.0", ("hermes-agent==0.19.0",), **cli(
+    Client("hermes", "hermes-agent 0.19.0", ("hermes-agent==0.19.0",), calls=("terminal", "search_files", "read_file", "todo", "skills_list", "write_file", "process", "terminal", "search_files", "read_file"), **cli(
         "{bin}/hermes", "chat", "-Q", "--yolo", "-q", "{prompt}", again=("{bin}/hermes", "chat", "-Q", "--yolo", "-c", "-q", "{again}"),
         env=OPENAI | {"HERMES_HOME": "{home}/.hermes"}, files={"{home}/.hermes/config.yaml": HERMES})),
     Client("vibe", "Mistral Vibe 3.0.2", ("mistral-vibe==3.0.2",), python="3.12", **cli(

@@ -300,3 +300,41 @@ fn ten_tool_turns_cost_no_more_than_with_all_tools_in_an_endless_window() {
         assert!(ours * 100 <= ideal * 115, "{ours} evaluated at {window}, {ideal} with all tools");
     }
 }
+
+#[test]
+fn system_text_by_index_is_named_wherever_it_is_left_out() {
+    let fake = Fake::start(Kind::LlamaServer, 8192);
+    let proxy = TestProxy::with(&[fake.url()], "");
+    let reference = format!("## Reference\n\n{}\n\n", prose(7, 12_000));
+    let system = format!("You are an agent.\n\n## Rules\n\nNever push to main.\n\n{reference}## Style\n\nBe brief.\n");
+    let sent = chat().system(&system).user("Look for the vault.").tools();
+    let said = |seen: &Seen| text(&seen.messages()[0]);
+    proxy.chat(&sent).ok();
+    assert_eq!(said(&fake.last()), system, "never unless it is asked for");
+    let proxy = TestProxy::with(&[fake.url()], "[context]\nsystem = \"index\"\n");
+    let answer = proxy.chat(&sent).ok();
+    let indexed = said(&fake.last());
+    assert!(indexed.contains("Never push to main.") && indexed.contains("Be brief."), "{indexed}");
+    assert!(!indexed.contains(&prose(7, 12_000)) && indexed.contains("[Reference: "), "{indexed}");
+    let header = answer.header("x-windowsill-system").unwrap().to_owned();
+    assert!(header.starts_with("index; sections=1; tokens="), "{header}");
+    // The line names a record that gives the section back, to the byte; and the event names it, too.
+    let record = indexed.split("windowsill recall ").nth(1).unwrap().split(' ').next().unwrap().to_owned();
+    let original = proxy.get(&format!("/windowsill/records/{record}")).ok().text();
+    assert!(original.contains(&prose(7, 12_000)), "{original}");
+    let events = proxy.eventually("/windowsill/events?kind=system_indexed", |all| {
+        all["events"].as_array().is_some_and(|all| !all.is_empty())
+    });
+    assert_eq!(events["events"][0]["data"]["sections"][0]["record"], json!(record));
+    // The next turn, and the same after a restart, have the same bytes.
+    let next = sent.assistant("Where?").user("In the cellar.");
+    proxy.chat(&next).ok();
+    assert_eq!(said(&fake.last()), indexed);
+    let proxy = TestProxy::at(proxy.stop(), &[fake.url()], "[context]\nsystem = \"index\"\n");
+    proxy.chat(&next).ok();
+    assert_eq!(said(&fake.last()), indexed);
+    // Where the model has no tool to read the rest with, nothing is left out, and that is said.
+    let answer = proxy.chat(&chat().system(&system).user("Look for the vault.")).ok();
+    assert_eq!(said(&fake.last()), system);
+    assert!(answer.header("x-windowsill-warning").is_some_and(|w| w.contains("forwarded as sent")));
+}

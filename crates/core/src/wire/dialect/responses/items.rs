@@ -158,7 +158,9 @@ impl History {
         // Codex reports what no model called, such as a goal that was set: an output with a name and no call.
         if let (None, Some(name)) = (text_if(item, at, "call_id")?, text_if(item, at, "name")?) {
             let words = only_text(parts(item.get("output"), &place)?, &place)?;
-            self.push(json!({"role": "user", "content": format!("<system-reminder>\n{name}: {words}\n</system-reminder>")}));
+            self.push(
+                json!({"role": "user", "content": format!("<system-reminder>\n{name}: {words}\n</system-reminder>")}),
+            );
             return Ok(());
         }
         let id = text(item, at, "call_id")?;
