@@ -183,7 +183,8 @@ mod tests {
         let cases: &[(&str, &str, Option<&[&str]>)] = &[
             ("/", "/", Some(&[])),
             ("/healthz", "/healthz", Some(&[])),
-            ("/healthz", "/healthz/", Some(&[])),
+            ("/healthz", "/healthz/", None),
+            ("/windowsill/report", "/windowsill/report/", Some(&[])),
             ("/healthz", "/healthz/x", None),
             ("/v1/messages", "/v1/messages/", None),
             ("/v1/models/{model*}", "/v1/models/org/a%20b", Some(&["org/a b"])),

@@ -156,7 +156,7 @@ fn recorded_sessions_fit_and_are_rarely_rewritten() {
     let mut failures = Vec::new();
     use FoldAt::{Line, Wall};
     for (window, fold_at, most_folds) in
-        [(2048, Line, 0.18), (4096, Line, 0.078), (4096, Wall, 0.078), (8192, Line, 0.033), (8192, Wall, 0.033)]
+        [(2048, Line, 0.18), (4096, Line, 0.078), (4096, Wall, 0.078), (8192, Line, 0.036), (8192, Wall, 0.036)]
     {
         eprintln!("\nwindow {window}, fold_at {fold_at:?}");
         eprintln!(
@@ -200,8 +200,8 @@ fn recorded_sessions_fit_and_are_rarely_rewritten() {
             sum.wasted_clears,
             sum.evaluated as f64 / sum.ideal.max(1) as f64
         );
-        // Measured when this was written: 0.178, 0.074, 0.077, 0.030, 0.032 folds a turn; 1.17 to 1.30 times the ideal. A fold
-        // leaves at most a third of the window empty; briefs are as long as they may be here, and half of the sessions have
+        // Measured when this was written: 0.178, 0.074, 0.077, 0.030, 0.034 folds a turn; 1.17 to 1.30 times the ideal. A fold
+        // leaves at most a third of the window empty, at 8,192 two sevenths; briefs are as long as they may be here, and half of the sessions have
         // steps of a fifth of the window and more.
         let (folds, again) =
             (sum.folds as f64 / sum.turns.max(1) as f64, sum.evaluated as f64 / sum.ideal.max(1) as f64);

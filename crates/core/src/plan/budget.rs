@@ -118,10 +118,10 @@ fn with_work(brief: Tokens, left: Tokens) -> Tokens {
 /// (docs/notes/memory.md).
 const KEEPS_MORE: std::ops::Range<Tokens> = 8_192..16_384;
 
-/// Tokens of a prompt that leaves a third of the window empty, or a quarter where windows keep more: a rewrite at the wall goes
-/// no deeper.
+/// Tokens of a prompt that leaves a third of the window empty, or two sevenths where windows keep more: a rewrite at the wall
+/// goes no deeper. With a quarter, folds come close together.
 pub(super) fn sparse(limit: Tokens, window: Tokens) -> Tokens {
-    limit.saturating_sub(window / if KEEPS_MORE.contains(&window) { 4 } else { 3 })
+    limit.saturating_sub(if KEEPS_MORE.contains(&window) { window / 7 * 2 } else { window / 3 })
 }
 
 /// Tokens of what was used that placeholders keep together at most, of so many that clearing frees. In a large window more of
