@@ -1,6 +1,6 @@
 //! Counting a request with the model's own vocabulary and chat template, message by message.
 //!
-//! llama.cpp does both, in a process of its own for each model ([`worker`]), which [`CountWorker`] starts and asks. The whole
+//! llama.cpp does both, in a process of its own for each model (`worker`), which [`CountWorker`] starts and asks. The whole
 //! prompt is rendered and tokenized; segments that were tokenized before cost nothing. The shares of messages are read off
 //! where their words stand in it, so that they add up to the whole, exactly.
 
