@@ -118,6 +118,7 @@ const CLIENTS: &str = include_str!("clients.json");
 fn the_tools_of_real_clients_come_down_to_a_tenth() {
     let text = std::env::var_os("WINDOWSILL_TOOLS").map(|file| std::fs::read_to_string(file).unwrap());
     let all = cases(text.as_deref().unwrap_or(CLIENTS));
+    let mut missed = Vec::new();
     for window in [8192, 16_384] {
         let sums = sums(&all, window);
         let (mut sent, mut left, mut needed, mut reached) = (0, 0, 0, 0);
@@ -135,7 +136,10 @@ fn the_tools_of_real_clients_come_down_to_a_tenth() {
             (sent, left) = (sent + s.sent, left + s.left);
             (needed, reached) = (needed + s.needed, reached + s.reached);
         }
-        assert!(left * 10 <= sent, "{left} of {sent} tokens are left");
-        assert!(reached * 100 >= needed * 97, "{reached} of {needed} tools are one lookup away");
+        eprintln!("{window}: {left} of {sent} tokens are left, {reached} of {needed} tools are one lookup away");
+        if left * 10 > sent || reached * 100 < needed * 97 {
+            missed.push(window);
+        }
     }
+    assert_eq!(missed, [0; 0], "windows at which a bar is missed");
 }
