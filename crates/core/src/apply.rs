@@ -82,7 +82,7 @@ pub struct Input<'a, A> {
     pub written: Option<&'a str>,
     /// What the person who asked for it wants kept above all.
     pub focus: Option<&'a str>,
-    /// What is kept longest, for what the conversation is for.
+    /// The kind of content that the conversation's task keeps longest.
     pub keep: Option<Keep>,
     /// What a model made of large results, by the message they stand in: it takes the preview's place.
     pub digests: &'a HashMap<usize, String>,

@@ -127,7 +127,7 @@ pub struct Facts {
     said: Vec<(u64, usize)>,
     /// What is quoted of the work itself. It is not read back from a brief: it comes from the messages each time.
     pub work: Work,
-    /// What is kept longest: its sections have more room. It is not read back either.
+    /// The kind of content that the task keeps longest. Its sections get more room. Not parsed from a brief.
     pub keep: Option<Keep>,
 }
 

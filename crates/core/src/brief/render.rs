@@ -165,7 +165,7 @@ pub(super) fn cut_summary(text: &str, max: usize) -> String {
 /// sections say without them.
 const BESIDE_WORK: [usize; 8] = [24, 3, 4, 5, 4, 2, 1, 3];
 
-/// What the sections have beside their shares where they are kept longest, in percent.
+/// Percent of the room that a section gets on top of its share when the task keeps its content longest.
 fn longest(keep: Option<Keep>, part: Part) -> usize {
     match (keep, part) {
         (Some(Keep::Errors), Part::Errors) => 12,

@@ -96,7 +96,7 @@ pub struct View {
 }
 
 impl View {
-    /// Whether the prompt lacks something for it. A fold of nothing only holds what is pinned.
+    /// Whether this edit removes something from the prompt. A fold of no messages only carries the pins.
     pub fn lacks(&self) -> bool {
         self.edits.iter().any(|edit| !matches!(edit, Edit::Fold { from, to, .. } if from == to))
     }

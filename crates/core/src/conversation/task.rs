@@ -7,18 +7,18 @@ use std::collections::BTreeSet;
 
 use super::{Message, person};
 
-/// What is kept longest: what a conversation is for says which.
+/// The kind of content that a task keeps longest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Keep {
     /// Errors, and commands with how they ended.
     Errors,
     /// Files, and what was decided about them.
     Files,
-    /// What people said.
+    /// The words of people.
     Words,
-    /// What was read: sources, quotes, figures.
+    /// Sources, quotes and figures that were read.
     Sources,
-    /// What was found where.
+    /// Findings and their locations.
     Findings,
 }
 
