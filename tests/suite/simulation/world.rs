@@ -36,6 +36,8 @@ pub(super) struct World {
     pointers: Vec<String>,
     /// Whether sizes are estimated from one that was made up.
     misled: bool,
+    /// Whether a server ever named a smaller window than it has: it is forgotten at a restart, and with it the room for replies.
+    taught: bool,
     /// How many requests at the server were looked at.
     looked_at: usize,
     /// The step that runs, in words.
@@ -86,6 +88,7 @@ impl World {
             given: HashMap::new(),
             pointers: Vec::new(),
             misled: false,
+            taught: false,
             looked_at: 0,
             step: String::new(),
             log,
@@ -141,6 +144,7 @@ impl World {
         let chat = self.sessions[who].next(self.window, &mut self.dice);
         let (body, tongue) = (self.sessions[who].body(&chat), self.sessions[who].tongue);
         let before = self.fake.count();
+        self.sessions[who].asks(&chat);
         self.begin(Turn { fault: Some(Fault::Silent(Vec::new())), ..Turn::default() });
         let mut conn = self.send(tongue, &body);
         // Sometimes before anything is forwarded; a request that is refused is answered.
@@ -188,6 +192,7 @@ impl World {
         let recalls = self.dice.chance(25).then(|| self.recalls());
         self.step += &format!(", {} messages, {} tokens, {fault:?}", chat.messages.len(), tokens(&chat.value()));
         let before = self.fake.count();
+        self.sessions[who].asks(&chat);
         let turn = Turn { fault: fault.clone(), recalls, ..Turn::default() };
         self.begin(turn);
         let mut conn = self.send(tongue, &body);
@@ -236,6 +241,7 @@ impl World {
         {
             self.window = self.window / 4 * 3;
             // A server that cannot count is believed when it names a size.
+            self.taught = true;
             self.misled |= matches!(self.kind, Kind::OpenAi | Kind::Ollama);
             self.given.clear();
         }
@@ -250,7 +256,8 @@ impl World {
         fault: Option<&Fault>,
     ) -> Result<(), String> {
         let clean = fault.is_none_or(Fault::is_aside);
-        let mut wrong = asked.wrong(self.misled || matches!(fault, Some(Fault::Refuses(..))));
+        self.sessions[who].refused |= matches!(fault, Some(Fault::Refuses(..)));
+        let mut wrong = asked.wrong(self.misled || self.sessions[who].refused);
         if !answer.whole {
             wrong.push("the reply has no proper end".into());
         }
@@ -269,7 +276,9 @@ impl World {
         }
         if let Some(first) = asked.forwarded.first() {
             wrong.extend(self.same_again(asked, first, answer, fault));
-            let edited = first.body != asked.body && !check::says_the_same(asked.body, &first.body);
+            let is_edited = |seen: &Seen| seen.body != asked.body && !check::says_the_same(asked.body, &seen.body);
+            let edited = is_edited(first);
+            self.sessions[who].edited |= asked.forwarded.len() > 1 && asked.forwarded.iter().any(is_edited) && !edited;
             if edited && self.kind != Kind::Ollama && asked.tongue == Tongue::Chat {
                 if !self.sessions[who].edited && asked.fits_easily() && fault.is_none() {
                     wrong.push("edited, although it fits easily".into());
@@ -323,7 +332,7 @@ impl World {
         let key = [asked.tongue.path().as_bytes(), asked.body].concat();
         // A server of an unknown window may have refused the first.
         let taken = asked.forwarded.iter().find(|seen| tokens(&seen.json()) < self.fake.window())?;
-        let now = comparable(self.kind, taken);
+        let now = comparable(self.kind, self.taught, taken);
         match self.given.get(&key) {
             Some(then) if *then != now => Some("the same history gave other bytes".into()),
             Some(_) => None,
@@ -414,11 +423,11 @@ fn texts_of(store: &Store, conversation: &str) -> Result<Vec<String>, String> {
 }
 
 /// What must be the same each time. Where the server cannot count, the room that `max_tokens` is lowered to is an estimate,
-/// which gets better with each reply.
-fn comparable(kind: Kind, seen: &Seen) -> Vec<u8> {
+/// which gets better with each reply; where it named a smaller window, that is another one after a restart.
+fn comparable(kind: Kind, taught: bool, seen: &Seen) -> Vec<u8> {
     let mut body = seen.json();
     match (kind, body.as_object_mut()) {
-        (Kind::OpenAi | Kind::Ollama, Some(map)) => {
+        (kind, Some(map)) if taught || matches!(kind, Kind::OpenAi | Kind::Ollama) => {
             map.shift_remove("max_tokens");
             map.get_mut("options").and_then(Value::as_object_mut).map(|o| o.shift_remove("num_predict"));
             body.to_string().into_bytes()
