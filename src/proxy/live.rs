@@ -200,6 +200,8 @@ impl Misses {
 pub(super) struct Live {
     /// The last prompt that the server counted, with the chain hash of its last message and the view's fingerprint.
     pub(super) known: Option<(Digest, Digest, Known)>,
+    /// What the server evaluated for it last: tokens of the prompt, and of the reply where they were counted.
+    pub(super) held: Option<(Tokens, Option<Tokens>)>,
     /// The model that it was last sent to.
     pub(super) model: Option<Switched>,
     /// The last prompt that was forwarded.

@@ -211,7 +211,8 @@ impl App {
     async fn send(&self, upstream: &Upstream, parts: &Parts, prepared: &Prepared) -> Result<Reply, Error> {
         let headers = self.outgoing(&parts.headers);
         let path = path_of(parts);
-        let options = ChatOptions { num_ctx: prepared.window.set, ..ChatOptions::default() };
+        let id_slot = self.slot_of(upstream, prepared).await;
+        let options = ChatOptions { num_ctx: prepared.window.set, id_slot };
         match upstream.chat(&headers, &path, prepared.body.clone(), options).await {
             Ok(reply) => Ok(reply),
             Err(e) => {

@@ -31,7 +31,7 @@ pub(super) struct World {
     marks: Vec<String>,
     turn: Arc<Mutex<Turn>>,
     /// What was forwarded for each request that the server took.
-    given: HashMap<Vec<u8>, Vec<u8>>,
+    given: HashMap<Vec<u8>, Given>,
     /// Ids of originals that prompts pointed at.
     pointers: Vec<String>,
     /// Whether sizes are estimated from one that was made up.
@@ -43,6 +43,13 @@ pub(super) struct World {
     /// The step that runs, in words.
     pub(super) step: String,
     pub(super) log: Vec<String>,
+}
+
+/// What was forwarded for a history.
+struct Given {
+    who: usize,
+    messages: usize,
+    bytes: Vec<u8>,
 }
 
 /// A folder in memory where there is one: what is on the disk when a process dies is the same there.
@@ -275,7 +282,12 @@ impl World {
             _ => {}
         }
         if let Some(first) = asked.forwarded.first() {
-            wrong.extend(self.same_again(asked, first, answer, fault));
+            wrong.extend(self.same_again(who, asked, first, answer, fault));
+            if asked.forwarded.len() > 1 {
+                // What a reply recalled stands in what comes after it, also where that was sent before with another reply.
+                let messages = asked.chat.messages.len();
+                self.given.retain(|_, given| given.who != who || given.messages <= messages);
+            }
             let is_edited = |seen: &Seen| seen.body != asked.body && !check::says_the_same(asked.body, &seen.body);
             let edited = is_edited(first);
             self.sessions[who].edited |= asked.forwarded.len() > 1 && asked.forwarded.iter().any(is_edited) && !edited;
@@ -305,7 +317,7 @@ impl World {
         std::fs::write(folder.join("client.json"), asked.body).unwrap();
         let key = [asked.tongue.path().as_bytes(), asked.body].concat();
         if let Some(then) = self.given.get(&key) {
-            std::fs::write(folder.join("forwarded-then.json"), then).unwrap();
+            std::fs::write(folder.join("forwarded-then.json"), &then.bytes).unwrap();
         }
         for (n, seen) in asked.forwarded.iter().enumerate() {
             std::fs::write(folder.join(format!("forwarded-{n}.json")), &seen.body).unwrap();
@@ -316,6 +328,7 @@ impl World {
     /// Invariants 5 and 6: the same history gives the same bytes; and 1: no prompt that is known to be too long is sent.
     fn same_again(
         &mut self,
+        who: usize,
         asked: &Asked<'_>,
         first: &Seen,
         answer: &Answer,
@@ -334,10 +347,10 @@ impl World {
         let taken = asked.forwarded.iter().find(|seen| tokens(&seen.json()) < self.fake.window())?;
         let now = comparable(self.kind, self.taught, taken);
         match self.given.get(&key) {
-            Some(then) if *then != now => Some("the same history gave other bytes".into()),
+            Some(then) if then.bytes != now => Some("the same history gave other bytes".into()),
             Some(_) => None,
             None => {
-                self.given.insert(key, now);
+                self.given.insert(key, Given { who, messages: asked.chat.messages.len(), bytes: now });
                 None
             }
         }
