@@ -236,7 +236,7 @@ pub(super) struct Live {
     pub(super) folded: Folded,
     /// The fold that is due after the next reply, if one is.
     pub(super) fold_due: Option<Pace>,
-    /// The task that was told from what was said.
+    /// The task that it was last taken for.
     pub(super) task: Option<String>,
     /// Whether the record was asked what was spent before.
     pub(super) loaded: bool,

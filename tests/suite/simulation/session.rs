@@ -55,6 +55,8 @@ pub(super) struct Session {
     pub(super) edited: bool,
     /// Whether a server ever called one of its prompts too long: what left it then stays out of later ones.
     pub(super) refused: bool,
+    /// Whether one of its replies ever recalled anything, or was asked for again.
+    pub(super) recalled: bool,
     /// Its conversation, as the last reply named it, and the history that it had then.
     pub(super) known_as: Option<(String, Chat)>,
     count: usize,
@@ -86,6 +88,7 @@ impl Session {
             spaced,
             edited: false,
             refused: false,
+            recalled: false,
             known_as: None,
             count: 0,
         }

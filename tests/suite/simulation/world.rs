@@ -12,7 +12,7 @@ use windowsill::store::Store;
 use super::check::{self, Asked};
 use super::faults::{Fault, Turn};
 use super::session::{Session, Tongue};
-use crate::support::script::ids;
+use crate::support::script::{TOOL, ids};
 use crate::support::*;
 
 /// Clients of one world.
@@ -283,8 +283,10 @@ impl World {
         }
         if let Some(first) = asked.forwarded.first() {
             wrong.extend(self.same_again(who, asked, first, answer, fault));
-            if asked.forwarded.len() > 1 {
-                // What a reply recalled stands in what comes after it, also where that was sent before with another reply.
+            // What a reply recalls stands in what comes after it, and another reply to the same history takes its place: what was
+            // sent after the first one is another history then.
+            self.sessions[who].recalled |= asked.forwarded.len() > 1;
+            if self.sessions[who].recalled {
                 let messages = asked.chat.messages.len();
                 self.given.retain(|_, given| given.who != who || given.messages <= messages);
             }
@@ -359,7 +361,13 @@ impl World {
     /// Every original that a prompt points at can be read back, word for word.
     fn can_be_read(&mut self, chat: &Chat, seen: &Seen) -> Result<(), String> {
         let texts: Vec<String> = chat.messages.iter().map(text).collect();
+        let spoken = seen.messages();
         for id in ids(&seen.body) {
+            // What the recall tool answered may leave the prompt as any result does; its marker names what was asked for.
+            let is_of_recall = |m: &Value| m["role"] == "tool" && text(m).starts_with(&format!("[{TOOL} "));
+            if spoken.iter().filter(|m| text(m).contains(&id)).all(is_of_recall) {
+                continue;
+            }
             let kept = self.proxy().get(&format!("/windowsill/records/{id}"));
             if kept.status != 200 {
                 return Err(format!("{id} stands in the prompt, and in no record: {}", kept.text()));
@@ -393,6 +401,9 @@ impl World {
         for row in rows {
             kept.extend(texts_of(&store, &row.id)?);
         }
+        // Messages of a history that the client left and came back to are none of its conversation's, but their originals are.
+        let originals = ids(&seen.body).into_iter().filter_map(|id| store.original(&id).ok().flatten());
+        kept.extend(originals.map(|original| original.text));
         match gone.iter().find(|text| !kept.iter().any(|k| k.trim() == text.trim())) {
             Some(lost) => Err(format!("sent without it, killed, and lost: {lost:.80}")),
             None => Ok(()),
