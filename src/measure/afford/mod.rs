@@ -210,9 +210,7 @@ impl Machine {
         loaded: &Loaded,
         patience: Duration,
     ) -> Result<Afforded, String> {
-        if !upstream.is_local() {
-            return Err(UNSEEN.to_owned());
-        }
+        here(upstream)?;
         self.looked_at(upstream, name, loaded, patience, |subject| subject.afforded(None)).await
     }
 
@@ -228,9 +226,7 @@ impl Machine {
         loaded: &Loaded,
         patience: Duration,
     ) -> Result<Afforded, String> {
-        if !upstream.is_local() {
-            return Err(UNSEEN.to_owned());
-        }
+        here(upstream)?;
         let look = |subject: &Subject| {
             let afforded = subject.afforded(None)?;
             if afforded.whole.is_some_and(|whole| u64::from(whole) >= subject.model.trained) {
@@ -306,6 +302,11 @@ impl Machine {
             Ok(Subject { model, file, setup, room, alone: None, program })
         }))
     }
+}
+
+/// Whether a server is on this machine.
+fn here(upstream: &Upstream) -> Result<(), String> {
+    if upstream.is_local() { Ok(()) } else { Err(UNSEEN.to_owned()) }
 }
 
 impl Subject {
