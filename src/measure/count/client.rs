@@ -197,11 +197,9 @@ impl CountWorker {
 
 /// A process that has read the vocabulary of a file, and the file's template.
 fn opened(program: &Path, file: &Path) -> Result<(Calls, Option<String>), CountError> {
-    let arguments = |command: &mut std::process::Command| {
-        command.arg(COMMAND).arg(file);
-    };
+    let arguments = |command: &mut std::process::Command| _ = command.arg(COMMAND).arg(file);
     let broken = |what: String| VocabularyError::Broken { path: file.to_owned(), what };
-    let (calls, opening) = Calls::start::<Opening>(program, arguments, READ_WITHIN).map_err(broken)?;
+    let (calls, opening) = Calls::start::<Opening>(program, arguments, READ_WITHIN, "").map_err(broken)?;
     Ok((calls, opening.map_err(CountError::Worker)?))
 }
 
