@@ -167,7 +167,6 @@ pub(crate) fn resolve(
         allowed_origins: allowed_origins?.value,
         upstreams,
         window: window?,
-        context,
         pins,
         gauge: gauge?,
         ceiling: ceiling?,

@@ -193,11 +193,6 @@ impl Machine {
         self.inner.hardware(None)
     }
 
-    /// The share of each device to leave free.
-    pub fn headroom(&self) -> f64 {
-        self.inner.headroom
-    }
-
     /// What a served model may have here. What its server must be asked for of its header is waited for this long; without
     /// patience it is not asked.
     ///

@@ -226,7 +226,6 @@ fn notes(case: &Case<'_>, rows: &[Row], fits: &Fits) -> Vec<String> {
                 "figures by llama.cpp's own formulas (build {}), from the file's header",
                 case.setup.settings.build.0
             )),
-            Source::Observed => notes.push("figures by formulas, corrected by what was observed".to_owned()),
         }
         notes.extend(row.cost.notes.iter().cloned());
     }

@@ -235,8 +235,6 @@ fn settings_are_taken_over() {
     assert_eq!(format("json_object"), Some(json!({"type": "json_object"})));
     let only = chat(json!({"instructions": "Be.", "input": []}));
     assert_eq!(only["messages"], json!([{"role": "system", "content": "Be."}]));
-    let error = json!({"message": "m", "type": "t"});
-    assert_eq!(super::error(400, &error), json!({"error": error}));
 }
 
 #[test]
