@@ -227,7 +227,7 @@ impl Machine {
             if afforded.whole.is_some_and(|whole| u64::from(whole) >= subject.model.trained) {
                 return Ok(afforded);
             }
-            let told = subject.rehearsal().ok().and_then(|rehearsal| subject.afforded(Some(&rehearsal)).ok());
+            let told = subject.dry_runner().ok().and_then(|runner| subject.afforded(Some(&runner)).ok());
             Ok(told.unwrap_or(afforded))
         };
         self.looked_at(upstream, name, loaded, patience, look).await
@@ -311,20 +311,20 @@ impl Subject {
     }
 
     /// The largest windows of one request, and where they come from.
-    fn afforded(&self, rehearsal: Option<&dry_run::Rehearsal>) -> Result<Afforded, String> {
+    fn afforded(&self, runner: Option<&dry_run::DryRunner>) -> Result<Afforded, String> {
         let mut subject = std::borrow::Cow::Borrowed(self);
-        let mut fits = self.case().rehearsed(rehearsal).by_slot().fits()?;
+        let mut fits = self.case().with_dry_runs(runner).by_slot().fits()?;
         let enough = u32::try_from(self.model.trained).unwrap_or(u32::MAX).min(fits::WORTH_RAM);
         if let Some(alone) = self.alone.clone().filter(|_| fits.best.is_none_or(|best| best < enough)) {
             let without = Subject { room: alone, alone: None, ..self.clone() };
-            let more = without.case().rehearsed(rehearsal).by_slot().fits()?;
+            let more = without.case().with_dry_runs(runner).by_slot().fits()?;
             if more.best > fits.best {
                 let others = "what other models hold counts as free, for Ollama unloads them for this one";
                 fits = Fits { because: format!("{}; {others}", more.because), ..more };
                 subject = std::borrow::Cow::Owned(without);
             }
         }
-        let case = subject.case().rehearsed(rehearsal);
+        let case = subject.case().with_dry_runs(runner);
         let mut notes = [&self.setup.notes[..], &self.model.notes[..]].concat();
         notes.extend(case.beside(fits.best.map_or(self.model.trained, u64::from)));
         let whole = fits.best;
