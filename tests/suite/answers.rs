@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -13,6 +14,9 @@ use super::support::*;
 
 /// Turns in which a question may be read up on.
 const TURNS: usize = 16;
+
+/// How long a reply may take: a new history of a megabyte, with all that is read in it, takes 5 s on an idle machine.
+const PATIENCE: Duration = Duration::from_secs(180);
 
 /// Calls that the model makes at once.
 const CALLS: usize = 2;
@@ -179,7 +183,7 @@ fn ask(fake: &Fake, proxy: &TestProxy, session: &Chat, leading: usize, question:
     });
     let mut sent = session.clone().user(question["question"].as_str().unwrap_or("What was said?"));
     for _ in 0..TURNS {
-        let reply = proxy.chat(&sent).ok().json();
+        let reply = proxy.begin(&sent).patiently(PATIENCE).answer().ok().json();
         if reader.lock().unwrap().got == all {
             break;
         }

@@ -68,6 +68,12 @@ impl Conn {
         Conn { reader: BufReader::new(stream), chunked: false, left: None }
     }
 
+    /// Waits this long for each piece of a reply, for what takes seconds on an idle machine already.
+    pub(crate) fn patiently(self, patience: Duration) -> Conn {
+        self.reader.get_ref().set_read_timeout(Some(patience)).unwrap();
+        self
+    }
+
     pub(crate) fn write(&mut self, bytes: &[u8]) -> std::io::Result<()> {
         self.reader.get_mut().write_all(bytes)
     }

@@ -21,7 +21,6 @@ fn message(role: Role, text: &str) -> Message {
         raw: Bytes::new(),
         role,
         text: text.to_owned(),
-        parts: false,
         reasoning: String::new(),
         calls: Vec::new(),
         call_id: None,
