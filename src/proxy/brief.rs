@@ -186,7 +186,12 @@ impl App {
         let mut reported = Reported::default();
         reported.read(&String::from_utf8_lossy(&answer.reply));
         self.metrics.spend("summary", &reported);
-        self.lives.with(ask.id, |l| l.spend.add_summary(&reported));
+        self.lives.with(ask.id, |l| {
+            l.spend.add_summary(&reported);
+            if answer.continued {
+                l.held = reported.prompt.map(|prompt| (prompt, reported.completion));
+            }
+        });
         let milliseconds = started.elapsed().as_millis() as u64;
         let mut data = reported.event("summary", ask.view_tokens, milliseconds);
         data["by"] = json!(who);

@@ -91,7 +91,7 @@ impl App {
     ) -> Answer {
         let started = Instant::now();
         let text = &draft.request.conversation.body[at].text;
-        let nothing = |how: String| Answer { text: None, reply: bytes::Bytes::new(), how };
+        let nothing = |how: String| Answer { text: None, reply: bytes::Bytes::new(), how, continued: false };
         // The id that the original is going to have.
         let id = match self.store.free_id(text) {
             Ok(id) => id,

@@ -200,6 +200,8 @@ impl Misses {
 pub(super) struct Live {
     /// The last prompt that the server counted, with the chain hash of its last message and the view's fingerprint.
     pub(super) known: Option<(Digest, Digest, Known)>,
+    /// What the server evaluated for it last: tokens of the prompt, and of the reply where they were counted.
+    pub(super) held: Option<(Tokens, Option<Tokens>)>,
     /// The model that it was last sent to.
     pub(super) model: Option<Switched>,
     /// The last prompt that was forwarded.
@@ -234,7 +236,7 @@ pub(super) struct Live {
     pub(super) folded: Folded,
     /// The fold that is due after the next reply, if one is.
     pub(super) fold_due: Option<Pace>,
-    /// The task that was told from what was said.
+    /// The task that it was last taken for.
     pub(super) task: Option<String>,
     /// Whether the record was asked what was spent before.
     pub(super) loaded: bool,
