@@ -153,7 +153,7 @@ fn a_rewrite_within_a_request_leaves_the_other_conversation_its_slot() {
     let mut rewritten = None;
     let mut first = 0;
     for end in session.turns() {
-        let reply = http::post(&windowsill.chat_url(), &session.request(end, 8, true));
+        let reply = http::post(&windowsill.chat_url(), session.request(end, 8, true));
         assert_eq!(reply.status, 200, "{}", reply.text);
         let asked = relay.take();
         let forwarded = asked.last().and_then(|b| serde_json::from_str::<Value>(b).ok()).expect("a request");
