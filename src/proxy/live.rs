@@ -272,20 +272,20 @@ impl Kept {
 }
 
 /// All conversations in memory.
-pub(super) struct Lives {
+pub(super) struct LiveConversations {
     lives: Mutex<LruCache<String, Live>>,
     /// First message of the history that a name was given to.
     names: Mutex<LruCache<String, Digest>>,
 }
 
-impl Default for Lives {
+impl Default for LiveConversations {
     fn default() -> Self {
         let remembered = NonZeroUsize::new(REMEMBERED).expect("not zero");
-        Lives { lives: Mutex::new(LruCache::new(remembered)), names: Mutex::new(LruCache::new(remembered)) }
+        LiveConversations { lives: Mutex::new(LruCache::new(remembered)), names: Mutex::new(LruCache::new(remembered)) }
     }
 }
 
-impl Lives {
+impl LiveConversations {
     /// Looks at, or changes, one conversation.
     pub(super) fn with<T>(&self, id: &str, act: impl FnOnce(&mut Live) -> T) -> T {
         let mut lives = self.lives.lock();
@@ -317,7 +317,7 @@ impl Lives {
 
 /// A request under way.
 pub(super) struct Flight {
-    lives: Arc<Lives>,
+    lives: Arc<LiveConversations>,
     id: String,
 }
 

@@ -92,7 +92,7 @@ pub use crate::wire::dialect::Dialect;
 use crate::wire::openai_chat;
 use aside::Aside;
 use background::Tasks;
-use live::Lives;
+use live::LiveConversations;
 use prepare::{Attempt, Prepared};
 
 /// A reply that is not streamed is read whole before it is passed on, up to this size; a larger one is relayed as it
@@ -120,7 +120,7 @@ pub struct App {
     pub tasks: Tasks,
     /// Where large requests are worked on.
     aside: Aside,
-    lives: Arc<Lives>,
+    lives: Arc<LiveConversations>,
     lent: slots::Lent,
     heads: price::Heads,
     /// One change of what people want of a conversation at a time.
