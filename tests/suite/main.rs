@@ -36,6 +36,7 @@ mod planning;
 mod prefix;
 mod profiles;
 mod proxy;
+mod publish;
 mod random;
 mod real_input;
 mod recall;
