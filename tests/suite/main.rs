@@ -41,6 +41,7 @@ mod random;
 mod real_input;
 mod recall;
 mod record;
+mod reference;
 mod relay;
 mod rules;
 #[cfg(feature = "engine")]
