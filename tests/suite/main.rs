@@ -50,6 +50,7 @@ mod sessions;
 mod shadow;
 mod shown;
 mod simulation;
+mod statuses;
 mod steer;
 mod support;
 mod tasks;

@@ -13,8 +13,7 @@ fn root() -> PathBuf {
 
 /// `cargo package …` without a network, in a folder of its own; what it printed, and what it warned of.
 fn package(target: &Path, arguments: &[&str]) -> (String, String) {
-    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
-    let mut command = Command::new(cargo);
+    let mut command = Command::new(env!("CARGO"));
     command.args(["package", "--locked", "--offline", "--allow-dirty", "--target-dir"]).arg(target).args(arguments);
     let done = command.current_dir(root()).output().unwrap();
     let said = String::from_utf8(done.stderr).unwrap();
