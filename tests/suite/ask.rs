@@ -56,6 +56,9 @@ fn an_original_is_read_whole_and_the_lines_named_exist() {
     let events =
         proxy.eventually("/windowsill/events?kind=question", |v| v["events"].as_array().is_some_and(|e| !e.is_empty()));
     assert!(!events.to_string().contains("vault"), "no text in the trace");
+    let conversation = events["events"][0]["conversation"].as_str().unwrap();
+    let shown = String::from_utf8(proxy.cli(&["context", conversation]).stdout).unwrap();
+    assert!(shown.contains("for a question: "), "{shown}");
     for (body, status) in [("{}", 400), ("{\"question\": \" \"}", 400), ("{\"questions\": 1}", 400)] {
         assert_eq!(proxy.post(&path, &[], body.as_bytes()).status, status, "{body}");
     }

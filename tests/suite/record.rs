@@ -671,6 +671,36 @@ fn a_record_that_cannot_be_written_is_told_everywhere_and_comes_back() {
 }
 
 #[test]
+fn a_reply_waits_until_its_request_is_in_the_record() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let proxy = TestProxy::before(&fake);
+    proxy.chat(&chat().user("The first one.")).ok();
+    let database = rusqlite::Connection::open(proxy.data().join("windowsill.sqlite")).unwrap();
+    database.busy_timeout(PATIENCE).unwrap();
+    // A reply waits a second at most: where this machine took longer to look, it looks again.
+    for n in 0.. {
+        let asked = chat().user(&format!("Number {n}."));
+        let (before, started) = (fake.count(), std::time::Instant::now());
+        database.execute_batch("BEGIN IMMEDIATE").unwrap();
+        let mut conn = Conn::open(proxy.address);
+        conn.send("POST", "/v1/chat/completions", &[("Content-Type", "application/json")], &asked.body());
+        while fake.since(before).is_empty() {
+            std::thread::yield_now();
+        }
+        let early = (0..30).any(|_| conn.is_readable());
+        let in_time = started.elapsed() < std::time::Duration::from_millis(800);
+        database.execute_batch("ROLLBACK").unwrap();
+        let head = conn.head().unwrap();
+        assert_eq!(conn.rest(head).status, 200);
+        if in_time {
+            assert!(!early, "the reply came before its request was written");
+            break;
+        }
+        assert!(n < 20, "this machine never looked in time");
+    }
+}
+
+#[test]
 fn a_record_deleted_while_it_is_open_is_begun_anew() {
     let fake = Fake::start(Kind::LlamaServer, 4096);
     let proxy = TestProxy::before(&fake);

@@ -28,7 +28,7 @@ const ABANDONED: Duration = Duration::from_secs(3600);
 pub(super) struct Files {
     results: PathBuf,
     histories: PathBuf,
-    /// Is told of each write, those to the database included.
+    /// The hook for every write, the database's included.
     pub(super) watch: Watch,
 }
 
@@ -42,7 +42,7 @@ impl Files {
         }
     }
 
-    /// The same, with somebody who is told of each write.
+    /// The same folders, with a hook for every write.
     pub(super) fn watched(self, watch: Watch) -> Files {
         Files { watch, ..self }
     }

@@ -112,8 +112,7 @@ impl Store {
         Store::open_with(data_dir, Watch::default())
     }
 
-    /// As [`Store::open`], with somebody who is told of every write, just before it and just after: for tests that have the
-    /// process die there.
+    /// Like [`Store::open`], with a hook that is called before and after every write. It is there for tests of crashes.
     ///
     /// # Errors
     /// As [`Store::open`].

@@ -236,12 +236,13 @@ impl Writer {
                 let before = pass.now_ms.saturating_sub(i64::from(days).saturating_mul(DAY_MS));
                 conn.execute("DELETE FROM event WHERE now_ms < ?1", [before])?;
             }
-            if done.conversations == 0 {
-                return Ok(());
-            }
+            // Also where nothing went now: a pass before this one may have been killed between its last conversation and this.
             let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
             tx.execute("DELETE FROM counted WHERE chain NOT IN (SELECT chain FROM node)", [])?;
             tx.execute("DELETE FROM edit WHERE id NOT IN (SELECT j.value FROM view, json_each(view.edits) j)", [])?;
+            if done.conversations == 0 {
+                return tx.commit();
+            }
             tx.execute(
                 "DELETE FROM pruned WHERE file = 0 AND (kind, name) IN
                     (SELECT kind, name FROM pruned ORDER BY now_ms DESC LIMIT -1 OFFSET ?1)",

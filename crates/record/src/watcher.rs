@@ -1,23 +1,23 @@
-//! Who is told of every write to the disk, just before it and just after: tests that have the process die there.
+//! A hook that is called before and after every write to the disk. Tests use it to copy what a process would leave that dies at
+//! that moment.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// Is called on the thread that writes, before and after each write, with what is being done. What is on the disk then is what
-/// a process that dies there leaves.
+/// Called on the writing thread before and after each write, with a few words about the step.
 pub type Watcher = Arc<dyn Fn(&'static str) + Send + Sync>;
 
-/// Who is told, if anyone.
+/// The hook, if there is one. Outside of tests there is none.
 #[derive(Clone, Default)]
 pub(super) struct Watch(Option<Watcher>);
 
 impl Watch {
-    /// Has this one be told.
+    /// A watch that calls this hook.
     pub(super) fn by(watcher: Watcher) -> Watch {
         Watch(Some(watcher))
     }
 
-    /// Tells where the writer is.
+    /// Calls the hook with the step that the writer is at.
     pub(super) fn at(&self, what: &'static str) {
         if let Some(watcher) = &self.0 {
             watcher(what);

@@ -19,7 +19,7 @@ const CUTS: usize = 6;
 const WAL_HEAD: u64 = 32;
 const WAL_FRAME: u64 = 24 + 4096;
 
-/// What a process that dies at one moment leaves, and what it had answered.
+/// A copy of the folder as a process leaves it that dies at one moment, and how much it had answered by then.
 struct Left {
     dir: tempfile::TempDir,
     at: &'static str,

@@ -452,6 +452,7 @@ fn a_crash_while_pruning_leaves_all_of_a_conversation_or_nothing() {
         assert!(!there || store.result_path(&id_of("old")).exists(), "{at}: its file is gone before it");
         prune(&store, 30, 0, now);
         assert_eq!((store.conversation("old").unwrap(), files(left.path())), (None, 3), "{at}");
+        assert_eq!(counts(&store), alone, "{at}: the next pass leaves nothing behind");
         assert_eq!(store.messages("young").unwrap().len(), 4, "{at}");
         assert!(store.original(&id_of("young")).unwrap().is_some(), "{at}");
         points.push(at);

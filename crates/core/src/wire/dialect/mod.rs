@@ -82,7 +82,7 @@ pub trait ReplyEncoder: Send {
         None
     }
 
-    /// What ends the stream, after the last chunk. Empty where [`ReplyEncoder::chunk`] has ended it with an error.
+    /// The end of the stream, after the last chunk. Empty if [`ReplyEncoder::chunk`] already ended it with an error.
     fn end(&mut self) -> String;
 }
 
