@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension, Row, params};
@@ -194,7 +195,7 @@ fn original_row(r: &Row<'_>) -> rusqlite::Result<Original> {
         kind: r.get(3)?,
         tool: r.get(4)?,
         call: r.get(5)?,
-        text: r.get(6)?,
+        text: r.get::<_, Arc<str>>(6)?.into(),
         raw: r.get::<_, Option<Vec<u8>>>(7)?.map(Bytes::from),
     })
 }

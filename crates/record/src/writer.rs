@@ -344,14 +344,14 @@ impl Apply<'_> {
         for id in original_ids(&o.id, &o.text) {
             let sql = "SELECT id, text = ?2 FROM original WHERE name = ?1";
             let row = |r: &rusqlite::Row<'_>| Ok((r.get::<_, i64>(0)?, r.get::<_, bool>(1)?));
-            let found = self.tx.prepare_cached(sql).and_then(|mut s| s.query_row([&id, &o.text], row).optional());
+            let found = self.tx.prepare_cached(sql).and_then(|mut s| s.query_row([id.as_str(), o.text.as_str()], row).optional());
             let original = match self.wrap(found)? {
                 // Another text has this id already: a longer one is free.
                 Some((_, false)) => continue,
                 Some((original, true)) => original,
                 None => {
                     let sql = "INSERT INTO original (name, text, raw) VALUES (?1, ?2, ?3)";
-                    self.run(sql, params![id, o.text, o.raw.as_deref()])?;
+                    self.run(sql, params![id, o.text.as_str(), o.raw.as_deref()])?;
                     let original = self.tx.last_insert_rowid();
                     self.words(search::Source::Original(original), &o.text)?;
                     prune::is_back(self.tx, self.path, self.files, "original", &id)?;
