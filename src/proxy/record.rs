@@ -179,7 +179,14 @@ fn record(store: &Store, id: &str, scope: Option<&str>) -> Result<Text, Error> {
         }
         return Err(missing(store, id)?);
     };
-    Ok(Text { id: Some(o.id), conversation: o.conversation, at: Some(o.at), kind: o.kind, call: o.call, text: o.text.to_string() })
+    Ok(Text {
+        id: Some(o.id),
+        conversation: o.conversation,
+        at: Some(o.at),
+        kind: o.kind,
+        call: o.call,
+        text: o.text.to_string(),
+    })
 }
 
 fn message(store: &Store, row: &ConversationRow, at: usize) -> Result<Text, Error> {

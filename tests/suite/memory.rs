@@ -40,8 +40,12 @@ fn taken(window: usize, result: usize) -> f64 {
     let answered = started.elapsed();
     proxy.rest();
     let times = (proxy.peak().unwrap() - before) * 1e6 / body.len() as f64;
-    eprintln!("window {window}, results of {result}: {times:.2} times (before {before:.0} MB, peak {:.0}), answered {answered:.1?}, rest {:.1?}, body {}",
-        proxy.peak().unwrap(), started.elapsed(), body.len());
+    eprintln!(
+        "window {window}, results of {result}: {times:.2} times (before {before:.0} MB, peak {:.0}), answered {answered:.1?}, rest {:.1?}, body {}",
+        proxy.peak().unwrap(),
+        started.elapsed(),
+        body.len()
+    );
     times
 }
 

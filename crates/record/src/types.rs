@@ -9,8 +9,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use windowsill_core::apply::Original;
-use windowsill_core::conversation::{Digest, Text};
 use windowsill_core::conversation::edit::View;
+use windowsill_core::conversation::{Digest, Text};
 
 /// What can go wrong with the record. Cheap to clone: one failed commit may answer several callers.
 #[derive(Debug, Clone, thiserror::Error)]

@@ -184,7 +184,8 @@ fn spend(sheet: &mut Sheet<'_>, freed: Tokens) {
         shortened.get(&at).copied().unwrap_or(text).saturating_sub(placeholder(text))
     };
     let is_cleared = |a: &Action| matches!(a, Action::Placeholder { .. });
-    let (cleared, others): (Vec<Action>, Vec<Action>) = std::mem::take(&mut sheet.actions).into_iter().partition(is_cleared);
+    let (cleared, others): (Vec<Action>, Vec<Action>) =
+        std::mem::take(&mut sheet.actions).into_iter().partition(is_cleared);
     let all: u64 = cleared.iter().map(|a| u64::from(left(a.first()))).sum();
     sheet.actions = others;
     for action in cleared {

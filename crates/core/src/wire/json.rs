@@ -171,7 +171,8 @@ pub fn with_pieces(object: &str, changes: &[(&str, Option<&[&str]>)]) -> Result<
         }
     }
     // Exactly the room that it takes: what replaces megabytes is small, and is kept for long.
-    let size: usize = entries.iter().map(|(key, value)| key.len() + 2 + value.iter().map(|v| v.len()).sum::<usize>()).sum();
+    let size: usize =
+        entries.iter().map(|(key, value)| key.len() + 2 + value.iter().map(|v| v.len()).sum::<usize>()).sum();
     let mut out = String::with_capacity(size.max(1) + 1);
     for (key, value) in entries {
         out.push(if out.is_empty() { '{' } else { ',' });
