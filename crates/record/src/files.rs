@@ -12,6 +12,7 @@ use windowsill_core::conversation::Digest;
 
 use super::schema::{file_error, private_dir, private_file};
 use super::types::Error;
+use super::watcher::Watch;
 
 /// Longest file name that is made of an id, without the ending.
 const NAME: usize = 100;
@@ -27,12 +28,23 @@ const ABANDONED: Duration = Duration::from_secs(3600);
 pub(super) struct Files {
     results: PathBuf,
     histories: PathBuf,
+    /// Is told of each write, those to the database included.
+    pub(super) watch: Watch,
 }
 
 impl Files {
     /// Names the folders; creates nothing.
     pub(super) fn new(data_dir: &Path) -> Files {
-        Files { results: data_dir.join("large_tool_results"), histories: data_dir.join("conversation_history") }
+        Files {
+            results: data_dir.join("large_tool_results"),
+            histories: data_dir.join("conversation_history"),
+            watch: Watch::default(),
+        }
+    }
+
+    /// The same, with somebody who is told of each write.
+    pub(super) fn watched(self, watch: Watch) -> Files {
+        Files { watch, ..self }
     }
 
     /// Creates the folders and clears away what a killed process left unfinished.
@@ -71,11 +83,15 @@ impl Files {
                 return if durable { sync(&File::open(&path)?, &self.results) } else { Ok(()) };
             }
             let unfinished = self.unfinished();
+            self.watch.at("a result: before its file");
             let written = private_file().write(true).create_new(true).open(&unfinished).and_then(|mut file| {
+                self.watch.at("a result: its file is empty");
                 file.write_all(text)?;
+                self.watch.at("a result: written");
                 if durable { file.sync_all() } else { Ok(()) }
             });
             let named = written.and_then(|()| fs::rename(&unfinished, &path));
+            self.watch.at("a result: named");
             if named.is_err() {
                 let _ = fs::remove_file(&unfinished);
             }
@@ -86,9 +102,12 @@ impl Files {
     }
 
     /// Removes a file; returns its bytes. One that is not there is no error.
-    pub(super) fn remove(path: &Path) -> io::Result<u64> {
+    pub(super) fn remove(&self, path: &Path) -> io::Result<u64> {
         let bytes = fs::metadata(path).map_or(0, |m| m.len());
-        match fs::remove_file(path) {
+        self.watch.at("a file: before it is removed");
+        let removed = fs::remove_file(path);
+        self.watch.at("a file: removed");
+        match removed {
             Ok(()) => Ok(bytes),
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(0),
             Err(e) => Err(e),
@@ -114,6 +133,7 @@ impl Files {
             if file.metadata()?.len() > bytes {
                 file.set_len(bytes)?;
             }
+            self.watch.at("a history: open");
             let end = file.seek(SeekFrom::End(0))?;
             Ok((file, end))
         };

@@ -81,11 +81,13 @@ pub(super) fn append(
         let row = |r: &rusqlite::Row<'_>| Ok((r.get::<_, String>(0)?, r.get::<_, Vec<u8>>(1)?));
         if let Some((role, raw)) = conn.query_row(sql, [id], row).optional().map_err(wrap)? {
             out.write_all(message(depth - 1, &role, &raw).as_bytes()).map_err(io)?;
+            files.watch.at("a history: some of it is written");
         }
     }
     out.write_all(mark(fold).as_bytes()).map_err(io)?;
     let mut file = out.into_inner().map_err(|e| io(e.into_error()))?;
     let bytes = file.stream_position().map_err(io)?;
+    files.watch.at("a history: written");
     if durable {
         files.sync_history(&file).map_err(io)?;
     }

@@ -24,6 +24,7 @@ mod search;
 #[cfg(test)]
 mod tests;
 mod types;
+mod watcher;
 mod writer;
 
 use std::path::{Path, PathBuf};
@@ -51,6 +52,8 @@ pub use types::{
     Batch, ConversationRow, ConversationUpdate, Counted, Error, Event, EventFilter, EventRow, Gone, Hit, Located, Node,
     NodeRow, Pruned, Recalled, Retention, Rule, RuleChange, TOOLS, Trouble,
 };
+use watcher::Watch;
+pub use watcher::Watcher;
 use writer::{Job, Prune, Writer};
 
 /// Bytes of batches that may wait to be written: a few long sessions whole, or some thousand turns. Past it the client is
@@ -107,8 +110,21 @@ impl Store {
     /// # Errors
     /// When the folder cannot be written, or the database is not ours, damaged, or of a newer windowsill.
     pub fn open(data_dir: &Path) -> Result<Store, Error> {
+        Store::open_with(data_dir, Watch::default())
+    }
+
+    /// As [`Store::open`], with somebody who is told of every write, just before it and just after: for tests that have the
+    /// process die there.
+    ///
+    /// # Errors
+    /// As [`Store::open`].
+    pub fn open_watched(data_dir: &Path, watcher: Watcher) -> Result<Store, Error> {
+        Store::open_with(data_dir, Watch::by(watcher))
+    }
+
+    fn open_with(data_dir: &Path, watch: Watch) -> Result<Store, Error> {
         schema::private_dir(data_dir)?;
-        let files = Files::new(data_dir);
+        let files = Files::new(data_dir).watched(watch);
         files.create()?;
         let presence = Arc::new(Presence::new(data_dir)?);
         let path = schema::database(data_dir);

@@ -162,7 +162,7 @@ impl Writer {
         let results = originals.iter().map(|id| ("original", id.as_str(), self.files.result(id)));
         let history = ("conversation", conversation, self.files.history(conversation));
         for (kind, name, path) in results.chain((!conversation.is_empty()).then_some(history)) {
-            freed += Files::remove(&path).map_err(|e| file_error(&path, e))?;
+            freed += self.files.remove(&path).map_err(|e| file_error(&path, e))?;
             let sql = "UPDATE pruned SET file = 0 WHERE kind = ?1 AND name = ?2";
             let done = self.conn.prepare_cached(sql).and_then(|mut s| s.execute([kind, name]));
             done.map_err(|e| sqlite_error(&self.path, e))?;
@@ -213,7 +213,9 @@ impl Writer {
     }
 
     fn remove_condemned(&mut self, victim: &Victim, now_ms: i64) -> Result<Removed, Error> {
+        self.files.watch.at("pruning: before the commit");
         let removed = remove(&mut self.conn, victim, now_ms).map_err(|e| sqlite_error(&self.path, e));
+        self.files.watch.at("pruning: committed");
         if removed.is_err() {
             // It is all there still: what was forgotten of it is read again.
             let rows = super::read::view_rows(&self.conn).map_err(|e| sqlite_error(&self.path, e))?;
@@ -369,7 +371,7 @@ pub(super) fn is_back(conn: &Connection, path: &Path, files: &Files, kind: &str,
     let left = conn.prepare_cached(sql).and_then(|mut s| s.query_row([kind, name], |r| r.get::<_, bool>(0)).optional());
     if left.map_err(|e| sqlite_error(path, e))? == Some(true) && kind == "conversation" {
         let file = files.history(name);
-        Files::remove(&file).map_err(|e| file_error(&file, e))?;
+        files.remove(&file).map_err(|e| file_error(&file, e))?;
     }
     Ok(())
 }

@@ -83,6 +83,7 @@ impl Writer {
             drop(works);
             let steps: Vec<Prune> = group.iter_mut().filter_map(|job| job.prune.take()).collect();
             self.answer(group, results);
+            self.files.watch.at("a group: answered");
             self.commits.send_modify(|n| *n += 1);
             for Prune { pass, ack } in steps {
                 let step = catch_unwind(AssertUnwindSafe(|| self.prune(pass)));
@@ -146,12 +147,14 @@ impl Writer {
         conn.pragma_update(None, "synchronous", if durable { "FULL" } else { "NORMAL" }).map_err(wrap)?;
         let mut tx = conn.transaction_with_behavior(TransactionBehavior::Immediate).map_err(wrap)?;
         let mut results = Vec::with_capacity(works.len());
+        files.watch.at("a group: begun");
         for work in works {
             let savepoint = tx.savepoint().map_err(wrap)?;
             let result = Apply { tx: &savepoint, path, files, durable: work.batch.durable }.work(work);
             match result {
                 Ok(applied) => {
                     savepoint.commit().map_err(wrap)?;
+                    files.watch.at("a group: a batch is in");
                     results.push(Ok(applied));
                 }
                 Err(error) => {
@@ -165,6 +168,7 @@ impl Writer {
             }
         }
         tx.commit().map_err(wrap)?;
+        files.watch.at("a group: committed");
         Ok(results)
     }
 }
@@ -326,6 +330,7 @@ impl Apply<'_> {
         let row = self.tx.last_insert_rowid();
         self.wrap(large::fill(self.tx, row, raw))?;
         self.words(search::Source::Node(row), &node.text)?;
+        self.files.watch.at("a message: in");
         self.run("UPDATE conversation SET deepest = max(deepest, ?2) WHERE id = ?1", params![conversation, depth])?;
         Ok(Tip { conversation: name.into(), depth: *depth })
     }

@@ -27,7 +27,7 @@ fn text(i: usize) -> String {
 }
 
 /// Batch `i` adds two messages, an original, and a view that folds everything but the last four messages now and then.
-fn nth(i: usize) -> (Vec<Digest>, Batch) {
+pub(super) fn nth(i: usize) -> (Vec<Digest>, Batch) {
     let texts: Vec<String> = (0..2 * i + 2).map(text).collect();
     let chain = chain_of(&texts);
     let mut batch = batch("c", &texts, 2 * i);
@@ -114,7 +114,7 @@ fn run_and_kill(dir: &Path, start: usize, random: u64) -> usize {
 }
 
 /// Everything up to batch `acked` is there, and everything that is there is whole. Returns the number of batches.
-fn verify(dir: &Path, acked: usize) -> usize {
+pub(super) fn verify(dir: &Path, acked: usize) -> usize {
     let store = Store::open(dir).unwrap();
     let integrity: String = store.inner.read(|c| c.query_row("PRAGMA integrity_check", [], |r| r.get(0))).unwrap();
     assert_eq!(integrity, "ok");

@@ -1,5 +1,6 @@
 //! Tests of the record as its callers see it.
 
+mod crash;
 mod kill;
 mod oracle;
 mod prune;

@@ -1,6 +1,7 @@
 //! Retention: what goes, what stays, and what is told of it.
 
 use std::fs;
+use std::sync::mpsc;
 
 use super::*;
 
@@ -40,7 +41,17 @@ fn count(store: &Store, table: &str) -> i64 {
 }
 
 fn counts(store: &Store) -> Vec<i64> {
-    let tables = ["conversation", "node", "original", "original_link", "view", "edit", "recalled", "words_docsize"];
+    let tables = [
+        "conversation",
+        "node",
+        "original",
+        "original_link",
+        "view",
+        "edit",
+        "recalled",
+        "words_docsize",
+        "original_part",
+    ];
     tables.iter().map(|t| count(store, t)).collect()
 }
 
@@ -197,7 +208,7 @@ fn what_others_depend_on_stays() {
     // Once the fork is old, both go, the fork first.
     let done = prune(&store, 30, 0, now + 31 * DAY);
     assert_eq!((done.conversations, done.originals), (2, 2));
-    assert_eq!(counts(&store), [0; 8]);
+    assert_eq!(counts(&store), [0; 9]);
     assert_eq!(files(dir.path()), 0);
 }
 
@@ -386,7 +397,7 @@ fn killed_at_any_moment_a_conversation_is_whole_or_gone() {
         partly += usize::from(count > 0 && count < MANY);
         // The next pass takes it up, and leaves nothing behind.
         assert_eq!(prune(&store, 1, 0, 9 * DAY).conversations, count);
-        assert_eq!((counts(&store), files(dir.path())), (vec![0; 8], 0));
+        assert_eq!((counts(&store), files(dir.path())), (vec![0; 9], 0));
     }
     assert!(partly > 0, "no kill fell into a pass");
 }
@@ -410,4 +421,53 @@ fn whole_or_gone(store: &Store, n: usize) -> bool {
         assert!(to_go >= usize::from(file) + usize::from(history), "{id}: a file that nothing speaks of");
     }
     there
+}
+
+/// At every single write of retention: what is left is opened, and pruned again.
+#[test]
+fn a_crash_while_pruning_leaves_all_of_a_conversation_or_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let (tell, told) = mpsc::channel();
+    let from = dir.path().to_owned();
+    let watcher = move |at: &'static str| {
+        let left = tempfile::tempdir().unwrap();
+        super::crash::copy(&from, left.path());
+        tell.send((at, left)).unwrap();
+    };
+    let store = Store::open(dir.path()).unwrap();
+    let now = 100 * DAY;
+    // One of them is so large that it is kept in parts.
+    let with_large = |id: &str, now_ms: i64| {
+        let mut all = full(id, now_ms);
+        all.originals.push(original(id, 1, &format!("large of {id}\n{}", "line of it\n".repeat(100_000))));
+        all
+    };
+    runtime().block_on(store.record(with_large("young", now - DAY))).unwrap();
+    let alone = counts(&store);
+    runtime().block_on(store.record(with_large("old", now - 31 * DAY))).unwrap();
+    let both = counts(&store);
+    assert!(both[8] > alone[8] && alone[8] > 0, "{both:?}");
+    drop(store);
+    let store = Store::open_watched(dir.path(), Arc::new(watcher)).unwrap();
+    assert_eq!(prune(&store, 30, 0, now).conversations, 1);
+    drop(store);
+    let mut points = Vec::new();
+    for (at, left) in told {
+        let store = Store::open(left.path()).unwrap();
+        let there = store.conversation("old").unwrap().is_some();
+        // Edits that no view has go last.
+        let rows = |of: &[i64]| [&of[..5], &of[6..]].concat();
+        assert_eq!(rows(&counts(&store)), rows(if there { &both } else { &alone }), "{at}");
+        assert_eq!(there, store.original(&id_of("old")).unwrap().is_some(), "{at}");
+        assert!(!there || store.result_path(&id_of("old")).exists(), "{at}: its file is gone before it");
+        prune(&store, 30, 0, now);
+        assert_eq!((store.conversation("old").unwrap(), files(left.path())), (None, 3), "{at}");
+        assert_eq!(store.messages("young").unwrap().len(), 4, "{at}");
+        assert!(store.original(&id_of("young")).unwrap().is_some(), "{at}");
+        points.push(at);
+    }
+    points.dedup();
+    for at in ["pruning: before the commit", "pruning: committed", "a file: before it is removed", "a file: removed"] {
+        assert!(points.contains(&at), "{at} in {points:?}");
+    }
 }
