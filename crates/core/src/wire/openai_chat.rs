@@ -125,8 +125,11 @@ pub fn parse(body: &Bytes) -> Result<Request, WireError> {
         Messages::Missing => return Err(wrong("messages", "`messages` is missing; it must be an array of messages")),
         Messages::NotArray => return Err(wrong("messages", "`messages` must be an array of message objects")),
     };
-    let mut conversation =
-        Conversation { tools: field("tools").map(|t| body.slice_ref(t.as_bytes())), ..Default::default() };
+    let mut conversation = Conversation {
+        body: Vec::with_capacity(raws.len()),
+        tools: field("tools").map(|t| body.slice_ref(t.as_bytes())),
+        ..Default::default()
+    };
     for (i, raw) in raws.iter().enumerate() {
         let message = message(body.slice_ref(raw.get().as_bytes())).map_err(|what| {
             let param = format!("messages[{i}]{}", what.0);
@@ -313,6 +316,8 @@ fn calls(fields: &Fields<'_>) -> Result<Vec<ToolCall>, (String, &'static str)> {
     if let Some(raw) = fields.get("tool_calls").filter(|r| *r != "null") {
         let bad = || (".tool_calls".to_string(), "must be an array of tool calls");
         let list: Vec<Fields<'_>> = serde_json::from_str(raw).map_err(|_| bad())?;
+        // A long history has very many calls, one a message as a rule.
+        out.reserve_exact(list.len());
         for one in &list {
             let id = one.string("id").unwrap_or_default();
             // `custom` tools carry `custom: {name, input}` in place of `function`.
