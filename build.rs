@@ -22,7 +22,7 @@ mod engine {
     ];
 
     /// What they include of ours.
-    const HEADERS: [&str; 2] = ["src/engine/ffi/complaint.h", "src/engine/ffi/text.h"];
+    const HEADERS: [&str; 3] = ["src/engine/ffi/chat.h", "src/engine/ffi/complaint.h", "src/engine/ffi/text.h"];
 
     pub(super) fn compile() {
         let sources_of_ours = EDGES.iter().map(|(edge, ..)| *edge).chain(HEADERS);

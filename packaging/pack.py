@@ -10,6 +10,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 OUT, TARGET, BINARY, PAGES = sys.argv[1], sys.argv[2], pathlib.Path(sys.argv[3]), pathlib.Path(sys.argv[4])
 VERSION, EPOCH, PARTS = sys.argv[5], int(sys.argv[6]), sys.argv[7:]
 OUT = pathlib.Path(OUT)
+MAINTAINER = os.environ.get("WINDOWSILL_MAINTAINER", "windowsill contributors <windowsill@example.org>")
+BRIEFLY = "keeps long local chats within the window that the model has"
 ABOUT = "Keeps long local chats and agent sessions within the context window that the model really has"
 HOME = os.environ.get("WINDOWSILL_URL", "https://example.org/windowsill")  # where releases are had
 LICENSE = "MIT OR Apache-2.0"
@@ -81,6 +83,24 @@ def sbom():
     (OUT / f"windowsill-{VERSION}-{TARGET}.cdx.json").write_text(json.dumps(bom, indent=1) + "\n")
 
 
+def changelog_of_deb():
+    """Debian's form of it, with this version alone; CHANGELOG.md stands beside it."""
+    when = time.strftime("%a, %d %b %Y %H:%M:%S +0000", time.gmtime(EPOCH))
+    return f"windowsill ({VERSION}) stable; urgency=medium\n\n  * Released. CHANGELOG.md says what changed.\n\n -- {MAINTAINER}  {when}\n"
+
+
+def copyright_of_deb():
+    """Debian's form of it: the Apache license is on every Debian already."""
+    mit = (ROOT / "LICENSE-MIT").read_text()
+    holder = next(line for line in mit.splitlines() if line.startswith("Copyright (c) ")).removeprefix("Copyright (c) ")
+    indented = lambda text: "".join(f" {line or '.'}\n" for line in text.strip().splitlines())
+    apache = "On Debian systems, the whole text of this license is in\n/usr/share/common-licenses/Apache-2.0."
+    head = f"Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/\nSource: {HOME}\n\n"
+    files = f"Files: *\nCopyright: {holder}\nLicense: Expat or Apache-2.0\n\n"
+    permission = mit.split("\n\n", 2)[2]
+    return head + files + f"License: Expat\n{indented(permission)}\nLicense: Apache-2.0\n{indented(apache)}"
+
+
 def deb():
     """The binary, its pages, and a unit for all users that nobody starts but who wants it: systemctl enable --now windowsill."""
     files = {
@@ -90,14 +110,15 @@ def deb():
         "usr/share/bash-completion/completions/windowsill": ((PAGES / "completions/windowsill.bash").read_bytes(), 0o644),
         "usr/share/zsh/vendor-completions/_windowsill": ((PAGES / "completions/_windowsill").read_bytes(), 0o644),
         "usr/share/fish/vendor_completions.d/windowsill.fish": ((PAGES / "completions/windowsill.fish").read_bytes(), 0o644),
-        "usr/share/doc/windowsill/copyright": (b"".join((ROOT / name).read_bytes() for name in LICENSES), 0o644),
-        "usr/share/doc/windowsill/changelog.gz": (gzip.compress((ROOT / "CHANGELOG.md").read_bytes(), mtime=EPOCH), 0o644),
+        "usr/share/doc/windowsill/copyright": (copyright_of_deb().encode(), 0o644),
+        "usr/share/doc/windowsill/changelog.gz": (gzip.compress(changelog_of_deb().encode(), mtime=0), 0o644),
+        "usr/share/doc/windowsill/CHANGELOG.md.gz": (gzip.compress((ROOT / "CHANGELOG.md").read_bytes(), mtime=0), 0o644),
     }
     for page in sorted((PAGES / "man").iterdir()):
-        files[f"usr/share/man/man1/{page.name}.gz"] = (gzip.compress(page.read_bytes(), mtime=EPOCH), 0o644)
+        files[f"usr/share/man/man1/{page.name}.gz"] = (gzip.compress(page.read_bytes(), mtime=0), 0o644)
     size = sum(len(data) for data, _ in files.values()) // 1024 + 1
-    control = f"Package: windowsill\nVersion: {VERSION}\nArchitecture: {NAMES[0]}\nMaintainer: the windowsill authors <windowsill@localhost>\n"
-    control += f"Installed-Size: {size}\nSection: utils\nPriority: optional\nHomepage: {HOME}\nDescription: {ABOUT}\n"
+    control = f"Package: windowsill\nVersion: {VERSION}\nArchitecture: {NAMES[0]}\nMaintainer: {MAINTAINER}\n"
+    control += f"Installed-Size: {size}\nSection: utils\nPriority: optional\nHomepage: {HOME}\nDescription: {BRIEFLY}\n"
     control += " A proxy between chat or agent clients and a local inference server. What leaves\n a prompt stays on the disk, word for word.\n"
     reload = "[ ! -d /run/systemd/system ] || systemctl daemon-reload || true\n"
     stop = "[ ! -d /run/systemd/system ] || systemctl disable --now windowsill.service || true\n"
@@ -215,10 +236,12 @@ def formula():
         if path.exists():
             parts += f'    on_{when} do\n      url "{HOME}/releases/download/v{VERSION}/{path.name}"\n      sha256 "{sha256(path.read_bytes())}"\n    end\n'
     (OUT / "windowsill.rb").write_text(f'''class Windowsill < Formula
-  desc "{ABOUT[:79]}"
+  desc "{BRIEFLY[0].upper() + BRIEFLY[1:]}"
   homepage "{HOME}"
   version "{VERSION}"
   license any_of: ["MIT", "Apache-2.0"]
+
+  depends_on :linux
 
   on_linux do
 {parts}  end

@@ -100,7 +100,7 @@ pub(crate) fn run(config: &Config, fit: &Fit) -> Result<ExitCode, Failure> {
 
 /// The process that dry runs are made in: asked over standard input, answers on standard output.
 pub(crate) fn dry_run_worker(file: &Path) -> ExitCode {
-    match dry_run::work(file, io::stdin().lock(), io::stdout().lock()) {
+    match dry_run::work(file, io::stdin().lock(), io::stdout()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(_) => ExitCode::FAILURE,
     }

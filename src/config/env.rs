@@ -100,6 +100,12 @@ fn slip(rest: &str, sections: &[Section], names: &[&str]) -> Option<String> {
             None => nearest(rest, section.keys),
         });
     }
+    // A key of the two sections that people set most, without the section: `WINDOWSILL_TOOLS`.
+    let bare = rest.to_lowercase();
+    let whole = ["context", "window"].map(|path| format!("{path}_{bare}"));
+    if let Some(whole) = whole.iter().find(|whole| lower.contains(&whole.as_str()) && !lower.contains(&bare.as_str())) {
+        return Some(format!("did you mean `{PREFIX}{}`?", whole.to_uppercase()));
+    }
     let found = near(rest, &lower)?;
     let close = strsim::damerau_levenshtein(&rest.to_lowercase(), found) <= SLIPS;
     close.then(|| format!("did you mean `{PREFIX}{}`?", found.to_uppercase()))

@@ -147,8 +147,6 @@ pub struct Config {
     pub upstreams: Vec<UpstreamConfig>,
     /// The window and what is kept free in it.
     pub window: WindowConfig,
-    /// The settings of `[context]` without any profile: environment, file, default.
-    pub context: Context,
     /// What people say that holds through every fold, by pattern; a profile adds its own.
     pub pins: Vec<PinPattern>,
     /// When a window counts as nearly full.

@@ -125,23 +125,17 @@ pub(crate) fn resolve(
     let upstreams = upstream::resolve(&layers.flags, &layers.env, &layers.file, &at, problems);
     let mut sources = Vec::new();
     let window = window(layers, &mut sources, problems);
-    let mut pins = pin::resolve(&layers.env, problems);
-    pins.extend(pin::resolve(&layers.file, problems));
+    let pins = [&layers.env, &layers.file].into_iter().flat_map(|layer| pin::resolve(layer, problems)).collect();
     let gauge = gauge::resolve(layers, &mut sources, problems);
     let watch = guard::watch(layers, &mut sources, problems);
     let ceiling = guard::ceiling(layers, &mut sources, problems);
     let limits = limits(layers, &mut sources, problems);
     let log = log(flags, environment, problems);
 
-    let above_profile = Tiers::read(&layers.env, problems);
-    let below_profile = Tiers::read(&layers.file, problems);
-    let tiers = Tiers::read(&layers.base, problems);
-    let base = tiers.all.whole()?;
-    let context = above_profile.all.over(&below_profile.all.over(&base));
-    problems.extend(context.check(None));
-    check_sizes(&above_profile, &below_profile, &tiers, &base, problems);
-    let profiles = profile::load(profile_dir.as_ref().map(|dir| dir.value.as_path()), &base, problems);
-    let tasks = task::load(profile_dir.as_ref().map(|dir| dir.value.as_path()), problems);
+    let Contexts { above_profile, below_profile, tiers, base, context } = contexts(layers, problems)?;
+    let folder = profile_dir.as_ref().map(|dir| dir.value.as_path());
+    let profiles = profile::load(folder, &base, problems);
+    let tasks = task::load(folder, problems);
     let task = layers.take("task", read::any_text, problems);
     task::check(task.as_ref(), &tasks, problems);
     check_door(listen.as_ref(), api_key.is_some() || !layers.readable, problems);
@@ -173,7 +167,6 @@ pub(crate) fn resolve(
         allowed_origins: allowed_origins?.value,
         upstreams,
         window: window?,
-        context,
         pins,
         gauge: gauge?,
         ceiling: ceiling?,
@@ -191,6 +184,28 @@ pub(crate) fn resolve(
         below_profile,
         above_profile,
     })
+}
+
+/// `[context]` and the tables of sizes, as they are written above and below the profiles.
+struct Contexts {
+    above_profile: Tiers,
+    below_profile: Tiers,
+    /// The defaults, and those of them that hold for every size.
+    tiers: Tiers,
+    base: Context,
+    /// What holds where no profile says otherwise.
+    context: Context,
+}
+
+fn contexts(layers: &Layers, problems: &mut Vec<Problem>) -> Option<Contexts> {
+    let above_profile = Tiers::read(&layers.env, problems);
+    let below_profile = Tiers::read(&layers.file, problems);
+    let tiers = Tiers::read(&layers.base, problems);
+    let base = tiers.all.whole()?;
+    let context = above_profile.all.over(&below_profile.all.over(&base));
+    problems.extend(context.check(None));
+    check_sizes(&above_profile, &below_profile, &tiers, &base, problems);
+    Some(Contexts { above_profile, below_profile, tiers, base, context })
 }
 
 /// Key, value and source of settings, as text.

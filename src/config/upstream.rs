@@ -33,19 +33,6 @@ pub enum UpstreamKind {
     Embedded,
 }
 
-impl UpstreamKind {
-    /// As it is written in the config: `auto`, `ollama`, `llama-server`, `openai`, `embedded`.
-    pub fn name(self) -> &'static str {
-        match self {
-            UpstreamKind::Auto => "auto",
-            UpstreamKind::Ollama => "ollama",
-            UpstreamKind::LlamaServer => "llama-server",
-            UpstreamKind::OpenAi => "openai",
-            UpstreamKind::Embedded => "embedded",
-        }
-    }
-}
-
 /// A model that windowsill serves itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelConfig {

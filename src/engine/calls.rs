@@ -49,6 +49,8 @@ pub struct Calls {
     input: Sender<Vec<u8>>,
     waiting: Arc<Waiting>,
     next: AtomicU64,
+    /// What it works on, for words on its end: ` on this file`.
+    on: &'static str,
 }
 
 /// Who waits for what.
@@ -61,7 +63,8 @@ struct Waiting {
 }
 
 impl Calls {
-    /// Starts the process and waits for its first words. `program` is this program.
+    /// Starts the process and waits for its first words. `program` is this program; `on` says what it works on, after "llama.cpp
+    /// gave up".
     ///
     /// # Errors
     /// Why it does not start, or has no first words, in words.
@@ -69,6 +72,7 @@ impl Calls {
         program: &Path,
         arguments: impl FnOnce(&mut Command),
         within: Duration,
+        on: &'static str,
     ) -> Result<(Calls, A), String> {
         let (started, (input, output)) = Started::new(program, arguments)?;
         let (waiting, (send, first)) = (Arc::new(Waiting::default()), channel());
@@ -76,8 +80,8 @@ impl Calls {
         let ears = Arc::clone(&waiting);
         // Ends with the process, whose output it reads.
         std::thread::spawn(move || ears.listen(output));
-        let out =
-            Calls { started: Mutex::new(started), input: write_to(input), waiting, next: AtomicU64::new(OPENING + 1) };
+        let (started, input, next) = (Mutex::new(started), write_to(input), AtomicU64::new(OPENING + 1));
+        let out = Calls { started, input, waiting, next, on };
         let first = out.wait(OPENING, &first, within)?;
         Ok((out, first))
     }
@@ -94,8 +98,7 @@ impl Calls {
     ) -> Result<A, String> {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let lengths = parts.iter().map(|part| part.len() as u64).collect();
-        let mut bytes = serde_json::to_vec(&Question { id, ask, parts: lengths }).map_err(|e| e.to_string())?;
-        bytes.push(b'\n');
+        let mut bytes = line(&Question { id, ask, parts: lengths }).map_err(|e| e.to_string())?;
         parts.iter().for_each(|part| bytes.extend_from_slice(part));
         let (send, answer) = channel();
         self.waiting.by_id.lock().insert(id, send);
@@ -126,9 +129,11 @@ impl Calls {
             Err(RecvTimeoutError::Timeout) => {
                 self.waiting.late.store(true, Ordering::Release);
                 self.end();
-                Err(format!("llama.cpp did not answer in {} s", within.as_secs()))
+                Err(format!("llama.cpp did not answer{} in {} s", self.on, within.as_secs()))
             }
-            Err(RecvTimeoutError::Disconnected) => Err(self.started.lock().last_words("llama.cpp gave up", "")),
+            Err(RecvTimeoutError::Disconnected) => {
+                Err(self.started.lock().last_words(&format!("llama.cpp gave up{}", self.on), ""))
+            }
         }
     }
 
@@ -208,6 +213,15 @@ pub fn serve<D: Desk>(desk: D, mut input: impl BufRead, output: impl Write + Sen
     }
 }
 
+/// The process's side of one that has nothing to say but its first words.
+///
+/// # Errors
+/// When nobody takes them.
+pub fn tell(mut output: impl Write, words: &impl Serialize) -> io::Result<()> {
+    output.write_all(&line(&Answer { id: OPENING, answer: words })?)?;
+    output.flush()
+}
+
 fn read_part(input: &mut impl BufRead, length: u64) -> io::Result<Vec<u8>> {
     let mut out = Vec::new();
     let read = input.take(length.min(MOST_BYTES)).read_to_end(&mut out)?;
@@ -219,11 +233,16 @@ fn work_on(work: impl FnOnce() + Send + 'static) -> io::Result<()> {
 }
 
 fn say(output: &Mutex<impl Write>, answer: &impl Serialize) {
-    let Ok(mut line) = serde_json::to_vec(answer) else { return };
-    line.push(b'\n');
+    let Ok(line) = line(answer) else { return };
     let mut output = output.lock();
     // Who asked is gone, and so will this process be.
     let _ = output.write_all(&line).and_then(|()| output.flush());
+}
+
+fn line(said: &impl Serialize) -> serde_json::Result<Vec<u8>> {
+    let mut line = serde_json::to_vec(said)?;
+    line.push(b'\n');
+    Ok(line)
 }
 
 #[cfg(all(test, unix))]
@@ -231,7 +250,12 @@ mod tests {
     use super::*;
 
     fn shell(script: &'static str) -> Result<(Calls, String), String> {
-        Calls::start(Path::new("/bin/sh"), |command| _ = command.args(["-c", script]), Duration::from_secs(20))
+        Calls::start(
+            Path::new("/bin/sh"),
+            |command| _ = command.args(["-c", script]),
+            Duration::from_secs(20),
+            " on it",
+        )
     }
 
     #[test]
@@ -249,14 +273,14 @@ mod tests {
         });
         assert!(!calls.gone());
         let why = calls.ask::<_, String>("?", &[b"bytes"], Duration::from_millis(50)).unwrap_err();
-        assert!(why.contains("did not answer") && calls.gone() && calls.timed_out(), "{why}");
+        assert!(why.contains("did not answer on it") && calls.gone() && calls.timed_out(), "{why}");
         assert!(ask(20).is_err(), "it is gone");
     }
 
     #[test]
     fn a_process_that_ends_says_why() {
         let why = shell("echo 'GGML_ASSERT(words) failed' >&2").unwrap_err();
-        assert_eq!(why, "llama.cpp gave up: GGML_ASSERT(words) failed");
+        assert_eq!(why, "llama.cpp gave up on it: GGML_ASSERT(words) failed");
         let (calls, _) = shell(r#"echo '{"id":0,"answer":""}'; read a; echo why >&2"#).unwrap();
         let why = calls.ask::<_, String>("?", &[], Duration::from_secs(20)).unwrap_err();
         assert!(why.contains("why") && calls.gone() && !calls.timed_out(), "{why}");

@@ -59,14 +59,6 @@ pub enum Error {
         /// What was found and what was expected.
         what: String,
     },
-    /// A tensor of a type this program does not know: the metadata can be used, sizes cannot.
-    #[error("tensor `{tensor}` is of type {id}, which is not known here: its size cannot be told")]
-    UnknownType {
-        /// The tensor.
-        tensor: String,
-        /// The number of the type in ggml's list.
-        id: u32,
-    },
     /// One part of a split model is missing, or is not what its name says.
     #[error("part {number} of {count} of a split model, {}: {what}", path.display())]
     Part {

@@ -182,14 +182,6 @@ impl Gguf {
     pub fn tensor(&self, name: &str) -> Option<&Tensor> {
         self.tensors.iter().find(|tensor| tensor.name == name)
     }
-
-    /// The bytes of all tensors; an error names the first whose type is not known.
-    pub fn tensor_bytes(&self) -> Result<u64, Error> {
-        let unknown = |tensor: &Tensor| Error::UnknownType { tensor: tensor.name.clone(), id: tensor.id };
-        self.tensors.iter().try_fold(0, |sum: u64, tensor| {
-            tensor.bytes.map(|bytes| sum.saturating_add(bytes)).ok_or_else(|| unknown(tensor))
-        })
-    }
 }
 
 impl Value {

@@ -12,6 +12,11 @@ fn text(text: &str) -> Vec<u8> {
     [&(text.len() as u64).to_le_bytes()[..], text.as_bytes()].concat()
 }
 
+/// The bytes of all tensors, where every type is known.
+fn total(gguf: &Gguf) -> Option<u64> {
+    gguf.tensors.iter().try_fold(0, |sum: u64, tensor| Some(sum.saturating_add(tensor.bytes?)))
+}
+
 fn read(bytes: &[u8]) -> Result<Gguf, Error> {
     Gguf::read(Bytes::new(bytes))
 }
@@ -40,7 +45,7 @@ fn a_header_gives_what_was_written() {
     assert_eq!(gguf.per_layer("a.list", 3), Some(vec![5, 6, 0]));
     assert_eq!(gguf.per_layer("a.number", 2), Some(vec![7, 7]));
     assert_eq!(gguf.tensor("blk.0.x").unwrap().bytes, Some(3 * 2 * 34));
-    assert_eq!(gguf.tensor_bytes().unwrap(), 204 + 10 * 17);
+    assert_eq!(total(&gguf), Some(204 + 10 * 17));
     assert_eq!(gguf.data_offset % 32, 0);
 }
 
@@ -86,8 +91,7 @@ fn broken_headers_say_what_and_where() {
 fn a_tensor_of_unknown_type_leaves_the_metadata_usable() {
     let gguf = read(&Writer::default().number("a", 1).tensor("t", &[8], 200).bytes()).unwrap();
     assert_eq!(gguf.number("a"), Some(1));
-    let error = gguf.tensor_bytes().unwrap_err().to_string();
-    assert!(error.contains("`t` is of type 200"), "{error}");
+    assert_eq!((total(&gguf), gguf.tensors[0].id), (None, 200));
 }
 
 /// Counts what is read of a file.
@@ -167,7 +171,7 @@ fn real_headers() {
     for file in files.map(|file| file.unwrap().path()) {
         let gguf = Gguf::open(&file).unwrap();
         assert!(gguf.text("general.architecture").is_some() && gguf.tensors.len() > 100, "{}", file.display());
-        assert!(gguf.tensor_bytes().unwrap() > 10_000_000, "{}", file.display());
+        assert!(total(&gguf).is_some_and(|bytes| bytes > 10_000_000), "{}", file.display());
     }
 }
 
@@ -190,7 +194,7 @@ proptest! {
         }
         bytes.truncate(cut.max(24));
         if let Ok(gguf) = read(&bytes) {
-            let _ = gguf.tensor_bytes();
+            let _ = total(&gguf);
         }
     }
 }

@@ -2,10 +2,6 @@
 
 use serde_json::Value;
 
-/// The kinds of these events.
-pub const KINDS: [&str; 8] =
-    ["ceiling", "resumed", "loop", "small_model", "task", "checkpoint", "rule", "rules_applied"];
-
 /// What an event says; `None` for one of another kind.
 pub fn told(kind: &str, data: &Value) -> Option<String> {
     let n = |key: &str| data[key].as_u64().unwrap_or(0);
@@ -25,7 +21,13 @@ pub fn told(kind: &str, data: &Value) -> Option<String> {
             let tools = if data["tools"] == true { "tools and " } else { "" };
             format!("a small model is given {tools}{} tokens; {}", n("prompt_tokens"), text("action"))
         }
-        "task" => format!("task {}, told from {} words (the next task has {})", text("task"), n("cues"), n("next")),
+        "task" if data["how"] == "told" => {
+            format!("task {}, told from {} words (the next task has {})", text("task"), n("cues"), n("next"))
+        }
+        "task" if data["before"].is_string() => {
+            format!("task {}, named by the request; it was {}", text("task"), text("before"))
+        }
+        "task" => format!("task {}, named by the request or the config", text("task")),
         "checkpoint" => {
             let by = if data["by"] == "model" { ", said by the model" } else { "" };
             format!("checkpoint: a task of {} messages is done{by}; kept as {}", n("messages"), text("record"))
@@ -34,6 +36,11 @@ pub fn told(kind: &str, data: &Value) -> Option<String> {
         "rules_applied" => {
             let rules = data["rules"].as_array().map_or(0, Vec::len);
             format!("rules: {rules} of this project, {} tokens; {} found no room", n("tokens"), n("left_out"))
+        }
+        "question" => {
+            let (answers, read, lines) = (n("answers"), n("lines_read"), n("lines"));
+            let found = if answers == 1 { "1 answer".to_owned() } else { format!("{answers} answers") };
+            format!("{} read {read} of {lines} lines of {} for a question: {found}", text("by"), text("record"))
         }
         _ => return None,
     })
@@ -47,7 +54,9 @@ mod tests {
 
     #[test]
     fn every_kind_has_words_and_no_control_characters() {
-        for kind in KINDS {
+        let kinds =
+            ["ceiling", "resumed", "loop", "small_model", "task", "checkpoint", "rule", "rules_applied", "question"];
+        for kind in kinds {
             assert!(told(kind, &json!({})).is_some_and(|words| !words.is_empty()), "{kind}");
         }
         let data = json!({"key": "turn\u{1b}[31m_tokens", "spent": 5, "most": 4, "action": "warn"});
@@ -56,6 +65,13 @@ mod tests {
         let done = json!({"messages": 12, "by": "model", "record": "r1"});
         let words = told("checkpoint", &done).unwrap();
         assert_eq!(words, "checkpoint: a task of 12 messages is done, said by the model; kept as r1");
+        let asked = json!({"record": "r2", "by": "local/qwen3", "lines_read": 900, "lines": 1000, "answers": 1});
+        assert_eq!(
+            told("question", &asked).unwrap(),
+            "local/qwen3 read 900 of 1000 lines of r2 for a question: 1 answer"
+        );
+        let named = json!({"task": "debug", "how": "named", "before": "review"});
+        assert_eq!(told("task", &named).unwrap(), "task debug, named by the request; it was review");
         assert_eq!(told("model_usage", &done), None);
     }
 }

@@ -14,6 +14,8 @@ pub mod spread;
 pub mod tokens;
 pub mod window;
 
+use std::sync::Arc;
+
 use crate::conversation::edit::{Edit, View};
 use crate::conversation::{Conversation, Tokens};
 use crate::plan::{Cost, Facts};
@@ -138,14 +140,14 @@ pub struct Measure {
     /// Windows of the models in use.
     pub windows: window::Windows,
     /// Vocabularies of the models in use.
-    pub counters: own::Counters,
+    pub counters: Arc<own::Counters>,
     estimates: Estimates,
 }
 
 impl Measure {
     /// Nothing is known yet; `machine` is where models are fitted, and has what servers tell of models that are not here.
     pub fn on(machine: afford::Machine) -> Measure {
-        let counters = own::Counters::with(machine.shown(), machine.program());
+        let counters = Arc::new(own::Counters::with(machine.shown(), machine.program()));
         Measure { windows: window::Windows::on(machine), counters, ..Measure::default() }
     }
 

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use lru::LruCache;
 use parking_lot::Mutex;
 use tokio::sync::OnceCell;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use super::count::{CountError, CountWorker, Counted};
 use super::shown::{STAND_IN, Shown};
@@ -24,6 +24,9 @@ use crate::upstream::{Embedded, Upstream};
 
 /// Processes that count, at most: each takes some tens of megabytes.
 const KEPT: usize = 4;
+
+/// A process that counts ends after this long without a question.
+const IDLE: Duration = Duration::from_secs(600);
 
 /// Counts that are remembered until the server reports what it evaluated.
 const REMEMBERED: usize = 256;
@@ -207,6 +210,14 @@ impl Counters {
 }
 
 impl Counters {
+    /// Ends the processes that nobody has asked anything for a while. They start again at need.
+    pub fn rest(&self) {
+        let all: Vec<_> = self.models.lock().iter().filter_map(|(_, loading)| loading.get()?.clone()).collect();
+        for model in all.iter().filter(|model| model.counter.rest(IDLE)) {
+            debug!("{} rests: nobody asked", model.origin.as_str());
+        }
+    }
+
     /// Our count and the server's of a request that they counted otherwise, for the model that an upstream has loaded from
     /// this file: the server's counts are taken since.
     pub fn mismatch(&self, upstream: &str, file: &Path) -> Option<(Tokens, Tokens)> {

@@ -52,12 +52,6 @@ pub fn generating(root: &Path, file: &Path) -> Option<Process> {
     found.filter(|p| p.option(&["--model"]).is_some_and(|named| Path::new(named) == file)).max_by_key(|p| p.anonymous)
 }
 
-/// The process with this program that was told to listen on this port.
-pub fn listening(root: &Path, program: &str, port: u16) -> Option<Process> {
-    let named = |process: &Process| process.option(&["--port"]) == Some(port.to_string().as_str());
-    all(root).into_iter().find(|process| is(process, program) && named(process))
-}
-
 /// The environment of the `ollama serve` that listens on this port, as far as it may be read.
 pub fn ollama_environment(root: &Path, port: u16) -> Option<(u32, BTreeMap<String, String>)> {
     let serving =
@@ -151,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_are_found_by_model_and_port() {
+    fn servers_are_found_by_model() {
         let machine = machine();
         let root = machine.path();
         let runner = serving(root, Path::new("/m/blobs/sha256-a")).unwrap();
@@ -160,7 +154,6 @@ mod tests {
         assert_eq!((server.id, server.option(&["-np", "--parallel"])), (14, Some("2")));
         assert!(server.has(&["--no-kv-offload"]) && !server.has(&["-kvu"]));
         assert_eq!(server.option(&["--ctx-size"]), None);
-        assert_eq!(listening(root, "llama-server", 8080).map(|p| p.id), Some(14));
         assert_eq!(serving(root, Path::new("/m/y.gguf")), None);
         assert_eq!(serving(Path::new("/nowhere"), Path::new("/m/y.gguf")), None);
     }

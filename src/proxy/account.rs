@@ -76,6 +76,7 @@ impl App {
         let kept = self.lives.with(&prepared.id, |l| {
             l.spend.add(reported);
             l.books.see(now_ms());
+            l.held = reported.prompt.map(|prompt| (prompt, reported.completion));
             if let (Some(exact), Some(tip)) = (counted, prepared.chain.last()) {
                 let known = Known { messages: prepared.chain.len(), tokens: exact };
                 l.known = Some((*tip, fingerprint(&prepared.view, &prepared.key), known));

@@ -355,7 +355,10 @@ impl App {
         reported.read(&String::from_utf8_lossy(&bytes));
         self.metrics.spend("prefill", &reported);
         let id = &behind.prepared.id;
-        self.lives.with(id, |l| l.spend.add_prefill(&reported));
+        self.lives.with(id, |l| {
+            l.spend.add_prefill(&reported);
+            l.held = reported.prompt.map(|prompt| (prompt, reported.completion)).or(l.held);
+        });
         let data = reported.event("prefill", 0, started.elapsed().as_millis() as u64);
         let event = Event { now_ms: now_ms(), conversation: Some(id.clone()), kind: "model_usage".into(), data };
         if let Err(e) = self.store.record_later(Batch { events: vec![event], ..Batch::default() }) {

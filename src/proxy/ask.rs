@@ -145,8 +145,7 @@ impl App {
         }
         let shown = question::shown(id, &reader.name(), (read, last, total), &answers, &text);
         info!(conversation, by = %reader.name(), parts = read, answers = answers.len(), "an original was asked");
-        let data =
-            json!({"by": reader.name(), "parts": read, "lines": total, "lines_read": last, "answers": answers.len()});
+        let data = json!({"record": id, "by": reader.name(), "parts": read, "lines": total, "lines_read": last, "answers": answers.len()});
         self.note_event(conversation, "question", data);
         Answered { by: reader.name(), found: answers, parts: read, last, total, text: shown }
     }

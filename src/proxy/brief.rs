@@ -79,18 +79,11 @@ pub(super) struct Ask<'a> {
 }
 
 impl App {
-    /// What a model wrote for the fold of a plan, if anything of use. `chain` is that of the request's body. The policy is the
-    /// one that the request itself was resolved with, profile header included.
-    pub(super) async fn written(
-        self: &Arc<Self>,
-        draft: &Draft<'_>,
-        plan: &Plan,
-        chain: &[Digest],
-        headers: &HeaderMap,
-        window: Tokens,
-    ) -> Option<Arc<str>> {
-        let Draft { upstream, request, held, id, old, resolved: policy, .. } = draft;
-        let id = *id;
+    /// What a model wrote for the fold of a plan, if anything of use. The policy is the one that the request itself was
+    /// resolved with, profile header included.
+    pub(super) async fn written(self: &Arc<Self>, draft: &Draft<'_>, plan: &Plan, window: Tokens) -> Option<Arc<str>> {
+        let Draft { situation, request, held, old, .. } = draft;
+        let (id, policy) = (situation.id(), &situation.policy);
         if let Some(making) = self.lives.with(id, |l| l.making.clone()) {
             // One that was not begun yet is not waited for: the pause before it may be long, and it gives way to requests.
             if making.asking.load(Ordering::Relaxed) {
@@ -99,7 +92,7 @@ impl App {
             }
             self.stop_making(id);
         }
-        if let Some(ready) = self.brief_at_hand(id, chain) {
+        if let Some(ready) = self.brief_at_hand(id, &situation.history.chain) {
             return Some(ready);
         }
         let (to, budget) = plan.actions.iter().find_map(|a| match a {
@@ -114,9 +107,9 @@ impl App {
             .take_while(|m| m.at.is_none_or(|at| at < to))
             .collect();
         let ask = Ask {
-            upstream,
-            headers: &self.outgoing(headers),
-            options: ChatOptions { num_ctx: draft.window.set, ..ChatOptions::default() },
+            upstream: situation.upstream,
+            headers: &self.outgoing(situation.from_client),
+            options: ChatOptions { num_ctx: situation.window.set, ..ChatOptions::default() },
             request: held,
             summary_model: &policy.summary_model,
             id,
@@ -193,7 +186,12 @@ impl App {
         let mut reported = Reported::default();
         reported.read(&String::from_utf8_lossy(&answer.reply));
         self.metrics.spend("summary", &reported);
-        self.lives.with(ask.id, |l| l.spend.add_summary(&reported));
+        self.lives.with(ask.id, |l| {
+            l.spend.add_summary(&reported);
+            if answer.continued {
+                l.held = reported.prompt.map(|prompt| (prompt, reported.completion));
+            }
+        });
         let milliseconds = started.elapsed().as_millis() as u64;
         let mut data = reported.event("summary", ask.view_tokens, milliseconds);
         data["by"] = json!(who);

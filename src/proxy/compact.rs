@@ -518,8 +518,6 @@ fn request_of(model: &str) -> Request {
         body: bytes::Bytes::from(json!({"model": model, "messages": []}).to_string()),
         conversation: crate::conversation::Conversation::default(),
         model: model.to_owned(),
-        stream: false,
-        include_usage: false,
         max_tokens: None,
         choices: 1,
         num_ctx: None,

@@ -23,7 +23,7 @@ use super::{App, Error, LARGEST_BUFFERED, headers};
 use crate::upstream::unique::{unique, unix_seconds};
 use crate::upstream::{Kind, sse};
 use crate::wire::dialect::said::Said;
-use crate::wire::dialect::{Dialect, Head, Heard, Teller, anthropic, ollama, responses};
+use crate::wire::dialect::{Dialect, Head, Heard, ReplyEncoder, anthropic, ollama, responses};
 use crate::wire::openai_chat;
 
 /// Where requests go once they are said in other words.
@@ -164,13 +164,13 @@ impl App {
         length.iter().for_each(|name| drop(parts.headers.remove(name)));
         let streams = headers::is_event_stream(&parts.headers);
         let head = head(&parts.headers);
-        let mut teller = heard.teller;
+        let mut encoder = heard.encoder;
         if parts.status.is_success() && streams {
-            let begin = teller.start(&head);
-            let kind = HeaderValue::from_static(teller.stream_type());
+            let begin = encoder.start(&head);
+            let kind = HeaderValue::from_static(encoder.stream_type());
             parts.headers.insert(header::CONTENT_TYPE, kind);
-            let telling = Telling::new(body, teller, begin, QUIET);
-            return Ok(named(dialect, &head.id, Response::from_parts(parts, StreamBody::new(telling).boxed_unsync())));
+            let encoded = EncodedStream::new(body, encoder, begin, QUIET);
+            return Ok(named(dialect, &head.id, Response::from_parts(parts, StreamBody::new(encoded).boxed_unsync())));
         }
         let bytes = match Limited::new(body, LARGEST_BUFFERED).collect().await {
             Ok(whole) => whole.to_bytes(),
@@ -186,7 +186,7 @@ impl App {
             let own = own.unwrap_or_else(|| error("upstream_error", &reason(parts.status, &text)));
             dialect.error(parts.status.as_u16(), &own, &request_id(&head.id))
         } else if let Some(said) = said.filter(|said| said.error.is_none()) {
-            teller.whole(&head, &said)
+            encoder.whole(&head, &said)
         } else {
             parts.status = StatusCode::BAD_GATEWAY;
             let shown: String = text.chars().take(300).collect();
@@ -253,10 +253,10 @@ fn head(headers: &HeaderMap) -> Head {
 }
 
 /// A stream of chat completion chunks, said in a client's words as it comes.
-struct Telling {
+struct EncodedStream {
     body: Body,
     parser: sse::Parser,
-    teller: Box<dyn Teller>,
+    encoder: Box<dyn ReplyEncoder>,
     /// Said, and not yet sent.
     ready: VecDeque<Bytes>,
     /// Whether comments may stand in the stream.
@@ -271,14 +271,14 @@ struct Telling {
 /// So long a stream may be silent before it is pinged: well below what clients wait, which is a minute or more.
 const QUIET: Duration = Duration::from_secs(15);
 
-impl Telling {
-    fn new(body: Body, teller: Box<dyn Teller>, begin: String, patience: Duration) -> Telling {
-        let comments = teller.stream_type().starts_with("text/event-stream");
+impl EncodedStream {
+    fn new(body: Body, encoder: Box<dyn ReplyEncoder>, begin: String, patience: Duration) -> EncodedStream {
+        let comments = encoder.stream_type().starts_with("text/event-stream");
         let (parser, ready) = (sse::Parser::default(), VecDeque::new());
         let quiet = Box::pin(tokio::time::sleep(patience));
-        let mut telling = Telling { body, parser, teller, ready, comments, quiet, patience, over: false };
-        telling.say(begin);
-        telling
+        let mut encoded = EncodedStream { body, parser, encoder, ready, comments, quiet, patience, over: false };
+        encoded.say(begin);
+        encoded
     }
 
     fn say(&mut self, text: String) {
@@ -291,7 +291,7 @@ impl Telling {
         match block.data {
             Some(data) => {
                 if let Some(said) = Said::read(&String::from_utf8_lossy(&data)) {
-                    let text = self.teller.chunk(&said);
+                    let text = self.encoder.chunk(&said);
                     self.say(text);
                 }
             }
@@ -303,7 +303,7 @@ impl Telling {
 
     fn fail(&mut self, why: &str) {
         let error = json!({"message": why, "type": "upstream_error", "code": "upstream_died"});
-        let text = self.teller.chunk(&Said { error: Some(error), ..Said::default() });
+        let text = self.encoder.chunk(&Said { error: Some(error), ..Said::default() });
         self.say(text);
         self.over = true;
     }
@@ -312,13 +312,13 @@ impl Telling {
         if let Some(block) = self.parser.finish() {
             self.hear(block);
         }
-        let text = self.teller.end();
+        let text = self.encoder.end();
         self.say(text);
         self.over = true;
     }
 }
 
-impl Stream for Telling {
+impl Stream for EncodedStream {
     type Item = Result<Frame<Bytes>, io::Error>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
@@ -332,7 +332,7 @@ impl Stream for Telling {
                 return Poll::Ready(None);
             }
             match Pin::new(&mut self.body).poll_frame(cx) {
-                Poll::Pending => match (self.quiet.as_mut().poll(cx), self.teller.ping()) {
+                Poll::Pending => match (self.quiet.as_mut().poll(cx), self.encoder.ping()) {
                     (Poll::Ready(()), Some(ping)) => self.say(ping),
                     _ => return Poll::Pending,
                 },
@@ -359,15 +359,15 @@ mod tests {
     #[test]
     fn a_stream_that_is_silent_for_long_is_pinged() {
         let asked = br#"{"model":"m","messages":[{"role":"user","content":"hi"}]}"#;
-        let mut teller = anthropic::request(asked).unwrap().teller;
-        let begin = teller.start(&Head { id: "x".into(), created: 0, prompt_tokens: None });
+        let mut encoder = anthropic::request(asked).unwrap().encoder;
+        let begin = encoder.start(&Head { id: "x".into(), created: 0, prompt_tokens: None });
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         runtime.block_on(async {
             let never = StreamBody::new(futures_util::stream::pending()).boxed_unsync();
-            let mut telling = Telling::new(never, teller, begin, Duration::from_millis(1));
+            let mut encoded = EncodedStream::new(never, encoder, begin, Duration::from_millis(1));
             let mut said = String::new();
             for _ in 0..4 {
-                let data = telling.next().await.unwrap().unwrap().into_data().unwrap();
+                let data = encoded.next().await.unwrap().unwrap().into_data().unwrap();
                 said.push_str(&String::from_utf8_lossy(&data));
             }
             assert_eq!(said.matches("event: ping").count(), 4, "{said}");

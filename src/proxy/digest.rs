@@ -5,7 +5,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use http::HeaderMap;
 use serde_json::json;
 use tracing::{debug, info, warn};
 
@@ -38,7 +37,6 @@ impl App {
         self: &Arc<Self>,
         draft: &mut Draft<'_>,
         plan: &Plan,
-        from_client: &HeaderMap,
     ) -> Option<HashMap<usize, String>> {
         let over = plan.lines.digest_over?;
         let request = Arc::clone(&draft.request);
@@ -49,13 +47,13 @@ impl App {
         });
         let large: Vec<(usize, u32)> = evicted
             .filter(|(at, _)| body[*at].role == Role::Tool && body[*at].media.is_empty())
-            .filter(|(at, _)| self.measure.count(&draft.key, &body[*at].text) > over)
+            .filter(|(at, _)| self.measure.count(&draft.situation.key, &body[*at].text) > over)
             .take(MOST)
             .collect();
         if large.is_empty() {
             return None;
         }
-        let model = draft.resolved.digest_model.clone()?;
+        let model = draft.situation.policy.digest_model.clone()?;
         let other = Arc::clone(self.upstreams.iter().find(|u| u.name() == model.upstream)?);
         let who = format!("digest {}/{}", model.upstream, model.model);
         let question = last_user(body).map_or("", |at| body[at].text.as_str());
@@ -66,11 +64,11 @@ impl App {
             let left = until.saturating_duration_since(Instant::now());
             let may_try = self.summarizers.lock().get_or_insert_mut(who.clone(), Default::default).may_try();
             if left.is_zero() || !may_try {
-                debug!(conversation = draft.id, who, may_try, "no digest; a preview instead");
+                debug!(conversation = draft.situation.id(), who, may_try, "no digest; a preview instead");
                 missing += 1;
                 continue;
             }
-            let answer = self.digest(draft, (&other, &model.model), (at, budget, question), from_client, left).await;
+            let answer = self.digest(draft, (&other, &model.model), (at, budget, question), left).await;
             self.summarizers.lock().get_or_insert_mut(who.clone(), Default::default).note(answer.text.is_some());
             match answer.text {
                 Some(text) => drop(made.insert(at, text)),
@@ -89,12 +87,11 @@ impl App {
         draft: &Draft<'_>,
         (other, model): (&Arc<Upstream>, &str),
         (at, budget, question): (usize, u32, &str),
-        from_client: &HeaderMap,
         limit: Duration,
     ) -> Answer {
         let started = Instant::now();
         let text = &draft.request.conversation.body[at].text;
-        let nothing = |how: String| Answer { text: None, reply: bytes::Bytes::new(), how };
+        let nothing = |how: String| Answer { text: None, reply: bytes::Bytes::new(), how, continued: false };
         // The id that the original is going to have.
         let id = match self.store.free_id(text) {
             Ok(id) => id,
@@ -104,7 +101,7 @@ impl App {
             }
         };
         let path = self.store.result_path(&id).display().to_string();
-        let (own, theirs) = (draft.key.clone(), ModelKey::new(other.name(), model));
+        let (own, theirs) = (draft.situation.key.clone(), ModelKey::new(other.name(), model));
         let count = |text: &str| self.measure.count(&own, text);
         let count_theirs = |text: &str| self.measure.count(&theirs, text);
         let window = match tokio::time::timeout(limit, self.window_of(other, model)).await {
@@ -116,7 +113,11 @@ impl App {
             upstream: other,
             model,
             // A client's key is for its own server alone.
-            headers: &if Arc::ptr_eq(other, draft.upstream) { self.outgoing(from_client) } else { headers::json() },
+            headers: &if Arc::ptr_eq(other, draft.situation.upstream) {
+                self.outgoing(draft.situation.from_client)
+            } else {
+                headers::json()
+            },
             options: ChatOptions { num_ctx: window.set, id_slot },
             window: window.tokens.unwrap_or(SMALL_WINDOW),
             text,
@@ -132,15 +133,19 @@ impl App {
         let mut reported = Reported::default();
         reported.read(&String::from_utf8_lossy(&answer.reply));
         self.metrics.spend("digest", &reported);
-        self.lives.with(draft.id, |l| l.spend.add_digest(&reported));
+        self.lives.with(draft.situation.id(), |l| l.spend.add_digest(&reported));
         let milliseconds = started.elapsed().as_millis() as u64;
         let mut data = reported.event("digest", self.measure.count(&theirs, text), milliseconds);
         data["how"] = json!(answer.how);
         data["used"] = json!(answer.text.is_some());
         data["model"] = json!(theirs.as_str());
-        info!(conversation = draft.id, how = %answer.how, used = answer.text.is_some(), milliseconds, "digest");
-        let event =
-            Event { now_ms: now_ms(), conversation: Some(draft.id.to_owned()), kind: "model_usage".into(), data };
+        info!(conversation = draft.situation.id(), how = %answer.how, used = answer.text.is_some(), milliseconds, "digest");
+        let event = Event {
+            now_ms: now_ms(),
+            conversation: Some(draft.situation.id().to_owned()),
+            kind: "model_usage".into(),
+            data,
+        };
         if let Err(e) = self.store.record_later(Batch { events: vec![event], ..Batch::default() }) {
             debug!(error = %e, "an event was not recorded");
         }

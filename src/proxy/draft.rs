@@ -6,26 +6,22 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::FutureExt as _;
-use http::HeaderMap;
 use tracing::{debug, warn};
 
-use super::guard::Note;
 use super::prepare::{Attempt, UNKNOWN_WINDOW, bytes_of};
 use super::recall::rewrites;
+use super::situation::Situation;
 use super::standing::Held;
 use super::steer::Bench;
 use super::{App, Error};
-use crate::config::Resolved;
 use crate::conversation::edit::{Edit, View};
-use crate::conversation::{Conversation, Digest, Tokens};
+use crate::conversation::{Conversation, Tokens};
 use crate::guard::triggers::Pace;
 use crate::measure::count::Counted;
-use crate::measure::window::Window;
-use crate::measure::{self, ModelKey, Sureness, own, tokens};
+use crate::measure::{self, Sureness, tokens};
 use crate::plan::rewrite::{self, Out};
 use crate::plan::{self, Action, Facts, Plan, Policy};
 use crate::store::Original;
-use crate::upstream::Upstream;
 use crate::wire::json;
 use crate::wire::openai_chat::{self, Request};
 use crate::{apply, recall};
@@ -38,35 +34,22 @@ const COUNTED_TEXT: usize = 64 * 1024;
 
 /// What planning goes on with.
 pub(super) struct Draft<'a> {
-    pub(super) upstream: &'a Arc<Upstream>,
+    pub(super) situation: &'a Situation<'a>,
     pub(super) request: Arc<Request>,
     /// The same with the tools that the last prompt had, and without its messages.
     pub(super) held: Request,
     /// The policy that is planned by: the request's, or a milder or harder one.
     pub(super) policy: Policy,
-    /// The request's own policy, resolved once with its profile header.
-    pub(super) resolved: &'a Resolved,
     pub(super) old: View,
-    pub(super) key: ModelKey,
-    pub(super) can_count: bool,
-    /// The model's own vocabulary, where its file is on this machine.
-    pub(super) own: Option<Arc<own::Model>>,
     /// What was counted before anything was planned.
     pub(super) counted: Option<(Tokens, Sureness)>,
-    pub(super) id: &'a str,
-    /// The window, and where it is known from.
-    pub(super) window: &'a Window,
     pub(super) warnings: Vec<String>,
     /// What a model wrote for the fold, if anything, once one was asked.
     pub(super) written: Option<Option<Arc<str>>>,
     /// Digests by message, once they were asked for.
     pub(super) digests: Option<HashMap<usize, String>>,
-    /// What the model is told of what the watchdog saw.
-    pub(super) note: Option<Note>,
     /// Whether the model has the tool that says that a task is done.
     pub(super) done: bool,
-    /// What the user's pace of folds asks for.
-    pub(super) pace: Pace,
     /// What people want of the conversation.
     pub(super) wanted: Held,
     /// What the next brief is to keep above all.
@@ -76,8 +59,29 @@ pub(super) struct Draft<'a> {
 impl Draft<'_> {
     /// For whoever changes the view.
     pub(super) fn bench(&self) -> Bench<'_> {
-        Bench { conversation: &self.request.conversation, id: self.id, key: &self.key, old: &self.old }
+        Bench {
+            conversation: &self.request.conversation,
+            id: self.situation.id(),
+            key: &self.situation.key,
+            old: &self.old,
+        }
     }
+
+    /// What became of the request.
+    pub(super) fn settled(self) -> Settled {
+        let Draft { request, held, done, wanted, warnings, .. } = self;
+        // It shares the request's parts, which then need not be copied.
+        drop(held);
+        Settled { request: Arc::unwrap_or_clone(request), done, wanted, warnings }
+    }
+}
+
+/// What became of a request once it was planned.
+pub(super) struct Settled {
+    pub(super) request: Request,
+    pub(super) done: bool,
+    pub(super) wanted: Held,
+    pub(super) warnings: Vec<String>,
 }
 
 /// A view that was drafted, with its bytes and size.
@@ -102,7 +106,7 @@ impl App {
             return 0;
         }
         Arc::make_mut(&mut draft.request).offer(tools.clone());
-        let added = self.text_cost(draft, &recall::definition(draft.resolved.digest_model.is_some()));
+        let added = self.text_cost(draft, &recall::definition(draft.situation.policy.digest_model.is_some()));
         facts.tools = facts.tools.saturating_add(added);
         draft.counted = draft.counted.map(|(tokens, sureness)| (tokens.saturating_add(added), sureness));
         added
@@ -119,18 +123,15 @@ impl App {
         draft: &mut Draft<'_>,
         facts: Facts,
         sureness: Sureness,
-        chain: &[Digest],
-        from_client: &HeaderMap,
-        attempt: Attempt,
     ) -> Result<Drafted, Error> {
         if !draft.request.offers() && !draft.done {
-            return self.draft(draft, facts, sureness, chain, from_client, attempt).boxed().await;
+            return self.draft(draft, facts, sureness).boxed().await;
         }
         let mut bare = facts.clone();
-        match self.draft(draft, facts, sureness, chain, from_client, attempt).boxed().await {
+        match self.draft(draft, facts, sureness).boxed().await {
             Err(e) if e.is_too_long() => {
                 let of_recall = match draft.request.offers() {
-                    true => self.text_cost(draft, &recall::definition(draft.resolved.digest_model.is_some())),
+                    true => self.text_cost(draft, &recall::definition(draft.situation.policy.digest_model.is_some())),
                     false => 0,
                 };
                 let ours = of_recall.saturating_add(self.done_cost(draft));
@@ -140,7 +141,7 @@ impl App {
                 recall::done::withdraw(request);
                 draft.done = false;
                 draft.counted = None;
-                self.draft(draft, bare, sureness, chain, from_client, attempt).boxed().await
+                self.draft(draft, bare, sureness).boxed().await
             }
             drafted => drafted,
         }
@@ -152,9 +153,6 @@ impl App {
         draft: &mut Draft<'_>,
         mut facts: Facts,
         sureness: Sureness,
-        chain: &[Digest],
-        from_client: &HeaderMap,
-        attempt: Attempt,
     ) -> Result<Drafted, Error> {
         let request = Arc::clone(&draft.request);
         let conversation = &request.conversation;
@@ -169,8 +167,8 @@ impl App {
             if !plan.fits {
                 return Err(self.cannot_fit(draft, &facts, &plan));
             }
-            if attempt == Attempt::First {
-                self.ask_models(draft, &plan, chain, from_client, facts.window).boxed().await;
+            if draft.situation.attempt == Attempt::First {
+                self.ask_models(draft, &plan, facts.window).boxed().await;
             }
             let applied = self.applied(draft, &plan)?;
             let out = rewrite::rewrite(conversation, &applied.view, &draft.policy.template);
@@ -213,35 +211,29 @@ impl App {
     }
 
     /// Asks for what other models write for a plan: once, however often the request is planned.
-    async fn ask_models(
-        self: &Arc<Self>,
-        draft: &mut Draft<'_>,
-        plan: &Plan,
-        chain: &[Digest],
-        from_client: &HeaderMap,
-        window: Tokens,
-    ) {
+    async fn ask_models(self: &Arc<Self>, draft: &mut Draft<'_>, plan: &Plan, window: Tokens) {
+        let situation = draft.situation;
         let asks = plan.actions.iter().any(|a| matches!(a, Action::Fold { ask_model: true, .. }));
         if !asks {
             // The client goes first; what was begun for later is begun again behind this reply.
-            self.stop_making(draft.id);
-            if matches!(draft.pace, Pace::Done(_)) {
+            self.stop_making(situation.id());
+            if matches!(situation.pace, Pace::Done(_)) {
                 // The record of the task is there, however little there is to fold.
-                draft.written = Some(self.brief_at_hand(draft.id, chain));
+                draft.written = Some(self.brief_at_hand(situation.id(), &situation.history.chain));
             }
         } else if draft.written.is_none() {
-            draft.written = Some(self.written(draft, plan, chain, from_client, window).await);
+            draft.written = Some(self.written(draft, plan, window).await);
         }
         if draft.digests.is_none() {
-            draft.digests = self.digests(draft, plan, from_client).await;
+            draft.digests = self.digests(draft, plan).await;
         }
     }
 
     /// The view that a plan makes, with what was written for it.
     fn applied(&self, draft: &Draft<'_>, plan: &Plan) -> Result<apply::Applied, Error> {
         let mut applied = self.material(draft, plan)?;
-        if let Some(note) = &draft.note {
-            self.noted(draft.id, &draft.request.conversation, note, &mut applied)?;
+        if let Some(note) = &draft.situation.note {
+            self.noted(draft.situation.id(), &draft.request.conversation, note, &mut applied)?;
         }
         Ok(applied)
     }
@@ -254,30 +246,35 @@ impl App {
         let none = HashMap::new();
         Ok(apply::apply(&apply::Input {
             conversation: &draft.request.conversation,
-            id: draft.id,
+            id: draft.situation.id(),
             plan,
             old: &draft.old,
             store: &self.store,
             count: &count,
             pins: &draft.wanted.texts,
             written: draft.written.as_ref().and_then(|w| w.as_deref()),
-            focus: draft.focus.as_deref().or(draft.resolved.focus.as_deref()),
-            keep: draft.resolved.keep,
+            focus: draft.focus.as_deref().or(draft.situation.policy.focus.as_deref()),
+            keep: draft.situation.policy.keep,
             digests: draft.digests.as_ref().unwrap_or(&none),
         })?)
     }
 
     /// The room that a prompt leaves, by the server's own count, where it can count.
     async fn counted_room(&self, draft: &Draft<'_>, body: &Bytes, window: Tokens) -> Option<Tokens> {
-        if !draft.can_count || window >= UNKNOWN_WINDOW {
+        if !draft.situation.can_count() || window >= UNKNOWN_WINDOW {
             return None;
         }
         Some(window.saturating_sub(exact(draft, body).await.ok()?.0))
     }
 
     fn cannot_fit(&self, draft: &Draft<'_>, facts: &Facts, plan: &Plan) -> Error {
-        let error =
-            Error::cannot_fit(&draft.request.model, facts.window, &draft.window.source, &plan.after, plan.lines.limit);
+        let error = Error::cannot_fit(
+            &draft.request.model,
+            facts.window,
+            &draft.situation.window.source,
+            &plan.after,
+            plan.lines.limit,
+        );
         match draft.wanted.paused {
             true => error.with_hint(
                 "somebody stopped the rewriting of this conversation: take it up again on the page at `/`, or with \
@@ -295,7 +292,7 @@ impl App {
         out: &[Out],
         body: &Bytes,
     ) -> Option<(Counted, Vec<Option<usize>>)> {
-        let own = draft.own.as_ref()?;
+        let own = draft.situation.own.as_ref()?;
         let conversation = &draft.request.conversation;
         let view = openai_chat::parse(body).ok()?.conversation;
         if view.system.len() != conversation.system.len() || view.system.len() + view.body.len() != out.len() {
@@ -303,7 +300,7 @@ impl App {
         }
         let as_it_came = |o: &Out| o.at.filter(|at| conversation.body.get(*at).is_some_and(|m| *m.bytes() == o.bytes));
         let places = out[view.system.len()..].iter().map(as_it_came).collect();
-        Some((own.shares(draft.upstream, body).await?, places))
+        Some((own.shares(draft.situation.upstream, body).await?, places))
     }
 
     /// Tokens of what an edit put in place.
@@ -315,13 +312,13 @@ impl App {
     /// Tokens of a text: by the model's own vocabulary, where it is here and the text is not so long that this would hold
     /// others up.
     fn text_cost(&self, draft: &Draft<'_>, text: &str) -> Tokens {
-        let own = draft.own.as_ref().filter(|_| text.len() <= COUNTED_TEXT);
-        own.and_then(|own| own.text(text)).unwrap_or_else(|| self.measure.count(&draft.key, text))
+        let own = draft.situation.own.as_ref().filter(|_| text.len() <= COUNTED_TEXT);
+        own.and_then(|own| own.text(text)).unwrap_or_else(|| self.measure.count(&draft.situation.key, text))
     }
 
     /// The exact size of what would be sent, where it matters and can be told.
     async fn recount(&self, draft: &Draft<'_>, plan: &Plan, body: &Bytes) -> Option<(Tokens, Sureness)> {
-        if !draft.can_count {
+        if !draft.situation.can_count() {
             return None;
         }
         if plan.actions.is_empty() {
@@ -344,9 +341,9 @@ impl App {
             return plan.after.prompt();
         }
         let mut made = facts.clone();
-        made.edit_costs = match &draft.own {
+        made.edit_costs = match &draft.situation.own {
             Some(_) => view.edits.iter().map(|e| self.edit_cost(draft, e)).collect(),
-            None => view.edits.iter().map(|e| self.measure.edit_cost(&draft.key, conversation, e)).collect(),
+            None => view.edits.iter().map(|e| self.measure.edit_cost(&draft.situation.key, conversation, e)).collect(),
         };
         made.view = view.clone();
         let still = Policy {
@@ -361,20 +358,21 @@ impl App {
 
 /// The size of a request: by the model's own vocabulary where its file is on this machine, else by the server.
 pub(super) async fn exact(draft: &Draft<'_>, body: &Bytes) -> Result<(Tokens, Sureness), crate::upstream::Error> {
-    if let Some(own) = &draft.own {
+    let Situation { upstream, own, .. } = draft.situation;
+    if let Some(own) = own {
         let media = measure::count::media(&draft.request.conversation);
-        if let Some(exact) = own.total(draft.upstream, body, media).await {
+        if let Some(exact) = own.total(upstream, body, media).await {
             return Ok((exact.tokens, exact.sureness()));
         }
     }
-    Ok((draft.upstream.count(body).await?, Sureness::Counted))
+    Ok((upstream.count(body).await?, Sureness::Counted))
 }
 
 /// Plans. Should a pure room panic, the request goes on with what is certain: nothing is changed.
 fn guarded(conversation: &Conversation, facts: &Facts, draft: &mut Draft<'_>) -> Plan {
     let act = std::panic::AssertUnwindSafe(|| plan::plan(conversation, facts, &draft.policy));
     std::panic::catch_unwind(act).unwrap_or_else(|_| {
-        warn!(conversation = draft.id, "planning failed; the request goes on unchanged");
+        warn!(conversation = draft.situation.id(), "planning failed; the request goes on unchanged");
         draft.warnings.push("planning failed; nothing was rewritten".into());
         let facts = Facts { window: UNKNOWN_WINDOW, ..Facts::default() };
         plan::plan(&Conversation::default(), &facts, &Policy::default())

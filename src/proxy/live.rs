@@ -200,6 +200,8 @@ impl Misses {
 pub(super) struct Live {
     /// The last prompt that the server counted, with the chain hash of its last message and the view's fingerprint.
     pub(super) known: Option<(Digest, Digest, Known)>,
+    /// What the server evaluated for it last: tokens of the prompt, and of the reply where they were counted.
+    pub(super) held: Option<(Tokens, Option<Tokens>)>,
     /// The model that it was last sent to.
     pub(super) model: Option<Switched>,
     /// The last prompt that was forwarded.
@@ -234,7 +236,7 @@ pub(super) struct Live {
     pub(super) folded: Folded,
     /// The fold that is due after the next reply, if one is.
     pub(super) fold_due: Option<Pace>,
-    /// The task that was told from what was said.
+    /// The task that it was last taken for.
     pub(super) task: Option<String>,
     /// Whether the record was asked what was spent before.
     pub(super) loaded: bool,
@@ -270,20 +272,20 @@ impl Kept {
 }
 
 /// All conversations in memory.
-pub(super) struct Lives {
+pub(super) struct LiveConversations {
     lives: Mutex<LruCache<String, Live>>,
     /// First message of the history that a name was given to.
     names: Mutex<LruCache<String, Digest>>,
 }
 
-impl Default for Lives {
+impl Default for LiveConversations {
     fn default() -> Self {
         let remembered = NonZeroUsize::new(REMEMBERED).expect("not zero");
-        Lives { lives: Mutex::new(LruCache::new(remembered)), names: Mutex::new(LruCache::new(remembered)) }
+        LiveConversations { lives: Mutex::new(LruCache::new(remembered)), names: Mutex::new(LruCache::new(remembered)) }
     }
 }
 
-impl Lives {
+impl LiveConversations {
     /// Looks at, or changes, one conversation.
     pub(super) fn with<T>(&self, id: &str, act: impl FnOnce(&mut Live) -> T) -> T {
         let mut lives = self.lives.lock();
@@ -315,7 +317,7 @@ impl Lives {
 
 /// A request under way.
 pub(super) struct Flight {
-    lives: Arc<Lives>,
+    lives: Arc<LiveConversations>,
     id: String,
 }
 

@@ -24,7 +24,25 @@ use crate::upstream::{Loaded, ModelInfo, Upstream};
 /// The folder in the data directory of what servers tell of models that are not here.
 pub(super) const VOCABULARIES: &str = "vocabularies";
 
+/// Time between two looks at the processes that count.
+const LOOK: Duration = Duration::from_secs(60);
+
 impl App {
+    /// Has processes that count end where nobody asks them.
+    pub(super) fn rest_counters(&self) {
+        let counters = Arc::clone(&self.measure.counters);
+        self.tasks.spawn(async move {
+            let mut looks = tokio::time::interval(LOOK);
+            looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+            loop {
+                looks.tick().await;
+                let counters = Arc::clone(&counters);
+                // To end a process is to wait for it.
+                let _ = tokio::task::spawn_blocking(move || counters.rest()).await;
+            }
+        });
+    }
+
     /// The window of a model now. That it changed is logged, and is an event.
     pub(super) async fn window_of(&self, upstream: &Upstream, model: &str) -> Window {
         let window = self.measure.windows.of(upstream, model, &self.config.window.num_ctx).await;

@@ -23,6 +23,7 @@ mod headers;
 mod history;
 mod live;
 mod machine;
+mod measured;
 mod models;
 mod pins;
 mod prefix;
@@ -38,6 +39,7 @@ mod rules;
 mod save;
 mod shadow;
 mod sight;
+mod situation;
 mod slots;
 mod standing;
 mod start;
@@ -51,7 +53,7 @@ mod trace;
 use std::collections::HashMap;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use futures_util::{FutureExt as _, StreamExt as _};
@@ -90,7 +92,7 @@ pub use crate::wire::dialect::Dialect;
 use crate::wire::openai_chat;
 use aside::Aside;
 use background::Tasks;
-use live::Lives;
+use live::LiveConversations;
 use prepare::{Attempt, Prepared};
 
 /// A reply that is not streamed is read whole before it is passed on, up to this size; a larger one is relayed as it
@@ -99,6 +101,9 @@ const LARGEST_BUFFERED: usize = 64 << 20;
 
 /// Names of models of which something is remembered: clients choose them, and may not fill the memory.
 const NAMES: NonZeroUsize = NonZeroUsize::new(512).expect("not zero");
+
+/// Longest that a reply waits for its request to be written.
+const SLOWEST_WRITE: Duration = Duration::from_secs(1);
 
 type Policies = HashMap<(String, Option<String>, String, Option<String>), Arc<Resolved>>;
 
@@ -115,7 +120,7 @@ pub struct App {
     pub tasks: Tasks,
     /// Where large requests are worked on.
     aside: Aside,
-    lives: Arc<Lives>,
+    lives: Arc<LiveConversations>,
     lent: slots::Lent,
     heads: price::Heads,
     /// One change of what people want of a conversation at a time.
@@ -208,7 +213,8 @@ impl App {
     async fn send(&self, upstream: &Upstream, parts: &Parts, prepared: &Prepared) -> Result<Reply, Error> {
         let headers = self.outgoing(&parts.headers);
         let path = path_of(parts);
-        let options = ChatOptions { num_ctx: prepared.window.set, ..ChatOptions::default() };
+        let id_slot = self.slot_of(upstream, prepared).await;
+        let options = ChatOptions { num_ctx: prepared.window.set, id_slot };
         match upstream.chat(&headers, &path, prepared.body.clone(), options).await {
             Ok(reply) => Ok(reply),
             Err(e) => {
@@ -278,6 +284,7 @@ impl App {
         reply: Reply,
         started: Instant,
     ) -> Result<Response<Body>, Error> {
+        self.in_record().await;
         let mut response = Response::builder().status(reply.status);
         if let Some(h) = response.headers_mut() {
             *h = reply.headers.clone();
@@ -333,6 +340,14 @@ impl App {
             h.remove(http::header::CONTENT_LENGTH);
         }
         build(response, relay::full(bytes))
+    }
+
+    /// Waits until the request is in the record, so that a crash after the reply loses nothing of it. It was queued before it
+    /// was forwarded, and a model takes longer than a write: this waits only for a disk that is slow.
+    async fn in_record(&self) {
+        if tokio::time::timeout(SLOWEST_WRITE, self.store.flush()).await.is_err() {
+            warn!("the record is slow: a reply goes out before its request is written");
+        }
     }
 
     /// Passes a request through untouched.

@@ -1,5 +1,6 @@
-//! From a request to the bytes that are forwarded: measure, plan, apply, in that order. When a count shows that the plan's
-//! estimates were low, it is planned again from the same start with better ones.
+//! From a request to the bytes that are forwarded, one value after the other: what it stands on ([`Situation`]), what stands
+//! before its messages ([`Head`]), what it weighs ([`Measured`]), the plan and its view ([`Planned`]), and the request as it is
+//! sent ([`Prepared`]).
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -7,24 +8,26 @@ use std::time::Instant;
 use bytes::Bytes;
 use futures_util::FutureExt as _;
 use http::{HeaderMap, HeaderValue};
-use tracing::{debug, warn};
+use tracing::debug;
 
-use super::admission::{Admitted, Asked};
-use super::draft::{Draft, exact};
+use super::admission::Admitted;
+use super::draft::{Draft, Drafted, Settled};
 use super::history::{History, Switched};
+use super::measured::{Measured, Wishes};
 use super::prefix::Prefix;
 use super::rules::{Ruled, Scope};
-use super::standing::{self, Granted, Held, Standing};
+use super::situation::Situation;
+use super::standing::{self, Held, Standing};
 use super::system::Indexed;
 use super::{App, Error, headers};
-use crate::config::{Gauge, ModelHints, Resolved};
+use crate::config::{Gauge, Resolved};
 use crate::conversation::edit::{Edit, View};
-use crate::conversation::{Digest, Tokens, repair};
+use crate::conversation::{Digest, Tokens};
 use crate::measure::window::Window;
-use crate::measure::{self, Known, ModelKey, Sureness, own, shown, spread, tokens};
-use crate::plan::emergency::{self, Refusal};
-use crate::plan::rewrite::{self, Out};
-use crate::plan::{self, Facts, Lines, Plan, Policy, Regions};
+use crate::measure::{Known, ModelKey, Sureness, own};
+use crate::plan::emergency::Refusal;
+use crate::plan::rewrite::Out;
+use crate::plan::{self, Facts, Lines, Plan, Regions};
 use crate::recall::missed::{self, Missed};
 use crate::store::{Located, Original};
 use crate::upstream::Upstream;
@@ -33,20 +36,6 @@ use crate::wire::openai_chat::{self, Request};
 
 /// The window that is assumed where nobody knows it: so large that nothing is ever rewritten for it.
 pub(super) const UNKNOWN_WINDOW: Tokens = 1 << 30;
-
-/// Share of the first line from which a prompt is counted instead of estimated.
-const COUNT_FROM: f64 = 0.9;
-
-/// The longest request that is counted with the model's own vocabulary far from any line, too (bytes): some milliseconds. Of a
-/// longer one, what was reported of its beginning is kept, and what is new is estimated.
-const COUNTED_ANYWAY: usize = 16 * 1024;
-
-/// The longest request of which each message is counted where it comes near a line (bytes): some milliseconds. A person who
-/// asks for the regions gets them whatever it takes.
-const SHARED_OUT: usize = 512 * 1024;
-
-/// Takes the estimate of a history that was sent before just under the limit, whatever is rounded up.
-const SENT_BEFORE: f64 = 0.97;
 
 /// Why a request is prepared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -210,8 +199,35 @@ impl Prepared {
     }
 }
 
+/// What stands before the messages of a prompt: the client's tools and instructions, by index where that is asked for, and the
+/// tools of ours.
+pub(super) struct Head {
+    /// The client's tools with ours behind them, where the model may have it once something left its prompt.
+    tools: Option<Bytes>,
+    /// Whether the model has the tool that says that a task is done.
+    pub(super) done: bool,
+    admitted: Option<Arc<Admitted>>,
+    indexed: Option<Indexed>,
+    /// What the client is told.
+    pub(super) warnings: Vec<String>,
+}
+
+/// A plan that fits, with what became of the request.
+struct Planned {
+    drafted: Drafted,
+    /// The client's history, with edits made earlier.
+    before: Regions,
+    /// The lines that were looked at.
+    lines: Lines,
+    /// Seconds that making the view took, with what was made ahead of it.
+    seconds: f64,
+}
+
 impl App {
     /// Measures, plans and applies.
+    ///
+    /// # Errors
+    /// What the client must be told: what the guardrails refuse, or a prompt that cannot be made to fit.
     pub(super) async fn prepare(
         self: &Arc<Self>,
         upstream: &Arc<Upstream>,
@@ -219,93 +235,88 @@ impl App {
         from_client: &HeaderMap,
         attempt: Attempt,
     ) -> Result<Prepared, Error> {
-        let mut warnings = Vec::new();
-        if let Some(wanted) = request.num_ctx.filter(|_| attempt != Attempt::DryRun) {
-            self.measure.windows.want(upstream, &request.model, wanted).await;
-        }
-        let window = self.window_of(upstream, &request.model).boxed().await;
-        let header = headers::text(from_client, &headers::PROFILE);
-        let policy = self.policy(&request.model, &window, header, request.task.as_deref());
-        warnings.extend(policy.warning.clone());
-        let repaired = self.repair(&mut request, &policy.policy)?;
-        let history = self.history(&mut request, upstream, &policy, from_client, attempt).boxed().await?;
-        let guarded = self.guard(&request, &history, attempt)?;
-        warnings.extend(guarded.warnings);
-        let pace = self.pace(&policy, &history, &request.conversation.body, attempt);
-        let old = history.old().clone();
-        let patience = if attempt == Attempt::DryRun { shown::QUESTION_WAITS } else { shown::REQUEST_WAITS };
-        let own = self.measure.counters.of(upstream, &request.model, &window, patience).boxed().await;
-        let key = self.key(upstream, &request);
-        let asked = Asked { key: &key, own: own.as_deref(), window: window.tokens, policy: &policy, from_client };
-        let admitted = self.admit(&mut request, &history, &asked, &mut warnings)?;
-        let done = self.offer_done(&mut request, &policy, from_client);
-        let tools = self.tool_for(&request, &policy, from_client);
+        let situation = self.situation(upstream, &mut request, from_client, attempt).boxed().await?;
+        let head = self.head(&situation, &mut request)?;
+        let Measured { mut draft, facts, sureness, wishes } = self.measured(&situation, &head, request).boxed().await;
+        let planned = self.planned(&mut draft, facts, sureness, &head).boxed().await?;
+        let settled = draft.settled();
+        let prepared = self.prepared(situation, head, wishes, planned, settled);
+        debug!(key = %prepared.key, because = ?prepared.because, "prepared");
+        Ok(prepared)
+    }
+
+    /// Puts together what stands before the messages.
+    fn head(&self, situation: &Situation<'_>, request: &mut Request) -> Result<Head, Error> {
+        let Situation { history, policy, from_client, .. } = situation;
+        let (asked, mut warnings) = (situation.asked(), Vec::new());
+        let admitted = self.admit(request, history, &asked, &mut warnings)?;
+        let done = self.offer_done(request, policy, from_client);
+        let tools = self.tool_for(request, policy, from_client);
         let (listed, readable) = (admitted.as_deref(), tools.is_some());
-        let indexed = self.index_system(&mut request, &history.id, &asked, listed, readable, &mut warnings)?;
-        if let Some(tools) = tools.as_ref().filter(|_| old.lacks() || indexed.is_some()) {
+        let indexed = self.index_system(request, &history.id, &asked, listed, readable, &mut warnings)?;
+        if let Some(tools) = tools.as_ref().filter(|_| history.old().lacks() || indexed.is_some()) {
             request.offer(tools.clone());
         }
-        let known_window = window.tokens.unwrap_or(UNKNOWN_WINDOW);
-        let (mut standing, wanted) = self.wanted(&history, &key, &policy, &request, known_window, &mut warnings);
-        let request = Arc::new(request);
-        let mut draft = Draft {
-            upstream,
-            policy: pace.policy(&policy.policy),
-            resolved: &policy,
-            key,
-            can_count: own.is_some() || upstream.can_count(),
-            own,
-            counted: None,
-            held: request.without_messages(),
-            request,
-            old,
-            id: &history.id,
-            window: &window,
-            warnings,
-            written: None,
-            digests: None,
-            note: guarded.note,
-            done,
-            pace,
-            wanted,
-            focus: standing.focus().map(str::to_owned),
-        };
-        let (mut facts, mut sureness) = self.measured(&mut draft, &history, &window, attempt).boxed().await;
-        let scope = self.scope(&draft, from_client);
-        let ruled = scope.as_ref().and_then(|scope| self.put_rules(&mut draft, &facts, &history, scope, &mut standing));
-        if ruled.is_some() {
-            (facts, sureness) = self.measured(&mut draft, &history, &window, attempt).boxed().await;
-        }
-        let mut granted = Granted::default();
-        let breaks = attempt == Attempt::First && (history.ahead.is_some() || breaks(&draft, &facts));
-        if let Some((view, made)) = self.grant(&draft.bench(), &standing, breaks) {
-            (draft.old, granted) = (view, made);
-            (facts, sureness) = self.measured(&mut draft, &history, &window, attempt).boxed().await;
-        }
-        let added = self.offer(&mut draft, &mut facts, tools.as_ref());
-        let behind =
-            history.ahead.as_ref().map_or(0, |ahead| facts.costs.iter().skip(ahead.depth).map(plan::Cost::total).sum());
-        let lines =
-            (draft.policy != policy.policy && attempt == Attempt::First).then(|| Lines::of(&facts, &policy.policy));
+        Ok(Head { tools, done, admitted, indexed, warnings })
+    }
+
+    /// Plans and makes the view. What was counted in its favor before is told of the history as the client sent it.
+    async fn planned(
+        self: &Arc<Self>,
+        draft: &mut Draft<'_>,
+        mut facts: Facts,
+        sureness: Sureness,
+        head: &Head,
+    ) -> Result<Planned, Error> {
+        let situation = draft.situation;
+        let added = self.offer(draft, &mut facts, head.tools.as_ref());
+        let since = |depth: usize| facts.costs.iter().skip(depth).map(plan::Cost::total).sum();
+        let ahead = situation.history.ahead.as_ref().map(|ahead| (ahead, since(ahead.depth)));
+        let usual = &situation.policy.policy;
+        let is_other = draft.policy != *usual && situation.attempt == Attempt::First;
+        let lines = is_other.then(|| Lines::of(&facts, usual));
         let started = Instant::now();
-        let mut drafted =
-            self.drafted(&mut draft, facts, sureness, &history.chain, from_client, attempt).boxed().await?;
-        // Before, the tools were not there.
-        let added = added.saturating_add(self.done_cost(&draft));
-        drafted.plan.before.tools = drafted.plan.before.tools.saturating_sub(added);
-        if let Some(admitted) = &admitted {
-            drafted.plan.before.tools = admitted.list.sent;
-        }
-        drafted.plan.before.system += indexed.as_ref().map_or(0, Indexed::saved);
-        let Draft { key, warnings, own, request, held, done, pace, wanted, .. } = draft;
-        drop(held);
-        let request = Arc::unwrap_or_clone(request);
-        let History { chain, located, id, session, stored, ahead, switched, client_marks, .. } = history;
+        let drafted = self.drafted(draft, facts, sureness).boxed().await?;
         let mut seconds = started.elapsed().as_secs_f64();
         let mut before = drafted.plan.before;
-        let changed = drafted.view != stored;
+        // Before, the tools were not there.
+        let added = added.saturating_add(self.done_cost(draft));
+        before.tools = match &head.admitted {
+            Some(admitted) => admitted.list.sent,
+            None => before.tools.saturating_sub(added),
+        };
+        before.system += head.indexed.as_ref().map_or(0, Indexed::saved);
+        if let Some((ahead, since)) = ahead {
+            seconds += ahead.seconds;
+            // Without it, the prompt would be what was forwarded last and what came since.
+            let was = ahead.regions.0;
+            before = Regions { history: was.history.saturating_add(since), ..was };
+        }
+        let lines = lines.unwrap_or(drafted.plan.lines);
+        Ok(Planned { drafted, before, lines, seconds })
+    }
+
+    /// The request as it is sent, and all that is told and kept of it.
+    fn prepared(
+        &self,
+        situation: Situation<'_>,
+        head: Head,
+        wishes: Wishes,
+        planned: Planned,
+        settled: Settled,
+    ) -> Prepared {
+        let actions = actions(&situation, &planned.drafted.plan);
+        let because = because(&situation, &head, &wishes, &planned.drafted.plan);
+        let Situation { attempt, window, policy, history, key, own, .. } = situation;
+        let Head { tools, admitted, indexed, .. } = head;
+        let Wishes { standing, scope, ruled, granted } = wishes;
+        let Planned { drafted, before, lines, seconds } = planned;
+        let Settled { request, done, wanted, warnings } = settled;
+        let History { chain, located, id, session, stored, ahead, switched, client_marks, .. } = history;
+        let left_out = indexed.iter().filter(|i| i.is_new).flat_map(|i| i.originals.clone());
+        let made_ahead = ahead.into_iter().flat_map(|ahead| ahead.originals);
         let before_this = located.as_ref().map_or(chain.len(), |l| l.depth);
-        let again = match attempt {
+        let missed = match attempt {
             Attempt::First => missed::missed(&request.conversation.body, &stored, before_this),
             Attempt::DryRun | Attempt::Emergency { .. } => Vec::new(),
         };
@@ -313,195 +324,79 @@ impl App {
         let standing_new = ruled.is_some().then(|| standing::text(&standing));
         let standing_changed =
             granted.to_record(&standing, is_fork, folds(&drafted.view) != folds(&stored)).or(standing_new);
-        let known = self.known(&id, &chain, &drafted.view, &key);
-        let mut actions = layers(&drafted.plan, policy.policy.strategy);
-        let mut because: Vec<String> = drafted.plan.because.iter().map(ToString::to_string).collect();
-        let mut originals = drafted.originals;
-        if let Some(ahead) = ahead {
-            actions.extend(ahead.layers);
-            because.splice(0..0, ahead.because);
-            originals.extend(ahead.originals);
-            seconds += ahead.seconds;
-            // Without it, the prompt would be what was forwarded last and what came since.
-            before = Regions { history: ahead.regions.0.history.saturating_add(behind), ..ahead.regions.0 };
-        }
-        originals.extend(granted.originals);
-        because.splice(0..0, granted.because);
-        in_order(&mut actions);
-        because.splice(0..0, pace.reason(&drafted.plan));
-        because.extend(repaired);
-        because.extend(ruled.as_ref().map(Ruled::because));
-        because.extend(admitted.as_ref().map(|a| a.because()));
-        because.extend(indexed.as_ref().map(Indexed::because));
-        originals.extend(indexed.iter().filter(|i| i.is_new).flat_map(|i| i.originals.clone()));
-        debug!(%key, ?because, "prepared");
-        Ok(Prepared {
-            key,
-            chain,
-            located,
-            session,
-            window,
-            policy,
+        Prepared {
+            known: self.known(&id, &chain, &drafted.view, &key),
+            view_changed: drafted.view != stored,
             view: View { messages: request.conversation.body.len(), ..drafted.view },
-            view_changed: changed,
-            originals,
+            originals: drafted
+                .originals
+                .into_iter()
+                .chain(made_ahead)
+                .chain(granted.originals)
+                .chain(left_out)
+                .collect(),
+            actions,
+            because,
+            waits: drafted.plan.waits.iter().map(ToString::to_string).collect(),
+            after: drafted.plan.after,
             out: drafted.out,
             body: drafted.body,
             tokens: drafted.tokens,
             sureness: drafted.sureness,
-            known,
+            lowered: drafted.lowered,
+            recalled: Vec::new(),
+            first_prompt: None,
+            prefix: None,
+            flight: None,
+            wanted,
+            key,
+            chain,
+            located,
+            id,
+            session,
+            window,
+            policy,
             before,
             seconds,
             switched,
-            after: drafted.plan.after,
-            lines: lines.unwrap_or(drafted.plan.lines),
-            actions,
-            because,
-            waits: drafted.plan.waits.iter().map(ToString::to_string).collect(),
+            lines,
             warnings,
-            lowered: drafted.lowered,
             client_marks,
             tools,
             done,
             admitted,
             indexed,
-            recalled: Vec::new(),
-            first_prompt: None,
-            missed: again,
-            prefix: None,
+            missed,
             own,
             standing,
             standing_changed,
             scope,
             ruled,
-            wanted,
-            flight: None,
-            id,
             request,
-        })
-    }
-
-    fn repair(&self, request: &mut Request, policy: &Policy) -> Result<Vec<String>, Error> {
-        let body = std::mem::take(&mut request.conversation.body);
-        let leading = request.conversation.system.len();
-        let repaired =
-            repair::repair(body, policy.template.tool_call_id_length).map_err(|o| Error::orphan(&o, leading))?;
-        request.conversation.body = repaired.body;
-        Ok(repaired.notes)
-    }
-
-    /// The policy of a model, worked out once.
-    pub(super) fn policy(
-        &self,
-        model: &str,
-        window: &Window,
-        header: Option<String>,
-        task: Option<&str>,
-    ) -> Arc<Resolved> {
-        // What the server says of a model may be another once it is loaded, and nothing while the server does not answer.
-        let key = (model.to_owned(), header, window.identity.clone(), task.map(str::to_owned));
-        if let Some(known) = self.policies.lock().get(&key) {
-            return Arc::clone(known);
-        }
-        let hints = ModelHints { parameters: window.parameters, template: window.template.as_deref() };
-        let resolved = Arc::new(self.config.policy_for(model, &hints, key.1.as_deref(), task));
-        let mut all = self.policies.lock();
-        // Names come from clients: they may not fill the memory.
-        if all.len() > 512 {
-            all.clear();
-        }
-        all.insert(key, Arc::clone(&resolved));
-        resolved
-    }
-
-    /// The facts, with the prompt counted where it comes near a line.
-    async fn measured(
-        &self,
-        draft: &mut Draft<'_>,
-        history: &History,
-        window: &Window,
-        attempt: Attempt,
-    ) -> (Facts, Sureness) {
-        let request = Arc::clone(&draft.request);
-        let conversation = &request.conversation;
-        let (chain, forwarded) = (&history.chain, history.forwarded());
-        let known = self.known(draft.id, chain, &draft.old, &draft.key);
-        let mut facts = self.measure.facts(&draft.key, conversation, &draft.old, known);
-        facts.window = window.tokens.unwrap_or(UNKNOWN_WINDOW);
-        self.cost_of_hidden_calls(conversation, &mut facts, known.is_some());
-        let configured = self.config.window.output_reserved;
-        facts.output_reserved = plan::output_reserved(facts.window, facts.head(), draft.request.max_tokens, configured);
-        facts.forwarded = forwarded;
-        draft.wanted.tell(&mut facts);
-        let mut sureness = self.measure.sureness(&draft.key);
-        if known.is_some() && sureness == Sureness::Estimated {
-            sureness = Sureness::Calibrated;
-        }
-        facts.slack = measure::slack(facts.window, if draft.can_count { Sureness::Counted } else { sureness });
-        facts.guessed = !draft.can_count && sureness == Sureness::Estimated;
-        if let Attempt::Emergency { refusal, counted } = attempt {
-            draft.policy = emergency::policy(&draft.policy, facts.window, refusal);
-            return (emergency::facts(&facts, counted, refusal), sureness);
-        }
-        let again = attempt == Attempt::First && forwarded >= conversation.body.len();
-        if again {
-            draft.policy = short_of_the_wall(&draft.policy);
-        }
-        let lines = Lines::of(&facts, &draft.policy);
-        // Where not even one token a byte comes near a line, nothing needs counting.
-        let bound = tokens::upper_bound(draft.request.body.len(), conversation);
-        let near = |t: Tokens| f64::from(t) > f64::from(lines.clear_at) * COUNT_FROM;
-        let estimate = plan::plan(conversation, &facts, &draft.policy).before.prompt();
-        // By the model's own vocabulary a short one costs little; and who asks for a count wants one.
-        let short = draft.own.is_some() && draft.request.body.len() <= COUNTED_ANYWAY;
-        let cheap = short || attempt == Attempt::DryRun;
-        let far = !cheap && (bound.is_some_and(|b| !near(b)) || !near(estimate));
-        if !draft.can_count || far {
-            if again && !draft.can_count && estimate > lines.limit && estimate / 2 <= lines.limit {
-                // It was sent before, as it is, and estimates only change as more is learned. Should the window be another
-                // now, the server will say so.
-                emergency::scale(&mut facts, f64::from(lines.limit) / f64::from(estimate) * SENT_BEFORE);
-            }
-            return (facts, sureness);
-        }
-        let out = rewrite::rewrite(conversation, &draft.old, &draft.policy.template);
-        let body = bytes_of(&request, &out);
-        match exact(draft, &body).await {
-            Ok((exact, counted_by)) => {
-                // The costs follow the count, so that lines are compared with what the server will see.
-                let wanted = attempt == Attempt::DryRun || near(exact) && body.len() <= SHARED_OUT;
-                let shares = if wanted { self.shares(draft, &out, &body).await } else { None };
-                let (counted, places) = shares.map_or((None, Vec::new()), |(c, p)| (Some(c), p));
-                let sum = |f: &Facts| plan::plan(conversation, f, &draft.policy).before.prompt();
-                spread::spread(&mut facts, counted.as_ref(), &places, exact, &sum);
-                draft.counted = Some((exact, counted_by));
-                let room = facts.window.saturating_sub(exact.max(sum(&facts))).saturating_sub(facts.slack);
-                if again && room >= plan::least_reserve(facts.window) {
-                    // It may have been sent with less kept for the reply: then that is what fits now, too.
-                    facts.output_reserved = facts.output_reserved.min(room);
-                }
-                (facts, counted_by)
-            }
-            Err(e) => {
-                warn!(upstream = draft.upstream.name(), error = %e, "the server could not count the prompt; estimating");
-                draft.warnings.push("the prompt could not be counted, only estimated".into());
-                facts.slack = measure::slack(facts.window, sureness);
-                facts.guessed = sureness == Sureness::Estimated;
-                if matches!(e, crate::upstream::Error::Status { .. }) {
-                    // It will not take the request as it is: pictures for a model that cannot see. What media cost is then
-                    // only a guess, and nothing is cut for a guess; the server's own words on it reach the client.
-                    facts.costs.iter_mut().for_each(|cost| cost.media = 0);
-                }
-                (facts, sureness)
-            }
         }
     }
 }
 
-/// Whether a request rewrites something that the server may hold: then other changes come at no price of their own.
-fn breaks(draft: &Draft<'_>, facts: &Facts) -> bool {
-    let plan = plan::plan(&draft.request.conversation, facts, &draft.policy);
-    plan.actions.iter().any(|action| action.first() < facts.forwarded)
+/// The layers that acted, with those of what was made ahead.
+fn actions(situation: &Situation<'_>, plan: &Plan) -> Vec<&'static str> {
+    let mut out = layers(plan, situation.policy.policy.strategy);
+    out.extend(situation.history.ahead.iter().flat_map(|ahead| &ahead.layers));
+    in_order(&mut out);
+    out
+}
+
+/// Why the request is sent as it is, in words without message text: the pace, what people asked for, what was made ahead, the
+/// plan, and what was done to its head.
+fn because(situation: &Situation<'_>, head: &Head, wishes: &Wishes, plan: &Plan) -> Vec<String> {
+    let mut out: Vec<String> = situation.pace.reason(plan).into_iter().collect();
+    out.extend(wishes.granted.because.iter().cloned());
+    out.extend(situation.history.ahead.iter().flat_map(|ahead| ahead.because.iter().cloned()));
+    out.extend(plan.because.iter().map(ToString::to_string));
+    out.extend(situation.repaired.iter().cloned());
+    out.extend(wishes.ruled.as_ref().map(Ruled::because));
+    out.extend(head.admitted.as_ref().map(|a| a.because()));
+    out.extend(head.indexed.as_ref().map(Indexed::because));
+    out
 }
 
 /// How far the fold of a view reaches.
@@ -520,11 +415,6 @@ fn in_order(layers: &mut Vec<&'static str>) {
     let order = ["evict", "clear", "summarize", "truncate"];
     layers.sort_by_key(|a| order.iter().position(|o| o == a));
     layers.dedup();
-}
-
-/// The policy for a history that was forwarded before: the same history gives the same bytes, unless they no longer fit.
-fn short_of_the_wall(policy: &Policy) -> Policy {
-    Policy { clear_at: 1.0, summarize_at: 1.0, ..policy.clone() }
 }
 
 /// What tells one view from another, and the same view before another model, which counts it otherwise.

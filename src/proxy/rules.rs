@@ -137,7 +137,7 @@ impl App {
     /// Whose rules a request's conversation gets, where rules are on.
     pub(super) fn scope(&self, draft: &Draft<'_>, from_client: &HeaderMap) -> Option<Scope> {
         let conversation = &draft.request.conversation;
-        let on = draft.resolved.rules && Class::of(conversation) != Class::Helper;
+        let on = draft.situation.policy.rules && Class::of(conversation) != Class::Helper;
         if on { Scope::of(from_client, conversation) } else { None }
     }
 
@@ -168,11 +168,10 @@ impl App {
         &self,
         draft: &mut Draft<'_>,
         facts: &Facts,
-        history: &History,
         scope: &Scope,
         standing: &mut Arc<Standing>,
     ) -> Option<Ruled> {
-        if !self.is_new(history) || **standing != Standing::default() {
+        if !self.is_new(&draft.situation.history) || **standing != Standing::default() {
             return None;
         }
         let rules = self.rules_of(draft, scope);
@@ -193,7 +192,7 @@ impl App {
         let ruled_for = Some(scope.clone());
         *standing = Arc::new(Standing { numbered: pins.len() as u64, pins, ruled_for, ..Standing::default() });
         let body = &draft.request.conversation.body;
-        draft.wanted = self.held(&draft.key, standing, &draft.resolved.pins, body, facts.window);
+        draft.wanted = self.held(&draft.situation.key, standing, &draft.situation.policy.pins, body, facts.window);
         let block = pinned::block(&draft.wanted.texts, &|_| true);
         if !block.is_empty() {
             let at = plan::anchor(&draft.request.conversation, facts, &draft.policy);
@@ -207,7 +206,7 @@ impl App {
         let all = match self.store.rules() {
             Ok((all, _)) => all,
             Err(e) => {
-                tracing::warn!(conversation = draft.id, error = %e, "the rules cannot be read");
+                tracing::warn!(conversation = draft.situation.id(), error = %e, "the rules cannot be read");
                 draft.warnings.push("the rules of this project could not be read".into());
                 Vec::new()
             }
@@ -225,7 +224,7 @@ impl App {
     fn with_room<'a>(&self, draft: &Draft<'_>, rules: &'a [Rule], window: Tokens) -> (Vec<&'a Rule>, usize) {
         let mut room = window / ALL_PINS;
         let fits = |rule: &&Rule| {
-            let tokens = self.measure.count(&draft.key, &rule.text);
+            let tokens = self.measure.count(&draft.situation.key, &rule.text);
             let fits = tokens <= room.min(window / LARGEST_PIN);
             room -= if fits { tokens } else { 0 };
             fits

@@ -1,16 +1,22 @@
 //! In which of llama-server's slots a call of ours is answered, so that it never takes the place of a conversation's prompt.
 //!
-//! The server itself gives a prompt the slot that holds most of it, else the one used longest ago. That is right for the
-//! client's requests, whose bytes stay as they are, and for a summary that continues a prompt. It is wrong for a prompt that
-//! was just rewritten and shares little with the old one (it would take another conversation's slot, and leave the old one
-//! behind), and for a transcript, which has nothing in common with any.
+//! The server itself gives a prompt the slot that holds most of it, else the one used longest ago. That is right for a
+//! request whose bytes stay as they are, and for a summary that continues a prompt. It is wrong for a prompt that was just
+//! rewritten and shares little with the old one (it would take another conversation's slot, and leave the old one behind), and
+//! for a transcript, which has nothing in common with any.
+
+use std::time::Duration;
 
 use lru::LruCache;
 use parking_lot::Mutex;
 
+use super::prepare::Prepared;
 use super::{App, NAMES};
 use crate::conversation::Tokens;
 use crate::upstream::{Slot, Upstream};
+
+/// Longest that a request waits to learn which slot holds its conversation.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Slots by their use; `None`: the server's own choice.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -48,19 +54,38 @@ impl App {
         }
         chosen
     }
+
+    /// The slot that holds the last prompt of a request's conversation, where the request is rewritten and may look like no
+    /// slot's to the server. `None` where the server is to choose: nothing was rewritten, it has one slot, or that slot is busy.
+    pub(super) async fn slot_of(&self, upstream: &Upstream, prepared: &Prepared) -> Option<u32> {
+        if !prepared.view_changed || prepared.located.is_none() {
+            return None;
+        }
+        let last = self.lives.with(&prepared.id, |live| live.held)?;
+        let all = tokio::time::timeout(PATIENCE, upstream.slots(&prepared.request.model)).await.ok()?;
+        only_holder(&all, last)
+    }
+}
+
+/// Whether a slot holds a prompt of so many tokens and its reply but for the last token, or a part of that reply.
+fn holds(slot: &Slot, (prompt, wrote): (Tokens, Option<Tokens>)) -> bool {
+    slot.held.is_some_and(|held| (prompt..=prompt.saturating_add(wrote.unwrap_or(Tokens::MAX))).contains(&held))
+}
+
+/// The one idle slot that holds a prompt. Of two that look alike, the server knows better.
+fn only_holder(all: &[Slot], last: (Tokens, Option<Tokens>)) -> Option<u32> {
+    let mut found = all.iter().filter(|slot| all.len() > 1 && holds(slot, last));
+    let slot = found.next()?;
+    (found.next().is_none() && !slot.busy).then_some(slot.id)
 }
 
 fn choose(all: &[Slot], last: Option<(Tokens, Option<Tokens>)>, lent: Option<u32>, conversations: usize) -> Slots {
     if all.len() < 2 {
         return Slots::default();
     }
-    // The prompt and the reply but for its last token are in the slot that worked last, of several that look alike.
-    let holds = |slot: &&Slot| {
-        last.zip(slot.held).is_some_and(|((prompt, wrote), held)| {
-            (prompt..=prompt.saturating_add(wrote.unwrap_or(Tokens::MAX))).contains(&held)
-        })
-    };
-    let own = all.iter().filter(holds).max_by_key(|slot| slot.task).map(|slot| slot.id);
+    // It is the slot that worked last, of several that look alike.
+    let own = all.iter().filter(|slot| last.is_some_and(|last| holds(slot, last))).max_by_key(|slot| slot.task);
+    let own = own.map(|slot| slot.id);
     let free = all.iter().filter(|slot| !slot.busy && Some(slot.id) != own);
     let spare = free
         .min_by_key(|slot| (slot.task.is_some(), Some(slot.id) != lent, slot.task))
@@ -72,6 +97,17 @@ fn choose(all: &[Slot], last: Option<(Tokens, Option<Tokens>)>, lent: Option<u32
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_rewritten_request_goes_where_its_conversation_is() {
+        let slot = |id, busy, held| Slot { id, busy, task: Some(u64::from(id)), held: Some(held) };
+        let idle = [slot(0, false, 378), slot(1, false, 340)];
+        assert_eq!(only_holder(&idle, (333, Some(8))), Some(1));
+        assert_eq!(only_holder(&idle, (500, Some(9))), None, "nobody holds it");
+        assert_eq!(only_holder(&idle, (333, None)), None, "two may hold it");
+        assert_eq!(only_holder(&idle[1..], (333, Some(8))), None, "there is no other");
+        assert_eq!(only_holder(&[idle[0], slot(1, true, 340)], (333, Some(8))), None, "it would wait");
+    }
 
     #[test]
     fn which_slot_is_whose() {

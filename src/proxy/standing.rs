@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::history::History;
+use super::situation::Situation;
 use super::steer::Bench;
 use super::{App, Error};
-use crate::config::{PinPattern, Resolved};
+use crate::config::PinPattern;
 use crate::conversation::edit::View;
 use crate::conversation::{Digest, Message, Role, Tokens, person};
 use crate::measure::ModelKey;
@@ -172,20 +172,18 @@ impl App {
     /// to refuse the request.
     pub(super) fn wanted(
         &self,
-        history: &History,
-        key: &ModelKey,
-        policy: &Resolved,
+        situation: &Situation<'_>,
         request: &Request,
-        window: Tokens,
         warnings: &mut Vec<String>,
     ) -> (Arc<Standing>, Held) {
+        let Situation { history, key, policy, .. } = situation;
         let parent = history.located.as_ref().map(|l| l.conversation.as_str()).filter(|name| *name != history.id);
         let standing = self.standing(&history.id, parent).unwrap_or_else(|e| {
             tracing::warn!(conversation = %history.id, error = %e, "what is pinned cannot be read");
             warnings.push("what is pinned could not be read".into());
             Arc::default()
         });
-        let held = self.held(key, &standing, &policy.pins, &request.conversation.body, window);
+        let held = self.held(key, &standing, &policy.pins, &request.conversation.body, situation.known_window());
         warnings.extend(held.warning());
         (standing, held)
     }

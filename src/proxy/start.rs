@@ -34,6 +34,7 @@ impl App {
         let store = Store::open(&config.data_dir)?;
         let (app, found) = Self::with_store(config, store).await?;
         app.keep_house();
+        app.rest_counters();
         Ok((app, found))
     }
 

@@ -32,15 +32,29 @@ impl App {
         request.task = headers::text(from_client, &headers::TASK).or(named.map(|(_, task)| task)).or_else(set);
     }
 
-    /// Says once which task was told from what a person said.
+    /// Says once for which task a conversation is taken: somebody named it, or it was told from what a person said.
     pub(super) fn note_task(&self, prepared: &Prepared) {
-        let Some(name) = prepared.policy.task.as_ref().filter(|_| self.config.task == TASK_AUTO) else { return };
-        let told = task::told(&prepared.request.conversation.body).filter(|told| told.task == name);
-        let fresh = self.lives.with(&prepared.id, |live| live.task.replace(name.clone()).as_ref() != Some(name));
-        if let Some(told) = told.filter(|_| fresh) {
-            info!(conversation = %prepared.id, task = told.task, "the task was told from what was said first");
-            let data = json!({"task": told.task, "how": "told", "cues": told.cues, "next": told.next});
-            self.note_event(&prepared.id, "task", data);
+        let Some(name) = &prepared.policy.task else { return };
+        let before = self.lives.with(&prepared.id, |live| live.task.replace(name.clone()));
+        let before = before.or_else(|| self.task_kept(&prepared.id));
+        if before.as_ref() == Some(name) {
+            return;
         }
+        let told = match self.config.task == TASK_AUTO {
+            true => task::told(&prepared.request.conversation.body).filter(|told| told.task == name),
+            false => None,
+        };
+        let data = match told {
+            Some(told) => json!({"task": name, "how": "told", "cues": told.cues, "next": told.next}),
+            None => json!({"task": name, "how": "named", "before": before}),
+        };
+        info!(conversation = %prepared.id, task = %name, how = %data["how"], "the conversation has a task");
+        self.note_event(&prepared.id, "task", data);
+    }
+
+    /// The task that the record has for a conversation, where a process before this one worked on it.
+    fn task_kept(&self, id: &str) -> Option<String> {
+        let row = self.store.conversation(id).ok()??;
+        row.state["task"].as_str().filter(|_| row.id == id).map(str::to_owned)
     }
 }

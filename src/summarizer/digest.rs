@@ -64,7 +64,7 @@ pub struct Job<'a> {
 
 /// Asks for a digest.
 pub async fn ask(job: &Job<'_>) -> Answer {
-    let nothing = |reply: Bytes, how: String| Answer { text: None, reply, how };
+    let nothing = |reply: Bytes, how: String| Answer { text: None, reply, how, continued: false };
     let marker = marker(job);
     let room = job.budget.saturating_sub((job.count)(&marker) + (job.count)(CUT) + 8);
     if room < LEAST {
@@ -92,7 +92,9 @@ pub async fn ask(job: &Job<'_>) -> Answer {
     let text = said.pointer("/choices/0/message/content").and_then(Value::as_str).unwrap_or_default();
     let (text, end) = if finish == "length" { (whole_lines(text), format!("\n{CUT}")) } else { (text, String::new()) };
     match judge(text, (&prompt, &instruction), job, room) {
-        Ok(text) => Answer { text: Some(format!("{marker}\n{text}{end}")), reply, how: "digest".into() },
+        Ok(text) => {
+            Answer { text: Some(format!("{marker}\n{text}{end}")), reply, how: "digest".into(), continued: false }
+        }
         Err(_) if finish == "length" && text.is_empty() => nothing(reply, "the digest is too long".into()),
         Err(why) => nothing(reply, why),
     }

@@ -82,6 +82,8 @@ pub struct Answer {
     pub reply: Bytes,
     /// In a few words: how it was asked, or why there is nothing.
     pub how: String,
+    /// Whether the reply went on from the conversation's own prompt, in the slot that holds it.
+    pub continued: bool,
 }
 
 /// Asks for a brief; once more, as a flat transcript, when the first answer is of no use.
@@ -91,7 +93,7 @@ pub async fn ask(job: &Job<'_>) -> Answer {
     if let Some(body) = continuation(job, &instruction).await {
         let answer = send(job, &body, job.options, &instruction, "continued the prompt").await;
         if answer.text.is_some() || !job.retry {
-            return answer;
+            return Answer { continued: true, ..answer };
         }
         last = Some(answer);
     }
@@ -204,7 +206,8 @@ fn write(job: &Job<'_>, messages: &[Bytes], more: &[(&'static str, Option<String
 }
 
 async fn send(job: &Job<'_>, body: &Bytes, options: ChatOptions, instruction: &str, how: &str) -> Answer {
-    let nothing = |reply: Bytes, why: String| Answer { text: None, reply, how: format!("{how}: {why}") };
+    let nothing =
+        |reply: Bytes, why: String| Answer { text: None, reply, how: format!("{how}: {why}"), continued: false };
     let asked = tokio::time::timeout(job.limit, exchange(job.upstream, job.headers, options, body)).await;
     let reply = match asked {
         Err(_) => return nothing(Bytes::new(), format!("no answer within {} s", job.limit.as_secs())),
@@ -224,7 +227,7 @@ async fn send(job: &Job<'_>, body: &Bytes, options: ChatOptions, instruction: &s
         records: &[],
     };
     match brief::judge(&text, instruction, &material, job.max_tokens, job.count) {
-        Ok(text) => Answer { text: Some(text), reply, how: how.to_owned() },
+        Ok(text) => Answer { text: Some(text), reply, how: how.to_owned(), continued: false },
         Err(fault) => nothing(reply, format!("answer of no use ({fault})")),
     }
 }

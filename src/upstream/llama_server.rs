@@ -61,9 +61,12 @@ pub(super) async fn slots(link: &Link, router: bool, model: &str) -> Vec<Slot> {
     answer.as_array().into_iter().flatten().filter_map(read).collect()
 }
 
-/// A request that is to be answered in one slot.
+/// A request that is to be answered in one slot, unless it names one itself.
 pub(super) fn in_slot(body: &Bytes, slot: u32) -> Bytes {
     let (text, slot) = (String::from_utf8_lossy(body), slot.to_string());
+    if json::Fields::read(&text).is_ok_and(|fields| fields.get("id_slot").is_some()) {
+        return body.clone();
+    }
     json::with_fields(&text, &[("id_slot", Some(slot.as_str()))]).unwrap_or_else(|_| body.clone())
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 use windowsill::gguf::{Gguf, Kind};
-use windowsill::measure::afford::dry_run::Rehearsal;
+use windowsill::measure::afford::dry_run::DryRunner;
 use windowsill::measure::memory::{GpuLayers, Model, Settings, cost};
 
 use crate::support::servers::{Windowsill, place};
@@ -37,7 +37,7 @@ fn said(windowsill: &Windowsill, question: &str) -> (String, Value) {
 fn what_it_takes_of_a_gpu_is_what_was_reckoned() {
     let file = place("WINDOWSILL_MODEL");
     let model = Model::of(&Gguf::open(Path::new(&file)).unwrap()).unwrap();
-    let rehearsal = Rehearsal::of(Path::new(env!("CARGO_BIN_EXE_windowsill")), Path::new(&file)).unwrap();
+    let runner = DryRunner::of(Path::new(env!("CARGO_BIN_EXE_windowsill")), Path::new(&file)).unwrap();
     let all = u64::from(u32::MAX);
     for (window, layers, kind) in [
         (8192, all, "f16"),
@@ -55,7 +55,7 @@ fn what_it_takes_of_a_gpu_is_what_was_reckoned() {
         let gpu_layers = GpuLayers::Last(layers.min(model.blocks + 1));
         let settings =
             Settings { gpu_layers, type_k: kind, type_v: kind, ..Settings::llama_server_parallel(window, 1) };
-        let told = rehearsal.cost(&model, &settings).unwrap();
+        let told = runner.cost(&model, &settings).unwrap();
         assert_eq!(held("held_gpu_bytes"), told.device(), "{window} {number}: {model_shown}");
         let formula = cost(&model, &settings).unwrap();
         let reckoned = formula.device() + formula.op_offload;
@@ -79,7 +79,7 @@ fn models_of_other_kinds_take_what_was_reckoned() {
         let file = dir.path().join(format!("{arch}.gguf"));
         models::write(&file, arch);
         let model = Model::of(&Gguf::open(&file).unwrap()).unwrap();
-        let rehearsal = Rehearsal::of(Path::new(env!("CARGO_BIN_EXE_windowsill")), &file).unwrap();
+        let runner = DryRunner::of(Path::new(env!("CARGO_BIN_EXE_windowsill")), &file).unwrap();
         for layers in [model.blocks + 1, model.blocks / 2] {
             let windowsill =
                 Windowsill::serving(&file, &[], &["--num-ctx", "1024", "--gpu-layers", &layers.to_string()]);
@@ -88,7 +88,7 @@ fn models_of_other_kinds_take_what_was_reckoned() {
                 flash_auto: true,
                 ..Settings::llama_server_parallel(1024, 1)
             };
-            let told = rehearsal.cost(&model, &settings).unwrap();
+            let told = runner.cost(&model, &settings).unwrap();
             let formula = cost(&model, &settings).unwrap();
             let (held, reckoned) =
                 (shown(&windowsill)["held_gpu_bytes"].clone(), formula.device() + formula.op_offload);

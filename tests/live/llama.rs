@@ -83,6 +83,7 @@ fn a_long_session_at_8192() {
 fn other_recorded_sessions() {
     // An odd lot: 111,000 characters in one result; 370,000 characters of whitespace in arguments that are no JSON; speakers
     // in a row; a customer's service; Chinese; 13,000 tokens in one message of the assistant's.
+    let mut seen = 0;
     for (name, window, turns) in [
         ("intercode-ctf-61", 4096, 4),
         ("dgm-polyglot-javascript__forth", 4096, 0),
@@ -101,15 +102,17 @@ fn other_recorded_sessions() {
         let played: Vec<Turn> = ends.iter().map(|end| bench.turn(&session, *end)).collect();
         let recalled = check::originals(&session, &played, &bench.windowsill);
         say(&format!("{name}: {} turns, recalled {recalled:?}", played.len()));
+        seen += 1;
     }
+    assert!(seen > 0, "the excerpts have one of them");
 }
 
 /// The model cannot see: what its server says of a picture reaches the client as it is.
 #[test]
 fn a_picture_for_a_model_that_cannot_see() {
-    let Some(session) = Session::shared("req-openai-image-2mb") else { return };
+    let session = Session::shared("inspect-images").expect("it is among the excerpts");
     let bench = Bench::start(4096, &[]);
-    let request = session.request(1, 8, true);
+    let request = session.request(2, 8, true);
     let direct = http::post(&format!("{}/v1/chat/completions", bench.llama.url()), &request);
     let through = http::post(&bench.windowsill.chat_url(), &request);
     assert!(direct.status >= 400, "{}", direct.text);

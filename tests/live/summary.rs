@@ -130,6 +130,51 @@ fn a_brief_ahead_of_need() {
 
 /// Two conversations on a server with two slots: what is made ahead for one stays in its own slot, and the other finds its
 /// prompt where it left it.
+/// Asks something in a short conversation of its own; how much of the prompt was cached, and how much was evaluated.
+fn gardener(windowsill: &Windowsill, ask: &str) -> (u64, u64) {
+    let words = "The garden has beds of beans, peas and rye along the wall. ".repeat(20);
+    let sent = serde_json::json!({"model": "smollm2", "max_tokens": 8, "temperature": 0, "messages": [
+        {"role": "system", "content": "You are a gardener."},
+        {"role": "user", "content": format!("{words}\n{ask}")}]});
+    let reply = http::post(&windowsill.chat_url(), &sent);
+    assert_eq!(reply.status, 200, "{}", reply.text);
+    let json = reply.json();
+    let number = |what: &str| json.pointer(what).and_then(Value::as_u64).expect("a figure");
+    (number("/timings/cache_n"), number("/timings/prompt_n"))
+}
+
+#[test]
+fn a_rewrite_within_a_request_leaves_the_other_conversation_its_slot() {
+    let session = Session::demo();
+    let llama = Llama::start_with(8192, &["--parallel", "2", "--cache-ram", "0"]);
+    let relay = Relay::before(&llama.url());
+    let settings = [("CONTEXT_SUMMARY_MAX_TOKENS", "64"), ("CONTEXT_FOLD_AT", "wall"), ("CONTEXT_BACKGROUND", "false")];
+    let windowsill = Windowsill::before(&relay.url(), &settings);
+    let mut rewritten = None;
+    let mut first = 0;
+    for end in session.turns() {
+        let reply = http::post(&windowsill.chat_url(), session.request(end, 8, true));
+        assert_eq!(reply.status, 200, "{}", reply.text);
+        let asked = relay.take();
+        let forwarded = asked.last().and_then(|b| serde_json::from_str::<Value>(b).ok()).expect("a request");
+        if reply.ours("action").contains("summarize") {
+            rewritten = forwarded["id_slot"].as_u64();
+            break;
+        }
+        if reply.ours("action") == "none" {
+            assert_eq!(forwarded.get("id_slot"), None, "the server knows where a prompt that goes on belongs");
+        }
+        // The other one works in between, so that the session's slot is always the one used longest ago, or never.
+        first = gardener(&windowsill, "What grows?").1.max(first);
+        relay.take();
+    }
+    say(&format!("rewritten in slot {rewritten:?}"));
+    assert!(rewritten.is_some(), "a rewritten request names its slot");
+    let (cached, again) = gardener(&windowsill, "What grows best?");
+    say(&format!("the other conversation: {cached} from its slot, {again} evaluated, {first} at first"));
+    assert!(again * 4 < first, "its prompt was still there: {again} of {first}");
+}
+
 #[test]
 fn a_fold_leaves_the_other_conversation_its_slot() {
     let session = Session::demo();
@@ -137,17 +182,7 @@ fn a_fold_leaves_the_other_conversation_its_slot() {
     let relay = Relay::before(&llama.url());
     let windowsill =
         Windowsill::before(&relay.url(), &[("CONTEXT_SUMMARY_MAX_TOKENS", "64"), ("CONTEXT_FOLD_AT", "wall")]);
-    let other = |ask: &str| {
-        let words = "The garden has beds of beans, peas and rye along the wall. ".repeat(20);
-        let sent = serde_json::json!({"model": "smollm2", "max_tokens": 8, "temperature": 0, "messages": [
-            {"role": "system", "content": "You are a gardener."},
-            {"role": "user", "content": format!("{words}\n{ask}")}]});
-        let reply = http::post(&windowsill.chat_url(), &sent);
-        assert_eq!(reply.status, 200, "{}", reply.text);
-        let json = reply.json();
-        let number = |what: &str| json.pointer(what).and_then(Value::as_u64).expect("a figure");
-        (number("/timings/cache_n"), number("/timings/prompt_n"))
-    };
+    let other = |ask: &str| gardener(&windowsill, ask);
     let (_, first) = other("What grows?");
     let mut evaluated = None;
     for end in session.turns() {

@@ -12,6 +12,8 @@ import http.server, json, os, pathlib, shutil, subprocess, sys, tempfile, thread
 DIST = pathlib.Path(sys.argv[1]).resolve()
 DEBIAN = pathlib.Path(sys.argv[sys.argv.index("--root") + 1]).resolve() if "--root" in sys.argv else None
 LIMIT = 60
+# What lintian says of a static binary, which this is meant to be.
+EXPECTED = ["statically-linked-binary"]
 CLEAN = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
 
 
@@ -135,7 +137,7 @@ def wheel(work, upstream):
     home.mkdir()
     subprocess.run([sys.executable, "-m", "venv", work / "venv"], check=True)
     pip = [work / "venv/bin/python", "-m", "pip", "install", "-q", "--no-index", "--disable-pip-version-check"]
-    subprocess.run([*pip, found("windowsill-*.whl")], check=True)
+    subprocess.run([*pip, found("windowsill-*x86_64.whl")], check=True)
     return first_turn([str(work / "venv/bin/windowsill")], home, upstream, {}, str(home))
 
 
@@ -176,6 +178,31 @@ def oci(work, upstream):
     return first_turn(command, work / "data", upstream, env, "/data")
 
 
+def arm64(work, upstream):
+    """The archive for the other machine, where there is one and an emulator for it."""
+    root, home = bare(work)
+    archive = found("windowsill-*-aarch64-unknown-linux-musl.tar.zst")
+    subprocess.run(["tar", "--zstd", "-xf", archive, "-C", root, "--strip-components=1"], check=True)
+    shutil.copy(shutil.which("qemu-aarch64-static"), root / "qemu")
+    return first_turn(["chroot", str(root), "/qemu", "/windowsill"], home, upstream, {})
+
+
+def linted():
+    """What the linters say that are there: nothing, or this fails. Prints which they were."""
+    package, formula = found("windowsill_*_amd64.deb"), found("windowsill.rb")
+    linters = {
+        "lintian": ["lintian", "--fail-on", "error,warning", "--suppress-tags", ",".join(EXPECTED), package],
+        "ruby": ["ruby", "-c", formula],
+    }
+    for name, command in linters.items():
+        if not shutil.which(name):
+            print(f"{name:<8} is not installed: left out")
+            continue
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+        print(f"{name:<8} has nothing to say")
+
+
 def main():
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Model)
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -183,7 +210,10 @@ def main():
     subprocess.run(["sha256sum", "--quiet", "-c", "SHA256SUMS"], cwd=DIST, check=True)
     sbom = json.loads(found("windowsill-*-x86_64-unknown-linux-musl.cdx.json").read_text())
     assert any(c["name"] == "tokio" for c in sbom["components"]) and not any(c["name"] == "proptest" for c in sbom["components"])
-    for way in (archive, deb, wheel, npm, oci):
+    ways = [archive, deb, wheel, npm, oci]
+    if list(DIST.glob("windowsill-*-aarch64-unknown-linux-musl.tar.zst")) and shutil.which("qemu-aarch64-static"):
+        ways.append(arm64)
+    for way in ways:
         with tempfile.TemporaryDirectory(prefix="windowsill-release-") as work:
             os.chmod(work, 0o755)
             started = time.monotonic()
@@ -191,6 +221,7 @@ def main():
             took = time.monotonic() - started
             print(f"{way.__name__:<8} {told:<36} {took:5.1f} s", flush=True)
             assert took <= LIMIT, f"{way.__name__} took more than {LIMIT} s"
+    linted()
 
 
 main()

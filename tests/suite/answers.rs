@@ -4,14 +4,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::planning::sessions::{at_least, shared};
 use super::support::script::{TOOL, tools_of, whole_reply};
 use super::support::*;
 
 /// Turns in which a question may be read up on.
 const TURNS: usize = 16;
+
+/// How long a reply may take: a new history of a megabyte, with all that is read in it, takes 5 s on an idle machine.
+const PATIENCE: Duration = Duration::from_secs(180);
 
 /// Calls that the model makes at once.
 const CALLS: usize = 2;
@@ -178,7 +183,7 @@ fn ask(fake: &Fake, proxy: &TestProxy, session: &Chat, leading: usize, question:
     });
     let mut sent = session.clone().user(question["question"].as_str().unwrap_or("What was said?"));
     for _ in 0..TURNS {
-        let reply = proxy.chat(&sent).ok().json();
+        let reply = proxy.begin(&sent).patiently(PATIENCE).answer().ok().json();
         if reader.lock().unwrap().got == all {
             break;
         }
@@ -206,20 +211,15 @@ fn ask(fake: &Fake, proxy: &TestProxy, session: &Chat, leading: usize, question:
 
 #[test]
 fn every_answers_source_comes_back() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let Some(data) = ["../shared/data", "../../shared/data"].iter().map(|d| root.join(d)).find(|d| d.is_dir()) else {
-        eprintln!("no shared data here; skipped");
-        return;
-    };
     let read = |path: &Path| -> Value { serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap() };
-    let mut files: Vec<_> = std::fs::read_dir(data.join("questions")).unwrap().map(|e| e.unwrap().path()).collect();
+    let mut files: Vec<_> = std::fs::read_dir(shared("questions")).unwrap().map(|e| e.unwrap().path()).collect();
     files.sort();
     let (mut asked, mut answered, mut sources, mut lost) = (0, 0, 0, Vec::new());
     for file in files {
         let questions = read(&file);
         let questions: Vec<&Value> = questions.as_array().unwrap().iter().filter(|q| !evidence(q).is_empty()).collect();
         let name = questions[0]["session"].as_str().unwrap().to_owned();
-        let recorded = read(&data.join("sessions/dev").join(format!("{name}.json")));
+        let recorded = read(&shared("sessions/dev").join(format!("{name}.json")));
         let messages = recorded["messages"].as_array().unwrap().clone();
         let leading = messages.iter().take_while(|m| m["role"] == "system").count();
         let session = Chat { messages, ..chat() }.tools();
@@ -241,5 +241,6 @@ fn every_answers_source_comes_back() {
         eprintln!("{name}: {asked} so far, {:.1} s", started.elapsed().as_secs_f64());
     }
     eprintln!("{answered} of {asked} questions: all of their {sources} source messages came back");
-    assert!(asked > 80 && lost.is_empty(), "{answered} of {asked}: {lost:#?}");
+    let least = at_least(&shared("questions"), 81, 2);
+    assert!(asked >= least && lost.is_empty(), "{answered} of {asked}: {lost:#?}");
 }

@@ -22,6 +22,18 @@ fn past_the_wall(chat: Chat) -> Chat {
     chat.assistant("Done; what is next?").user(&format!("This: {}", prose(99, 2_500)))
 }
 
+/// Has a server answer no summary before the gate opens.
+fn held_summaries(fake: &Fake) -> Gate {
+    let gate = Gate::default();
+    let held = gate.clone();
+    fake.script(
+        move |seen| {
+            if seen.is_summary() { Play::Wait(held.clone(), Box::new(Play::Usual)) } else { Play::Usual }
+        },
+    );
+    gate
+}
+
 fn summary_is_in(forwarded: &serde_json::Value) -> bool {
     text(&forwarded["messages"][1]).contains("MARKER-SUMMARY")
 }
@@ -101,13 +113,7 @@ fn the_fold_is_evaluated_before_it_is_needed() {
 #[test]
 fn a_request_that_comes_meanwhile_goes_first() {
     let fake = Fake::start(Kind::LlamaServer, 4096);
-    let gate = Gate::default();
-    let held = gate.clone();
-    fake.script(
-        move |seen| {
-            if seen.is_summary() { Play::Wait(held.clone(), Box::new(Play::Usual)) } else { Play::Usual }
-        },
-    );
+    held_summaries(&fake);
     let proxy = TestProxy::before(&fake);
     let sent = pressed();
     proxy.chat(&sent).ok();
@@ -124,13 +130,7 @@ fn a_request_that_comes_meanwhile_goes_first() {
 #[test]
 fn a_request_at_the_wall_waits_for_the_brief_in_the_making() {
     let fake = Fake::start(Kind::LlamaServer, 4096);
-    let gate = Gate::default();
-    let held = gate.clone();
-    fake.script(
-        move |seen| {
-            if seen.is_summary() { Play::Wait(held.clone(), Box::new(Play::Usual)) } else { Play::Usual }
-        },
-    );
+    let gate = held_summaries(&fake);
     let proxy = TestProxy::before(&fake);
     let sent = pressed();
     proxy.chat(&sent).ok();
@@ -152,12 +152,7 @@ fn a_request_at_the_wall_waits_for_the_brief_in_the_making() {
 #[test]
 fn nobody_waits_for_the_pause_before_a_brief() {
     let fake = Fake::start(Kind::LlamaServer, 4096);
-    let never = Gate::default();
-    fake.script(
-        move |seen| {
-            if seen.is_summary() { Play::Wait(never.clone(), Box::new(Play::Usual)) } else { Play::Usual }
-        },
-    );
+    held_summaries(&fake);
     let proxy = TestProxy::before(&fake);
     let mut sent = pressed();
     // Two that are stopped make the next pause 3 s long.
@@ -180,11 +175,7 @@ fn nobody_waits_for_the_pause_before_a_brief() {
 #[test]
 fn a_client_that_gives_up_stops_the_summary_it_waits_for() {
     let fake = Fake::start(Kind::LlamaServer, 4096);
-    fake.script(
-        |seen| {
-            if seen.is_summary() { Play::Wait(Gate::default(), Box::new(Play::Usual)) } else { Play::Usual }
-        },
-    );
+    held_summaries(&fake);
     let proxy = TestProxy::with(&[fake.url()], "[context]\nbackground = false\nfold_at = \"line\"\n");
     let conn = proxy.begin(&past_the_wall(pressed()));
     fake.wait("a summary", |seen| seen.iter().any(Seen::is_summary));
@@ -256,13 +247,7 @@ fn a_brief_of_no_use_is_not_kept() {
 #[test]
 fn a_client_that_never_waits_is_left_in_peace() {
     let fake = Fake::start(Kind::LlamaServer, 4096);
-    let gate = Gate::default();
-    let held = gate.clone();
-    fake.script(
-        move |seen| {
-            if seen.is_summary() { Play::Wait(held.clone(), Box::new(Play::Usual)) } else { Play::Usual }
-        },
-    );
+    let gate = held_summaries(&fake);
     let proxy = TestProxy::with(
         &[fake.url()],
         "[context]\nsummarize_at = 0.2\nclear_at = 0.9\nsummarize_to = 0.15\nsummary_max_tokens = 128\n",

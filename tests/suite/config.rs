@@ -248,6 +248,8 @@ fn models_of_a_size_get_what_its_table_says() {
     assert_eq!(source(&resolve(&config, "anything-8b"), "summarize_at").0, "0.65");
     let slip = Case::new("").var("WINDOWSILL_SIZE_SMALL_SUMARIZE_AT", "0.7").problems();
     assert!(slip.contains("did you mean `WINDOWSILL_SIZE_SMALL_SUMMARIZE_AT`?"), "{slip}");
+    let bare = Case::new("").var("WINDOWSILL_TOOLS", "auto").var("WINDOWSILL_MODEL", "x").problems();
+    assert!(bare.contains("did you mean `WINDOWSILL_CONTEXT_TOOLS`?") && !bare.contains("MODEL"), "{bare}");
     let wrong = Case::new("[size.small]\nsummarize_to = 0.9\n").problems();
     assert!(
         wrong.contains("`summarize_to` (0.9, config.toml:2) must be below `summarize_at` (0.5, default [size.small])"),

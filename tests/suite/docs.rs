@@ -86,3 +86,22 @@ fn every_setting_and_command_is_in_the_pages_and_every_command_there_exists() {
         }
     }
 }
+
+#[test]
+fn the_bars_of_sizes_are_those_of_the_release_script() {
+    let script = read(&root().join("scripts/release"));
+    let bar = |name: &str| {
+        let (_, rest) = script.split_once(&format!("{name}=${{WINDOWSILL_LARGEST:-")).expect(name);
+        rest.split('}').next().unwrap().to_owned()
+    };
+    let page = read(&root().join("docs/install.md"));
+    let rows: Vec<&str> = page.lines().filter(|l| l.starts_with("| x86-64,") || l.starts_with("| arm64,")).collect();
+    assert!(rows.len() > 1, "{rows:?}");
+    for row in rows {
+        let most = bar(if row.contains(" with the engine ") { "LARGEST_WITH_ENGINE" } else { "LARGEST" });
+        let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+        assert_eq!(cells[3], format!("{most} MB"), "{row}");
+        let size: f32 = cells[2].trim_end_matches(" MB").parse().expect(row);
+        assert!(size <= most.parse().unwrap(), "{row}");
+    }
+}

@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 use windowsill::gguf::{Gguf, Kind};
-use windowsill::measure::afford::dry_run::Rehearsal;
+use windowsill::measure::afford::dry_run::DryRunner;
 use windowsill::measure::memory::{
     Budget, Cost, GpuLayers, Model, Settings, Source, Split, cost, largest, largest_near,
 };
@@ -37,15 +37,15 @@ fn fit(args: &[&str]) -> Output {
 fn dry_runs_are_those_that_were_recorded() {
     for (file, folder, every) in [("ground_truth.csv", "headers", 5), ("kinds.csv", "kinds", 5)] {
         let rows = rows(&data(file));
-        let mut open: HashMap<&str, (Rehearsal, Model)> = HashMap::new();
+        let mut open: HashMap<&str, (DryRunner, Model)> = HashMap::new();
         let mut wrong = Vec::new();
         for row in rows.iter().step_by(every) {
-            let (rehearsal, model) = open.entry(&row.model).or_insert_with(|| {
+            let (runner, model) = open.entry(&row.model).or_insert_with(|| {
                 let path = data(&format!("{folder}/{}.gguf", row.model));
                 let model = Model::of(&Gguf::open(&path).unwrap()).unwrap();
-                (Rehearsal::of(program(), &path).unwrap_or_else(|why| panic!("{}: {why}", path.display())), model)
+                (DryRunner::of(program(), &path).unwrap_or_else(|why| panic!("{}: {why}", path.display())), model)
             });
-            let told = rehearsal.cost(model, &row.settings);
+            let told = runner.cost(model, &row.settings);
             let same = told.as_ref().is_ok_and(|told| {
                 let parts = (told.weights, told.context(), told.compute, told.output);
                 parts == (row.weights, row.context, row.compute, row.output)
@@ -74,14 +74,14 @@ fn what_a_gpu_takes_over_of_ram_is_bounded() {
             if model.arch == "hrm_text" {
                 continue;
             }
-            let Ok(rehearsal) = Rehearsal::of(program(), &path) else { continue };
+            let Ok(runner) = DryRunner::of(program(), &path) else { continue };
             let most = model.blocks;
             for (layers, cpu_moe, n_ctx) in
                 [(most / 2, 0, 4096), (most, 0, 8192), (1, 0, 8192), (most + 1, 1, 4096), (most + 1, u64::MAX, 8192)]
             {
                 let gpu_layers = GpuLayers::Last(layers);
                 let settings = Settings { gpu_layers, cpu_moe, ..Settings::llama_server_parallel(n_ctx, 1) };
-                let (Ok(formula), Ok(told)) = (cost(&model, &settings), rehearsal.cost(&model, &settings)) else {
+                let (Ok(formula), Ok(told)) = (cost(&model, &settings), runner.cost(&model, &settings)) else {
                     continue;
                 };
                 if formula.source != Source::Formula {
@@ -111,7 +111,7 @@ fn the_largest_window_by_formula_is_never_above_a_search_over_dry_runs() {
     {
         let path = data(&format!("{name}.gguf"));
         let model = Model::of(&Gguf::open(&path).unwrap()).unwrap();
-        let rehearsal = Rehearsal::of(program(), &path).unwrap();
+        let runner = DryRunner::of(program(), &path).unwrap();
         for (gpu_layers, kind, parallel, at) in [
             (GpuLayers::None, f16, 1, 3000),
             (GpuLayers::All, q8, 1, 12_000),
@@ -120,9 +120,9 @@ fn the_largest_window_by_formula_is_never_above_a_search_over_dry_runs() {
         ] {
             let settings =
                 Settings { gpu_layers, type_k: kind, type_v: kind, ..Settings::llama_server_parallel(at, parallel) };
-            let Ok(there) = rehearsal.cost(&model, &settings) else { continue };
+            let Ok(there) = runner.cost(&model, &settings) else { continue };
             // What this window takes, and half of the next step.
-            let next = rehearsal.cost(&model, &Settings { n_ctx: at + 256 * parallel, ..settings.clone() }).unwrap();
+            let next = runner.cost(&model, &Settings { n_ctx: at + 256 * parallel, ..settings.clone() }).unwrap();
             let middle = |a: u64, b: u64| a + b.saturating_sub(a) / 2;
             let budget = Budget {
                 device: middle(there.device(), next.device()),
@@ -132,7 +132,7 @@ fn the_largest_window_by_formula_is_never_above_a_search_over_dry_runs() {
             let step = 256 * parallel;
             let searched = largest_near(at / step, 131_072 / step, |steps| {
                 let settings = Settings { n_ctx: steps * step, ..settings.clone() };
-                rehearsal.cost(&model, &settings).map(|cost| budget.lacks(&cost).is_none())
+                runner.cost(&model, &settings).map(|cost| budget.lacks(&cost).is_none())
             });
             let searched = searched.unwrap() * step;
             let formula = largest(&model, &settings, &budget, 131_072).unwrap().n_ctx;
@@ -237,7 +237,7 @@ fn formulas_are_never_below_dry_runs_for_any_kind_of_model() {
         let path = entry.unwrap().path();
         let name = path.file_stem().unwrap().to_string_lossy().into_owned();
         let model = Model::of(&Gguf::open(&path).unwrap()).unwrap();
-        let rehearsal = Rehearsal::of(program(), &path).unwrap();
+        let runner = DryRunner::of(program(), &path).unwrap();
         for (gpu_layers, kv_offload) in
             [(GpuLayers::None, true), (GpuLayers::All, true), (GpuLayers::Last(4), true), (GpuLayers::All, false)]
         {
@@ -249,7 +249,7 @@ fn formulas_are_never_below_dry_runs_for_any_kind_of_model() {
                     Settings { gpu_layers, kv_offload, type_k: kind, type_v: kind, flash_attn, outputs, ..basis };
                 let Ok(said) = cost(&model, &settings) else { continue };
                 // llama.cpp gives up over some of its own models with uneven sequences.
-                let Ok(truth) = rehearsal.cost(&model, &settings) else { continue };
+                let Ok(truth) = runner.cost(&model, &settings) else { continue };
                 tried += 1;
                 assert_eq!((said.context(), said.weights), (truth.context(), truth.weights), "{name} {settings:?}");
                 for (said, truth) in

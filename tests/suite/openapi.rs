@@ -8,7 +8,7 @@ use windowsill::server::ROUTES;
 use super::support::script::{evicted, id_in};
 use super::support::*;
 
-fn document() -> Value {
+pub(super) fn document() -> Value {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/openapi.json");
     serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
 }
@@ -22,7 +22,7 @@ fn resolved<'a>(document: &'a Value, value: &'a Value) -> &'a Value {
 }
 
 /// The operation of a route.
-fn operation<'a>(document: &'a Value, method: &str, path: &str) -> &'a Value {
+pub(super) fn operation<'a>(document: &'a Value, method: &str, path: &str) -> &'a Value {
     &document["paths"][path.replace("*}", "}")][method.to_lowercase()]
 }
 
@@ -100,7 +100,7 @@ fn wrong(document: &Value, schema: &Value, value: &Value, at: &str) -> Vec<Strin
 }
 
 /// Holds an answer against its description; returns its body.
-fn held(document: &Value, method: &str, path: &str, answer: &Answer) -> Value {
+pub(super) fn held(document: &Value, method: &str, path: &str, answer: &Answer) -> Value {
     let of = operation(document, method, path);
     let at = format!("{method} {path} {}", answer.status);
     let described = resolved(document, &of["responses"][answer.status.to_string()]);
@@ -207,24 +207,55 @@ fn id_in_after(proxy: &TestProxy, fake: &Fake, sent: &Chat) -> String {
     id_in(&fake.last())
 }
 
+/// The fields that a body may have, as the refusal of another one lists them.
+fn taken(refused: &str) -> BTreeSet<String> {
+    let listed = refused.split_once("unknown field `no_such_field`, expected ").map_or("", |(_, listed)| listed);
+    let listed = listed.split(" at line").next().unwrap_or_default();
+    listed.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+}
+
+/// A value for a field that only some paths of a kind take.
+fn sample(name: &str) -> Value {
+    match name {
+        "message" => json!(0),
+        "text" => json!("Go on."),
+        "always" => json!(true),
+        _ => panic!("`{name}` is taken and not described"),
+    }
+}
+
 #[test]
-fn fields_that_are_described_are_taken() {
+fn fields_that_are_described_are_taken_and_no_others() {
     let document = document();
     let fake = Fake::start(Kind::LlamaServer, 4096);
     let proxy = TestProxy::with(&[fake.url()], "");
-    let mut seen = 0;
-    for route in ROUTES.iter().filter(|route| route.path.starts_with("/windowsill/")) {
+    let (mut seen, mut refused) = (0, 0);
+    let ours = ROUTES.iter().filter(|route| route.path.starts_with("/windowsill/"));
+    for route in ours.filter(|route| !matches!(route.method, "GET" | "HEAD")) {
         let of = operation(&document, route.method, route.path);
         let schema = resolved(&document, &of["requestBody"]["content"]["application/json"]["schema"]);
-        let Some(fields) = schema["properties"].as_object() else { continue };
+        let described: BTreeSet<String> =
+            schema["properties"].as_object().into_iter().flat_map(|fields| fields.keys().cloned()).collect();
         let path = route.path.replace("{id}", "c0").replace("{number}", "1");
-        let json = [("Content-Type", "application/json")];
-        let answer = request(proxy.address, route.method, &path, &json, br#"{"no_such_field": 1}"#);
-        let refused = answer.text();
-        for name in fields.keys() {
-            assert!(refused.contains(&format!("`{name}`")), "{path} does not take {name}: {refused}");
-            seen += 1;
+        let send = |body: &Value| {
+            let json = [("Content-Type", "application/json")];
+            request(proxy.address, route.method, &path, &json, body.to_string().as_bytes())
+        };
+        let taken = taken(&send(&json!({"no_such_field": 1})).text());
+        let missing: Vec<&String> = described.difference(&taken).collect();
+        assert!(missing.is_empty(), "{path} does not take {missing:?}");
+        seen += described.len();
+        // What several paths read alike, and this one refuses.
+        for name in taken.difference(&described) {
+            let mut body = json!({name.as_str(): sample(name)});
+            let needed = ["message", "text"].into_iter().find(|needed| described.contains(*needed));
+            if let Some(needed) = needed {
+                body[needed] = sample(needed);
+            }
+            let answer = send(&body);
+            assert_eq!(answer.status, 400, "{path} takes {name}, which is not described: {}", answer.text());
+            refused += 1;
         }
     }
-    assert!(seen > 20, "{seen} fields");
+    assert!(seen > 20 && refused > 5, "{seen} fields, {refused} refused");
 }

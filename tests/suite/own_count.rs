@@ -1,6 +1,8 @@
 //! Counts with a model's own vocabulary, where the server says which file it has loaded.
 
 use std::path::PathBuf;
+#[cfg(target_os = "linux")]
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use windowsill::gguf::Writer;
@@ -149,16 +151,12 @@ fn worker_of(file: &std::path::Path) -> u32 {
 #[test]
 fn a_worker_that_is_gone_is_started_again_and_given_up_after_the_third_time() {
     let dir = tempfile::tempdir().unwrap();
-    let file = vocabulary(&dir, "{% for m in messages %}{{ m.content }}{% endfor %}");
-    let worker = CountWorker::start(env!("CARGO_BIN_EXE_windowsill").as_ref(), &file, None).unwrap();
+    let (file, worker) = counter(&dir);
     let request = json!({"messages": [{"role": "user", "content": "abc"}]}).to_string();
     let count = || worker.total(request.as_bytes()).map_err(|e| e.to_string());
     let first = count();
     assert!(first.is_ok() && worker.text("abc").is_some(), "{first:?}");
-    let kill = || {
-        let id = worker_of(&file).to_string();
-        assert!(std::process::Command::new("kill").args(["-KILL", &id]).status().unwrap().success());
-    };
+    let kill = || signal("-KILL", worker_of(&file));
     for _ in 0..2 {
         kill();
         // One that was asked as it went may say so.
@@ -168,4 +166,57 @@ fn a_worker_that_is_gone_is_started_again_and_given_up_after_the_third_time() {
     kill();
     let refused = (0..1000).find_map(|_| count().err().filter(|why| why.contains("left alone")));
     assert!(refused.is_some());
+}
+
+/// The counter of a file, in a process of its own.
+#[cfg(target_os = "linux")]
+fn counter(dir: &tempfile::TempDir) -> (PathBuf, CountWorker) {
+    let file = vocabulary(dir, "{% for m in messages %}{{ m.content }}{% endfor %}");
+    let worker = CountWorker::start(env!("CARGO_BIN_EXE_windowsill").as_ref(), &file, None).unwrap();
+    (file, worker)
+}
+
+#[cfg(target_os = "linux")]
+fn signal(name: &str, to: u32) {
+    assert!(std::process::Command::new("kill").args([name, &to.to_string()]).status().unwrap().success());
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_worker_that_nobody_asks_ends_and_comes_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, worker) = counter(&dir);
+    let request = json!({"messages": [{"role": "user", "content": "abc"}]}).to_string();
+    let (whole, part) = (worker.total(request.as_bytes()).unwrap(), worker.text("abc"));
+    assert!(!worker.rest(Duration::from_secs(600)), "it was asked a moment ago");
+    // More often than a process may fail.
+    for round in 0..4 {
+        let id = worker_of(&file);
+        assert!(worker.rest(Duration::ZERO) && !worker.rest(Duration::ZERO));
+        assert!(!std::path::Path::new(&format!("/proc/{id}")).exists(), "{id}");
+        // Either question wakes it.
+        assert_eq!(worker.total(request.as_bytes()).unwrap(), whole);
+        assert!(worker.rest(Duration::ZERO));
+        assert_eq!(worker.text(&format!("abc{round}")), part.map(|n| n + 1));
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+#[expect(clippy::disallowed_methods, reason = "the test waits for its tasks")]
+fn a_text_that_is_waited_for_holds_up_no_other_task() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, worker) = counter(&dir);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
+    let id = worker_of(&file);
+    signal("-STOP", id);
+    let told = runtime.block_on(async move {
+        let asks = tokio::spawn(async move {
+            // Only another task lets the process go on.
+            tokio::spawn(async move { signal("-CONT", id) });
+            worker.text("abc")
+        });
+        asks.await.unwrap()
+    });
+    assert!(told.is_some());
 }

@@ -7,6 +7,7 @@ use windowsill::config::{self, Config, ModelHints, SizeClass, print};
 use windowsill::plan::{KeepRecent, Policy, TemplateFacts};
 
 use crate::config::{Case, expect_file, files, root};
+use crate::planning::sessions::shared;
 
 fn config() -> Config {
     Case::new("").load()
@@ -253,14 +254,10 @@ fn an_alias_is_known_by_its_template() {
     assert_eq!(named.profile, "qwen3", "a name is stronger than a template");
 }
 
-/// The templates of real models, where this machine has them, reach the profile of their family.
+/// The templates of real models reach the profile of their family.
 #[test]
 fn real_templates_reach_their_family() {
-    let folders = ["../shared/data/templates", "../../shared/data/templates"].map(|folder| root().join(folder));
-    let Some(folder) = folders.iter().find(|folder| folder.is_dir()) else {
-        eprintln!("skipped: no shared/data/templates here");
-        return;
-    };
+    let folder = shared("templates");
     let expected = [
         ("Mistral-Small-3.2-24B-Instruct-2506", "mistral"),
         ("mistralai-Mistral-Nemo-Instruct-2407", "mistral"),

@@ -68,6 +68,36 @@ fn a_task_is_told_from_what_is_said_first_only_where_that_is_wanted() {
 }
 
 #[test]
+fn a_named_task_is_told_once_and_again_when_it_changes() {
+    let fake = Fake::start(Kind::LlamaServer, 8192);
+    let proxy = TestProxy::before(&fake);
+    let first = chat().system("s").user("Hello.");
+    let second = first.clone().assistant("Hello.").user("Go on.");
+    let third = second.clone().assistant("I do.").user("And now look for the bug.");
+    let ask = |proxy: &TestProxy, chat: &Chat, task: &str| {
+        let headers = [("x-windowsill-task", task)];
+        proxy
+            .post("/v1/chat/completions", &headers, &chat.body())
+            .ok()
+            .header("x-windowsill-conversation")
+            .unwrap()
+            .to_owned()
+    };
+    ask(&proxy, &first, "review");
+    ask(&proxy, &second, "review");
+    let proxy = TestProxy::at(proxy.stop(), &[fake.url()], "");
+    ask(&proxy, &second, "review");
+    let id = ask(&proxy, &third, "debug");
+    let enough = |v: &Value| v["events"].as_array().is_some_and(|e| e.len() == 2);
+    let events = proxy.eventually("/windowsill/events?kind=task", enough);
+    let data: Vec<&Value> = events["events"].as_array().unwrap().iter().map(|e| &e["data"]).collect();
+    assert_eq!(*data[0], json!({"task": "review", "how": "named", "before": null}));
+    assert_eq!(*data[1], json!({"task": "debug", "how": "named", "before": "review"}));
+    let shown = String::from_utf8(proxy.cli(&["context", &id]).stdout).unwrap();
+    assert!(shown.contains("task debug, named by the request; it was review"), "{shown}");
+}
+
+#[test]
 fn a_brief_keeps_what_the_task_is_about() {
     let fake = Fake::start(Kind::LlamaServer, 8192);
     let proxy = TestProxy::with(&[fake.url()], "task = 'research'\n[context]\nbackground = false\n");

@@ -270,3 +270,81 @@ fn a_key_is_written_and_not_shown() {
     assert!(std::fs::read_to_string(&path).unwrap().contains("Bearer opensesame"));
     assert_eq!(Path::new(&path).metadata().unwrap().permissions().mode() & 0o777, 0o600);
 }
+
+/// The user and group of a file, and its mode.
+fn rights(path: &Path) -> (u32, u32, u32) {
+    use std::os::unix::fs::MetadataExt as _;
+    let meta = path.metadata().unwrap();
+    (meta.uid(), meta.gid(), meta.mode() & 0o7777)
+}
+
+fn is_root() -> bool {
+    use std::os::unix::fs::MetadataExt as _;
+    tempfile::tempdir().unwrap().path().metadata().unwrap().uid() == 0
+}
+
+#[test]
+fn modes_stay_for_the_group_and_all_others() {
+    let house = House::new();
+    for mode in [0o600, 0o640, 0o644, 0o660, 0o664, 0o666, 0o750] {
+        let path = house.put(".codex/config.toml", "model = \"gpt-5\"\n");
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+        let before = rights(&path);
+        ok(&house.run(&["wrap", "codex"]));
+        assert_eq!(rights(&path), before, "{mode:o} while it is wrapped");
+        // The client writes a file of its own, as it likes.
+        std::fs::remove_file(&path).unwrap();
+        house.put(".codex/config.toml", "model = \"gpt-6\"\n");
+        ok(&house.run(&["unwrap", "codex"]));
+        assert_eq!(rights(&path), before, "{mode:o} afterwards");
+    }
+}
+
+#[test]
+fn files_of_others_stay_theirs() {
+    use std::os::unix::fs::chown;
+    if !is_root() {
+        eprintln!("skipped: only root gives files to others");
+        return;
+    }
+    let house = House::new();
+    let path = house.put(".codex/config.toml", "model = \"gpt-5\"\n");
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
+    chown(&path, Some(12_345), Some(23_456)).unwrap();
+    ok(&house.run(&["wrap", "codex"]));
+    assert_eq!(rights(&path), (12_345, 23_456, 0o640), "while it is wrapped");
+    std::fs::remove_file(&path).unwrap();
+    ok(&house.run(&["unwrap", "codex"]));
+    assert_eq!(rights(&path), (12_345, 23_456, 0o640), "afterwards, although it was gone");
+}
+
+#[test]
+fn a_group_that_cannot_be_kept_leaves_its_rights_to_no_other() {
+    use std::os::unix::fs::chown;
+    use std::os::unix::process::CommandExt as _;
+    if !is_root() {
+        eprintln!("skipped: only root makes files of another group");
+        return;
+    }
+    let house = House::new();
+    let path = house.put(".codex/config.toml", "model = \"gpt-5\"\n");
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o664)).unwrap();
+    for mine in [house.home.path(), path.parent().unwrap(), house.dir.path()] {
+        chown(mine, Some(12_345), Some(12_345)).unwrap();
+    }
+    chown(&path, Some(12_345), Some(23_456)).unwrap();
+    // A user who is in no group but its own, and may run a copy of the program.
+    let program = house.dir.path().join("windowsill");
+    std::fs::hard_link(env!("CARGO_BIN_EXE_windowsill"), &program)
+        .or_else(|_| std::fs::copy(env!("CARGO_BIN_EXE_windowsill"), &program).map(drop))
+        .unwrap();
+    let run = |what: &str| {
+        let mut command = Command::new(&program);
+        command.current_dir(house.dir.path()).env_clear().env("HOME", house.home.path()).uid(12_345).gid(12_345);
+        ok(&command.env("WINDOWSILL_LISTEN", house.served.address.to_string()).args([what, "codex"]).output().unwrap());
+    };
+    run("wrap");
+    assert_eq!(rights(&path), (12_345, 12_345, 0o604), "while it is wrapped");
+    run("unwrap");
+    assert_eq!(rights(&path), (12_345, 12_345, 0o604), "afterwards");
+}

@@ -121,14 +121,6 @@ impl Salience {
         }
     }
 
-    /// How much a text would be missed: the sum of its names, each once.
-    pub fn text(&self, text: &str) -> f32 {
-        let mut found: Vec<&str> = names(text).map(|name| &text[name]).collect();
-        found.sort_unstable();
-        found.dedup();
-        found.into_iter().map(|name| self.name(name)).sum()
-    }
-
     /// All names with their salience, the highest first.
     pub fn ranked(&self) -> Vec<(&str, f32)> {
         let mut all: Vec<(&str, f32)> = self.names.iter().map(|(name, worth)| (name.as_str(), *worth)).collect();

@@ -20,7 +20,59 @@ pub(super) struct File {
     pub(super) path: PathBuf,
     /// What it held; `None` where there was none.
     held: Option<String>,
+    rights: Rights,
+}
+
+/// Who may do what with a file.
+#[derive(Clone, Copy, Serialize, Deserialize)]
+struct Rights {
     mode: u32,
+    /// Its user and group; `None` where there are none, or where this is a new file.
+    #[serde(default)]
+    owner: Option<(u32, u32)>,
+}
+
+impl Rights {
+    /// Those of a new file: nobody else's.
+    const MINE: Rights = Rights { mode: 0o600, owner: None };
+
+    fn of(meta: &Metadata) -> Rights {
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::MetadataExt as _;
+            Rights { mode: meta.mode() & 0o7777, owner: Some((meta.uid(), meta.gid())) }
+        }
+        #[cfg(not(unix))]
+        {
+            let _ = meta;
+            Rights::MINE
+        }
+    }
+
+    /// Gives them to a file. The owner stays who it was, also where root does this.
+    #[cfg(unix)]
+    fn give(self, file: &fs::File) -> io::Result<()> {
+        use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, fchown};
+        let mut mode = self.mode;
+        if let Some((user, group)) = self.owner
+            && let Err(e) = fchown(file, Some(user), Some(group))
+        {
+            let now = file.metadata()?;
+            if now.uid() != user {
+                return Err(e);
+            }
+            // A group that this user is not in cannot be given to a file; another group must not have its rights.
+            if now.gid() != group {
+                mode &= !0o070;
+            }
+        }
+        file.set_permissions(fs::Permissions::from_mode(mode))
+    }
+
+    #[cfg(not(unix))]
+    fn give(self, _: &fs::File) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 impl File {
@@ -35,7 +87,9 @@ impl File {
         }
         let meta = match path.symlink_metadata() {
             Ok(meta) => meta,
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(File { path, held: None, mode: 0o600 }),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                return Ok(File { path, held: None, rights: Rights::MINE });
+            }
             Err(e) => return Err(format!("{shown}: {e}")),
         };
         if meta.is_symlink() {
@@ -48,7 +102,7 @@ impl File {
             return Err(format!("{shown} is read-only"));
         }
         let held = files::read_text(&path).map_err(|e| format!("{shown}: {e}"))?;
-        Ok(File { path, held: Some(held), mode: mode_of(&meta) })
+        Ok(File { path, held: Some(held), rights: Rights::of(&meta) })
     }
 
     pub(super) fn text(&self) -> Option<&str> {
@@ -60,7 +114,7 @@ impl File {
         if let Some(folder) = self.path.parent() {
             fs::create_dir_all(folder)?;
         }
-        replace(&self.path, bytes, self.mode)
+        replace(&self.path, bytes, self.rights)
     }
 
     /// The folders that have to be made for it, the outermost first.
@@ -73,7 +127,7 @@ impl File {
 }
 
 /// Puts bytes in the place of a file, whole or not at all.
-fn replace(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
+fn replace(path: &Path, bytes: &[u8], rights: Rights) -> io::Result<()> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".windowsill-new");
     let new = path.with_file_name(name);
@@ -84,19 +138,7 @@ fn replace(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
     let done = options.open(&new).and_then(|mut file| {
         file.write_all(bytes)?;
-        #[cfg(unix)]
-        {
-            use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, fchown};
-            file.set_permissions(fs::Permissions::from_mode(mode))?;
-            // The owner stays who it was, also where root does this.
-            if let Ok(old) = path.symlink_metadata() {
-                let is_mine = old.uid() == file.metadata()?.uid();
-                // A group that this user is not in cannot be given to a file.
-                fchown(&file, Some(old.uid()), Some(old.gid())).or_else(|e| if is_mine { Ok(()) } else { Err(e) })?;
-            }
-        }
-        #[cfg(not(unix))]
-        let _ = mode;
+        rights.give(&file)?;
         file.sync_all()?;
         fs::rename(&new, path)
     });
@@ -104,16 +146,6 @@ fn replace(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
         let _ = fs::remove_file(&new);
     }
     done
-}
-
-fn mode_of(meta: &Metadata) -> u32 {
-    #[cfg(unix)]
-    return std::os::unix::fs::PermissionsExt::mode(&meta.permissions()) & 0o7777;
-    #[cfg(not(unix))]
-    {
-        let _ = meta;
-        0o600
-    }
 }
 
 /// The list of a client's originals.
@@ -127,7 +159,8 @@ struct Entry {
     path: String,
     /// Name of the file beside the list that holds the original; `None` where there was no file.
     original: Option<String>,
-    mode: u32,
+    #[serde(flatten)]
+    rights: Rights,
     /// What was written, to know whether somebody changed it since.
     written: String,
     /// Folders that were made for it.
@@ -164,17 +197,17 @@ impl Kept {
         for (at, (file, bytes)) in files.iter().enumerate() {
             let original = file.held.as_ref().map(|_| format!("{at}.original"));
             if let (Some(name), Some(held)) = (&original, &file.held) {
-                replace(&new.join(name), held.as_bytes(), 0o600)?;
+                replace(&new.join(name), held.as_bytes(), Rights::MINE)?;
             }
             list.files.push(Entry {
                 path: file.path.to_string_lossy().into_owned(),
                 original,
-                mode: file.mode,
+                rights: file.rights,
                 written: mark(bytes),
                 folders: file.folders_to_make(),
             });
         }
-        replace(&new.join("list.json"), format!("{:#}\n", serde_json::to_value(&list)?).as_bytes(), 0o600)?;
+        replace(&new.join("list.json"), format!("{:#}\n", serde_json::to_value(&list)?).as_bytes(), Rights::MINE)?;
         if !self.exists() {
             let _ = fs::remove_dir_all(&self.folder);
         }
@@ -222,7 +255,7 @@ impl Kept {
                     fs::create_dir_all(folder)?;
                 }
                 if now.as_ref() != Some(original) {
-                    replace(&path, original, entry.mode)?;
+                    replace(&path, original, entry.rights)?;
                 }
             }
             None => {
@@ -245,7 +278,7 @@ impl Kept {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let free = (1..10_000).map(|n| self.aside.join(format!("{n}-{name}"))).find(|path| !path.exists());
         let free = free.ok_or_else(|| io::Error::other("too many files were put aside"))?;
-        replace(&free, bytes, 0o600)?;
+        replace(&free, bytes, Rights::MINE)?;
         Ok(free)
     }
 }

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use serde_json::Value;
-use similar::TextDiff;
+use similar::algorithms::{Capture, Compact, Replace, myers};
 use windowsill::config::{Config, Environment};
 
 use super::clients::{Client, Places, Written, find, models};
@@ -122,11 +122,36 @@ fn left_alone(client: &Client, why: String) -> Failure {
     Failure::Bad(format!("{why}\n  nothing was changed\n  hint: {hint}"))
 }
 
+/// A unified diff with two lines around each change. Made of the one algorithm that is in the program already.
 fn diff(path: &Path, old: &str, new: &str) -> String {
-    let name = path.display().to_string();
-    let diff = TextDiff::from_lines(old, new);
-    let mut unified = diff.unified_diff();
-    unified.context_radius(2).header(&name, &name).to_string()
+    let name = path.display();
+    let (old, new): (Vec<&str>, Vec<&str>) = (old.split_inclusive('\n').collect(), new.split_inclusive('\n').collect());
+    let mut hook = Compact::new(Replace::new(Capture::new()), &old[..], &new[..]);
+    let Ok(()) = myers::diff(&mut hook, &old[..], 0..old.len(), &new[..], 0..new.len());
+    let mut out = format!("--- {name}\n+++ {name}\n");
+    for group in similar::group_diff_ops(hook.into_inner().into_inner().into_ops(), 2) {
+        let (Some(first), Some(last)) = (group.first(), group.last()) else { continue };
+        let old_lines = lines(first.old_range().start, last.old_range().end);
+        out += &format!("@@ -{old_lines} +{} @@\n", lines(first.new_range().start, last.new_range().end));
+        for (tag, line) in group
+            .iter()
+            .flat_map(|op| op.iter_slices(&old, &new))
+            .flat_map(|(tag, of)| of.iter().map(move |l| (tag, l)))
+        {
+            let end = if line.ends_with('\n') { "" } else { "\n\\ No newline at end of file\n" };
+            out += &format!("{tag}{line}{end}");
+        }
+    }
+    out
+}
+
+/// Lines `from..to` as a hunk names them: counted from 1, and how many, unless it is one.
+fn lines(from: usize, to: usize) -> String {
+    match to - from {
+        0 => format!("{from},0"),
+        1 => (from + 1).to_string(),
+        many => format!("{},{many}", from + 1),
+    }
 }
 
 /// Puts the client's config back.
@@ -154,4 +179,19 @@ struct Restored {
     existed: bool,
     /// Where what it held was put, if somebody else had changed it.
     changed: Option<PathBuf>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_diff_reads_as_that_of_diff() {
+        let old = "a\nb\nc\nd\ne\nf\ng\nh\ni";
+        let new = "a\nb\nc\nD\ne\nf\ng\nh\ni\nj\n";
+        let expect = "--- c.toml\n+++ c.toml\n@@ -2,8 +2,9 @@\n b\n c\n-d\n+D\n e\n f\n g\n h\n-i\n\\ No newline at end of file\n+i\n+j\n";
+        assert_eq!(diff(Path::new("c.toml"), old, new), expect);
+        assert_eq!(diff(Path::new("c"), "", "x = 1\n"), "--- c\n+++ c\n@@ -0,0 +1 @@\n+x = 1\n");
+        assert_eq!(diff(Path::new("c"), "x\n", "x\n"), "--- c\n+++ c\n");
+    }
 }

@@ -10,14 +10,14 @@
 #[cfg(feature = "engine")]
 mod native;
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::path::Path;
-use std::sync::mpsc::channel;
+use std::process::Command;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::child::Started;
+use super::calls::{self, Calls};
 
 /// The hidden command of this program that [`tell`]s.
 pub const COMMAND: &str = "devices-worker";
@@ -81,30 +81,16 @@ pub fn ask(program: &Path) -> Result<Vec<Device>, String> {
     if BACKENDS.is_empty() {
         return Ok(Vec::new());
     }
-    let (mut started, (_input, output)) = Started::new(program, |command| {
-        command.arg(COMMAND);
-    })?;
-    let (send, answer) = channel();
-    // Ends with the process, whose output it reads.
-    std::thread::spawn(move || {
-        let mut line = String::new();
-        let _ = BufReader::new(output).read_line(&mut line);
-        let _ = send.send(line);
-    });
-    let Ok(line) = answer.recv_timeout(PATIENCE) else {
-        return Err(format!("the drivers of the GPUs did not answer in {} s", PATIENCE.as_secs()));
-    };
-    serde_json::from_str(&line).map_err(|_| started.last_words("llama.cpp gave up on the GPUs", ""))
+    let command = |command: &mut Command| _ = command.arg(COMMAND);
+    Ok(Calls::start(program, command, PATIENCE, " on the GPUs")?.1)
 }
 
 /// The process's side: says what there is.
 ///
 /// # Errors
 /// When nobody takes the answer.
-pub fn tell(mut output: impl Write) -> std::io::Result<()> {
-    serde_json::to_writer(&mut output, &here())?;
-    output.write_all(b"\n")?;
-    output.flush()
+pub fn tell(output: impl Write) -> std::io::Result<()> {
+    calls::tell(output, &here())
 }
 
 /// Those of this process: not for one that has to live.

@@ -191,7 +191,7 @@ const char * sill_version(void) {
 // Opens a model with its last n_gpu_layers layers (all if negative) on a GPU if there is one, and the experts of the first
 // cpu_moe blocks (all of them if negative) in RAM. Null, and why, if llama.cpp does not take it.
 sill_model * sill_open(const char * path, bool gpu, int32_t n_gpu_layers, int32_t cpu_moe, sill_text * why) {
-    try {
+    return sill_guarded(why, [&]() -> sill_model * {
         llama_log_set(hear, nullptr);
         complaint().clear();
         llama_backend_init();
@@ -229,12 +229,7 @@ sill_model * sill_open(const char * path, bool gpu, int32_t n_gpu_layers, int32_
             return nullptr;
         }
         return new sill_model { model };
-    } catch (const std::exception & error) {
-        sill_put(why, error.what(), false);
-    } catch (...) {
-        sill_put(why, "llama.cpp threw something", false);
-    }
-    return nullptr;
+    });
 }
 
 void sill_close(sill_model * opened) {
@@ -246,7 +241,7 @@ void sill_close(sill_model * opened) {
 
 // What a context would take. False, and why, if llama.cpp does not set it up.
 bool sill_cost(sill_model * opened, const sill_asked * asked, sill_told * told, sill_text * why) {
-    try {
+    return sill_guarded(why, [&]() -> bool {
         complaint().clear();
         auto params = llama_context_default_params();
         params.n_ctx           = asked->n_ctx;
@@ -281,12 +276,7 @@ bool sill_cost(sill_model * opened, const sill_asked * asked, sill_told * told, 
         told->n_ctx_seq = llama_n_ctx_seq(context);
         llama_free(context);
         return true;
-    } catch (const std::exception & error) {
-        sill_put(why, error.what(), false);
-    } catch (...) {
-        sill_put(why, "llama.cpp threw something", false);
-    }
-    return false;
+    });
 }
 
 }

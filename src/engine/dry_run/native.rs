@@ -76,6 +76,9 @@ pub(super) struct Opened {
     model: NonNull<RawModel>,
 }
 
+// SAFETY: nothing else points there, and llama.cpp does not mind which thread asks, as long as one does at a time.
+unsafe impl Send for Opened {}
+
 impl Opened {
     /// Opens a file for questions of one [`place`].
     pub(super) fn open(file: &Path, (gpu, layers, cpu_moe): Place) -> Result<Opened, String> {

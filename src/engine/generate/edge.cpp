@@ -17,8 +17,6 @@
 #include "chat.h"
 #include "common.h"
 #include "fit.h"
-#include "jinja/lexer.h"
-#include "jinja/parser.h"
 #include "json-schema-to-grammar.h"
 #include "json.h"
 #include "llama-ext.h"
@@ -26,6 +24,7 @@
 #include "log.h"
 #include "sampling.h"
 
+#include "../ffi/chat.h"
 #include "../ffi/complaint.h"
 #include "../ffi/text.h"
 
@@ -107,13 +106,11 @@ namespace {
 
 bool stopped(void * data) { return static_cast<sill_engine *>(data)->stop.load(std::memory_order_relaxed); }
 
-// What is wrong with a chat template: what llama.cpp throws there has lost its words.
+// What is wrong with a chat template.
 std::string fault(const sill_engine & engine, const std::string & own, const char * otherwise) {
     const char * of_model = llama_model_chat_template(engine.model, nullptr);
     try {
-        jinja::lexer lexer;
-        auto         read = lexer.tokenize(own.empty() && of_model ? of_model : own);
-        jinja::parse_from_tokens(read);
+        check_template(own.empty() && of_model ? of_model : own);
     } catch (const std::exception & e) {
         return e.what();
     }
@@ -171,28 +168,13 @@ void set_chat(const sill_engine & engine, const common_json & asked, sill_job & 
     if (!engine.chat) {
         throw std::invalid_argument("the model's chat template cannot be used: " + engine.no_chat);
     }
-    common_chat_templates_inputs inputs;
-    inputs.messages   = common_chat_msgs_parse_oaicompat(asked.at("messages"));
-    inputs.tools      = common_chat_tools_parse_oaicompat(asked.value("tools", common_json()));
+    auto inputs        = inputs_of_request(asked, common_chat_templates_support_enable_thinking(engine.chat.get()));
     inputs.tool_choice = common_chat_tool_choice_parse_oaicompat(asked.value("tool_choice", "auto"));
-    inputs.json_schema = asked.contains("json_schema") ? asked.at("json_schema").dump() : std::string();
-    inputs.grammar    = asked.value("grammar", "");
-    const auto caps   = common_chat_templates_get_caps(engine.chat.get());
-    const auto able   = caps.find("supports_parallel_tool_calls");
+    inputs.grammar     = asked.value("grammar", "");
+    const auto caps    = common_chat_templates_get_caps(engine.chat.get());
+    const auto able    = caps.find("supports_parallel_tool_calls");
     inputs.parallel_tool_calls = asked.value("parallel_tool_calls", able != caps.end() && able->second);
     inputs.reasoning_format    = common_reasoning_format_from_name(asked.value("reasoning_format", "deepseek"));
-    inputs.enable_thinking     = common_chat_templates_support_enable_thinking(engine.chat.get());
-    inputs.add_generation_prompt = asked.value("add_generation_prompt", true);
-    const auto kwargs = asked.value("chat_template_kwargs", common_json::object());
-    for (const auto & [key, value] : kwargs.items()) {
-        inputs.chat_template_kwargs[key] = value.dump();
-        if (key == "enable_thinking" && value.is_boolean()) {
-            inputs.enable_thinking = value.get<bool>();
-        }
-    }
-    if (asked.contains("continue_final_message")) {
-        inputs.continue_final_message = common_chat_continuation_parse(asked.at("continue_final_message"));
-    }
     const bool tools = !inputs.tools.empty() && inputs.tool_choice != COMMON_CHAT_TOOL_CHOICE_NONE;
     auto       chat  = common_chat_templates_apply(engine.chat.get(), inputs);
 
@@ -347,7 +329,7 @@ extern "C" {
 // `why` then says so.
 sill_engine * sill_engine_open(const char * path, const sill_setup * setup, const char * chat_template, size_t length,
                                sill_text * why) {
-    try {
+    return sill_guarded(why, [&]() -> sill_engine * {
         // Else they would go to standard output.
         common_log_pause(common_log_main());
         llama_log_set(hear, nullptr);
@@ -403,12 +385,7 @@ sill_engine * sill_engine_open(const char * path, const sill_setup * setup, cons
             engine->no_chat = fault(*engine, own, e.what());
         }
         return engine.release();
-    } catch (const std::exception & e) {
-        sill_put(why, e.what(), false);
-    } catch (...) {
-        sill_put(why, "llama.cpp gave up", false);
-    }
-    return nullptr;
+    });
 }
 
 void sill_engine_close(sill_engine * engine) { delete engine; }
@@ -499,7 +476,7 @@ bool sill_engine_state_set(sill_engine * engine, bool all, const uint8_t * bytes
 // A request as a JSON object: `messages` and what belongs to them, or `prompt`; and `sampling`. Null where it cannot be
 // answered; `why` then says so.
 sill_job * sill_job_begin(const sill_engine * engine, const char * request, size_t length, sill_text * why) {
-    try {
+    return sill_guarded(why, [&]() -> sill_job * {
         const auto asked    = common_json::parse(std::string(request, length));
         auto       job      = std::make_unique<sill_job>();
         const auto sampling = asked.value("sampling", common_json::object());
@@ -525,12 +502,7 @@ sill_job * sill_job_begin(const sill_engine * engine, const char * request, size
             common_sampler_accept(job->sampler.get(), token, false);
         }
         return job.release();
-    } catch (const std::exception & e) {
-        sill_put(why, e.what(), false);
-    } catch (...) {
-        sill_put(why, "llama.cpp gave up", false);
-    }
-    return nullptr;
+    });
 }
 
 void sill_job_end(sill_job * job) { delete job; }
@@ -549,7 +521,7 @@ bool sill_job_stops(const sill_job * job, sill_text * out) {
 // Chooses the next token behind what was evaluated last: 1 that the reply goes on with `out`, 0 that it ends, -1 that
 // llama.cpp gave up.
 int32_t sill_job_next(const sill_engine * engine, sill_job * job, int32_t * token, sill_text * out) {
-    try {
+    return sill_guarded(out, [&]() -> int32_t {
         *token = common_sampler_sample(job->sampler.get(), engine->ctx, -1);
         common_sampler_accept(job->sampler.get(), *token, true);
         if (llama_vocab_is_eog(engine->vocab, *token)) {
@@ -558,18 +530,13 @@ int32_t sill_job_next(const sill_engine * engine, sill_job * job, int32_t * toke
         const bool shown = job->sampling.preserved_tokens.count(*token) > 0;
         sill_put(out, common_token_to_piece(engine->vocab, *token, shown), true);
         return 1;
-    } catch (const std::exception & e) {
-        sill_put(out, e.what(), false);
-    } catch (...) {
-        sill_put(out, "llama.cpp gave up", false);
-    }
-    return -1;
+    }, -1);
 }
 
 // Reads the reply so far, as the template writes replies: what is new in it, as a JSON array of OpenAI's deltas. `partial`:
 // more is to come.
 bool sill_job_read(sill_job * job, const char * text, size_t length, bool partial, sill_text * out) {
-    try {
+    return sill_guarded(out, [&]() -> bool {
         auto read = common_chat_parse(std::string(text, length), partial, job->syntax);
         auto all  = common_json::array();
         if (!read.empty()) {
@@ -580,11 +547,7 @@ bool sill_job_read(sill_job * job, const char * text, size_t length, bool partia
             job->said = std::move(read);
         }
         return sill_put(out, all.dump_safe(), true);
-    } catch (const std::exception & e) {
-        return sill_put(out, e.what(), false);
-    } catch (...) {
-        return sill_put(out, "llama.cpp gave up", false);
-    }
+    });
 }
 
 }  // extern "C"

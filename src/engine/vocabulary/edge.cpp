@@ -12,12 +12,11 @@
 #include "chat-auto-parser.h"
 #include "chat.h"
 #include "common.h"
-#include "jinja/lexer.h"
-#include "jinja/parser.h"
 #include "json.h"
 #include "llama.h"
 #include "log.h"
 
+#include "../ffi/chat.h"
 #include "../ffi/complaint.h"
 #include "../ffi/text.h"
 
@@ -64,25 +63,10 @@ bool is_special(const std::string & source) {
 
 // The inputs of a request that was made plain on the other side (request.rs), as llama-server makes them of it.
 common_chat_templates_inputs inputs_of(const sill_chat & chat, const common_json & asked) {
-    common_chat_templates_inputs inputs;
-    inputs.messages              = common_chat_msgs_parse_oaicompat(asked.at("messages"));
-    inputs.tools                 = common_chat_tools_parse_oaicompat(asked.value("tools", common_json()));
-    inputs.json_schema           = asked.contains("json_schema") ? asked.at("json_schema").dump() : std::string();
-    inputs.reasoning_format      = COMMON_REASONING_FORMAT_DEEPSEEK;
-    inputs.add_generation_prompt = asked.value("add_generation_prompt", true);
-    inputs.enable_thinking       = chat.thinks;
+    auto inputs             = inputs_of_request(asked, chat.thinks);
+    inputs.reasoning_format = COMMON_REASONING_FORMAT_DEEPSEEK;
     // The prompt is the same, and no grammar is made.
-    inputs.tool_choice           = COMMON_CHAT_TOOL_CHOICE_NONE;
-    const auto kwargs            = asked.value("chat_template_kwargs", common_json::object());
-    for (const auto & [key, value] : kwargs.items()) {
-        inputs.chat_template_kwargs[key] = value.dump();
-        if (key == "enable_thinking" && value.is_boolean()) {
-            inputs.enable_thinking = value.get<bool>();
-        }
-    }
-    if (asked.contains("continue_final_message")) {
-        inputs.continue_final_message = common_chat_continuation_parse(asked.at("continue_final_message"));
-    }
+    inputs.tool_choice = COMMON_CHAT_TOOL_CHOICE_NONE;
     // What is made to read replies is of no use here.
     inputs.force_pure_content = !chat.special && inputs.continue_final_message == COMMON_CHAT_CONTINUATION_NONE;
     return inputs;
@@ -98,7 +82,7 @@ extern "C" {
 
 // Reads the vocabulary of a file. Null where it cannot be had; `why` then says so.
 sill_vocabulary * sill_vocabulary_open(const char * path, sill_text * why) {
-    try {
+    return sill_guarded(why, [&]() -> sill_vocabulary * {
         common_log_pause(common_log_main());
         llama_log_set(hear, nullptr);
         complaint().clear();
@@ -124,12 +108,7 @@ sill_vocabulary * sill_vocabulary_open(const char * path, sill_text * why) {
             out->lengths.push_back(llama_vocab_get_attr(out->vocab, token) & LLAMA_TOKEN_ATTR_CONTROL ? -length : length);
         }
         return out.release();
-    } catch (const std::exception & e) {
-        sill_put(why, e.what(), false);
-    } catch (...) {
-        sill_put(why, "llama.cpp gave up", false);
-    }
-    return nullptr;
+    });
 }
 
 void sill_vocabulary_close(sill_vocabulary * vocabulary) { delete vocabulary; }
@@ -141,7 +120,7 @@ const int32_t * sill_vocabulary_lengths(const sill_vocabulary * vocabulary, size
 
 // What is known of it, as a JSON object.
 bool sill_vocabulary_facts(const sill_vocabulary * vocabulary, sill_text * out) {
-    try {
+    return sill_guarded(out, [&]() -> bool {
         const auto * vocab   = vocabulary->vocab;
         auto         enders  = common_json::array();
         auto         special = common_json::array();
@@ -166,11 +145,7 @@ bool sill_vocabulary_facts(const sill_vocabulary * vocabulary, sill_text * out) 
             all["template"] = own;
         }
         return sill_put(out, all.dump_safe(), true);
-    } catch (const std::exception & e) {
-        return sill_put(out, e.what(), false);
-    } catch (...) {
-        return sill_put(out, "llama.cpp gave up", false);
-    }
+    });
 }
 
 // The tokens of a text, up to `room` of them; how many there are, or -1 where llama.cpp gave up. `whole`: with what is added
@@ -190,16 +165,13 @@ int64_t sill_vocabulary_tokenize(const sill_vocabulary * vocabulary, const char 
 // these texts. Null where it cannot be used; `why` then says so.
 sill_chat * sill_chat_open(const sill_vocabulary * vocabulary, const char * source, size_t length, const char * bos,
                            const char * eos, sill_text * why) {
-    const std::string own(source, length);
-    try {
+    return sill_guarded(why, [&]() -> sill_chat * {
+        const std::string own(source, length);
         common_log_pause(common_log_main());
         const char * of_model = vocabulary && own.empty() ? llama_model_chat_template(vocabulary->model, nullptr) : nullptr;
-        // What llama.cpp throws of a template that it cannot read has lost its words further on.
         const std::string read = of_model ? of_model : own;
         if (!read.empty() && read != "chatml") {
-            jinja::lexer lexer;
-            auto         tokens = lexer.tokenize(read);
-            jinja::parse_from_tokens(tokens);
+            check_template(read);
         }
         auto out       = std::make_unique<sill_chat>();
         out->templates = common_chat_templates_init(vocabulary ? vocabulary->model : nullptr, own, bos, eos);
@@ -211,26 +183,17 @@ sill_chat * sill_chat_open(const sill_vocabulary * vocabulary, const char * sour
             // It refuses a conversation of one message.
         }
         return out.release();
-    } catch (const std::exception & e) {
-        sill_put(why, e.what(), false);
-    } catch (...) {
-        sill_put(why, "llama.cpp gave up", false);
-    }
-    return nullptr;
+    });
 }
 
 void sill_chat_close(sill_chat * chat) { delete chat; }
 
 // The prompt of a request; `out` is the prompt, or else what went wrong.
 bool sill_chat_render(const sill_chat * chat, const char * request, size_t length, sill_text * out) {
-    try {
+    return sill_guarded(out, [&]() -> bool {
         const auto inputs = inputs_of(*chat, common_json::parse(std::string(request, length)));
         return sill_put(out, common_chat_templates_apply(chat->templates.get(), inputs).prompt, true);
-    } catch (const std::exception & e) {
-        return sill_put(out, e.what(), false);
-    } catch (...) {
-        return sill_put(out, "llama.cpp gave up", false);
-    }
+    });
 }
 
 }  // extern "C"

@@ -16,7 +16,7 @@ use crate::measure::memory::{self, Cost, GpuLayers, Model, Refused, Settings, So
 pub use crate::engine::dry_run::work;
 
 /// Dry runs of one file. What was asked once is not asked again.
-pub struct Rehearsal {
+pub struct DryRunner {
     run: Mutex<DryRun>,
     known: Mutex<HashMap<Ask, Result<Told, String>>>,
     /// A header alone, made as long as the file it is the header of. Goes with this.
@@ -24,23 +24,23 @@ pub struct Rehearsal {
     covers: Covers,
 }
 
-impl std::fmt::Debug for Rehearsal {
+impl std::fmt::Debug for DryRunner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Rehearsal").field("covers", &self.covers).finish_non_exhaustive()
+        f.debug_struct("DryRunner").field("covers", &self.covers).finish_non_exhaustive()
     }
 }
 
-impl Rehearsal {
+impl DryRunner {
     /// Dry runs of a file; `program` is this program.
     ///
     /// # Errors
     /// Why there can be none, in words.
-    pub fn of(program: &Path, file: &Path) -> Result<Rehearsal, String> {
+    pub fn of(program: &Path, file: &Path) -> Result<DryRunner, String> {
         let copy = whole(file)?;
         let path = copy.as_ref().map_or_else(|| file.to_owned(), |copy| PathBuf::from(copy.path()));
         let run = DryRun::start(program, &path)?;
         let covers = run.covers().clone();
-        Ok(Rehearsal { run: Mutex::new(run), known: Mutex::default(), _copy: copy, covers })
+        Ok(DryRunner { run: Mutex::new(run), known: Mutex::default(), _copy: copy, covers })
     }
 
     /// What a window costs under these settings.

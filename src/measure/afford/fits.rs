@@ -7,7 +7,7 @@ use crate::measure::hardware::room::{Room, size};
 use crate::measure::memory::{self, Budget, Cost, GpuLayers, Model, Refused, Settings};
 
 use super::OnGpu;
-use super::dry_run::Rehearsal;
+use super::dry_run::DryRunner;
 use super::setup::Setup;
 
 /// A window worth leaving the GPU for (tokens): what a model needs in RAM to get here is slow, and still better than a
@@ -64,7 +64,7 @@ pub struct Case<'a> {
     /// What it may take.
     pub room: &'a Room,
     /// Dry runs to take figures from, instead of formulas.
-    rehearsal: Option<&'a Rehearsal>,
+    runner: Option<&'a DryRunner>,
     /// No window is larger than this (tokens, as asked for): the trained length.
     upto: u64,
     /// The largest window with RAM for what does not fit the GPU, once it was worked out.
@@ -74,7 +74,7 @@ pub struct Case<'a> {
 impl<'a> Case<'a> {
     /// A case.
     pub fn new(model: &'a Model, setup: &'a Setup, room: &'a Room) -> Case<'a> {
-        Case { model, setup, room, rehearsal: None, upto: model.trained.max(STEP), spilled: OnceCell::new() }
+        Case { model, setup, room, runner: None, upto: model.trained.max(STEP), spilled: OnceCell::new() }
     }
 
     /// The same for a server whose slots divide the window: each may have what the model was trained for.
@@ -85,8 +85,8 @@ impl<'a> Case<'a> {
     }
 
     /// The same with figures from dry runs.
-    pub fn rehearsed(self, rehearsal: Option<&'a Rehearsal>) -> Case<'a> {
-        Case { rehearsal, ..self }
+    pub fn with_dry_runs(self, runner: Option<&'a DryRunner>) -> Case<'a> {
+        Case { runner, ..self }
     }
 
     fn device(&self) -> u64 {
@@ -103,8 +103,8 @@ impl<'a> Case<'a> {
     }
 
     fn cost_of(&self, settings: &Settings) -> Result<Cost, Refused> {
-        match self.rehearsal {
-            Some(rehearsal) => rehearsal.cost(self.model, settings),
+        match self.runner {
+            Some(runner) => runner.cost(self.model, settings),
             None => memory::cost(self.model, settings),
         }
     }
@@ -154,11 +154,11 @@ impl<'a> Case<'a> {
     /// The largest window of all sequences together that fits; with dry runs, near the one by formula.
     fn most(&self, settings: &Settings, budget: &Budget, upto: u64) -> Result<u64, Refused> {
         let by_formula = memory::largest(self.model, settings, budget, upto)?.n_ctx;
-        let Some(rehearsal) = self.rehearsal else { return Ok(by_formula) };
+        let Some(runner) = self.runner else { return Ok(by_formula) };
         let step = STEP.saturating_mul(if settings.unified { 1 } else { settings.parallel.max(1) });
         let steps = memory::largest_near(by_formula / step, (upto / step).max(1), |steps| {
             let settings = Settings { n_ctx: steps.saturating_mul(step), ..settings.clone() };
-            rehearsal.cost(self.model, &settings).map(|cost| budget.lacks(&cost).is_none())
+            runner.cost(self.model, &settings).map(|cost| budget.lacks(&cost).is_none())
         })?;
         Ok(steps.saturating_mul(step))
     }
@@ -206,7 +206,7 @@ impl<'a> Case<'a> {
     }
 
     fn by_formula(&self) -> Case<'a> {
-        Case { rehearsal: None, spilled: OnceCell::new(), ..*self }
+        Case { runner: None, spilled: OnceCell::new(), ..*self }
     }
 
     fn search_layers(&self) -> Result<u64, String> {
@@ -221,7 +221,7 @@ impl<'a> Case<'a> {
             if by_device < by_host { high = middle } else { low = middle }
         }
         let best = both(low)?.max(both(high)?);
-        if self.rehearsal.is_none() {
+        if self.runner.is_none() {
             return Ok(best);
         }
         // The formulas are for a GPU that takes every operation. A real one may need more or less: what lies beside is tried

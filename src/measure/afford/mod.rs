@@ -193,11 +193,6 @@ impl Machine {
         self.inner.hardware(None)
     }
 
-    /// The share of each device to leave free.
-    pub fn headroom(&self) -> f64 {
-        self.inner.headroom
-    }
-
     /// What a served model may have here. What its server must be asked for of its header is waited for this long; without
     /// patience it is not asked.
     ///
@@ -210,9 +205,7 @@ impl Machine {
         loaded: &Loaded,
         patience: Duration,
     ) -> Result<Afforded, String> {
-        if !upstream.is_local() {
-            return Err(UNSEEN.to_owned());
-        }
+        here(upstream)?;
         self.looked_at(upstream, name, loaded, patience, |subject| subject.afforded(None)).await
     }
 
@@ -228,15 +221,13 @@ impl Machine {
         loaded: &Loaded,
         patience: Duration,
     ) -> Result<Afforded, String> {
-        if !upstream.is_local() {
-            return Err(UNSEEN.to_owned());
-        }
+        here(upstream)?;
         let look = |subject: &Subject| {
             let afforded = subject.afforded(None)?;
             if afforded.whole.is_some_and(|whole| u64::from(whole) >= subject.model.trained) {
                 return Ok(afforded);
             }
-            let told = subject.rehearsal().ok().and_then(|rehearsal| subject.afforded(Some(&rehearsal)).ok());
+            let told = subject.dry_runner().ok().and_then(|runner| subject.afforded(Some(&runner)).ok());
             Ok(told.unwrap_or(afforded))
         };
         self.looked_at(upstream, name, loaded, patience, look).await
@@ -308,6 +299,11 @@ impl Machine {
     }
 }
 
+/// Whether a server is on this machine.
+fn here(upstream: &Upstream) -> Result<(), String> {
+    if upstream.is_local() { Ok(()) } else { Err(UNSEEN.to_owned()) }
+}
+
 impl Subject {
     /// The case to reckon with.
     pub fn case(&self) -> Case<'_> {
@@ -315,20 +311,20 @@ impl Subject {
     }
 
     /// The largest windows of one request, and where they come from.
-    fn afforded(&self, rehearsal: Option<&dry_run::Rehearsal>) -> Result<Afforded, String> {
+    fn afforded(&self, runner: Option<&dry_run::DryRunner>) -> Result<Afforded, String> {
         let mut subject = std::borrow::Cow::Borrowed(self);
-        let mut fits = self.case().rehearsed(rehearsal).by_slot().fits()?;
+        let mut fits = self.case().with_dry_runs(runner).by_slot().fits()?;
         let enough = u32::try_from(self.model.trained).unwrap_or(u32::MAX).min(fits::WORTH_RAM);
         if let Some(alone) = self.alone.clone().filter(|_| fits.best.is_none_or(|best| best < enough)) {
             let without = Subject { room: alone, alone: None, ..self.clone() };
-            let more = without.case().rehearsed(rehearsal).by_slot().fits()?;
+            let more = without.case().with_dry_runs(runner).by_slot().fits()?;
             if more.best > fits.best {
                 let others = "what other models hold counts as free, for Ollama unloads them for this one";
                 fits = Fits { because: format!("{}; {others}", more.because), ..more };
                 subject = std::borrow::Cow::Owned(without);
             }
         }
-        let case = subject.case().rehearsed(rehearsal);
+        let case = subject.case().with_dry_runs(runner);
         let mut notes = [&self.setup.notes[..], &self.model.notes[..]].concat();
         notes.extend(case.beside(fits.best.map_or(self.model.trained, u64::from)));
         let whole = fits.best;

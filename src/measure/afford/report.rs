@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::Subject;
-use super::dry_run::Rehearsal;
+use super::dry_run::DryRunner;
 use super::fits::{Case, Fits, Where};
 use crate::gguf::CacheTypes;
 use crate::measure::hardware::room::{DeviceRoom, Room, size};
@@ -132,12 +132,12 @@ impl Subject {
     /// # Errors
     /// Why llama.cpp would refuse such settings.
     pub fn report(&self, name: &str, wish: &Wish) -> Result<Report, String> {
-        let rehearsal = match (wish.method, self.rehearsal()) {
+        let by_dry_runs = match (wish.method, self.dry_runner()) {
             (Method::Formula, _) => return self.told(name, wish, None),
-            (_, Ok(rehearsal)) => self.told(name, wish, Some(&rehearsal)),
+            (_, Ok(runner)) => self.told(name, wish, Some(&runner)),
             (_, Err(why)) => Err(why),
         };
-        match (wish.method, rehearsal) {
+        match (wish.method, by_dry_runs) {
             (Method::Auto, Err(why)) => {
                 let mut told = self.told(name, wish, None)?;
                 told.notes.push(format!("by formulas, for there was no dry run: {why}"));
@@ -148,13 +148,13 @@ impl Subject {
     }
 
     /// Dry runs of this model.
-    pub(super) fn rehearsal(&self) -> Result<Rehearsal, String> {
+    pub(super) fn dry_runner(&self) -> Result<DryRunner, String> {
         let program = self.program.as_deref().ok_or("where this program is cannot be told")?;
-        Rehearsal::of(program, &self.file.path)
+        DryRunner::of(program, &self.file.path)
     }
 
-    fn told(&self, name: &str, wish: &Wish, rehearsal: Option<&Rehearsal>) -> Result<Report, String> {
-        let case = self.case().rehearsed(rehearsal);
+    fn told(&self, name: &str, wish: &Wish, runner: Option<&DryRunner>) -> Result<Report, String> {
+        let case = self.case().with_dry_runs(runner);
         let rows: Result<Vec<Row>, String> =
             windows(self.model.trained, &wish.ctx).into_iter().map(|n| row(&case, n)).collect();
         let (rows, fits) = (rows?, case.fits()?);
@@ -226,7 +226,6 @@ fn notes(case: &Case<'_>, rows: &[Row], fits: &Fits) -> Vec<String> {
                 "figures by llama.cpp's own formulas (build {}), from the file's header",
                 case.setup.settings.build.0
             )),
-            Source::Observed => notes.push("figures by formulas, corrected by what was observed".to_owned()),
         }
         notes.extend(row.cost.notes.iter().cloned());
     }

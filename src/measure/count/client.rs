@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use lru::LruCache;
 use parking_lot::{Condvar, Mutex};
+use tokio::runtime::{Handle, RuntimeFlavor};
 
 use super::worker::{Ask, COMMAND, Opening, Told};
 use super::{CountError, Counted};
@@ -48,9 +49,13 @@ pub struct CountWorker {
     gate: Gate,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
     calls: Option<Arc<Calls>>,
+    /// When it was last asked.
+    asked: Instant,
+    /// The process was ended because nobody asked.
+    rests: bool,
     /// When the process went.
     failures: VecDeque<Instant>,
 }
@@ -74,12 +79,14 @@ impl CountWorker {
             return Err(VocabularyError::NotBuilt.into());
         }
         let (calls, own_template) = opened(program, file)?;
+        let calls = Some(Arc::new(calls));
+        let state = State { calls, asked: Instant::now(), rests: false, failures: VecDeque::new() };
         Ok(CountWorker {
             program: program.to_owned(),
             file: file.to_owned(),
             template: None,
             own_template,
-            state: Mutex::new(State { calls: Some(Arc::new(calls)), failures: VecDeque::new() }),
+            state: Mutex::new(state),
             texts: Mutex::new(LruCache::new(TEXTS)),
             gate: Gate::of_cores(),
         })
@@ -143,11 +150,25 @@ impl CountWorker {
         if let Some(known) = self.texts.lock().get(&key) {
             return Some(*known);
         }
-        let calls = self.state.try_lock()?.calls.clone().filter(|calls| !calls.gone())?;
-        let told: Result<Told, String> = calls.ask(Ask::Text, &[text.as_bytes()], ANSWER_WITHIN).ok()?;
+        let told: Result<Told, String> = waiting(|| {
+            let calls = self.at_hand()?;
+            calls.ask(Ask::Text, &[text.as_bytes()], ANSWER_WITHIN).ok()
+        })?;
         let Ok(Told::Tokens(tokens, _)) = told else { return None };
         self.texts.lock().put(key, tokens);
         Some(tokens)
+    }
+
+    /// Ends the process where nobody asked it anything for this long. The next question starts it again.
+    pub fn rest(&self, idle: Duration) -> bool {
+        let Some(mut state) = self.state.try_lock() else { return false };
+        // One that is gone is missed by the next question, and one that is held works on a question.
+        let is_idle = |calls: &mut Arc<Calls>| !calls.gone() && Arc::get_mut(calls).is_some();
+        if state.asked.elapsed() < idle || !state.calls.as_mut().is_some_and(is_idle) {
+            return false;
+        }
+        state.rests = true;
+        state.calls.take().is_some()
     }
 
     fn tokens(&self, ask: Ask, parts: &[&[u8]]) -> Result<(Tokens, usize), CountError> {
@@ -164,9 +185,21 @@ impl CountWorker {
         told.and_then(|told| told).map_err(CountError::Worker)
     }
 
+    /// The process, if it answers or only rests.
+    fn at_hand(&self) -> Option<Arc<Calls>> {
+        let mut state = self.state.try_lock()?;
+        if state.rests {
+            drop(state);
+            return self.running().ok();
+        }
+        state.asked = Instant::now();
+        state.calls.clone().filter(|calls| !calls.gone())
+    }
+
     /// The process, started again if it is gone.
     fn running(&self) -> Result<Arc<Calls>, CountError> {
         let mut state = self.state.lock();
+        (state.asked, state.rests) = (Instant::now(), false);
         if let Some(calls) = state.calls.as_ref().filter(|calls| !calls.gone()) {
             return Ok(Arc::clone(calls));
         }
@@ -197,11 +230,9 @@ impl CountWorker {
 
 /// A process that has read the vocabulary of a file, and the file's template.
 fn opened(program: &Path, file: &Path) -> Result<(Calls, Option<String>), CountError> {
-    let arguments = |command: &mut std::process::Command| {
-        command.arg(COMMAND).arg(file);
-    };
+    let arguments = |command: &mut std::process::Command| _ = command.arg(COMMAND).arg(file);
     let broken = |what: String| VocabularyError::Broken { path: file.to_owned(), what };
-    let (calls, opening) = Calls::start::<Opening>(program, arguments, READ_WITHIN).map_err(broken)?;
+    let (calls, opening) = Calls::start::<Opening>(program, arguments, READ_WITHIN, "").map_err(broken)?;
     Ok((calls, opening.map_err(CountError::Worker)?))
 }
 
@@ -212,6 +243,16 @@ fn try_template(calls: &Calls, template: Option<&str>) -> Result<(), CountError>
         Ok(Err(why)) => Err(CountError::Worker(why)),
         Err(_) if calls.timed_out() => Err(TemplateError::Endless(endless(TEMPLATE_WITHIN)).into()),
         Err(why) => Err(TemplateError::Syntax(why).into()),
+    }
+}
+
+/// Waits for the process. Where this is one of several async workers, its other tasks move to another one first.
+fn waiting<T>(wait: impl FnOnce() -> T) -> T {
+    let flavor = Handle::try_current().map(|runtime| runtime.runtime_flavor());
+    if flavor.is_ok_and(|flavor| flavor == RuntimeFlavor::MultiThread) {
+        tokio::task::block_in_place(wait)
+    } else {
+        wait()
     }
 }
 

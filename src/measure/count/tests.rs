@@ -1,6 +1,6 @@
 //! Real sessions in real templates, by real vocabularies, where they are at hand (`shared/data`).
 
-#![expect(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests: a panic is how they fail")]
+#![expect(clippy::unwrap_used, reason = "helpers of tests: a panic is how they fail")]
 
 use std::path::{Path, PathBuf};
 
@@ -11,14 +11,35 @@ use super::{Counted, Counter};
 use crate::conversation::{Conversation, Role, Tokens};
 use crate::wire::openai_chat;
 
-/// The data set, where this checkout has it beside it.
-pub(crate) fn data() -> Option<PathBuf> {
+/// Excerpts of the data set, which are in the repository.
+const EXCERPTS: &str = "tests/data/excerpts";
+
+/// The data set, where it lies beside this checkout; else the excerpts of it.
+pub(crate) fn data() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let found = ["../shared/data", "../../shared/data"].iter().map(|p| here.join(p)).find(|p| p.is_dir());
-    if found.is_none() {
-        eprintln!("no shared/data here: real sessions are not tried");
-    }
+    let mut places = ["../shared/data", "../../shared/data", EXCERPTS].iter().map(|p| here.join(p));
+    places.find(|p| p.is_dir()).unwrap_or_else(|| panic!("{EXCERPTS} is missing from the repository"))
+}
+
+/// How many there must be: of the whole set, or of the excerpts.
+pub(crate) fn at_least(data: &Path, whole: usize, excerpts: usize) -> usize {
+    if data.ends_with("excerpts") { excerpts } else { whole }
+}
+
+/// Those of the pairs of a template and a vocabulary that the data has: all, or what the excerpts have of them.
+pub(crate) fn at_hand<P: Copy>(data: &Path, pairs: &[P], names: impl Fn(&P) -> (&str, &str)) -> Vec<P> {
+    let there = |pair: &&P| {
+        let (template, vocabulary) = names(pair);
+        data.join(format!("templates/{template}.jinja")).is_file() && vocabulary_file(data, vocabulary).is_file()
+    };
+    let found: Vec<P> = pairs.iter().filter(there).copied().collect();
+    assert!(found.len() >= at_least(data, pairs.len(), 1), "{} of {}", found.len(), pairs.len());
     found
+}
+
+/// A file with a vocabulary.
+pub(crate) fn vocabulary_file(data: &Path, name: &str) -> PathBuf {
+    data.join(format!("vocab/ggml-vocab-{name}.gguf"))
 }
 
 /// Templates, each with a vocabulary and by how much the shares may be off at most: a few tokens where it is the template's
@@ -45,7 +66,7 @@ const PAIRS: [(&str, &str, Tokens); 17] = [
 
 /// Beginnings of the recorded sessions, as requests that end with no assistant message.
 pub(crate) fn requests(bytes: usize, most: usize) -> Vec<(String, Value)> {
-    let Some(data) = data() else { return Vec::new() };
+    let data = data();
     let mut files: Vec<PathBuf> =
         std::fs::read_dir(data.join("sessions/dev")).unwrap().map(|e| e.unwrap().path()).collect();
     files.sort();
@@ -72,7 +93,7 @@ pub(crate) fn requests(bytes: usize, most: usize) -> Vec<(String, Value)> {
 
 pub(crate) fn counter(data: &Path, template: &str, vocabulary: &str) -> Counter {
     let template = std::fs::read_to_string(data.join(format!("templates/{template}.jinja"))).unwrap();
-    Counter::open(&data.join(format!("vocab/ggml-vocab-{vocabulary}.gguf")), Some(&template)).unwrap()
+    Counter::open(&vocabulary_file(data, vocabulary), Some(&template)).unwrap()
 }
 
 pub(crate) fn parsed(request: &Value) -> (Bytes, Conversation) {
@@ -83,9 +104,10 @@ pub(crate) fn parsed(request: &Value) -> (Bytes, Conversation) {
 
 #[test]
 fn shares_are_those_of_each_messages_own_text() {
-    let Some(data) = data() else { return };
+    let data = data();
     let requests = requests(16_000, 24);
-    for (at, (template, vocabulary, most)) in PAIRS.into_iter().enumerate() {
+    let pairs = at_hand(&data, &PAIRS, |(template, vocabulary, _)| (*template, *vocabulary));
+    for (at, (template, vocabulary, most)) in pairs.into_iter().enumerate() {
         let counter = counter(&data, template, vocabulary);
         let mut off: Vec<Tokens> = Vec::new();
         for (name, request) in requests.iter().skip(at % 2).step_by(2) {
@@ -100,7 +122,7 @@ fn shares_are_those_of_each_messages_own_text() {
         }
         let mean = off.iter().sum::<Tokens>() as f64 / off.len() as f64;
         eprintln!("{template}, {vocabulary}: {} places, off by {mean:.1}, {:?} at most", off.len(), off.iter().max());
-        assert!(off.len() > 25, "{template}: {} places", off.len());
+        assert!(off.len() > at_least(&data, 25, 10), "{template}: {} places", off.len());
     }
 }
 
@@ -141,9 +163,9 @@ fn differences(
 
 #[test]
 fn what_cannot_be_marked_is_shared_out_and_still_adds_up() {
-    let Some(data) = data() else { return };
-    let vocabulary = data.join("vocab/ggml-vocab-qwen2.gguf");
-    let print = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ NOTHING }}<|im_end|>\n{% endfor %}";
+    let data = data();
+    let vocabulary = vocabulary_file(&data, "phi-3");
+    let print = "{% for m in messages %}<|{{ m.role }}|>\n{{ NOTHING }}<|end|>\n{% endfor %}";
     let request = json!({"messages": [
         {"role": "system", "content": "Be brief."},
         {"role": "user", "content": "one two three four five six seven"},

@@ -1,6 +1,6 @@
 //! The largest window that fits.
 
-use super::{Correction, Cost, Model, Refused, Settings, cost};
+use super::{Cost, Model, Refused, Settings, cost};
 
 /// What a context may take, in bytes; headroom is already off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -12,6 +12,9 @@ pub struct Budget {
     /// Whether both are the same memory (Apple, integrated GPUs): then only their sum counts, against `host`.
     pub unified: bool,
 }
+
+/// How many windows are tried before the search by halves.
+const PARTS: u64 = 16;
 
 /// The largest window that fits, and what it costs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,30 +43,10 @@ impl Budget {
 /// The largest window up to `upto` tokens whose cost fits the budget: a multiple of 256 a stream, never above what fits.
 /// `upto` 0 stands for the trained length. `settings.n_ctx` is not looked at.
 pub fn largest(model: &Model, settings: &Settings, budget: &Budget, upto: u64) -> Result<Answer, Refused> {
-    search(model, settings, budget, upto, &|settings| cost(model, settings))
-}
-
-/// [`largest`] with costs corrected by an observation.
-pub fn largest_corrected(
-    model: &Model,
-    settings: &Settings,
-    budget: &Budget,
-    upto: u64,
-    correction: &Correction,
-) -> Result<Answer, Refused> {
-    search(model, settings, budget, upto, &|settings| correction.cost(model, settings))
-}
-
-/// How many windows are tried before the search by halves.
-const PARTS: u64 = 16;
-
-type Costing<'a> = dyn Fn(&Settings) -> Result<Cost, Refused> + 'a;
-
-fn search(model: &Model, settings: &Settings, budget: &Budget, upto: u64, of: &Costing<'_>) -> Result<Answer, Refused> {
     let streams = if settings.unified { 1 } else { settings.sequences() };
     let step = streams.saturating_mul(256);
     let wanted = if upto == 0 { model.trained } else { upto }.min(u64::from(u32::MAX));
-    let at = |steps: u64| of(&Settings { n_ctx: steps.saturating_mul(step), ..settings.clone() });
+    let at = |steps: u64| cost(model, &Settings { n_ctx: steps.saturating_mul(step), ..settings.clone() });
     let first = at(1)?;
     if let Some(lack) = budget.lacks(&first) {
         return Ok(Answer { n_ctx: 0, because: format!("not even {step} tokens fit: {lack}"), cost: first });

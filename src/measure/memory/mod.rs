@@ -4,7 +4,6 @@
 //! ```text
 //! Gguf ──► Model::of ──► cost(&Model, &Settings)              ──► Cost: weights, kv, state, compute, output
 //!                        largest(&Model, &Settings, &Budget)  ──► Answer: n_ctx, because, cost
-//! a server's log or a dry run ──► Observed ──► Correction     ──► its cost, largest_corrected
 //! ```
 //!
 //! ```text
@@ -12,9 +11,6 @@
 //! Settings::llama_server(n_ctx) | llama_server_parallel(n_ctx, n) | ollama(num_ctx, n) | libllama(n_ctx) -> Settings
 //! cost(&Model, &Settings) -> Result<Cost, Refused>
 //! largest(&Model, &Settings, &Budget, upto) -> Result<Answer, Refused>
-//! Observed { weights, compute }.correction(&Model, &Settings) -> Result<Correction, Refused>
-//! Correction::cost(&self, &Model, &Settings) -> Result<Cost, Refused>
-//! largest_corrected(&Model, &Settings, &Budget, upto, &Correction) -> Result<Answer, Refused>
 //! largest_near(guess, most, fits) -> Result<steps, E>       a search by something dear, near a guess
 //! ```
 //!
@@ -29,14 +25,12 @@ mod arch;
 mod cache;
 mod fit;
 mod layers;
-mod observed;
 pub(crate) mod scratch;
 mod settings;
 pub mod shape;
 mod weights;
 
-pub use fit::{Answer, Budget, largest, largest_corrected, largest_near};
-pub use observed::{Correction, Observed};
+pub use fit::{Answer, Budget, largest, largest_near};
 pub use settings::{Build, GpuLayers, Refused, Settings};
 pub use shape::{Error, Model};
 pub use weights::{Place, Weight};
@@ -73,8 +67,6 @@ impl Split {
 pub enum Source {
     /// llama.cpp's own formulas for this architecture.
     Formula,
-    /// Formulas, corrected by what a server or a dry run reported.
-    Observed,
     /// llama.cpp's own dry run, here: what it covers.
     DryRun(String),
     /// This architecture, or a part of it, is not known here: what was assumed, erring high.
@@ -82,11 +74,10 @@ pub enum Source {
 }
 
 impl Source {
-    /// As it stands in reports: `formula`, `observed`, `dry-run` or `assumed`.
+    /// As it stands in reports: `formula`, `dry-run` or `assumed`.
     pub fn as_str(&self) -> &'static str {
         match self {
             Source::Formula => "formula",
-            Source::Observed => "observed",
             Source::DryRun(_) => "dry-run",
             Source::Assumed(_) => "assumed",
         }

@@ -170,21 +170,6 @@ fn an_unknown_architecture_is_taken_as_full_attention_and_says_so() {
 }
 
 #[test]
-fn one_observation_corrects_every_other_window() {
-    let model = Model::of(&Gguf::open(&here("tests/data/memory/headers/qwen3-32b.gguf")).unwrap()).unwrap();
-    let settings = Settings::llama_server(8192);
-    let said = cost(&model, &settings).unwrap();
-    let seen = Split { device: said.compute.device + 5_000_000, host: said.compute.host - 1_000_000 };
-    let observed = Observed { compute: Some(seen), ..Observed::default() };
-    let correction = observed.correction(&model, &settings).unwrap();
-    let at = |n_ctx| Settings { n_ctx, ..settings.clone() };
-    assert_eq!(correction.cost(&model, &at(8192)).unwrap().compute, seen);
-    let (plain, other) = (cost(&model, &at(32_768)).unwrap(), correction.cost(&model, &at(32_768)).unwrap());
-    assert_eq!(other.compute.device - plain.compute.device, 5_000_000);
-    assert_eq!(other.source, Source::Observed);
-}
-
-#[test]
 fn headers_that_lie_give_numbers_or_errors() {
     for name in [
         "headers/gpt-oss-20b",

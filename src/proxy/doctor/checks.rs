@@ -8,11 +8,13 @@ use serde_json::json;
 
 use super::{Finding, Seen, Server, Severity, loaded_window};
 use crate::config::{Config, NumCtx, Problem, Response, SizeClass, parameters_in_name};
+use crate::measure::afford::Afforded;
+use crate::measure::afford::fits::Fits;
 use crate::measure::hardware::room::size;
 use crate::measure::hardware::{GpuMemory, Hardware};
 use crate::measure::own::Counters;
 use crate::proxy::grouped;
-use crate::upstream::{Kind, KindHint, ModelInfo, SMALLEST_DEFAULT_WINDOW, Upstream, client};
+use crate::upstream::{Kind, KindHint, Loaded, ModelInfo, SMALLEST_DEFAULT_WINDOW, Upstream, client};
 
 /// System prompt and tools of common agents take 3,000 to 20,000 tokens, so a smaller window has little left.
 const ROOM_FOR_AGENTS: u32 = 8192;
@@ -66,95 +68,112 @@ fn numbers(version: &str) -> Option<(u32, u32)> {
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
 }
 
+/// What may be wrong with a model as it is loaded, or would be.
 pub(super) fn model(config: &Config, upstream: &Upstream, model: &ModelInfo, seen: &Seen, findings: &mut Vec<Finding>) {
-    let mut add = |severity, message: String, fix: String| findings.push(Finding::new(severity, message, fix));
     let id = &model.id;
     let loaded = seen.loaded.as_ref();
-    let window = loaded_window(loaded);
     let (trained, _) = seen.trained(model);
-    let ollama = upstream.kind() == Some(Kind::Ollama);
-    if let (Some(window), Some(trained)) = (window, trained)
-        && window > trained.next_multiple_of(256)
-    {
-        let message = format!("{id} is loaded with {}, and was trained for {}", grouped(window), grouped(trained));
-        add(Severity::Warning, message, format!("load it with {} at most", grouped(trained)));
-    }
+    findings.extend(beyond_training(id, loaded_window(loaded), trained));
     let afforded = match &seen.afforded {
         Ok(afforded) => afforded,
         Err(why) => {
             if upstream.is_local() && matches!(upstream.kind(), Some(Kind::Ollama | Kind::LlamaServer { .. })) {
                 let message = format!("{id}: what it may have cannot be said: {why}");
-                add(Severity::Warning, message, "let windowsill run where it can read the model's file".into());
+                findings.push(warning(message, "let windowsill run where it can read the model's file"));
             }
             return;
         }
     };
-    if afforded.divided
-        && let Some(sharing) = &afforded.sharing
-    {
+    if let Some(sharing) = afforded.sharing.as_ref().filter(|_| afforded.divided) {
         let fix = "one slot: -np 1; or one window for all: --kv-unified; or a larger -c";
-        add(Severity::Warning, format!("{id}: {sharing}"), fix.into());
+        findings.push(warning(format!("{id}: {sharing}"), fix));
     }
     let Some(best) = afforded.fits.best else {
         let message = format!("{id} does not fit this machine: {}", afforded.fits.because);
-        add(Severity::Warning, message, "a smaller model, or one of fewer bits a weight".into());
+        findings.push(warning(message, "a smaller model, or one of fewer bits a weight"));
         return;
     };
-    if let (Some(held), Some(window)) = (loaded.and_then(|loaded| loaded.held), window)
-        && held.device > 0
-        && let Some(fits) = afforded.fits.gpu
-    {
-        let in_ram = held.total.saturating_sub(held.device);
-        // What never is on the GPU is about that much.
-        if in_ram > held.total / 10 {
-            let message = format!(
-                "{id} is loaded with {}, and {} of its {} are in RAM, which is slow",
-                grouped(window),
-                size(in_ram),
-                size(held.total)
-            );
-            let fix = if fits < window {
-                format!("num_ctx = \"fit\" in [window], or --num-ctx fit: {} fit the GPU", grouped(fits))
-            } else {
-                "unload it, so that it is loaded anew: by what is free now it fits the GPU".to_owned()
-            };
-            add(Severity::Warning, message, fix);
-        }
+    findings.extend(partly_in_ram(id, loaded, &afforded.fits));
+    findings.extend(window_of_use(config, upstream, model, seen, (afforded, best)));
+}
+
+fn warning(message: String, fix: impl Into<String>) -> Finding {
+    Finding::new(Severity::Warning, message, fix)
+}
+
+/// A window beyond what the model was trained for.
+fn beyond_training(id: &str, window: Option<u32>, trained: Option<u32>) -> Option<Finding> {
+    let (window, trained) = (window?, trained?);
+    (window > trained.next_multiple_of(256)).then(|| {
+        let message = format!("{id} is loaded with {}, and was trained for {}", grouped(window), grouped(trained));
+        warning(message, format!("load it with {} at most", grouped(trained)))
+    })
+}
+
+/// A model that is loaded into RAM where it could be on the GPU.
+fn partly_in_ram(id: &str, loaded: Option<&Loaded>, fits: &Fits) -> Option<Finding> {
+    let (held, window) = (loaded?.held?, loaded_window(loaded)?);
+    let on_gpu = fits.gpu.filter(|_| held.device > 0)?;
+    let in_ram = held.total.saturating_sub(held.device);
+    // What never is on the GPU is about that much.
+    if in_ram <= held.total / 10 {
+        return None;
     }
-    let larger = if ollama {
-        format!("num_ctx = \"fit\" in [window], or --num-ctx fit: {} fit", grouped(best))
+    let message = format!(
+        "{id} is loaded with {}, and {} of its {} are in RAM, which is slow",
+        grouped(window),
+        size(in_ram),
+        size(held.total)
+    );
+    let fix = if on_gpu < window {
+        format!("num_ctx = \"fit\" in [window], or --num-ctx fit: {} fit the GPU", grouped(on_gpu))
     } else {
-        format!("start the server with -c {}: a request then has {}", afforded.whole.unwrap_or(best), grouped(best))
+        "unload it, so that it is loaded anew: by what is free now it fits the GPU".to_owned()
     };
+    Some(warning(message, fix))
+}
+
+/// A window that is much smaller than what fits, too small for an agent, or larger than the memory carries.
+fn window_of_use(
+    config: &Config,
+    upstream: &Upstream,
+    model: &ModelInfo,
+    seen: &Seen,
+    (afforded, best): (&Afforded, u32),
+) -> Vec<Finding> {
+    let (id, loaded, mut out) = (&model.id, seen.loaded.as_ref(), Vec::new());
+    let window = loaded_window(loaded);
+    let (trained, _) = seen.trained(model);
+    let ollama = upstream.kind() == Some(Kind::Ollama);
     // What nobody set, Ollama takes from the size of the GPU alone.
     let foretold = ollama && window.is_none() && loaded.is_some_and(|loaded| loaded.window.is_none());
     let will_have = window.or(foretold.then_some(SMALLEST_DEFAULT_WINDOW));
-    let Some(has) = will_have.filter(|_| config.window.num_ctx == NumCtx::Loaded) else { return };
+    let Some(has) = will_have.filter(|_| config.window.num_ctx == NumCtx::Loaded) else { return out };
     let how = if foretold { "would be loaded with as little as" } else { "is loaded with" };
     if u64::from(has) * 2 <= u64::from(best) {
         let message = format!("{id} {how} {} tokens, and {} fit this machine", grouped(has), grouped(best));
-        add(Severity::Warning, message, larger);
+        let fix = if ollama {
+            format!("num_ctx = \"fit\" in [window], or --num-ctx fit: {} fit", grouped(best))
+        } else {
+            let whole = afforded.whole.unwrap_or(best);
+            format!("start the server with -c {whole}: a request then has {}", grouped(best))
+        };
+        out.push(warning(message, fix));
     } else if has < ROOM_FOR_AGENTS && trained.is_none_or(|trained| trained > has) {
         let message = format!(
             "{id} {how} {} tokens: system prompt and tools of an agent alone take 3,000 to 20,000",
             grouped(has)
         );
-        add(
-            Severity::Warning,
-            message,
-            "a model that needs less memory, or a quantized KV cache, leaves more for the window".into(),
-        );
+        let fix = "a model that needs less memory, or a quantized KV cache, leaves more for the window";
+        out.push(warning(message, fix));
     }
     let most = afforded.fits.gpu_and_ram.unwrap_or(best);
     if window.is_some_and(|window| f64::from(window) > f64::from(most) * 1.1) {
-        let message = format!(
-            "{id} is loaded with {}, and the memory carries {}: {}",
-            grouped(has),
-            grouped(most),
-            afforded.fits.because
-        );
-        add(Severity::Warning, message, format!("load it with {} or less", grouped(most)));
+        let (has, carried, why) = (grouped(has), grouped(most), &afforded.fits.because);
+        let message = format!("{id} is loaded with {has}, and the memory carries {carried}: {why}");
+        out.push(warning(message, format!("load it with {carried} or less")));
     }
+    out
 }
 
 /// A model that is too small for agents, by its name.

@@ -21,10 +21,11 @@ impl Session {
         Self::read(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/demo/session.json")))
     }
 
-    /// One of the larger set beside the repository; `None` where it is not.
+    /// One of the larger set beside the repository, or of the excerpts in it; `None` where neither has it.
     pub(crate) fn shared(name: &str) -> Option<Session> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let places: [PathBuf; 2] = ["../shared", "../../shared"].map(|p| root.join(p).join("data/sessions/dev"));
+        let places: [PathBuf; 3] =
+            ["../shared/data", "../../shared/data", "tests/data/excerpts"].map(|p| root.join(p).join("sessions/dev"));
         let file = places.iter().map(|p| p.join(format!("{name}.json"))).find(|f| f.is_file());
         if file.is_none() {
             say(&format!("{name}: not here, left out"));

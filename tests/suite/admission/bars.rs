@@ -1,5 +1,5 @@
 //! What naming tools by index saves, and whether the tool that is needed is found: on tools of real clients, and on any file of
-//! cases that `WINDOWSILL_TOOLS` names.
+//! cases that `WINDOWSILL_TOOL_CASES` names.
 
 use bytes::Bytes;
 use serde_json::Value;
@@ -116,7 +116,7 @@ const CLIENTS: &str = include_str!("clients.json");
 
 #[test]
 fn the_tools_of_real_clients_come_down_to_a_tenth() {
-    let text = std::env::var_os("WINDOWSILL_TOOLS").map(|file| std::fs::read_to_string(file).unwrap());
+    let text = std::env::var_os("WINDOWSILL_TOOL_CASES").map(|file| std::fs::read_to_string(file).unwrap());
     let all = cases(text.as_deref().unwrap_or(CLIENTS));
     let mut missed = Vec::new();
     for window in [8192, 16_384] {

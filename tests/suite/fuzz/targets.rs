@@ -241,7 +241,7 @@ fn gguf(bytes: &[u8]) -> bool {
     match Gguf::read(Cursor::new(bytes)) {
         Ok(read) => {
             let _ = (
-                read.tensor_bytes(),
+                read.tensors.iter().filter_map(|tensor| tensor.bytes).fold(0, u64::wrapping_add),
                 read.per_layer("llama.attention.head_count", 4),
                 read.text("general.architecture"),
             );

@@ -71,7 +71,8 @@ impl Asked<'_> {
         }
         // An estimate errs high, by up to a half for a server that counts as no vocabulary does.
         let least = if self.estimated() { self.least() / 2 * 3 } else { self.least() };
-        let full = self.estimated() && tokens(body) > self.window / 3 * 2;
+        // In the smallest windows the recall tool alone takes a fifth of it.
+        let full = self.estimated() && (self.window < 1536 || tokens(body) > self.window / 3 * 2);
         // A server that names a size far above the real one makes the last words look too large.
         let large = refused || full || least + 250 > self.window / 4 * 3;
         if let Some(last) = asked_last(self.chat).filter(|_| !large) {

@@ -53,12 +53,22 @@ pub(super) struct Session {
     spaced: bool,
     /// Whether anything was ever taken out of its prompts.
     pub(super) edited: bool,
+    /// Whether a server ever called one of its prompts too long: what left it then stays out of later ones.
+    pub(super) refused: bool,
+    /// Whether one of its replies ever recalled anything, or was asked for again.
+    pub(super) recalled: bool,
     /// Its conversation, as the last reply named it, and the history that it had then.
     pub(super) known_as: Option<(String, Chat)>,
     count: usize,
 }
 
 impl Session {
+    /// Notes what is asked now. A history that does not go on from the last one may replace messages of it, and those are no
+    /// longer the conversation's.
+    pub(super) fn asks(&mut self, chat: &Chat) {
+        self.known_as.take_if(|(_, known)| !chat.messages.starts_with(&known.messages));
+    }
+
     pub(super) fn new(mark: String, dice: &mut Dice) -> Session {
         let tongue = Tongue::ALL[dice.below(Tongue::ALL.len())];
         let mut out = chat();
@@ -70,7 +80,18 @@ impl Session {
             out = out.tools();
         }
         let spaced = dice.chance(50);
-        Session { tongue, mark, chat: out, sent: Vec::new(), spaced, edited: false, known_as: None, count: 0 }
+        Session {
+            tongue,
+            mark,
+            chat: out,
+            sent: Vec::new(),
+            spaced,
+            edited: false,
+            refused: false,
+            recalled: false,
+            known_as: None,
+            count: 0,
+        }
     }
 
     /// The bytes of a request.

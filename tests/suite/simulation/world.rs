@@ -12,7 +12,7 @@ use windowsill::store::Store;
 use super::check::{self, Asked};
 use super::faults::{Fault, Turn};
 use super::session::{Session, Tongue};
-use crate::support::script::ids;
+use crate::support::script::{TOOL, ids};
 use crate::support::*;
 
 /// Clients of one world.
@@ -31,16 +31,25 @@ pub(super) struct World {
     marks: Vec<String>,
     turn: Arc<Mutex<Turn>>,
     /// What was forwarded for each request that the server took.
-    given: HashMap<Vec<u8>, Vec<u8>>,
+    given: HashMap<Vec<u8>, Given>,
     /// Ids of originals that prompts pointed at.
     pointers: Vec<String>,
     /// Whether sizes are estimated from one that was made up.
     misled: bool,
+    /// Whether a server ever named a smaller window than it has: it is forgotten at a restart, and with it the room for replies.
+    taught: bool,
     /// How many requests at the server were looked at.
     looked_at: usize,
     /// The step that runs, in words.
     pub(super) step: String,
     pub(super) log: Vec<String>,
+}
+
+/// What was forwarded for a history.
+struct Given {
+    who: usize,
+    messages: usize,
+    bytes: Vec<u8>,
 }
 
 /// A folder in memory where there is one: what is on the disk when a process dies is the same there.
@@ -86,6 +95,7 @@ impl World {
             given: HashMap::new(),
             pointers: Vec::new(),
             misled: false,
+            taught: false,
             looked_at: 0,
             step: String::new(),
             log,
@@ -141,6 +151,7 @@ impl World {
         let chat = self.sessions[who].next(self.window, &mut self.dice);
         let (body, tongue) = (self.sessions[who].body(&chat), self.sessions[who].tongue);
         let before = self.fake.count();
+        self.sessions[who].asks(&chat);
         self.begin(Turn { fault: Some(Fault::Silent(Vec::new())), ..Turn::default() });
         let mut conn = self.send(tongue, &body);
         // Sometimes before anything is forwarded; a request that is refused is answered.
@@ -188,6 +199,7 @@ impl World {
         let recalls = self.dice.chance(25).then(|| self.recalls());
         self.step += &format!(", {} messages, {} tokens, {fault:?}", chat.messages.len(), tokens(&chat.value()));
         let before = self.fake.count();
+        self.sessions[who].asks(&chat);
         let turn = Turn { fault: fault.clone(), recalls, ..Turn::default() };
         self.begin(turn);
         let mut conn = self.send(tongue, &body);
@@ -236,6 +248,7 @@ impl World {
         {
             self.window = self.window / 4 * 3;
             // A server that cannot count is believed when it names a size.
+            self.taught = true;
             self.misled |= matches!(self.kind, Kind::OpenAi | Kind::Ollama);
             self.given.clear();
         }
@@ -250,7 +263,8 @@ impl World {
         fault: Option<&Fault>,
     ) -> Result<(), String> {
         let clean = fault.is_none_or(Fault::is_aside);
-        let mut wrong = asked.wrong(self.misled || matches!(fault, Some(Fault::Refuses(..))));
+        self.sessions[who].refused |= matches!(fault, Some(Fault::Refuses(..)));
+        let mut wrong = asked.wrong(self.misled || self.sessions[who].refused);
         if !answer.whole {
             wrong.push("the reply has no proper end".into());
         }
@@ -268,8 +282,17 @@ impl World {
             _ => {}
         }
         if let Some(first) = asked.forwarded.first() {
-            wrong.extend(self.same_again(asked, first, answer, fault));
-            let edited = first.body != asked.body && !check::says_the_same(asked.body, &first.body);
+            wrong.extend(self.same_again(who, asked, first, answer, fault));
+            // What a reply recalls stands in what comes after it, and another reply to the same history takes its place: what was
+            // sent after the first one is another history then.
+            self.sessions[who].recalled |= asked.forwarded.len() > 1;
+            if self.sessions[who].recalled {
+                let messages = asked.chat.messages.len();
+                self.given.retain(|_, given| given.who != who || given.messages <= messages);
+            }
+            let is_edited = |seen: &Seen| seen.body != asked.body && !check::says_the_same(asked.body, &seen.body);
+            let edited = is_edited(first);
+            self.sessions[who].edited |= asked.forwarded.len() > 1 && asked.forwarded.iter().any(is_edited) && !edited;
             if edited && self.kind != Kind::Ollama && asked.tongue == Tongue::Chat {
                 if !self.sessions[who].edited && asked.fits_easily() && fault.is_none() {
                     wrong.push("edited, although it fits easily".into());
@@ -296,7 +319,7 @@ impl World {
         std::fs::write(folder.join("client.json"), asked.body).unwrap();
         let key = [asked.tongue.path().as_bytes(), asked.body].concat();
         if let Some(then) = self.given.get(&key) {
-            std::fs::write(folder.join("forwarded-then.json"), then).unwrap();
+            std::fs::write(folder.join("forwarded-then.json"), &then.bytes).unwrap();
         }
         for (n, seen) in asked.forwarded.iter().enumerate() {
             std::fs::write(folder.join(format!("forwarded-{n}.json")), &seen.body).unwrap();
@@ -307,6 +330,7 @@ impl World {
     /// Invariants 5 and 6: the same history gives the same bytes; and 1: no prompt that is known to be too long is sent.
     fn same_again(
         &mut self,
+        who: usize,
         asked: &Asked<'_>,
         first: &Seen,
         answer: &Answer,
@@ -323,12 +347,12 @@ impl World {
         let key = [asked.tongue.path().as_bytes(), asked.body].concat();
         // A server of an unknown window may have refused the first.
         let taken = asked.forwarded.iter().find(|seen| tokens(&seen.json()) < self.fake.window())?;
-        let now = comparable(self.kind, taken);
+        let now = comparable(self.kind, self.taught, taken);
         match self.given.get(&key) {
-            Some(then) if *then != now => Some("the same history gave other bytes".into()),
+            Some(then) if then.bytes != now => Some("the same history gave other bytes".into()),
             Some(_) => None,
             None => {
-                self.given.insert(key, now);
+                self.given.insert(key, Given { who, messages: asked.chat.messages.len(), bytes: now });
                 None
             }
         }
@@ -337,7 +361,13 @@ impl World {
     /// Every original that a prompt points at can be read back, word for word.
     fn can_be_read(&mut self, chat: &Chat, seen: &Seen) -> Result<(), String> {
         let texts: Vec<String> = chat.messages.iter().map(text).collect();
+        let spoken = seen.messages();
         for id in ids(&seen.body) {
+            // What the recall tool answered may leave the prompt as any result does; its marker names what was asked for.
+            let is_of_recall = |m: &Value| m["role"] == "tool" && text(m).starts_with(&format!("[{TOOL} "));
+            if spoken.iter().filter(|m| text(m).contains(&id)).all(is_of_recall) {
+                continue;
+            }
             let kept = self.proxy().get(&format!("/windowsill/records/{id}"));
             if kept.status != 200 {
                 return Err(format!("{id} stands in the prompt, and in no record: {}", kept.text()));
@@ -371,6 +401,9 @@ impl World {
         for row in rows {
             kept.extend(texts_of(&store, &row.id)?);
         }
+        // Messages of a history that the client left and came back to are none of its conversation's, but their originals are.
+        let originals = ids(&seen.body).into_iter().filter_map(|id| store.original(&id).ok().flatten());
+        kept.extend(originals.map(|original| original.text.to_string()));
         match gone.iter().find(|text| !kept.iter().any(|k| k.trim() == text.trim())) {
             Some(lost) => Err(format!("sent without it, killed, and lost: {lost:.80}")),
             None => Ok(()),
@@ -414,11 +447,11 @@ fn texts_of(store: &Store, conversation: &str) -> Result<Vec<String>, String> {
 }
 
 /// What must be the same each time. Where the server cannot count, the room that `max_tokens` is lowered to is an estimate,
-/// which gets better with each reply.
-fn comparable(kind: Kind, seen: &Seen) -> Vec<u8> {
+/// which gets better with each reply; where it named a smaller window, that is another one after a restart.
+fn comparable(kind: Kind, taught: bool, seen: &Seen) -> Vec<u8> {
     let mut body = seen.json();
     match (kind, body.as_object_mut()) {
-        (Kind::OpenAi | Kind::Ollama, Some(map)) => {
+        (kind, Some(map)) if taught || matches!(kind, Kind::OpenAi | Kind::Ollama) => {
             map.shift_remove("max_tokens");
             map.get_mut("options").and_then(Value::as_object_mut).map(|o| o.shift_remove("num_predict"));
             body.to_string().into_bytes()

@@ -58,6 +58,8 @@ pub(crate) struct Conn {
     reader: BufReader<TcpStream>,
     chunked: bool,
     left: Option<usize>,
+    /// The request asked for a head alone.
+    bodiless: bool,
 }
 
 impl Conn {
@@ -65,7 +67,13 @@ impl Conn {
         let stream = TcpStream::connect(to).expect("the server listens");
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_nodelay(true).unwrap();
-        Conn { reader: BufReader::new(stream), chunked: false, left: None }
+        Conn { reader: BufReader::new(stream), chunked: false, left: None, bodiless: false }
+    }
+
+    /// Waits this long for each piece of a reply, for what takes seconds on an idle machine already.
+    pub(crate) fn patiently(self, patience: Duration) -> Conn {
+        self.reader.get_ref().set_read_timeout(Some(patience)).unwrap();
+        self
     }
 
     pub(crate) fn write(&mut self, bytes: &[u8]) -> std::io::Result<()> {
@@ -86,6 +94,7 @@ impl Conn {
 
     /// Sends a request; the head is written as given.
     pub(crate) fn send(&mut self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) {
+        self.bodiless = method == "HEAD";
         let mut head = format!("{method} {path} HTTP/1.1\r\n");
         if !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("host")) {
             head += "Host: localhost\r\n";
@@ -124,6 +133,10 @@ impl Conn {
         let answer = Answer { status, headers, body: Vec::new(), whole: false };
         self.chunked = answer.header("transfer-encoding").is_some_and(|v| v.contains("chunked"));
         self.left = answer.header("content-length").and_then(|v| v.parse().ok());
+        if self.bodiless {
+            // What the head says of a body is of the one that GET would have brought.
+            (self.chunked, self.left) = (false, Some(0));
+        }
         Some(answer)
     }
 

@@ -3,7 +3,8 @@
 
 use std::collections::BTreeSet;
 
-use similar::{Algorithm, DiffOp, capture_diff_slices};
+use similar::DiffOp;
+use similar::algorithms::{Capture, Compact, Replace, myers};
 
 use super::Digest;
 use super::edit::{Edit, View};
@@ -24,7 +25,10 @@ impl Alignment {
     /// Compares what messages say, in order.
     pub fn of(old: &[Digest], new: &[Digest]) -> Alignment {
         let mut to = vec![None; old.len()];
-        for op in capture_diff_slices(Algorithm::Myers, old, new) {
+        // As `capture_diff_slices` does it, which would bring all of its six algorithms into the program.
+        let mut hook = Compact::new(Replace::new(Capture::new()), old, new);
+        let Ok(()) = myers::diff(&mut hook, old, 0..old.len(), new, 0..new.len());
+        for op in hook.into_inner().into_inner().into_ops() {
             if let DiffOp::Equal { old_index, new_index, len } = op {
                 (0..len).for_each(|n| to[old_index + n] = Some(new_index + n));
             }

@@ -117,8 +117,6 @@ pub struct Message {
     pub role: Role,
     /// All text parts joined by a line break; empty when there are none.
     pub text: Text,
-    /// Whether `content` was an array of parts.
-    pub parts: bool,
     /// Reasoning text that the client echoes (`reasoning_content`, `reasoning`, `thinking`); most templates drop it.
     pub reasoning: String,
     /// Tool calls of an assistant message, in order.

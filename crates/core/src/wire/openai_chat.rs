@@ -24,10 +24,6 @@ pub struct Request {
     pub conversation: Conversation,
     /// `model`, empty when absent.
     pub model: String,
-    /// `stream`.
-    pub stream: bool,
-    /// `stream_options.include_usage`.
-    pub include_usage: bool,
     /// `max_completion_tokens`, else `max_tokens`, else `n_predict`; negative and zero count as absent.
     pub max_tokens: Option<Tokens>,
     /// `n`, at least 1.
@@ -145,10 +141,6 @@ pub fn parse(body: &Bytes) -> Result<Request, WireError> {
     let max_tokens = ["n_predict", "max_completion_tokens", "max_tokens"].iter().find_map(|k| number(k));
     Ok(Request {
         model: field("model").and_then(json::string).unwrap_or_default(),
-        stream: field("stream") == Some("true"),
-        include_usage: field("stream_options")
-            .and_then(|o| Fields::read(o).ok())
-            .is_some_and(|o| o.get("include_usage") == Some("true")),
         max_tokens: max_tokens.map(|n| n.min(f64::from(u32::MAX)) as Tokens),
         choices: number("n").map_or(1, |n| n.min(128.0) as u32),
         num_ctx: field("options")
@@ -220,7 +212,6 @@ pub fn message(raw: Bytes) -> Result<Message, (String, &'static str)> {
     let mut out = Message {
         role,
         text: content.text.into(),
-        parts: content.parts,
         reasoning: REASONING.iter().find_map(|k| fields.string(k)).unwrap_or_default(),
         calls: calls(&fields)?,
         call_id: fields.string("tool_call_id"),
@@ -237,7 +228,6 @@ pub fn message(raw: Bytes) -> Result<Message, (String, &'static str)> {
 #[derive(Default)]
 struct Content {
     text: String,
-    parts: bool,
     media: Vec<Media>,
     /// Digests of the media payloads, since those are what the message says too.
     payloads: Vec<Digest>,
@@ -252,7 +242,6 @@ fn content(raw: Option<&str>) -> Result<Content, (String, &'static str)> {
     }
     let bad = || (".content".to_string(), "must be a string, null or an array of content parts");
     let parts: Vec<&RawValue> = serde_json::from_str(raw).map_err(|_| bad())?;
-    out.parts = true;
     let mut texts = Vec::new();
     for part in parts {
         // Some clients send bare strings inside the array.
@@ -522,7 +511,7 @@ mod tests {
         assert_eq!(c.body[1].calls[0].arguments, "{\"x\": 1}");
         assert_eq!(c.body[2].call_id.as_deref(), Some("c1"));
         assert_eq!(c.tools.as_deref(), Some(&b"[ {} ]"[..]));
-        assert_eq!((request.max_tokens, request.stream, request.include_usage), (Some(12), true, true));
+        assert_eq!(request.max_tokens, Some(12));
         let messages: Vec<Bytes> = c.system.iter().chain(&c.body).map(|m| m.raw.clone()).collect();
         let expect = body.replace("\"s\"}, {", "\"s\"},{");
         assert_eq!(write(&request, &messages, &[]), expect);

@@ -1,6 +1,7 @@
 //! Writing: what is queued is seen at once, what fails is told, and nobody waits for ever.
 
 use std::fs;
+use std::path::Path;
 
 use rusqlite::Connection;
 
@@ -193,25 +194,28 @@ fn views_of_another_process_are_found() {
     assert_eq!(two.counted(&longer, &Digest::of(b"another view")).unwrap(), None);
 }
 
+/// The writer of a new record, without its queue.
+fn writer(dir: &Path) -> Writer {
+    drop(Store::open(dir).unwrap());
+    let path = schema::database(dir);
+    let recent = Arc::new(Mutex::new(Recent::new(Default::default(), Default::default())));
+    recent.lock().opened = schema::identity(&path);
+    Writer {
+        conn: schema::open_writer(&path).unwrap(),
+        readers: Arc::new(Readers::open(&path).unwrap()),
+        path,
+        files: Files::new(dir),
+        recent,
+        presence: present(dir),
+        commits: Default::default(),
+    }
+}
+
 #[test]
 fn a_full_disk_is_an_error_with_the_path() {
     let dir = tempfile::tempdir().unwrap();
-    drop(Store::open(dir.path()).unwrap());
-    let path = schema::database(dir.path());
-    let conn = schema::open_writer(&path).unwrap();
-    conn.query_row("PRAGMA max_page_count = 60", [], |_| Ok(())).unwrap();
-    let recent = Arc::new(Mutex::new(Recent::new(Default::default(), Default::default())));
-    let readers = Arc::new(Readers::open(&path).unwrap());
-    recent.lock().opened = schema::identity(&path);
-    let mut writer = Writer {
-        conn,
-        path,
-        files: Files::new(dir.path()),
-        recent,
-        presence: present(dir.path()),
-        readers,
-        commits: Default::default(),
-    };
+    let mut writer = writer(dir.path());
+    writer.conn.query_row("PRAGMA max_page_count = 60", [], |_| Ok(())).unwrap();
     let work = |text: &str| {
         let batch = Batch { originals: vec![original("c", 0, text)], ..Batch::default() };
         Arc::new(Work { batch, view: None })
@@ -226,21 +230,7 @@ fn a_full_disk_is_an_error_with_the_path() {
 #[test]
 fn a_panic_costs_the_batch_and_not_the_writer() {
     let dir = tempfile::tempdir().unwrap();
-    drop(Store::open(dir.path()).unwrap());
-    let path = schema::database(dir.path());
-    let conn = schema::open_writer(&path).unwrap();
-    let recent = Arc::new(Mutex::new(Recent::new(Default::default(), Default::default())));
-    let readers = Arc::new(Readers::open(&path).unwrap());
-    recent.lock().opened = schema::identity(&path);
-    let mut writer = Writer {
-        conn,
-        path,
-        files: Files::new(dir.path()),
-        recent,
-        presence: present(dir.path()),
-        readers,
-        commits: Default::default(),
-    };
+    let mut writer = writer(dir.path());
     let good = batch("c", &["a", "b"], 0);
     // The check before the queue refuses this one; past it, the depth before 0 overflows.
     let mut bad = good.clone();
@@ -254,21 +244,7 @@ fn a_panic_costs_the_batch_and_not_the_writer() {
 #[test]
 fn a_durable_batch_is_synced_even_if_it_repeats_another() {
     let dir = tempfile::tempdir().unwrap();
-    drop(Store::open(dir.path()).unwrap());
-    let path = schema::database(dir.path());
-    let conn = schema::open_writer(&path).unwrap();
-    let recent = Arc::new(Mutex::new(Recent::new(Default::default(), Default::default())));
-    let readers = Arc::new(Readers::open(&path).unwrap());
-    recent.lock().opened = schema::identity(&path);
-    let mut writer = Writer {
-        conn,
-        path,
-        files: Files::new(dir.path()),
-        recent,
-        presence: present(dir.path()),
-        readers,
-        commits: Default::default(),
-    };
+    let mut writer = writer(dir.path());
     let mut commit = |durable: bool| {
         let batch = Batch { originals: vec![original("c", 0, "text")], durable, ..Batch::default() };
         assert!(writer.commit_caught(&[Arc::new(Work { batch, view: None })])[0].is_ok());

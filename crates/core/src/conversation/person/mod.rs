@@ -59,12 +59,6 @@ pub fn is_aside(message: &Message) -> bool {
         && matches!(said(&message.text), Said::Output | Said::Reminder)
 }
 
-/// Whether a text is nothing but reminders of the client: its environment, notices, what it says each turn. Rules, files,
-/// output, summaries and tasks are not reminders, though no person wrote them either.
-pub fn is_only_reminder(text: &str) -> bool {
-    said(text) == Said::Reminder
-}
-
 /// Tells who wrote a text that came in the user's name.
 pub fn said(text: &str) -> Said<'_> {
     let text = text.trim();

@@ -44,7 +44,7 @@ pub struct Heard {
     /// Whether the reply is streamed.
     pub stream: bool,
     /// Who says the reply in the client's words.
-    pub teller: Box<dyn Teller>,
+    pub encoder: Box<dyn ReplyEncoder>,
     /// What the client calls its session, if it does; see [`super::session`].
     pub session: Option<String>,
 }
@@ -61,7 +61,7 @@ pub struct Head {
 }
 
 /// Says a reply in a client's words.
-pub trait Teller: Send {
+pub trait ReplyEncoder: Send {
     /// `Content-Type` of a streamed reply.
     fn stream_type(&self) -> &'static str {
         "text/event-stream; charset=utf-8"
@@ -82,7 +82,7 @@ pub trait Teller: Send {
         None
     }
 
-    /// What ends the stream, after the last chunk. Empty where [`Teller::chunk`] has ended it with an error.
+    /// What ends the stream, after the last chunk. Empty where [`ReplyEncoder::chunk`] has ended it with an error.
     fn end(&mut self) -> String;
 }
 

@@ -72,9 +72,9 @@ pub fn request(body: &[u8]) -> Result<Heard, WireError> {
     if stream {
         chat.insert("stream_options".into(), json!({"include_usage": true}));
     }
-    let teller = Box::new(reply::Reply::new(model));
+    let encoder = Box::new(reply::Reply::new(model));
     let session = crate::wire::session::session(&asked);
-    Ok(Heard { chat: Value::Object(chat).to_string().into(), stream, teller, session })
+    Ok(Heard { chat: Value::Object(chat).to_string().into(), stream, encoder, session })
 }
 
 /// Reads a request to `POST /v1/messages/count_tokens`: a chat completion request that is only counted.

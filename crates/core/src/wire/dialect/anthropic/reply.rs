@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use serde_json::{Value, json};
 
 use super::super::said::{CallPart, Said, Usage};
-use super::super::{Head, Teller, event};
+use super::super::{Head, ReplyEncoder, event};
 use super::error;
 
 /// The reply to one request.
@@ -207,7 +207,7 @@ impl Reply {
     }
 }
 
-impl Teller for Reply {
+impl ReplyEncoder for Reply {
     fn whole(&mut self, head: &Head, said: &Said) -> Value {
         self.id.clone_from(&head.id);
         self.usage = said.usage;

@@ -266,8 +266,8 @@ fn head() -> Head {
     Head { id: "a1".into(), created: 0, prompt_tokens: Some(50) }
 }
 
-fn teller() -> Box<dyn super::super::Teller> {
-    heard(&asked(json!([{"role": "user", "content": "hi"}]))).teller
+fn encoder() -> Box<dyn super::super::ReplyEncoder> {
+    heard(&asked(json!([{"role": "user", "content": "hi"}]))).encoder
 }
 
 /// The events of a stream: each with its name, which its data repeats.
@@ -328,12 +328,12 @@ fn put_together(events: &[Value]) -> Value {
 }
 
 fn streamed(chunks: &[Value]) -> String {
-    let mut teller = teller();
-    let mut out = teller.start(&head());
+    let mut encoder = encoder();
+    let mut out = encoder.start(&head());
     for chunk in chunks {
-        out.push_str(&teller.chunk(&Said::read(&chunk.to_string()).unwrap()));
+        out.push_str(&encoder.chunk(&Said::read(&chunk.to_string()).unwrap()));
     }
-    out.push_str(&teller.end());
+    out.push_str(&encoder.end());
     out
 }
 
@@ -361,7 +361,7 @@ fn a_whole_reply_and_a_streamed_one_are_the_same_message() {
     let whole = json!({"model": "other", "choices": [{"index": 0, "finish_reason": "tool_calls",
         "message": {"role": "assistant", "content": "Well.", "reasoning_content": "hm, so", "tool_calls": calls}}],
         "usage": {"prompt_tokens": 60, "completion_tokens": 9, "prompt_tokens_details": {"cached_tokens": 40}}});
-    let whole = teller().whole(&head(), &Said::read(&whole.to_string()).unwrap());
+    let whole = encoder().whole(&head(), &Said::read(&whole.to_string()).unwrap());
     let want = json!({
         "id": "msg_a1", "type": "message", "role": "assistant", "model": "m",
         "content": [{"type": "thinking", "thinking": "hm, so", "signature": ""}, {"type": "text", "text": "Well."},
@@ -432,7 +432,7 @@ fn why_it_stopped() {
         let message = put_together(&events(&streamed(&[delta(json!({"content": "x"})), end, usage])));
         assert_eq!(message["stop_reason"], reason);
         let whole = json!({"choices": [{"message": {"content": "x"}, "finish_reason": finish}]});
-        let whole = teller().whole(&head(), &Said::read(&whole.to_string()).unwrap());
+        let whole = encoder().whole(&head(), &Said::read(&whole.to_string()).unwrap());
         assert_eq!((&whole["stop_reason"], &whole["usage"]["input_tokens"]), (&json!(reason), &json!(50)));
     }
     let [end, usage] = last("stop");
@@ -518,7 +518,7 @@ proptest! {
         let calls: Vec<Value> = (0..calls).map(|n| json!({"id": format!("c{n}"), "function": {"name": format!("f{n}"), "arguments": arguments}})).collect();
         let whole = json!({"choices": [{"message": {"content": text, "reasoning_content": thought, "tool_calls": calls}, "finish_reason": "stop"}],
             "usage": {"prompt_tokens": 60, "completion_tokens": 9, "prompt_tokens_details": {"cached_tokens": 40}}});
-        prop_assert_eq!(message, teller().whole(&head(), &Said::read(&whole.to_string()).unwrap()));
+        prop_assert_eq!(message, encoder().whole(&head(), &Said::read(&whole.to_string()).unwrap()));
     }
 
     #[test]

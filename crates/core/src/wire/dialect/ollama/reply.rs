@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::super::said::{CallPart, Said, Usage};
-use super::super::{Head, Teller, json as spelled};
+use super::super::{Head, ReplyEncoder, json as spelled};
 use super::{context, error, error_line, message_of};
 
 /// Which of the two ways to ask.
@@ -141,7 +141,7 @@ impl Reply {
     }
 }
 
-impl Teller for Reply {
+impl ReplyEncoder for Reply {
     fn stream_type(&self) -> &'static str {
         "application/x-ndjson"
     }

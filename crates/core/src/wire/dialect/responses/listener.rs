@@ -3,10 +3,10 @@
 use serde_json::{Value, json};
 
 use super::super::said::{CallPart, Said};
-use super::super::{Head, Teller};
+use super::super::{Head, ReplyEncoder};
 
-pub(super) fn teller(body: Value) -> Box<dyn Teller> {
-    super::request(body.to_string().as_bytes()).unwrap_or_else(|error| panic!("{error}")).teller
+pub(super) fn encoder(body: Value) -> Box<dyn ReplyEncoder> {
+    super::request(body.to_string().as_bytes()).unwrap_or_else(|error| panic!("{error}")).encoder
 }
 
 /// A request with all kinds of tools, that wants its reasoning back.
@@ -39,12 +39,12 @@ pub(super) fn finish(reason: &str) -> Said {
 }
 
 /// The events of a stream: names and data agree, and the numbers run on from 0.
-pub(super) fn stream(teller: &mut dyn Teller, chunks: &[Said]) -> Vec<Value> {
-    let mut all = teller.start(&head());
+pub(super) fn stream(encoder: &mut dyn ReplyEncoder, chunks: &[Said]) -> Vec<Value> {
+    let mut all = encoder.start(&head());
     for chunk in chunks {
-        all += &teller.chunk(chunk);
+        all += &encoder.chunk(chunk);
     }
-    all += &teller.end();
+    all += &encoder.end();
     let mut out: Vec<Value> = Vec::new();
     for event in all.strip_suffix("\n\n").unwrap().split("\n\n") {
         let (name, data) = event.strip_prefix("event: ").unwrap().split_once("\ndata: ").unwrap();

@@ -17,7 +17,7 @@ mod reply_tests;
 #[cfg(test)]
 mod tests;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::super::WireError;
 use super::{Heard, wrong};
@@ -32,11 +32,6 @@ const PLAIN: &str = "windowsill:";
 /// Names the field that cannot be taken and says what it must be.
 pub fn request(body: &[u8]) -> Result<Heard, WireError> {
     request::read(body)
-}
-
-/// The body of an error reply. The Responses API has the same one as chat completions, so `error` stays as it is.
-pub fn error(_status: u16, error: &Value) -> Value {
-    json!({"error": error})
 }
 
 /// A field that is there; `null` counts as absent.

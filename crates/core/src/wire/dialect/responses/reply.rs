@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use serde_json::{Map, Value, json};
 
 use super::super::said::{CallPart, Said, Usage};
-use super::super::{Head, Teller, event};
+use super::super::{Head, ReplyEncoder, event};
 use super::output::{Body, Item, Kind, Names, Part, complete, free_text};
 use super::tools::Special;
 
@@ -30,7 +30,7 @@ pub(super) struct Reply {
     over: bool,
 }
 
-impl Teller for Reply {
+impl ReplyEncoder for Reply {
     fn whole(&mut self, head: &Head, said: &Said) -> Value {
         self.quiet = true;
         self.start(head);

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::super::said::{CallPart, Said, Usage};
-use super::listener::{asked, finish, head, part, said, stream, teller, thought, told, types};
+use super::listener::{asked, encoder, finish, head, part, said, stream, thought, told, types};
 
 #[test]
 fn a_whole_reply() {
@@ -19,7 +19,7 @@ fn a_whole_reply() {
     reply.finish = Some("tool_calls".into());
     reply.usage =
         Usage { prompt: Some(9), cached: Some(5), completion: Some(3), reasoning: Some(1), ..Usage::default() };
-    let got = teller(asked()).whole(&head(), &reply);
+    let got = encoder(asked()).whole(&head(), &reply);
     let expect = json!({"id": "resp_1a", "object": "response", "created_at": 1_700_000_000, "status": "completed",
         "error": null, "incomplete_details": null, "model": "served", "output": [
             {"id": "rs_1a", "type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "Hm."}],
@@ -42,7 +42,7 @@ fn a_whole_reply() {
     assert_eq!(got, expect);
     // The same in chunks ends in the same object.
     let events = stream(
-        &mut *teller(asked()),
+        &mut *encoder(asked()),
         &[
             thought("H"),
             thought("m."),
@@ -114,7 +114,7 @@ fn what_the_request_says_is_repeated() {
     let body = json!({"model": "m", "input": "x", "store": true, "metadata": {"a": "b"}, "temperature": 0.5, "top_p": 0.9,
         "max_output_tokens": 5, "text": {"verbosity": "low"}, "reasoning": {"effort": "low"}, "truncation": "auto",
         "user": "u", "parallel_tool_calls": false, "tool_choice": "none", "service_tier": "flex"});
-    let got = teller(body.clone()).whole(&head(), &said("a"));
+    let got = encoder(body.clone()).whole(&head(), &said("a"));
     for (key, value) in body.as_object().unwrap() {
         match key.as_str() {
             "input" => assert_eq!(got.get(key), None),
@@ -123,42 +123,42 @@ fn what_the_request_says_is_repeated() {
             _ => assert_eq!(&got[key], value, "{key}"),
         }
     }
-    let open = teller(body.clone()).whole(&head(), &thought("Hm."));
+    let open = encoder(body.clone()).whole(&head(), &thought("Hm."));
     assert_eq!(open["output"][0].get("encrypted_content"), None);
     assert_eq!((&got["usage"], &got["model"]), (&Value::Null, &json!("m")));
     // Only the completion was counted: the prompt was, before.
     let some = Said { usage: Usage { completion: Some(2), ..Usage::default() }, ..said("a") };
-    assert_eq!(teller(body).whole(&head(), &some)["usage"]["total_tokens"], 6);
+    assert_eq!(encoder(body).whole(&head(), &some)["usage"]["total_tokens"], 6);
 }
 
 #[test]
 fn replies_that_end_early_or_say_nothing() {
     let cut = Said { finish: Some("length".into()), ..said("Hel") };
-    let whole = teller(asked()).whole(&head(), &cut);
+    let whole = encoder(asked()).whole(&head(), &cut);
     assert_eq!(
         (&whole["status"], &whole["incomplete_details"]),
         (&json!("incomplete"), &json!({"reason": "max_output_tokens"}))
     );
     assert_eq!(whole["output"][0]["status"], "incomplete");
-    let events = stream(&mut *teller(asked()), &[said("Hel"), finish("length")]);
+    let events = stream(&mut *encoder(asked()), &[said("Hel"), finish("length")]);
     assert_eq!((types(&events).last(), told(&events)), (Some(&"incomplete"), whole));
-    let filtered = teller(asked()).whole(&head(), &finish("content_filter"));
+    let filtered = encoder(asked()).whole(&head(), &finish("content_filter"));
     assert_eq!(filtered["incomplete_details"]["reason"], "content_filter");
     // Half of a call is handed on as it is, and nothing is made up for one that has not begun.
-    let events = stream(&mut *teller(asked()), &[part(0, None, Some("f"), "{\"a"), finish("length")]);
+    let events = stream(&mut *encoder(asked()), &[part(0, None, Some("f"), "{\"a"), finish("length")]);
     assert_eq!(
         (&told(&events)["output"][0]["arguments"], &events[4]["type"]),
         (&json!("{\"a"), &json!("response.function_call_arguments.done"))
     );
-    let events = stream(&mut *teller(asked()), &[part(0, None, Some("f"), ""), finish("length")]);
+    let events = stream(&mut *encoder(asked()), &[part(0, None, Some("f"), ""), finish("length")]);
     assert_eq!(told(&events)["output"][0]["arguments"], "");
-    let empty = teller(asked()).whole(&head(), &finish("stop"));
+    let empty = encoder(asked()).whole(&head(), &finish("stop"));
     assert_eq!(
         empty["output"],
         json!([{"id": "msg_1a", "type": "message", "status": "completed", "role": "assistant",
         "content": [{"type": "output_text", "text": "", "annotations": [], "logprobs": []}]}])
     );
-    let events = stream(&mut *teller(asked()), &[]);
+    let events = stream(&mut *encoder(asked()), &[]);
     assert_eq!(told(&events), empty);
     assert_eq!(
         types(&events)[2..],
@@ -172,10 +172,10 @@ fn replies_that_end_early_or_say_nothing() {
         ]
     );
     let refusal = Said { refusal: "No.".into(), ..said("Well: ") };
-    let whole = teller(asked()).whole(&head(), &refusal);
-    assert_eq!(told(&stream(&mut *teller(asked()), std::slice::from_ref(&refusal))), whole);
+    let whole = encoder(asked()).whole(&head(), &refusal);
+    assert_eq!(told(&stream(&mut *encoder(asked()), std::slice::from_ref(&refusal))), whole);
     assert_eq!(whole["output"][0]["content"][1], json!({"type": "refusal", "refusal": "No."}));
-    let mut parted = teller(asked());
+    let mut parted = encoder(asked());
     parted.start(&head());
     parted.chunk(&said("Well: "));
     let second = parted.chunk(&Said { text: String::new(), ..refusal });
@@ -189,7 +189,7 @@ fn replies_that_end_early_or_say_nothing() {
 #[test]
 fn parallel_calls_may_interleave() {
     let calls = |chunks: &[Said]| -> Vec<(String, String)> {
-        let events = stream(&mut *teller(asked()), chunks);
+        let events = stream(&mut *encoder(asked()), chunks);
         let output = told(&events)["output"].clone();
         let text = |item: &Value, key: &str| item[key].as_str().unwrap().to_owned();
         let calls = output.as_array().unwrap().iter().filter(|item| item["type"] == "function_call");
@@ -211,22 +211,22 @@ fn parallel_calls_may_interleave() {
     let bare = |arguments| part(0, None, Some("f"), arguments);
     assert_eq!(calls(&[bare(r#"{"x":1}"#), bare("{}")])[1], ("call_1a_1".to_owned(), "{}".to_owned()));
     // The first parts of the second call are told as soon as the first one is whole.
-    let mut teller = teller(asked());
-    teller.start(&head());
-    teller.chunk(&part(0, Some("a"), Some("f"), r#"{"x":1}"#));
-    assert!(teller.chunk(&part(1, Some("b"), Some("f"), r#"{"y"#)).contains("\"call_id\":\"b\""));
-    assert!(teller.chunk(&more(1, r#"":"#)).contains("function_call_arguments.delta"));
+    let mut encoder = encoder(asked());
+    encoder.start(&head());
+    encoder.chunk(&part(0, Some("a"), Some("f"), r#"{"x":1}"#));
+    assert!(encoder.chunk(&part(1, Some("b"), Some("f"), r#"{"y"#)).contains("\"call_id\":\"b\""));
+    assert!(encoder.chunk(&more(1, r#"":"#)).contains("function_call_arguments.delta"));
 }
 
 #[test]
 fn a_name_may_come_late_and_kinds_may_alternate() {
-    let mut late = teller(asked());
+    let mut late = encoder(asked());
     late.start(&head());
     assert_eq!(late.chunk(&part(0, Some("a"), None, r#"{"input":"#)), "");
     assert!(late.chunk(&part(0, None, Some("patch"), r#""p"}"#)).contains("\"type\":\"custom_tool_call\""));
     assert!(late.end().contains("\"delta\":\"p\""));
     let events = stream(
-        &mut *teller(asked()),
+        &mut *encoder(asked()),
         &[
             part(0, None, None, "{"),
             part(0, None, Some("f"), "}"),
@@ -249,7 +249,7 @@ fn a_name_may_come_late_and_kinds_may_alternate() {
 fn an_error_ends_the_stream() {
     let broken = |error: Value| Said { error: Some(error), ..Said::default() };
     let events = stream(
-        &mut *teller(asked()),
+        &mut *encoder(asked()),
         &[thought("Hm."), said("Hel"), broken(json!({"message": "gone", "code": 500})), said("lo"), finish("stop")],
     );
     let last = events.last().unwrap();
@@ -262,11 +262,11 @@ fn an_error_ends_the_stream() {
         json!({"message": "m", "code": "context_length_exceeded"}),
         json!({"message": "m", "code": 400, "type": "exceed_context_size_error"}),
     ] {
-        let events = stream(&mut *teller(asked()), &[broken(error)]);
+        let events = stream(&mut *encoder(asked()), &[broken(error)]);
         assert_eq!(types(&events), ["created", "in_progress", "failed"]);
         assert_eq!(events[2]["response"]["error"], json!({"code": "context_length_exceeded", "message": "m"}));
     }
-    assert_eq!(stream(&mut *teller(asked()), &[broken(json!("bare"))])[2]["response"]["error"]["message"], "bare");
+    assert_eq!(stream(&mut *encoder(asked()), &[broken(json!("bare"))])[2]["response"]["error"]["message"], "bare");
 }
 
 /// Reasoning, a text and calls, cut into chunks; the parts of the calls take turns.
@@ -299,8 +299,8 @@ proptest! {
         let arguments: Vec<String> = values.iter().map(|value| json!({"input": value, "n": {}}).to_string()).collect();
         let calls = arguments.iter().enumerate().map(|(at, all)| part(0, Some(&format!("id{at}")), Some(["f", "patch"][at % 2]), all).calls.remove(0));
         let whole = Said { reasoning: text.clone(), text: text.clone(), calls: calls.collect(), ..Said::default() };
-        let whole = teller(asked()).whole(&head(), &whole);
-        let events = stream(&mut *teller(asked()), &chunks(&text, &arguments, &cuts));
+        let whole = encoder(asked()).whole(&head(), &whole);
+        let events = stream(&mut *encoder(asked()), &chunks(&text, &arguments, &cuts));
         prop_assert_eq!(told(&events), whole);
     }
 }

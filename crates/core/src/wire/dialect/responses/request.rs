@@ -55,9 +55,9 @@ pub(super) fn read(body: &[u8]) -> Result<Heard, WireError> {
     settings(&fields, &mut chat)?;
     let includes = list_if(&fields, "", "include")?;
     let carried = includes.iter().any(|name| name == "reasoning.encrypted_content");
-    let teller = Reply::new(model.unwrap_or_default(), echo(&fields), offered.special, carried);
+    let encoder = Reply::new(model.unwrap_or_default(), echo(&fields), offered.special, carried);
     let session = crate::wire::session::session(&fields);
-    Ok(Heard { chat: Bytes::from(Value::Object(chat).to_string()), stream, teller: Box::new(teller), session })
+    Ok(Heard { chat: Bytes::from(Value::Object(chat).to_string()), stream, encoder: Box::new(encoder), session })
 }
 
 /// What asks for a memory that is not there, or for a reply that comes later.

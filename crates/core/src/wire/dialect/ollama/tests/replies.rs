@@ -20,7 +20,7 @@ fn heard(api: &str) -> Heard {
 }
 
 fn whole(api: &str, said: &Said) -> Value {
-    without_context(api, heard(api).teller.whole(&head(), said))
+    without_context(api, heard(api).encoder.whole(&head(), said))
 }
 
 /// Takes out what a client goes on with, which only the end of a prompt's reply has.
@@ -33,13 +33,13 @@ fn without_context(api: &str, mut line: Value) -> Value {
 
 /// The lines of a stream; each is one object.
 fn stream(api: &str, chunks: &[Said]) -> Vec<Value> {
-    let mut teller = heard(api).teller;
-    assert_eq!(teller.stream_type(), "application/x-ndjson");
-    let mut out = teller.start(&head());
+    let mut encoder = heard(api).encoder;
+    assert_eq!(encoder.stream_type(), "application/x-ndjson");
+    let mut out = encoder.start(&head());
     assert_eq!(out, "");
-    chunks.iter().for_each(|chunk| out.push_str(&teller.chunk(chunk)));
-    out.push_str(&teller.end());
-    assert_eq!((teller.end(), teller.chunk(&text("late"))), (String::new(), String::new()));
+    chunks.iter().for_each(|chunk| out.push_str(&encoder.chunk(chunk)));
+    out.push_str(&encoder.end());
+    assert_eq!((encoder.end(), encoder.chunk(&text("late"))), (String::new(), String::new()));
     assert!(out.ends_with('\n'));
     out.lines().map(|line| without_context(api, serde_json::from_str(line).unwrap())).collect()
 }
@@ -162,7 +162,7 @@ fn done_reasons_and_missing_figures() {
     let uncounted = Usage { prompt: Some(0), completion: Some(0), ..Usage::default() };
     let uncounted = whole("chat", &Said { usage: uncounted, ..text("Hi") });
     assert_eq!((&uncounted["prompt_eval_count"], &uncounted["eval_count"]), (&json!(40), &json!(0)));
-    let unknown = heard("chat").teller.whole(&Head { prompt_tokens: None, ..head() }, &text("Hi"));
+    let unknown = heard("chat").encoder.whole(&Head { prompt_tokens: None, ..head() }, &text("Hi"));
     assert_eq!(unknown.get("prompt_eval_count"), None);
     for odd in [f64::NAN, f64::INFINITY, -1.0] {
         let usage = Usage { prompt_ms: Some(odd), completion_ms: Some(odd), ..Usage::default() };
