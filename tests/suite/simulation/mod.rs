@@ -12,6 +12,7 @@
 mod check;
 mod faults;
 mod session;
+mod trap;
 mod world;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
