@@ -103,7 +103,7 @@ impl App {
         events.extend(indexed.map(|i| i.event(&prepared.id, now_ms)));
         Batch {
             recalled: listed.map(|a| a.kept(tip)),
-            conversation: (!prepared.repeats_a_beginning()).then(|| self.update(upstream, prepared, tip, now_ms)),
+            conversation: (!prepared.repeats_a_beginning).then(|| self.update(upstream, prepared, tip, now_ms)),
             nodes: nodes(&prepared.chain, &prepared.request.conversation.body, depth),
             view: prepared.view_changed.then(|| (tip, prepared.view.clone())),
             events,
