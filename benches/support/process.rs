@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
-use crate::client::Client;
+use super::client::Client;
 
 /// A running proxy with a record of its own; both go when it is dropped.
 pub(crate) struct Proxy {

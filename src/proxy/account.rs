@@ -42,7 +42,7 @@ impl App {
         let counted = prepared.counted(&reported).filter(|n| *n > 0);
         events.extend(counted.and_then(|exact| self.learn_from(&prepared, exact)));
         self.remember_reply(&upstream, &prepared, &reported, counted, events);
-        if end == relay::End::Complete && !prepared.repeats_a_beginning() {
+        if end == relay::End::Complete && !prepared.repeats_a_beginning {
             self.title_behind(&prepared);
         }
         self.work_ahead(upstream, headers.clone(), prepared, reported, &end);
@@ -100,7 +100,7 @@ impl App {
                 now_ms: now_ms(),
                 title: prepared.title(),
             };
-            let conversation = (!prepared.repeats_a_beginning()).then_some(update);
+            let conversation = (!prepared.repeats_a_beginning).then_some(update);
             let view = fingerprint(&prepared.view, &prepared.key);
             let counted = counted.map(|tokens| Counted { chain: tip, view, tokens });
             let batch = Batch { conversation, counted, events, ..Batch::default() };

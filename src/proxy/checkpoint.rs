@@ -137,7 +137,7 @@ impl App {
             kind: "checkpoint".into(),
             tool: None,
             call: Some("completion record".into()),
-            text: made.text.to_owned(),
+            text: made.text.into(),
             raw: None,
         };
         let data = json!({"record": record, "messages": made.messages, "to": made.to, "note": made.noted, "by": by});

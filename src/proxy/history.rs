@@ -37,6 +37,8 @@ pub(super) struct History {
     pub(super) chain: Vec<Digest>,
     /// Where the record knew it before.
     pub(super) located: Option<Located>,
+    /// Whether it is the beginning of a longer one that the record has.
+    pub(super) repeats_a_beginning: bool,
     /// Name of the conversation.
     pub(super) id: String,
     /// What the client calls its session.
@@ -127,7 +129,19 @@ impl App {
                 request.body = openai_chat::write(request, &messages, &[]);
             }
         }
-        let history = History { chain, located, id, session, stored, ahead, carried, switched, client_marks };
+        let repeats_a_beginning = self.repeats_a_beginning(located.as_ref(), &id, &chain).await?;
+        let history = History {
+            chain,
+            located,
+            repeats_a_beginning,
+            id,
+            session,
+            stored,
+            ahead,
+            carried,
+            switched,
+            client_marks,
+        };
         if history.located.is_some() {
             self.recollect(&history.id, &history.chain, history.old(), &key)?;
         }
@@ -272,6 +286,18 @@ impl App {
             self.lives.with(id, |live| live.known = Some((chain[messages - 1], print, known)));
         }
         Ok(())
+    }
+
+    /// Whether a history is the beginning of the longer one that its conversation stands at. Of another branch, to which
+    /// somebody goes back, it is not.
+    async fn repeats_a_beginning(&self, located: Option<&Located>, id: &str, chain: &[Digest]) -> Result<bool, Error> {
+        let ends_here = |l: &Located| l.depth == chain.len() && l.depth < l.conversation_depth && l.conversation == id;
+        let Some(last) = chain.len().checked_sub(1).filter(|_| located.is_some_and(ends_here)) else {
+            return Ok(false);
+        };
+        // The last request may still be queued.
+        self.store.flush().await;
+        Ok(self.store.path(id)?.get(last).is_some_and(|(at, _)| *at == chain[last]))
     }
 
     /// The prompt of this conversation with this view whose size the server told last.

@@ -63,6 +63,9 @@ pub(super) struct Prepared {
     pub chain: Vec<Digest>,
     /// Where the record knew this history before.
     pub located: Option<Located>,
+    /// Whether this history is the beginning of a longer one that the record has: a chat that begins alike, or an earlier
+    /// request sent again. The longer one stays as it is.
+    pub repeats_a_beginning: bool,
     /// Name of the conversation.
     pub id: String,
     /// Name of the session that the client gave.
@@ -150,15 +153,6 @@ impl Prepared {
     /// What the conversation is called.
     pub(super) fn title(&self) -> String {
         self.standing.title.clone().unwrap_or_else(|| super::save::title(&self.request.conversation))
-    }
-
-    /// Whether this history is the beginning of a longer one that the record has: a chat that begins alike, or an earlier
-    /// request sent again. The longer one stays as it is.
-    pub(super) fn repeats_a_beginning(&self) -> bool {
-        let length = self.chain.len();
-        self.located
-            .as_ref()
-            .is_some_and(|l| l.depth == length && length < l.conversation_depth && l.conversation == self.id)
     }
 
     /// (prompt + output reserved) / window.
@@ -312,7 +306,8 @@ impl App {
         let Wishes { standing, scope, ruled, granted } = wishes;
         let Planned { drafted, before, lines, seconds } = planned;
         let Settled { request, done, wanted, warnings } = settled;
-        let History { chain, located, id, session, stored, ahead, switched, client_marks, .. } = history;
+        let History { chain, located, repeats_a_beginning, id, session, stored, ahead, switched, client_marks, .. } =
+            history;
         let left_out = indexed.iter().filter(|i| i.is_new).flat_map(|i| i.originals.clone());
         let made_ahead = ahead.into_iter().flat_map(|ahead| ahead.originals);
         let before_this = located.as_ref().map_or(chain.len(), |l| l.depth);
@@ -352,6 +347,7 @@ impl App {
             key,
             chain,
             located,
+            repeats_a_beginning,
             id,
             session,
             window,

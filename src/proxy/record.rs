@@ -179,7 +179,14 @@ fn record(store: &Store, id: &str, scope: Option<&str>) -> Result<Text, Error> {
         }
         return Err(missing(store, id)?);
     };
-    Ok(Text { id: Some(o.id), conversation: o.conversation, at: Some(o.at), kind: o.kind, call: o.call, text: o.text })
+    Ok(Text {
+        id: Some(o.id),
+        conversation: o.conversation,
+        at: Some(o.at),
+        kind: o.kind,
+        call: o.call,
+        text: o.text.to_string(),
+    })
 }
 
 fn message(store: &Store, row: &ConversationRow, at: usize) -> Result<Text, Error> {
@@ -211,7 +218,7 @@ fn messages(store: &Store, row: &ConversationRow, from: usize, to: usize) -> Res
 pub(super) fn spoken(raw: &str) -> String {
     let Ok(message) = openai_chat::message(Bytes::from(raw.to_owned())) else { return raw.to_owned() };
     let calls = message.calls.iter().map(|call| format!("{} {}", call.name, call.arguments));
-    let parts = std::iter::once(message.text.clone()).chain(calls).filter(|p| !p.is_empty());
+    let parts = std::iter::once(message.text.to_string()).chain(calls).filter(|p| !p.is_empty());
     parts.collect::<Vec<_>>().join("\n")
 }
 

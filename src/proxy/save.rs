@@ -12,7 +12,7 @@ use super::prepare::Prepared;
 use super::rules::Scope;
 use super::{App, Error, headers};
 use crate::conversation::edit::{Edit, View};
-use crate::conversation::{Conversation, Digest, Message, Role, person};
+use crate::conversation::{Conversation, Digest, Message, Role, Text, person};
 use crate::plain;
 use crate::plan::Regions;
 use crate::store::{Batch, ConversationUpdate, Event, Node};
@@ -103,7 +103,7 @@ impl App {
         events.extend(indexed.map(|i| i.event(&prepared.id, now_ms)));
         Batch {
             recalled: listed.map(|a| a.kept(tip)),
-            conversation: (!prepared.repeats_a_beginning()).then(|| self.update(upstream, prepared, tip, now_ms)),
+            conversation: (!prepared.repeats_a_beginning).then(|| self.update(upstream, prepared, tip, now_ms)),
             nodes: nodes(&prepared.chain, &prepared.request.conversation.body, depth),
             view: prepared.view_changed.then(|| (tip, prepared.view.clone())),
             events,
@@ -262,14 +262,17 @@ pub(super) fn nodes(chain: &[Digest], body: &[Message], depth: usize) -> Vec<Nod
 }
 
 /// What is found of a message: its text and its calls, as far as `SEARCHED` goes.
-fn searched(message: &Message) -> String {
+fn searched(message: &Message) -> Text {
+    if message.calls.is_empty() && message.text.len() <= SEARCHED {
+        return message.text.clone();
+    }
     let mut text = start(&message.text, SEARCHED).to_owned();
     for call in &message.calls {
         let room = SEARCHED.saturating_sub(text.len());
         text.push_str(start(&format!("\n{} ", call.name), room));
         text.push_str(start(&call.arguments, SEARCHED.saturating_sub(text.len())));
     }
-    text
+    text.into()
 }
 
 /// The first bytes of a text, whole characters only.

@@ -32,6 +32,14 @@ impl App {
     /// When the record cannot be opened, or an upstream's URL cannot be used.
     pub async fn start(config: Config) -> Result<(App, Found), Error> {
         let store = Store::open(&config.data_dir)?;
+        Self::start_on(config, store).await
+    }
+
+    /// As [`App::start`], on a record that is open already.
+    ///
+    /// # Errors
+    /// As [`App::start`].
+    pub async fn start_on(config: Config, store: Store) -> Result<(App, Found), Error> {
         let (app, found) = Self::with_store(config, store).await?;
         app.keep_house();
         app.rest_counters();

@@ -109,7 +109,7 @@ impl App {
         }
         for (message, text) in messages.iter_mut().zip(texts).filter(|(m, text)| m.text != *text) {
             message.repaired = Some(openai_chat::with_text(message.bytes(), &text));
-            message.text = text;
+            message.text = text.into();
         }
         let original = |left: &Left| Original {
             id: original_id(&left.text),
@@ -118,7 +118,7 @@ impl App {
             kind: "system".into(),
             tool: None,
             call: Some(left.title.clone()),
-            text: left.text.clone(),
+            text: left.text.as_str().into(),
             raw: None,
         };
         let originals: Vec<Original> = left.iter().map(original).collect();

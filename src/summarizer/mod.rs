@@ -134,6 +134,10 @@ async fn continuation(job: &Job<'_>, instruction: &str) -> Option<Bytes> {
         if view.is_empty() {
             return None;
         }
+        if let Some(needed) = far_too_long(job, view, room) {
+            view = shorter(job, view, needed - room);
+            continue;
+        }
         let body = continued(job, view, instruction);
         let needed = match job.upstream.can_count() {
             true => job.upstream.count(&body).await.ok(),
@@ -146,6 +150,19 @@ async fn continuation(job: &Job<'_>, instruction: &str) -> Option<Bytes> {
         view = shorter(job, view, needed - room);
     }
     None
+}
+
+/// More bytes for each token of the window than any text has.
+const DENSEST: usize = 64;
+
+/// The estimated size of a view that is far too long for the window: then nothing is written, sent or counted to know it.
+fn far_too_long(job: &Job<'_>, view: &[Out], room: Tokens) -> Option<Tokens> {
+    let bytes: usize = view.iter().map(|m| m.bytes.len()).sum();
+    if bytes / DENSEST <= room as usize {
+        return None;
+    }
+    let sizes = view.iter().map(|m| (job.count)(&String::from_utf8_lossy(&m.bytes)));
+    Some(sizes.fold(0, Tokens::saturating_add)).filter(|needed| *needed > room)
 }
 
 /// The view without newest messages of at least `tokens` tokens; cut where a step begins.

@@ -25,6 +25,7 @@ mod generate;
 mod guard;
 mod lines;
 mod mcp;
+mod memory;
 #[cfg(target_os = "linux")]
 mod nvml;
 mod openapi;

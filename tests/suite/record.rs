@@ -545,6 +545,29 @@ fn a_session_takes_over_no_other_conversation() {
     assert_eq!((title(&garden), title(&one)), ("Let us plan the garden.".into(), "The first chat.".into()));
 }
 
+/// A person words the last request otherwise, goes on, and then goes back to the first wording: the conversation stands where
+/// the person does, though it has a longer branch.
+#[test]
+fn a_conversation_follows_a_person_back_to_another_branch() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let proxy = TestProxy::before(&fake);
+    let mut shared = chat().system("s");
+    for n in 0..3 {
+        shared = shared.user(&format!("Part {n}.")).assistant(&format!("Done with {n}."));
+    }
+    let (first, other) = (shared.clone().user("Plan the garden."), shared.clone().user("Plan the house."));
+    let longer = other.clone().assistant("A house.").user("Go on.");
+    let ids: Vec<String> = [&first, &other, &longer, &first]
+        .map(|c| proxy.chat(c).ok().header("x-windowsill-conversation").unwrap().to_owned())
+        .to_vec();
+    assert!(ids.iter().all(|id| *id == ids[0]), "{ids:?}");
+    let dir = proxy.stop();
+    let store = windowsill::store::Store::open_readonly(&dir.path().join("data")).unwrap();
+    let rows = store.messages(&ids[0]).unwrap();
+    let last = String::from_utf8_lossy(&rows.last().unwrap().raw).into_owned();
+    assert!(rows.len() == 7 && last.contains("Plan the garden."), "{} messages, the last one {last}", rows.len());
+}
+
 /// A new chat that begins like an older one, such as the same `claude -p` twice, does not shorten the older one.
 #[test]
 fn a_chat_that_begins_alike_rewinds_nothing() {

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use crate::conversation::edit::{Edit, Rule, View};
 use crate::conversation::step::{self, call_of};
 use crate::conversation::task::Keep;
-use crate::conversation::{Conversation, Message, Role, Tokens};
+use crate::conversation::{Conversation, Message, Role, Text, Tokens};
 use crate::plan::{Action, Plan};
 use crate::preview::{Call, Pointer};
 use crate::salience::Salience;
@@ -39,7 +39,7 @@ pub struct Original {
     /// The call in one line.
     pub call: Option<String>,
     /// The text.
-    pub text: String,
+    pub text: Text,
     /// The whole JSON message, where the text does not say everything (media) and no node holds it.
     pub raw: Option<Bytes>,
 }
@@ -246,7 +246,7 @@ impl<A: Archive> Work<'_, A> {
         // Media and reasoning leave with the text: only the whole message brings them back.
         let text = match message.media.is_empty() && message.reasoning.is_empty() {
             true => message.text.clone(),
-            false => String::from_utf8_lossy(&message.raw).into_owned(),
+            false => String::from_utf8_lossy(&message.raw).into_owned().into(),
         };
         self.save_text(at, kind, text, None, &call(self.input.conversation, at))
     }
@@ -255,7 +255,7 @@ impl<A: Archive> Work<'_, A> {
         &mut self,
         at: usize,
         kind: &str,
-        text: String,
+        text: Text,
         raw: Option<Bytes>,
         call: &Call<'_>,
     ) -> Result<(String, String), A::Error> {
@@ -283,7 +283,7 @@ impl<A: Archive> Work<'_, A> {
             .and_then(|m| m.calls.get(call).map(|c| c.arguments.clone()))
             .unwrap_or_else(|| made.arguments.clone());
         let named = Call { tool: &made.name, arguments: "" };
-        let (record, path) = self.save_text(at, "arguments", sent, None, &named)?;
+        let (record, path) = self.save_text(at, "arguments", sent.into(), None, &named)?;
         let pointer = Pointer { id: &record, path: &path };
         let arguments = preview::elide_arguments(&made.arguments, &pointer, budget, &|text, room| {
             brief::quotes_of(text, self.salience(), room)

@@ -14,6 +14,7 @@ mod batch;
 mod files;
 mod health;
 mod history;
+mod large;
 mod presence;
 mod prune;
 mod read;

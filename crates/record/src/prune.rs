@@ -325,6 +325,7 @@ fn remove(conn: &mut Connection, victim: &Victim, now_ms: i64) -> rusqlite::Resu
     let mut originals = Vec::with_capacity(alone.len());
     for id in alone {
         unindex(&tx, Source::Original(id))?;
+        tx.prepare_cached("DELETE FROM original_part WHERE original = ?1")?.execute([id])?;
         let sql = "DELETE FROM original WHERE id = ?1 RETURNING name";
         let name: String = tx.prepare_cached(sql)?.query_row([id], |r| r.get(0))?;
         gone("original", &name)?;

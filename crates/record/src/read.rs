@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension, Row, params};
@@ -13,6 +14,7 @@ use windowsill_core::conversation::edit::{Edit, View};
 
 use super::Original;
 use super::history::{CHAIN, walk};
+use super::large::{self, text};
 use super::recent::Tip;
 use super::schema::sqlite_error;
 use super::types::{ConversationRow, Counted, Error, EventFilter, EventRow, NodeRow, Recalled, Rule};
@@ -23,8 +25,12 @@ const CONVERSATION: &str =
     c.title, c.created_ms, c.updated_ms FROM conversation c LEFT JOIN conversation p ON p.id = c.parent";
 
 /// Columns of [`original_row`]; `?2` is the conversation whose call is preferred, or null.
-const ORIGINAL: &str = "SELECT o.name, c.name, l.at, l.kind, l.tool, l.call, o.text, o.raw
-    FROM original o JOIN original_link l ON l.original = o.id JOIN conversation c ON c.id = l.conversation";
+const ORIGINAL: &str = concat!(
+    "SELECT o.name, c.name, l.at, l.kind, l.tool, l.call, ",
+    text!(),
+    ", o.raw
+    FROM original o JOIN original_link l ON l.original = o.id JOIN conversation c ON c.id = l.conversation"
+);
 
 /// The conversation named `?2` and those it forked from, each with the depth up to which it is shared.
 pub(super) const LINE: &str = "WITH RECURSIVE line(id, upto) AS (
@@ -182,8 +188,7 @@ pub(super) fn recorded_in(conn: &Connection, id: &str) -> rusqlite::Result<Vec<S
 
 /// Whether an id is taken by another text.
 pub(super) fn id_taken(conn: &Connection, id: &str, text: &str) -> rusqlite::Result<bool> {
-    let sql = "SELECT text <> ?2 FROM original WHERE name = ?1";
-    Ok(conn.prepare_cached(sql)?.query_row([id, text], |r| r.get(0)).optional()?.unwrap_or(false))
+    Ok(large::original(conn, id, text)?.is_some_and(|(_, same)| !same))
 }
 
 fn original_row(r: &Row<'_>) -> rusqlite::Result<Original> {
@@ -194,7 +199,7 @@ fn original_row(r: &Row<'_>) -> rusqlite::Result<Original> {
         kind: r.get(3)?,
         tool: r.get(4)?,
         call: r.get(5)?,
-        text: r.get(6)?,
+        text: r.get::<_, Arc<str>>(6)?.into(),
         raw: r.get::<_, Option<Vec<u8>>>(7)?.map(Bytes::from),
     })
 }

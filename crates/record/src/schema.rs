@@ -32,7 +32,7 @@ const WRITER_PRAGMAS: &str = "PRAGMA synchronous = NORMAL; PRAGMA wal_autocheckp
     PRAGMA journal_size_limit = 16777216;";
 
 /// Entry `i` leads from `user_version` i to i + 1.
-const MIGRATIONS: &[&str] = &[V1, V2, V3, V4, V5, V6];
+const MIGRATIONS: &[&str] = &[V1, V2, V3, V4, V5, V6, V7];
 
 const V1: &str = "
 -- A conversation's head. `deepest` is the deepest node it recorded; `history_*` is how far its Markdown file goes.
@@ -172,6 +172,16 @@ CREATE TABLE rule (
     updated_ms INTEGER NOT NULL
 ) STRICT;
 CREATE INDEX rule_scope ON rule(client, project);
+";
+
+const V7: &str = "
+-- The rest of a large text, in order: `original.text` is its beginning. No part is so large that a copy of it matters.
+CREATE TABLE original_part (
+    original INTEGER NOT NULL REFERENCES original(id),
+    part INTEGER NOT NULL,
+    text TEXT NOT NULL,
+    UNIQUE (original, part)
+) STRICT;
 ";
 
 /// Where the database of a data folder is.

@@ -10,6 +10,7 @@ use regex::{Regex, RegexBuilder};
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::history::plain;
+use super::large::text;
 use super::read::LINE;
 use super::types::Hit;
 
@@ -237,8 +238,12 @@ fn original_hit(
     finder: &Finder,
     exact: bool,
 ) -> rusqlite::Result<Option<(Hit, bool)>> {
-    const COLUMNS: &str = "SELECT o.name, c.name, l.at, l.kind, l.call, o.text
-        FROM original o JOIN original_link l ON l.original = o.id JOIN conversation c ON c.id = l.conversation";
+    const COLUMNS: &str = concat!(
+        "SELECT o.name, c.name, l.at, l.kind, l.call, ",
+        text!(),
+        "
+        FROM original o JOIN original_link l ON l.original = o.id JOIN conversation c ON c.id = l.conversation"
+    );
     let sql = match conversation {
         Some(_) => format!(
             "{LINE} {COLUMNS} JOIN line ON line.id = l.conversation AND l.at < line.upto

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use windowsill_core::apply::Original;
-use windowsill_core::conversation::Digest;
 use windowsill_core::conversation::edit::View;
+use windowsill_core::conversation::{Digest, Text};
 
 /// What can go wrong with the record. Cheap to clone: one failed commit may answer several callers.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -316,7 +316,7 @@ pub struct Node {
     /// The JSON message as it came.
     pub raw: Bytes,
     /// Its text, for search only; not stored.
-    pub text: String,
+    pub text: Text,
 }
 
 /// One entry of the trace. Holds no message text unless the user asked for it.

@@ -24,7 +24,7 @@ use super::prune::{Pass, Step};
 use super::recent::{Applied, Recent, Tip, Work};
 use super::schema::sqlite_error;
 use super::types::{ConversationUpdate, Counted, Error, Event, Node, Recalled, Rule, RuleChange};
-use super::{Readers, health, history, original_ids, prune, search};
+use super::{Readers, health, history, large, original_ids, prune, search};
 
 /// Bytes that are committed together at most, so that a waiting batch is never far from its commit.
 const GROUP_BYTES: usize = 8 << 20;
@@ -326,8 +326,10 @@ impl Apply<'_> {
         let sql = "INSERT INTO node (chain, parent, depth, conversation, role, digest, raw)
             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
         let Node { chain, depth, role, digest, raw, .. } = node;
-        self.run(sql, params![chain.0, parent, depth, conversation, role, digest.0, &raw[..]])?;
-        self.words(search::Source::Node(self.tx.last_insert_rowid()), &node.text)?;
+        self.run(sql, params![chain.0, parent, depth, conversation, role, digest.0, large::bound(raw)])?;
+        let row = self.tx.last_insert_rowid();
+        self.wrap(large::fill(self.tx, row, raw))?;
+        self.words(search::Source::Node(row), &node.text)?;
         self.files.watch.at("a message: in");
         self.run("UPDATE conversation SET deepest = max(deepest, ?2) WHERE id = ?1", params![conversation, depth])?;
         Ok(Tip { conversation: name.into(), depth: *depth })
@@ -347,17 +349,12 @@ impl Apply<'_> {
     fn original(&self, o: &Original, now_ms: i64) -> Result<(), Error> {
         let conversation = self.conversation_row(&o.conversation, now_ms)?;
         for id in original_ids(&o.id, &o.text) {
-            let sql = "SELECT id, text = ?2 FROM original WHERE name = ?1";
-            let row = |r: &rusqlite::Row<'_>| Ok((r.get::<_, i64>(0)?, r.get::<_, bool>(1)?));
-            let found = self.tx.prepare_cached(sql).and_then(|mut s| s.query_row([&id, &o.text], row).optional());
-            let original = match self.wrap(found)? {
+            let original = match self.wrap(large::original(self.tx, &id, &o.text))? {
                 // Another text has this id already: a longer one is free.
                 Some((_, false)) => continue,
                 Some((original, true)) => original,
                 None => {
-                    let sql = "INSERT INTO original (name, text, raw) VALUES (?1, ?2, ?3)";
-                    self.run(sql, params![id, o.text, o.raw.as_deref()])?;
-                    let original = self.tx.last_insert_rowid();
+                    let original = self.wrap(large::insert_original(self.tx, &id, &o.text, o.raw.as_deref()))?;
                     self.words(search::Source::Original(original), &o.text)?;
                     prune::is_back(self.tx, self.path, self.files, "original", &id)?;
                     original

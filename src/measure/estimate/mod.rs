@@ -95,10 +95,15 @@ impl Estimates {
     /// The middle costs of each message of the body.
     pub fn costs(&self, model: &str, conversation: &Conversation) -> Vec<Cost> {
         let belief = self.belief(model);
-        let view = View::default();
-        let items = self.items(conversation, &view).map(|row| belief.middle(row).round() as Tokens);
-        let cost = |item: Item<Tokens>| Cost { text: item.text, calls: item.calls, media: item.media };
-        items.body.into_iter().map(cost).collect()
+        let last_user = step::last_user(&conversation.body).unwrap_or(0);
+        let tokens = |row: &Row| belief.middle(row).round() as Tokens;
+        // One after the other: a row of each message of a long history would take as much as the texts.
+        let cost = |(at, message): (usize, &Message)| {
+            let item = self.message(message);
+            let text = if at > last_user { item.text + reasoning(message) } else { item.text };
+            Cost { text: tokens(&text), calls: item.calls.iter().map(tokens).collect(), media: tokens(&item.media) }
+        };
+        conversation.body.iter().enumerate().map(cost).collect()
     }
 
     /// Tokens of a text, erring high.

@@ -290,7 +290,7 @@ fn inside(what: &str, inner: &Inner) -> String {
 /// What a message says, its calls too.
 fn spoken(message: &Message) -> String {
     let calls = message.calls.iter().map(|call| format!("{} {}", call.name, call.arguments));
-    let parts = std::iter::once(message.text.clone()).chain(calls);
+    let parts = std::iter::once(message.text.to_string()).chain(calls);
     parts.filter(|p| !p.is_empty()).collect::<Vec<_>>().join("\n")
 }
 

@@ -327,9 +327,9 @@ fn last_user(conversation: &Conversation, facts: &Facts, pass: &Pass) -> Result<
         });
     }
     let read: Vec<Message> = pass.out.iter().map(read).collect();
-    let found = read.iter().any(|m| m.role == Role::User && m.text.contains(&message.text));
+    let found = read.iter().any(|m| m.role == Role::User && m.text.contains(message.text.as_str()));
     ensure(found, || format!("the last user message {:?} is gone", message.text))?;
-    let media = read.iter().filter(|m| m.role == Role::User && m.text.contains(&message.text));
+    let media = read.iter().filter(|m| m.role == Role::User && m.text.contains(message.text.as_str()));
     let kept = media.map(|m| m.media.len()).max().unwrap_or(0);
     ensure(kept >= message.media.len(), || "media of the last user message are gone".into())
 }

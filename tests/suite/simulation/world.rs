@@ -12,6 +12,7 @@ use windowsill::store::Store;
 use super::check::{self, Asked};
 use super::faults::{Fault, Turn};
 use super::session::{Session, Tongue};
+use super::trap::Trap;
 use crate::support::script::{TOOL, ids};
 use crate::support::*;
 
@@ -25,6 +26,8 @@ pub(super) struct World {
     /// The smallest window that the server ever claimed to have.
     window: u32,
     proxy: Option<TestProxy>,
+    /// Where the record's writer may die.
+    trap: Trap,
     toml: String,
     dice: Dice,
     sessions: Vec<Session>,
@@ -53,7 +56,7 @@ struct Given {
 }
 
 /// A folder in memory where there is one: what is on the disk when a process dies is the same there.
-fn folder() -> Arc<TempDir> {
+pub(super) fn folder() -> Arc<TempDir> {
     let memory = Path::new("/dev/shm");
     let made = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
     Arc::new(made.unwrap())
@@ -79,7 +82,8 @@ impl World {
         fake.script(move |seen| playing.lock().unwrap().play(kind, seen));
         let marks: Vec<String> = (0..SESSIONS).map(|n| format!("owner-{seed}-{n}-x")).collect();
         let sessions = marks.iter().map(|mark| Session::new(mark.clone(), &mut dice)).collect();
-        let proxy = Some(TestProxy::at(folder(), &[fake.url()], &toml));
+        let trap = Trap::default();
+        let proxy = Some(TestProxy::watched(folder(), &[fake.url()], &toml, trap.watcher()));
         let log = vec![format!("{kind:?}, window {window}, {toml:?}")];
         World {
             seed,
@@ -87,6 +91,7 @@ impl World {
             kind,
             window,
             proxy,
+            trap,
             toml,
             dice,
             sessions,
@@ -116,6 +121,7 @@ impl World {
                 0 => self.restart(),
                 1 => self.kill(),
                 2 => self.kill_in_flight(who)?,
+                3 | 4 => self.kill_at_a_write(who)?,
                 _ => self.ask(who)?,
             }
             self.log.push(std::mem::take(&mut self.step));
@@ -131,7 +137,7 @@ impl World {
         self.step += ", restart";
         if let Some(proxy) = self.proxy.take() {
             let dir = proxy.stop();
-            self.proxy = Some(TestProxy::at(dir, &[self.fake.url()], &self.toml));
+            self.start(dir);
         }
     }
 
@@ -142,8 +148,43 @@ impl World {
             let left = folder();
             snapshot(&proxy.data(), &left.path().join("data"));
             proxy.crash();
-            self.proxy = Some(TestProxy::at(left, &[self.fake.url()], &self.toml));
+            self.start(left);
         }
+    }
+
+    fn start(&mut self, on: Arc<TempDir>) {
+        self.proxy = Some(TestProxy::watched(on, &[self.fake.url()], &self.toml, self.trap.watcher()));
+    }
+
+    /// Kills the proxy at one of the writes that a request brings: what left the prompt was on disk before.
+    fn kill_at_a_write(&mut self, who: usize) -> Result<(), String> {
+        let chat = self.sessions[who].next(self.window, &mut self.dice);
+        let (body, tongue) = (self.sessions[who].body(&chat), self.sessions[who].tongue);
+        let before = self.fake.count();
+        self.sessions[who].asks(&chat);
+        self.begin(Turn::default());
+        self.trap.set(&self.proxy().data(), self.dice.below(40));
+        let mut conn = self.send(tongue, &body);
+        // An answer that begins is not read: what it waits for may never be written.
+        while !self.trap.is_sprung() && !conn.is_readable() {}
+        let seen = self.fake.since(before);
+        match self.trap.take() {
+            Some((at, left)) => {
+                self.step += &format!(", killed at \"{at}\"");
+                if let Some(proxy) = self.proxy.take() {
+                    proxy.crash();
+                }
+                self.start(left);
+            }
+            None => self.kill(),
+        }
+        drop(conn);
+        for one in &seen {
+            self.sessions[who].edited |= one.body != body;
+            self.can_be_read(&chat, one)?;
+            self.stands_in_the_record(&chat, one)?;
+        }
+        Ok(())
     }
 
     /// Kills the proxy while a server works on a request: what left the prompt was on disk before.
@@ -403,7 +444,7 @@ impl World {
         }
         // Messages of a history that the client left and came back to are none of its conversation's, but their originals are.
         let originals = ids(&seen.body).into_iter().filter_map(|id| store.original(&id).ok().flatten());
-        kept.extend(originals.map(|original| original.text));
+        kept.extend(originals.map(|original| original.text.to_string()));
         match gone.iter().find(|text| !kept.iter().any(|k| k.trim() == text.trim())) {
             Some(lost) => Err(format!("sent without it, killed, and lost: {lost:.80}")),
             None => Ok(()),
@@ -470,7 +511,7 @@ fn snapshot(from: &Path, to: &Path) {
     database.execute_batch("ROLLBACK").unwrap();
 }
 
-fn copy(from: &Path, to: &Path) {
+pub(super) fn copy(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).unwrap();
     for entry in std::fs::read_dir(from).unwrap() {
         let entry = entry.unwrap();

@@ -13,6 +13,7 @@ use tokio::sync::oneshot;
 use windowsill::config::{Config, Environment, Flags, load_from};
 use windowsill::proxy::App;
 use windowsill::server;
+use windowsill::store::{Store, Watcher};
 
 use super::chat::Chat;
 use super::fake::Fake;
@@ -44,6 +45,13 @@ fn write_config(dir: &Path, urls: &[String], toml: &str) -> PathBuf {
     file
 }
 
+fn config_at(dir: &TempDir, urls: &[String], toml: &str) -> Config {
+    let file = write_config(dir.path(), urls, toml);
+    let flags = Flags { config: Some(file), data_dir: Some(dir.path().join("data")), ..Flags::default() };
+    let environment = Environment { cwd: dir.path().to_owned(), ..Environment::default() };
+    load_from(&flags, &environment).unwrap_or_else(|p| panic!("{p:?}"))
+}
+
 impl TestProxy {
     /// Before one server, with a fresh record.
     pub(crate) fn before(fake: &Fake) -> TestProxy {
@@ -57,31 +65,37 @@ impl TestProxy {
 
     /// On a record that may be there already.
     pub(crate) fn at(dir: Arc<TempDir>, urls: &[String], toml: &str) -> TestProxy {
-        let file = write_config(dir.path(), urls, toml);
-        let flags = Flags { config: Some(file), data_dir: Some(dir.path().join("data")), ..Flags::default() };
-        let environment = Environment { cwd: dir.path().to_owned(), ..Environment::default() };
-        let config = load_from(&flags, &environment).unwrap_or_else(|p| panic!("{p:?}"));
+        let config = config_at(&dir, urls, toml);
         TestProxy::run(dir, config)
+    }
+
+    /// As [`TestProxy::at`], with somebody who is told of each write to the record.
+    pub(crate) fn watched(dir: Arc<TempDir>, urls: &[String], toml: &str, watcher: Watcher) -> TestProxy {
+        let config = config_at(&dir, urls, toml);
+        let store = Store::open_watched(&config.data_dir, watcher).unwrap();
+        TestProxy::run_on(dir, config, store)
     }
 
     /// On a machine that is a folder: `machine` in the record's.
     pub(crate) fn on_machine(dir: Arc<TempDir>, urls: &[String], toml: &str) -> TestProxy {
-        let file = write_config(dir.path(), urls, toml);
-        let flags = Flags { config: Some(file), data_dir: Some(dir.path().join("data")), ..Flags::default() };
-        let environment = Environment { cwd: dir.path().to_owned(), ..Environment::default() };
-        let mut config = load_from(&flags, &environment).unwrap_or_else(|p| panic!("{p:?}"));
+        let mut config = config_at(&dir, urls, toml);
         config.machine.root = dir.path().join("machine");
         TestProxy::run(dir, config)
     }
 
-    fn run(dir: Arc<TempDir>, mut config: Config) -> TestProxy {
+    fn run(dir: Arc<TempDir>, config: Config) -> TestProxy {
+        let store = Store::open(&config.data_dir).unwrap();
+        TestProxy::run_on(dir, config, store)
+    }
+
+    fn run_on(dir: Arc<TempDir>, mut config: Config, store: Store) -> TestProxy {
         config.machine.program = Some(env!("CARGO_BIN_EXE_windowsill").into());
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let (stop, stopped) = oneshot::channel::<()>();
         let (crash, crashed) = oneshot::channel::<()>();
         let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
         let address = listener.local_addr().unwrap();
-        let app = Arc::new(runtime.block_on(App::start(config)).unwrap().0);
+        let app = Arc::new(runtime.block_on(App::start_on(config, store)).unwrap().0);
         let thread = std::thread::spawn(move || {
             runtime.block_on(async move {
                 let shutdown = async {

@@ -104,7 +104,7 @@ fn one(message: &Message, a_result: usize, a_speech: usize, out: &mut String) {
         Role::System => "System",
         Role::Other => "Other",
     };
-    let text = if message.role == Role::User { told(&message.text) } else { message.text.clone() };
+    let text = if message.role == Role::User { told(&message.text) } else { message.text.to_string() };
     let text = text.trim();
     if message.role == Role::Tool && text.len() > a_result {
         let bytes = |t: &str| u32::try_from(t.len()).unwrap_or(u32::MAX);

@@ -20,7 +20,7 @@ fn message(role: Role, text: &str) -> Message {
         repaired: None,
         raw: Bytes::new(),
         role,
-        text: text.to_owned(),
+        text: text.into(),
         reasoning: String::new(),
         calls: Vec::new(),
         call_id: None,

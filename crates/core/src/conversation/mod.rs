@@ -9,6 +9,7 @@ pub mod person;
 pub mod repair;
 pub mod step;
 pub mod task;
+mod text;
 pub mod watch;
 
 use std::collections::HashSet;
@@ -16,6 +17,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
+pub use text::Text;
 
 /// A count of tokens, as the model's own tokenizer counts them.
 pub type Tokens = u32;
@@ -114,7 +116,7 @@ pub struct Message {
     /// Who speaks.
     pub role: Role,
     /// All text parts joined by a line break; empty when there are none.
-    pub text: String,
+    pub text: Text,
     /// Reasoning text that the client echoes (`reasoning_content`, `reasoning`, `thinking`); most templates drop it.
     pub reasoning: String,
     /// Tool calls of an assistant message, in order.

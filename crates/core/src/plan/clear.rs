@@ -1,7 +1,7 @@
 //! Clear: results older than `keep_recent` become a one-line placeholder, oldest first, in one go down to `clear_to`,
 //! and only when that frees enough more than it makes the server evaluate again. Never those of tools in `never_clear`.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use super::facts::{SMALL, placeholder};
 use super::sheet::Sheet;
@@ -171,27 +171,29 @@ fn spend(sheet: &mut Sheet<'_>, freed: Tokens) {
     let line = sheet.fold_depth().max(sheet.lines.clear_to);
     let spare = line.saturating_sub(sheet.total()).min(budget::most_used(freed, sheet.facts.window));
     let facts = sheet.facts;
-    let left = |at: usize| {
-        let shortened = facts.view.edits.iter().zip(&facts.edit_costs).find_map(|(edit, cost)| match edit {
-            Edit::Text { at: of, .. } if *of == at => Some(*cost),
-            _ => None,
-        });
-        let text = facts.costs[at].text;
-        shortened.unwrap_or(text).saturating_sub(placeholder(text))
-    };
-    let cleared: Vec<usize> = sheet
-        .actions
+    let shortened: HashMap<usize, Tokens> = facts
+        .view
+        .edits
         .iter()
-        .filter_map(|a| match a {
-            Action::Placeholder { at, .. } => Some(*at),
-            _ => None,
-        })
+        .zip(&facts.edit_costs)
+        .rev()
+        .filter_map(|(edit, cost)| if let Edit::Text { at, .. } = edit { Some((*at, *cost)) } else { None })
         .collect();
-    let all: u64 = cleared.iter().map(|at| u64::from(left(*at))).sum();
-    for at in cleared {
+    let left = |at: usize| {
+        let text = facts.costs[at].text;
+        shortened.get(&at).copied().unwrap_or(text).saturating_sub(placeholder(text))
+    };
+    let is_cleared = |a: &Action| matches!(a, Action::Placeholder { .. });
+    let (cleared, others): (Vec<Action>, Vec<Action>) =
+        std::mem::take(&mut sheet.actions).into_iter().partition(is_cleared);
+    let all: u64 = cleared.iter().map(|a| u64::from(left(a.first()))).sum();
+    sheet.actions = others;
+    for action in cleared {
+        let at = action.first();
         let share = u64::from(spare) * u64::from(left(at)) / all.max(1);
-        let budget = placeholder(sheet.facts.costs[at].text) + (share as Tokens).min(left(at));
-        sheet.replace(at, Rule::Clear, budget, Action::Placeholder { at, budget });
+        let budget = placeholder(facts.costs[at].text) + (share as Tokens).min(left(at));
+        sheet.set_text(at, budget);
+        sheet.actions.push(Action::Placeholder { at, budget });
     }
 }
 

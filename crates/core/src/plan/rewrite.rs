@@ -195,7 +195,7 @@ fn shape(messages: Vec<Out>, template: &TemplateFacts) -> Vec<Out> {
 }
 
 fn text_of(bytes: &Bytes) -> (String, Vec<crate::conversation::ToolCall>) {
-    wire::message(bytes.clone()).map(|m| (m.text, m.calls)).unwrap_or_default()
+    wire::message(bytes.clone()).map(|m| (m.text.to_string(), m.calls)).unwrap_or_default()
 }
 
 fn merge_leading_systems(out: &mut Vec<Out>, leading: usize) {

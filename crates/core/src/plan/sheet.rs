@@ -331,7 +331,7 @@ impl<'a> Sheet<'a> {
         self.cost[at] - self.extra[at] - self.calls[at].iter().sum::<Tokens>()
     }
 
-    fn set_text(&mut self, at: usize, tokens: Tokens) {
+    pub(super) fn set_text(&mut self, at: usize, tokens: Tokens) {
         self.cost[at] = tokens + self.extra[at] + self.calls[at].iter().sum::<Tokens>();
     }
 
@@ -355,8 +355,10 @@ impl<'a> Sheet<'a> {
     /// Records that the text of a message is replaced by something of `tokens` tokens.
     pub(super) fn replace(&mut self, at: usize, rule: Rule, tokens: Tokens, action: Action) {
         self.set_text(at, tokens);
-        self.touched[at] = Some(rule);
-        self.actions.retain(|a| !a.replaces_text_of(at));
+        // A text that no rule has touched is in no action: a long history has very many of them.
+        if self.touched[at].replace(rule).is_some() {
+            self.actions.retain(|a| !a.replaces_text_of(at));
+        }
         self.actions.push(action);
     }
 }

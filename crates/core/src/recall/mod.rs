@@ -90,27 +90,28 @@ pub fn is_call(message: &Message) -> bool {
 /// Returns the body as the server knows it, and its chain hashes.
 pub fn weave(
     seed: &str,
-    body: Vec<Message>,
+    mut body: Vec<Message>,
     mut known: impl FnMut(&Digest, &Message) -> Vec<Bytes>,
 ) -> (Vec<Message>, Vec<Digest>) {
     let mut chain = Chain::new(seed);
-    let mut out = Vec::with_capacity(body.len());
     let mut digests = Vec::with_capacity(body.len());
-    for message in body {
+    let mut at = 0;
+    while at < body.len() {
         // A body that was woven before stays as it is.
-        let woven = is_call(&message) || ours_before(&out);
-        if message.role == Role::Assistant && !woven {
-            let read = known(&chain.tip(), &message).into_iter().map(openai_chat::message);
+        let woven = is_call(&body[at]) || ours_before(&body[..at]);
+        if body[at].role == Role::Assistant && !woven {
+            let read = known(&chain.tip(), &body[at]).into_iter().map(openai_chat::message);
             // All of them or none: a call without its result is no history.
-            for ours in read.collect::<Result<Vec<Message>, _>>().unwrap_or_default() {
-                digests.push(chain.push(&ours));
-                out.push(ours);
-            }
+            let ours = read.collect::<Result<Vec<Message>, _>>().unwrap_or_default();
+            digests.extend(ours.iter().map(|message| chain.push(message)));
+            let before = at;
+            at += ours.len();
+            body.splice(before..before, ours);
         }
-        digests.push(chain.push(&message));
-        out.push(message);
+        digests.push(chain.push(&body[at]));
+        at += 1;
     }
-    (out, digests)
+    (body, digests)
 }
 
 /// Whether the step at the end is a call of the tool.

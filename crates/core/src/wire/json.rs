@@ -148,26 +148,37 @@ pub fn quote(text: &str) -> String {
 /// Writes an object anew: the named fields get new spelled values (in their old place, or at the end when new), the
 /// others keep their bytes. `None` removes a field.
 pub fn with_fields(object: &str, changes: &[(&str, Option<&str>)]) -> Result<Bytes, serde_json::Error> {
+    let changes: Vec<(&str, Option<&[&str]>)> =
+        changes.iter().map(|(k, v)| (*k, v.as_ref().map(std::slice::from_ref))).collect();
+    with_pieces(object, &changes)
+}
+
+/// As [`with_fields`], with new values that come in pieces: they are copied once, into room of the size that is needed.
+pub fn with_pieces(object: &str, changes: &[(&str, Option<&[&str]>)]) -> Result<Bytes, serde_json::Error> {
     let fields = Fields::read(object)?;
-    let room: usize = changes.iter().map(|(k, v)| k.len() + v.map_or(0, str::len) + 8).sum();
-    let mut out = String::with_capacity(object.len() + room);
-    let mut put = |key: &str, value: &str| {
-        out.push_str(if out.is_empty() { "{" } else { "," });
-        out.push_str(&quote(key));
-        out.push(':');
-        out.push_str(value);
-    };
-    for (key, value) in &fields.0 {
+    let kept: Vec<&str> = fields.0.iter().map(|(_, value)| value.get()).collect();
+    let mut entries: Vec<(String, &[&str])> = Vec::with_capacity(kept.len() + changes.len());
+    for ((key, _), value) in fields.0.iter().zip(&kept) {
         match changes.iter().find(|(k, _)| k == key) {
-            None => put(key, value.get()),
-            Some((_, Some(new))) => put(key, new),
+            None => entries.push((quote(key), std::slice::from_ref(value))),
+            Some((_, Some(new))) => entries.push((quote(key), new)),
             Some((_, None)) => {}
         }
     }
     for (key, value) in changes {
         if let (Some(new), false) = (value, fields.0.iter().any(|(k, _)| k == key)) {
-            put(key, new);
+            entries.push((quote(key), new));
         }
+    }
+    // Exactly the room that it takes: what replaces megabytes is small, and is kept for long.
+    let size: usize =
+        entries.iter().map(|(key, value)| key.len() + 2 + value.iter().map(|v| v.len()).sum::<usize>()).sum();
+    let mut out = String::with_capacity(size.max(1) + 1);
+    for (key, value) in entries {
+        out.push(if out.is_empty() { '{' } else { ',' });
+        out.push_str(&key);
+        out.push(':');
+        value.iter().for_each(|piece| out.push_str(piece));
     }
     if out.is_empty() {
         out.push('{');

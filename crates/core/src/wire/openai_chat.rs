@@ -3,6 +3,7 @@
 //! The body is kept as it came; a message is a slice of it. Only messages and fields that a plan changed are written
 //! anew.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
@@ -120,8 +121,11 @@ pub fn parse(body: &Bytes) -> Result<Request, WireError> {
         Messages::Missing => return Err(wrong("messages", "`messages` is missing; it must be an array of messages")),
         Messages::NotArray => return Err(wrong("messages", "`messages` must be an array of message objects")),
     };
-    let mut conversation =
-        Conversation { tools: field("tools").map(|t| body.slice_ref(t.as_bytes())), ..Default::default() };
+    let mut conversation = Conversation {
+        body: Vec::with_capacity(raws.len()),
+        tools: field("tools").map(|t| body.slice_ref(t.as_bytes())),
+        ..Default::default()
+    };
     for (i, raw) in raws.iter().enumerate() {
         let message = message(body.slice_ref(raw.get().as_bytes())).map_err(|what| {
             let param = format!("messages[{i}]{}", what.0);
@@ -161,24 +165,23 @@ fn session<'a>(field: &dyn Fn(&str) -> Option<&'a str>) -> Option<String> {
 /// Writes a request with other messages (each the bytes of one message object), the tools it offers and, where given, other
 /// fields.
 pub fn write(request: &Request, messages: &[Bytes], changes: &[(&str, Option<&str>)]) -> Bytes {
-    let size: usize = messages.iter().map(|m| m.len() + 1).sum();
-    let mut array = String::with_capacity(size + 2);
-    for message in messages {
-        array.push(if array.is_empty() { '[' } else { ',' });
-        array.push_str(&String::from_utf8_lossy(message));
+    let messages: Vec<Cow<'_, str>> = messages.iter().map(|m| String::from_utf8_lossy(m)).collect();
+    let mut array: Vec<&str> = Vec::with_capacity(2 * messages.len() + 2);
+    for message in &messages {
+        array.extend([if array.is_empty() { "[" } else { "," }, message]);
     }
     if array.is_empty() {
-        array.push('[');
+        array.push("[");
     }
-    array.push(']');
-    let mut all = vec![("messages", Some(array.as_str()))];
+    array.push("]");
     let tools = request.conversation.tools.as_deref().filter(|_| request.changes_tools()).map(String::from_utf8_lossy);
-    if let Some(tools) = tools.as_deref().filter(|_| changes.iter().all(|(key, _)| *key != "tools")) {
-        all.push(("tools", Some(tools)));
-    }
-    all.extend_from_slice(changes);
+    let tools = tools.as_deref().filter(|_| changes.iter().all(|(key, _)| *key != "tools"));
+    let tools = tools.as_ref().map(|tools| ("tools", Some(std::slice::from_ref(tools))));
+    let changes = changes.iter().map(|(key, value)| (*key, value.as_ref().map(std::slice::from_ref)));
+    let all: Vec<(&str, Option<&[&str]>)> =
+        std::iter::once(("messages", Some(array.as_slice()))).chain(tools).chain(changes).collect();
     let text = String::from_utf8_lossy(&request.body);
-    json::with_fields(&text, &all).expect("the body was read as an object before")
+    json::with_pieces(&text, &all).expect("the body was read as an object before")
 }
 
 /// Where servers and clients put what a model thought.
@@ -208,7 +211,7 @@ pub fn message(raw: Bytes) -> Result<Message, (String, &'static str)> {
     }
     let mut out = Message {
         role,
-        text: content.text,
+        text: content.text.into(),
         reasoning: REASONING.iter().find_map(|k| fields.string(k)).unwrap_or_default(),
         calls: calls(&fields)?,
         call_id: fields.string("tool_call_id"),
@@ -302,6 +305,8 @@ fn calls(fields: &Fields<'_>) -> Result<Vec<ToolCall>, (String, &'static str)> {
     if let Some(raw) = fields.get("tool_calls").filter(|r| *r != "null") {
         let bad = || (".tool_calls".to_string(), "must be an array of tool calls");
         let list: Vec<Fields<'_>> = serde_json::from_str(raw).map_err(|_| bad())?;
+        // A long history has very many calls, one a message as a rule.
+        out.reserve_exact(list.len());
         for one in &list {
             let id = one.string("id").unwrap_or_default();
             // `custom` tools carry `custom: {name, input}` in place of `function`.

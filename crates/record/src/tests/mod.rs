@@ -38,7 +38,7 @@ fn node(chain: &[Digest], at: usize, role: &'static str, raw: &serde_json::Value
         depth: at + 1,
         role,
         digest: Digest::of(raw.as_bytes()),
-        text: history::plain(raw.as_bytes()),
+        text: history::plain(raw.as_bytes()).into(),
         raw: Bytes::from(raw),
     }
 }

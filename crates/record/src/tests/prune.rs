@@ -41,7 +41,17 @@ fn count(store: &Store, table: &str) -> i64 {
 }
 
 fn counts(store: &Store) -> Vec<i64> {
-    let tables = ["conversation", "node", "original", "original_link", "view", "edit", "recalled", "words_docsize"];
+    let tables = [
+        "conversation",
+        "node",
+        "original",
+        "original_link",
+        "view",
+        "edit",
+        "recalled",
+        "words_docsize",
+        "original_part",
+    ];
     tables.iter().map(|t| count(store, t)).collect()
 }
 
@@ -198,7 +208,7 @@ fn what_others_depend_on_stays() {
     // Once the fork is old, both go, the fork first.
     let done = prune(&store, 30, 0, now + 31 * DAY);
     assert_eq!((done.conversations, done.originals), (2, 2));
-    assert_eq!(counts(&store), [0; 8]);
+    assert_eq!(counts(&store), [0; 9]);
     assert_eq!(files(dir.path()), 0);
 }
 
@@ -387,7 +397,7 @@ fn killed_at_any_moment_a_conversation_is_whole_or_gone() {
         partly += usize::from(count > 0 && count < MANY);
         // The next pass takes it up, and leaves nothing behind.
         assert_eq!(prune(&store, 1, 0, 9 * DAY).conversations, count);
-        assert_eq!((counts(&store), files(dir.path())), (vec![0; 8], 0));
+        assert_eq!((counts(&store), files(dir.path())), (vec![0; 9], 0));
     }
     assert!(partly > 0, "no kill fell into a pass");
 }
@@ -426,7 +436,7 @@ fn a_crash_while_pruning_leaves_all_of_a_conversation_or_nothing() {
     };
     let store = Store::open(dir.path()).unwrap();
     let now = 100 * DAY;
-    // One of them is of a megabyte.
+    // One of them is so large that it is kept in parts.
     let with_large = |id: &str, now_ms: i64| {
         let mut all = full(id, now_ms);
         all.originals.push(original(id, 1, &format!("large of {id}\n{}", "line of it\n".repeat(100_000))));
@@ -436,7 +446,7 @@ fn a_crash_while_pruning_leaves_all_of_a_conversation_or_nothing() {
     let alone = counts(&store);
     runtime().block_on(store.record(with_large("old", now - 31 * DAY))).unwrap();
     let both = counts(&store);
-    assert!(both[2] > alone[2] && alone[2] > 0, "{both:?}");
+    assert!(both[8] > alone[8] && alone[8] > 0, "{both:?}");
     drop(store);
     let store = Store::open_watched(dir.path(), Arc::new(watcher)).unwrap();
     assert_eq!(prune(&store, 30, 0, now).conversations, 1);
