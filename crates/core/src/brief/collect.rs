@@ -147,6 +147,9 @@ pub fn restate<'m>(facts: &mut Facts, messages: impl Iterator<Item = (usize, &'m
     let holds = |items: &[Item], item: &Item| {
         item.stated.iter().all(|stated| items.iter().any(|other| other.text.contains(stated.text())))
     };
+    // A brief that was short of room shows a statement cut, and says so with a mark: it is the same statement.
+    let is_cut = |item: &Item| item.text.contains('…') && stated_whole(&all.sections[user].items, &item.text);
+    own.items.retain(|item| !is_cut(item));
     let old = |item: &Item| all.said.iter().any(|(key, number)| *key == item.key && *number < done);
     let mut stated = std::mem::take(&mut all.sections[user].items);
     stated.retain(|item| own.dropped > 0 || !old(item) || holds(&own.items, item));
@@ -156,6 +159,12 @@ pub fn restate<'m>(facts: &mut Facts, messages: impl Iterator<Item = (usize, &'m
     // What came first says what it is all about.
     let after = usize::from(own.items.first().is_some_and(|item| item.stated.is_empty()));
     own.items.splice(after..after, stated);
+}
+
+/// Whether one of the items holds every part of a text that was cut.
+fn stated_whole(items: &[Item], cut: &str) -> bool {
+    let parts: Vec<&str> = cut.split(['…', '\n']).map(str::trim).filter(|part| !part.is_empty()).collect();
+    items.iter().any(|item| item.text != cut && parts.iter().all(|part| item.text.contains(part)))
 }
 
 /// A user message as a summarizer sees it: without reminders and without an older brief.
