@@ -31,7 +31,8 @@ pub(super) fn is_output(text: &str) -> bool {
         return false;
     }
     // pytest marks the lines of a failure with `>` and `E`, and people do not indent what they write by hand.
-    let set_off = |l: &str| l.starts_with("    ") || l.starts_with('\t') || l.starts_with("E   ") || l.starts_with(">   ");
+    let set_off =
+        |l: &str| l.starts_with("    ") || l.starts_with('\t') || l.starts_with("E   ") || l.starts_with(">   ");
     let is_code = |l: &str| set_off(l) || unnumbered(l).0.is_some() || l.ends_with([';', '{', '}', ')', ':', ',']);
     let listed = lines.iter().filter(|l| is_code(l)).count();
     let trace = lines.iter().any(|l| l.contains("Traceback (most recent call last)"));

@@ -106,7 +106,7 @@ impl Work {
 
     /// Bytes of all names.
     pub(super) fn names_need(&self) -> usize {
-        if self.names.is_empty() { 0 } else { ALSO.len() + self.names.iter().map(|n| n.len() + 2).sum::<usize>() }
+        if self.names.is_empty() { 0 } else { ALSO.len() + self.names.iter().map(|n| n.len() + 1).sum::<usize>() }
     }
 
     /// The quotes worth most in `room` bytes, in the order of the messages; empty where none fits.
@@ -137,13 +137,16 @@ impl Work {
         let mut out = String::new();
         for name in &self.names {
             let mark = if out.is_empty() { ALSO.len() + 1 } else { 1 };
-            if out.len() + mark + name.len() + 1 > room {
+            if out.len() + mark + name.len() > room {
                 break;
             }
             if said.contains(name.as_str()) || out.contains(name.as_str()) {
                 continue;
             }
-            out.push_str(if out.is_empty() { ALSO } else { ";" });
+            if out.is_empty() {
+                out.push_str(ALSO);
+            }
+            // No name has a space in it, and a mark between two would cost a token each.
             out.push(' ');
             out.push_str(&sanitize(name));
         }

@@ -100,10 +100,10 @@ const SMALLEST_EVICTED: Tokens = 160;
 
 /// Share of what a fold leaves of the history, in hundredths, that a brief may take with the work that it quotes. What is
 /// quoted is worth more for its length than older messages kept whole (docs/notes/memory.md).
-const WITH_WORK: Tokens = 70;
+const WITH_WORK: Tokens = 80;
 
 /// A brief with the work that it quotes is at most so many times as long as one without.
-const MOST_WITH_WORK: Tokens = 4;
+const MOST_WITH_WORK: Tokens = 5;
 
 /// In a smaller window (tokens) a brief quotes only what fits beside the rest: the newest steps need the room.
 const LEAST_WITH_WORK: Tokens = 4096;
@@ -118,10 +118,10 @@ fn with_work(brief: Tokens, left: Tokens) -> Tokens {
 /// (docs/notes/memory.md).
 const KEEPS_MORE: std::ops::Range<Tokens> = 8_192..16_384;
 
-/// Tokens of a prompt that leaves a third of the window empty, or two sevenths where windows keep more: a rewrite at the wall
-/// goes no deeper. With a quarter, folds come close together.
+/// Tokens of a prompt that leaves a third of the window empty, or a fifth where windows keep more: a rewrite at the wall
+/// goes no deeper.
 pub(super) fn sparse(limit: Tokens, window: Tokens) -> Tokens {
-    limit.saturating_sub(if KEEPS_MORE.contains(&window) { window / 7 * 2 } else { window / 3 })
+    limit.saturating_sub(if KEEPS_MORE.contains(&window) { window / 5 } else { window / 3 })
 }
 
 /// Tokens of what was used that placeholders keep together at most, of so many that clearing frees. In a large window more of
