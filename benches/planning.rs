@@ -109,7 +109,7 @@ fn view(request: &Request, actions: &[Action]) -> View {
         })
         .collect();
     edits.sort_by_key(|e| !matches!(e, Edit::Fold { .. }));
-    View { messages: body.len(), edits }
+    View { messages: body.len(), edits, bare: false }
 }
 
 fn parts() {

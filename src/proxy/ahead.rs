@@ -20,6 +20,7 @@ use super::live::{Ahead, Brief, Making};
 use super::prepare::{self, Prepared};
 use super::save::now_ms;
 use super::{App, Error, relay};
+use crate::conversation::edit::View;
 use crate::conversation::{Role, Tokens};
 use crate::guard::triggers::Pace;
 use crate::measure::Known;
@@ -252,7 +253,7 @@ impl App {
         let ahead = Ahead {
             depth: prepared.chain.len(),
             chain: tip,
-            view: applied.view,
+            view: View { bare: false, ..applied.view },
             originals: applied.originals,
             layers: prepare::layers(&plan, prepared.policy.policy.strategy),
             because: why

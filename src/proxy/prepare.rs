@@ -248,7 +248,9 @@ impl App {
         let tools = self.tool_for(request, policy, from_client);
         let (listed, readable) = (admitted.as_deref(), tools.is_some());
         let indexed = self.index_system(request, &history.id, &asked, listed, readable, &mut warnings)?;
-        if let Some(tools) = tools.as_ref().filter(|_| history.old().lacks() || indexed.is_some()) {
+        if let Some(tools) =
+            tools.as_ref().filter(|_| (history.old().lacks() && !history.old().bare) || indexed.is_some())
+        {
             request.offer(tools.clone());
         }
         Ok(Head { tools, done, admitted, indexed, warnings })
@@ -311,18 +313,19 @@ impl App {
         let left_out = indexed.iter().filter(|i| i.is_new).flat_map(|i| i.originals.clone());
         let made_ahead = ahead.into_iter().flat_map(|ahead| ahead.originals);
         let before_this = located.as_ref().map_or(chain.len(), |l| l.depth);
+        let bare = tools.is_some() && drafted.view.lacks() && !request.offers();
+        let view = View { bare, ..drafted.view };
         let missed = match attempt {
             Attempt::First => missed::missed(&request.conversation.body, &stored, before_this),
             Attempt::DryRun | Attempt::Emergency { .. } => Vec::new(),
         };
         let is_fork = located.as_ref().is_some_and(|l| l.conversation != id);
         let standing_new = ruled.is_some().then(|| standing::text(&standing));
-        let standing_changed =
-            granted.to_record(&standing, is_fork, folds(&drafted.view) != folds(&stored)).or(standing_new);
+        let standing_changed = granted.to_record(&standing, is_fork, folds(&view) != folds(&stored)).or(standing_new);
         Prepared {
-            known: self.known(&id, &chain, &drafted.view, &key),
-            view_changed: drafted.view != stored,
-            view: View { messages: request.conversation.body.len(), ..drafted.view },
+            known: self.known(&id, &chain, &view, &key),
+            view_changed: view != stored,
+            view: View { messages: request.conversation.body.len(), ..view },
             originals: drafted
                 .originals
                 .into_iter()

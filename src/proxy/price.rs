@@ -204,7 +204,7 @@ fn request(ground: &Ground, offers: bool) -> Request {
 /// The prompt that a view makes.
 fn prompt(ground: &Ground, view: &View) -> Prompt {
     let out = rewrite::rewrite(&ground.recorded.request.conversation, view, &ground.resolved.policy.template);
-    let tools = ground.with_recall.is_some() && view.lacks();
+    let tools = ground.with_recall.is_some() && view.lacks() && !view.bare;
     let messages: Vec<Bytes> = out.iter().map(|m| m.bytes.clone()).collect();
     Prompt { body: openai_chat::write(&request(ground, tools), &messages, &[]), out, tools }
 }

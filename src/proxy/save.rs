@@ -182,7 +182,7 @@ fn for_forks(prepared: &Prepared) -> Option<(Digest, View)> {
         Edit::Fold { to, .. } => *to <= before,
     };
     let edits: Vec<Edit> = prepared.view.edits.iter().filter(holds).cloned().collect();
-    (!edits.is_empty()).then_some((chain, View { messages: before, edits }))
+    (!edits.is_empty()).then_some((chain, View { messages: before, edits, bare: prepared.view.bare }))
 }
 
 /// The gauge of a conversation, as it is kept and shown.

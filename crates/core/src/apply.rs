@@ -140,7 +140,7 @@ fn merge(old: &View, new: Vec<Edit>, messages: usize) -> View {
     let kept: Vec<Edit> = old.edits.iter().filter(|e| !replaced(e)).cloned().collect();
     let mut edits: Vec<Edit> = kept.into_iter().chain(new).filter(|e| stands(e)).collect();
     edits.sort_by_key(place);
-    View { messages, edits }
+    View { messages, edits, bare: old.bare }
 }
 
 struct Work<'a, A> {

@@ -340,7 +340,7 @@ impl Store {
             }
             row = self.inner.read(|conn| read::view_before(conn, chain, before))?;
         }
-        Ok(Some(View { messages: now.messages, edits: Vec::new() }))
+        Ok(Some(View { messages: now.messages, ..View::default() }))
     }
 
     /// How much of a history is known, and to which conversation; `None` when not even its first message is.

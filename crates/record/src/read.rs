@@ -150,9 +150,11 @@ pub(super) fn view(conn: &Connection, path: &Path, row: i64) -> Result<View, Err
         what: format!("view {row}"),
         why: why.to_string(),
     };
-    let (messages, ids) = conn
-        .prepare_cached("SELECT messages, edits FROM view WHERE id = ?1")
-        .and_then(|mut s| s.query_row([row], |r| Ok((r.get::<_, usize>(0)?, r.get::<_, String>(1)?))))
+    let (messages, ids, bare) = conn
+        .prepare_cached("SELECT messages, edits, bare FROM view WHERE id = ?1")
+        .and_then(|mut s| {
+            s.query_row([row], |r| Ok((r.get::<_, usize>(0)?, r.get::<_, String>(1)?, r.get::<_, bool>(2)?)))
+        })
         .map_err(wrap)?;
     let ids: Vec<i64> = serde_json::from_str(&ids).map_err(|e| corrupt(&e))?;
     let mut edits = Vec::with_capacity(ids.len());
@@ -161,7 +163,7 @@ pub(super) fn view(conn: &Connection, path: &Path, row: i64) -> Result<View, Err
         let json: String = statement.query_row([id], |r| r.get(0)).map_err(wrap)?;
         edits.push(serde_json::from_str::<Edit>(&json).map_err(|e| corrupt(&e))?);
     }
-    Ok(View { messages, edits })
+    Ok(View { messages, edits, bare })
 }
 
 /// One original, with the call of its first conversation.

@@ -182,6 +182,8 @@ CREATE TABLE original_part (
     text TEXT NOT NULL,
     UNIQUE (original, part)
 ) STRICT;
+-- Whether the prompt with this view had no room for the tool that reads things back.
+ALTER TABLE view ADD COLUMN bare INTEGER NOT NULL DEFAULT 0;
 ";
 
 /// Where the database of a data folder is.

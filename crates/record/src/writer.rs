@@ -394,12 +394,12 @@ impl Apply<'_> {
         }
         let edits = json!(edits).to_string();
         let same = "SELECT id FROM view WHERE id = (SELECT max(id) FROM view WHERE chain = ?1)
-            AND messages = ?2 AND edits = ?3";
-        if let Some(id) = self.get(same, params![chain.0, view.messages, edits])? {
+            AND messages = ?2 AND edits = ?3 AND bare = ?4";
+        if let Some(id) = self.get(same, params![chain.0, view.messages, edits, view.bare])? {
             return Ok(id);
         }
-        let sql = "INSERT INTO view (chain, messages, edits) VALUES (?1, ?2, ?3)";
-        self.run(sql, params![chain.0, view.messages, edits])?;
+        let sql = "INSERT INTO view (chain, messages, edits, bare) VALUES (?1, ?2, ?3, ?4)";
+        self.run(sql, params![chain.0, view.messages, edits, view.bare])?;
         Ok(self.tx.last_insert_rowid())
     }
 

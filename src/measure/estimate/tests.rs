@@ -141,7 +141,11 @@ fn what_an_edit_puts_in_place_is_what_counts() {
         text: text.into(),
         record: String::new(),
     };
-    let view = View { messages: conversation.body.len(), edits: vec![text(2, "[cleared]"), text(4, "[cleared]")] };
+    let view = View {
+        messages: conversation.body.len(),
+        edits: vec![text(2, "[cleared]"), text(4, "[cleared]")],
+        bare: false,
+    };
     let sample = |view| estimates.sample(&conversation, view, None);
     let [before, after] = [sample(&View::default()), sample(&view)].map(|s: Sample| s.new.texts());
     let gone = [2, 4].map(|at| f64::from(tokens::estimate(&conversation.body[at].text)));

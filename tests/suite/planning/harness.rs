@@ -116,7 +116,7 @@ pub(crate) fn view_of(conversation: &Conversation, old: &View, plan: &Plan) -> V
         Edit::Text { at, .. } => (1, *at, 0),
         Edit::Arguments { at, call, .. } => (1, *at, 1 + call),
     });
-    View { messages: conversation.body.len(), edits }
+    View { messages: conversation.body.len(), edits, bare: false }
 }
 
 /// The message whose text an action replaces.

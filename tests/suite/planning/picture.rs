@@ -69,7 +69,7 @@ pub(crate) fn read(picture: &str) -> Picture {
             *digest = conversation.body[*at].digest;
         }
     }
-    let view = View { messages: conversation.body.len(), edits };
+    let view = View { messages: conversation.body.len(), edits, bare: false };
     let facts = Facts { forwarded, guessed, ..harness::facts(&conversation, &view, window, reserve) };
     Picture { conversation, facts, policy }
 }

@@ -160,7 +160,7 @@ fn recorded_sessions_fit_and_are_rarely_rewritten() {
     let mut failures = Vec::new();
     use FoldAt::{Line, Wall};
     for (window, fold_at, most_folds) in
-        [(2048, Line, 0.18), (4096, Line, 0.078), (4096, Wall, 0.078), (8192, Line, 0.036), (8192, Wall, 0.036)]
+        [(2048, Line, 0.18), (4096, Line, 0.078), (4096, Wall, 0.078), (8192, Line, 0.048), (8192, Wall, 0.048)]
     {
         eprintln!("\nwindow {window}, fold_at {fold_at:?}");
         eprintln!(
@@ -204,8 +204,8 @@ fn recorded_sessions_fit_and_are_rarely_rewritten() {
             sum.wasted_clears,
             sum.evaluated as f64 / sum.ideal.max(1) as f64
         );
-        // Measured when this was written: 0.178, 0.074, 0.077, 0.030, 0.034 folds a turn; 1.17 to 1.30 times the ideal. A fold
-        // leaves at most a third of the window empty, at 8,192 two sevenths; briefs are as long as they may be here, and half of the sessions have
+        // Measured when this was written: 0.178, 0.074, 0.077, 0.046, 0.046 folds a turn; 1.17 to 1.35 times the ideal. A fold
+        // leaves at most a third of the window empty, at 8,192 a fifth; briefs are as long as they may be here, and half of the sessions have
         // steps of a fifth of the window and more.
         let (folds, again) =
             (sum.folds as f64 / sum.turns.max(1) as f64, sum.evaluated as f64 / sum.ideal.max(1) as f64);
@@ -215,7 +215,7 @@ fn recorded_sessions_fit_and_are_rarely_rewritten() {
         assert!(folds <= most_folds, "window {window}: {folds} folds a turn");
         assert!(again <= 1.5, "window {window}: {again} times the ideal is evaluated");
         assert!(
-            window < 8192 || sum.thrash * 200 <= sum.turns + 200 * few,
+            window < 8192 || sum.thrash * 80 <= sum.turns + 80 * few,
             "window {window}: {} folds close together",
             sum.thrash
         );

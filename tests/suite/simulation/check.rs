@@ -17,6 +17,8 @@ pub(super) struct Asked<'a> {
     pub(super) kind: Kind,
     /// The smallest window that the server ever had, or claimed to have.
     pub(super) window: u32,
+    /// Whether the server once did not count a prompt of this client.
+    pub(super) uncounted: bool,
     /// As the server got it, the rounds of recall included.
     pub(super) forwarded: &'a [Seen],
 }
@@ -35,7 +37,7 @@ impl Asked<'_> {
     }
 
     fn estimated(&self) -> bool {
-        matches!(self.kind, Kind::OpenAi | Kind::Ollama)
+        self.uncounted || matches!(self.kind, Kind::OpenAi | Kind::Ollama)
     }
 
     fn leading(&self) -> Vec<&Value> {

@@ -1,7 +1,7 @@
 //! One proxy with its record, one server, a few clients at a time. All that happens follows from the seed; crashes leave the
 //! record as a killed process would.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
@@ -41,6 +41,8 @@ pub(super) struct World {
     misled: bool,
     /// Whether a server ever named a smaller window than it has: it is forgotten at a restart, and with it the room for replies.
     taught: bool,
+    /// Clients of which the server once did not count a prompt.
+    uncounted: HashSet<usize>,
     /// How many requests at the server were looked at.
     looked_at: usize,
     /// The step that runs, in words.
@@ -101,6 +103,7 @@ impl World {
             pointers: Vec::new(),
             misled: false,
             taught: false,
+            uncounted: HashSet::new(),
             looked_at: 0,
             step: String::new(),
             log,
@@ -252,8 +255,20 @@ impl World {
         self.begin(Turn::default());
         let forwarded = self.fake.since(before);
         self.step += &format!(" -> {} {}", answer.status, answer.action());
-        let asked =
-            Asked { tongue, chat: &chat, body: &body, kind: self.kind, window: self.window, forwarded: &forwarded };
+        if matches!(fault, Some(Fault::CountsNothing)) {
+            self.uncounted.insert(who);
+        }
+        // What was cut on an estimate stays cut: the same history gives the same bytes.
+        let uncounted = self.uncounted.contains(&who);
+        let asked = Asked {
+            tongue,
+            chat: &chat,
+            body: &body,
+            kind: self.kind,
+            window: self.window,
+            uncounted,
+            forwarded: &forwarded,
+        };
         self.answered(who, &asked, &answer, fault.as_ref())?;
         self.learned(fault.as_ref(), &forwarded);
         Ok(())

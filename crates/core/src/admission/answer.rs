@@ -469,7 +469,7 @@ mod tests {
         };
         let fold = Edit::Fold { from: 1, to: 3, keep: vec![], brief: Arc::from("x") };
         for edit in [edit, fold] {
-            assert!(taught(&body, &View { messages: 5, edits: vec![edit] }).is_empty());
+            assert!(taught(&body, &View { messages: 5, edits: vec![edit], bare: false }).is_empty());
         }
     }
 }

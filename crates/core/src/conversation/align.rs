@@ -58,6 +58,7 @@ impl Alignment {
         View {
             messages: self.messages,
             edits: view.edits.iter().filter_map(|edit| self.carried(edit, &alone)).collect(),
+            bare: view.bare,
         }
     }
 
@@ -122,11 +123,14 @@ mod tests {
         };
         let fold = |from: usize, to: usize, keep: Vec<usize>| Edit::Fold { from, to, keep, brief: "b".into() };
         let alignment = Alignment::of(&digests("u1 a1 u2 a2 map1 u3"), &digests("new u1 a1 u2 a2 map2 u3"));
-        let view = View { messages: 6, edits: vec![fold(1, 4, vec![2]), text(4), text(5)] };
-        assert_eq!(alignment.carry(&view, any), View { messages: 7, edits: vec![fold(2, 5, vec![3]), text(6)] });
+        let view = View { messages: 6, edits: vec![fold(1, 4, vec![2]), text(4), text(5)], bare: false };
+        assert_eq!(
+            alignment.carry(&view, any),
+            View { messages: 7, edits: vec![fold(2, 5, vec![3]), text(6)], bare: false }
+        );
         // What is new among the folded messages stays, if it can; without its ends a fold does not hold.
         let held = |old: &str, new: &str, alone: bool| {
-            let view = View { messages: 0, edits: vec![fold(1, 5, vec![])] };
+            let view = View { messages: 0, edits: vec![fold(1, 5, vec![])], bare: false };
             Alignment::of(&digests(old), &digests(new)).carry(&view, |_| alone).edits
         };
         let old = "u1 map1 a1 u2 a2 u3";

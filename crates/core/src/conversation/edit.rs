@@ -93,6 +93,9 @@ pub struct View {
     pub messages: usize,
     /// The edits, in the order of the messages they touch; a fold stands first.
     pub edits: Vec<Edit>,
+    /// Whether the tool that reads things back was left out for want of room. It stays out while the view stays as it is.
+    #[serde(default)]
+    pub bare: bool,
 }
 
 impl View {

@@ -74,7 +74,7 @@ impl Lines {
             FoldAt::Wall => summarize_to.max(sparse(limit, facts.window)),
         };
         let small = tight || facts.window < LEAST_WITH_WORK;
-        let brief = if small { summary } else { with_work(summary, depth.saturating_sub(fixed)) };
+        let brief = if small { summary } else { with_work(summary, depth.saturating_sub(fixed), facts.window) };
         Lines {
             limit,
             clear_at,
@@ -100,17 +100,22 @@ const SMALLEST_EVICTED: Tokens = 160;
 
 /// Share of what a fold leaves of the history, in hundredths, that a brief may take with the work that it quotes. What is
 /// quoted is worth more for its length than older messages kept whole (docs/notes/memory.md).
-const WITH_WORK: Tokens = 80;
+const WITH_WORK: Tokens = 70;
 
 /// A brief with the work that it quotes is at most so many times as long as one without.
-const MOST_WITH_WORK: Tokens = 5;
+const MOST_WITH_WORK: Tokens = 4;
 
 /// In a smaller window (tokens) a brief quotes only what fits beside the rest: the newest steps need the room.
 const LEAST_WITH_WORK: Tokens = 4096;
 
-/// Tokens of a brief, the work that it quotes included, where a fold leaves so many tokens of the history.
-fn with_work(brief: Tokens, left: Tokens) -> Tokens {
-    (left / 100 * WITH_WORK).min(brief * MOST_WITH_WORK).max(brief)
+/// Tokens of a brief, the work that it quotes included, where a fold in a window of so many tokens leaves so many of the
+/// history. Where windows keep more, it takes a seventh more of them.
+fn with_work(brief: Tokens, left: Tokens, window: Tokens) -> Tokens {
+    let (share, most) = match KEEPS_MORE.contains(&window) {
+        true => (WITH_WORK / 7 * 8, MOST_WITH_WORK + 1),
+        false => (WITH_WORK, MOST_WITH_WORK),
+    };
+    (left / 100 * share).min(brief * most).max(brief)
 }
 
 /// In windows of these sizes (tokens) a rewrite keeps more: what it leaves free is what the next step lacks, and a prompt is soon
@@ -197,7 +202,7 @@ mod tests {
         // A brief with the work it quotes is most of what a fold leaves; without it, an eighth of the window or a quarter of a
         // small room.
         let briefs = [(8192, 1000), (8192, 6000), (2048, 1900)].map(|(window, system)| lines(window, system).brief);
-        assert_eq!(briefs, [3010, 416, LEAST_BRIEF]);
+        assert_eq!(briefs, [4000, 416, LEAST_BRIEF]);
     }
 
     #[test]

@@ -145,7 +145,7 @@ mod tests {
         .into_iter()
         .flatten()
         .collect();
-        let view = View { messages: 8, edits: vec![fold] };
+        let view = View { messages: 8, edits: vec![fold], bare: false };
         let found: Vec<_> = missed(&body, &view, 8).into_iter().map(|m| (m.kind, m.at, m.of)).collect();
         assert_eq!(found, [(Kind::File, 8, Some(1)), (Kind::Query, 10, Some(3)), (Kind::Recall, 18, None)]);
         assert_eq!(missed(&body, &View::default(), 8), []);

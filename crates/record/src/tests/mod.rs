@@ -98,5 +98,5 @@ fn fold(from: usize, to: usize, brief: &str) -> Edit {
 }
 
 fn view_of(messages: usize, edits: Vec<Edit>) -> View {
-    View { messages, edits }
+    View { messages, edits, bare: false }
 }

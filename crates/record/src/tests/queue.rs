@@ -184,7 +184,7 @@ fn views_of_another_process_are_found() {
     let chain = chain_of(&["a", "b"]);
     assert!(two.view(&chain).unwrap().is_none());
     let mut with_view = batch("x", &["a", "b"], 0);
-    let view = View { messages: 2, edits: Vec::new() };
+    let view = View { messages: 2, ..View::default() };
     with_view.view = Some((chain[1], view.clone()));
     with_view.counted = Some(Counted { chain: chain[1], view: Digest::default(), tokens: 7 });
     runtime().block_on(one.record(with_view)).unwrap();
