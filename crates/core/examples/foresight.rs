@@ -71,12 +71,7 @@ fn main() {
     let only = plain.next();
     let mut paths: Vec<PathBuf> = std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()).collect();
     paths.sort();
-    let list = std::env::var("LIST").unwrap_or_default();
-    let sessions: Vec<Session> = paths
-        .iter()
-        .filter_map(|p| read(p))
-        .filter(|s| list.is_empty() || list.split(',').any(|l| s.name.contains(l)))
-        .collect();
+    let sessions: Vec<Session> = paths.iter().filter_map(|p| read(p)).collect();
     for half in 0..2 {
         let of = sessions.iter().enumerate().filter(|(i, s)| i % 2 == half && only.is_none_or(|o| s.name.contains(o)));
         let scores: Vec<(String, Score)> = of.map(|(_, s)| (s.name.clone(), score(s, window, detail))).collect();
