@@ -147,13 +147,14 @@ pub fn restate<'m>(facts: &mut Facts, messages: impl Iterator<Item = (usize, &'m
     let holds = |items: &[Item], item: &Item| {
         item.stated.iter().all(|stated| items.iter().any(|other| other.text.contains(stated.text())))
     };
-    // A brief that was short of room shows a statement cut, and says so with a mark: it is the same statement.
-    let is_cut = |item: &Item| item.text.contains('…') && stated_whole(&all.sections[user].items, &item.text);
-    own.items.retain(|item| !is_cut(item));
     let old = |item: &Item| all.said.iter().any(|(key, number)| *key == item.key && *number < done);
     let mut stated = std::mem::take(&mut all.sections[user].items);
-    stated.retain(|item| own.dropped > 0 || !old(item) || holds(&own.items, item));
-    let back = stated.iter().filter(|item| !holds(&own.items, item)).count();
+    // A brief that was short of room shows a statement cut, and says so with a mark: it is the same statement.
+    let cut: Vec<Item> =
+        own.items.extract_if(.., |item| stated.iter().any(|whole| is_cut_of(&item.text, &whole.text))).collect();
+    let shown = |item: &Item| cut.iter().any(|cut| is_cut_of(&cut.text, &item.text));
+    stated.retain(|item| own.dropped > 0 || !old(item) || holds(&own.items, item) || shown(item));
+    let back = stated.iter().filter(|item| !holds(&own.items, item) && !shown(item)).count();
     own.dropped = own.dropped.saturating_sub(u32::try_from(back).unwrap_or(u32::MAX));
     own.items.retain(|item| item.stated.is_empty() || !holds(&stated, item));
     // What came first says what it is all about.
@@ -161,10 +162,10 @@ pub fn restate<'m>(facts: &mut Facts, messages: impl Iterator<Item = (usize, &'m
     own.items.splice(after..after, stated);
 }
 
-/// Whether one of the items holds every part of a text that was cut.
-fn stated_whole(items: &[Item], cut: &str) -> bool {
-    let parts: Vec<&str> = cut.split(['…', '\n']).map(str::trim).filter(|part| !part.is_empty()).collect();
-    items.iter().any(|item| item.text != cut && parts.iter().all(|part| item.text.contains(part)))
+/// Whether a text with marks where something was left out is a shorter form of another.
+fn is_cut_of(cut: &str, whole: &str) -> bool {
+    let mut parts = cut.split(['…', '\n']).map(str::trim).filter(|part| !part.is_empty());
+    cut.contains('…') && cut != whole && parts.all(|part| whole.contains(part))
 }
 
 /// A user message as a summarizer sees it: without reminders and without an older brief.

@@ -528,6 +528,27 @@ fn what_was_left_out_comes_back_and_what_a_person_took_out_does_not() {
     let mut grown = brief(&["Speed the importer up."], 0);
     restate(&mut grown, all(), 2);
     assert_eq!(texts(&grown), ["Speed the importer up.", "RULE: never touch vendor/a."]);
+    // A brief shows a statement cut: it is the same one, whether anything was left out or not.
+    let long = [say("Speed the importer up. It is slow. RULE: never touch vendor/a. Thank you.")];
+    for dropped in [0, 2] {
+        let mut cut = brief(&["Speed the importer up. … RULE: never touch vendor/a. …"], dropped);
+        restate(&mut cut, long.iter().enumerate(), 1);
+        assert_eq!((texts(&cut), cut.part(Part::User).dropped), (vec![long[0].text.to_string()], dropped));
+    }
+}
+
+/// People paste what pytest prints: the words in it are not theirs.
+#[test]
+fn pasted_failures_are_output() {
+    let pasted = "        # Check if get was called\n>       mock_get.assert_called_once()\n\ntests/test_send.py:52:\n_ _ _ _ _\n\n\
+        self = <MagicMock name='get' id='4532835520'>\n\n    def assert_called_once(self):\n        if not self.call_count == 1:\n\
+        \x20           msg = \"Never call it more than once.\"\n>           raise AssertionError(msg)\n\
+        E           AssertionError: Expected 'get' to have been called once. Called 0 times.";
+    let all = messages(&json!([{"role": "user", "content": "Mend the test."}, {"role": "user", "content": pasted}]));
+    let known = facts(&material(&all.iter().collect::<Vec<_>>(), None));
+    let said: Vec<&str> = known.part(Part::User).items.iter().map(|item| item.text.as_str()).collect();
+    assert_eq!(said, ["Mend the test."]);
+    assert!(known.part(Part::Errors).items.iter().any(|item| item.text.contains("called once. Called 0 times")));
 }
 
 /// The same history in the same room: what a task keeps longest has more of it.
