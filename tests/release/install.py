@@ -8,7 +8,7 @@ a clean root (`debootstrap --variant=minbase`), copied for the Debian package; w
 archive in that folder serves the model FILE itself, and is tried as a processor without AVX2 would run it. Needs root.
 """
 
-import argparse, http.server, json, os, pathlib, shutil, subprocess, sys, tempfile, threading, time, urllib.request
+import argparse, http.server, json, os, pathlib, shutil, stat, subprocess, sys, tempfile, threading, time, urllib.error, urllib.request
 
 asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 asked.add_argument("dist", type=pathlib.Path, help="what scripts/release made")
@@ -91,6 +91,9 @@ def first_turn(command, home, upstream, env, inside="/home/u"):
         assert wrapped.returncode == 0 and address in (home / ".codex/config.toml").read_text(), wrapped
         unwrapped = run("unwrap", "codex")
         assert unwrapped.returncode == 0 and held(home) == before, unwrapped
+    except urllib.error.HTTPError as refused:
+        log.seek(0)
+        raise AssertionError(f"{refused}: {refused.read()!r}\n{log.read()}") from None
     finally:
         served.terminate()
         served.wait(20)
@@ -121,11 +124,13 @@ def archive(work, upstream):
 def engine(work, _):
     """The archive with llama.cpp in it: serves a model, and says on an old processor why it does not."""
     root, home = bare(work)
+    # As any machine has them: it starts itself again by /proc, and llama.cpp draws random numbers.
     (root / "proc").mkdir()
+    (root / "dev").mkdir()
+    os.mknod(root / "dev/urandom", 0o666 | stat.S_IFCHR, os.makedev(1, 9))
     archive = found("windowsill-*-x86_64-unknown-linux-musl.tar.zst", ENGINE)
     subprocess.run(["tar", "--zstd", "-xf", archive, "-C", root, "--strip-components=1"], check=True)
     shutil.copy(MODEL, root / "tiny.gguf")
-    # It starts itself again, which /proc tells it how to.
     script = f"mount -t proc proc {root}/proc && exec chroot {root} /windowsill \"$@\""
     command = ["unshare", "--mount", "sh", "-c", script, "sh"]
     told = first_turn(command, home, ["--model", "/tiny.gguf", "--num-ctx", "4096"], {})
