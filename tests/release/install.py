@@ -145,6 +145,32 @@ def engine(work, _):
     return told
 
 
+def arm64_engine(work, _):
+    """The engine for the other machine answers in an emulator, one process of it: it could not start itself again there."""
+    root, _ = bare(work)
+    archive = found("windowsill-*-aarch64-unknown-linux-musl.tar.zst", ENGINE)
+    subprocess.run(["tar", "--zstd", "-xf", archive, "-C", root, "--strip-components=1"], check=True)
+    sizes = ["--ctx-size", "256", "--batch-size", "64", "--ubatch-size", "64", "--threads", "2", "--threads-batch", "2"]
+    more = ["--kv-type", "f16", "--memory-headroom", "0.1"]
+    program = ["qemu-aarch64-static", root / "windowsill"]
+    worker = subprocess.Popen([*program, "engine-worker", "--model", MODEL, *sizes, *more], env=CLEAN, text=True, stdin=subprocess.PIPE,
+                              stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    body = {"messages": [{"role": "user", "content": "Say hello."}], "sampling": {"temperature": 0}}
+    request = {"body": body, "stop": [], "max_tokens": 4, "stream": False, "count": False, "spare": 0}
+    for line in ({"chat_template": None}, {"answer": {"id": 1, "request": request}}):
+        worker.stdin.write(json.dumps(line) + "\n")
+        worker.stdin.flush()
+    news = []
+    for line in worker.stdout:
+        news.append(line)
+        if "ended" in line or "refused" in line or "failed" in line:
+            break
+    worker.kill()
+    worker.wait()
+    assert news and '"ended"' in news[-1] and '"content"' in news[-2], news
+    return subprocess.run([*program, "--version"], check=True, capture_output=True, text=True).stdout.strip() + " (emulated)"
+
+
 def deb(work, upstream):
     package = found("windowsill_*_amd64.deb")
     if not DEBIAN:
@@ -253,6 +279,8 @@ def main():
     ways = [archive, deb, wheel, npm, oci] + [engine] * bool(ENGINE)
     if list(DIST.glob("windowsill-*-aarch64-unknown-linux-musl.tar.zst")) and shutil.which("qemu-aarch64-static"):
         ways.append(arm64)
+    if ENGINE and list(ENGINE.glob("windowsill-*-aarch64-unknown-linux-musl.tar.zst")) and shutil.which("qemu-aarch64-static"):
+        ways.append(arm64_engine)
     for way in ways:
         with tempfile.TemporaryDirectory(prefix="windowsill-release-") as work:
             os.chmod(work, 0o755)
