@@ -54,7 +54,8 @@ fn an_old_processor_is_told_of_by_every_process_that_llama_cpp_works_in() {
         assert!(said.contains("take the windowsill without the engine"), "{said}");
     }
     // Whoever asks for a model reads it at once, and nothing about the model's file.
-    let serve = ["serve", "--model", file, "--listen", "127.0.0.1:0", "--data-dir", "/nonexistent/windowsill"];
+    let dir = tempfile::tempdir().unwrap();
+    let serve = ["serve", "--model", file, "--listen", "127.0.0.1:0", "--data-dir", dir.path().to_str().unwrap()];
     let (ended, said) = on_an_old_processor(&serve).unwrap();
     assert!(ended && said.contains("error: the llama.cpp in this windowsill") && !said.contains("hint"), "{said}");
     // What needs no llama.cpp works there.
