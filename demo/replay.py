@@ -181,7 +181,48 @@ def run(args: argparse.Namespace) -> None:
     bar.end()
     seconds = time.monotonic() - started
     evaluated = sum(turn.get("evaluated", 0) for turn in results) if args.unmanaged else evaluated_so_far(args.url)
-    save(args.out, {"label": args.label, "turns": results, "seconds": seconds, "evaluated": evaluated})
+    facts = kept(args.url, session, turns, results, args.unmanaged)
+    save(args.out, {"label": args.label, "turns": results, "seconds": seconds, "evaluated": evaluated, "facts": facts})
+
+
+def facts_of(session: dict, end: int) -> dict[int, str]:
+    """What an agent learned: the longest line of each tool result before message `end`, by the message's index."""
+    facts = {}
+    for index, message in enumerate(session["messages"][:end]):
+        if message["role"] == "tool":
+            lines = [line.strip() for line in str(message["content"]).splitlines()]
+            facts[index] = max(lines, key=len, default="")
+    return {index: line for index, line in facts.items() if line}
+
+
+def kept(url: str, session: dict, turns: list[int], results: list[dict], unmanaged: bool) -> dict:
+    """How many facts the model has at the end: those in the last prompt that was answered, and those it gets word for word by recall."""
+    facts = facts_of(session, turns[-1])
+    answered = [(end, turn) for end, turn in zip(turns, results) if turn["answered"]]
+    out = {"of": len(facts), "in_prompt": 0, "recalled": 0}
+    if not answered:
+        return out
+    end, last = answered[-1]
+    if unmanaged:
+        out["in_prompt"] = sum(index < end for index in facts)
+        return out
+    conversation = last["headers"]["conversation"]
+    view = strings(call_json(url, f"/windowsill/conversations/{conversation}/view"))
+    for index, line in facts.items():
+        if line in view:
+            out["in_prompt"] += 1
+        elif line in strings(call_json(url, f"/windowsill/records/{conversation}:{index}")):
+            out["recalled"] += 1
+    return out
+
+
+def strings(value: object) -> str:
+    """All texts in a JSON value."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        return "\n".join(strings(item) for item in value)
+    return value if isinstance(value, str) else ""
 
 
 def note_of(turn: dict) -> str:
@@ -220,15 +261,21 @@ def figures(result: dict, window: int) -> dict[str, str]:
     waits = [turn["first_s"] for turn in answered if turn["first_s"] is not None]
     return {
         "turns answered": f"{len(answered)} of {len(turns)}",
+        "facts kept": facts_kept(result["facts"]),
+        "first word after (median)": f"{statistics.median(waits):.1f} s" if waits else "-",
         "turns rewritten": rewritten(turns),
         "tokens the client sent": f"{sum(turn['sent'] for turn in turns):,}",
         "tokens forwarded and accepted": f"{sum(forwarded(turn) for turn in answered):,}",
         "tokens evaluated, summaries included": f"{result['evaluated']:,}",
         "tokens evaluated per answered turn": f"{result['evaluated'] / len(answered):,.0f}" if answered else "-",
         "largest prompt, of the window": f"{largest:,} of {window:,}{' ✗' if largest >= window else ''}",
-        "first word after (median)": f"{statistics.median(waits):.1f} s" if waits else "-",
-        "time in all": f"{result['seconds']:.0f} s",
     }
+
+
+def facts_kept(facts: dict) -> str:
+    held = facts["in_prompt"] + facts["recalled"]
+    where = f" ({facts['in_prompt']} in the prompt, {facts['recalled']} by recall)" if facts["recalled"] else ""
+    return f"{held} of {facts['of']}{where}"
 
 
 def refused(turn: dict) -> int:

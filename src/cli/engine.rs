@@ -1,7 +1,7 @@
 //! The processes that llama.cpp works in: the one that `serve --model` generates with, those that count prompts, and the one
 //! that asks for GPUs.
 
-use std::io;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -75,6 +75,10 @@ pub(crate) fn count_worker(file: &Path) -> ExitCode {
 pub(crate) fn tell_devices() -> ExitCode {
     match tell(io::stdout().lock()) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(_) => ExitCode::FAILURE,
+        Err(why) => {
+            // The last words of a process like this one are told by whoever started it.
+            let _ = writeln!(io::stderr(), "{why}");
+            ExitCode::FAILURE
+        }
     }
 }

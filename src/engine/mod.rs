@@ -11,6 +11,7 @@ pub mod dry_run;
 #[cfg(feature = "engine")]
 mod ffi;
 pub mod generate;
+pub mod processor;
 pub mod vocabulary;
 
 use std::io;
@@ -41,6 +42,9 @@ pub enum VocabularyError {
         /// What is wrong with it.
         what: String,
     },
+    /// llama.cpp cannot work on this machine's processor.
+    #[error("{0}")]
+    Processor(String),
     /// This binary was built without llama.cpp.
     #[error("this build has no tokenizer of its own (feature `engine`)")]
     NotBuilt,

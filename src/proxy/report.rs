@@ -297,7 +297,11 @@ pub(super) fn proxy_at(
     let proxy =
         Upstream::new(client()?, "windowsill".into(), &url, KindHint::OpenAi)?.with_api_key(key.map(str::to_owned))?;
     let absent = move |e| {
-        let message = format!("no windowsill answers at {url}: {e}");
+        // That nobody is there is said; anything else is more.
+        let message = match e {
+            crate::upstream::Error::Connect { .. } => format!("no windowsill answers at {url}"),
+            e => format!("no windowsill answers at {url}: {e}"),
+        };
         Error::client(503, "not_running", message, "start it with `windowsill serve`, or name its config with --config")
     };
     Ok((proxy, absent))

@@ -16,8 +16,10 @@ use super::save::now_ms;
 use super::{App, Error, headers};
 use crate::conversation::Tokens;
 use crate::conversation::edit::View;
+use crate::measure::{Sureness, count, shown};
 use crate::plain;
 use crate::store::{Batch, Event};
+use crate::upstream::Upstream;
 use crate::wire::openai_chat;
 
 /// What would have become of a request.
@@ -25,6 +27,8 @@ struct Foreseen {
     prepared: Prepared,
     /// Tokens of the prompt as the client sent it.
     sent: Tokens,
+    /// How sure that is.
+    sureness: Sureness,
 }
 
 impl Foreseen {
@@ -63,20 +67,35 @@ impl App {
         let upstream = self.upstream_of(&request.model).boxed().await?;
         let mut prepared = self.prepare(&upstream, request, from_client, Attempt::DryRun).boxed().await?;
         self.save(&upstream, &mut prepared).boxed().await?;
-        let sent = if prepared.view.edits.is_empty() {
-            prepared.tokens
-        } else {
-            let conversation = &prepared.request.conversation;
-            let facts = self.measure.facts(&prepared.key, conversation, &View::default(), None);
-            facts.head() + facts.costs.iter().map(|cost| cost.total()).sum::<Tokens>()
-        };
-        let foreseen = Foreseen { prepared, sent };
+        let (sent, sureness) = self.as_sent(&upstream, &prepared, &body).boxed().await;
+        let foreseen = Foreseen { prepared, sent, sureness };
         self.note_shadow(&foreseen);
         Ok(foreseen)
     }
 
+    /// The size of what the client sent, `body`. Of a prompt that would have been rewritten, only the rewrite was counted.
+    async fn as_sent(&self, upstream: &Upstream, prepared: &Prepared, body: &Bytes) -> (Tokens, Sureness) {
+        if prepared.view.edits.is_empty() {
+            return (prepared.tokens, prepared.sureness);
+        }
+        let conversation = &prepared.request.conversation;
+        let (model, window) = (&prepared.request.model, &prepared.window);
+        if let Some(own) = self.measure.counters.of(upstream, model, window, shown::QUESTION_WAITS).boxed().await
+            && let Some(exact) = own.total(upstream, body, count::media(conversation)).await
+        {
+            return (exact.tokens, exact.sureness());
+        }
+        if upstream.can_count()
+            && let Ok(counted) = upstream.count(body).await
+        {
+            return (counted, Sureness::Counted);
+        }
+        let facts = self.measure.facts(&prepared.key, conversation, &View::default(), None);
+        (facts.head() + facts.costs.iter().map(|cost| cost.total()).sum::<Tokens>(), Sureness::Estimated)
+    }
+
     fn mark_shadow(&self, to: &mut HeaderMap<HeaderValue>, foreseen: &Foreseen) {
-        let Foreseen { prepared, sent } = foreseen;
+        let Foreseen { prepared, sent, sureness } = foreseen;
         prepared.mark(to, &self.config.gauge);
         // These are about what was forwarded.
         for name in ["x-windowsill-pressure", "x-windowsill-severity", "x-windowsill-max-tokens"] {
@@ -84,13 +103,14 @@ impl App {
         }
         headers::set(to, "x-windowsill-action", "none");
         headers::set(to, "x-windowsill-prompt-tokens", &sent.to_string());
+        headers::set(to, "x-windowsill-prompt-tokens-source", sureness.as_str());
         let would =
             format!("action={}; prompt-tokens={}; fits={}", prepared.action(), prepared.tokens, foreseen.fits());
         headers::set(to, "x-windowsill-shadow", &would);
     }
 
     fn note_shadow(&self, foreseen: &Foreseen) {
-        let Foreseen { prepared, sent } = foreseen;
+        let Foreseen { prepared, sent, .. } = foreseen;
         info!(
             conversation = %prepared.id,
             model = %plain::line(&prepared.request.model),

@@ -104,7 +104,10 @@ fn embedded(config: &Config, named: &UpstreamConfig) -> Result<Embedded, Error> 
     };
     if !engine::BUILT {
         let why = format!("{}: this build has no llama.cpp in it (feature `engine`)", file.display());
-        return Err(bad(why, "build it with the feature `engine`, or point windowsill at a server"));
+        return Err(bad(why, "take the windowsill with the engine, or point this one at a server: --upstream URL"));
+    }
+    if let Some(why) = engine::processor::lack() {
+        return Err(bad(why, ""));
     }
     let program = config.machine.program.clone();
     let program = program.ok_or_else(|| bad("where this program's own file is, is not known".into(), file_hint))?;

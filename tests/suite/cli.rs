@@ -244,8 +244,7 @@ fn profiles_are_shown_and_checked() {
 fn telling(dir: &std::path::Path, name: &str) {
     use std::os::unix::fs::PermissionsExt;
     let program = dir.join(name);
-    let script =
-        "#!/bin/sh\nenv\nfor a in \"$@\"; do echo \"argument $a\"; [ ! -f \"$a\" ] || cat \"$a\"; done\nexit 7\n";
+    let script = "#!/bin/sh\nenv\ncat ${CLINE_PROVIDER_SETTINGS_PATH:+\"$CLINE_PROVIDER_SETTINGS_PATH\"} < /dev/null; echo\nfor a in \"$@\"; do echo \"argument $a\"; [ ! -f \"$a\" ] || cat \"$a\"; done\nexit 7\n";
     std::fs::write(&program, script).unwrap();
     std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
 }
@@ -270,7 +269,23 @@ fn a_client_is_launched_with_what_it_needs_for_this_run_alone() {
             .unwrap()
     };
     let said = |output: &std::process::Output| String::from_utf8_lossy(&output.stdout).into_owned();
-    for program in ["claude", "codex", "opencode", "aider", "cn", "qwen", "mini"] {
+    for program in [
+        "claude",
+        "codex",
+        "opencode",
+        "aider",
+        "cn",
+        "qwen",
+        "mini",
+        "cline",
+        "kimi",
+        "pi",
+        "hermes",
+        "goose",
+        "openhands",
+        "vibe",
+        "gptme",
+    ] {
         telling(bin.path(), program);
         let output = launch(program, &["--", "-p", "do it"]);
         let text = said(&output);

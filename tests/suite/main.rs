@@ -35,6 +35,8 @@ mod page;
 mod pins;
 mod planning;
 mod prefix;
+#[cfg(all(feature = "engine", target_arch = "x86_64"))]
+mod processor;
 mod profiles;
 mod proxy;
 mod publish;

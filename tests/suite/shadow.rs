@@ -27,6 +27,13 @@ fn in_shadow_nothing_is_changed_and_what_would_have_been_is_said() {
             let said = answer.header("x-windowsill-shadow").unwrap().to_owned();
             let sent: u32 = answer.header("x-windowsill-prompt-tokens").unwrap().parse().unwrap();
             let then: u32 = said.split("prompt-tokens=").nth(1).unwrap().split(';').next().unwrap().parse().unwrap();
+            let source = answer.header("x-windowsill-prompt-tokens-source").unwrap();
+            let exact = kind == Kind::LlamaServer && !said.starts_with("action=none");
+            assert!(
+                !exact || (source, sent) == ("counted by the server", tokens(&fake.last().json())),
+                "{source}, {sent}"
+            );
+            assert!(kind == Kind::LlamaServer || source.starts_with("estimated"), "{kind:?}: {source}");
             assert!(then <= sent && then < 4096, "{kind:?}: {said}, {sent} sent");
             assert_eq!(said.ends_with("fits=false"), sent + 1024 > 4096, "{kind:?}: {said}, {sent} sent");
             would += u32::from(!said.starts_with("action=none"));

@@ -241,7 +241,7 @@ fn wrap_says_when_windowsill_does_not_run_and_what_is_wrapped_already() {
     assert!(ok(&house.run(&["wrap", "codex", "--dry-run"])).contains("+model = \"test-model\""));
     assert_eq!(house.all(), before);
     let noted = ok(&house.run_at(nowhere, &["wrap", "codex", "--model", "m"]));
-    assert!(noted.contains("no windowsill answers"), "{noted}");
+    assert!(noted.contains("no windowsill answers at http://127.0.0.1:1; start it with"), "{noted}");
     let once = house.all();
     let twice = house.run(&["wrap", "codex"]);
     assert_eq!(twice.status.code(), Some(1));

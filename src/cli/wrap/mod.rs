@@ -57,7 +57,7 @@ pub(crate) fn wrap(config: &Config, of: &Wrap) -> Result<ExitCode, Failure> {
         Ok(listed) => Some(listed),
         // With the model named, a config can be written that will be right once windowsill runs.
         Err(Failure::Bad(why)) if of.model.is_some() => {
-            note(&why.replace("\n  hint", ";"));
+            note(&why.replace("\n  hint:", ";"));
             None
         }
         Err(failure) => return Err(failure),

@@ -88,8 +88,11 @@ pub fn ask(program: &Path) -> Result<Vec<Device>, String> {
 /// The process's side: says what there is.
 ///
 /// # Errors
-/// When nobody takes the answer.
+/// When nobody takes the answer, or llama.cpp cannot work on this machine's processor.
 pub fn tell(output: impl Write) -> std::io::Result<()> {
+    if let Some(why) = super::processor::lack() {
+        return Err(std::io::Error::other(why));
+    }
     calls::tell(output, &here())
 }
 

@@ -11,6 +11,7 @@ use super::{Ask, Covers, Told};
 use crate::engine::calls::{self, Calls, Desk};
 #[cfg(feature = "engine")]
 use crate::engine::devices::{Device, computed_on};
+use crate::engine::processor;
 
 /// The hidden command of this program that [`work`]s.
 const COMMAND: &str = "dry-run-worker";
@@ -81,7 +82,10 @@ impl Desk for Runs {
     type Opening = Result<Covers, String>;
 
     fn open(&self) -> Result<Covers, String> {
-        Kept::covers().ok_or_else(|| ABSENT.to_owned())
+        match processor::lack() {
+            Some(why) => Err(why),
+            None => Kept::covers().ok_or_else(|| ABSENT.to_owned()),
+        }
     }
 
     fn answer(&self, ask: Ask, _parts: &[Vec<u8>]) -> Result<Told, String> {

@@ -90,6 +90,9 @@ pub fn work(
         Ok(opening) => opening,
         Err(why) => return write(&mut output, &News::Failed(format!("what it is told cannot be read: {why}"))),
     };
+    if let Some(why) = crate::engine::processor::lack() {
+        return write(&mut output, &News::Failed(why));
+    }
     let desk = Arc::new(desk::Desk::default());
     let (clerk, gone) = (Arc::clone(&desk), Arc::clone(&exit));
     let (hand_over, brake) = std::sync::mpsc::channel::<super::native::Brake>();

@@ -106,6 +106,9 @@ impl Vocabulary {
         if !super::BUILT {
             return Err(VocabularyError::NotBuilt);
         }
+        if let Some(why) = super::processor::lack() {
+            return Err(VocabularyError::Processor(why));
+        }
         super::FileId::of(path)?;
         let broken = |what: String| VocabularyError::Broken { path: path.to_owned(), what };
         // A named pipe would be waited for.
