@@ -3,16 +3,13 @@
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 
-/// Runs one of the processes that llama.cpp works in as an old processor would, by an emulator; `None` where there is none.
-fn on_an_old_processor(arguments: &[&str]) -> Option<(bool, String)> {
+/// Runs one of the processes that llama.cpp works in as an old processor would, by an emulator.
+fn on_an_old_processor(arguments: &[&str]) -> (bool, String) {
     let mut command = Command::new("qemu-x86_64-static");
     // Without AVX, as it was sold until 2011.
     command.args(["-cpu", "Nehalem", env!("CARGO_BIN_EXE_windowsill")]).args(arguments);
-    let started = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
-    let Ok(mut child) = started else {
-        eprintln!("skipped: qemu-x86_64-static is not here");
-        return None;
-    };
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("qemu-x86_64-static is in Debian's qemu-user-static");
     let mut input = child.stdin.take().unwrap();
     if arguments[0] == "engine-worker" {
         input.write_all(b"{\"chat_template\":null}\n").unwrap();
@@ -23,10 +20,12 @@ fn on_an_old_processor(arguments: &[&str]) -> Option<(bool, String)> {
     drop(input);
     let done = child.wait_with_output().unwrap();
     let said = first + &String::from_utf8(done.stderr).unwrap();
-    Some((done.status.code().is_some(), said))
+    (done.status.code().is_some(), said)
 }
 
+// The emulator takes 380 MB: it is tried by hand and, with the archives, by `scripts/test --release`.
 #[test]
+#[ignore = "needs qemu-x86_64-static"]
 fn an_old_processor_is_told_of_by_every_process_that_llama_cpp_works_in() {
     let engine = [
         "engine-worker",
@@ -49,16 +48,16 @@ fn an_old_processor_is_told_of_by_every_process_that_llama_cpp_works_in() {
     ];
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
     for arguments in [&engine[..], &["count-worker", file], &["dry-run-worker", file], &["devices-worker"]] {
-        let Some((ended, said)) = on_an_old_processor(arguments) else { return };
+        let (ended, said) = on_an_old_processor(arguments);
         assert!(ended && said.contains("does not have (AVX, AVX2, FMA, F16C, BMI2)"), "{arguments:?}: {said}");
         assert!(said.contains("take the windowsill without the engine"), "{said}");
     }
     // Whoever asks for a model reads it at once, and nothing about the model's file.
     let dir = tempfile::tempdir().unwrap();
     let serve = ["serve", "--model", file, "--listen", "127.0.0.1:0", "--data-dir", dir.path().to_str().unwrap()];
-    let (ended, said) = on_an_old_processor(&serve).unwrap();
+    let (ended, said) = on_an_old_processor(&serve);
     assert!(ended && said.contains("error: the llama.cpp in this windowsill") && !said.contains("hint"), "{said}");
     // What needs no llama.cpp works there.
-    let (ended, said) = on_an_old_processor(&["--version"]).unwrap();
+    let (ended, said) = on_an_old_processor(&["--version"]);
     assert!(ended && said.starts_with("windowsill "), "{said}");
 }

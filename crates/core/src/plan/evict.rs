@@ -9,6 +9,9 @@ use crate::conversation::{Role, Tokens};
 /// Share of `evict_over` that the preview of an evicted result takes at least.
 const PREVIEW_SHARE: Tokens = 4;
 
+/// A preview saves at least one part in this many of a result that there is room for.
+const WORTH_A_CUT: Tokens = 4;
+
 /// A preview of less than this many tokens has no room for the lines that matter beside its marker.
 const LEAST_PREVIEW: Tokens = 256;
 
@@ -37,8 +40,11 @@ pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
             // room short of where old results are cleared.
             let room = sheet.lines.clear_at.saturating_sub(sheet.total().saturating_sub(text));
             let budget = if said { budget } else { budget.max(over.min(room).min(LARGEST_PREVIEW)) };
-            sheet.replace(at, Rule::Evict, budget, Action::Preview { at, budget, rule: Rule::Evict });
-            count += 1;
+            // A preview of nearly all of it hides lines and saves nothing: it stays whole where there is room.
+            if said || text > room || budget < text / WORTH_A_CUT * (WORTH_A_CUT - 1) {
+                sheet.replace(at, Rule::Evict, budget, Action::Preview { at, budget, rule: Rule::Evict });
+                count += 1;
+            }
         }
         for call in 0..sheet.calls[at].len() {
             if sheet.calls[at][call] > over && !sheet.is_protected(at) {
