@@ -39,7 +39,7 @@ impl App {
             return self.pass(parts, body).await;
         }
         let read = body.clone();
-        let heard = self.aside.run(body.len(), async move { anthropic::request(&read) }.boxed()).await?;
+        let heard = self.aside.reading(body.len(), async move { anthropic::request(&read) }.boxed()).await?;
         if self.config.shadow {
             return self.shadowed(parts, body, heard.map(|heard| heard.chat).map_err(Error::from)).await;
         }
@@ -81,7 +81,7 @@ impl App {
             return self.pass(parts, body).await;
         }
         let read = body.clone();
-        let heard = self.aside.run(body.len(), async move { responses::request(&read) }.boxed()).await?;
+        let heard = self.aside.reading(body.len(), async move { responses::request(&read) }.boxed()).await?;
         if self.config.shadow {
             return self.shadowed(parts, body, heard.map(|heard| heard.chat).map_err(Error::from)).await;
         }
@@ -98,7 +98,7 @@ impl App {
         }
         let read = body.clone();
         let hear = async move { if generate { ollama::generate(&read) } else { ollama::chat(&read) } };
-        let heard = self.aside.run(body.len(), hear.boxed()).await?;
+        let heard = self.aside.reading(body.len(), hear.boxed()).await?;
         if self.config.shadow {
             // What is no chat has nothing to be foreseen.
             return match heard.transpose() {

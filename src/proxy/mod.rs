@@ -356,7 +356,7 @@ impl App {
     /// When no upstream can be reached.
     pub async fn pass(&self, parts: &Parts, body: Bytes) -> Result<Response<Body>, Error> {
         let read = body.clone();
-        let model = self.aside.run(body.len(), async move { models::model_in(&read) }.boxed()).await?;
+        let model = self.aside.reading(body.len(), async move { models::model_in(&read) }.boxed()).await?;
         let upstream = self.upstream_of(&model).await?;
         let path = parts.uri.path_and_query().map_or("/", |p| p.as_str());
         let headers = self.outgoing(&parts.headers);

@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 
 use lru::LruCache;
 use parking_lot::{Condvar, Mutex};
-use tokio::runtime::{Handle, RuntimeFlavor};
 
 use super::worker::{Ask, COMMAND, Opening, Told};
 use super::{CountError, Counted};
@@ -17,6 +16,7 @@ use crate::conversation::{Digest, Tokens};
 use crate::engine::calls::Calls;
 use crate::engine::vocabulary::{TemplateError, endless};
 use crate::engine::{BUILT, VocabularyError};
+use crate::store::blocking;
 
 /// How long a vocabulary may take to be read.
 const READ_WITHIN: Duration = Duration::from_secs(60);
@@ -150,7 +150,7 @@ impl CountWorker {
         if let Some(known) = self.texts.lock().get(&key) {
             return Some(*known);
         }
-        let told: Result<Told, String> = waiting(|| {
+        let told: Result<Told, String> = blocking(|| {
             let calls = self.at_hand()?;
             calls.ask(Ask::Text, &[text.as_bytes()], ANSWER_WITHIN).ok()
         })?;
@@ -243,16 +243,6 @@ fn try_template(calls: &Calls, template: Option<&str>) -> Result<(), CountError>
         Ok(Err(why)) => Err(CountError::Worker(why)),
         Err(_) if calls.timed_out() => Err(TemplateError::Endless(endless(TEMPLATE_WITHIN)).into()),
         Err(why) => Err(TemplateError::Syntax(why).into()),
-    }
-}
-
-/// Waits for the process. Where this is one of several async workers, its other tasks move to another one first.
-fn waiting<T>(wait: impl FnOnce() -> T) -> T {
-    let flavor = Handle::try_current().map(|runtime| runtime.runtime_flavor());
-    if flavor.is_ok_and(|flavor| flavor == RuntimeFlavor::MultiThread) {
-        tokio::task::block_in_place(wait)
-    } else {
-        wait()
     }
 }
 
