@@ -12,6 +12,7 @@ use futures_util::future::BoxFuture;
 use tokio::sync::{Notify, Semaphore};
 
 use super::Error;
+use crate::store::blocking;
 
 /// From this size on, a request is large (bytes). Below it, reading or translating it alone is done in place: moving that
 /// costs more than it saves.
@@ -76,6 +77,11 @@ impl Aside {
             woken.0.notified().await;
         }
     }
+}
+
+/// Goes once through so many bytes, between two awaits: the worker's other tasks move to another one where they are many.
+pub(super) fn once<T>(bytes: usize, work: impl FnOnce() -> T) -> T {
+    if bytes < LARGE { work() } else { blocking(work) }
 }
 
 fn stopped(e: impl std::error::Error + Send + Sync + 'static) -> Error {

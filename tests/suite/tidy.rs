@@ -36,7 +36,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("upstream", &["conversation", "wire", "config"]),
     ("measure", &["plan", "conversation", "wire", "gguf", "engine", "upstream", "store", "config", "files"]),
     ("summarizer", &["brief", "conversation", "plan", "preview", "upstream", "wire"]),
-    ("usage", &["plan", "conversation", "store"]),
+    ("usage", &["plan", "conversation", "store", "upstream"]),
     (
         "proxy",
         &[
