@@ -242,12 +242,12 @@ impl App {
     /// Puts together what stands before the messages.
     fn head(&self, situation: &Situation<'_>, request: &mut Request) -> Result<Head, Error> {
         let Situation { history, policy, from_client, .. } = situation;
-        let (asked, mut warnings) = (situation.asked(), Vec::new());
-        let admitted = self.admit(request, history, &asked, &mut warnings)?;
+        let mut warnings = Vec::new();
+        let admitted = self.admit(request, situation, &mut warnings)?;
         let done = self.offer_done(request, policy, from_client);
         let tools = self.tool_for(request, policy, from_client);
         let (listed, readable) = (admitted.as_deref(), tools.is_some());
-        let indexed = self.index_system(request, &history.id, &asked, listed, readable, &mut warnings)?;
+        let indexed = self.index_system(request, situation, listed, readable, &mut warnings)?;
         if let Some(tools) = tools.as_ref().filter(|_| history.old().lacks() || indexed.is_some()) {
             request.offer(tools.clone());
         }
