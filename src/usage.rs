@@ -13,6 +13,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::conversation::Tokens;
+use crate::upstream::event::Says;
 
 /// What a server says a reply cost.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -89,13 +90,23 @@ struct Said {
 }
 
 impl Reported {
-    /// Reads one chunk of a stream, or a whole reply. What is not JSON is passed over.
-    pub fn read(&mut self, data: &str) {
-        if data.trim() == "[DONE]" {
-            self.done = true;
-            return;
+    /// Reads a whole reply. What is not JSON is passed over.
+    pub fn read(&mut self, reply: &[u8]) {
+        if let Ok(reply) = serde_json::from_str(&String::from_utf8_lossy(reply)) {
+            self.take(reply);
         }
-        let Ok(chunk) = serde_json::from_str::<Chunk>(data) else { return };
+    }
+
+    /// Takes in what an event of a stream says.
+    pub fn hear(&mut self, says: &Says) {
+        match says {
+            Says::Chunk(value) => Chunk::deserialize(value).into_iter().for_each(|chunk| self.take(chunk)),
+            Says::Done => self.done = true,
+            Says::Other | Says::Nothing => {}
+        }
+    }
+
+    fn take(&mut self, chunk: Chunk) {
         let tokens = |n: f64| n.clamp(0.0, f64::from(u32::MAX)) as Tokens;
         if let Some(usage) = chunk.usage {
             self.prompt = usage.prompt_tokens.map(tokens).or(self.prompt);
@@ -321,18 +332,20 @@ mod tests {
             r#"{"choices":[{"index":0,"delta":{"content":"Hé"}}]}"#,
             r#"{"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}"#,
             r#"{"choices":[],"usage":{"prompt_tokens":32,"completion_tokens":3,"prompt_tokens_details":{"cached_tokens":31}},"timings":{"cache_n":31,"prompt_n":1,"prompt_ms":18.7}}"#,
-            "not json",
-            "[DONE]",
         ] {
-            r.read(chunk);
+            r.hear(&Says::Chunk(serde_json::from_str(chunk).unwrap()));
         }
+        r.hear(&Says::Other);
+        assert!(!r.done);
+        r.hear(&Says::Done);
+        assert!(r.done);
         assert_eq!((r.prompt, r.cached, r.evaluated, r.completion), (Some(32), Some(31), Some(1), Some(3)));
         assert_eq!((r.text.as_str(), r.finish.as_deref(), r.complete()), ("Hé", Some("stop"), true));
 
         let mut r = Reported::default();
-        r.read(r#"{"choices":[{"finish_reason":"tool_calls","message":{"content":null,"tool_calls":[{}]}}],"timings":{"cache_n":2,"prompt_n":3}}"#);
+        r.read(br#"{"choices":[{"finish_reason":"tool_calls","message":{"content":null,"tool_calls":[{}]}}],"timings":{"cache_n":2,"prompt_n":3}}"#);
         assert!(r.called_tools && r.prompt == Some(5));
-        r.read(r#"{"error":{"message":"x"}}"#);
+        r.read(br#"{"error":{"message":"x"}}"#);
         assert!(!r.complete());
     }
 

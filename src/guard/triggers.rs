@@ -1,13 +1,14 @@
 //! Folds at a pace that the user sets: every so many turns or calls, and not again for a while after one.
 
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
 
 use crate::config::Triggers;
 use crate::conversation::{Message, step};
 use crate::plan::{Action, FoldAt, KeepRecent, Plan, Policy};
 
 /// Where a conversation stood when it was last folded.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Folded {
     /// One past the last message that was folded; 0 where none was.
     pub to: usize,
@@ -38,18 +39,6 @@ impl Folded {
     pub fn at(body: &[Message], to: usize, now_ms: i64) -> Folded {
         let (turns, calls) = counted(body);
         Folded { to, turns, calls, at_ms: now_ms }
-    }
-
-    /// As it is kept with the conversation.
-    pub fn json(&self) -> Value {
-        json!({"to": self.to, "turns": self.turns, "calls": self.calls, "at_ms": self.at_ms})
-    }
-
-    /// Reads what [`Folded::json`] wrote; what is absent is 0.
-    pub fn from_json(value: &Value) -> Folded {
-        let n = |key: &str| value[key].as_u64().unwrap_or(0);
-        let to = usize::try_from(n("to")).unwrap_or(0);
-        Folded { to, turns: n("turns"), calls: n("calls"), at_ms: value["at_ms"].as_i64().unwrap_or(0) }
     }
 }
 
@@ -155,7 +144,7 @@ mod tests {
         assert_eq!(folds(&every(4, 0), 7, &last), "Usual");
         assert_eq!(folds(&every(4, 0), 8, &last), "fold_every_turns: 4 turns since the last fold (every 4)");
         assert_eq!(folds(&every(4, 0), 2, &last), "Usual", "the client dropped messages");
-        assert_eq!(Folded::from_json(&last.json()), last);
+        assert_eq!(Folded::deserialize(serde_json::json!(last)).unwrap(), last);
     }
 
     #[test]

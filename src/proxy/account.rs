@@ -10,7 +10,7 @@ use tracing::{debug, warn};
 use super::live::Kept;
 use super::prepare::{Prepared, fingerprint};
 use super::save::{now_ms, state};
-use super::{App, Error, relay};
+use super::{App, Error, aside, relay};
 use crate::conversation::Tokens;
 use crate::measure::{Known, Sureness};
 use crate::plan::emergency::Refusal;
@@ -40,7 +40,8 @@ impl App {
         let mut events = vec![usage_event(&prepared, &reported, &end, started)];
         events.extend(mismatch_event(&prepared));
         let counted = prepared.counted(&reported).filter(|n| *n > 0);
-        events.extend(counted.and_then(|exact| self.learn_from(&prepared, exact)));
+        let learned = |exact| aside::once(prepared.request.body.len(), || self.learn_from(&prepared, exact));
+        events.extend(counted.and_then(learned));
         self.remember_reply(&upstream, &prepared, &reported, counted, events);
         if end == relay::End::Complete && !prepared.repeats_a_beginning {
             self.title_behind(&prepared);

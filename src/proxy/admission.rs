@@ -5,19 +5,16 @@
 
 use std::collections::HashSet;
 
-use http::HeaderMap;
 use serde_json::{Value, json};
 use tracing::{debug, info};
 
-use super::history::History;
-use super::prepare::{Prepared, UNKNOWN_WINDOW};
+use super::prepare::Prepared;
 use super::recall::Answered;
 use super::save::now_ms;
+use super::situation::Situation;
 use super::{App, Error, headers};
 use crate::admission::{Answer, Catalog, List, Listing, Wanted, budget, choose, taught};
-use crate::config::Resolved;
 use crate::conversation::{Conversation, Digest, Role, Tokens};
-use crate::measure::{ModelKey, own};
 use crate::plan::Facts;
 use crate::store::{Batch, Event, Recalled, TOOLS};
 use crate::wire::json::Fields;
@@ -91,38 +88,28 @@ impl Admitted {
     }
 }
 
-/// What a request asks for, and what it is asked of.
-pub(super) struct Asked<'a> {
-    pub(super) key: &'a ModelKey,
-    /// The model's own vocabulary, where its file is on this machine.
-    pub(super) own: Option<&'a own::Model>,
-    pub(super) window: Option<Tokens>,
-    pub(super) policy: &'a Resolved,
-    pub(super) from_client: &'a HeaderMap,
-}
-
 impl App {
     /// Has a list stand for the tools of a request, where it is to.
     pub(super) fn admit(
         &self,
         request: &mut Request,
-        history: &History,
-        asked: &Asked<'_>,
+        situation: &Situation<'_>,
         warnings: &mut Vec<String>,
     ) -> Result<Option<std::sync::Arc<Admitted>>, Error> {
-        let listing = wish(asked, warnings);
-        let answerable = request.choices == 1 && asked.policy.policy.template.tool_role;
+        let history = &situation.history;
+        let listing = wish(situation, warnings);
+        let answerable = request.choices == 1 && situation.policy.policy.template.tool_role;
         let Some(own) = request.conversation.tools.clone().filter(|_| listing != Listing::AsSent && answerable) else {
             return Ok(None);
         };
-        let window = asked.window.unwrap_or(UNKNOWN_WINDOW);
+        let window = situation.known_window();
         let stored = self.list_noted(&history.chain, Digest::of(&own))?;
         let sent = match &stored {
             Some(list) if list.of == Digest::of(&own) => list.sent,
             _ if listing == Listing::Auto && !is_long(request, &own, window) => return Ok(None),
-            _ => self.tokens_of(asked, &String::from_utf8_lossy(&own)),
+            _ => self.measure.count(&situation.key, &String::from_utf8_lossy(&own)),
         };
-        let crowded = stored.is_some() || listing == Listing::Index || self.is_crowded(request, history, asked, sent);
+        let crowded = stored.is_some() || listing == Listing::Index || self.is_crowded(request, situation, sent);
         if !crowded {
             return Ok(None);
         }
@@ -134,8 +121,8 @@ impl App {
                 return Ok(None);
             }
         };
-        let (list, is_new) = self.list_of(&catalog, &own, sent, stored, request, asked);
-        if is_new && self.tokens_of(asked, &String::from_utf8_lossy(&list.tools)) >= sent {
+        let (list, is_new) = self.list_of(&catalog, &own, sent, stored, request, situation);
+        if is_new && self.measure.count(&situation.key, &String::from_utf8_lossy(&list.tools)) >= sent {
             // So few that naming them takes more than showing them.
             return Ok(None);
         }
@@ -158,10 +145,10 @@ impl App {
         sent: Tokens,
         stored: Option<List>,
         request: &Request,
-        asked: &Asked<'_>,
+        situation: &Situation<'_>,
     ) -> (List, bool) {
-        let count = |text: &str| self.tokens_of(asked, text);
-        let window = asked.window.unwrap_or(UNKNOWN_WINDOW);
+        let count = |text: &str| self.measure.count(&situation.key, text);
+        let window = situation.known_window();
         let forced = forced(request);
         let mut earlier = Vec::new();
         if let Some(mut list) = stored {
@@ -198,18 +185,16 @@ impl App {
     }
 
     /// Whether what the client sends before any history leaves too little of the window.
-    fn is_crowded(&self, request: &Request, history: &History, asked: &Asked<'_>, tools: Tokens) -> bool {
-        let Some(window) = asked.window else { return false };
-        let system: Tokens =
-            request.conversation.system.iter().map(|m| self.tokens_of(asked, &m.text)).fold(0, Tokens::saturating_add);
-        let part = if history.forwarded() > 0 { FOR_GOING_ON } else { FOR_HISTORY };
+    fn is_crowded(&self, request: &Request, situation: &Situation<'_>, tools: Tokens) -> bool {
+        let Some(window) = situation.window.tokens else { return false };
+        let system: Tokens = request
+            .conversation
+            .system
+            .iter()
+            .map(|m| self.measure.count(&situation.key, &m.text))
+            .fold(0, Tokens::saturating_add);
+        let part = if situation.history.forwarded() > 0 { FOR_GOING_ON } else { FOR_HISTORY };
         window.saturating_sub(system.saturating_add(tools)) < window / part
-    }
-
-    /// Tokens of a text.
-    fn tokens_of(&self, asked: &Asked<'_>, text: &str) -> Tokens {
-        let own = asked.own.filter(|_| text.len() <= 256 * 1024);
-        own.and_then(|own| own.text(text)).unwrap_or_else(|| self.measure.count(asked.key, text))
     }
 
     /// Adds what calls through the index take beside what the client wrote.
@@ -259,11 +244,11 @@ impl Prepared {
 }
 
 /// What the request or the settings want. A header that cannot be read is said, and changes nothing.
-fn wish(asked: &Asked<'_>, warnings: &mut Vec<String>) -> Listing {
-    let Some(word) = headers::text(asked.from_client, &headers::TOOLS) else { return asked.policy.tools };
+fn wish(situation: &Situation<'_>, warnings: &mut Vec<String>) -> Listing {
+    let Some(word) = headers::text(situation.from_client, &headers::TOOLS) else { return situation.policy.tools };
     Listing::read(&word).unwrap_or_else(|| {
         warnings.push("x-windowsill-tools must be as_sent, auto or index".to_owned());
-        asked.policy.tools
+        situation.policy.tools
     })
 }
 

@@ -353,7 +353,7 @@ impl App {
             }
         }
         let mut reported = Reported::default();
-        reported.read(&String::from_utf8_lossy(&bytes));
+        reported.read(&bytes);
         self.metrics.spend("prefill", &reported);
         let id = &behind.prepared.id;
         self.lives.with(id, |l| {

@@ -1,8 +1,9 @@
-//! Work that keeps the processor busy is done aside: on blocking threads, never on the threads that move bytes. A request of
-//! megabytes takes seconds to read, plan and rewrite; every other stream must go on meanwhile.
+//! Work that reads the record or keeps the processor busy is done aside: on blocking threads, never on the threads that move
+//! bytes. A request of megabytes takes seconds to read, plan and rewrite; every other stream must go on meanwhile.
 //!
 //! A future is moved whole. Each of its steps (one poll) runs on a blocking thread, and at most as many steps run at once as
-//! there are cores. What only waits, for a server or for a summary, takes neither a thread nor a place.
+//! there are cores, of large requests and of small ones each: a small one never waits until a large one is planned. What only
+//! waits, for a server or for a summary, takes neither a thread nor a place.
 
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
@@ -11,14 +12,17 @@ use futures_util::future::BoxFuture;
 use tokio::sync::{Notify, Semaphore};
 
 use super::Error;
+use crate::store::blocking;
 
-/// From this size on, a request is worked on aside (bytes). Below it, moving it costs more than it saves.
+/// From this size on, a request is large (bytes). Below it, reading or translating it alone is done in place: moving that
+/// costs more than it saves.
 pub(super) const LARGE: usize = 256 * 1024;
 
 /// The places where work is done aside.
 #[derive(Debug)]
 pub(super) struct Aside {
-    places: Arc<Semaphore>,
+    large: Arc<Semaphore>,
+    small: Arc<Semaphore>,
 }
 
 impl Default for Aside {
@@ -28,13 +32,25 @@ impl Default for Aside {
 }
 
 impl Aside {
-    /// So many steps at once.
+    /// So many steps at once, of each size.
     fn of(places: usize) -> Aside {
-        Aside { places: Arc::new(Semaphore::new(places)) }
+        Aside { large: Arc::new(Semaphore::new(places)), small: Arc::new(Semaphore::new(places)) }
     }
 
-    /// Does the work, which is boxed since it is large itself: here where `bytes` are few, else aside. Never call it from work
-    /// that is done aside itself: with one core, each would wait for the other's place.
+    /// Reads or translates so many bytes: here where they are few, else aside. See [`Aside::run`].
+    ///
+    /// # Errors
+    /// As [`Aside::run`].
+    pub(super) async fn reading<T: Send + 'static>(
+        &self,
+        bytes: usize,
+        work: BoxFuture<'static, T>,
+    ) -> Result<T, Error> {
+        if bytes < LARGE { Ok(work.await) } else { self.run(bytes, work).await }
+    }
+
+    /// Does the work on so many bytes, which is boxed since it is large itself. Never call it from work that is done aside
+    /// itself: with one core, each would wait for the other's place.
     ///
     /// # Errors
     /// When the work panics, or the process shuts down.
@@ -43,12 +59,10 @@ impl Aside {
         bytes: usize,
         mut work: BoxFuture<'static, T>,
     ) -> Result<T, Error> {
-        if bytes < LARGE {
-            return Ok(work.await);
-        }
+        let places = if bytes < LARGE { &self.small } else { &self.large };
         let woken = Arc::new(Woken::default());
         loop {
-            let place = Arc::clone(&self.places).acquire_owned().await.map_err(stopped)?;
+            let place = Arc::clone(places).acquire_owned().await.map_err(stopped)?;
             let waker = Waker::from(Arc::clone(&woken));
             let step = move || {
                 let _place = place;
@@ -63,6 +77,11 @@ impl Aside {
             woken.0.notified().await;
         }
     }
+}
+
+/// Goes once through so many bytes, between two awaits: the worker's other tasks move to another one where they are many.
+pub(super) fn once<T>(bytes: usize, work: impl FnOnce() -> T) -> T {
+    if bytes < LARGE { work() } else { blocking(work) }
 }
 
 fn stopped(e: impl std::error::Error + Send + Sync + 'static) -> Error {
@@ -158,12 +177,29 @@ mod tests {
     }
 
     #[test]
-    fn what_is_small_is_done_in_place() {
+    fn what_is_small_does_not_wait_for_what_is_large() {
+        one_thread().block_on(async {
+            let aside = Aside::of(1);
+            let (go, wait) = std::sync::mpsc::channel::<()>();
+            let large = aside.run(LARGE, Box::pin(async move { wait.recv_timeout(Duration::from_secs(20)) }));
+            let small = async {
+                let done = aside.run(LARGE - 1, Box::pin(async { std::thread::current().id() })).await.unwrap();
+                go.send(()).unwrap();
+                done
+            };
+            let (waited, there) = tokio::join!(large, small);
+            assert_eq!(waited.unwrap(), Ok(()));
+            assert_ne!(there, std::thread::current().id());
+        });
+    }
+
+    #[test]
+    fn a_few_bytes_are_read_in_place() {
         one_thread().block_on(async {
             let here = std::thread::current().id();
             let there = |bytes| {
                 let aside = Aside::of(1);
-                async move { aside.run(bytes, Box::pin(async { std::thread::current().id() })).await.unwrap() }
+                async move { aside.reading(bytes, Box::pin(async { std::thread::current().id() })).await.unwrap() }
             };
             assert_eq!(there(LARGE - 1).await, here);
             assert_ne!(there(LARGE).await, here);

@@ -172,7 +172,7 @@ impl App {
         };
         let bytes: Bytes = read_up_to(reply.body, 1 << 20).await.ok()?.0;
         let mut reported = Reported::default();
-        reported.read(&String::from_utf8_lossy(&bytes));
+        reported.read(&bytes);
         self.metrics.spend("question", &reported);
         self.lives.with(conversation, |live| live.spend.add_digest(&reported));
         let mut data = reported.event("question", 0, started.elapsed().as_millis() as u64);

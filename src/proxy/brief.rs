@@ -184,7 +184,7 @@ impl App {
         let answer = summarizer::ask(&job).await;
         self.summarizers.lock().get_or_insert_mut(who.clone(), Default::default).note(answer.text.is_some());
         let mut reported = Reported::default();
-        reported.read(&String::from_utf8_lossy(&answer.reply));
+        reported.read(&answer.reply);
         self.metrics.spend("summary", &reported);
         self.lives.with(ask.id, |l| {
             l.spend.add_summary(&reported);

@@ -272,10 +272,7 @@ impl App {
         focus: Option<&str>,
         written: Option<&str>,
     ) -> Result<apply::Applied, crate::store::Error> {
-        let count = |text: &str| {
-            let own = ground.own.as_ref().and_then(|own| own.text(text));
-            own.unwrap_or_else(|| self.measure.count(&ground.key, text))
-        };
+        let count = |text: &str| self.measure.count(&ground.key, text);
         apply::apply(&apply::Input {
             conversation: &ground.recorded.request.conversation,
             id: &ground.recorded.row.id,
@@ -401,8 +398,12 @@ impl App {
         });
         let now_ms = now_ms();
         let event = Event { now_ms, conversation: Some(row.id.clone()), kind: "context_compaction".into(), data };
-        let update =
-            ConversationUpdate { tip, depth: chain.len(), state: gauge_after(row, plan), ..unchanged(row, now_ms) };
+        let update = ConversationUpdate {
+            tip,
+            depth: chain.len(),
+            state: gauge_after(row, plan).to_string(),
+            ..unchanged(row, now_ms)
+        };
         let batch =
             Batch { conversation: Some(update), view: Some((tip, view)), events: vec![event], durable: true, ..batch };
         self.store.record(batch).await?;
@@ -422,7 +423,7 @@ pub(super) fn unchanged(row: &ConversationRow, now_ms: i64) -> ConversationUpdat
         upstream: row.upstream.clone(),
         tip: row.tip,
         depth: row.depth,
-        state: row.state.clone(),
+        state: row.state.to_string(),
         now_ms,
         title: row.title.clone(),
     }

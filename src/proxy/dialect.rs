@@ -9,19 +9,21 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::stream::BoxStream;
 use futures_util::{FutureExt as _, Stream};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, Uri, header};
-use http_body::{Body as _, Frame};
+use http_body::Frame;
 use http_body_util::{BodyExt as _, Limited, StreamBody};
 use serde_json::{Value, json};
 use tokio::time::{Instant, Sleep};
 
 use super::models::model_in;
-use super::relay::{Body, full};
-use super::{App, Error, LARGEST_BUFFERED, headers};
+use super::relay::{Answer, Body, full};
+use super::{App, Error, LARGEST_BUFFERED, aside, headers};
+use crate::upstream::Kind;
+use crate::upstream::event::{Event, Says};
 use crate::upstream::unique::{unique, unix_seconds};
-use crate::upstream::{Kind, sse};
 use crate::wire::dialect::said::Said;
 use crate::wire::dialect::{Dialect, Head, Heard, ReplyEncoder, anthropic, ollama, responses};
 use crate::wire::openai_chat;
@@ -39,7 +41,7 @@ impl App {
             return self.pass(parts, body).await;
         }
         let read = body.clone();
-        let heard = self.aside.run(body.len(), async move { anthropic::request(&read) }.boxed()).await?;
+        let heard = self.aside.reading(body.len(), async move { anthropic::request(&read) }.boxed()).await?;
         if self.config.shadow {
             return self.shadowed(parts, body, heard.map(|heard| heard.chat).map_err(Error::from)).await;
         }
@@ -81,7 +83,7 @@ impl App {
             return self.pass(parts, body).await;
         }
         let read = body.clone();
-        let heard = self.aside.run(body.len(), async move { responses::request(&read) }.boxed()).await?;
+        let heard = self.aside.reading(body.len(), async move { responses::request(&read) }.boxed()).await?;
         if self.config.shadow {
             return self.shadowed(parts, body, heard.map(|heard| heard.chat).map_err(Error::from)).await;
         }
@@ -98,7 +100,7 @@ impl App {
         }
         let read = body.clone();
         let hear = async move { if generate { ollama::generate(&read) } else { ollama::chat(&read) } };
-        let heard = self.aside.run(body.len(), hear.boxed()).await?;
+        let heard = self.aside.reading(body.len(), hear.boxed()).await?;
         if self.config.shadow {
             // What is no chat has nothing to be foreseen.
             return match heard.transpose() {
@@ -158,26 +160,32 @@ impl App {
         if let Some(session) = heard.session.and_then(|name| HeaderValue::try_from(name).ok()) {
             asked.headers.insert(headers::CLIENT_SESSION, session);
         }
-        let response = self.chat(&asked, heard.chat).await?;
-        let (mut parts, body) = response.into_parts();
+        let response = self.answer(&asked, heard.chat).await?;
+        let (mut parts, answer) = response.into_parts();
         let length = [header::CONTENT_LENGTH, header::TRANSFER_ENCODING];
         length.iter().for_each(|name| drop(parts.headers.remove(name)));
-        let streams = headers::is_event_stream(&parts.headers);
         let head = head(&parts.headers);
         let mut encoder = heard.encoder;
-        if parts.status.is_success() && streams {
-            let begin = encoder.start(&head);
-            let kind = HeaderValue::from_static(encoder.stream_type());
-            parts.headers.insert(header::CONTENT_TYPE, kind);
-            let encoded = EncodedStream::new(body, encoder, begin, QUIET);
-            return Ok(named(dialect, &head.id, Response::from_parts(parts, StreamBody::new(encoded).boxed_unsync())));
-        }
+        let body = match answer {
+            Answer::Body(body) => body,
+            Answer::Events(events) => {
+                let begin = encoder.start(&head);
+                let kind = HeaderValue::from_static(encoder.stream_type());
+                parts.headers.insert(header::CONTENT_TYPE, kind);
+                let encoded = EncodedStream::new(events, encoder, begin, QUIET);
+                return Ok(named(
+                    dialect,
+                    &head.id,
+                    Response::from_parts(parts, StreamBody::new(encoded).boxed_unsync()),
+                ));
+            }
+        };
         let bytes = match Limited::new(body, LARGEST_BUFFERED).collect().await {
             Ok(whole) => whole.to_bytes(),
             Err(source) => return Err(Error::Internal { doing: "read the reply", source }),
         };
         let text = String::from_utf8_lossy(&bytes);
-        let said = Said::read(&text);
+        let said = aside::once(text.len(), || Said::read(&text));
         let error = |code: &str, message: &str| json!({"message": message, "type": "upstream_error", "param": null, "code": code});
         let out = if !parts.status.is_success() {
             let own = serde_json::from_slice::<Value>(&bytes).ok();
@@ -254,8 +262,7 @@ fn head(headers: &HeaderMap) -> Head {
 
 /// A stream of chat completion chunks, said in a client's words as it comes.
 struct EncodedStream {
-    body: Body,
-    parser: sse::Parser,
+    events: BoxStream<'static, Event>,
     encoder: Box<dyn ReplyEncoder>,
     /// Said, and not yet sent.
     ready: VecDeque<Bytes>,
@@ -272,11 +279,16 @@ struct EncodedStream {
 const QUIET: Duration = Duration::from_secs(15);
 
 impl EncodedStream {
-    fn new(body: Body, encoder: Box<dyn ReplyEncoder>, begin: String, patience: Duration) -> EncodedStream {
+    fn new(
+        events: BoxStream<'static, Event>,
+        encoder: Box<dyn ReplyEncoder>,
+        begin: String,
+        patience: Duration,
+    ) -> EncodedStream {
         let comments = encoder.stream_type().starts_with("text/event-stream");
-        let (parser, ready) = (sse::Parser::default(), VecDeque::new());
         let quiet = Box::pin(tokio::time::sleep(patience));
-        let mut encoded = EncodedStream { body, parser, encoder, ready, comments, quiet, patience, over: false };
+        let ready = VecDeque::new();
+        let mut encoded = EncodedStream { events, encoder, ready, comments, quiet, patience, over: false };
         encoded.say(begin);
         encoded
     }
@@ -287,31 +299,21 @@ impl EncodedStream {
         }
     }
 
-    fn hear(&mut self, block: sse::Block) {
-        match block.data {
-            Some(data) => {
-                if let Some(said) = Said::read(&String::from_utf8_lossy(&data)) {
+    fn hear(&mut self, event: Event) {
+        match event.says {
+            Says::Chunk(value) => {
+                if let Some(said) = Said::of(&value) {
                     let text = self.encoder.chunk(&said);
                     self.say(text);
                 }
             }
             // A ping of the server's keeps the connection alive on this side too.
-            None if self.comments && block.raw.starts_with(b":") => self.ready.push_back(block.raw),
-            None => {}
+            Says::Nothing if self.comments && event.raw.starts_with(b":") => self.ready.push_back(event.raw),
+            Says::Nothing | Says::Done | Says::Other => {}
         }
-    }
-
-    fn fail(&mut self, why: &str) {
-        let error = json!({"message": why, "type": "upstream_error", "code": "upstream_died"});
-        let text = self.encoder.chunk(&Said { error: Some(error), ..Said::default() });
-        self.say(text);
-        self.over = true;
     }
 
     fn end(&mut self) {
-        if let Some(block) = self.parser.finish() {
-            self.hear(block);
-        }
         let text = self.encoder.end();
         self.say(text);
         self.over = true;
@@ -331,20 +333,13 @@ impl Stream for EncodedStream {
             if self.over {
                 return Poll::Ready(None);
             }
-            match Pin::new(&mut self.body).poll_frame(cx) {
+            match self.events.as_mut().poll_next(cx) {
                 Poll::Pending => match (self.quiet.as_mut().poll(cx), self.encoder.ping()) {
                     (Poll::Ready(()), Some(ping)) => self.say(ping),
                     _ => return Poll::Pending,
                 },
+                Poll::Ready(Some(event)) => self.hear(event),
                 Poll::Ready(None) => self.end(),
-                Poll::Ready(Some(Err(e))) => self.fail(&format!("the reply broke off: {e}")),
-                Poll::Ready(Some(Ok(frame))) => {
-                    let Ok(data) = frame.into_data() else { continue };
-                    match self.parser.push(&data) {
-                        Ok(blocks) => blocks.into_iter().for_each(|block| self.hear(block)),
-                        Err(e) => self.fail(&format!("the inference server sent what cannot be read: {e}")),
-                    }
-                }
             }
         }
     }
@@ -363,7 +358,7 @@ mod tests {
         let begin = encoder.start(&Head { id: "x".into(), created: 0, prompt_tokens: None });
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         runtime.block_on(async {
-            let never = StreamBody::new(futures_util::stream::pending()).boxed_unsync();
+            let never = futures_util::stream::pending().boxed();
             let mut encoded = EncodedStream::new(never, encoder, begin, Duration::from_millis(1));
             let mut said = String::new();
             for _ in 0..4 {

@@ -131,7 +131,7 @@ impl App {
         };
         let answer = digest::ask(&job).await;
         let mut reported = Reported::default();
-        reported.read(&String::from_utf8_lossy(&answer.reply));
+        reported.read(&answer.reply);
         self.metrics.spend("digest", &reported);
         self.lives.with(draft.situation.id(), |l| l.spend.add_digest(&reported));
         let milliseconds = started.elapsed().as_millis() as u64;

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use tracing::{debug, warn};
 
 use super::history::History;
-use super::live::{Live, Misses, Spend};
+use super::live::{Live, Misses, Spend, kept};
 use super::prepare::{Attempt, Prepared};
 use super::save::now_ms;
 use super::{App, Error};
@@ -70,10 +70,10 @@ impl App {
         let row = self.store.conversation(id).ok().flatten();
         if let Some(row) = row.filter(|row| row.id == id) {
             self.lives.with(id, |live| {
-                live.spend = Spend::from_json(&row.state["spend"]);
-                live.books = Books::from_json(&row.state["books"]);
+                live.spend = kept(&row.state["spend"]);
+                live.books = kept(&row.state["books"]);
                 live.missed = Misses::from_json(&row.state["missed"]);
-                live.folded = Folded::from_json(&row.state["folded"]);
+                live.folded = kept(&row.state["folded"]);
             });
         }
     }
@@ -198,7 +198,9 @@ impl App {
         });
         let data = json!({"turn": spent_json(&turn), "session": spent_json(&session)});
         let mut update = super::compact::unchanged(&row, now_ms());
-        update.state["books"] = books.json();
+        let mut state = row.state.clone();
+        state["books"] = json!(books);
+        update.state = state.to_string();
         let event =
             Event { now_ms: now_ms(), conversation: Some(row.id.clone()), kind: "resumed".into(), data: data.clone() };
         self.store.record(Batch { conversation: Some(update), events: vec![event], ..Batch::default() }).await?;
@@ -278,8 +280,8 @@ fn spent(live: &Live) -> (Spent, Spent) {
 
 /// What a conversation has taken, how near its ceilings are, and what it cost. `busy_ms`: how long models worked.
 pub(super) fn books_json(state: &Value, ceiling: &Ceiling, busy_ms: u64) -> Value {
-    let (tokens, requests) = taken(&Spend::from_json(&state["spend"]));
-    let books = Books::from_json(&state["books"]);
+    let (tokens, requests) = taken(&kept(&state["spend"]));
+    let books: Books = kept(&state["books"]);
     let (turn, session) = (books.turn(tokens, requests), books.session(tokens, requests));
     let all: Vec<Value> = ceiling::all(ceiling, &turn, &session)
         .iter()

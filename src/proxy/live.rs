@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use lru::LruCache;
 use parking_lot::Mutex;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -78,67 +79,52 @@ pub(super) struct Ahead {
     pub(super) tokens: Option<Tokens>,
 }
 
-/// Tokens spent on a conversation.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+/// What was kept with a conversation; what is absent or cannot be read is as it is at the start.
+pub(super) fn kept<'a, T: Default + Deserialize<'a>>(value: &'a Value) -> T {
+    T::deserialize(value).unwrap_or_default()
+}
+
+/// Tokens spent on a conversation, as they are kept with it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub(super) struct Spend {
     /// Requests.
     pub(super) requests: u64,
     /// Prompt tokens forwarded.
+    #[serde(rename = "prompt_tokens")]
     pub(super) prompt: u64,
     /// Of these, taken from the server's cache.
+    #[serde(rename = "cached_tokens")]
     pub(super) cached: u64,
     /// Of these, evaluated.
+    #[serde(rename = "evaluated_tokens")]
     pub(super) evaluated: u64,
     /// Tokens generated.
+    #[serde(rename = "completion_tokens")]
     pub(super) completion: u64,
     /// Prompt tokens of summaries.
+    #[serde(rename = "summary_prompt_tokens")]
     pub(super) summary_prompt: u64,
     /// Of these, evaluated.
+    #[serde(rename = "summary_evaluated_tokens")]
     pub(super) summary_evaluated: u64,
     /// Prompt tokens of prompts that were sent to be evaluated before they are needed.
+    #[serde(rename = "prefill_prompt_tokens")]
     pub(super) prefill_prompt: u64,
     /// Of these, evaluated.
+    #[serde(rename = "prefill_evaluated_tokens")]
     pub(super) prefill_evaluated: u64,
     /// Prompt tokens of digests.
+    #[serde(rename = "digest_prompt_tokens")]
     pub(super) digest_prompt: u64,
     /// Tokens that digest models wrote.
+    #[serde(rename = "digest_completion_tokens")]
     pub(super) digest_completion: u64,
     /// Rewrites.
     pub(super) rewrites: u64,
 }
 
 impl Spend {
-    /// As JSON.
-    pub(super) fn json(&self) -> Value {
-        json!({
-            "requests": self.requests, "prompt_tokens": self.prompt, "cached_tokens": self.cached,
-            "evaluated_tokens": self.evaluated, "completion_tokens": self.completion,
-            "summary_prompt_tokens": self.summary_prompt, "summary_evaluated_tokens": self.summary_evaluated,
-            "prefill_prompt_tokens": self.prefill_prompt, "prefill_evaluated_tokens": self.prefill_evaluated,
-            "digest_prompt_tokens": self.digest_prompt, "digest_completion_tokens": self.digest_completion,
-            "rewrites": self.rewrites,
-        })
-    }
-
-    /// Reads what [`Spend::json`] wrote; absent figures are zero.
-    pub(super) fn from_json(value: &Value) -> Spend {
-        let n = |key: &str| value.get(key).and_then(Value::as_u64).unwrap_or(0);
-        Spend {
-            requests: n("requests"),
-            prompt: n("prompt_tokens"),
-            cached: n("cached_tokens"),
-            evaluated: n("evaluated_tokens"),
-            completion: n("completion_tokens"),
-            summary_prompt: n("summary_prompt_tokens"),
-            summary_evaluated: n("summary_evaluated_tokens"),
-            prefill_prompt: n("prefill_prompt_tokens"),
-            prefill_evaluated: n("prefill_evaluated_tokens"),
-            digest_prompt: n("digest_prompt_tokens"),
-            digest_completion: n("digest_completion_tokens"),
-            rewrites: n("rewrites"),
-        }
-    }
-
     /// Adds a reply of the conversation's own.
     pub(super) fn add(&mut self, reported: &Reported) {
         let n = |t: Option<u32>| t.map_or(0, u64::from);
@@ -184,14 +170,15 @@ impl Misses {
         self.0[kind as usize] += 1;
     }
 
-    /// As JSON.
-    pub(super) fn json(&self) -> Value {
-        Kind::ALL.iter().map(|kind| (kind.as_str().to_owned(), json!(self.0[*kind as usize]))).collect()
-    }
-
-    /// Reads what [`Misses::json`] wrote; absent figures are zero.
+    /// Reads what was kept; absent figures are zero.
     pub(super) fn from_json(value: &Value) -> Misses {
         Misses(Kind::ALL.map(|kind| value.get(kind.as_str()).and_then(Value::as_u64).unwrap_or(0)))
+    }
+}
+
+impl Serialize for Misses {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_map(Kind::ALL.iter().map(|kind| (kind.as_str(), self.0[*kind as usize])))
     }
 }
 
@@ -253,7 +240,7 @@ impl Live {
 }
 
 /// What of a conversation is kept with it in the record.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Serialize)]
 pub(super) struct Kept {
     /// Spend since the record began.
     pub(super) spend: Spend,

@@ -86,6 +86,7 @@ use crate::measure::afford::Machine;
 use crate::plain;
 use crate::plan::emergency::Refusal;
 use crate::store::Store;
+use crate::upstream::event::Content;
 use crate::upstream::{ChatOptions, Reply, Upstream, overflow};
 use crate::usage::Metrics;
 pub use crate::wire::dialect::Dialect;
@@ -94,6 +95,7 @@ use aside::Aside;
 use background::Tasks;
 use live::LiveConversations;
 use prepare::{Attempt, Prepared};
+use relay::{Answer, Books, Taker};
 
 /// A reply that is not streamed is read whole before it is passed on, up to this size; a larger one is relayed as it
 /// comes.
@@ -172,6 +174,11 @@ impl App {
         if self.config.shadow {
             return self.shadowed(parts, body.clone(), Ok(body)).await;
         }
+        Ok(self.answer(parts, body).await?.map(Answer::into_body))
+    }
+
+    /// Answers a request that is neither passed nor shadowed.
+    async fn answer(self: &Arc<Self>, parts: &Parts, body: Bytes) -> Result<Response<Answer>, Error> {
         let started = Instant::now();
         let size = body.len();
         let (app, headers) = (Arc::clone(self), parts.headers.clone());
@@ -283,7 +290,7 @@ impl App {
         prepared: Prepared,
         reply: Reply,
         started: Instant,
-    ) -> Result<Response<Body>, Error> {
+    ) -> Result<Response<Answer>, Error> {
         self.in_record().await;
         let mut response = Response::builder().status(reply.status);
         if let Some(h) = response.headers_mut() {
@@ -299,21 +306,23 @@ impl App {
         let ok = reply.status.is_success();
         let app = Arc::clone(self);
         let sent = self.outgoing(&parts.headers);
-        let build = |r: http::response::Builder, body: Body| {
-            r.body(body).map_err(|e| Error::Internal { doing: "build the reply", source: Box::new(e) })
+        let build = |r: http::response::Builder, answer: Answer| {
+            r.body(answer).map_err(|e| Error::Internal { doing: "build the reply", source: Box::new(e) })
         };
-        if is_stream && ok && prepared.request.changes_tools() {
-            let answering = recall::Answering::new(app, upstream, sent, path_of(parts), prepared, started);
-            return build(response, recall::streamed(reply.body, answering));
-        }
         if is_stream && ok {
-            let done = move |reported, end| app.account(upstream, &sent, prepared, reported, end, started);
-            return build(response, relay::tapped(reply.body, done));
+            let taker = if prepared.request.changes_tools() {
+                let answering = recall::Answering::new(app, upstream, sent, path_of(parts), prepared, started);
+                Taker::Answering(Box::new(answering))
+            } else {
+                let done = move |reported, end| app.account(upstream, &sent, prepared, reported, end, started);
+                Taker::Books(Books::new(done))
+            };
+            return build(response, Answer::Events(relay::streamed(reply.body.events(), taker)));
         }
         let (bytes, rest) = read_up_to(reply.body, LARGEST_BUFFERED).await?;
         if let Some(rest) = rest {
             let whole = futures_util::stream::iter([Ok(bytes)]).chain(rest).boxed();
-            return build(response, relay::through(whole));
+            return build(response, Answer::Body(relay::through(whole)));
         }
         if ok && prepared.request.changes_tools() {
             let mut answering = recall::Answering::new(app, upstream, sent, path_of(parts), prepared, started);
@@ -329,17 +338,17 @@ impl App {
             if let Some(h) = response.headers_mut() {
                 h.remove(http::header::CONTENT_LENGTH);
             }
-            return build(response, relay::full(bytes));
+            return build(response, Answer::Body(relay::full(bytes)));
         }
         if ok {
             let mut reported = crate::usage::Reported::default();
-            reported.read(&String::from_utf8_lossy(&bytes));
+            aside::once(bytes.len(), || reported.read(&bytes));
             self.account(upstream, &sent, prepared, reported, relay::End::Complete, started);
         }
         if let Some(h) = response.headers_mut() {
             h.remove(http::header::CONTENT_LENGTH);
         }
-        build(response, relay::full(bytes))
+        build(response, Answer::Body(relay::full(bytes)))
     }
 
     /// Waits until the request is in the record, so that a crash after the reply loses nothing of it. It was queued before it
@@ -356,7 +365,7 @@ impl App {
     /// When no upstream can be reached.
     pub async fn pass(&self, parts: &Parts, body: Bytes) -> Result<Response<Body>, Error> {
         let read = body.clone();
-        let model = self.aside.run(body.len(), async move { models::model_in(&read) }.boxed()).await?;
+        let model = self.aside.reading(body.len(), async move { models::model_in(&read) }.boxed()).await?;
         let upstream = self.upstream_of(&model).await?;
         let path = parts.uri.path_and_query().map_or("/", |p| p.as_str());
         let headers = self.outgoing(&parts.headers);
@@ -400,7 +409,7 @@ fn path_of(parts: &Parts) -> String {
 }
 
 /// Reads a body whole, up to a limit; what is left of a larger one comes back as a stream.
-async fn read_up_to(mut body: Stream, limit: usize) -> Result<(Bytes, Option<Stream>), Error> {
+async fn read_up_to(mut body: Content, limit: usize) -> Result<(Bytes, Option<Content>), Error> {
     let mut out = BytesMut::new();
     while let Some(chunk) = body.next().await {
         out.extend_from_slice(&chunk?);
@@ -411,23 +420,21 @@ async fn read_up_to(mut body: Stream, limit: usize) -> Result<(Bytes, Option<Str
     Ok((out.freeze(), None))
 }
 
-type Stream = futures_util::stream::BoxStream<'static, Result<Bytes, crate::upstream::Error>>;
-
 /// Whether a reply says that the prompt is too long. The body of an error is read for it and put back.
 async fn refused(reply: &mut Reply) -> Option<(Refusal, Bytes)> {
     if reply.status.is_success() || reply.status == StatusCode::UNAUTHORIZED {
         return None;
     }
-    let body = std::mem::replace(&mut reply.body, futures_util::stream::empty().boxed());
+    let body = std::mem::replace(&mut reply.body, Content::empty());
     let (bytes, rest) = match read_up_to(body, 1 << 20).await {
         Ok(read) => read,
         Err(_) => (Bytes::new(), None),
     };
     let found = rest.is_none().then(|| overflow::overflow(reply.status.as_u16(), &bytes)).flatten();
     let again = futures_util::stream::iter([Ok(bytes.clone())]);
-    reply.body = match rest {
+    reply.body = Content::Bytes(match rest {
         Some(rest) => again.chain(rest).boxed(),
         None => again.boxed(),
-    };
+    });
     found.map(|o| (Refusal { prompt: o.prompt.filter(|_| !o.prompt_is_lower_bound), window: o.window }, bytes))
 }

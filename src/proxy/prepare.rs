@@ -242,15 +242,15 @@ impl App {
     /// Puts together what stands before the messages.
     fn head(&self, situation: &Situation<'_>, request: &mut Request) -> Result<Head, Error> {
         let Situation { history, policy, from_client, .. } = situation;
-        let (asked, mut warnings) = (situation.asked(), Vec::new());
-        let admitted = self.admit(request, history, &asked, &mut warnings)?;
+        let mut warnings = Vec::new();
+        let admitted = self.admit(request, situation, &mut warnings)?;
         let done = self.offer_done(request, policy, from_client);
         let tools = self.tool_for(request, policy, from_client);
         let (listed, readable) = (admitted.as_deref(), tools.is_some());
-        let indexed = self.index_system(request, &history.id, &asked, listed, readable, &mut warnings)?;
-        if let Some(tools) =
-            tools.as_ref().filter(|_| (history.old().lacks() && !history.old().bare) || indexed.is_some())
-        {
+        let indexed = self.index_system(request, situation, listed, readable, &mut warnings)?;
+        // Where the view had no room for it, it stays out while the view is the same.
+        let wanted = history.old().lacks() && !history.old().bare || indexed.is_some();
+        if let Some(tools) = tools.as_ref().filter(|_| wanted) {
             request.offer(tools.clone());
         }
         Ok(Head { tools, done, admitted, indexed, warnings })

@@ -1,9 +1,12 @@
 //! What a prepared request leaves in the record: originals, messages, the view, events, the conversation's gauge. Nothing
 //! leaves the prompt before it is durable here.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue};
-use serde_json::json;
+use serde::Serialize;
+use serde_json::{Value, json};
 use tracing::warn;
 
 use super::class::Class;
@@ -12,9 +15,9 @@ use super::prepare::Prepared;
 use super::rules::Scope;
 use super::{App, Error, headers};
 use crate::conversation::edit::{Edit, View};
-use crate::conversation::{Conversation, Digest, Message, Role, Text, person};
+use crate::conversation::{Conversation, Digest, Message, Role, Text, Tokens, person};
 use crate::plain;
-use crate::plan::Regions;
+use crate::plan::{Lines, Regions};
 use crate::store::{Batch, ConversationUpdate, Event, Node};
 use crate::upstream::Upstream;
 
@@ -186,49 +189,98 @@ fn for_forks(prepared: &Prepared) -> Option<(Digest, View)> {
 }
 
 /// The gauge of a conversation, as it is kept and shown.
-pub(super) fn state(prepared: &Prepared, kept: &Kept) -> serde_json::Value {
-    json!({
-        "window": prepared.window.tokens,
-        "window_source": prepared.window.source,
-        "prompt_tokens": prepared.tokens,
-        "prompt_tokens_source": prepared.sureness.as_str(),
-        "pressure": (prepared.pressure() * 10_000.0).round() / 10_000.0,
-        "regions": regions(&prepared.after),
-        "lines": {
-            "limit": prepared.lines.limit, "clear_at": prepared.lines.clear_at, "clear_to": prepared.lines.clear_to,
-            "summarize_at": prepared.lines.summarize_at, "summarize_to": prepared.lines.summarize_to,
-            "fold_at": prepared.lines.fold_at, "evict_over": prepared.lines.evict_over,
-        },
-        "class": Class::of(&prepared.request.conversation).as_str(),
-        "waits": prepared.waits,
-        "profile": prepared.policy.profile,
-        "task": prepared.policy.task,
-        "scope": prepared.scope.as_ref().map(Scope::json),
-        "action": prepared.action(),
-        "edits": prepared.view.edits.iter().fold(serde_json::Map::new(), |mut map, e| {
-            let key = match e {
-                Edit::Text { rule, .. } | Edit::Arguments { rule, .. } => format!("{rule:?}").to_lowercase(),
-                Edit::Fold { to, from, .. } => { map.insert("folded_messages".into(), json!(to - from)); "fold".into() }
-            };
-            let n = map.get(&key).and_then(serde_json::Value::as_u64).unwrap_or(0);
-            map.insert(key, json!(n + 1));
-            map
-        }),
-        "messages": prepared.request.conversation.body.len(),
-        "system_messages": prepared.request.conversation.system.len(),
-        "spend": kept.spend.json(),
-        "books": kept.books.json(),
-        "missed": kept.missed.json(),
-        "folded": kept.folded.json(),
-    })
+#[derive(Serialize)]
+struct State<'a> {
+    window: Option<Tokens>,
+    window_source: &'a str,
+    prompt_tokens: Tokens,
+    prompt_tokens_source: &'a str,
+    pressure: f64,
+    regions: Parts,
+    lines: Drawn,
+    class: &'a str,
+    waits: &'a [String],
+    profile: &'a str,
+    task: &'a Option<String>,
+    scope: Option<Value>,
+    action: String,
+    edits: BTreeMap<String, usize>,
+    messages: usize,
+    system_messages: usize,
+    #[serde(flatten)]
+    kept: &'a Kept,
+}
+
+/// The lines that prompts are kept under.
+#[derive(Serialize)]
+struct Drawn {
+    limit: Tokens,
+    clear_at: Tokens,
+    clear_to: Tokens,
+    summarize_at: Tokens,
+    summarize_to: Tokens,
+    fold_at: Tokens,
+    evict_over: Tokens,
+}
+
+/// Tokens by region.
+#[derive(Serialize)]
+struct Parts {
+    system: Tokens,
+    tools: Tokens,
+    brief: Tokens,
+    history: Tokens,
+    media: Tokens,
+    output_reserved: Tokens,
+    prompt: Tokens,
+}
+
+impl Parts {
+    fn of(r: &Regions) -> Parts {
+        let Regions { system, tools, brief, history, media, output_reserved } = *r;
+        Parts { system, tools, brief, history, media, output_reserved, prompt: r.prompt() }
+    }
+}
+
+/// The gauge of a conversation as JSON.
+pub(super) fn state(prepared: &Prepared, kept: &Kept) -> String {
+    let Lines { limit, clear_at, clear_to, summarize_at, summarize_to, fold_at, evict_over, .. } = prepared.lines;
+    let mut edits = BTreeMap::new();
+    for edit in &prepared.view.edits {
+        let key = match edit {
+            Edit::Text { rule, .. } | Edit::Arguments { rule, .. } => format!("{rule:?}").to_lowercase(),
+            Edit::Fold { to, from, .. } => {
+                edits.insert("folded_messages".to_owned(), to - from);
+                "fold".to_owned()
+            }
+        };
+        *edits.entry(key).or_default() += 1;
+    }
+    let state = State {
+        window: prepared.window.tokens,
+        window_source: &prepared.window.source,
+        prompt_tokens: prepared.tokens,
+        prompt_tokens_source: prepared.sureness.as_str(),
+        pressure: (prepared.pressure() * 10_000.0).round() / 10_000.0,
+        regions: Parts::of(&prepared.after),
+        lines: Drawn { limit, clear_at, clear_to, summarize_at, summarize_to, fold_at, evict_over },
+        class: Class::of(&prepared.request.conversation).as_str(),
+        waits: &prepared.waits,
+        profile: &prepared.policy.profile,
+        task: &prepared.policy.task,
+        scope: prepared.scope.as_ref().map(Scope::json),
+        action: prepared.action(),
+        edits,
+        messages: prepared.request.conversation.body.len(),
+        system_messages: prepared.request.conversation.system.len(),
+        kept,
+    };
+    serde_json::to_string(&state).unwrap_or_default()
 }
 
 /// Regions as JSON.
-pub(super) fn regions(r: &Regions) -> serde_json::Value {
-    json!({
-        "system": r.system, "tools": r.tools, "brief": r.brief, "history": r.history, "media": r.media,
-        "output_reserved": r.output_reserved, "prompt": r.prompt(),
-    })
+pub(super) fn regions(r: &Regions) -> Value {
+    json!(Parts::of(r))
 }
 
 /// The messages behind `depth` as nodes of the record.

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use futures_util::FutureExt as _;
 use http::HeaderMap;
 
-use super::admission::Asked;
 use super::guard::Note;
 use super::history::History;
 use super::prepare::{Attempt, UNKNOWN_WINDOW};
@@ -59,17 +58,6 @@ impl Situation<'_> {
     /// Whether a prompt can be counted exactly.
     pub(super) fn can_count(&self) -> bool {
         self.own.is_some() || self.upstream.can_count()
-    }
-
-    /// For whoever decides what of the client's tools and instructions stands in the prompt.
-    pub(super) fn asked(&self) -> Asked<'_> {
-        Asked {
-            key: &self.key,
-            own: self.own.as_deref(),
-            window: self.window.tokens,
-            policy: &self.policy,
-            from_client: self.from_client,
-        }
     }
 
     /// Whether the same history was sent before, as it is.

@@ -4,7 +4,8 @@
 use serde_json::{Value, json};
 use tracing::info;
 
-use super::admission::{Admitted, Asked};
+use super::admission::Admitted;
+use super::situation::Situation;
 use super::{App, Error};
 use crate::admission::{Left, Listing, Why, system};
 use crate::conversation::Tokens;
@@ -77,8 +78,7 @@ impl App {
     pub(super) fn index_system(
         &self,
         request: &mut Request,
-        id: &str,
-        asked: &Asked<'_>,
+        situation: &Situation<'_>,
         admitted: Option<&Admitted>,
         readable: bool,
         warnings: &mut Vec<String>,
@@ -90,7 +90,8 @@ impl App {
                 *message = first;
             }
         }
-        let Some(window) = asked.window.filter(|_| asked.policy.system == Listing::Index) else { return Ok(None) };
+        let (id, policy) = (situation.id(), &situation.policy);
+        let Some(window) = situation.window.tokens.filter(|_| policy.system == Listing::Index) else { return Ok(None) };
         let none = std::collections::HashSet::new();
         let (shown, hidden) = admitted.map_or((&[][..], &none), |a| (a.list.full.as_slice(), &a.hidden));
         let texts: Vec<&str> = messages.iter().map(|m| m.text.as_str()).collect();
@@ -98,7 +99,7 @@ impl App {
             let (tokens, why, record) = (tokens(left), why(left), original_id(&left.text));
             format!("[{}: {tokens} tokens left out here, since {why}; windowsill recall {record} reads it]", left.title)
         };
-        let (texts, left) = system(&texts, shown, hidden, asked.policy.system_caps.at(window), &line);
+        let (texts, left) = system(&texts, shown, hidden, policy.system_caps.at(window), &line);
         if left.is_empty() {
             return Ok(None);
         }

@@ -72,7 +72,7 @@ impl App {
         let sent = other.chat(&headers::json(), "/v1/chat/completions", Bytes::from(body.to_string()), options).await;
         let (reply, _) = read_up_to(sent.ok()?.body, REPLY).await.ok()?;
         let mut reported = Reported::default();
-        reported.read(&String::from_utf8_lossy(&reply));
+        reported.read(&reply);
         self.metrics.spend("title", &reported);
         let mut data = reported.event("title", 0, started.elapsed().as_millis() as u64);
         data["model"] = json!(model);

@@ -1,6 +1,8 @@
 //! The query of a request to one of the proxy's own paths: what it may hold is named, and anything else is an error rather
 //! than ignored.
 
+use percent_encoding::percent_decode_str;
+
 use crate::proxy::Error;
 
 /// Names and values, percent-decoded, in the order in which they came. A name without `=` has an empty value.
@@ -51,23 +53,7 @@ impl Query {
 
 /// Percent-decodes a path segment or value.
 pub(super) fn decode(text: &str) -> String {
-    let bytes = text.as_bytes();
-    let mut out = Vec::with_capacity(bytes.len());
-    let mut i = 0;
-    while i < bytes.len() {
-        let hex = text.get(i + 1..i + 3).and_then(|h| u8::from_str_radix(h, 16).ok());
-        match (bytes[i], hex) {
-            (b'%', Some(byte)) => {
-                out.push(byte);
-                i += 3;
-            }
-            (other, _) => {
-                out.push(other);
-                i += 1;
-            }
-        }
-    }
-    String::from_utf8_lossy(&out).into_owned()
+    percent_decode_str(text).decode_utf8_lossy().into_owned()
 }
 
 #[cfg(test)]

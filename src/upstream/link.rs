@@ -16,6 +16,7 @@ use serde_json::Value;
 
 use super::embedded::Embedded;
 use super::error::{Error, Server};
+use super::event::Content;
 
 /// The longest error body that is read (bytes).
 pub(super) const ERROR_BODY: usize = 1 << 20;
@@ -38,7 +39,7 @@ pub struct Reply {
     /// Its headers without the hop-by-hop ones.
     pub headers: HeaderMap,
     /// Its body. Dropping it cancels the request at the server.
-    pub body: BoxStream<'static, Result<Bytes, Error>>,
+    pub body: Content,
 }
 
 impl Reply {
@@ -48,7 +49,7 @@ impl Reply {
         strip_hop_by_hop(&mut headers);
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         headers.insert(header::CONTENT_LENGTH, HeaderValue::from(body.len()));
-        Reply { status, headers, body: futures_util::stream::once(async { Ok(body) }).boxed() }
+        Reply { status, headers, body: Content::whole(body) }
     }
 }
 
@@ -339,7 +340,7 @@ impl Link {
     pub(super) fn reply(&self, response: reqwest::Response) -> Reply {
         let mut headers = response.headers().clone();
         strip_hop_by_hop(&mut headers);
-        Reply { status: response.status(), headers, body: self.stream(response) }
+        Reply { status: response.status(), headers, body: Content::Bytes(self.stream(response)) }
     }
 
     pub(super) fn stream(&self, response: reqwest::Response) -> BoxStream<'static, Result<Bytes, Error>> {

@@ -8,6 +8,7 @@
 
 mod embedded;
 mod error;
+pub mod event;
 mod link;
 mod llama_server;
 pub mod ndjson;

@@ -11,6 +11,7 @@
 //! - A kill at any moment loses nothing that was answered; `durable` batches survive a power cut as well.
 
 mod batch;
+mod blocking;
 mod files;
 mod health;
 mod history;
@@ -42,6 +43,7 @@ use windowsill_core::conversation::Digest;
 use windowsill_core::conversation::edit::View;
 
 use batch::{check, permits, weigh};
+pub use blocking::blocking;
 use files::Files;
 use presence::Presence;
 use recent::{Found, Recent, Tip, Work};
@@ -259,7 +261,7 @@ impl Store {
                 Some((at, Found::Here(view))) => return Ok(Some((at, view))),
                 Some((at, Found::Row(row))) => (at, row),
             };
-            match read::view(&self.inner.readers.get(), &self.inner.path, row) {
+            match self.inner.with(|conn| read::view(conn, &self.inner.path, row)) {
                 Ok(view) => {
                     let view = Arc::new(view);
                     self.inner.recent.lock().keep_view(row, view.clone());
@@ -334,7 +336,7 @@ impl Store {
         let Some((_, now)) = self.view(chain)? else { return Ok(None) };
         let mut row = self.inner.read(|conn| read::view_before(conn, chain, i64::MAX))?;
         while let Some(before) = row {
-            let view = read::view(&self.inner.readers.get(), &self.inner.path, before)?;
+            let view = self.inner.with(|conn| read::view(conn, &self.inner.path, before))?;
             if view.edits != now.edits {
                 return Ok(Some(view));
             }
@@ -592,7 +594,7 @@ impl Store {
     /// # Errors
     /// [`Error::Ambiguous`] when several ids start so; or when the database cannot be read.
     pub fn conversation(&self, id_or_prefix: &str) -> Result<Option<ConversationRow>, Error> {
-        read::conversation(&self.inner.readers.get(), &self.inner.path, id_or_prefix)
+        self.inner.with(|conn| read::conversation(conn, &self.inner.path, id_or_prefix))
     }
 
     /// A conversation's messages in order, along the chain of its tip and so through what it forked from. Holds them
@@ -760,8 +762,13 @@ impl Readers {
 }
 
 impl Inner {
+    /// Asks the database; the only way to a reader, so that no async worker waits for a disk.
+    fn with<T>(&self, query: impl FnOnce(&Connection) -> T) -> T {
+        blocking(|| query(&self.readers.get()))
+    }
+
     fn read<T>(&self, query: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T, Error> {
-        query(&self.readers.get()).map_err(|e| sqlite_error(&self.path, e))
+        self.with(query).map_err(|e| sqlite_error(&self.path, e))
     }
 }
 

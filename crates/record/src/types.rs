@@ -292,8 +292,8 @@ pub struct ConversationUpdate {
     pub tip: Digest,
     /// Number of messages in that prefix.
     pub depth: usize,
-    /// Gauge: window, prompt tokens, regions, spend…
-    pub state: serde_json::Value,
+    /// Gauge, as JSON: window, prompt tokens, regions, spend…
+    pub state: String,
     /// Unix time in milliseconds.
     pub now_ms: i64,
     /// First words of the first user message, at most 80 characters.

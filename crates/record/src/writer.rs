@@ -277,7 +277,6 @@ impl Apply<'_> {
                 tip = excluded.tip, depth = excluded.depth, state = excluded.state, title = excluded.title,
                 updated_ms = excluded.updated_ms
             RETURNING id";
-        let state = c.state.to_string();
         let values = params![
             c.id,
             parent,
@@ -287,7 +286,7 @@ impl Apply<'_> {
             c.upstream,
             c.tip.0,
             c.depth,
-            state,
+            c.state,
             c.title,
             c.now_ms
         ];

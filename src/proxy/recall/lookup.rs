@@ -10,7 +10,7 @@ use crate::proxy::App;
 use crate::proxy::prepare::Prepared;
 use crate::proxy::save::now_ms;
 use crate::recall::{self, Asked, Page, Reference, Span, page};
-use crate::store::{Batch, Event, Hit};
+use crate::store::{Batch, Event, Hit, blocking};
 use crate::unwrap::{Inner, unwrap};
 
 /// Hits that a search shows unless told, and at most.
@@ -84,8 +84,8 @@ impl App {
             Asked::Search(..) => "query",
             Asked::Unclear => "unclear",
         };
-        // A search may take a while in a large record; the other requests of this thread go on meanwhile.
-        let answer = match tokio::task::block_in_place(|| lookup.answer(asked)) {
+        // A search may take a while in a large record.
+        let answer = match blocking(|| lookup.answer(asked)) {
             Ok(answer) => answer,
             Err(e) => {
                 warn!(conversation = %prepared.id, error = %e, "the record cannot be read for the model");

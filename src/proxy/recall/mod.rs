@@ -23,13 +23,14 @@ use tracing::{debug, info, warn};
 
 use super::prepare::Prepared;
 use super::save::now_ms;
-use super::{App, Error, relay};
+use super::{App, Error, aside, relay};
 use crate::admission;
 use crate::conversation::{Digest, Tokens, repair};
 use crate::measure;
 use crate::plan::rewrite::Out;
 use crate::recall::{self, done};
 use crate::store::{Batch, Event, Recalled};
+use crate::upstream::event::Says;
 use crate::upstream::{ChatOptions, Reply, Upstream};
 use crate::usage::Reported;
 use crate::wire::{json as spelled, openai_chat};
@@ -37,7 +38,6 @@ use filter::{Call, Filter, call_json};
 
 pub(super) use filter::answered::Answered;
 pub(super) use offer::rewrites;
-pub(super) use stream::streamed;
 
 /// Rounds of one reply that may end in calls of ours. The one behind them has no such tool.
 const ROUNDS: usize = 4;
@@ -78,7 +78,7 @@ pub(super) struct Answering {
     started: Instant,
     filter: Filter,
     /// What the server reported of this round.
-    reported: Reported,
+    pub(super) reported: Reported,
     round: usize,
     round_started: Instant,
     /// Messages of ours behind the prompt: calls and results.
@@ -108,13 +108,7 @@ impl Answering {
         prepared: Prepared,
         started: Instant,
     ) -> Answering {
-        let sent = prepared.body.clone();
-        let body = String::from_utf8_lossy(&sent);
-        let fields = spelled::Fields::read(&body).ok();
-        let exact = fields
-            .as_ref()
-            .is_some_and(|f| EXACT.iter().any(|k| f.get(k).is_some_and(|v| !matches!(v, "null" | "false"))));
-        let may_call = fields.as_ref().is_some_and(|f| f.string("tool_choice").as_deref() != Some("none"));
+        let (exact, may_call) = aside::once(prepared.body.len(), || asked_for(&prepared.body));
         let most = longest_reply(prepared.window.tokens);
         // Without the tool in the prompt, a text that looks like a call of it is a text.
         let tools = [(recall::NAME, prepared.request.offers()), (done::NAME, prepared.done)];
@@ -195,7 +189,7 @@ impl Answering {
     }
 
     /// Whether another round follows this one, as far as it came.
-    fn goes_on_now(&self) -> bool {
+    pub(super) fn goes_on_now(&self) -> bool {
         self.filter.goes_on()
     }
 
@@ -258,7 +252,7 @@ impl Answering {
             return Err(Stopped::Gone(Error::Internal { doing: "go on with a reply", source: "it is over".into() }));
         };
         let options = ChatOptions { num_ctx: prepared.window.set, ..ChatOptions::default() };
-        let body = self.body(prepared);
+        let body = aside::once(prepared.body.len(), || self.body(prepared));
         self.upstream.chat(&self.headers, &self.path, body, options).await.map_err(|e| Stopped::Gone(e.into()))
     }
 
@@ -290,7 +284,7 @@ impl Answering {
     }
 
     /// Notes what was recalled, before the client can come back with the reply.
-    async fn remember(&mut self) {
+    pub(super) async fn remember(&mut self) {
         let Some(recalled) = self.unremembered() else { return };
         if let Err(e) = self.app.store.record(Batch { recalled: Some(recalled), ..Batch::default() }).await {
             warn!(error = %e, "what was recalled is not in the record: the next prompt will lack it");
@@ -325,7 +319,7 @@ impl Answering {
     }
 
     /// Takes in how it ended. Only the first call counts.
-    fn finish(&mut self, end: relay::End) {
+    pub(super) fn finish(&mut self, end: relay::End) {
         if let Some(recalled) = self.unremembered()
             && let Err(e) = self.app.store.record_later(Batch { recalled: Some(recalled), ..Batch::default() })
         {
@@ -356,9 +350,11 @@ impl Answering {
     async fn rounds(&mut self, first: Bytes) -> Result<Bytes, Stopped> {
         let mut bytes = first;
         loop {
-            self.reported.read(&String::from_utf8_lossy(&bytes));
-            let value = serde_json::from_slice::<Value>(&bytes).ok();
-            let Some((value, changed)) = value.and_then(|v| self.filter.whole(v)) else { break };
+            let Ok(value) = aside::once(bytes.len(), || serde_json::from_slice(&bytes)) else { break };
+            let says = Says::Chunk(value);
+            self.reported.hear(&says);
+            let Says::Chunk(value) = says else { break };
+            let Some((value, changed)) = self.filter.whole(value) else { break };
             let calls = self.filter.ours();
             let more = self.filter.goes_on();
             if !calls.is_empty() && !self.is_last() {
@@ -384,6 +380,14 @@ impl Drop for Answering {
     fn drop(&mut self) {
         self.finish(relay::End::Canceled);
     }
+}
+
+/// Whether every token of the reply to a request counts, and whether the model may call tools.
+fn asked_for(body: &[u8]) -> (bool, bool) {
+    let body = String::from_utf8_lossy(body);
+    let Ok(fields) = spelled::Fields::read(&body) else { return (false, false) };
+    let exact = EXACT.iter().any(|k| fields.get(k).is_some_and(|v| !matches!(v, "null" | "false")));
+    (exact, fields.string("tool_choice").as_deref() != Some("none"))
 }
 
 /// The most bytes that a reply is kept of, with a window of so many tokens: no reply is longer than its window, and hardly any

@@ -13,6 +13,7 @@ use http::{HeaderMap, Method, StatusCode};
 use serde_json::{Value, json};
 
 use super::error::Error;
+use super::event::{Content, Event};
 use super::link::{ERROR_BODY, Link, Reply, strip_hop_by_hop};
 use super::ndjson::{LINE_LIMIT, Lines};
 use super::unique::{unique, unix_seconds};
@@ -110,7 +111,7 @@ pub(super) async fn chat(
     said.remove(header::CONTENT_LENGTH);
     said.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     let chunks = response::Chunks::new(head, asked.include_usage);
-    Ok(Reply { status, headers: said, body: events(link.clone(), link.stream(response), chunks) })
+    Ok(Reply { status, headers: said, body: Content::Events(events(link.clone(), link.stream(response), chunks)) })
 }
 
 /// The NDJSON reply as OpenAI's events, each line as it comes. After the last line the reply is still read to its
@@ -119,36 +120,30 @@ fn events(
     link: Link,
     body: BoxStream<'static, Result<Bytes, Error>>,
     chunks: response::Chunks,
-) -> BoxStream<'static, Result<Bytes, Error>> {
+) -> BoxStream<'static, Result<Event, Error>> {
     let start = Some((body, Lines::default(), chunks));
-    stream::unfold(start, move |state| {
+    let pieces = stream::unfold(start, move |state| {
         let link = link.clone();
         async move {
             let (mut body, mut lines, mut chunks) = state?;
-            loop {
-                let mut out = Vec::new();
-                match body.next().await {
-                    Some(Ok(bytes)) => {
-                        let complete = match lines.push(&bytes) {
-                            Ok(complete) => complete,
-                            Err(error) => return Some((Err(link.protocol(error.to_string())), None)),
-                        };
-                        complete.iter().for_each(|line| chunks.line(line, &mut out));
-                    }
-                    // A connection that breaks after the last line has broken nothing.
-                    Some(Err(_)) if chunks.is_over() => return None,
-                    Some(Err(error)) => return Some((Err(error), None)),
-                    None => {
-                        lines.finish().iter().for_each(|line| chunks.line(line, &mut out));
-                        chunks.end(&mut out);
-                        return (!out.is_empty()).then(|| (Ok(out.into()), None));
-                    }
+            let mut out = Vec::new();
+            let complete = match body.next().await {
+                Some(Ok(bytes)) => match lines.push(&bytes) {
+                    Ok(complete) => complete,
+                    Err(error) => return Some((vec![Err(link.protocol(error.to_string()))], None)),
+                },
+                // A connection that breaks after the last line has broken nothing.
+                Some(Err(_)) if chunks.is_over() => return None,
+                Some(Err(error)) => return Some((vec![Err(error)], None)),
+                None => {
+                    lines.finish().iter().for_each(|line| chunks.line(line, &mut out));
+                    chunks.end(&mut out);
+                    return Some((out.into_iter().map(Ok).collect(), None));
                 }
-                if !out.is_empty() {
-                    return Some((Ok(out.into()), Some((body, lines, chunks))));
-                }
-            }
+            };
+            complete.iter().for_each(|line| chunks.line(line, &mut out));
+            Some((out.into_iter().map(Ok).collect(), Some((body, lines, chunks))))
         }
-    })
-    .boxed()
+    });
+    pieces.flat_map(stream::iter).boxed()
 }

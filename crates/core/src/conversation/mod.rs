@@ -44,7 +44,9 @@ pub struct Digest(pub [u8; 16]);
 impl Digest {
     /// The digest as 32 lower-case hexadecimal digits.
     pub fn hex(&self) -> String {
-        self.0.iter().map(|b| format!("{b:02x}")).collect()
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        let digits = self.0.iter().flat_map(|b| [b >> 4, b & 15]);
+        digits.map(|digit| char::from(DIGITS[usize::from(digit)])).collect()
     }
 
     /// Reads what [`Digest::hex`] wrote; `None` for anything else.

@@ -52,7 +52,7 @@ fn update(id: &str, chain: &[Digest]) -> ConversationUpdate {
         upstream: "u".into(),
         tip: chain.last().copied().unwrap_or_default(),
         depth: chain.len(),
-        state: json!({ "window": 4096 }),
+        state: json!({ "window": 4096 }).to_string(),
         now_ms: 1_000 + chain.len() as i64,
         title: format!("title of {id}"),
     }

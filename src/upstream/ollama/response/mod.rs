@@ -4,6 +4,8 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
+use crate::upstream::event::Event;
+
 /// What every chunk of a reply has in common.
 pub(super) struct Head {
     pub(super) id: String,
@@ -77,7 +79,7 @@ impl Chunks {
     }
 
     /// The events for one line, appended to `out`.
-    pub(super) fn line(&mut self, line: &[u8], out: &mut Vec<u8>) {
+    pub(super) fn line(&mut self, line: &[u8], out: &mut Vec<Event>) {
         if self.over {
             return;
         }
@@ -107,7 +109,7 @@ impl Chunks {
     }
 
     /// The stream has ended: if the reply has not, that is an error, and no `[DONE]` follows.
-    pub(super) fn end(&mut self, out: &mut Vec<u8>) {
+    pub(super) fn end(&mut self, out: &mut Vec<Event>) {
         if !self.over {
             self.fail("Ollama ended the reply before it was done", out);
         }
@@ -135,7 +137,7 @@ impl Chunks {
         delta
     }
 
-    fn finish(&mut self, record: &Record<'_>, out: &mut Vec<u8>) {
+    fn finish(&mut self, record: &Record<'_>, out: &mut Vec<Event>) {
         let reason = finish_reason(record, self.calls > 0);
         let finish = json!([{"index": 0, "delta": {}, "logprobs": null, "finish_reason": reason}]);
         let timings = ("timings", timings(record));
@@ -146,11 +148,11 @@ impl Chunks {
             }
             None => self.chunk(finish, &[timings], out),
         }
-        out.extend_from_slice(b"data: [DONE]\n\n");
+        out.push(Event::done());
         self.over = true;
     }
 
-    fn chunk(&self, choices: Value, extra: &[(&str, Value)], out: &mut Vec<u8>) {
+    fn chunk(&self, choices: Value, extra: &[(&str, Value)], out: &mut Vec<Event>) {
         let mut chunk = json!({
             "id": self.head.id,
             "object": "chat.completion.chunk",
@@ -162,23 +164,17 @@ impl Chunks {
         for (name, value) in extra {
             chunk[*name] = value.clone();
         }
-        event(&chunk, out);
+        out.push(Event::chunk(chunk));
     }
 
-    fn fail(&mut self, message: &str, out: &mut Vec<u8>) {
+    fn fail(&mut self, message: &str, out: &mut Vec<Event>) {
         self.fail_with(&Told { message: message.to_owned(), ..Told::default() }, out);
     }
 
-    fn fail_with(&mut self, told: &Told, out: &mut Vec<u8>) {
-        event(&told.body("api_error"), out);
+    fn fail_with(&mut self, told: &Told, out: &mut Vec<Event>) {
+        out.push(Event::chunk(told.body("api_error")));
         self.over = true;
     }
-}
-
-fn event(data: &Value, out: &mut Vec<u8>) {
-    out.extend_from_slice(b"data: ");
-    out.extend_from_slice(data.to_string().as_bytes());
-    out.extend_from_slice(b"\n\n");
 }
 
 impl Called<'_> {

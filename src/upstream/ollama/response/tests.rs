@@ -1,5 +1,6 @@
 //! Tests of the Ollama response translation, field by field.
 use super::*;
+use crate::upstream::event::Says;
 use crate::upstream::sse;
 
 fn head() -> Head {
@@ -12,9 +13,17 @@ fn events(lines: &[&str], include_usage: bool) -> Vec<Option<Value>> {
     let mut out = Vec::new();
     lines.iter().for_each(|line| chunks.line(line.as_bytes(), &mut out));
     chunks.end(&mut out);
-    let blocks = sse::Parser::default().push(&out).unwrap();
-    assert_eq!(blocks.iter().map(|b| b.raw.len()).sum::<usize>(), out.len(), "whole events only");
-    blocks.iter().map(|b| serde_json::from_slice(b.data.as_ref().unwrap()).ok()).collect()
+    // What they say is what their bytes say.
+    let bytes = out.iter().flat_map(|event| event.raw.to_vec()).collect::<Vec<u8>>();
+    let blocks = sse::Parser::default().push(&bytes).unwrap();
+    let read = |b: &sse::Block| serde_json::from_slice::<Value>(b.data.as_ref().unwrap()).ok();
+    let said = |event: &Event| match &event.says {
+        Says::Chunk(value) => Some(value.clone()),
+        _ => None,
+    };
+    let all: Vec<Option<Value>> = out.iter().map(said).collect();
+    assert_eq!(all, blocks.iter().map(read).collect::<Vec<_>>());
+    all
 }
 
 const THINK: &str = r#"{"model":"qwen3:8b","created_at":"x","message":{"role":"assistant","content":"","thinking":"Let"},"done":false}"#;

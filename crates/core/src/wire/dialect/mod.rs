@@ -41,8 +41,6 @@ impl Dialect {
 pub struct Heard {
     /// The body of the chat completion request. One that is streamed asks for the usage.
     pub chat: Bytes,
-    /// Whether the reply is streamed.
-    pub stream: bool,
     /// Who says the reply in the client's words.
     pub encoder: Box<dyn ReplyEncoder>,
     /// What the client calls its session, if it does; see [`super::session`].

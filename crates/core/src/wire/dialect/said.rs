@@ -68,10 +68,14 @@ impl Usage {
 }
 
 impl Said {
-    /// Reads a chat completion, or the data of one event of a stream. Only the first choice counts: no dialect here has
-    /// several. `None` for what is not a JSON object, such as `[DONE]`.
+    /// Reads a chat completion. `None` for what is not a JSON object.
     pub fn read(data: &str) -> Option<Said> {
-        let value: Value = serde_json::from_str(data).ok()?;
+        Said::of(&serde_json::from_str(data).ok()?)
+    }
+
+    /// What a chat completion says, or one event of a stream. Only the first choice counts: no dialect here has several.
+    /// `None` for what is not an object.
+    pub fn of(value: &Value) -> Option<Said> {
         let fields = value.as_object()?;
         let mut out = Said {
             model: fields.get("model").and_then(Value::as_str).map(str::to_owned),

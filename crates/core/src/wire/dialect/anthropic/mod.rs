@@ -74,7 +74,7 @@ pub fn request(body: &[u8]) -> Result<Heard, WireError> {
     }
     let encoder = Box::new(reply::Reply::new(model));
     let session = crate::wire::session::session(&asked);
-    Ok(Heard { chat: Value::Object(chat).to_string().into(), stream, encoder, session })
+    Ok(Heard { chat: Value::Object(chat).to_string().into(), encoder, session })
 }
 
 /// Reads a request to `POST /v1/messages/count_tokens`: a chat completion request that is only counted.

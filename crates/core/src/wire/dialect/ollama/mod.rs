@@ -111,9 +111,9 @@ pub fn message_of(error: &Value) -> String {
 
 fn heard(api: Api, model: String, messages: Vec<Value>, asked: Map<String, Value>) -> Result<Heard, WireError> {
     let past = if api == Api::Generate { messages.clone() } else { Vec::new() };
-    let (chat, stream) = request::translate(&model, messages, asked)?;
+    let chat = request::translate(&model, messages, asked)?;
     let encoder = Box::new(Reply::new(api, model, past));
-    Ok(Heard { chat: Value::Object(chat).to_string().into(), stream, encoder, session: None })
+    Ok(Heard { chat: Value::Object(chat).to_string().into(), encoder, session: None })
 }
 
 fn model(asked: &Map<String, Value>) -> Result<String, WireError> {

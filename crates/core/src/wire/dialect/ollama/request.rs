@@ -21,12 +21,12 @@ const ALIKE: [&str; 10] = [
 /// Fields that were said in other words, or are not for the client to say.
 const LEFT_OUT: [&str; 5] = ["model", "stream", "stream_options", "truncate", "shift"];
 
-/// The request in the words of chat completions, and whether its reply is streamed.
+/// The request in the words of chat completions.
 pub(super) fn translate(
     model: &str,
     messages: Vec<Value>,
     mut asked: Map<String, Value>,
-) -> Result<(Map<String, Value>, bool), WireError> {
+) -> Result<Map<String, Value>, WireError> {
     let stream = match asked.get("stream") {
         None | Some(Value::Null) => true,
         Some(Value::Bool(stream)) => *stream,
@@ -50,7 +50,7 @@ pub(super) fn translate(
     if stream {
         chat.insert("stream_options".into(), json!({"include_usage": true}));
     }
-    Ok((chat, stream))
+    Ok(chat)
 }
 
 /// `tools` have OpenAI's shape. An empty list is none: some servers refuse it.

@@ -37,8 +37,7 @@ pub(super) fn read(body: &[u8]) -> Result<Heard, WireError> {
     if let Some(stream) = stream {
         chat.insert("stream".into(), stream.into());
     }
-    let stream = stream.unwrap_or(false);
-    if stream {
+    if stream == Some(true) {
         chat.insert("stream_options".into(), json!({"include_usage": true}));
     }
     let offered = tools::read(&fields)?;
@@ -57,7 +56,7 @@ pub(super) fn read(body: &[u8]) -> Result<Heard, WireError> {
     let carried = includes.iter().any(|name| name == "reasoning.encrypted_content");
     let encoder = Reply::new(model.unwrap_or_default(), echo(&fields), offered.special, carried);
     let session = crate::wire::session::session(&fields);
-    Ok(Heard { chat: Bytes::from(Value::Object(chat).to_string()), stream, encoder: Box::new(encoder), session })
+    Ok(Heard { chat: Bytes::from(Value::Object(chat).to_string()), encoder: Box::new(encoder), session })
 }
 
 /// What asks for a memory that is not there, or for a reply that comes later.
