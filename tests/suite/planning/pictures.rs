@@ -34,12 +34,15 @@ fn nothing_to_do() {
 fn evict() {
     check_all(&[
         // On arrival: the newest result too, since nothing before it changes.
-        ("window 4000 reserve 100 evict 1000 | sys:100 user:50 call:20 result:1001", "evict 2 to 1000 (1171 -> 1170)"),
+        ("window 4000 reserve 100 evict 1000 | sys:100 user:50 call:20 result:1340", "evict 2 to 1000 (1510 -> 1170)"),
         ("window 4000 reserve 100 evict 1000 | sys:100 user:50 call:20 result:1000", "nothing (1170 -> 1170)"),
+        // A preview of nearly all of it saves too little, where there is room for it short of the clearing line.
+        ("window 4000 reserve 100 evict 1000 | sys:100 user:50 call:20 result:1330", "nothing (1500 -> 1500)"),
+        ("window 2000 reserve 100 evict 1000 | sys:100 user:50 call:20 result:1330", "evict 2 to 930 (1500 -> 1100)"),
         // Not later: what was forwarded whole stays whole until clearing.
         (
-            "window 4000 reserve 100 evict 1000 forwarded 3 | sys:100 user:50 call:20 result:1001",
-            "nothing (1171 -> 1171)",
+            "window 4000 reserve 100 evict 1000 forwarded 3 | sys:100 user:50 call:20 result:1340",
+            "nothing (1510 -> 1510)",
         ),
         // Arguments as well, each call for itself.
         (
