@@ -25,8 +25,10 @@ pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
     let lines = sheet.lines;
     let fold = fold_instead(sheet);
     let rarely = lines.limit - sheet.ahead();
+    let least = if sheet.facts.window < SMALL_WINDOW { sheet.next_steps() / 5 * LEAST_STEPS } else { 0 };
     let instead = |freed, again, total| {
         total <= rarely
+            && total + least <= lines.limit
             && economics::deep_clear(freed, lines.summarize_at, lines.summarize_to)
             && fold.is_none_or(|fold| economics::as_good((freed, again), (fold.freed, fold.again)))
     };
@@ -36,6 +38,13 @@ pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
     let loses_recent = fold.is_some_and(|fold| fold.to > recent);
     if done.is_none() && loses_recent { attempt(sheet, newest, instead).ok() } else { done }
 }
+
+/// In a window smaller than this (tokens), clearing at the wall leaves room for at least [`LEAST_STEPS`] steps like the last
+/// ones, or a fold comes instead: what buys less would be done again at once, and each time the person waits for it. In a
+/// larger one, what clearing leaves in place is worth more.
+const SMALL_WINDOW: Tokens = 8192;
+
+const LEAST_STEPS: Tokens = 3;
 
 /// Clears where that goes deep and pays; else it waits, and the plan says for what.
 fn short_of_the_wall(sheet: &mut Sheet<'_>, recent: usize) -> Option<String> {
