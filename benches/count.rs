@@ -1,5 +1,5 @@
 //! What counting with the model's own vocabulary costs in the process that counts, for every vocabulary of the larger data set:
-//! the first count of a history of 300 KB, and one message more; beside llama.cpp's tokenizer over
+//! the first count of a history of 300 KB, one message more, and the shares of all messages; beside llama.cpp's tokenizer over
 //! the same bytes in one go, in the same run. `cargo bench --bench count [VOCABULARY]`. `cargo bench --bench count templates
 //! [NAME|FILE]` shows what one message more costs with each template, and the part of rendering in it.
 //!
@@ -17,6 +17,7 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 use windowsill::engine::{ChatTemplate, Vocabulary};
 use windowsill::measure::count::Counter;
+use windowsill::wire::openai_chat;
 
 /// Bytes of the history.
 const SIZE: usize = 300_000;
@@ -50,8 +51,8 @@ fn main() {
     let messages = history(data);
     println!("history of {} messages, ms; bar: first 100", messages.len());
     println!(
-        "{:<16}{:>8}{:>8}{:>8}{:>8}{:>8}{:>9}{:>9}",
-        "vocabulary", "load", "whole", "parse", "first", "next", "first/wh", "tokens"
+        "{:<16}{:>8}{:>8}{:>8}{:>8}{:>8}{:>8}{:>8}{:>9}{:>9}",
+        "vocabulary", "load", "whole", "parse", "first", "next", "shares", "again", "first/wh", "tokens"
     );
     for file in files {
         let name = file.file_stem().unwrap().to_string_lossy().replace("ggml-vocab-", "");
@@ -167,6 +168,7 @@ fn one(data: &Path, file: &Path, name: &str, mut messages: Vec<Value>) {
         return;
     }
     let mut next = Vec::new();
+    let (mut shares, mut again) = (0.0, f64::MAX);
     let mut tokens = 0;
     for i in 0..5 {
         messages.push(json!({"role": "assistant", "content": "Done."}));
@@ -174,11 +176,18 @@ fn one(data: &Path, file: &Path, name: &str, mut messages: Vec<Value>) {
         let body = body(&messages);
         let (time, total) = ms(|| counter.total(&body).unwrap().0);
         next.push(time);
+        let talk = openai_chat::parse(&body).unwrap().conversation;
+        let (time, counted) = ms(|| counter.counted(&body, &talk, false).unwrap());
+        assert_eq!(counted.total(), total);
+        if i == 0 {
+            shares = time;
+        }
+        again = again.min(time);
         tokens = total;
     }
     next.sort_by(f64::total_cmp);
     println!(
-        "{name:<16}{load:>8.0}{whole:>8.0}{parse:>8.1}{first:>8.0}{:>8.1}{:>9.2}{tokens:>9}",
+        "{name:<16}{load:>8.0}{whole:>8.0}{parse:>8.1}{first:>8.0}{:>8.1}{shares:>8.1}{again:>8.1}{:>9.2}{tokens:>9}",
         next[2],
         first / whole
     );

@@ -17,7 +17,7 @@
 //! - A request is read, measured, planned and written on blocking threads (`proxy/aside.rs`), as many at once as there are cores;
 //!   so is what is made ahead of need, and what a person asks of a whole conversation (`steer`, `compact`, pins).
 //! - One thread writes the record. Whoever reads it goes through [`store::blocking`], which moves a worker's other tasks away
-//!   first. Processes that count are asked, and files of models opened, on blocking threads.
+//!   first; so does whoever waits for a process that counts. Files of models are opened on blocking threads.
 //! - On a worker itself stays what is bounded: going once through less than 256 KB (a body that is read or translated, a reply
 //!   that came whole, the books behind it), and one event of a stream. What is larger moves the worker's other tasks away.
 

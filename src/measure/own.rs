@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use tokio::sync::OnceCell;
 use tracing::{debug, info, warn};
 
-use super::count::{CountError, CountWorker};
+use super::count::{CountError, CountWorker, Counted};
 use super::shown::{STAND_IN, Shown};
 use super::window::Window;
 use super::{Counting, Origin, Sureness};
@@ -309,6 +309,14 @@ impl Model {
         Some(Exact { tokens, own: Some(self.origin), sure })
     }
 
+    /// The shares of the messages of a request.
+    pub async fn shares(&self, upstream: &Upstream, body: &Bytes) -> Option<Counted> {
+        let counter = Arc::clone(&self.counter);
+        let body = body.clone();
+        let foreign = self.is_foreign(upstream);
+        tokio::task::spawn_blocking(move || counter.counted(&body, foreign)).await.ok()?.ok()
+    }
+
     /// The tokens that two requests' prompts begin with.
     pub async fn shared(&self, a: &Bytes, b: &Bytes) -> Option<Tokens> {
         let (counter, a, b) = (Arc::clone(&self.counter), a.clone(), b.clone());
@@ -318,6 +326,11 @@ impl Model {
     /// Whether the server may render prompts otherwise than by the model's template, and cannot be asked for its count.
     fn is_foreign(&self, upstream: &Upstream) -> bool {
         !self.state.lock().verified && !upstream.can_count() && !is_ours(upstream)
+    }
+
+    /// Tokens of a short text on its own; `None` where they cannot be told at once.
+    pub fn text(&self, text: &str) -> Option<Tokens> {
+        self.counter.text(text)
     }
 
     /// Our count and the server's, where the server counts otherwise: told once.

@@ -1,7 +1,9 @@
-//! Estimated costs that add up to the count of the whole, so that lines are compared with what the server will see.
+//! Counted costs in the place of estimated ones: of every message of the view that is forwarded as the client sent it. What
+//! an edit put there keeps its estimate, scaled so that all adds up to the count of the whole.
 //!
 //! Pure: the planner's own sum is asked of whoever calls.
 
+use super::count::Counted;
 use crate::conversation::Tokens;
 use crate::plan::{Facts, emergency};
 
@@ -9,10 +11,43 @@ use crate::plan::{Facts, emergency};
 /// prompt over a line that it is under.
 const SCALINGS: usize = 4;
 
-/// Makes the facts' costs add up to `exact`. `sum` tells what the planner makes of the facts.
-pub fn spread(facts: &mut Facts, exact: Tokens, sum: &dyn Fn(&Facts) -> Tokens) {
+/// Takes the facts' costs from what was counted of a view, and makes them add up to `exact`. `places` tells of each counted
+/// message after the leading system messages which of the body it is, if it is one unchanged; `sum` what the planner makes
+/// of the facts.
+pub fn spread(
+    facts: &mut Facts,
+    counted: Option<&Counted>,
+    places: &[Option<usize>],
+    exact: Tokens,
+    sum: &dyn Fn(&Facts) -> Tokens,
+) {
+    let mut known = vec![false; facts.costs.len()];
+    let mut sure: Tokens = 0;
+    if let Some(counted) = counted {
+        (facts.system, facts.tools) = (counted.system, counted.tools);
+        sure = counted.system.saturating_add(counted.tools);
+        // A server that renders in a way of its own: the head as it is, the rest follows its count.
+        if counted.total() == exact {
+            for (cost, at) in counted.costs.iter().zip(places) {
+                let Some((at, own)) = at.and_then(|at| Some((at, facts.costs.get_mut(at)?))) else { continue };
+                own.clone_from(cost);
+                known[at] = true;
+                sure = sure.saturating_add(cost.total());
+            }
+        }
+    }
+    let (head, costs) = ((facts.system, facts.tools), facts.costs.clone());
     for _ in 0..SCALINGS {
-        emergency::scale(facts, f64::from(exact) / f64::from(sum(facts).max(1)));
+        let ours = sum(facts).saturating_sub(sure);
+        if counted.is_some() && ours == exact.saturating_sub(sure) {
+            break;
+        }
+        emergency::scale(facts, f64::from(exact.saturating_sub(sure)) / f64::from(ours.max(1)));
+        if counted.is_some() {
+            (facts.system, facts.tools) = head;
+        }
+        let kept = facts.costs.iter_mut().zip(&costs).zip(&known).filter(|(_, known)| **known);
+        kept.for_each(|((cost, counted), _)| cost.clone_from(counted));
         if sum(facts) <= exact {
             break;
         }
@@ -24,16 +59,38 @@ mod tests {
     use super::*;
     use crate::plan::Cost;
 
+    fn cost(text: Tokens) -> Cost {
+        Cost { text, ..Cost::default() }
+    }
+
+    /// As the planner sums up facts with one text edit, of the second message.
+    fn sum(facts: &Facts) -> Tokens {
+        let edited = facts.edit_costs.first().copied();
+        let costs = facts.costs.iter().enumerate();
+        facts.head() + costs.map(|(i, c)| edited.filter(|_| i == 1).unwrap_or(c.total())).sum::<Tokens>()
+    }
+
     #[test]
-    fn costs_add_up_to_the_count() {
-        let cost = |text| Cost { text, ..Cost::default() };
-        // As the planner sums up facts with one text edit, of the second message.
-        let sum = |facts: &Facts| facts.head() + facts.costs[0].total() + facts.edit_costs[0] + facts.costs[2].total();
-        let facts = Facts { system: 9, tools: 9, costs: vec![cost(100); 3], edit_costs: vec![40], ..Facts::default() };
-        for exact in [129, 258, 300] {
-            let mut facts = facts.clone();
-            spread(&mut facts, exact, &sum);
-            assert!(sum(&facts).abs_diff(exact) <= 4, "{exact}: {}", sum(&facts));
-        }
+    fn what_is_unchanged_costs_what_was_counted_and_the_rest_adds_up() {
+        let mut facts = Facts { system: 9, tools: 9, costs: vec![cost(100); 3], ..Facts::default() };
+        let counted = Counted { system: 5, tools: 7, costs: vec![cost(80), cost(20), cost(130)] };
+        let mut plain = facts.clone();
+        spread(&mut plain, Some(&counted), &[Some(0), Some(1), Some(2)], 242, &sum);
+        assert_eq!((plain.head(), &plain.costs), (12, &counted.costs));
+
+        facts.edit_costs = vec![40];
+        let mut edited = facts.clone();
+        spread(&mut edited, Some(&counted), &[Some(0), None, Some(2)], 242, &sum);
+        assert_eq!((edited.costs[0].text, edited.costs[2].text, edited.edit_costs[0]), (80, 130, 20));
+        assert_eq!(sum(&edited), 242);
+
+        // The server's own rendering is longer: the head stays.
+        let mut foreign = facts.clone();
+        spread(&mut foreign, Some(&counted), &[Some(0), None, Some(2)], 300, &sum);
+        assert_eq!(foreign.head(), 12);
+        assert!(sum(&foreign).abs_diff(300) <= 3, "{}", sum(&foreign));
+
+        spread(&mut facts, None, &[], 129, &sum);
+        assert!(sum(&facts).abs_diff(129) <= 2, "{}", sum(&facts));
     }
 }

@@ -272,7 +272,10 @@ impl App {
         focus: Option<&str>,
         written: Option<&str>,
     ) -> Result<apply::Applied, crate::store::Error> {
-        let count = |text: &str| self.measure.count(&ground.key, text);
+        let count = |text: &str| {
+            let own = ground.own.as_ref().and_then(|own| own.text(text));
+            own.unwrap_or_else(|| self.measure.count(&ground.key, text))
+        };
         apply::apply(&apply::Input {
             conversation: &ground.recorded.request.conversation,
             id: &ground.recorded.row.id,

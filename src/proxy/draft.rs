@@ -14,19 +14,23 @@ use super::situation::Situation;
 use super::standing::Held;
 use super::steer::Bench;
 use super::{App, Error};
-use crate::conversation::edit::View;
+use crate::conversation::edit::{Edit, View};
 use crate::conversation::{Conversation, Tokens};
 use crate::guard::triggers::Pace;
-use crate::measure::{self, Sureness};
+use crate::measure::count::Counted;
+use crate::measure::{self, Sureness, tokens};
 use crate::plan::rewrite::{self, Out};
 use crate::plan::{self, Action, Facts, Plan, Policy};
 use crate::store::Original;
 use crate::wire::json;
-use crate::wire::openai_chat::Request;
+use crate::wire::openai_chat::{self, Request};
 use crate::{apply, recall};
 
 /// How often a plan is made anew because a count was higher than estimated.
 const PLANS: usize = 4;
+
+/// The longest text that is counted with the vocabulary while a plan is made (bytes): a millisecond or two.
+const COUNTED_TEXT: usize = 64 * 1024;
 
 /// What planning goes on with.
 pub(super) struct Draft<'a> {
@@ -280,9 +284,36 @@ impl App {
         }
     }
 
-    /// Tokens of a text.
+    /// The shares of the messages of a view by the model's own vocabulary, where it is here, and which of the client's
+    /// messages each is, if it is one as it came.
+    pub(super) async fn shares(
+        &self,
+        draft: &Draft<'_>,
+        out: &[Out],
+        body: &Bytes,
+    ) -> Option<(Counted, Vec<Option<usize>>)> {
+        let own = draft.situation.own.as_ref()?;
+        let conversation = &draft.request.conversation;
+        let view = openai_chat::parse(body).ok()?.conversation;
+        if view.system.len() != conversation.system.len() || view.system.len() + view.body.len() != out.len() {
+            return None;
+        }
+        let as_it_came = |o: &Out| o.at.filter(|at| conversation.body.get(*at).is_some_and(|m| *m.bytes() == o.bytes));
+        let places = out[view.system.len()..].iter().map(as_it_came).collect();
+        Some((own.shares(draft.situation.upstream, body).await?, places))
+    }
+
+    /// Tokens of what an edit put in place.
+    fn edit_cost(&self, draft: &Draft<'_>, edit: &Edit) -> Tokens {
+        let (Edit::Text { text, .. } | Edit::Arguments { arguments: text, .. } | Edit::Fold { brief: text, .. }) = edit;
+        tokens::AROUND + self.text_cost(draft, text)
+    }
+
+    /// Tokens of a text: by the model's own vocabulary, where it is here and the text is not so long that this would hold
+    /// others up.
     fn text_cost(&self, draft: &Draft<'_>, text: &str) -> Tokens {
-        self.measure.count(&draft.situation.key, text)
+        let own = draft.situation.own.as_ref().filter(|_| text.len() <= COUNTED_TEXT);
+        own.and_then(|own| own.text(text)).unwrap_or_else(|| self.measure.count(&draft.situation.key, text))
     }
 
     /// The exact size of what would be sent, where it matters and can be told.
@@ -310,8 +341,10 @@ impl App {
             return plan.after.prompt();
         }
         let mut made = facts.clone();
-        let cost = |edit| self.measure.edit_cost(&draft.situation.key, conversation, edit);
-        made.edit_costs = view.edits.iter().map(cost).collect();
+        made.edit_costs = match &draft.situation.own {
+            Some(_) => view.edits.iter().map(|e| self.edit_cost(draft, e)).collect(),
+            None => view.edits.iter().map(|e| self.measure.edit_cost(&draft.situation.key, conversation, e)).collect(),
+        };
         made.view = view.clone();
         let still = Policy {
             strategy: plan::Strategy::Off,

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use futures_util::FutureExt as _;
 use tracing::warn;
 
@@ -15,7 +16,7 @@ use super::standing::{Granted, Standing};
 use crate::conversation::Tokens;
 use crate::measure::{self, Sureness, spread, tokens};
 use crate::plan::emergency;
-use crate::plan::rewrite;
+use crate::plan::rewrite::{self, Out};
 use crate::plan::{self, Facts, Lines, Policy};
 use crate::wire::openai_chat::Request;
 
@@ -25,6 +26,10 @@ const COUNT_FROM: f64 = 0.9;
 /// The longest request that is counted with the model's own vocabulary far from any line, too (bytes): some milliseconds. Of a
 /// longer one, what was reported of its beginning is kept, and what is new is estimated.
 const COUNTED_ANYWAY: usize = 16 * 1024;
+
+/// The longest request of which each message is counted where it comes near a line (bytes): some milliseconds. A person who
+/// asks for the regions gets them whatever it takes.
+const SHARED_OUT: usize = 512 * 1024;
 
 /// Takes the estimate of a history that was sent before just under the limit, whatever is rounded up.
 const SENT_BEFORE: f64 = 0.97;
@@ -117,7 +122,10 @@ impl App {
         let body = bytes_of(&draft.request, &out);
         match exact(draft, &body).await {
             Ok(counted) => {
-                spread(draft, &mut facts, counted);
+                let wanted =
+                    situation.attempt == Attempt::DryRun || is_near(&lines, counted.0) && body.len() <= SHARED_OUT;
+                let shared_out = wanted.then_some((&out[..], &body));
+                self.spread(draft, &mut facts, counted, shared_out).await;
                 (facts, counted.1)
             }
             Err(e) => {
@@ -149,19 +157,31 @@ impl App {
         facts.guessed = !can_count && sureness == Sureness::Estimated;
         (facts, sureness)
     }
-}
 
-/// Has the costs follow a count, so that lines are compared with what the server will see.
-fn spread(draft: &mut Draft<'_>, facts: &mut Facts, (exact, counted_by): (Tokens, Sureness)) {
-    let sum = |f: &Facts| draft.sum(f);
-    spread::spread(facts, exact, &sum);
-    let room = facts.window.saturating_sub(exact.max(sum(facts))).saturating_sub(facts.slack);
-    let again = draft.situation.is_sent_again(&draft.request);
-    if again && room >= plan::least_reserve(facts.window) {
-        // It may have been sent with less kept for the reply: then that is what fits now, too.
-        facts.output_reserved = facts.output_reserved.min(room);
+    /// Has the costs follow a count, so that lines are compared with what the server will see. `shared_out`: the messages that
+    /// were counted, where each is to have its own share.
+    async fn spread(
+        &self,
+        draft: &mut Draft<'_>,
+        facts: &mut Facts,
+        (exact, counted_by): (Tokens, Sureness),
+        shared_out: Option<(&[Out], &Bytes)>,
+    ) {
+        let shares = match shared_out {
+            Some((out, body)) => self.shares(draft, out, body).await,
+            None => None,
+        };
+        let (counted, places) = shares.map_or((None, Vec::new()), |(c, p)| (Some(c), p));
+        let sum = |f: &Facts| draft.sum(f);
+        spread::spread(facts, counted.as_ref(), &places, exact, &sum);
+        let room = facts.window.saturating_sub(exact.max(sum(facts))).saturating_sub(facts.slack);
+        draft.counted = Some((exact, counted_by));
+        let again = draft.situation.is_sent_again(&draft.request);
+        if again && room >= plan::least_reserve(facts.window) {
+            // It may have been sent with less kept for the reply: then that is what fits now, too.
+            facts.output_reserved = facts.output_reserved.min(room);
+        }
     }
-    draft.counted = Some((exact, counted_by));
 }
 
 impl Draft<'_> {

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 use windowsill::measure::count::Counter;
+use windowsill::wire::openai_chat;
 
 use crate::support::servers::{Llama, Windowsill, place};
 use crate::support::session::Session;
@@ -77,6 +78,14 @@ fn every_count_is_the_servers_own() {
             let theirs = asked.json()["input_tokens"].as_u64().unwrap() as u32;
             let name = format!("{}, {} messages", file.display(), body["messages"].as_array().unwrap().len());
             assert_eq!(counter.total(&bytes).unwrap().0, theirs, "{name}");
+            let talk = openai_chat::parse(&bytes).unwrap().conversation;
+            let shares = counter.counted(&bytes, &talk, false).unwrap();
+            assert_eq!(shares.total(), theirs, "{name}: the shares add up");
+            assert_eq!(
+                shares.tools > 0,
+                body.get("tools").is_some() && !file.to_string_lossy().contains("V3.1"),
+                "{name}"
+            );
             equal += 1;
         }
     }

@@ -155,7 +155,7 @@ fn a_worker_that_is_gone_is_started_again_and_given_up_after_the_third_time() {
     let request = json!({"messages": [{"role": "user", "content": "abc"}]}).to_string();
     let count = || worker.total(request.as_bytes()).map_err(|e| e.to_string());
     let first = count();
-    assert!(first.is_ok(), "{first:?}");
+    assert!(first.is_ok() && worker.text("abc").is_some(), "{first:?}");
     let kill = || signal("-KILL", worker_of(&file));
     for _ in 0..2 {
         kill();
@@ -187,13 +187,36 @@ fn a_worker_that_nobody_asks_ends_and_comes_back() {
     let dir = tempfile::tempdir().unwrap();
     let (file, worker) = counter(&dir);
     let request = json!({"messages": [{"role": "user", "content": "abc"}]}).to_string();
-    let whole = worker.total(request.as_bytes()).unwrap();
+    let (whole, part) = (worker.total(request.as_bytes()).unwrap(), worker.text("abc"));
     assert!(!worker.rest(Duration::from_secs(600)), "it was asked a moment ago");
     // More often than a process may fail.
-    for _ in 0..4 {
+    for round in 0..4 {
         let id = worker_of(&file);
         assert!(worker.rest(Duration::ZERO) && !worker.rest(Duration::ZERO));
         assert!(!std::path::Path::new(&format!("/proc/{id}")).exists(), "{id}");
+        // Either question wakes it.
         assert_eq!(worker.total(request.as_bytes()).unwrap(), whole);
+        assert!(worker.rest(Duration::ZERO));
+        assert_eq!(worker.text(&format!("abc{round}")), part.map(|n| n + 1));
     }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+#[expect(clippy::disallowed_methods, reason = "the test waits for its tasks")]
+fn a_text_that_is_waited_for_holds_up_no_other_task() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, worker) = counter(&dir);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
+    let id = worker_of(&file);
+    signal("-STOP", id);
+    let told = runtime.block_on(async move {
+        let asks = tokio::spawn(async move {
+            // Only another task lets the process go on.
+            tokio::spawn(async move { signal("-CONT", id) });
+            worker.text("abc")
+        });
+        asks.await.unwrap()
+    });
+    assert!(told.is_some());
 }

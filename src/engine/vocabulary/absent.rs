@@ -18,6 +18,10 @@ impl Raw {
         Err(NOT_BUILT.into())
     }
 
+    pub(super) fn lengths(&self) -> Vec<i32> {
+        match self.0 {}
+    }
+
     pub(super) fn facts(&self) -> Result<Facts, String> {
         match self.0 {}
     }

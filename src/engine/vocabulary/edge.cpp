@@ -21,8 +21,10 @@
 #include "../ffi/text.h"
 
 struct sill_vocabulary {
-    llama_model *       model = nullptr;
-    const llama_vocab * vocab = nullptr;
+    llama_model *        model = nullptr;
+    const llama_vocab *  vocab = nullptr;
+    // The bytes that each token stands for; negative for special tokens.
+    std::vector<int32_t> lengths;
 
     ~sill_vocabulary() {
         if (model) {
@@ -100,11 +102,21 @@ sill_vocabulary * sill_vocabulary_open(const char * path, sill_text * why) {
             sill_put(why, "it has no vocabulary", false);
             return nullptr;
         }
+        const auto n = llama_vocab_n_tokens(out->vocab);
+        for (llama_token token = 0; token < n; token++) {
+            const auto length = static_cast<int32_t>(piece(out->vocab, token).size());
+            out->lengths.push_back(llama_vocab_get_attr(out->vocab, token) & LLAMA_TOKEN_ATTR_CONTROL ? -length : length);
+        }
         return out.release();
     });
 }
 
 void sill_vocabulary_close(sill_vocabulary * vocabulary) { delete vocabulary; }
+
+const int32_t * sill_vocabulary_lengths(const sill_vocabulary * vocabulary, size_t * n) {
+    *n = vocabulary->lengths.size();
+    return vocabulary->lengths.data();
+}
 
 // What is known of it, as a JSON object.
 bool sill_vocabulary_facts(const sill_vocabulary * vocabulary, sill_text * out) {

@@ -69,10 +69,22 @@ struct Ender {
     special: bool,
 }
 
+/// The tokens of a prompt, and where they stand in it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Tokenized {
+    /// The byte at which each token ends, in order.
+    pub ends: Vec<usize>,
+    /// Where special tokens end.
+    pub specials: Vec<usize>,
+}
+
 /// The vocabulary of a model.
 pub struct Vocabulary {
     raw: native::Raw,
     facts: Facts,
+    enders: Vec<String>,
+    /// The bytes that each token stands for; negative for special ones.
+    lengths: Vec<i32>,
     cuts: Cuts,
     known: Known,
     /// Tokens that are added to a whole prompt.
@@ -81,7 +93,7 @@ pub struct Vocabulary {
 
 impl std::fmt::Debug for Vocabulary {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Vocabulary").field("specials", &self.facts.specials.len()).finish_non_exhaustive()
+        f.debug_struct("Vocabulary").field("words", &self.lengths.len()).finish_non_exhaustive()
     }
 }
 
@@ -103,15 +115,39 @@ impl Vocabulary {
         crate::files::open(path).map_err(|error| VocabularyError::Unreadable { path: path.to_owned(), error })?;
         let raw = native::Raw::open(path).map_err(broken)?;
         let facts = raw.facts().map_err(broken)?;
-        let (cuts, added) = (Cuts::of(&facts), raw.tokenize("", true).len());
-        Ok(Vocabulary { raw, facts, cuts, known: Known::default(), added })
+        let enders = facts.enders.iter().map(|ender| ender.text.clone()).collect();
+        let (lengths, cuts, added) = (raw.lengths(), Cuts::of(&facts), raw.tokenize("", true).len());
+        Ok(Vocabulary { raw, facts, enders, lengths, cuts, known: Known::default(), added })
     }
 
     /// The tokens of a prompt, as llama-server counts them: special tokens are read as such wherever they stand, and the first
     /// token is added where the model wants it.
     pub fn count(&self, text: &str) -> Tokens {
-        let segment = |segment| self.known.get(segment, || tokens(self.deeply(segment, false).len()));
-        self.cuts.of_text(text).map(segment).fold(tokens(self.added), Tokens::saturating_add)
+        tokens(self.added).saturating_add(self.part(text))
+    }
+
+    /// The tokens of a part of a prompt, without what is added to a whole one.
+    pub fn part(&self, text: &str) -> Tokens {
+        self.cuts.of_text(text).fold(0, |sum, segment| sum.saturating_add(tokens(self.segment(segment).len())))
+    }
+
+    /// The tokens of a prompt with their places. What is added to it stands at its beginning.
+    pub fn places(&self, text: &str) -> Tokenized {
+        let mut out = Tokenized { ends: vec![0; self.added], specials: Vec::new() };
+        let mut from = 0;
+        for segment in self.cuts.of_text(text) {
+            segments::place(&self.segment(segment), segment, from, &mut out);
+            from += segment.len();
+        }
+        out
+    }
+
+    /// The lengths of a segment's tokens.
+    fn segment(&self, text: &str) -> std::sync::Arc<[i32]> {
+        self.known.get(text, || {
+            let length = |token: &i32| usize::try_from(*token).ok().and_then(|at| self.lengths.get(at)).copied();
+            self.deeply(text, false).iter().map(|token| length(token).unwrap_or(0)).collect()
+        })
     }
 
     /// The tokens of a prompt, the whole in one go: what [`Vocabulary::count`] must come to.
@@ -132,9 +168,8 @@ impl Vocabulary {
     }
 
     /// The texts of the tokens that end a turn or a text.
-    #[cfg(test)]
-    pub(crate) fn enders(&self) -> Vec<&str> {
-        self.facts.enders.iter().map(|ender| ender.text.as_str()).collect()
+    pub fn enders(&self) -> &[String] {
+        &self.enders
     }
 
     /// The texts of the tokens that begin and that end a prompt.

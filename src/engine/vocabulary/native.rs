@@ -26,6 +26,7 @@ struct RawChat {
 unsafe extern "C" {
     fn sill_vocabulary_open(path: *const c_char, why: *mut RawText) -> *mut RawVocabulary;
     fn sill_vocabulary_close(vocabulary: *mut RawVocabulary);
+    fn sill_vocabulary_lengths(vocabulary: *const RawVocabulary, n: *mut usize) -> *const i32;
     fn sill_vocabulary_facts(vocabulary: *const RawVocabulary, out: *mut RawText) -> bool;
     fn sill_vocabulary_tokenize(
         vocabulary: *const RawVocabulary,
@@ -65,6 +66,16 @@ impl Raw {
         // or a vocabulary that nobody else has.
         let raw = unsafe { sill_vocabulary_open(path.as_ptr(), why.raw()) };
         NonNull::new(raw).map(Raw).ok_or_else(|| why.words())
+    }
+
+    /// The bytes that each token stands for; negative for special tokens.
+    pub(super) fn lengths(&self) -> Vec<i32> {
+        let mut n = 0;
+        // SAFETY: the vocabulary is valid until `self` is dropped; what is returned are `n` numbers that it owns, copied here.
+        unsafe {
+            let lengths = sill_vocabulary_lengths(self.0.as_ptr(), &raw mut n);
+            if n == 0 { Vec::new() } else { std::slice::from_raw_parts(lengths, n).to_vec() }
+        }
     }
 
     /// What is known of it.

@@ -6,13 +6,17 @@
 //! token could overlap it.
 
 use std::num::NonZeroUsize;
+use std::sync::Arc;
 
 use aho_corasick::{AhoCorasick, MatchKind};
 use lru::LruCache;
 use parking_lot::Mutex;
 
-use super::Facts;
-use crate::conversation::{Digest, Tokens};
+use super::{Facts, Tokenized};
+use crate::conversation::Digest;
+
+/// Tokens whose lengths are kept, at most: 4 bytes each.
+const MOST: usize = 4 << 20;
 
 /// Segments that are kept, at most.
 const SEGMENTS: NonZeroUsize = NonZeroUsize::new(1 << 14).expect("not zero");
@@ -56,24 +60,62 @@ fn overlaps(other: &str, text: &str) -> bool {
 }
 
 /// Segments whose tokens are known.
-pub(super) struct Known(Mutex<LruCache<Digest, Tokens>>);
+pub(super) struct Known(Mutex<Kept>);
+
+struct Kept {
+    segments: LruCache<Digest, Arc<[i32]>>,
+    tokens: usize,
+}
 
 impl Default for Known {
     fn default() -> Self {
-        Known(Mutex::new(LruCache::new(SEGMENTS)))
+        Known(Mutex::new(Kept { segments: LruCache::new(SEGMENTS), tokens: 0 }))
     }
 }
 
 impl Known {
-    /// The tokens of a segment, by `count` where they are not known.
-    pub(super) fn get(&self, text: &str, count: impl FnOnce() -> Tokens) -> Tokens {
+    /// The lengths of the tokens of a segment, by `count` where they are not known.
+    pub(super) fn get(&self, text: &str, count: impl FnOnce() -> Vec<i32>) -> Arc<[i32]> {
         let key = Digest::of(text.as_bytes());
-        if let Some(known) = self.0.lock().get(&key) {
-            return *known;
+        if let Some(known) = self.0.lock().segments.get(&key) {
+            return Arc::clone(known);
         }
-        let tokens = count();
-        self.0.lock().put(key, tokens);
-        tokens
+        let lengths: Arc<[i32]> = count().into();
+        let kept = &mut *self.0.lock();
+        kept.tokens += lengths.len();
+        let old = kept.segments.push(key, Arc::clone(&lengths));
+        kept.tokens -= old.map_or(0, |(_, old)| old.len());
+        while kept.tokens > MOST
+            && let Some((_, old)) = kept.segments.pop_lru()
+        {
+            kept.tokens -= old.len();
+        }
+        lengths
+    }
+}
+
+/// Adds the places of a segment's tokens. `from`: where it begins in the prompt.
+pub(super) fn place(lengths: &[i32], segment: &str, from: usize, out: &mut Tokenized) {
+    let whole: usize = lengths.iter().map(|length| length.unsigned_abs() as usize).sum();
+    // A space that some vocabularies put before a text, also after a special token.
+    let mut more = whole.saturating_sub(segment.len());
+    let (mut at, mut begins) = (0, true);
+    for length in lengths {
+        let special = *length < 0;
+        let mut bytes = length.unsigned_abs() as usize;
+        if begins && !special && more > 0 && bytes > 0 {
+            (bytes, more) = (bytes - 1, more - 1);
+        }
+        begins = special;
+        at = (at + bytes).min(segment.len());
+        out.ends.push(from + at);
+        if special && segment.is_char_boundary(at) {
+            out.specials.push(from + at);
+        }
+    }
+    // Some vocabularies change a text before they divide it, or have no word for a part of it.
+    if let Some(last) = out.ends.last_mut().filter(|_| !lengths.is_empty()) {
+        *last = from + segment.len();
     }
 }
 
@@ -104,5 +146,17 @@ mod tests {
         for other in ["x</s>", "s>x", "x<", "/s"] {
             assert_eq!(of(&cuts(&[("</s>", false)], &[other]), "a</s>b"), ["a</s>b"], "{other}");
         }
+    }
+
+    #[test]
+    fn tokens_stand_where_their_bytes_do() {
+        let mut out = Tokenized::default();
+        place(&[-3, 4, 2], "<a>abcde", 10, &mut out);
+        // A space that is not there was put before the second token's.
+        assert_eq!((out.ends, out.specials), (vec![13, 16, 18], vec![13]));
+        let mut short = Tokenized::default();
+        place(&[1, 1], "abcd", 0, &mut short);
+        place(&[], "", 4, &mut short);
+        assert_eq!(short.ends, [1, 4]);
     }
 }

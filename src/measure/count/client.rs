@@ -2,18 +2,21 @@
 //! given up when that happens too often.
 
 use std::collections::VecDeque;
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use lru::LruCache;
 use parking_lot::{Condvar, Mutex};
 
-use super::CountError;
 use super::worker::{Ask, COMMAND, Opening, Told};
-use crate::conversation::Tokens;
+use super::{CountError, Counted};
+use crate::conversation::{Digest, Tokens};
 use crate::engine::calls::Calls;
 use crate::engine::vocabulary::{TemplateError, endless};
 use crate::engine::{BUILT, VocabularyError};
+use crate::store::blocking;
 
 /// How long a vocabulary may take to be read.
 const READ_WITHIN: Duration = Duration::from_secs(60);
@@ -30,6 +33,9 @@ const MOST_FAILURES: usize = 3;
 /// What counts as lately.
 const LATELY: Duration = Duration::from_secs(600);
 
+/// Short texts whose tokens are remembered.
+const TEXTS: NonZeroUsize = NonZeroUsize::new(4096).expect("not zero");
+
 /// Counts requests for one model, in a process of its own that ends with this.
 #[derive(Debug)]
 pub struct CountWorker {
@@ -39,6 +45,7 @@ pub struct CountWorker {
     template: Option<String>,
     own_template: Option<String>,
     state: Mutex<State>,
+    texts: Mutex<LruCache<Digest, Tokens>>,
     gate: Gate,
 }
 
@@ -47,6 +54,8 @@ struct State {
     calls: Option<Arc<Calls>>,
     /// When it was last asked.
     asked: Instant,
+    /// The process was ended because nobody asked.
+    rests: bool,
     /// When the process went.
     failures: VecDeque<Instant>,
 }
@@ -71,13 +80,14 @@ impl CountWorker {
         }
         let (calls, own_template) = opened(program, file)?;
         let calls = Some(Arc::new(calls));
-        let state = State { calls, asked: Instant::now(), failures: VecDeque::new() };
+        let state = State { calls, asked: Instant::now(), rests: false, failures: VecDeque::new() };
         Ok(CountWorker {
             program: program.to_owned(),
             file: file.to_owned(),
             template: None,
             own_template,
             state: Mutex::new(state),
+            texts: Mutex::new(LruCache::new(TEXTS)),
             gate: Gate::of_cores(),
         })
     }
@@ -115,12 +125,38 @@ impl CountWorker {
         self.tokens(Ask::AtLeast, &[request])
     }
 
+    /// As [`Counter::counted`](super::Counter::counted), of the request's own conversation.
+    ///
+    /// # Errors
+    /// When the template refuses it, or nobody answers.
+    pub fn counted(&self, request: &[u8], foreign: bool) -> Result<Counted, CountError> {
+        match self.ask(Ask::Counted { foreign }, &[request])? {
+            Told::Counted(counted) => Ok(counted),
+            _ => Err(unasked()),
+        }
+    }
+
     /// As [`Counter::shared`](super::Counter::shared).
     ///
     /// # Errors
     /// As [`CountWorker::total`].
     pub fn shared(&self, a: &[u8], b: &[u8]) -> Result<Tokens, CountError> {
         Ok(self.tokens(Ask::Shared, &[a, b])?.0)
+    }
+
+    /// Tokens of a short text on its own; `None` where they cannot be told at once.
+    pub fn text(&self, text: &str) -> Option<Tokens> {
+        let key = Digest::of(text.as_bytes());
+        if let Some(known) = self.texts.lock().get(&key) {
+            return Some(*known);
+        }
+        let told: Result<Told, String> = blocking(|| {
+            let calls = self.at_hand()?;
+            calls.ask(Ask::Text, &[text.as_bytes()], ANSWER_WITHIN).ok()
+        })?;
+        let Ok(Told::Tokens(tokens, _)) = told else { return None };
+        self.texts.lock().put(key, tokens);
+        Some(tokens)
     }
 
     /// Ends the process where nobody asked it anything for this long. The next question starts it again.
@@ -131,6 +167,7 @@ impl CountWorker {
         if state.asked.elapsed() < idle || !state.calls.as_mut().is_some_and(is_idle) {
             return false;
         }
+        state.rests = true;
         state.calls.take().is_some()
     }
 
@@ -148,10 +185,21 @@ impl CountWorker {
         told.and_then(|told| told).map_err(CountError::Worker)
     }
 
+    /// The process, if it answers or only rests.
+    fn at_hand(&self) -> Option<Arc<Calls>> {
+        let mut state = self.state.try_lock()?;
+        if state.rests {
+            drop(state);
+            return self.running().ok();
+        }
+        state.asked = Instant::now();
+        state.calls.clone().filter(|calls| !calls.gone())
+    }
+
     /// The process, started again if it is gone.
     fn running(&self) -> Result<Arc<Calls>, CountError> {
         let mut state = self.state.lock();
-        state.asked = Instant::now();
+        (state.asked, state.rests) = (Instant::now(), false);
         if let Some(calls) = state.calls.as_ref().filter(|calls| !calls.gone()) {
             return Ok(Arc::clone(calls));
         }

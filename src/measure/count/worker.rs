@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
 
-use super::{CountError, Counter};
+use super::{CountError, Counted, Counter};
 use crate::conversation::Tokens;
 use crate::engine::calls::{self, Desk};
 use crate::engine::vocabulary::Vocabulary;
+use crate::wire::openai_chat;
 
 /// The hidden command of this program that [`work`]s.
 pub const COMMAND: &str = "count-worker";
@@ -28,8 +29,15 @@ pub(super) enum Ask {
     Total,
     /// As [`Counter::at_least`].
     AtLeast,
+    /// As [`Counter::counted`].
+    Counted {
+        /// The server renders in a way of its own.
+        foreign: bool,
+    },
     /// As [`Counter::shared`].
     Shared,
+    /// As [`Counter::text`].
+    Text,
 }
 
 /// What is told.
@@ -40,6 +48,8 @@ pub(super) enum Told {
     Ready,
     /// Tokens, and where it was a request its messages.
     Tokens(Tokens, usize),
+    /// The shares of messages.
+    Counted(Counted),
 }
 
 /// What is known of the model.
@@ -104,5 +114,11 @@ fn told(counter: &Counter, ask: &Ask, parts: &[Vec<u8>]) -> Result<Told, CountEr
         Ask::Total => counter.total(part(0)).map(|(tokens, n)| Told::Tokens(tokens, n))?,
         Ask::AtLeast => counter.at_least(part(0)).map(|(tokens, n)| Told::Tokens(tokens, n))?,
         Ask::Shared => Told::Tokens(counter.shared(part(0), part(1))?, 0),
+        Ask::Text => Told::Tokens(counter.text(&String::from_utf8_lossy(part(0))), 0),
+        Ask::Counted { foreign } => {
+            let body = bytes::Bytes::copy_from_slice(part(0));
+            let conversation = openai_chat::parse(&body).map_err(|e| CountError::Worker(e.to_string()))?.conversation;
+            Told::Counted(counter.counted(&body, &conversation, *foreign)?)
+        }
     })
 }
