@@ -450,7 +450,7 @@ fn the_rules_see_what_they_forbid() {
         ("crates/core/src/plan/clear.rs", "fn f() { crate::upstream::send() }", 1),
         ("crates/core/src/plan/clear.rs", "use super::super::store::Store;", 1),
         ("crates/core/src/plan/mod.rs", "use super::{apply, conversation};", 1),
-        ("src/usage.rs", "use super::upstream::X;", 1),
+        ("src/usage.rs", "use super::measure::X;", 1),
         ("crates/core/src/plan/clear.rs", "use super::store;", 0),
         ("crates/core/src/plan/clear.rs", "use crate::conversation::{Message, Role};\nuse crate::plan::Policy;", 0),
         ("crates/core/src/plan/clear.rs", "// crate::store\nlet x = \"crate::store::x\";", 0),

@@ -26,8 +26,9 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_time().build().unwrap();
         let done = runtime.block_on(async {
             let (go, wait) = mpsc::channel();
+            let handle = runtime.handle().clone();
             let work = runtime.spawn(async move {
-                let other = tokio::spawn(async move { go.send(7).unwrap() });
+                let other = handle.spawn(async move { go.send(7).unwrap() });
                 let told = blocking(|| wait.recv_timeout(Duration::from_secs(20)));
                 other.await.unwrap();
                 told
