@@ -150,8 +150,8 @@ pub fn restate<'m>(facts: &mut Facts, messages: impl Iterator<Item = (usize, &'m
     let old = |item: &Item| all.said.iter().any(|(key, number)| *key == item.key && *number < done);
     let mut stated = std::mem::take(&mut all.sections[user].items);
     // A brief that was short of room shows a statement cut, and says so with a mark: it is the same statement.
-    let cut: Vec<Item> =
-        own.items.extract_if(.., |item| stated.iter().any(|whole| is_cut_of(&item.text, &whole.text))).collect();
+    let is_cut = |item: &Item| stated.iter().any(|whole| is_cut_of(&item.text, &whole.text));
+    let cut: Vec<Item> = own.items.extract_if(.., |item| !item.stated.is_empty() && is_cut(item)).collect();
     let shown = |item: &Item| cut.iter().any(|cut| is_cut_of(&cut.text, &item.text));
     stated.retain(|item| own.dropped > 0 || !old(item) || holds(&own.items, item) || shown(item));
     let back = stated.iter().filter(|item| !holds(&own.items, item) && !shown(item)).count();

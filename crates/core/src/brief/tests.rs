@@ -531,9 +531,11 @@ fn what_was_left_out_comes_back_and_what_a_person_took_out_does_not() {
     // A brief shows a statement cut: it is the same one, whether anything was left out or not.
     let long = [say("Speed the importer up. It is slow. RULE: never touch vendor/a. Thank you.")];
     for dropped in [0, 2] {
-        let mut cut = brief(&["Speed the importer up. … RULE: never touch vendor/a. …"], dropped);
+        let mut cut = brief(&["Speed …", "Speed the importer up. … RULE: never touch vendor/a. …"], dropped);
         restate(&mut cut, long.iter().enumerate(), 1);
-        assert_eq!((texts(&cut), cut.part(Part::User).dropped), (vec![long[0].text.to_string()], dropped));
+        // Words that state nothing are somebody's own, however short.
+        let kept = vec!["Speed …".to_owned(), long[0].text.to_string()];
+        assert_eq!((texts(&cut), cut.part(Part::User).dropped), (kept, dropped));
     }
 }
 
