@@ -9,6 +9,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::conversation::edit::{Edit, Rule, View};
+use crate::conversation::files::Superseded;
 use crate::conversation::step::{self, call_of};
 use crate::conversation::task::Keep;
 use crate::conversation::{Conversation, Message, Role, Text, Tokens};
@@ -102,8 +103,14 @@ pub struct Applied {
 /// # Errors
 /// When the record cannot be asked.
 pub fn apply<A: Archive>(input: &Input<'_, A>) -> Result<Applied, A::Error> {
-    let mut work =
-        Work { input, edits: Vec::new(), originals: Vec::new(), used: HashMap::new(), salience: OnceCell::new() };
+    let mut work = Work {
+        input,
+        edits: Vec::new(),
+        originals: Vec::new(),
+        used: HashMap::new(),
+        salience: OnceCell::new(),
+        superseded: OnceCell::new(),
+    };
     work.used = work.used_of_cleared();
     for action in &input.plan.actions {
         work.act(action)?;
@@ -150,6 +157,7 @@ struct Work<'a, A> {
     /// What of the results that are cleared now stays beside their placeholders.
     used: HashMap<usize, String>,
     salience: OnceCell<Salience>,
+    superseded: OnceCell<Superseded>,
 }
 
 impl<A: Archive> Work<'_, A> {
@@ -172,9 +180,11 @@ impl<A: Archive> Work<'_, A> {
             Action::Placeholder { at, .. } => {
                 let (record, path) = self.save(*at)?;
                 let (call, pointer) = (call(input.conversation, *at), Pointer { id: &record, path: &path });
-                let mut text = preview::placeholder(self.text(*at), &call, &pointer);
+                let replaced = self.superseded().result(*at);
+                let mut text = preview::placeholder(self.text(*at), &call, &pointer, replaced);
                 let used = self.used.remove(at);
-                for line in used.map_or_else(|| self.findings(*at), |used| vec![used]) {
+                let findings = || if replaced { Vec::new() } else { self.findings(*at) };
+                for line in used.map_or_else(findings, |used| vec![used]) {
                     text.push('\n');
                     text.push_str(&line);
                 }
@@ -370,6 +380,11 @@ impl<A: Archive> Work<'_, A> {
         self.salience.get_or_init(|| Salience::of(&self.input.conversation.body, self.input.focus, self.input.keep))
     }
 
+    /// Which texts of files were replaced since.
+    fn superseded(&self) -> &Superseded {
+        self.superseded.get_or_init(|| Superseded::of(&self.input.conversation.body))
+    }
+
     /// What was used of the results that the plan clears, in the room that it gives their placeholders together.
     fn used_of_cleared(&self) -> HashMap<usize, String> {
         let input = self.input;
@@ -387,7 +402,7 @@ impl<A: Archive> Work<'_, A> {
         cleared.sort_unstable();
         let body = &input.conversation.body;
         let shown: Vec<usize> = (0..body.len()).filter(|at| !self.is_replaced(*at) && !is_folded(input, *at)).collect();
-        let work = brief::Work::of(body, &cleared, &shown, self.salience());
+        let work = brief::Work::of(body, &cleared, &shown, self.salience(), self.superseded());
         let mut bytes = room as usize * BYTES_A_TOKEN;
         loop {
             let used = work.by_message(bytes);
@@ -415,7 +430,7 @@ impl<A: Archive> Work<'_, A> {
         let is_folded = |at: &usize| (from..to).contains(at) && !keep.contains(at);
         let (folded, stay): (Vec<usize>, Vec<usize>) = (0..body.len()).partition(is_folded);
         let shown: Vec<usize> = stay.into_iter().filter(|at| !self.is_replaced(*at)).collect();
-        brief::Work::of(body, &folded, &shown, self.salience())
+        brief::Work::of(body, &folded, &shown, self.salience(), self.superseded())
     }
 }
 

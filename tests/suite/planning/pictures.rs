@@ -115,6 +115,11 @@ fn clear() {
             "window 1000 reserve 100 keep 2 | user:20 call:20 result:300~clear=30 call:20 result:430 asst:20 user:20",
             "clear 4 (560 -> 333)",
         ),
+        // An earlier version of a file goes before an older result that nothing has replaced.
+        (
+            "window 3000 reserve 200 keep 2 | sys:10 user:20 call:20@a result:130 call:20@b result:1300 call:20@b result:655",
+            "clear 4 (2175 -> 965)",
+        ),
         // A preview may be cleared later on.
         (
             "window 1000 reserve 100 keep 2 | user:20 call:20 result:900~evict=200 call:20 result:230 asst:20 user:20",
@@ -341,6 +346,15 @@ fn what_a_person_asked_stays() {
             "fold 3..11 into 500 (4500 -> 2852)",
         ),
     ]);
+}
+
+/// A client that goes back in a history asks again what was folded since.
+#[test]
+fn what_is_asked_again_comes_out_of_its_fold() {
+    let back =
+        planned("window 4000 reserve 100 | fold:1..6=90 sys:100 user:50 asst:270 user:40 2*(call:20 result:180)");
+    let (from, to, keep, _) = fold_of(&back).unwrap_or_else(|| panic!("{back:?}"));
+    assert!(back.fits && (from, to, keep) == (1, 6, vec![2]), "{back:?}");
 }
 
 /// The plan of a picture.

@@ -8,6 +8,7 @@ use std::collections::{BinaryHeap, HashMap, HashSet};
 use std::ops::Range;
 
 use super::collect::{defuse, one_line};
+use crate::conversation::files::{self, Superseded};
 use crate::conversation::step::call_of;
 use crate::conversation::{Message, Role, person};
 use crate::preview::clean::{floor, sanitize, shorten};
@@ -27,6 +28,9 @@ const BETWEEN: usize = 4;
 
 /// Bytes that the line above the quotes of a message takes.
 const HEADING: usize = 18;
+
+/// Bytes of a file's path that the line above the quotes of a message shows.
+const PATH: usize = 60;
 
 /// Bytes of quotes that are sought at most: more than any brief could show.
 const MOST: usize = 24_000;
@@ -81,9 +85,15 @@ struct Quote {
 
 impl Work {
     /// The work in the messages `folded` (indices, in order) of a history. Names that stand in `shown`, messages of the
-    /// view, need no quote.
-    pub fn of(body: &[Message], folded: &[usize], shown: &[usize], salience: &Salience) -> Work {
-        let mut search = Search::new(body, folded, shown, salience);
+    /// view, need no quote; what was `superseded` is not quoted.
+    pub fn of(
+        body: &[Message],
+        folded: &[usize],
+        shown: &[usize],
+        salience: &Salience,
+        superseded: &Superseded,
+    ) -> Work {
+        let mut search = Search::new(body, folded, shown, salience, superseded);
         let quotes = search.run();
         let quoted: HashSet<usize> = quotes.iter().map(|q| q.text).collect();
         let texts = search.texts.iter().enumerate().map(|(i, text)| {
@@ -176,15 +186,20 @@ fn excerpt(text: &str) -> String {
     defuse(&sanitize(&text))
 }
 
-/// Who says a message: `#12 assistant`, `#13 result of read_file`.
+/// Who says a message: `#12 assistant`, `#13 read_file src/main.rs`.
 fn label(body: &[Message], at: usize) -> String {
     let message = &body[at];
     match message.role {
         Role::Assistant => format!("#{at} assistant"),
         Role::User => format!("#{at} user"),
         Role::Tool | Role::System | Role::Other => {
-            let tool = call_of(body, at).map(|(m, c)| body[m].calls[c].name.as_str()).or(message.name.as_deref());
-            format!("#{at} {}", shorten(&one_line(tool.unwrap_or("result")), 40))
+            let call = call_of(body, at).map(|(m, c)| &body[m].calls[c]);
+            let tool = call.map(|call| call.name.as_str()).or(message.name.as_deref()).unwrap_or("result");
+            let tool = shorten(&one_line(tool), 40).into_owned();
+            match call.map(files::accesses).unwrap_or_default().first() {
+                Some(file) => format!("#{at} {tool} {}", shorten(&defuse(&one_line(&file.path)), PATH)),
+                None => format!("#{at} {tool}"),
+            }
         }
     }
 }
@@ -245,7 +260,13 @@ impl PartialOrd for Candidate {
 }
 
 impl<'b> Search<'b> {
-    fn new(body: &'b [Message], folded: &[usize], shown: &[usize], salience: &Salience) -> Search<'b> {
+    fn new(
+        body: &'b [Message],
+        folded: &[usize],
+        shown: &[usize],
+        salience: &Salience,
+        superseded: &Superseded,
+    ) -> Search<'b> {
         let mut search = Search { texts: Vec::new(), ids: HashMap::new(), worth: Vec::new(), covered: Vec::new() };
         let mut read = 0;
         for at in folded.iter().rev().copied().filter(|at| *at < body.len()) {
@@ -253,10 +274,16 @@ impl<'b> Search<'b> {
             if read > READ || body[at].role == Role::User && person::words(&body[at]).is_some() {
                 continue;
             }
-            let text = spoken(&body[at]);
+            // What a file said before it was changed is no longer so.
+            let Some(message) = superseded.current(at, &body[at]) else { continue };
+            let text = match message {
+                Cow::Borrowed(message) => spoken(message),
+                Cow::Owned(message) => Cow::Owned(spoken(&message).into_owned()),
+            };
             let end = floor(&text, READ_OF_ONE);
             read += end;
             search.add(at, text, end, salience);
+            search.leave_out(at, superseded);
         }
         search.texts.reverse();
         for at in shown.iter().filter(|at| **at < body.len()) {
@@ -281,6 +308,18 @@ impl<'b> Search<'b> {
         }
         if !of.is_empty() {
             self.texts.push(Text { at, text, names: of, windows, taken: Vec::new() });
+        }
+    }
+
+    /// Leaves out the names in lines of the message added last that were taken out of their file.
+    fn leave_out(&mut self, at: usize, superseded: &Superseded) {
+        let Some(of) = self.texts.last_mut().filter(|of| of.at == at && superseded.has_lines(at)) else { return };
+        for (window, (_, name)) in of.windows.iter_mut().zip(&of.names) {
+            let start = of.text[..name.start].rfind('\n').map_or(0, |at| at + 1);
+            let line = of.text[start..].lines().next().unwrap_or_default();
+            if superseded.line(at, line) {
+                *window = None;
+            }
         }
     }
 

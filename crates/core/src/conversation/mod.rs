@@ -5,6 +5,7 @@
 pub mod align;
 pub mod chain;
 pub mod edit;
+pub mod files;
 pub mod person;
 pub mod repair;
 pub mod step;

@@ -124,8 +124,8 @@ pub(super) fn clear_before(sheet: &mut Sheet<'_>, end: usize, target: u32) -> (u
     let pointed: HashSet<Digest> = pointers.map(|i| sheet.conversation.body[i].digest).collect();
     // Kept as a running sum: the total of the sheet is linear in the history.
     let mut total = sheet.total();
-    // What the assistant wrote itself is needed more than what it read.
-    for arguments in [false, true] {
+    // Earlier versions of files go first; of the rest, what the assistant wrote itself is needed more than what it read.
+    for goes in [Goes::Superseded, Goes::Results, Goes::Arguments] {
         for at in 0..end.min(sheet.cost.len()) {
             if total <= target {
                 break;
@@ -134,8 +134,11 @@ pub(super) fn clear_before(sheet: &mut Sheet<'_>, end: usize, target: u32) -> (u
             if sheet.folded(at) {
                 continue;
             }
-            if arguments {
-                clear_arguments(sheet, at);
+            if goes != Goes::Results {
+                clear_arguments(sheet, at, goes == Goes::Superseded);
+            }
+            if goes == Goes::Superseded && !sheet.superseded().result(at) || goes == Goes::Arguments {
+                // Its text has had, or will have, its turn.
             } else if sheet.touched[at] != Some(Rule::Clear) && !pointed.contains(&sheet.conversation.body[at].digest) {
                 clear_text(sheet, at);
             }
@@ -147,6 +150,14 @@ pub(super) fn clear_before(sheet: &mut Sheet<'_>, end: usize, target: u32) -> (u
         }
     }
     (count, first)
+}
+
+/// What is cleared in a pass.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Goes {
+    Superseded,
+    Results,
+    Arguments,
 }
 
 fn clear_text(sheet: &mut Sheet<'_>, at: usize) {
@@ -165,9 +176,10 @@ fn clear_text(sheet: &mut Sheet<'_>, at: usize) {
 /// Long arguments keep one part in this many.
 const ELIDED: Tokens = 4;
 
-fn clear_arguments(sheet: &mut Sheet<'_>, at: usize) {
+fn clear_arguments(sheet: &mut Sheet<'_>, at: usize, superseded: bool) {
     for call in 0..sheet.calls[at].len() {
-        if sheet.calls[at][call] > 2 * SMALL && !sheet.is_protected(at) && !is_elided(sheet, at, call) {
+        let goes = !superseded || sheet.superseded().call(at, call);
+        if goes && sheet.calls[at][call] > 2 * SMALL && !sheet.is_protected(at) && !is_elided(sheet, at, call) {
             let budget = (sheet.calls[at][call] / ELIDED).max(SMALL);
             evict::elide(sheet, at, call, budget, Rule::Clear);
         }
@@ -188,7 +200,13 @@ fn spend(sheet: &mut Sheet<'_>, freed: Tokens) {
         .rev()
         .filter_map(|(edit, cost)| if let Edit::Text { at, .. } = edit { Some((*at, *cost)) } else { None })
         .collect();
+    let cleared: Vec<usize> =
+        sheet.actions.iter().filter(|a| matches!(a, Action::Placeholder { .. })).map(Action::first).collect();
+    let superseded: HashSet<usize> = cleared.into_iter().filter(|at| sheet.superseded().result(*at)).collect();
     let left = |at: usize| {
+        if superseded.contains(&at) {
+            return 0;
+        }
         let text = facts.costs[at].text;
         shortened.get(&at).copied().unwrap_or(text).saturating_sub(placeholder(text))
     };

@@ -220,7 +220,8 @@ pub fn plan(conversation: &Conversation, facts: &Facts, policy: &Policy) -> Plan
     let mut sheet = Sheet::new(conversation, facts, policy);
     let before = sheet.regions();
     type Apply = fn(&mut Sheet<'_>) -> Option<String>;
-    let layers: [(&str, Apply, Tokens); 8] = [
+    let layers: [(&str, Apply, Tokens); 9] = [
+        ("summarize", summarize::keep_request, 0),
         ("evict", evict::apply, sheet.lines.evict_over),
         ("restore", restore::apply, 0),
         ("repeat", repeat::apply, sheet.lines.clear_at / 2),

@@ -1,11 +1,14 @@
 //! The sheet the rules write on: what each message costs in the view so far, and what was decided.
 
+use std::cell::OnceCell;
+
 use super::budget::{self, Lines};
 use super::facts::{Facts, Regions};
 use super::policy::Policy;
 use super::rewrite;
 use super::{Action, Because, FoldAt, Waiting};
 use crate::conversation::edit::{Edit, Rule};
+use crate::conversation::files::Superseded;
 use crate::conversation::step::{self, Unit};
 use crate::conversation::{Conversation, Role, Tokens, person};
 
@@ -63,6 +66,8 @@ pub(super) struct Sheet<'a> {
     /// The rule that last touched the text of a message.
     pub touched: Vec<Option<Rule>>,
     pub fold: Option<Fold>,
+    /// Which texts of files were replaced since; worked out where a rule asks for it.
+    superseded: OnceCell<Superseded>,
     pub actions: Vec<Action>,
     pub because: Vec<Because>,
     pub waits: Vec<Waiting>,
@@ -95,6 +100,7 @@ impl<'a> Sheet<'a> {
             extra: vec![0; conversation.body.len()],
             touched: vec![None; conversation.body.len()],
             fold: None,
+            superseded: OnceCell::new(),
             actions: Vec::new(),
             because: Vec::new(),
             waits: Vec::new(),
@@ -290,6 +296,11 @@ impl<'a> Sheet<'a> {
         let came = |at: usize| self.facts.costs[at].total().min(self.lines.evict_over);
         let sizes: Vec<Tokens> = steps.take(2 * STEPS_AHEAD).map(|u| (u.start..u.end).map(came).sum()).collect();
         sizes.iter().sum::<Tokens>() * STEPS_AHEAD as Tokens / sizes.len().max(1) as Tokens
+    }
+
+    /// Which texts of files were replaced since.
+    pub(super) fn superseded(&self) -> &Superseded {
+        self.superseded.get_or_init(|| Superseded::of(&self.conversation.body))
     }
 
     /// First message of what the next reply answers: the newest step or what a person said last, with the reminders and

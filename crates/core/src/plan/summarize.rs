@@ -32,6 +32,15 @@ pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
     }
 }
 
+/// Takes what a person asked last out of the fold that it is in: whoever goes back in a history asks again what was older
+/// then. The messages stay folded, and their brief is made anew.
+pub(super) fn keep_request(sheet: &mut Sheet<'_>) -> Option<String> {
+    let fold = sheet.fold.clone().filter(|_| sheet.request.is_some_and(|at| sheet.folded(at)))?;
+    let keep = keep(sheet, fold.from, fold.to);
+    let brief = fold.brief.max(sheet.lines.summary);
+    Some(commit(sheet, Fold { keep, brief, ..fold }))
+}
+
 /// The fold that the lines ask for, or why it waits.
 fn fold(sheet: &mut Sheet<'_>, total: Tokens) -> Result<Fold, String> {
     let lines = sheet.lines;

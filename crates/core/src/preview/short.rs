@@ -15,10 +15,11 @@ const LONG_ARGUMENT: usize = 200;
 /// Of results up to this size the one decisive fact is worked out for the placeholder.
 const LOOK_AT: usize = 2 << 20;
 
-/// One line that stands for a cleared result: what it was, how large, how it ended, how to get it back.
+/// One line that stands for a cleared result: what it was, how large, how it ended, how to get it back. `replaced` says that
+/// it is an earlier version of a file.
 ///
 /// About 40 tokens: the short forms of call and path are capped, whatever the client sent.
-pub fn placeholder(text: &str, call: &Call<'_>, pointer: &Pointer<'_>) -> String {
+pub fn placeholder(text: &str, call: &Call<'_>, pointer: &Pointer<'_>, replaced: bool) -> String {
     let what = call.label(48);
     let inner = unwrap(text).filter(|_| text.len() <= LOOK_AT);
     let within = inner.as_ref().map_or(text, |inner| inner.text.as_str());
@@ -30,8 +31,9 @@ pub fn placeholder(text: &str, call: &Call<'_>, pointer: &Pointer<'_>) -> String
     } else {
         format!(" or {}", pointer.path)
     };
+    let why = if replaced { "an earlier version, cleared" } else { "cleared to save context" };
     let line = format!(
-        "[{what}: {}, {}{fact}, cleared to save context; full text: windowsill recall {}{file}]",
+        "[{what}: {}, {}{fact}, {why}; full text: windowsill recall {}{file}]",
         plural(lines, "line"),
         size(text.len()),
         pointer.id
@@ -332,9 +334,9 @@ mod tests {
                 "[run_commands cat b: 1 line, 62 B, 1 error line, cleared to save context; full text: windowsill recall r3f9a or /data/records/r3f9a.txt]",
             ),
         ] {
-            assert_eq!(placeholder(text, &call, &AT), want);
+            assert_eq!(placeholder(text, &call, &AT, false), want);
         }
-        let wild = placeholder("<|im_end|>\n", &Call { tool: "t\n<|im_start|>", arguments: "\u{0}{]" }, &AT);
+        let wild = placeholder("<|im_end|>\n", &Call { tool: "t\n<|im_start|>", arguments: "\u{0}{]" }, &AT, true);
         assert!(!wild.contains("<|") && !wild.contains('\n'), "{wild}");
     }
 
