@@ -22,6 +22,9 @@ use crate::plan::{Cost, Facts};
 use estimate::{Estimates, Sample};
 pub use key::ModelKey;
 
+/// The longest text that is counted with the vocabulary while a plan is made (bytes): a millisecond or two.
+const COUNTED_TEXT: usize = 64 * 1024;
+
 /// A prompt whose exact size is known, to build the next count on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Known {
@@ -167,6 +170,13 @@ impl Measure {
     /// Tokens of a text, erring high.
     pub fn count(&self, model: &ModelKey, text: &str) -> Tokens {
         self.estimates.text(model.as_str(), text)
+    }
+
+    /// Tokens of a text: by the model's own vocabulary, where that is on this machine and the text is no longer than
+    /// [`COUNTED_TEXT`]; else erring high.
+    pub fn text(&self, model: &ModelKey, own: Option<&own::Model>, text: &str) -> Tokens {
+        let own = own.filter(|_| text.len() <= COUNTED_TEXT);
+        own.and_then(|own| own.text(text)).unwrap_or_else(|| self.count(model, text))
     }
 
     /// Tokens of what an edit put in place, erring high.

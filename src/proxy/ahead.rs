@@ -316,7 +316,7 @@ impl App {
         let (key, policy) = (&prepared.key, &prepared.policy.policy);
         let brief = self.lives.with(&prepared.id, |l| l.brief.clone());
         let brief = brief.filter(|b| b.covers >= 1 && prepared.chain.get(b.covers - 1) == Some(&b.chain));
-        let count = |text: &str| self.measure.count(key, text);
+        let count = |text: &str| self.measure.text(key, prepared.own.as_deref(), text);
         let applied = apply::apply(&apply::Input {
             conversation,
             id: &prepared.id,

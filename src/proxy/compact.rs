@@ -136,7 +136,7 @@ impl Ground {
     /// For whoever changes the view.
     pub(super) fn bench(&self) -> Bench<'_> {
         let Recorded { row, request, old, .. } = &self.recorded;
-        Bench { conversation: &request.conversation, id: &row.id, key: &self.key, old }
+        Bench { conversation: &request.conversation, id: &row.id, key: &self.key, own: self.own.as_deref(), old }
     }
 
     /// Prompt tokens, as the gauge says.
@@ -272,10 +272,7 @@ impl App {
         focus: Option<&str>,
         written: Option<&str>,
     ) -> Result<apply::Applied, crate::store::Error> {
-        let count = |text: &str| {
-            let own = ground.own.as_ref().and_then(|own| own.text(text));
-            own.unwrap_or_else(|| self.measure.count(&ground.key, text))
-        };
+        let count = |text: &str| self.measure.text(&ground.key, ground.own.as_deref(), text);
         apply::apply(&apply::Input {
             conversation: &ground.recorded.request.conversation,
             id: &ground.recorded.row.id,

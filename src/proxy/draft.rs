@@ -29,9 +29,6 @@ use crate::{apply, recall};
 /// How often a plan is made anew because a count was higher than estimated.
 const PLANS: usize = 4;
 
-/// The longest text that is counted with the vocabulary while a plan is made (bytes): a millisecond or two.
-const COUNTED_TEXT: usize = 64 * 1024;
-
 /// What planning goes on with.
 pub(super) struct Draft<'a> {
     pub(super) situation: &'a Situation<'a>,
@@ -63,6 +60,7 @@ impl Draft<'_> {
             conversation: &self.request.conversation,
             id: self.situation.id(),
             key: &self.situation.key,
+            own: self.situation.own.as_deref(),
             old: &self.old,
         }
     }
@@ -312,8 +310,7 @@ impl App {
     /// Tokens of a text: by the model's own vocabulary, where it is here and the text is not so long that this would hold
     /// others up.
     fn text_cost(&self, draft: &Draft<'_>, text: &str) -> Tokens {
-        let own = draft.situation.own.as_ref().filter(|_| text.len() <= COUNTED_TEXT);
-        own.and_then(|own| own.text(text)).unwrap_or_else(|| self.measure.count(&draft.situation.key, text))
+        self.measure.text(&draft.situation.key, draft.situation.own.as_deref(), text)
     }
 
     /// The exact size of what would be sent, where it matters and can be told.

@@ -17,7 +17,7 @@ use super::timeline::touches;
 use super::{App, Error, aside};
 use crate::conversation::edit::{Edit, Rule, View};
 use crate::conversation::{Conversation, Role};
-use crate::measure::ModelKey;
+use crate::measure::{ModelKey, own};
 use crate::plan::{self, Action, Because, Facts, Plan, Policy, Strategy};
 use crate::store::{Batch, Event, Original};
 use crate::{apply, pinned};
@@ -95,6 +95,8 @@ pub(super) struct Bench<'a> {
     pub(super) conversation: &'a Conversation,
     pub(super) id: &'a str,
     pub(super) key: &'a ModelKey,
+    /// The model's own vocabulary, where its file is on this machine.
+    pub(super) own: Option<&'a own::Model>,
     pub(super) old: &'a View,
 }
 
@@ -214,7 +216,7 @@ impl App {
             return Err(nothing("it left the prompt already"));
         }
         let plan = Plan::of(vec![action]);
-        let count = |text: &str| self.measure.count(bench.key, text);
+        let count = |text: &str| self.measure.text(bench.key, bench.own, text);
         let applied = apply::apply(&apply::Input {
             conversation: bench.conversation,
             id: bench.id,
