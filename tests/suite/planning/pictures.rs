@@ -357,6 +357,16 @@ fn what_is_asked_again_comes_out_of_its_fold() {
     assert!(back.fits && (from, to, keep) == (1, 6, vec![2]), "{back:?}");
 }
 
+/// Some clients send results as user messages: their steps are as large as those of others, and are planned alike.
+#[test]
+fn a_step_has_its_results_whoever_sends_them() {
+    let folds = |call: &str, result: &str| {
+        let history = format!("{call}:60 {result}:200~clear=60 11*({call}:60 {result}:400)");
+        fold_of(&planned(&format!("window 4000 reserve 100 wall keep 2 | sys:100 user:50 {history}"))).is_some()
+    };
+    assert!(folds("call", "result") && folds("asst", "remind"));
+}
+
 /// The plan of a picture.
 fn planned(picture: &str) -> Plan {
     let case = picture::read(picture);

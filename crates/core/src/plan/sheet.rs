@@ -290,11 +290,22 @@ impl<'a> Sheet<'a> {
         self.next_steps().min(room / 2)
     }
 
-    /// Tokens that the next [`STEPS_AHEAD`] steps will take, if they are like the last ones.
+    /// Tokens that the next [`STEPS_AHEAD`] steps will take, if they are like the last ones. What clients send as a user message
+    /// of tool output belongs to the step before it.
     pub(super) fn next_steps(&self) -> Tokens {
-        let steps = self.units.iter().rev().filter(|u| self.conversation.body[u.start].role == Role::Assistant);
         let came = |at: usize| self.facts.costs[at].total().min(self.lines.evict_over);
-        let sizes: Vec<Tokens> = steps.take(2 * STEPS_AHEAD).map(|u| (u.start..u.end).map(came).sum()).collect();
+        let (mut sizes, mut after) = (Vec::new(), 0);
+        for unit in self.units.iter().rev() {
+            let tokens = (unit.start..unit.end).map(came).sum::<Tokens>();
+            match unit.role {
+                Role::Assistant => sizes.push(tokens + std::mem::take(&mut after)),
+                _ if self.is_output(unit.start) => after += tokens,
+                _ => after = 0,
+            }
+            if sizes.len() == 2 * STEPS_AHEAD {
+                break;
+            }
+        }
         sizes.iter().sum::<Tokens>() * STEPS_AHEAD as Tokens / sizes.len().max(1) as Tokens
     }
 
