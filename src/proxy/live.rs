@@ -13,8 +13,8 @@ use serde_json::Value;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::history::Switched;
-use super::prefix::Sent;
+use super::turn::history::Switched;
+use super::turn::prefix::Sent;
 use crate::conversation::edit::View;
 use crate::conversation::{Digest, Tokens};
 use crate::guard::books::Books;
@@ -200,7 +200,7 @@ pub(super) struct Live {
     /// A brief made ahead.
     pub(super) brief: Option<Brief>,
     /// What a model wrote for a fold whose price was asked.
-    pub(super) draft: Option<super::compact::Draft>,
+    pub(super) draft: Option<super::desk::compact::Draft>,
     /// A brief in the making.
     pub(super) making: Option<Making>,
     /// Briefs in a row that were stopped in the making, since the next request came first.

@@ -1,80 +1,36 @@
-//! One request, told top to bottom: [`App::chat`] measures, plans, applies, sends, relays, accounts. Never knows of
-//! sockets (that is `server`) nor of SQL.
+//! Between the front door and the servers: [`App`] is what all of it shares. `turn` answers one request, `ahead` works between
+//! requests, and `desk` is for what people and agents ask beside them. Never knows of sockets (that is `server`) nor of SQL.
 
-mod account;
-mod admission;
-mod agent;
 mod ahead;
 mod aside;
-mod ask;
-pub mod background;
-mod brief;
-mod checkpoint;
-mod class;
-mod compact;
-mod curate;
-mod dialect;
-mod digest;
-mod doctor;
-mod draft;
+mod desk;
 mod error;
-mod guard;
-mod headers;
-mod history;
 mod live;
-mod machine;
-mod measured;
-mod models;
-mod pins;
-mod prefix;
-mod prepare;
-mod price;
-mod recall;
-mod receipt;
-mod record;
-pub mod relay;
-mod report;
-mod retention;
-mod rules;
-mod save;
-mod shadow;
-mod sight;
-mod situation;
-mod slots;
 mod standing;
 mod start;
-mod steer;
-mod system;
-mod task;
-mod timeline;
-mod title;
-mod trace;
+mod turn;
 
 use std::collections::HashMap;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
-use bytes::{Bytes, BytesMut};
-use futures_util::{FutureExt as _, StreamExt as _};
-use http::request::Parts;
-use http::{HeaderMap, Response, StatusCode};
+use http::HeaderMap;
 use lru::LruCache;
 use parking_lot::Mutex;
-use tracing::{info, warn};
 
-pub use agent::{Agent, Tool};
-pub use compact::Compaction;
-pub use dialect::{json_reply, refusal};
-pub use doctor::{Diagnosis, doctor};
+pub use ahead::background;
+pub use desk::agent::{Agent, Tool};
+pub use desk::compact::Compaction;
+pub use desk::doctor::{Diagnosis, doctor};
+pub use desk::machine::fit;
+pub use desk::pins::{Pinning, Unpinned};
+pub use desk::record::{Asked, Record, Text, lines, page};
+pub use desk::report::{ask_original_running, grouped, plan_file, rules_running, running_models, steer_running};
+pub use desk::steer::{Steer, When};
+pub use desk::trace::{TraceQuery, follow_running};
 pub use error::Error;
-pub use machine::fit;
-pub use pins::{Pinning, Unpinned};
-pub use record::{Asked, Record, Text, lines, page};
-pub use relay::Body;
-pub use report::{ask_original_running, grouped, plan_file, rules_running, running_models, steer_running};
-pub use steer::{Steer, When};
-pub use trace::{TraceQuery, follow_running};
+pub use turn::dialect::{json_reply, refusal};
+pub use turn::relay::{self, Body};
 
 pub use crate::engine::devices::tell as tell_devices;
 pub use crate::engine::generate::{Setup as EngineSetup, work as generate};
@@ -83,29 +39,16 @@ pub use crate::guard::told::told;
 use crate::config::{Config, Resolved};
 use crate::measure::Measure;
 use crate::measure::afford::Machine;
-use crate::plain;
-use crate::plan::emergency::Refusal;
 use crate::store::Store;
-use crate::upstream::event::Content;
-use crate::upstream::{ChatOptions, Reply, Upstream, overflow};
+use crate::upstream::Upstream;
 use crate::usage::Metrics;
 pub use crate::wire::dialect::Dialect;
-use crate::wire::openai_chat;
+use ahead::background::Tasks;
 use aside::Aside;
-use background::Tasks;
 use live::LiveConversations;
-use prepare::{Attempt, Prepared};
-use relay::{Answer, Books, Taker};
-
-/// A reply that is not streamed is read whole before it is passed on, up to this size; a larger one is relayed as it
-/// comes.
-const LARGEST_BUFFERED: usize = 64 << 20;
 
 /// Names of models of which something is remembered: clients choose them, and may not fill the memory.
 const NAMES: NonZeroUsize = NonZeroUsize::new(512).expect("not zero");
-
-/// Longest that a reply waits for its request to be written.
-const SLOWEST_WRITE: Duration = Duration::from_secs(1);
 
 type Policies = HashMap<(String, Option<String>, String, Option<String>), Arc<Resolved>>;
 
@@ -123,12 +66,12 @@ pub struct App {
     /// Where large requests are worked on.
     aside: Aside,
     lives: Arc<LiveConversations>,
-    lent: slots::Lent,
-    heads: price::Heads,
+    lent: ahead::slots::Lent,
+    heads: desk::price::Heads,
     /// One change of what people want of a conversation at a time.
     standing_turn: tokio::sync::Mutex<()>,
     /// How summarizers did lately, by upstream and model.
-    summarizers: Mutex<LruCache<String, brief::Trial>>,
+    summarizers: Mutex<LruCache<String, ahead::brief::Trial>>,
     /// Which upstream lists which model.
     places: Mutex<HashMap<String, usize>>,
     /// Policies by model, profile header, what the server has loaded, and task.
@@ -139,7 +82,7 @@ impl App {
     /// Puts the parts together. Nothing is sent yet.
     pub fn new(config: Config, store: Store, upstreams: Vec<Arc<Upstream>>) -> App {
         let tasks = Tasks::default();
-        let measure = Measure::on(Machine::of(&config, machine::asking(&config, &tasks)));
+        let measure = Measure::on(Machine::of(&config, desk::machine::asking(&config, &tasks)));
         App {
             config,
             store,
@@ -149,8 +92,8 @@ impl App {
             tasks,
             aside: Aside::default(),
             lives: Arc::default(),
-            lent: slots::Lent::default(),
-            heads: price::Heads::default(),
+            lent: ahead::slots::Lent::default(),
+            heads: desk::price::Heads::default(),
             standing_turn: tokio::sync::Mutex::default(),
             summarizers: Mutex::new(LruCache::new(NAMES)),
             places: Mutex::default(),
@@ -163,226 +106,10 @@ impl App {
         &self.upstreams
     }
 
-    /// Answers a chat completion request.
-    ///
-    /// # Errors
-    /// What the caller must be told: its own mistake, no upstream, or a prompt that cannot be made to fit.
-    pub async fn chat(self: &Arc<Self>, parts: &Parts, body: Bytes) -> Result<Response<Body>, Error> {
-        if headers::is_off(&parts.headers, &headers::SWITCH) {
-            return self.pass(parts, body).await;
-        }
-        if self.config.shadow {
-            return self.shadowed(parts, body.clone(), Ok(body)).await;
-        }
-        Ok(self.answer(parts, body).await?.map(Answer::into_body))
-    }
-
-    /// Answers a request that is neither passed nor shadowed.
-    async fn answer(self: &Arc<Self>, parts: &Parts, body: Bytes) -> Result<Response<Answer>, Error> {
-        let started = Instant::now();
-        let size = body.len();
-        let (app, headers) = (Arc::clone(self), parts.headers.clone());
-        let first = async move { app.first(body, &headers).await };
-        let (upstream, mut prepared) = self.aside.run(size, first.boxed()).await??;
-        let overhead = started.elapsed();
-        let mut reply = self.send(&upstream, parts, &prepared).boxed().await?;
-        if let Some((refusal, body)) = refused(&mut reply).await {
-            let attempt = self.learned(&upstream, &prepared, refusal, &body)?;
-            let (app, to, headers) = (Arc::clone(self), Arc::clone(&upstream), parts.headers.clone());
-            let harder = async move { app.harder(&to, prepared, attempt, &headers).await };
-            prepared = self.aside.run(size, harder.boxed()).await??;
-            reply = self.send(&upstream, parts, &prepared).boxed().await?;
-            if let Some((refusal, _)) = refused(&mut reply).await {
-                self.metrics.request(&prepared.action(), 400, overhead.as_secs_f64());
-                return Err(self.refused_twice(&prepared, refusal));
-            }
-        }
-        self.metrics.request(&prepared.action(), reply.status.as_u16(), overhead.as_secs_f64());
-        if prepared.window.tokens.is_some() {
-            self.metrics.pressure(class::Class::of(&prepared.request.conversation).as_str(), prepared.pressure());
-        }
-        info!(
-            conversation = %prepared.id,
-            model = %plain::line(&prepared.request.model),
-            upstream = upstream.name(),
-            window = prepared.window.tokens,
-            window_source = %prepared.window.source,
-            before = prepared.before.prompt(),
-            prompt_tokens = prepared.tokens,
-            action = %prepared.action(),
-            status = reply.status.as_u16(),
-            overhead_ms = overhead.as_secs_f64() * 1000.0,
-            "request"
-        );
-        self.relay(upstream, parts, prepared, reply, started).boxed().await
-    }
-
-    async fn send(&self, upstream: &Upstream, parts: &Parts, prepared: &Prepared) -> Result<Reply, Error> {
-        let headers = self.outgoing(&parts.headers);
-        let path = path_of(parts);
-        let id_slot = self.slot_of(upstream, prepared).await;
-        let options = ChatOptions { num_ctx: prepared.window.set, id_slot };
-        match upstream.chat(&headers, &path, prepared.body.clone(), options).await {
-            Ok(reply) => Ok(reply),
-            Err(e) => {
-                self.measure.windows.forget(upstream);
-                Err(e.into())
-            }
-        }
-    }
-
-    /// Reads a request and prepares it for the upstream that serves its model.
-    async fn first(self: &Arc<Self>, body: Bytes, headers: &HeaderMap) -> Result<(Arc<Upstream>, Prepared), Error> {
-        let mut request = openai_chat::parse(&body)?;
-        self.take_task(&mut request, headers);
-        let upstream = self.upstream_of(&request.model).boxed().await?;
-        let mut prepared = self.prepare(&upstream, request, headers, Attempt::First).boxed().await?;
-        self.too_small(&mut prepared)?;
-        self.note_task(&prepared);
-        prepared.flight = Some(self.lives.fly(&prepared.id));
-        self.save(&upstream, &mut prepared).boxed().await?;
-        prepared.prefix = self.note_sent(&upstream, &prepared);
-        Ok((upstream, prepared))
-    }
-
-    /// Prepares a request again, harder.
-    async fn harder(
-        self: &Arc<Self>,
-        upstream: &Arc<Upstream>,
-        mut prepared: Prepared,
-        attempt: Attempt,
-        headers: &HeaderMap,
-    ) -> Result<Prepared, Error> {
-        let mut harder = self.prepare(upstream, prepared.request.clone(), headers, attempt).boxed().await?;
-        harder.actions.push("emergency");
-        harder.flight = prepared.flight.take();
-        // The client's own bytes are those of the first try.
-        harder.client_marks = std::mem::take(&mut prepared.client_marks);
-        self.save(upstream, &mut harder).boxed().await?;
-        harder.prefix = self.note_sent(upstream, &harder);
-        Ok(harder)
-    }
-
-    /// What a refusal taught, for another try.
-    fn learned(
-        &self,
-        upstream: &Upstream,
-        prepared: &Prepared,
-        refusal: Refusal,
-        body: &[u8],
-    ) -> Result<Attempt, Error> {
-        warn!(conversation = %prepared.id, prompt = refusal.prompt, window = refusal.window, "the server refused the prompt as too long");
-        if let Some(window) = refusal.window.filter(|w| *w > 0) {
-            if self.measure.windows.learn(upstream, &prepared.request.model, window) {
-                self.note_window(prepared, window);
-            }
-        } else if prepared.window.tokens.is_none() && refusal.prompt.is_none() {
-            // Nothing is known of the window and nothing was said: guessing would cut blindly.
-            return Err(self.pass_refusal(prepared, body));
-        }
-        Ok(Attempt::Emergency { refusal, counted: prepared.tokens })
-    }
-
-    async fn relay(
-        self: &Arc<Self>,
-        upstream: Arc<Upstream>,
-        parts: &Parts,
-        prepared: Prepared,
-        reply: Reply,
-        started: Instant,
-    ) -> Result<Response<Answer>, Error> {
-        self.in_record().await;
-        let mut response = Response::builder().status(reply.status);
-        if let Some(h) = response.headers_mut() {
-            *h = reply.headers.clone();
-            prepared.mark(h, &self.config.gauge);
-            self.mark_record(h);
-        }
-        let is_stream = headers::is_event_stream(&reply.headers);
-        if let Some(h) = response.headers_mut().filter(|_| is_stream) {
-            // A stream that breaks off ends with an event that says so: it may be longer than the server said.
-            h.remove(http::header::CONTENT_LENGTH);
-        }
-        let ok = reply.status.is_success();
-        let app = Arc::clone(self);
-        let sent = self.outgoing(&parts.headers);
-        let build = |r: http::response::Builder, answer: Answer| {
-            r.body(answer).map_err(|e| Error::Internal { doing: "build the reply", source: Box::new(e) })
-        };
-        if is_stream && ok {
-            let taker = if prepared.request.changes_tools() {
-                let answering = recall::Answering::new(app, upstream, sent, path_of(parts), prepared, started);
-                Taker::Answering(Box::new(answering))
-            } else {
-                let done = move |reported, end| app.account(upstream, &sent, prepared, reported, end, started);
-                Taker::Books(Books::new(done))
-            };
-            return build(response, Answer::Events(relay::streamed(reply.body.events(), taker)));
-        }
-        let (bytes, rest) = read_up_to(reply.body, LARGEST_BUFFERED).await?;
-        if let Some(rest) = rest {
-            let whole = futures_util::stream::iter([Ok(bytes)]).chain(rest).boxed();
-            return build(response, Answer::Body(relay::through(whole)));
-        }
-        if ok && prepared.request.changes_tools() {
-            let mut answering = recall::Answering::new(app, upstream, sent, path_of(parts), prepared, started);
-            let bytes = match answering.whole(bytes).await {
-                Ok(bytes) => bytes,
-                Err(recall::Stopped::Gone(e)) => return Err(e),
-                Err(recall::Stopped::Refused(reply)) => {
-                    let (status, said) = recall::refusal(reply).await?;
-                    response = response.status(status);
-                    said
-                }
-            };
-            if let Some(h) = response.headers_mut() {
-                h.remove(http::header::CONTENT_LENGTH);
-            }
-            return build(response, Answer::Body(relay::full(bytes)));
-        }
-        if ok {
-            let mut reported = crate::usage::Reported::default();
-            aside::once(bytes.len(), || reported.read(&bytes));
-            self.account(upstream, &sent, prepared, reported, relay::End::Complete, started);
-        }
-        if let Some(h) = response.headers_mut() {
-            h.remove(http::header::CONTENT_LENGTH);
-        }
-        build(response, Answer::Body(relay::full(bytes)))
-    }
-
-    /// Waits until the request is in the record, so that a crash after the reply loses nothing of it. It was queued before it
-    /// was forwarded, and a model takes longer than a write: this waits only for a disk that is slow.
-    async fn in_record(&self) {
-        if tokio::time::timeout(SLOWEST_WRITE, self.store.flush()).await.is_err() {
-            warn!("the record is slow: a reply goes out before its request is written");
-        }
-    }
-
-    /// Passes a request through untouched.
-    ///
-    /// # Errors
-    /// When no upstream can be reached.
-    pub async fn pass(&self, parts: &Parts, body: Bytes) -> Result<Response<Body>, Error> {
-        let read = body.clone();
-        let model = self.aside.reading(body.len(), async move { models::model_in(&read) }.boxed()).await?;
-        let upstream = self.upstream_of(&model).await?;
-        let path = parts.uri.path_and_query().map_or("/", |p| p.as_str());
-        let headers = self.outgoing(&parts.headers);
-        let reply = upstream.pass(parts.method.clone(), path, &headers, body.into()).await?;
-        let mut response = Response::builder().status(reply.status);
-        if let Some(h) = response.headers_mut() {
-            *h = reply.headers;
-        }
-        response
-            .body(relay::through(reply.body))
-            .map_err(|e| Error::Internal { doing: "build the reply", source: Box::new(e) })
-    }
-
     /// The client's headers as an upstream may see them: without the key of this proxy, and without what is meant for it.
     fn outgoing(&self, from_client: &HeaderMap) -> HeaderMap {
         let mut out = from_client.clone();
-        let of_a_page: Vec<_> = out.keys().filter(|name| headers::is_of_a_page(name)).cloned().collect();
+        let of_a_page: Vec<_> = out.keys().filter(|name| turn::headers::is_of_a_page(name)).cloned().collect();
         for name in of_a_page {
             out.remove(name);
         }
@@ -390,7 +117,7 @@ impl App {
             out.remove(http::header::AUTHORIZATION);
             out.remove("x-api-key");
         }
-        for ours in headers::OURS {
+        for ours in turn::headers::OURS {
             out.remove(ours);
         }
         out
@@ -401,40 +128,4 @@ impl App {
         self.tasks.close().await;
         self.store.flush().await;
     }
-}
-
-/// Where a chat request goes.
-fn path_of(parts: &Parts) -> String {
-    parts.uri.path_and_query().map_or("/v1/chat/completions", |p| p.as_str()).to_owned()
-}
-
-/// Reads a body whole, up to a limit; what is left of a larger one comes back as a stream.
-async fn read_up_to(mut body: Content, limit: usize) -> Result<(Bytes, Option<Content>), Error> {
-    let mut out = BytesMut::new();
-    while let Some(chunk) = body.next().await {
-        out.extend_from_slice(&chunk?);
-        if out.len() > limit {
-            return Ok((out.freeze(), Some(body)));
-        }
-    }
-    Ok((out.freeze(), None))
-}
-
-/// Whether a reply says that the prompt is too long. The body of an error is read for it and put back.
-async fn refused(reply: &mut Reply) -> Option<(Refusal, Bytes)> {
-    if reply.status.is_success() || reply.status == StatusCode::UNAUTHORIZED {
-        return None;
-    }
-    let body = std::mem::replace(&mut reply.body, Content::empty());
-    let (bytes, rest) = match read_up_to(body, 1 << 20).await {
-        Ok(read) => read,
-        Err(_) => (Bytes::new(), None),
-    };
-    let found = rest.is_none().then(|| overflow::overflow(reply.status.as_u16(), &bytes)).flatten();
-    let again = futures_util::stream::iter([Ok(bytes.clone())]);
-    reply.body = Content::Bytes(match rest {
-        Some(rest) => again.chain(rest).boxed(),
-        None => again.boxed(),
-    });
-    found.map(|o| (Refusal { prompt: o.prompt.filter(|_| !o.prompt_is_lower_bound), window: o.window }, bytes))
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::situation::Situation;
-use super::steer::Bench;
+use super::desk::steer::Bench;
+use super::turn::situation::Situation;
 use super::{App, Error};
 use crate::config::PinPattern;
 use crate::conversation::edit::View;
@@ -37,26 +37,26 @@ pub(super) struct Standing {
     /// Whether a person stopped the rewriting.
     pub(super) paused: bool,
     /// Changes that wait for the next natural break, in the order in which they were asked for.
-    pub(super) wishes: Vec<super::steer::Steer>,
+    pub(super) wishes: Vec<super::desk::steer::Steer>,
     /// A title that a model wrote.
     pub(super) title: Option<String>,
     /// Whose rules it began with.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) ruled_for: Option<super::rules::Scope>,
+    pub(super) ruled_for: Option<super::desk::rules::Scope>,
 }
 
 impl Standing {
     /// What the next brief is to keep above all.
     pub(super) fn focus(&self) -> Option<&str> {
         self.wishes.iter().find_map(|wish| match wish {
-            super::steer::Steer::Focus(focus) => Some(focus.as_str()),
+            super::desk::steer::Steer::Focus(focus) => Some(focus.as_str()),
             _ => None,
         })
     }
 
     /// Without the changes that waited for a break, now that there was one; a focus waits for a fold.
     fn after_break(&self, folded: bool) -> Standing {
-        let waits = |wish: &&super::steer::Steer| !folded && matches!(wish, super::steer::Steer::Focus(_));
+        let waits = |wish: &&super::desk::steer::Steer| !folded && matches!(wish, super::desk::steer::Steer::Focus(_));
         Standing { wishes: self.wishes.iter().filter(waits).cloned().collect(), ..self.clone() }
     }
 }

@@ -1,0 +1,224 @@
+//! The part of a brief that a model writes: taken ready where it was made ahead of need, waited for where it is being
+//! made, asked for where nothing else is left. How it is made between requests: [`crate::proxy::ahead`].
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use http::HeaderMap;
+use serde_json::json;
+use tracing::{debug, info};
+
+use crate::config::SummaryModel;
+use crate::conversation::edit::{Edit, View};
+use crate::conversation::{Digest, Message, Tokens};
+use crate::measure::ModelKey;
+use crate::pinned;
+use crate::plan::rewrite::{self, Out};
+use crate::plan::{Action, Plan};
+use crate::proxy::turn::draft::Draft;
+use crate::proxy::turn::save::now_ms;
+use crate::proxy::{App, turn::headers};
+use crate::store::{Batch, Event};
+use crate::summarizer::{self, Job};
+use crate::upstream::{ChatOptions, Upstream};
+use crate::usage::Reported;
+use crate::wire::openai_chat::Request;
+
+/// How long a request waits for a brief that is being made, rather than begin one of its own.
+const WAIT: Duration = Duration::from_secs(90);
+
+/// How long a summary may take that a request waits for.
+const WAITED_FOR: Duration = Duration::from_secs(90);
+
+/// How long a summary may take that nobody waits for. A local model writes a thousand tokens within this even at five a
+/// second.
+const UNSEEN: Duration = Duration::from_secs(240);
+
+/// How a summarizer did lately. One that writes nothing of use (the smallest models do) is left out for a while, and
+/// longer each time, since asking costs the user minutes.
+#[derive(Debug, Default)]
+pub(in crate::proxy) struct Trial {
+    failures: u32,
+    skip: u32,
+}
+
+impl Trial {
+    pub(in crate::proxy) fn may_try(&mut self) -> bool {
+        let may = self.skip == 0;
+        self.skip = self.skip.saturating_sub(1);
+        may
+    }
+
+    pub(in crate::proxy) fn note(&mut self, useful: bool) {
+        self.failures = if useful { 0 } else { (self.failures + 1).min(6) };
+        self.skip = if useful { 0 } else { (1 << self.failures) - 1 };
+    }
+}
+
+/// What is asked of whom.
+pub(in crate::proxy) struct Ask<'a> {
+    pub(in crate::proxy) upstream: &'a Arc<Upstream>,
+    pub(in crate::proxy) headers: &'a HeaderMap,
+    pub(in crate::proxy) options: ChatOptions,
+    pub(in crate::proxy) request: &'a Request,
+    pub(in crate::proxy) summary_model: &'a SummaryModel,
+    pub(in crate::proxy) id: &'a str,
+    pub(in crate::proxy) view: &'a [Out],
+    /// Tokens of the view, for the figures.
+    pub(in crate::proxy) view_tokens: Tokens,
+    /// A request waits for the answer.
+    pub(in crate::proxy) waited_for: bool,
+    /// Another prompt may be sent without taking the conversation's own out of the server's cache.
+    pub(in crate::proxy) spare_slot: bool,
+    pub(in crate::proxy) messages: &'a [&'a Message],
+    pub(in crate::proxy) previous: Option<&'a str>,
+    pub(in crate::proxy) window: Tokens,
+    pub(in crate::proxy) max_tokens: Tokens,
+    pub(in crate::proxy) focus: Option<&'a str>,
+}
+
+impl App {
+    /// What a model wrote for the fold of a plan, if anything of use. The policy is the one that the request itself was
+    /// resolved with, profile header included.
+    pub(in crate::proxy) async fn written(
+        self: &Arc<Self>,
+        draft: &Draft<'_>,
+        plan: &Plan,
+        window: Tokens,
+    ) -> Option<Arc<str>> {
+        let Draft { situation, request, held, old, .. } = draft;
+        let (id, policy) = (situation.id(), &situation.policy);
+        if let Some(making) = self.lives.with(id, |l| l.making.clone()) {
+            // One that was not begun yet is not waited for: the pause before it may be long, and it gives way to requests.
+            if making.asking.load(Ordering::Relaxed) {
+                let mut over = making.over;
+                let _ = tokio::time::timeout(WAIT, over.wait_for(|over| *over)).await;
+            }
+            self.stop_making(id);
+        }
+        if let Some(ready) = self.brief_at_hand(id, &situation.history.chain) {
+            return Some(ready);
+        }
+        let (to, budget) = plan.actions.iter().find_map(|a| match a {
+            Action::Fold { to, budget, .. } => Some((*to, *budget)),
+            _ => None,
+        })?;
+        let (messages, previous) = folded(request, old, to);
+        // The prefix up to the cut is a prefix of what the server holds, and the tail is not needed for a summary of the
+        // rest.
+        let view: Vec<Out> = rewrite::rewrite(&request.conversation, old, &policy.policy.template)
+            .into_iter()
+            .take_while(|m| m.at.is_none_or(|at| at < to))
+            .collect();
+        let ask = Ask {
+            upstream: situation.upstream,
+            headers: &self.outgoing(situation.from_client),
+            options: ChatOptions { num_ctx: situation.window.set, ..ChatOptions::default() },
+            request: held,
+            summary_model: &policy.summary_model,
+            id,
+            view: &view,
+            view_tokens: plan.before.prompt(),
+            waited_for: true,
+            spare_slot: false,
+            messages: &messages,
+            previous: previous.as_deref(),
+            window,
+            max_tokens: (budget.min(plan.lines.summary) / 4 * 3).min(policy.policy.summary_max_tokens),
+            focus: draft.focus.as_deref().or(policy.focus.as_deref()),
+        };
+        self.ask(&ask).await
+    }
+
+    /// A brief that was made ahead for a history that this one goes on.
+    pub(in crate::proxy) fn brief_at_hand(&self, id: &str, chain: &[Digest]) -> Option<Arc<str>> {
+        let ready = self.lives.with(id, |l| l.brief.clone());
+        ready.filter(|b| b.covers >= 1 && chain.get(b.covers - 1) == Some(&b.chain)).map(|brief| brief.text)
+    }
+
+    /// What is believed of a request's model is kept under this key.
+    pub(in crate::proxy) fn key(&self, upstream: &Upstream, request: &Request) -> ModelKey {
+        ModelKey::new(upstream.name(), &request.model)
+    }
+
+    /// Asks, and accounts for it.
+    pub(in crate::proxy) async fn ask(&self, ask: &Ask<'_>) -> Option<Arc<str>> {
+        let started = std::time::Instant::now();
+        let key = self.key(ask.upstream, ask.request);
+        let count = move |text: &str| self.measure.count(&key, text);
+        let (upstream, model, window, options) = match ask.summary_model {
+            SummaryModel::Own => (Arc::clone(ask.upstream), None, ask.window, ask.options),
+            SummaryModel::Other { upstream, model } => {
+                let other = self.upstreams.iter().find(|u| u.name() == upstream)?;
+                let window = self.window_of(other, model).await;
+                let options = ChatOptions { num_ctx: window.set, ..ChatOptions::default() };
+                (Arc::clone(other), Some(model.as_str()), window.tokens.unwrap_or(ask.window), options)
+            }
+            SummaryModel::Embedded => {
+                let (other, model) = self.upstreams.iter().find_map(|u| Some((u, u.embedded_model()?)))?;
+                let window = self.window_of(other, model).await;
+                (Arc::clone(other), Some(model), window.tokens.unwrap_or(ask.window), ChatOptions::default())
+            }
+        };
+        let who = format!("{}/{}", upstream.name(), model.unwrap_or(&ask.request.model));
+        if !self.summarizers.lock().get_or_insert_mut(who.clone(), Default::default).may_try() {
+            debug!(conversation = ask.id, who, "the summarizer wrote nothing of use lately; left out this time");
+            return None;
+        }
+        let slots = self.slots(&upstream, model.unwrap_or(&ask.request.model), None).await;
+        // A client's key is for its own server alone.
+        let json = headers::json();
+        let job = Job {
+            upstream: &upstream,
+            headers: if Arc::ptr_eq(&upstream, ask.upstream) { ask.headers } else { &json },
+            options,
+            request: ask.request,
+            other_model: model,
+            view: ask.view,
+            messages: ask.messages,
+            previous: ask.previous,
+            window,
+            max_tokens: ask.max_tokens,
+            focus: ask.focus,
+            count: &count,
+            limit: if ask.waited_for { WAITED_FOR } else { UNSEEN },
+            retry: !ask.waited_for && (ask.spare_slot || model.is_some()),
+            spare_slot: slots.spare,
+        };
+        let answer = summarizer::ask(&job).await;
+        self.summarizers.lock().get_or_insert_mut(who.clone(), Default::default).note(answer.text.is_some());
+        let mut reported = Reported::default();
+        reported.read(&answer.reply);
+        self.metrics.spend("summary", &reported);
+        self.lives.with(ask.id, |l| {
+            l.spend.add_summary(&reported);
+            if answer.continued {
+                l.held = reported.prompt.map(|prompt| (prompt, reported.completion));
+            }
+        });
+        let milliseconds = started.elapsed().as_millis() as u64;
+        let mut data = reported.event("summary", ask.view_tokens, milliseconds);
+        data["by"] = json!(who);
+        data["how"] = json!(answer.how);
+        data["used"] = json!(answer.text.is_some());
+        info!(conversation = ask.id, by = %who, how = %answer.how, used = answer.text.is_some(), milliseconds, "summary");
+        let event = Event { now_ms: now_ms(), conversation: Some(ask.id.to_owned()), kind: "model_usage".into(), data };
+        let batch = Batch { events: vec![event], ..Batch::default() };
+        if let Err(e) = self.store.record_later(batch) {
+            tracing::debug!(error = %e, "an event was not recorded");
+        }
+        answer.text.map(Arc::from)
+    }
+}
+
+/// The messages that a fold up to `to` takes in anew, and the brief before it.
+pub(in crate::proxy) fn folded<'a>(request: &'a Request, old: &View, to: usize) -> (Vec<&'a Message>, Option<String>) {
+    let body = &request.conversation.body;
+    let fold = old.edits.iter().find_map(|e| match e {
+        Edit::Fold { to, brief, .. } => Some((*to, pinned::without(brief).to_owned())),
+        _ => None,
+    });
+    let from = fold.as_ref().map_or(0, |(to, _)| *to).min(to);
+    (body[from..to.min(body.len())].iter().collect(), fold.map(|(_, brief)| brief))
+}

@@ -1,0 +1,391 @@
+//! What is done between requests, so that none has to wait for it: the brief is made while the server is idle, by continuing
+//! the prompt that it holds; and when the next turn would pass the wall, the history is folded now and the new prompt is
+//! sent for evaluation, so that the next request finds it in the server's cache.
+//!
+//! A request of the same conversation always goes first: it stops whatever is under way here.
+
+pub mod background;
+pub(super) mod brief;
+pub(super) mod retention;
+pub(super) mod slots;
+pub(super) mod title;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use futures_util::{FutureExt as _, StreamExt as _};
+use http::HeaderMap;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info};
+
+use super::ahead::brief::{Ask, folded};
+use super::live::{Ahead, Brief, Making};
+use super::turn::prepare::{self, Prepared};
+use super::turn::save::now_ms;
+use super::{App, Error, turn::relay};
+use crate::conversation::edit::View;
+use crate::conversation::{Role, Tokens};
+use crate::guard::triggers::Pace;
+use crate::measure::Known;
+use crate::plan::rewrite::{self, Out};
+use crate::plan::{self, Action, Facts, Plan, Strategy, economics};
+use crate::store::{Batch, Event};
+use crate::upstream::{ChatOptions, Upstream};
+use crate::usage::Reported;
+use crate::wire::openai_chat::{self, Request};
+use crate::{apply, summarizer};
+
+/// After a reply that calls tools the client is back at once; nothing is begun when it is.
+const AFTER_TOOL_CALLS: Duration = Duration::from_millis(750);
+
+/// How often that pause is doubled when the client keeps coming back before a brief is done: what is begun in vain costs
+/// the server's time, and the user's.
+const DOUBLED: u32 = 6;
+
+/// A step is taken to be as long as the last one, and a little more.
+const NEXT_STEP: f64 = 1.25;
+
+/// The least that a step is taken for, as a share of the window.
+const SMALL_STEP: f64 = 0.02;
+
+/// A fold ahead of need must leave no more than this share of the prompt.
+const WORTH_IT: f64 = 0.8;
+
+/// The longest that evaluating a prompt ahead may take.
+const PREFILL: Duration = Duration::from_secs(600);
+
+/// One reply, and what is to be done behind it.
+struct Behind {
+    upstream: Arc<Upstream>,
+    headers: HeaderMap,
+    prepared: Prepared,
+    reported: Reported,
+    window: Tokens,
+    /// Tokens that the server holds: prompt and reply, as it counted them.
+    used: Tokens,
+    /// Tokens that the last step added.
+    step: Tokens,
+}
+
+/// A fold that was made ahead: its plan, its view, the messages to send, and the seconds that a model wrote on the brief.
+type Made = (Plan, apply::Applied, Vec<Out>, f64);
+
+impl App {
+    /// Stops what is under way for a conversation, for a request that comes first.
+    pub(super) fn stop_making(&self, id: &str) {
+        let making = self.lives.with(id, |l| {
+            let making = l.making.take();
+            // What had not begun to ask cost nothing.
+            if making.as_ref().is_some_and(|m| m.asking.load(Ordering::Relaxed)) {
+                l.stopped = (l.stopped + 1).min(DOUBLED);
+            }
+            making
+        });
+        if let Some(making) = making {
+            making.cancel.cancel();
+        }
+    }
+
+    /// Begins behind a reply what the next requests will need, if nobody is waiting.
+    pub(super) fn work_ahead(
+        self: &Arc<Self>,
+        upstream: Arc<Upstream>,
+        headers: HeaderMap,
+        prepared: Prepared,
+        reported: Reported,
+        end: &relay::End,
+    ) {
+        let Some(window) = prepared.window.tokens else { return };
+        let Some(prompt) = reported.prompt else { return };
+        let used = prompt + reported.completion.unwrap_or(0);
+        let strategy = prepared.policy.policy.strategy;
+        let may = prepared.policy.background && *end == relay::End::Complete && !prepared.chain.is_empty();
+        if !may || strategy == Strategy::Off || prepared.wanted.paused {
+            return;
+        }
+        let due = self.lives.with(&prepared.id, |l| l.fold_due.is_some());
+        let step = last_step(&prepared);
+        let fold = due || passes_with(used, step, prepared.lines.fold_at, window);
+        let (from, line) = prepared.lines.brief_at(used);
+        let brief = strategy == Strategy::Summarize
+            && (due || economics::brief_is_due(used, step, from, line))
+            && economics::worth_a_summary(prepared.after.history, prepared.lines.summary)
+            && !self.is_covered(&prepared);
+        let busy = self.lives.with(&prepared.id, |l| l.in_flight > 0 || l.making.is_some());
+        if busy || !brief && !fold {
+            return;
+        }
+        let cancel = CancellationToken::new();
+        let (done, over) = watch::channel(false);
+        let asking = Arc::new(AtomicBool::new(false));
+        let making = Making { cancel: cancel.clone(), over, asking: Arc::clone(&asking) };
+        let stopped = self.lives.with(&prepared.id, |l| {
+            l.making = Some(making);
+            l.stopped
+        });
+        let app = Arc::clone(self);
+        self.tasks.spawn(async move {
+            let wait = match (reported.called_tools, stopped) {
+                (false, 0) => Duration::ZERO,
+                (_, stopped) => AFTER_TOOL_CALLS * 2u32.pow(stopped),
+            };
+            let (size, id) = (prepared.request.body.len(), prepared.id.clone());
+            let behind = Behind { upstream, headers, prepared, reported, window, used, step };
+            let worker = Arc::clone(&app);
+            let work = async move {
+                tokio::time::sleep(wait).await;
+                if brief && worker.would_use_a_brief(&behind) {
+                    asking.store(true, Ordering::Relaxed);
+                    worker.make_brief(&behind).await;
+                    asking.store(false, Ordering::Relaxed);
+                }
+                if fold {
+                    worker.fold_ahead(&behind).await;
+                }
+            };
+            tokio::select! {
+                () = cancel.cancelled() => {}
+                done = app.aside.run(size, work.boxed()) => {
+                    if let Err(e) = done {
+                        debug!(conversation = %id, error = %e, "nothing was made ahead of need");
+                    }
+                }
+            }
+            app.lives.with(&id, |l| {
+                // Another one may have been begun since this one was stopped.
+                if l.making.as_ref().is_some_and(|m| m.cancel.is_cancelled() || !cancel.is_cancelled()) {
+                    l.making = None;
+                }
+            });
+            let _ = done.send(true);
+        });
+    }
+
+    /// Whether a fold is in sight. At the wall there must be one; at a line short of it, one that does not pay needs no brief.
+    fn would_use_a_brief(&self, behind: &Behind) -> bool {
+        let Behind { prepared, used, step, .. } = behind;
+        let (_, line) = prepared.lines.brief_at(*used);
+        line == prepared.lines.limit
+            || self.foreseen(behind, &prepared.request, economics::steps_ahead(*step, line)).is_some()
+    }
+
+    /// Whether a brief made earlier still stands for all but a little of the history.
+    fn is_covered(&self, prepared: &Prepared) -> bool {
+        let covers = self.lives.with(&prepared.id, |l| {
+            let brief = l.brief.as_ref()?;
+            (prepared.chain.get(brief.covers.wrapping_sub(1)) == Some(&brief.chain)).then_some(brief.covers)
+        });
+        let Some(covers) = covers else { return false };
+        let costs = self.measure.costs(&prepared.key, &prepared.request.conversation);
+        let since: Tokens = costs.iter().skip(covers).map(plan::Cost::total).sum();
+        !economics::worth_a_summary(since, prepared.lines.summary)
+    }
+
+    async fn make_brief(self: &Arc<Self>, behind: &Behind) {
+        let Behind { upstream, prepared, reported, window, .. } = behind;
+        let body = &prepared.request.conversation.body;
+        let mut view = prepared.out.clone();
+        view.extend_from_slice(&prepared.recalled);
+        // The reply stands in the server's cache behind the prompt; a client that echoes it lets the next prompt begin
+        // with both.
+        if !reported.called_tools && !reported.text.is_empty() {
+            let bytes = openai_chat::new_message("assistant", &reported.text);
+            view.push(Out { bytes, role: Role::Assistant, at: None, calls: false, changed: true });
+        }
+        let (messages, previous) = folded(&prepared.request, &prepared.view, body.len());
+        let budget = prepared.lines.brief;
+        let ask = Ask {
+            upstream,
+            headers: &behind.headers,
+            options: ChatOptions { num_ctx: prepared.window.set, ..ChatOptions::default() },
+            request: &prepared.request,
+            summary_model: &prepared.policy.summary_model,
+            id: &prepared.id,
+            view: &view,
+            view_tokens: behind.used,
+            waited_for: false,
+            spare_slot: self.spare_slots(upstream, &prepared.request.model).await.is_some_and(|n| n > 0),
+            messages: &messages,
+            previous: previous.as_deref(),
+            window: *window,
+            max_tokens: (budget / 4 * 3).min(prepared.policy.policy.summary_max_tokens),
+            focus: prepared.standing.focus().or(prepared.policy.focus.as_deref()),
+        };
+        let started = Instant::now();
+        let Some(text) = self.ask(&ask).await else { return };
+        let Some(chain) = prepared.chain.last().copied() else { return };
+        let seconds = started.elapsed().as_secs_f64();
+        let brief = Brief { covers: prepared.chain.len(), chain, text, seconds };
+        self.lives.with(&prepared.id, |l| {
+            l.brief = Some(brief);
+            l.stopped = 0;
+        });
+    }
+
+    /// Slots of the server that no conversation under way needs; `None` where there are too few already.
+    async fn spare_slots(&self, upstream: &Upstream, model: &str) -> Option<usize> {
+        let slots = upstream.loaded(model).await.ok().and_then(|loaded| loaded.slots).unwrap_or(1);
+        (slots as usize).checked_sub(self.lives.lately())
+    }
+
+    /// Folds now what the next request would have to, and has the server evaluate the new prompt. What goes wrong here is
+    /// left to that request.
+    async fn fold_ahead(self: &Arc<Self>, behind: &Behind) {
+        let prepared = &behind.prepared;
+        let Some(tip) = prepared.chain.last().copied() else { return };
+        if self.spare_slots(&behind.upstream, &prepared.request.model).await.is_none() {
+            // Another conversation's prompt would have to go for this one's.
+            return;
+        }
+        // The first prompt that lacks something is the first with the tool that reads it back.
+        let mut request = std::borrow::Cow::Borrowed(&prepared.request);
+        if let Some(tools) = prepared.tools.as_ref().filter(|_| !request.offers()) {
+            request.to_mut().offer(tools.clone());
+        }
+        let started = Instant::now();
+        let (plan, applied, out, waited) = match self.folded_now(behind, &request) {
+            Ok(Some(folded)) => folded,
+            Ok(None) => return,
+            Err(e) => {
+                debug!(conversation = %prepared.id, error = %e, "no fold ahead of need");
+                return;
+            }
+        };
+        info!(conversation = %prepared.id, before = plan.before.prompt(), after = plan.after.prompt(), "folded ahead of need");
+        let why = self.lives.with(&prepared.id, |l| l.fold_due.take());
+        let ahead = Ahead {
+            depth: prepared.chain.len(),
+            chain: tip,
+            view: View { bare: false, ..applied.view },
+            originals: applied.originals,
+            layers: prepare::layers(&plan, prepared.policy.policy.strategy),
+            because: why
+                .iter()
+                .filter_map(Pace::why)
+                .map(str::to_owned)
+                .chain(plan.because.iter().map(ToString::to_string))
+                .collect(),
+            regions: (plan.before, plan.after),
+            seconds: waited,
+            tokens: None,
+        };
+        self.lives.with(&prepared.id, |l| l.ahead = Some(ahead));
+        let tokens = self.prefill(behind, &request, &out).await;
+        self.lives.with(&prepared.id, |l| {
+            let seconds = waited + started.elapsed().as_secs_f64();
+            if let Some(ahead) = l.ahead.as_mut().filter(|a| a.chain == tip) {
+                (ahead.tokens, ahead.seconds) = (tokens, seconds);
+            }
+        });
+    }
+
+    /// The plan that the next request would make if it were `more` tokens longer than what the server holds, where that folds
+    /// or clears and pays.
+    fn foreseen(&self, behind: &Behind, request: &Request, more: Tokens) -> Option<Plan> {
+        let Behind { prepared, reported, window, used, .. } = behind;
+        let conversation = &request.conversation;
+        let known = prepared.counted(reported).map(|tokens| Known { messages: conversation.body.len(), tokens });
+        let mut facts = Facts {
+            window: *window,
+            output_reserved: prepared.after.output_reserved,
+            forwarded: conversation.body.len(),
+            ..self.measure.facts(&prepared.key, conversation, &prepared.view, known)
+        };
+        prepared.wanted.tell(&mut facts);
+        // A fold that is due for another reason than the wall goes as deep as it can.
+        let due = self.lives.with(&prepared.id, |l| l.fold_due.clone());
+        let is_due = due.is_some();
+        let policy = &due.unwrap_or_default().policy(&prepared.policy.policy);
+        let total = plan::plan(conversation, &Facts { slack: 0, ..facts.clone() }, policy).before.prompt();
+        let at_wall = is_due || used.saturating_add(more) > prepared.lines.limit;
+        if at_wall {
+            // The wall stands where the prompt is.
+            facts.slack = window.saturating_sub(facts.output_reserved).saturating_sub(total.saturating_sub(1));
+        } else {
+            facts.foreseen = used.saturating_add(more).saturating_sub(total);
+        }
+        let plan = plan::plan(conversation, &facts, policy);
+        let folds = plan.actions.iter().any(|a| matches!(a, Action::Fold { .. } | Action::Placeholder { .. }));
+        let cuts = plan.actions.iter().any(|a| matches!(a, Action::Cut { .. }));
+        let pays = !at_wall || f64::from(plan.after.prompt()) <= f64::from(total) * WORTH_IT;
+        (plan.fits && folds && !cuts && pays).then_some(plan)
+    }
+
+    /// The plan that the next request would make, applied to what was forwarded last; and the seconds that its brief took.
+    fn folded_now(&self, behind: &Behind, request: &Request) -> Result<Option<Made>, Error> {
+        let Behind { prepared, window, step, .. } = behind;
+        let Some(plan) = self.foreseen(behind, request, next_step(*step, *window)) else { return Ok(None) };
+        let conversation = &request.conversation;
+        let (key, policy) = (&prepared.key, &prepared.policy.policy);
+        let brief = self.lives.with(&prepared.id, |l| l.brief.clone());
+        let brief = brief.filter(|b| b.covers >= 1 && prepared.chain.get(b.covers - 1) == Some(&b.chain));
+        let count = |text: &str| self.measure.text(key, prepared.own.as_deref(), text);
+        let applied = apply::apply(&apply::Input {
+            conversation,
+            id: &prepared.id,
+            plan: &plan,
+            old: &prepared.view,
+            store: &self.store,
+            count: &count,
+            focus: prepared.standing.focus().or(prepared.policy.focus.as_deref()),
+            keep: prepared.policy.keep,
+            digests: &HashMap::new(),
+            pins: &prepared.wanted.texts,
+            written: brief.as_ref().map(|b| &*b.text),
+        })?;
+        let out = rewrite::rewrite(conversation, &applied.view, &policy.template);
+        Ok(Some((plan, applied, out, brief.map_or(0.0, |b| b.seconds))))
+    }
+
+    /// Has the server evaluate a prompt that will come. Should the request come meanwhile, what was evaluated so far is in
+    /// the cache, and not lost. Returns the prompt's tokens.
+    async fn prefill(&self, behind: &Behind, request: &Request, out: &[Out]) -> Option<Tokens> {
+        let started = Instant::now();
+        let body = summarizer::prefill(request, out);
+        let Behind { upstream, prepared, reported, .. } = behind;
+        let last = reported.prompt.map(|prompt| (prompt, reported.completion));
+        let id_slot = self.slots(upstream, &prepared.request.model, last).await.own;
+        let options = ChatOptions { num_ctx: prepared.window.set, id_slot };
+        let asked = behind.upstream.chat(&behind.headers, "/v1/chat/completions", body, options);
+        let mut reply = tokio::time::timeout(PREFILL, asked).await.ok()?.ok()?;
+        let mut bytes = Vec::new();
+        while let Some(Ok(chunk)) = reply.body.next().await {
+            bytes.extend_from_slice(&chunk);
+            if bytes.len() > 1 << 20 {
+                return None;
+            }
+        }
+        let mut reported = Reported::default();
+        reported.read(&bytes);
+        self.metrics.spend("prefill", &reported);
+        let id = &behind.prepared.id;
+        self.lives.with(id, |l| {
+            l.spend.add_prefill(&reported);
+            l.held = reported.prompt.map(|prompt| (prompt, reported.completion)).or(l.held);
+        });
+        let data = reported.event("prefill", 0, started.elapsed().as_millis() as u64);
+        let event = Event { now_ms: now_ms(), conversation: Some(id.clone()), kind: "model_usage".into(), data };
+        if let Err(e) = self.store.record_later(Batch { events: vec![event], ..Batch::default() }) {
+            debug!(error = %e, "an event was not recorded");
+        }
+        reported.prompt
+    }
+}
+
+/// Tokens that the next step is taken to add, after one of `step`.
+fn next_step(step: Tokens, window: Tokens) -> Tokens {
+    (f64::from(step) * NEXT_STEP).max(f64::from(window) * SMALL_STEP) as Tokens
+}
+
+/// Whether a next step like the last one would pass a line.
+fn passes_with(used: Tokens, step: Tokens, line: Tokens, window: Tokens) -> bool {
+    used.saturating_add(next_step(step, window)) > line
+}
+
+/// Tokens by which this prompt is longer than the last one, where that is known.
+fn last_step(prepared: &Prepared) -> Tokens {
+    prepared.prefix.filter(|p| p.because.is_none()).map_or(0, |p| prepared.tokens.saturating_sub(p.tokens))
+}

@@ -1,0 +1,133 @@
+//! In which of llama-server's slots a call of ours is answered, so that it never takes the place of a conversation's prompt.
+//!
+//! The server itself gives a prompt the slot that holds most of it, else the one used longest ago. That is right for a
+//! request whose bytes stay as they are, and for a summary that continues a prompt. It is wrong for a prompt that was just
+//! rewritten and shares little with the old one (it would take another conversation's slot, and leave the old one behind), and
+//! for a transcript, which has nothing in common with any.
+
+use std::time::Duration;
+
+use lru::LruCache;
+use parking_lot::Mutex;
+
+use crate::conversation::Tokens;
+use crate::proxy::turn::prepare::Prepared;
+use crate::proxy::{App, NAMES};
+use crate::upstream::{Slot, Upstream};
+
+/// Longest that a request waits to learn which slot holds its conversation.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Slots by their use; `None`: the server's own choice.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(in crate::proxy) struct Slots {
+    /// The one that holds the conversation's prompt.
+    pub(in crate::proxy) own: Option<u32>,
+    /// One that no conversation under way needs.
+    pub(in crate::proxy) spare: Option<u32>,
+}
+
+/// The slot that was last lent to a call of ours, by server and model.
+#[derive(Debug)]
+pub(in crate::proxy) struct Lent(Mutex<LruCache<String, u32>>);
+
+impl Default for Lent {
+    fn default() -> Lent {
+        Lent(Mutex::new(LruCache::new(NAMES)))
+    }
+}
+
+impl App {
+    /// The slots of a conversation whose last reply was to `prompt` tokens and took `wrote`.
+    pub(in crate::proxy) async fn slots(
+        &self,
+        upstream: &Upstream,
+        model: &str,
+        last: Option<(Tokens, Option<Tokens>)>,
+    ) -> Slots {
+        let all = upstream.slots(model).await;
+        let key = format!("{}/{model}", upstream.name());
+        let lent = self.lent.0.lock().get(&key).copied();
+        let chosen = choose(&all, last, lent, self.lives.lately());
+        if let Some(spare) = chosen.spare {
+            self.lent.0.lock().put(key, spare);
+        }
+        chosen
+    }
+
+    /// The slot that holds the last prompt of a request's conversation, where the request is rewritten and may look like no
+    /// slot's to the server. `None` where the server is to choose: nothing was rewritten, it has one slot, or that slot is busy.
+    pub(in crate::proxy) async fn slot_of(&self, upstream: &Upstream, prepared: &Prepared) -> Option<u32> {
+        if !prepared.view_changed || prepared.located.is_none() {
+            return None;
+        }
+        let last = self.lives.with(&prepared.id, |live| live.held)?;
+        let all = tokio::time::timeout(PATIENCE, upstream.slots(&prepared.request.model)).await.ok()?;
+        only_holder(&all, last)
+    }
+}
+
+/// Whether a slot holds a prompt of so many tokens and its reply but for the last token, or a part of that reply.
+fn holds(slot: &Slot, (prompt, wrote): (Tokens, Option<Tokens>)) -> bool {
+    slot.held.is_some_and(|held| (prompt..=prompt.saturating_add(wrote.unwrap_or(Tokens::MAX))).contains(&held))
+}
+
+/// The one idle slot that holds a prompt. Of two that look alike, the server knows better.
+fn only_holder(all: &[Slot], last: (Tokens, Option<Tokens>)) -> Option<u32> {
+    let mut found = all.iter().filter(|slot| all.len() > 1 && holds(slot, last));
+    let slot = found.next()?;
+    (found.next().is_none() && !slot.busy).then_some(slot.id)
+}
+
+fn choose(all: &[Slot], last: Option<(Tokens, Option<Tokens>)>, lent: Option<u32>, conversations: usize) -> Slots {
+    if all.len() < 2 {
+        return Slots::default();
+    }
+    // It is the slot that worked last, of several that look alike.
+    let own = all.iter().filter(|slot| last.is_some_and(|last| holds(slot, last))).max_by_key(|slot| slot.task);
+    let own = own.map(|slot| slot.id);
+    let free = all.iter().filter(|slot| !slot.busy && Some(slot.id) != own);
+    let spare = free
+        .min_by_key(|slot| (slot.task.is_some(), Some(slot.id) != lent, slot.task))
+        .filter(|_| conversations < all.len())
+        .map(|slot| slot.id);
+    Slots { own, spare }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rewritten_request_goes_where_its_conversation_is() {
+        let slot = |id, busy, held| Slot { id, busy, task: Some(u64::from(id)), held: Some(held) };
+        let idle = [slot(0, false, 378), slot(1, false, 340)];
+        assert_eq!(only_holder(&idle, (333, Some(8))), Some(1));
+        assert_eq!(only_holder(&idle, (500, Some(9))), None, "nobody holds it");
+        assert_eq!(only_holder(&idle, (333, None)), None, "two may hold it");
+        assert_eq!(only_holder(&idle[1..], (333, Some(8))), None, "there is no other");
+        assert_eq!(only_holder(&[idle[0], slot(1, true, 340)], (333, Some(8))), None, "it would wait");
+    }
+
+    #[test]
+    fn which_slot_is_whose() {
+        let slot = |id, task, held| Slot { id, busy: false, task, held };
+        let three = [slot(0, Some(4), Some(378)), slot(1, Some(7), Some(340)), slot(2, None, None)];
+        let busy = [Slot { busy: true, ..three[0] }, three[1]];
+        let used = [three[0], three[1], slot(2, Some(9), Some(50))];
+        let cases: [(&str, &[Slot], _, _, usize, (_, _)); 9] = [
+            ("one slot", &three[..1], Some((378, Some(1))), None, 1, (None, None)),
+            ("one never used", &three, Some((333, Some(8))), None, 2, (Some(1), Some(2))),
+            ("a reply of one token", &three, Some((378, Some(1))), None, 2, (Some(0), Some(2))),
+            ("reply not counted", &three, Some((333, None)), None, 2, (Some(1), Some(2))),
+            ("nobody holds it", &three, Some((500, Some(9))), None, 2, (None, Some(2))),
+            ("none to spare", &three[..2], Some((333, Some(8))), None, 2, (Some(1), None)),
+            ("the longest unused", &used, Some((333, Some(8))), None, 2, (Some(1), Some(0))),
+            ("the one lent before", &used, Some((333, Some(8))), Some(2), 2, (Some(1), Some(2))),
+            ("never a busy one", &busy, Some((333, Some(8))), Some(0), 1, (Some(1), None)),
+        ];
+        for (what, all, last, lent, conversations, (own, spare)) in cases {
+            assert_eq!(choose(all, last, lent, conversations), Slots { own, spare }, "{what}");
+        }
+    }
+}

@@ -1,0 +1,382 @@
+//! The tools of `windowsill mcp`: what an agent may ask of the record and of the running proxy, and how it is answered. Reads
+//! only.
+//!
+//! An agent reads what it can name: a record's id is a hash that stands in its own prompt and nowhere else. Nobody tells it
+//! the ids of other conversations, and a search stays within the one that is named, unless the person who set the server up
+//! opened all of them.
+
+use std::path::PathBuf;
+
+use serde_json::{Map, Value, json};
+
+use super::record::{self, Text};
+use super::report::{ask, ask_original_running};
+use crate::config::Config;
+use crate::conversation::Tokens;
+use crate::proxy::{Error, Record};
+use crate::recall::{Page, Reference, Span, clean, page};
+use crate::store::{ConversationRow, Hit, Store};
+
+/// Tokens of an answer at most, at four characters each. Nothing is known of the model that asks.
+const ANSWER: Tokens = 6_000;
+
+/// Hits that a search shows unless told, and at most.
+const HITS: usize = 10;
+const MOST_HITS: usize = 100;
+
+/// Compactions that `context` tells of, the newest.
+const COMPACTIONS: usize = 10;
+
+/// One tool, as a protocol may offer it.
+pub struct Tool {
+    /// Its name.
+    pub name: &'static str,
+    /// What it does, for the model.
+    pub description: &'static str,
+    /// JSON schema of its arguments.
+    pub schema: Map<String, Value>,
+}
+
+/// What an agent may look at.
+#[derive(Debug, Clone)]
+pub struct Agent {
+    data_dir: PathBuf,
+    address: String,
+    key: Option<String>,
+    /// The only conversation that may be looked at, where one was named.
+    conversation: Option<String>,
+    /// Whether all conversations may be listed and searched.
+    all: bool,
+}
+
+impl Agent {
+    /// An agent of the record and the proxy that these settings name; `conversation`: nothing but that one; `all`: every one.
+    pub fn new(config: &Config, conversation: Option<String>, all: bool) -> Agent {
+        let key = config.api_key.as_ref().map(|k| k.expose().to_owned());
+        Agent { data_dir: config.data_dir.clone(), address: config.listen.to_string(), key, conversation, all }
+    }
+
+    /// The tools, always in the same order.
+    pub fn tools(&self) -> Vec<Tool> {
+        let which = match (&self.conversation, self.all) {
+            (Some(_), _) => None,
+            (None, false) => {
+                Some("The conversation: its id, or the id of any text of it (r…), as a marker in your prompt names it")
+            }
+            (None, true) => Some("The conversation: its id, or the id of any text of it (r…). Without: all"),
+        };
+        let schema = |required: &[&str], with: bool, properties: Value| {
+            let mut properties = properties;
+            if let Some(which) = which.filter(|_| with) {
+                properties["conversation"] = json!({"type": "string", "description": which});
+            }
+            let schema = json!({"type": "object", "properties": properties, "required": required,
+                "additionalProperties": false});
+            schema.as_object().cloned().unwrap_or_default()
+        };
+        let whole = |description: &str| json!({"type": "integer", "description": description});
+        vec![
+            Tool {
+                name: "recall",
+                description: "Read back text that was cut, cleared or summarized out of the conversation to save context, \
+                    exactly as it was. The id stands in the marker that took its place.",
+                schema: schema(
+                    &["id"],
+                    true,
+                    json!({
+                        "id": {"type": "string", "description": "A record (r3f9a0c12d4e5), a message (CONVERSATION:12), or a conversation"},
+                        "offset": whole("First line, from 1; below 0 counted from the end"),
+                        "limit": whole("Most lines"),
+                    }),
+                ),
+            },
+            Tool {
+                name: "search",
+                description: "Search what was said and what was taken out of the prompt, the exact phrase first. Gives ids \
+                    for recall.",
+                schema: schema(
+                    &["query"],
+                    true,
+                    json!({
+                        "query": {"type": "string", "description": "Words or a phrase; nothing in it is syntax"},
+                        "offset": whole("First hit, from 1"),
+                        "limit": whole("Most hits"),
+                    }),
+                ),
+            },
+            Tool {
+                name: "ask",
+                description: "Have a model read a long text that left the conversation, and answer a question about it with the \
+                    numbers of the lines that say so: costs you some lines instead of the whole text.",
+                schema: schema(
+                    &["id", "question"],
+                    true,
+                    json!({
+                        "id": {"type": "string", "description": "A record (r3f9a0c12d4e5) or a message (CONVERSATION:12)"},
+                        "question": {"type": "string", "description": "What you want to know of it"},
+                    }),
+                ),
+            },
+            Tool {
+                name: "context",
+                description: "How full the context window of a conversation is, by region, and what was taken out of it and \
+                    why.",
+                schema: schema(&[], true, json!({})),
+            },
+            Tool {
+                name: "window",
+                description: "The context window that each model really has now, and where that number comes from.",
+                schema: schema(&[], false, json!({"model": {"type": "string", "description": "Only this model"}})),
+            },
+        ]
+    }
+
+    /// Runs a tool. `None` for one that does not exist; an error is in words for the model.
+    pub async fn call(&self, tool: &str, arguments: &Map<String, Value>) -> Option<Result<String, String>> {
+        let known: &[&str] = match tool {
+            "recall" => &["id", "conversation", "offset", "limit"],
+            "search" => &["query", "conversation", "offset", "limit"],
+            "ask" => &["id", "question", "conversation"],
+            "context" => &["conversation"],
+            "window" => &["model"],
+            _ => return None,
+        };
+        if let Some(other) = arguments.keys().find(|key| !known.contains(&key.as_str())) {
+            let known = known.join("`, `");
+            return Some(Err(format!("`{tool}` takes no `{}`; it takes `{known}`", record::short(other))));
+        }
+        if tool == "window" {
+            return Some(self.window(&Arguments(arguments)).await);
+        }
+        if tool == "ask" {
+            return Some(self.ask(&Arguments(arguments)).await);
+        }
+        let (agent, tool, arguments) = (self.clone(), tool.to_owned(), arguments.clone());
+        // The record is on disk: whoever reads it may wait.
+        let work = move || {
+            let record = Record::open(&agent.data_dir).map_err(say)?;
+            let arguments = Arguments(&arguments);
+            match tool.as_str() {
+                "recall" => agent.recall(&record.store, &arguments),
+                "search" => agent.search(&record, &arguments),
+                _ => agent.context(&record, &arguments),
+            }
+        };
+        let done = tokio::task::spawn_blocking(work).await;
+        Some(done.unwrap_or_else(|e| Err(format!("failed to run the tool: {e}"))))
+    }
+
+    fn recall(&self, store: &Store, arguments: &Arguments<'_>) -> Result<String, String> {
+        let id = arguments.text("id")?.ok_or("give `id`, as a marker names it: r3f9a0c12d4e5")?;
+        let span = arguments.span()?;
+        let scope = self.scope(store, arguments)?.map(|row| row.id);
+        let found = self.whole(store, &id, scope.as_deref())?;
+        let what = found.call.as_deref().unwrap_or(&found.kind);
+        let what: String = what.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(120).collect();
+        let inner = found.inner();
+        let what = if inner.is_some() { format!("{what}; the text inside its JSON") } else { what };
+        let text = if found.id.is_none() && found.at.is_some() && found.kind != record::MESSAGES {
+            record::spoken(&found.text)
+        } else {
+            inner.unwrap_or(found.text)
+        };
+        let count = |text: &str| Tokens::try_from(text.chars().count() / 4 + 1).unwrap_or(Tokens::MAX);
+        let Some(Page { text, first, last, total }) = page(&text, span, ANSWER, &count) else {
+            return Err(format!("`{}` is shorter: offset is behind its end", record::short(&id)));
+        };
+        let more = match total - last {
+            0 => String::new(),
+            more => format!("\n[{more} more lines: call again with offset={}]", last + 1),
+        };
+        Ok(format!("[{}: {what}; lines {first}-{last} of {total}]\n{text}{more}", record::short(&id)))
+    }
+
+    /// Has the running proxy ask a model, once it is sure that the agent may see the text.
+    async fn ask(&self, arguments: &Arguments<'_>) -> Result<String, String> {
+        let id = arguments.text("id")?.ok_or("give `id`, as a marker names it: r3f9a0c12d4e5")?;
+        let question = arguments.text("question")?.ok_or("give `question`: what you want to know of it")?;
+        let record = Record::open(&self.data_dir).map_err(say)?;
+        let scope = self.scope(&record.store, arguments)?.map(|row| row.id);
+        let found = self.whole(&record.store, &id, scope.as_deref())?;
+        let name = found.id.unwrap_or(id);
+        let (address, key) = (&self.address, self.key.as_deref());
+        let answer = ask_original_running(address, key, &name, scope.as_deref(), &question).await.map_err(say)?;
+        answer["text"].as_str().map(str::to_owned).ok_or_else(|| "windowsill gave no answer".to_owned())
+    }
+
+    /// The text that an id names. A conversation is found by its whole id only: what is guessed is not shown.
+    fn whole(&self, store: &Store, id: &str, scope: Option<&str>) -> Result<Text, String> {
+        if let Reference::Message(None, _) | Reference::Messages(None, ..) = Reference::read(id)
+            && scope.is_none()
+        {
+            return Err("give `conversation`, too: which one's message is meant?".into());
+        }
+        let named = match Reference::read(id) {
+            Reference::Record(_) => None,
+            Reference::Message(conversation, _) | Reference::Messages(conversation, ..) => conversation,
+            Reference::Other(other) => Some(other),
+        };
+        if let Some(name) = named.filter(|_| scope.is_none() && !self.all)
+            && store.conversation(&name).is_ok_and(|row| row.is_none_or(|row| row.id != name))
+            && store.pruned_conversation(&name).is_ok_and(|gone| gone.is_none())
+        {
+            return Err(say(record::unknown(id)));
+        }
+        // Whatever a model writes around an id.
+        let bare = match Reference::read(id) {
+            Reference::Record(bare) => bare,
+            _ => id.to_owned(),
+        };
+        let found = record::whole(store, &bare, scope).map_err(say)?;
+        found.ok_or_else(|| say(record::unknown(id)))
+    }
+
+    fn search(&self, record: &Record, arguments: &Arguments<'_>) -> Result<String, String> {
+        let query = arguments.text("query")?.ok_or("give `query`: the words to search for")?;
+        let span = arguments.span()?;
+        let scope = self.scope(&record.store, arguments)?.map(|row| row.id);
+        if scope.is_none() && !self.all {
+            return Err(WHICH.into());
+        }
+        let hits = record.search(&query, scope.as_deref(), MOST_HITS + 1).map_err(say)?;
+        if hits.is_empty() {
+            return Err(format!("nothing matches `{}`", record::short(&query)));
+        }
+        let limit = span.limit.unwrap_or(HITS as i64).clamp(1, MOST_HITS as i64);
+        let shown = (Span { limit: Some(limit), ..span }).of(hits.len());
+        let (from, most) = shown.ok_or_else(|| format!("there are {} hits: offset is behind the last", hits.len()))?;
+        let lines: Vec<String> = hits[from..from + most].iter().map(|hit| line(hit, scope.is_none())).collect();
+        let last = from + lines.len();
+        let more =
+            if last < hits.len() { format!("\n[more: call again with offset={}]", last + 1) } else { String::new() };
+        Ok(format!("[hits {}-{last}; read one whole by its id]\n{}{more}", from + 1, lines.join("\n")))
+    }
+
+    fn context(&self, record: &Record, arguments: &Arguments<'_>) -> Result<String, String> {
+        let Some(row) = self.scope(&record.store, arguments)? else {
+            return if self.all {
+                record.context(None).map(|all| format!("{all:#}")).map_err(say)
+            } else {
+                Err(WHICH.into())
+            };
+        };
+        let mut shown = record::context(&record.store, &row).map_err(say)?;
+        if let Some(all) = shown["compactions"].as_array_mut() {
+            all.drain(..all.len().saturating_sub(COMPACTIONS));
+        }
+        Ok(format!("{shown:#}"))
+    }
+
+    /// What the running proxy says; where none runs, what the record last saw.
+    async fn window(&self, arguments: &Arguments<'_>) -> Result<String, String> {
+        let model = arguments.text("model")?;
+        let is_meant = |m: &Value| model.as_deref().is_none_or(|name| m.as_str() == Some(name));
+        let asked = ask(&self.address, self.key.as_deref(), http::Method::GET, "/windowsill/models", None).await;
+        let gone = match asked {
+            Ok(answer) => {
+                let all = answer["models"].as_array().cloned().unwrap_or_default();
+                let found: Vec<&Value> = all.iter().filter(|m| is_meant(&m["model"])).collect();
+                if let Some(model) = model.filter(|_| found.is_empty()) {
+                    let names: Vec<&str> = all.iter().filter_map(|m| m["model"].as_str()).collect();
+                    return Err(format!("no model `{}`; there are: {}", record::short(&model), names.join(", ")));
+                }
+                return Ok(format!("{:#}", json!({"models": found})));
+            }
+            Err(e) => say(e),
+        };
+        let dir = self.data_dir.clone();
+        let rows = move || Record::open(&dir).ok().and_then(|r| r.store.conversations(200).ok()).unwrap_or_default();
+        let rows = tokio::task::spawn_blocking(rows).await.unwrap_or_default();
+        let mut seen: Vec<Value> = Vec::new();
+        for row in rows.iter().filter(|row| is_meant(&json!(row.model))) {
+            if !seen.iter().any(|s| s["model"] == row.model.as_str()) {
+                let (window, source) = (&row.state["window"], &row.state["window_source"]);
+                seen.push(json!({"model": row.model, "window": window, "source": source, "seen_ms": row.updated_ms}));
+            }
+        }
+        if seen.is_empty() {
+            return Err(gone);
+        }
+        Ok(format!("{:#}", json!({"note": format!("{gone}; this is what the record last saw"), "models": seen})))
+    }
+
+    /// The conversation that is meant; `None` where none is named.
+    fn scope(&self, store: &Store, arguments: &Arguments<'_>) -> Result<Option<ConversationRow>, String> {
+        let find = |id: &str| record::row(store, id, "give it as a marker names it").map_err(say);
+        let asked = arguments.text("conversation")?;
+        if let Some(only) = &self.conversation {
+            let only = find(only)?;
+            return match asked {
+                Some(other) if other != only.id => {
+                    Err("only one conversation is open to you; leave `conversation` out".into())
+                }
+                _ => Ok(Some(only)),
+            };
+        }
+        let Some(asked) = asked else { return Ok(None) };
+        if let Reference::Record(id) = Reference::read(&asked) {
+            return match store.recorded_in(&id).map_err(|e| say(e.into()))?.as_slice() {
+                [] => Err(say(record::missing(store, &id).unwrap_or_else(Error::from))),
+                [one] => find(one).map(Some),
+                _ => Err(format!("`{id}` stands in several conversations: name another text of yours")),
+            };
+        }
+        let row = find(&asked)?;
+        // The beginning of an id, or the name of a session, may be guessed.
+        if row.id != asked && !self.all {
+            return Err(format!("no conversation `{}` in the record: give the whole id", record::short(&asked)));
+        }
+        Ok(Some(row))
+    }
+}
+
+/// What to answer where no conversation is named.
+const WHICH: &str =
+    "give `conversation`: its id, or the id of any text of it (r…), as a marker in your prompt names it";
+
+/// One hit on one line.
+fn line(hit: &Hit, with_conversation: bool) -> String {
+    let id = hit.id.clone().unwrap_or_else(|| format!("{}:{}", hit.conversation, hit.at));
+    let call: String = hit.call.as_deref().unwrap_or(&hit.kind).chars().take(80).collect();
+    let of = if with_conversation { format!(" in {}", hit.conversation) } else { String::new() };
+    format!("- {id} ({call}{of}): {}", clean(&hit.snippet))
+}
+
+/// An error in one line, with what to do.
+fn say(e: Error) -> String {
+    match &e {
+        Error::Client { hint: Some(hint), .. } | Error::Upstream { hint: Some(hint), .. } => format!("{e}; {hint}"),
+        Error::Internal { source, .. } => format!("{e}: {source}"),
+        _ => e.to_string(),
+    }
+}
+
+/// The arguments of a call, as a model wrote them.
+struct Arguments<'a>(&'a Map<String, Value>);
+
+impl Arguments<'_> {
+    fn text(&self, key: &str) -> Result<Option<String>, String> {
+        match self.0.get(key) {
+            None | Some(Value::Null) => Ok(None),
+            Some(Value::String(text)) if text.trim().is_empty() => Ok(None),
+            Some(Value::String(text)) if text.len() <= 4_000 => Ok(Some(text.trim().to_owned())),
+            Some(Value::Number(n)) => Ok(Some(n.to_string())),
+            Some(_) => Err(format!("`{key}` must be a short text")),
+        }
+    }
+
+    fn whole(&self, key: &str) -> Result<Option<i64>, String> {
+        let number = match self.0.get(key) {
+            None | Some(Value::Null) => return Ok(None),
+            Some(Value::Number(n)) => n.as_f64(),
+            Some(Value::String(s)) => s.trim().parse().ok(),
+            Some(_) => None,
+        };
+        let number = number.filter(|n| n.is_finite() && n.fract() == 0.0);
+        number.map(|n| Some(n as i64)).ok_or_else(|| format!("`{key}` must be a whole number"))
+    }
+
+    fn span(&self) -> Result<Span, String> {
+        Ok(Span { offset: self.whole("offset")?, limit: self.whole("limit")? })
+    }
+}

@@ -1,0 +1,530 @@
+//! `windowsill compact`: a conversation of the record is folded now, asked for by a person.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use futures_util::FutureExt as _;
+use http::HeaderMap;
+use serde_json::{Value, json};
+
+use super::steer::{Bench, Steer, When, focused, nothing};
+use crate::apply;
+use crate::config::Resolved;
+use crate::conversation::edit::{Edit, View};
+use crate::conversation::{Digest, Tokens, repair};
+use crate::measure::window::Window;
+use crate::measure::{ModelKey, own, shown};
+use crate::plan::{self, Action, Facts, FoldAt, KeepRecent, Plan, Policy, Regions, Size, Strategy};
+use crate::proxy::ahead::brief::{Ask, folded};
+use crate::proxy::standing::{Held, Standing};
+use crate::proxy::turn::save::{depth, now_ms, regions, rounded};
+use crate::proxy::{App, Error, aside};
+use crate::store::{Batch, ConversationRow, ConversationUpdate, Event};
+use crate::upstream::{ChatOptions, Upstream};
+use crate::wire::openai_chat::{self, Request};
+
+/// The window where nobody says one.
+const ASSUMED_WINDOW: Tokens = 8192;
+
+/// What a fold is asked for with.
+#[derive(Debug, Default)]
+pub struct Compaction {
+    /// What the brief is to keep above all.
+    pub focus: Option<String>,
+    /// When it is folded.
+    pub when: When,
+    /// Whether only the price is told.
+    pub dry_run: bool,
+    /// Whether a model writes the brief for the price, too.
+    pub write_brief: bool,
+}
+
+/// A fold that a person asked for.
+struct Fold<'a> {
+    plan: Plan,
+    /// Messages that it takes, from the first.
+    to: usize,
+    focus: Option<&'a str>,
+    /// Whether a model writes the brief.
+    asks: bool,
+    /// The longest text that the model may write.
+    max_tokens: Tokens,
+}
+
+/// What a model wrote for a fold that was not made yet, and which fold that was.
+#[derive(Debug, Clone, PartialEq)]
+pub(in crate::proxy) struct Draft {
+    tip: Option<Digest>,
+    old: View,
+    to: usize,
+    focus: Option<String>,
+    /// `None` where the model wrote nothing of use.
+    text: Option<Arc<str>>,
+}
+
+impl<'a> Fold<'a> {
+    /// Plans it.
+    ///
+    /// # Errors
+    /// When there is nothing to fold.
+    fn planned(ground: &'a Ground, focus: Option<&'a str>) -> Result<Fold<'a>, Error> {
+        let policy = at_any_pressure(&ground.resolved.policy);
+        let plan = plan::plan(&ground.recorded.request.conversation, &ground.facts, &policy);
+        let found = plan.actions.iter().find_map(|a| match a {
+            Action::Fold { to, budget, .. } => Some((*to, *budget)),
+            _ => None,
+        });
+        let (to, budget) = found.ok_or_else(|| {
+            let message = "there is nothing to fold: the conversation is short or was just folded";
+            Error::client(409, "nothing_to_fold", message, "")
+        })?;
+        let max_tokens = (budget.min(plan.lines.summary) / 4 * 3).min(policy.summary_max_tokens);
+        let asks = policy.strategy == Strategy::Summarize;
+        Ok(Fold { plan, to, focus: focus.or(ground.resolved.focus.as_deref()), asks, max_tokens })
+    }
+
+    /// What was written for it, to be kept until it is made.
+    fn draft(&self, ground: &Ground, text: Option<Arc<str>>) -> Draft {
+        let Recorded { chain, old, .. } = &ground.recorded;
+        let focus = self.focus.map(str::to_owned);
+        Draft { tip: chain.last().copied(), old: old.clone(), to: self.to, focus, text }
+    }
+}
+
+/// What a person asked to be done with a view.
+pub(in crate::proxy) struct Asked<'a> {
+    /// As it stands in the trace.
+    pub(in crate::proxy) action: &'a str,
+    /// What a brief was to dwell on, in the person's words.
+    pub(in crate::proxy) focus: Option<&'a str>,
+    /// When it was begun.
+    pub(in crate::proxy) started: Instant,
+}
+
+/// A recorded conversation, ready to be changed.
+pub(in crate::proxy) struct Recorded {
+    pub(in crate::proxy) row: ConversationRow,
+    pub(in crate::proxy) chain: Vec<Digest>,
+    pub(in crate::proxy) request: Request,
+    /// The view it was last forwarded with.
+    pub(in crate::proxy) old: View,
+}
+
+/// A recorded conversation, and what must be known to change it.
+pub(in crate::proxy) struct Ground {
+    pub(in crate::proxy) recorded: Recorded,
+    pub(in crate::proxy) facts: Facts,
+    /// What the estimates of its messages were multiplied by, so that they add up to the last count of the whole.
+    pub(in crate::proxy) calibration: f64,
+    pub(in crate::proxy) resolved: Arc<Resolved>,
+    pub(in crate::proxy) window: Window,
+    pub(in crate::proxy) upstream: Arc<Upstream>,
+    pub(in crate::proxy) key: ModelKey,
+    /// The model's own vocabulary, where its file is on this machine.
+    pub(in crate::proxy) own: Option<Arc<own::Model>>,
+    /// What people want of it.
+    pub(in crate::proxy) standing: Arc<Standing>,
+    pub(in crate::proxy) held: Held,
+    /// Whether the request has the system messages and tools of the last one.
+    pub(in crate::proxy) has_head: bool,
+    /// The client's tools with ours behind them, where the model may have it once something left its prompt.
+    pub(in crate::proxy) with_recall: Option<bytes::Bytes>,
+}
+
+impl Ground {
+    /// For whoever changes the view.
+    pub(in crate::proxy) fn bench(&self) -> Bench<'_> {
+        let Recorded { row, request, old, .. } = &self.recorded;
+        Bench { conversation: &request.conversation, id: &row.id, key: &self.key, own: self.own.as_deref(), old }
+    }
+
+    /// Prompt tokens, as the gauge says.
+    pub(in crate::proxy) fn gauge(&self) -> Tokens {
+        stored(&self.recorded.row, "/prompt_tokens")
+    }
+
+    /// Tokens of the prompt that stand in no message of the recorded request.
+    pub(in crate::proxy) fn fixed(&self) -> Tokens {
+        let tools = stored(&self.recorded.row, "/regions/tools");
+        if self.has_head { tools } else { tools.saturating_add(stored(&self.recorded.row, "/regions/system")) }
+    }
+}
+
+/// A number of tokens in a conversation's gauge.
+fn stored(row: &ConversationRow, path: &str) -> Tokens {
+    let number = row.state.pointer(path).and_then(Value::as_u64).unwrap_or(0);
+    Tokens::try_from(number).unwrap_or(Tokens::MAX)
+}
+
+impl App {
+    /// Summarizes a conversation of the record now, asked for by a person. Returns what was done; with `dry_run` the price
+    /// alone, and then nothing is changed. A model is asked in a dry run only with `write_brief`; what it writes is kept for the
+    /// fold that may follow.
+    ///
+    /// # Errors
+    /// When the conversation is unknown, or there is nothing to fold.
+    pub async fn compact(self: &Arc<Self>, id: &str, wanted: Compaction) -> Result<Value, Error> {
+        let (app, id) = (Arc::clone(self), id.to_owned());
+        // How much of the record it takes shows only as it is read.
+        let work = async move { app.compact_now(&id, &wanted).await };
+        self.aside.run(aside::LARGE, work.boxed()).await?
+    }
+
+    async fn compact_now(self: &Arc<Self>, id: &str, wanted: &Compaction) -> Result<Value, Error> {
+        let started = Instant::now();
+        let focus = wanted.focus.as_deref().map(str::trim);
+        focus.map_or(Ok(()), focused)?;
+        if wanted.write_brief && !wanted.dry_run {
+            let hint = "with it, the brief is written and priced, and nothing is folded";
+            return Err(Error::client(400, "bad_request", "`write_brief` goes with `dry_run`", hint));
+        }
+        let ground = self.ground(id).await?;
+        if wanted.when == When::NextBreak {
+            let focus = focus.ok_or_else(|| nothing("the next fold comes by itself; a focus can wait for it"))?;
+            return self.wish(&ground, &Steer::Focus(focus.to_owned()), wanted.dry_run).await;
+        }
+        let fold = Fold::planned(&ground, focus)?;
+        if wanted.dry_run {
+            self.priced_fold(&ground, &fold, wanted).await
+        } else {
+            self.fold(&ground, &fold, started).await
+        }
+    }
+
+    /// What a fold costs. What a model will write is known once it has written; until then what is kept without one takes
+    /// its place.
+    async fn priced_fold(&self, ground: &Ground, fold: &Fold<'_>, wanted: &Compaction) -> Result<Value, Error> {
+        let written =
+            if wanted.write_brief { self.written_for(ground, fold).await } else { self.drafted_for(ground, fold) };
+        let text = written.as_ref().and_then(|text| text.as_deref());
+        let view = self.folded_view(ground, &fold.plan, fold.focus, text)?.view;
+        let price = self.price_of(ground, &view).await;
+        let mut told = self.priced(ground, &price, wanted.when, true);
+        told["brief_reads"] = json!((fold.asks && written.is_none()).then(|| reads(&ground.facts, fold.to)));
+        let is_written = written.is_some() || !fold.asks;
+        told["brief"] = json!(is_written.then(|| brief_of(&view)).flatten());
+        told["written_by_a_model"] = json!(text.is_some());
+        Ok(told)
+    }
+
+    /// Folds.
+    async fn fold(&self, ground: &Ground, fold: &Fold<'_>, started: Instant) -> Result<Value, Error> {
+        let written = self.written_for(ground, fold).await.flatten();
+        let apply::Applied { view, originals } =
+            self.folded_view(ground, &fold.plan, fold.focus, written.as_deref())?;
+        let because: Vec<String> = fold.plan.because.iter().map(ToString::to_string).collect();
+        let done = json!({
+            "conversation": ground.recorded.row.id, "before": fold.plan.before.prompt(), "after": fold.plan.after.prompt(),
+            "written_by_a_model": written.is_some(), "because": because, "brief": brief_of(&view),
+        });
+        let asked = Asked { action: "summarize", focus: fold.focus, started };
+        let batch = Batch { originals, ..Batch::default() };
+        self.record_view(&ground.recorded, &fold.plan, view, asked, batch).await?;
+        Ok(done)
+    }
+
+    /// What a model wrote for this fold when its price was asked.
+    fn drafted_for(&self, ground: &Ground, fold: &Fold<'_>) -> Option<Option<Arc<str>>> {
+        let draft = self.lives.with(&ground.recorded.row.id, |live| live.draft.clone())?;
+        (draft == fold.draft(ground, draft.text.clone())).then_some(draft.text)
+    }
+
+    /// What a model writes for this fold, asked now unless it was asked before; `None` where none is asked.
+    async fn written_for(&self, ground: &Ground, fold: &Fold<'_>) -> Option<Option<Arc<str>>> {
+        if !fold.asks {
+            return None;
+        }
+        if let Some(written) = self.drafted_for(ground, fold) {
+            return Some(written);
+        }
+        let Ground { recorded, facts, resolved, window, upstream, .. } = ground;
+        let (messages, previous) = folded(&recorded.request, &recorded.old, fold.to);
+        let text = self
+            .ask(&Ask {
+                upstream,
+                headers: &HeaderMap::new(),
+                options: ChatOptions { num_ctx: window.set, ..ChatOptions::default() },
+                request: &recorded.request,
+                summary_model: &resolved.summary_model,
+                id: &recorded.row.id,
+                view: &[],
+                view_tokens: 0,
+                waited_for: false,
+                spare_slot: true,
+                messages: &messages,
+                previous: previous.as_deref(),
+                window: facts.window,
+                max_tokens: fold.max_tokens,
+                focus: fold.focus,
+            })
+            .await;
+        let draft = fold.draft(ground, text.clone());
+        self.lives.with(&recorded.row.id, |live| live.draft = Some(draft));
+        Some(text)
+    }
+
+    /// The view that a plan makes of a recorded conversation.
+    pub(in crate::proxy) fn folded_view(
+        &self,
+        ground: &Ground,
+        plan: &Plan,
+        focus: Option<&str>,
+        written: Option<&str>,
+    ) -> Result<apply::Applied, crate::store::Error> {
+        let count = |text: &str| self.measure.text(&ground.key, ground.own.as_deref(), text);
+        apply::apply(&apply::Input {
+            conversation: &ground.recorded.request.conversation,
+            id: &ground.recorded.row.id,
+            plan,
+            old: &ground.recorded.old,
+            store: &self.store,
+            count: &count,
+            focus,
+            keep: ground.resolved.keep,
+            digests: &HashMap::new(),
+            pins: &ground.held.texts,
+            written,
+        })
+    }
+
+    /// What is known of a recorded conversation that somebody wants to change.
+    ///
+    /// # Errors
+    /// 404 for an unknown one, 400 for the beginning of an id.
+    pub(in crate::proxy) async fn ground(&self, id: &str) -> Result<Ground, Error> {
+        let row = self.whole_row(id).await?;
+        let upstream = self.upstream_of(&row.model).await?;
+        let window = self.window_of(&upstream, &row.model).await;
+        let resolved = self.policy(&row.model, &window, None, row.state["task"].as_str());
+        let (standing, head) = (self.standing(id, None)?, self.heads.of(id));
+        let head_request = head.as_ref().and_then(|head| head.request());
+        let has_head = head_request.is_some();
+        let with_recall = head.and_then(|head| head.with_recall.clone()).filter(|_| has_head);
+        let recorded = self.recorded(row, head_request, &resolved.policy)?;
+        let key = self.key(&upstream, &recorded.request);
+        let own = self.measure.counters.of(&upstream, &recorded.row.model, &window, shown::QUESTION_WAITS).await;
+        let mut facts = Facts { window: window.tokens.unwrap_or(ASSUMED_WINDOW), ..self.facts_of(&key, &recorded) };
+        let body = &recorded.request.conversation.body;
+        let held = self.held(&key, &standing, &resolved.pins, body, facts.window);
+        held.tell(&mut facts);
+        // A person who steers means it, also where nothing is rewritten by itself.
+        facts.paused = false;
+        let estimated = plan::plan(&recorded.request.conversation, &facts, &resolved.policy).before;
+        let calibration = calibration(&recorded.row, &estimated);
+        scale(&mut facts, calibration);
+        Ok(Ground {
+            recorded,
+            facts,
+            calibration,
+            resolved,
+            window,
+            upstream,
+            key,
+            own,
+            standing,
+            held,
+            has_head,
+            with_recall,
+        })
+    }
+
+    /// The row of a conversation that somebody wants to change, by its whole id.
+    ///
+    /// # Errors
+    /// 404 for an unknown one, 400 for the beginning of an id.
+    pub(in crate::proxy) async fn whole_row(&self, id: &str) -> Result<ConversationRow, Error> {
+        // The last reply's figures may still be queued, and with them the conversation.
+        self.store.flush().await;
+        // A prefix is enough to look at something, and not to change it.
+        let found = match self.store.conversation(id) {
+            Err(e @ crate::store::Error::Ambiguous { .. }) => {
+                return Err(Error::client(400, "ambiguous", e.to_string(), "give the whole id"));
+            }
+            found => found?,
+        };
+        found.filter(|row| row.id == id).ok_or_else(|| {
+            let hint = "`windowsill context` lists them; what changes a conversation takes its whole id";
+            Error::client(404, "not_found", format!("no conversation `{id}` in the record"), hint)
+        })
+    }
+
+    /// A conversation of the record as a request, with the head of the last one where that is remembered.
+    fn recorded(&self, row: ConversationRow, head: Option<Request>, policy: &Policy) -> Result<Recorded, Error> {
+        let rows = self.store.messages(&row.id)?;
+        let chain: Vec<Digest> = rows.iter().map(|r| r.chain).collect();
+        let mut request = head.unwrap_or_else(|| request_of(&row.model));
+        let body = rows.iter().filter_map(|row| openai_chat::message(row.raw.clone()).ok()).collect();
+        let repaired =
+            repair::repair(body, policy.template.tool_call_id_length).map_err(|o| Error::orphan(&o, 0))?.body;
+        if repaired.len() != chain.len() {
+            let message = "the recorded history ends in open tool calls";
+            return Err(Error::client(409, "not_foldable", message, "send the next request first"));
+        }
+        request.conversation.body = repaired;
+        let old = self.store.view(&chain)?.map(|(_, v)| View::clone(&v)).unwrap_or_default();
+        Ok(Recorded { row, chain, request, old })
+    }
+
+    /// The facts of a recorded conversation but for its window. System messages and tools are outside the record: what
+    /// they cost last time stands.
+    fn facts_of(&self, key: &ModelKey, recorded: &Recorded) -> Facts {
+        let stored = |path: &str| stored(&recorded.row, path);
+        Facts {
+            system: stored("/regions/system"),
+            tools: stored("/regions/tools"),
+            output_reserved: stored("/regions/output_reserved"),
+            forwarded: 0,
+            ..self.measure.facts(key, &recorded.request.conversation, &recorded.old, None)
+        }
+    }
+
+    /// Records a view that a person asked for, and what the gauge says from now on.
+    pub(in crate::proxy) async fn record_view(
+        &self,
+        recorded: &Recorded,
+        plan: &Plan,
+        view: View,
+        asked: Asked<'_>,
+        batch: Batch,
+    ) -> Result<(), Error> {
+        let Recorded { row, chain, .. } = recorded;
+        let Some(tip) = chain.last().copied() else { return Ok(()) };
+        let data = json!({
+            "action": asked.action, "asked_by": "user",
+            "because": plan.because.iter().map(ToString::to_string).collect::<Vec<_>>(), "model": row.model,
+            "before": regions(&plan.before), "after": regions(&plan.after), "focus": asked.focus,
+            "seconds": rounded(asked.started.elapsed().as_secs_f64()), "depth": depth(&view),
+        });
+        let now_ms = now_ms();
+        let event = Event { now_ms, conversation: Some(row.id.clone()), kind: "context_compaction".into(), data };
+        let update = ConversationUpdate {
+            tip,
+            depth: chain.len(),
+            state: gauge_after(row, plan).to_string(),
+            ..unchanged(row, now_ms)
+        };
+        let batch =
+            Batch { conversation: Some(update), view: Some((tip, view)), events: vec![event], durable: true, ..batch };
+        self.store.record(batch).await?;
+        // What was made ahead was made for the view before.
+        self.lives.with(&row.id, |live| (live.ahead, live.brief, live.draft) = (None, None, None));
+        Ok(())
+    }
+}
+
+/// A conversation as the record has it, for a change of something about it.
+pub(in crate::proxy) fn unchanged(row: &ConversationRow, now_ms: i64) -> ConversationUpdate {
+    ConversationUpdate {
+        id: row.id.clone(),
+        parent: None,
+        session: row.session.clone(),
+        model: row.model.clone(),
+        upstream: row.upstream.clone(),
+        tip: row.tip,
+        depth: row.depth,
+        state: row.state.to_string(),
+        now_ms,
+        title: row.title.clone(),
+    }
+}
+
+/// How the last count of a prompt compares with what is estimated of it: a price should say what the server will. Far off, the
+/// count was of something else.
+fn calibration(row: &ConversationRow, estimated: &Regions) -> f64 {
+    let counted = row.state["prompt_tokens"].as_f64().unwrap_or(0.0);
+    let estimated = f64::from(estimated.prompt());
+    if counted <= 0.0 || estimated <= 0.0 { 1.0 } else { (counted / estimated).clamp(0.5, 2.0) }
+}
+
+/// Multiplies what everything costs.
+fn scale(facts: &mut Facts, by: f64) {
+    (facts.system, facts.tools) = (scaled(facts.system, by), scaled(facts.tools, by));
+    for cost in &mut facts.costs {
+        cost.text = scaled(cost.text, by);
+        cost.media = scaled(cost.media, by);
+        cost.calls.iter_mut().for_each(|call| *call = scaled(*call, by));
+    }
+    facts.edit_costs.iter_mut().for_each(|cost| *cost = scaled(*cost, by));
+}
+
+/// The brief of a view.
+fn brief_of(view: &View) -> Option<String> {
+    view.edits.iter().find_map(|edit| match edit {
+        Edit::Fold { brief, .. } => Some(brief.to_string()),
+        _ => None,
+    })
+}
+
+/// Tokens, multiplied.
+pub(in crate::proxy) fn scaled(tokens: Tokens, by: f64) -> Tokens {
+    (f64::from(tokens) * by).round() as Tokens
+}
+
+/// Tokens that a model reads to write the brief of the messages before `to`: the last brief, and what that does not hold, as
+/// it stands in the view.
+fn reads(facts: &Facts, to: usize) -> Tokens {
+    let edits = || facts.view.edits.iter().zip(&facts.edit_costs);
+    let last = edits().find_map(|(edit, cost)| match edit {
+        Edit::Fold { to, .. } => Some((*to, *cost)),
+        _ => None,
+    });
+    let (from, brief) = last.unwrap_or((0, 0));
+    let shown = |at: usize| {
+        let cost = &facts.costs[at];
+        let text = edits().find_map(|(edit, put)| match edit {
+            Edit::Text { at: of, .. } if *of == at => Some(*put),
+            _ => None,
+        });
+        text.map_or_else(|| cost.total(), |text| text.saturating_add(cost.calls.iter().sum()))
+    };
+    (from..to.min(facts.costs.len())).map(shown).fold(brief, Tokens::saturating_add)
+}
+
+/// The gauge of a conversation once its view is another. The next request measures it anew.
+fn gauge_after(row: &ConversationRow, plan: &Plan) -> Value {
+    let mut state = row.state.clone();
+    if !state.is_object() {
+        return state;
+    }
+    let full = f64::from(plan.after.prompt() + plan.after.output_reserved);
+    state["regions"] = regions(&plan.after);
+    state["prompt_tokens"] = json!(plan.after.prompt());
+    state["prompt_tokens_source"] = json!("estimated");
+    if let Some(window) = state["window"].as_f64().filter(|window| *window > 0.0) {
+        state["pressure"] = json!((full / window * 10_000.0).round() / 10_000.0);
+    }
+    state
+}
+
+/// The policy of a fold that a person asked for: now, whatever the pressure, and nothing but the fold.
+pub(in crate::proxy) fn at_any_pressure(policy: &Policy) -> Policy {
+    Policy {
+        summarize_at: 0.000_1,
+        summarize_to: 0.000_05,
+        clear_at: 1.0,
+        clear_to: 0.99,
+        evict_over: Size::Tokens(Tokens::MAX),
+        fold_at: FoldAt::Line,
+        // Who asks for a fold wants all of it that can go.
+        keep_recent: KeepRecent::Messages(1),
+        strategy: if policy.strategy == Strategy::Off { Strategy::Summarize } else { policy.strategy },
+        ..policy.clone()
+    }
+}
+
+/// A request of which nothing is known but its model.
+fn request_of(model: &str) -> Request {
+    Request {
+        body: bytes::Bytes::from(json!({"model": model, "messages": []}).to_string()),
+        conversation: crate::conversation::Conversation::default(),
+        model: model.to_owned(),
+        max_tokens: None,
+        choices: 1,
+        num_ctx: None,
+        session: None,
+        client_tools: None,
+        task: None,
+        listed_tools: None,
+    }
+}

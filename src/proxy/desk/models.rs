@@ -1,0 +1,134 @@
+//! Which upstream serves which model, and the list of models with their windows.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde_json::{Value, json};
+
+use crate::proxy::{App, Error};
+use crate::upstream::{Kind, Upstream};
+use crate::wire::json::Fields;
+
+/// Of a long list of models, so many are asked about one by one where the list leaves out their windows.
+const ASKED_ONE_BY_ONE: usize = 32;
+
+/// The `model` a request body names, if it is a JSON object that names one.
+pub(in crate::proxy) fn model_in(body: &Bytes) -> String {
+    let text = std::str::from_utf8(body).ok().filter(|t| t.trim_start().starts_with('{'));
+    text.and_then(|t| Fields::read(t).ok()).and_then(|f| f.string("model")).unwrap_or_default()
+}
+
+impl App {
+    /// The upstream that serves a model. With one upstream there is nothing to choose: it knows its own names best.
+    pub(in crate::proxy) async fn upstream_of(&self, model: &str) -> Result<Arc<Upstream>, Error> {
+        let first = self.upstreams.first().ok_or_else(|| {
+            Error::client(
+                503,
+                "no_upstream",
+                "no inference server is configured and none was found",
+                "start Ollama (port 11434) or llama-server (port 8080), or name one with --upstream URL",
+            )
+        })?;
+        if self.upstreams.len() == 1 || model.is_empty() {
+            return Ok(Arc::clone(first));
+        }
+        if let Some(at) = self.places.lock().get(model).copied() {
+            return Ok(Arc::clone(&self.upstreams[at]));
+        }
+        let mut names = Vec::new();
+        let mut any = None;
+        for (at, upstream) in self.upstreams.iter().enumerate() {
+            let Ok(models) = upstream.models().await else { continue };
+            if models.iter().any(|m| same_model(&m.id, model)) {
+                self.places.lock().insert(model.to_owned(), at);
+                return Ok(Arc::clone(upstream));
+            }
+            // A single-model llama-server takes every name.
+            if upstream.kind() == Some(Kind::LlamaServer { router: false }) {
+                any = any.or(Some(at));
+            }
+            names.extend(models.into_iter().map(|m| m.id));
+        }
+        if let Some(at) = any {
+            return Ok(Arc::clone(&self.upstreams[at]));
+        }
+        names.truncate(20);
+        let near =
+            names.iter().max_by(|a, b| strsim::jaro_winkler(a, model).total_cmp(&strsim::jaro_winkler(b, model)));
+        let hint = near.map_or_else(String::new, |n| format!("did you mean `{n}`? Served: {}", names.join(", ")));
+        Err(Error::client(404, "model_not_found", format!("no upstream serves the model `{model}`"), &hint))
+    }
+
+    /// `GET /v1/models`: the lists of all upstreams, each entry with its windows. `id` picks one.
+    ///
+    /// # Errors
+    /// When no upstream answers, or none knows `id`.
+    pub async fn models(&self, id: Option<&str>) -> Result<Value, Error> {
+        let mut data: Vec<Value> = Vec::new();
+        let mut failed = None;
+        for upstream in &self.upstreams {
+            match self.models_of(upstream).await {
+                Ok(mut list) => data.append(&mut list),
+                Err(e) => failed = Some(e),
+            }
+        }
+        if data.is_empty() {
+            self.upstream_of("").await?;
+            if let Some(e) = failed {
+                return Err(e);
+            }
+        }
+        let Some(id) = id else { return Ok(json!({"object": "list", "data": data})) };
+        let found = data.into_iter().find(|m| m.get("id").and_then(Value::as_str).is_some_and(|m| same_model(m, id)));
+        found.ok_or_else(|| {
+            Error::client(
+                404,
+                "model_not_found",
+                format!("the model `{id}` does not exist"),
+                "GET /v1/models lists them",
+            )
+        })
+    }
+
+    async fn models_of(&self, upstream: &Upstream) -> Result<Vec<Value>, Error> {
+        let listed = upstream.models().await?;
+        // The server's own entries keep what else they say.
+        let own = upstream.pass(http::Method::GET, "/v1/models", &http::HeaderMap::new(), Bytes::new().into()).await;
+        let own: Vec<Value> = match own {
+            Ok(reply) if reply.status.is_success() => {
+                let (bytes, _) = crate::proxy::turn::read_up_to(reply.body, 4 << 20).await?;
+                let read: Option<Value> = serde_json::from_slice(&bytes).ok();
+                read.and_then(|v| v.get("data").and_then(|d| d.as_array().cloned())).unwrap_or_default()
+            }
+            _ => Vec::new(),
+        };
+        let mut out = Vec::new();
+        for (nth, mut model) in listed.into_iter().enumerate() {
+            // Lists often leave out what the server says of a single model.
+            if nth < ASKED_ONE_BY_ONE
+                && (model.trained.is_none() || model.window.is_none())
+                && let Ok(loaded) = upstream.loaded(&model.id).await
+            {
+                model.trained = model.trained.or(loaded.trained);
+                model.window = model.window.or(loaded.window.filter(|_| !loaded.provisional));
+            }
+            let mut entry = own
+                .iter()
+                .find(|v| v.get("id").and_then(Value::as_str) == Some(&model.id))
+                .cloned()
+                .unwrap_or_else(|| json!({"id": model.id, "object": "model", "owned_by": upstream.name()}));
+            let usable = model.window.map(|w| w.saturating_sub(self.config.window.output_reserved.min(w / 4)));
+            entry["context_window"] = json!(usable);
+            entry["context_length"] = json!(model.trained);
+            entry["loaded_context"] = json!(model.window);
+            out.push(entry);
+        }
+        Ok(out)
+    }
+}
+
+/// Whether two names mean the same model: Ollama's ignore case, and `:latest` may be left out.
+pub(in crate::proxy) fn same_model(listed: &str, asked: &str) -> bool {
+    let bare = |s: &str| s.strip_suffix(":latest").unwrap_or(s).to_lowercase();
+    listed == asked || bare(listed) == bare(asked)
+}

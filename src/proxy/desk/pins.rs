@@ -1,0 +1,262 @@
+//! Pins: texts and messages that a person wants the model to have through every fold and clear. Each is listed, priced and can be
+//! taken back.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use futures_util::FutureExt as _;
+use serde_json::{Value, json};
+
+use super::compact::{Asked, Ground};
+use super::price::Price;
+use super::steer::{Steer, When, absent};
+use super::timeline::touches;
+use crate::conversation::Tokens;
+use crate::conversation::edit::{Edit, View};
+use crate::conversation::step;
+use crate::pinned;
+use crate::plan;
+use crate::proxy::standing::{ALL_PINS, LARGEST_PIN, Pinned, Standing, What, matched, text};
+use crate::proxy::turn::save::now_ms;
+use crate::proxy::{App, Error, aside};
+use crate::store::Batch;
+
+/// Pins of one conversation.
+const MOST: usize = 100;
+
+/// What is to be pinned.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Pinning {
+    /// A text, word for word.
+    Text(String),
+    /// A message of the history.
+    Message(usize),
+}
+
+/// A pin that is taken back, by its number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Unpinned(pub u64);
+
+impl App {
+    /// `GET /windowsill/conversations/{id}/pins`: what is pinned, by whom, and what it costs.
+    ///
+    /// # Errors
+    /// 404 for an unknown conversation.
+    pub async fn pins(self: &Arc<Self>, id: &str) -> Result<Value, Error> {
+        let (app, id) = (Arc::clone(self), id.to_owned());
+        let work = async move { app.ground(&id).await.map(|ground| app.listed(&ground)) };
+        self.aside.run(aside::LARGE, work.boxed()).await?
+    }
+
+    /// Pins a text or a message, or says what that would cost.
+    ///
+    /// # Errors
+    /// 404 for an unknown conversation or message; 400 for a pin that says nothing or takes too much of the window.
+    pub async fn pin(self: &Arc<Self>, id: &str, what: Pinning, when: When, dry_run: bool) -> Result<Value, Error> {
+        let (app, id) = (Arc::clone(self), id.to_owned());
+        let work = async move {
+            let ground = app.ground(&id).await?;
+            let what = app.pinnable(&ground, what)?;
+            let id = ground.standing.numbered + 1;
+            let pin = Pinned { id, what: what.clone(), created_ms: now_ms(), rule: None };
+            let mut standing = Standing { numbered: id, ..Standing::clone(&ground.standing) };
+            standing.pins.push(pin);
+            if let (When::NextBreak, Some(at)) = (when, what.place(&ground.recorded.request.conversation.body)) {
+                let left = ground.recorded.old.edits.iter().any(|e| !matches!(e, Edit::Fold { .. }) && touches(e, at));
+                standing.wishes.extend(left.then_some(Steer::Restore(at)));
+            }
+            let mut told = app.restand(&ground, standing, "pin", when, dry_run).await?;
+            told["pin"] = json!(id);
+            Ok(told)
+        };
+        self.aside.run(aside::LARGE, work.boxed()).await?
+    }
+
+    /// Takes a pin back, or says what that would cost.
+    ///
+    /// # Errors
+    /// 404 for an unknown conversation or pin.
+    pub async fn unpin(
+        self: &Arc<Self>,
+        id: &str,
+        Unpinned(number): Unpinned,
+        when: When,
+        dry_run: bool,
+    ) -> Result<Value, Error> {
+        let (app, id) = (Arc::clone(self), id.to_owned());
+        let work = async move {
+            let ground = app.ground(&id).await?;
+            let mut standing = Standing::clone(&ground.standing);
+            standing.pins.retain(|pin| pin.id != number);
+            if standing.pins.len() == ground.standing.pins.len() {
+                let message = format!("conversation {id} has no pin {number}");
+                return Err(Error::client(404, "not_found", message, "`windowsill pin ID` lists them"));
+            }
+            app.restand(&ground, standing, "unpin", when, dry_run).await
+        };
+        self.aside.run(aside::LARGE, work.boxed()).await?
+    }
+
+    /// Goes over to other pins: now, with a view that has them, or at the next break.
+    async fn restand(
+        &self,
+        ground: &Ground,
+        standing: Standing,
+        action: &'static str,
+        when: When,
+        dry_run: bool,
+    ) -> Result<Value, Error> {
+        let started = Instant::now();
+        let id = &ground.recorded.row.id;
+        let view = match when {
+            When::Now => self.pinned_view(ground, &standing),
+            When::NextBreak => ground.recorded.old.clone(),
+        };
+        let changes = view.edits != ground.recorded.old.edits;
+        let price = if changes { self.price_of(ground, &view).await } else { Price::nothing(ground) };
+        self.fitting(ground, &price)?;
+        if !dry_run {
+            let kept = Some((id.clone(), text(&standing)));
+            let _turn = self.standing_turn.lock().await;
+            if *self.standing(id, None)? != *ground.standing {
+                let message = "somebody else changed this conversation at the same moment";
+                return Err(Error::client(409, "changed", message, "look again, and then try again"));
+            }
+            if changes {
+                let seen = self.seen(ground, &view, &price, action, format!("what is pinned changed: {action}"));
+                let batch = Batch { standing: kept, ..Batch::default() };
+                let asked = Asked { action, focus: None, started };
+                self.record_view(&ground.recorded, &seen, view, asked, batch).await?;
+            } else {
+                self.store.record(Batch { standing: kept, durable: true, ..Batch::default() }).await?;
+            }
+            self.note_steered(id, action, when);
+        }
+        Ok(self.priced(ground, &price, when, dry_run))
+    }
+
+    /// The view with what is pinned in it: texts in front of the brief, messages where they stand in the history.
+    fn pinned_view(&self, ground: &Ground, standing: &Standing) -> View {
+        let conversation = &ground.recorded.request.conversation;
+        let held = self.held(&ground.key, standing, &ground.resolved.pins, &conversation.body, ground.facts.window);
+        let mut view = ground.recorded.old.clone();
+        for at in &held.messages {
+            view.edits.retain(|edit| matches!(edit, Edit::Fold { .. }) || !touches(edit, *at));
+        }
+        let units = step::units(&conversation.body);
+        let whole = |at: &usize| units.iter().find(|unit| (unit.start..unit.end).contains(at)).copied();
+        let mut has_fold = false;
+        for edit in &mut view.edits {
+            let Edit::Fold { from, to, keep, brief } = edit else { continue };
+            has_fold = true;
+            let back = held.messages.iter().filter(|at| (*from..*to).contains(*at)).filter_map(whole);
+            keep.extend(back.flat_map(|unit| unit.start..unit.end).filter(|at| (*from..*to).contains(at)));
+            keep.sort_unstable();
+            keep.dedup();
+            let block = pinned::block(&held.texts, &|at| !(*from..*to).contains(&at) || keep.contains(&at));
+            *brief = Arc::from(pinned::with(brief, &block));
+        }
+        let block = pinned::block(&held.texts, &|_| true);
+        if !has_fold && !block.is_empty() {
+            let at = plan::anchor(conversation, &ground.facts, &ground.resolved.policy);
+            view.edits.insert(0, Edit::Fold { from: at, to: at, keep: Vec::new(), brief: Arc::from(block) });
+        }
+        view.edits.retain(|edit| !matches!(edit, Edit::Fold { from, to, brief, .. } if from == to && brief.is_empty()));
+        view
+    }
+
+    /// What may be pinned; refused with numbers where it takes too much.
+    fn pinnable(&self, ground: &Ground, what: Pinning) -> Result<What, Error> {
+        let window = ground.facts.window;
+        let body = &ground.recorded.request.conversation.body;
+        let (what, tokens) = match what {
+            Pinning::Text(text) => {
+                let text = text.trim();
+                if text.is_empty() {
+                    return Err(bad("an empty text cannot be pinned".into(), "send what the model should always have"));
+                }
+                (What::Text(Arc::from(text)), self.measure.count(&ground.key, text))
+            }
+            Pinning::Message(at) => {
+                let message = body.get(at).ok_or_else(|| absent(at, body.len()))?;
+                (What::Message(at, message.digest), ground.facts.costs.get(at).map_or(0, plan::Cost::total))
+            }
+        };
+        if ground.standing.pins.iter().any(|pin| pin.what == what) {
+            return Err(Error::client(409, "nothing_to_do", "it is pinned already", ""));
+        }
+        if ground.standing.pins.len() >= MOST {
+            return Err(bad(format!("{MOST} things are pinned already, which is the most"), "take one back first"));
+        }
+        if tokens > window / LARGEST_PIN {
+            let most = window / LARGEST_PIN;
+            let message = format!(
+                "it has {tokens} tokens, and a pin may have {most}: a tenth of the window of {window}, or little room is left for work"
+            );
+            return Err(bad(message, "pin the sentence that matters, as a text"));
+        }
+        let held = self.weight(ground);
+        if held.saturating_add(tokens) > window / ALL_PINS {
+            let most = window / ALL_PINS;
+            let message = format!(
+                "{held} tokens are pinned already and this has {tokens}: all pins may have {most}, a quarter of the window of {window}"
+            );
+            return Err(bad(message, "take another one back first"));
+        }
+        Ok(what)
+    }
+
+    /// Tokens of all that is pinned.
+    fn weight(&self, ground: &Ground) -> Tokens {
+        let of = |at: &usize| ground.facts.costs.get(*at).map_or(0, plan::Cost::total);
+        ground.held.messages.iter().map(of).fold(ground.held.tokens, Tokens::saturating_add)
+    }
+
+    fn listed(&self, ground: &Ground) -> Value {
+        let body = &ground.recorded.request.conversation.body;
+        let old = &ground.recorded.old;
+        let folded = |at: usize| old.edits.iter().any(|e| matches!(e, Edit::Fold { .. }) && touches(e, at));
+        let brief = old.edits.iter().find_map(|e| if let Edit::Fold { brief, .. } = e { Some(brief) } else { None });
+        let in_brief = |text: &str| {
+            let block = brief.map(|brief| &brief[..brief.len() - pinned::without(brief).len()]);
+            block.is_some_and(|block| block.contains(&text.replace('\n', "\n  ")))
+        };
+        let stands = |at: Option<usize>, text: &str| match at {
+            Some(at) if !folded(at) => "history",
+            _ if in_brief(text) => "brief",
+            _ => "waits",
+        };
+        let own = ground.standing.pins.iter().map(|pin| {
+            let place = pin.what.place(body);
+            let (text, at) = match &pin.what {
+                What::Text(text) => {
+                    (text.as_ref(), ground.held.texts.iter().find(|p| p.text == *text).and_then(|p| p.at))
+                }
+                What::Message(..) => (place.map_or("", |at| body[at].text.as_str()), place),
+            };
+            let tokens = match place {
+                Some(at) => ground.facts.costs.get(at).map_or(0, plan::Cost::total),
+                None => self.measure.count(&ground.key, text),
+            };
+            let by = pin.rule.map_or_else(|| "user".to_owned(), |n| format!("rule {n}"));
+            json!({"pin": pin.id, "by": by, "rule": pin.rule, "message": place, "text": text, "tokens": tokens,
+                "stands": stands(at, text), "created_ms": pin.created_ms})
+        });
+        let by_pattern = matched(body, &ground.resolved.pins).into_iter().map(|found| {
+            let pattern = &ground.resolved.pins[found.pattern];
+            json!({"pin": Value::Null, "by": pattern.source, "match": pattern.text(), "message": found.at,
+                "text": found.line, "tokens": self.measure.count(&ground.key, &found.line),
+                "stands": stands(Some(found.at), &found.line)})
+        });
+        json!({
+            "conversation": ground.recorded.row.id, "pins": own.chain(by_pattern).collect::<Vec<_>>(),
+            "tokens": self.weight(ground), "window": ground.facts.window, "most": ground.facts.window / ALL_PINS,
+            "most_each": ground.facts.window / LARGEST_PIN, "paused": ground.standing.paused,
+            "waiting": ground.standing.wishes,
+        })
+    }
+}
+
+fn bad(message: String, hint: &str) -> Error {
+    Error::client(400, "bad_pin", message, hint)
+}

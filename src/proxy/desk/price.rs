@@ -1,0 +1,236 @@
+//! What a change of a view costs, said before it is made: the tokens that the server evaluates again with the next request. The
+//! prompt that request will have is made here as it will be made there, and compared with the one that the server holds.
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use lru::LruCache;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+
+use super::compact::Ground;
+use super::steer::When;
+use crate::conversation::edit::View;
+use crate::conversation::{Message, Tokens};
+use crate::measure::{count, tokens};
+use crate::plan::Lines;
+use crate::plan::rewrite::{self, Out};
+use crate::proxy::turn::prepare::Prepared;
+use crate::proxy::{App, grouped};
+use crate::wire::json;
+use crate::wire::openai_chat::{self, Request};
+
+/// Conversations whose system prompt and tools are remembered: the record holds neither.
+const REMEMBERED: NonZeroUsize = NonZeroUsize::new(64).expect("not zero");
+
+/// Larger ones are not (bytes): all together take 64 MiB at most.
+const LARGEST_HEAD: usize = 1 << 20;
+
+/// What of the last request is not in the record.
+#[derive(Debug)]
+pub(in crate::proxy) struct Head {
+    /// Tells it from others.
+    mark: u64,
+    /// The request's fields but for its messages.
+    fields: Bytes,
+    system: Vec<Bytes>,
+    /// The client's tools with ours behind them, where the model may have it once something left its prompt.
+    pub(in crate::proxy) with_recall: Option<Bytes>,
+}
+
+/// The heads of the conversations that were asked last.
+pub(in crate::proxy) struct Heads(Mutex<LruCache<String, Arc<Head>>>);
+
+impl Default for Heads {
+    fn default() -> Heads {
+        Heads(Mutex::new(LruCache::new(REMEMBERED)))
+    }
+}
+
+impl Heads {
+    /// Remembers what a request has besides its history.
+    pub(in crate::proxy) fn note(&self, prepared: &Prepared) {
+        let mark = prepared.client_marks.first().copied().unwrap_or(0);
+        if self.0.lock().get(&prepared.id).is_some_and(|known| known.mark == mark) {
+            return;
+        }
+        let request = &prepared.request;
+        let copied = |message: &Message| Bytes::copy_from_slice(message.bytes());
+        let system: Vec<Bytes> = request.conversation.system.iter().map(copied).collect();
+        let own_tools = request.own_tools().map(|tools| String::from_utf8_lossy(tools).into_owned());
+        let changes = [("messages", Some("[]")), ("tools", own_tools.as_deref())];
+        let text = String::from_utf8_lossy(&request.body);
+        let Ok(fields) = json::with_fields(&text, &changes) else { return };
+        let with_recall = prepared.tools.clone();
+        let size = fields.len() + system.iter().chain(&with_recall).map(Bytes::len).sum::<usize>();
+        if size <= LARGEST_HEAD {
+            let head = Head { mark, fields, system, with_recall };
+            self.0.lock().put(prepared.id.clone(), Arc::new(head));
+        } else {
+            self.0.lock().pop(&prepared.id);
+        }
+    }
+
+    /// What the last request of a conversation had, where that is remembered.
+    pub(in crate::proxy) fn of(&self, id: &str) -> Option<Arc<Head>> {
+        self.0.lock().get(id).cloned()
+    }
+}
+
+impl Head {
+    /// A request with this head and a history.
+    pub(in crate::proxy) fn request(&self) -> Option<Request> {
+        let mut request = openai_chat::parse(&self.fields).ok()?;
+        request.conversation.system =
+            self.system.iter().map(|raw| openai_chat::message(raw.clone()).ok()).collect::<Option<_>>()?;
+        Some(request)
+    }
+}
+
+/// What a change costs.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::proxy) struct Price {
+    /// Prompt tokens as they are.
+    pub(in crate::proxy) before: Tokens,
+    /// Prompt tokens then.
+    pub(in crate::proxy) after: Tokens,
+    /// Of these, evaluated again with the next request.
+    pub(in crate::proxy) again: Tokens,
+    /// Whether that was counted, and not estimated.
+    counted: bool,
+}
+
+/// A prompt as it would be forwarded.
+struct Prompt {
+    body: Bytes,
+    out: Vec<Out>,
+    tools: bool,
+}
+
+impl Price {
+    /// What it costs to leave things as they are until the next break.
+    pub(in crate::proxy) fn nothing(ground: &Ground) -> Price {
+        let now = ground.gauge();
+        Price { before: now, after: now, again: 0, counted: true }
+    }
+}
+
+impl App {
+    /// What it costs to have this view with the next request.
+    pub(in crate::proxy) async fn price_of(&self, ground: &Ground, view: &View) -> Price {
+        let old = prompt(ground, &ground.recorded.old);
+        let next = prompt(ground, view);
+        // The server holds what was sent last; what was changed since then cost nothing yet.
+        let sent = self.lives.with(&ground.recorded.row.id, |live| live.sent_view.clone());
+        let held = match &sent {
+            Some(sent) if *sent != ground.recorded.old => prompt(ground, sent),
+            _ => prompt(ground, &ground.recorded.old),
+        };
+        let sizes = (self.sized(ground, &old.body).await, self.sized(ground, &next.body).await);
+        let (Some(before), Some(after)) = sizes else { return estimated(ground, &held, &next, &old) };
+        let shared =
+            self.shared(ground, &held, &next).await.unwrap_or_else(|| estimate(&next.out[..same(&held, &next)]));
+        let again = after.saturating_sub(shared);
+        // Without the head, only the difference is known.
+        let outside = if ground.has_head { 0 } else { i64::from(ground.gauge()) - i64::from(before) };
+        let shift = |n: Tokens| Tokens::try_from((i64::from(n) + outside).max(0)).unwrap_or(Tokens::MAX);
+        Price { before: shift(before), after: shift(after), again, counted: true }
+    }
+
+    /// The size of a prompt, where it can be counted.
+    async fn sized(&self, ground: &Ground, body: &Bytes) -> Option<Tokens> {
+        if let Some(own) = &ground.own {
+            let media = count::media(&ground.recorded.request.conversation);
+            if let Some(exact) = own.total(&ground.upstream, body, media).await {
+                return Some(exact.tokens);
+            }
+        }
+        if !ground.upstream.can_count() {
+            return None;
+        }
+        ground.upstream.count(body).await.ok()
+    }
+
+    /// Tokens that two prompts begin with.
+    async fn shared(&self, ground: &Ground, held: &Prompt, next: &Prompt) -> Option<Tokens> {
+        if let Some(own) = &ground.own {
+            return own.shared(&held.body, &next.body).await;
+        }
+        if held.tools != next.tools {
+            // Tools stand in front of everything, in most templates.
+            return Some(0);
+        }
+        let messages: Vec<Bytes> = next.out[..same(held, next)].iter().map(|out| out.bytes.clone()).collect();
+        if messages.is_empty() {
+            return Some(0);
+        }
+        let body = openai_chat::write(&request(ground, next.tools), &messages, &[]);
+        ground.upstream.count(&body).await.ok()
+    }
+
+    /// A price as it is told.
+    pub(in crate::proxy) fn priced(&self, ground: &Ground, price: &Price, when: When, dry_run: bool) -> Value {
+        let speed = self.measured_speed(&ground.recorded.row.id);
+        let lines = Lines::of(&ground.facts, &ground.resolved.policy);
+        let line = lines.fold_at;
+        let mut out = json!({
+            "conversation": ground.recorded.row.id, "dry_run": dry_run, "when": when, "before": price.before,
+            "after": price.after, "evaluated_again": price.again, "counted": price.counted, "limit": lines.limit,
+            "tokens_per_second": speed, "seconds": speed.map(|s| f64::from(price.again) / s), "brief_reads": Value::Null,
+        });
+        if price.after > line && price.after > price.before {
+            out["note"] = json!(format!(
+                "{} tokens are {} more than the {} from which the prompt is rewritten: the next turn does that again, unless \
+                 rewriting is stopped",
+                grouped(price.after),
+                grouped(price.after - line),
+                grouped(line)
+            ));
+        }
+        out
+    }
+}
+
+/// The request of a recorded conversation, with the tool that reads back what left its prompt or without it.
+fn request(ground: &Ground, offers: bool) -> Request {
+    let mut request = ground.recorded.request.clone();
+    if let Some(tools) = ground.with_recall.as_ref().filter(|_| offers) {
+        request.offer(tools.clone());
+    }
+    request
+}
+
+/// The prompt that a view makes.
+fn prompt(ground: &Ground, view: &View) -> Prompt {
+    let out = rewrite::rewrite(&ground.recorded.request.conversation, view, &ground.resolved.policy.template);
+    let tools = ground.with_recall.is_some() && view.lacks() && !view.bare;
+    let messages: Vec<Bytes> = out.iter().map(|m| m.bytes.clone()).collect();
+    Prompt { body: openai_chat::write(&request(ground, tools), &messages, &[]), out, tools }
+}
+
+/// How many messages two prompts begin with.
+fn same(held: &Prompt, next: &Prompt) -> usize {
+    if held.tools != next.tools {
+        return 0;
+    }
+    held.out.iter().zip(&next.out).take_while(|(a, b)| a.bytes == b.bytes).count()
+}
+
+/// Estimated tokens of messages.
+fn estimate(out: &[Out]) -> Tokens {
+    out.iter().map(|m| tokens::message(&String::from_utf8_lossy(&m.bytes))).fold(0, Tokens::saturating_add)
+}
+
+/// A price where nobody can count: by estimates, scaled so that the last prompt comes out as it was counted.
+fn estimated(ground: &Ground, held: &Prompt, next: &Prompt, old: &Prompt) -> Price {
+    let head = ground.fixed();
+    let before = ground.gauge();
+    let scale = f64::from(before.saturating_sub(head)) / f64::from(estimate(&old.out).max(1));
+    let scale = if before > head { scale.clamp(0.5, 2.0) } else { 1.0 };
+    let scaled = |n: Tokens| super::compact::scaled(n, scale);
+    let after = head + scaled(estimate(&next.out));
+    let shared = same(held, next);
+    let again = if held.tools == next.tools { scaled(estimate(&next.out[shared..])) } else { after };
+    Price { before, after, again, counted: false }
+}

@@ -1,0 +1,222 @@
+//! `windowsill report`: what was kept out of prompts, how much of it was ever read back, and what that cost. Sums alone, by model:
+//! nothing of anybody's words, so it can be shown to others.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use crate::config::Ceiling;
+use crate::proxy::{App, Error, Record};
+use crate::store::{EventFilter, EventRow, Store};
+
+/// Events that are read at once.
+const PAGE: usize = 5_000;
+
+impl App {
+    /// `GET /windowsill/report?since=…`: of what happened since that time (Unix milliseconds).
+    ///
+    /// # Errors
+    /// When the record cannot be read.
+    pub fn report(&self, since_ms: i64) -> Result<Value, Error> {
+        report(&self.store, since_ms, &self.config.ceiling)
+    }
+}
+
+impl Record {
+    /// What happened since that time (Unix milliseconds), in sums.
+    ///
+    /// # Errors
+    /// When the record cannot be read.
+    pub fn report(&self, since_ms: i64, ceiling: &Ceiling) -> Result<Value, Error> {
+        report(&self.store, since_ms, ceiling)
+    }
+}
+
+fn report(store: &Store, since_ms: i64, ceiling: &Ceiling) -> Result<Value, Error> {
+    let (mut from, mut sums) = (0, Sums::default());
+    loop {
+        let events = store.events_of(from, PAGE, &EventFilter::default())?;
+        let Some(last) = events.last() else { break };
+        from = last.id;
+        events.iter().filter(|event| event.now_ms >= since_ms).for_each(|event| sums.add(event));
+    }
+    let mut out = sums.json(since_ms);
+    let (tokens, busy_ms) = sums.worked();
+    out["cost"] = json!(crate::proxy::turn::guard::cost(ceiling, tokens));
+    out["watt_hours"] = json!(crate::proxy::turn::guard::watt_hours(ceiling, busy_ms));
+    Ok(out)
+}
+
+/// What was added up.
+#[derive(Debug, Default)]
+struct Sums {
+    conversations: std::collections::HashSet<String>,
+    turns: u64,
+    rewrites: u64,
+    /// Tokens that left prompts.
+    kept_out: u64,
+    recalls: u64,
+    recalls_found: u64,
+    /// Tokens of what was read back.
+    read_back: u64,
+    /// Tokens that a rewrite made the server evaluate again.
+    lost: u64,
+    shadow: Shadow,
+    /// By model: requests and tokens of its turns, and of briefs and the like.
+    models: BTreeMap<String, Model>,
+}
+
+/// What was only foreseen.
+#[derive(Debug, Default)]
+struct Shadow {
+    requests: u64,
+    /// Requests whose prompt left too little of the window for the reply.
+    too_long: u64,
+    sent: u64,
+    would_send: u64,
+}
+
+#[derive(Debug, Default)]
+struct Model {
+    turns: u64,
+    prompt: u64,
+    cached: u64,
+    evaluated: u64,
+    completion: u64,
+    /// Evaluated and generated for briefs and digests.
+    upkeep: u64,
+    milliseconds: u64,
+    /// What the server evaluated in how many milliseconds of its own clock, where it said both.
+    timed: (f64, f64),
+}
+
+impl Model {
+    /// Seconds that what came from the cache would have taken at this server's measured speed.
+    fn not_waited(&self) -> Option<f64> {
+        let (tokens, ms) = self.timed;
+        (tokens > 0.0).then(|| self.cached as f64 * ms / tokens / 1000.0)
+    }
+}
+
+impl Sums {
+    fn add(&mut self, event: &EventRow) {
+        let data = &event.data;
+        let n = |value: &Value| value.as_u64().unwrap_or(0);
+        self.conversations.extend(event.conversation.clone());
+        match event.kind.as_str() {
+            "context_compaction" => {
+                self.rewrites += 1;
+                self.kept_out += n(&data["before"]["prompt"]).saturating_sub(n(&data["after"]["prompt"]));
+            }
+            "shadow" => {
+                self.shadow.requests += 1;
+                self.shadow.too_long += u64::from(data["fits"] == false);
+                self.shadow.sent += n(&data["sent_tokens"]);
+                self.shadow.would_send += n(&data["prompt_tokens"]);
+            }
+            "recall" => {
+                self.recalls += 1;
+                if data["outcome"] == "found" {
+                    self.recalls_found += 1;
+                    self.read_back += n(&data["tokens"]);
+                }
+            }
+            "model_usage" => {
+                let name = data["model"].as_str().or_else(|| data["by"].as_str()).unwrap_or("(its own)");
+                let model = self.models.entry(name.to_owned()).or_default();
+                if data["role"] == "main" || data["role"] == "recall" {
+                    let is_turn = u64::from(data["role"] == "main");
+                    self.turns += is_turn;
+                    model.turns += is_turn;
+                    model.prompt += n(&data["prompt_tokens"]);
+                    model.cached += n(&data["cached_tokens"]);
+                    model.evaluated += n(&data["evaluated_tokens"]);
+                    model.completion += n(&data["completion_tokens"]);
+                    if let (Some(tokens), Some(ms)) =
+                        (data["evaluated_tokens"].as_f64(), data["prompt_milliseconds"].as_f64())
+                    {
+                        model.timed = (model.timed.0 + tokens, model.timed.1 + ms);
+                    }
+                } else {
+                    model.upkeep += n(&data["evaluated_tokens"]) + n(&data["completion_tokens"]);
+                }
+                model.milliseconds += n(&data["milliseconds"]);
+                if data["prefix"]["because"] == "rewrite" {
+                    self.lost += n(&data["prefix"]["lost"]);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Tokens that servers evaluated or wrote, and milliseconds that this took.
+    fn worked(&self) -> (u64, u64) {
+        let tokens = |m: &Model| m.prompt.saturating_sub(m.cached) + m.completion + m.upkeep;
+        (self.models.values().map(tokens).sum(), self.models.values().map(|m| m.milliseconds).sum())
+    }
+
+    fn json(&self, since_ms: i64) -> Value {
+        let models: Vec<Value> = self
+            .models
+            .iter()
+            .map(|(name, m)| {
+                json!({"model": name, "turns": m.turns, "prompt_tokens": m.prompt, "cached_tokens": m.cached,
+                    "evaluated_tokens": m.evaluated, "completion_tokens": m.completion, "upkeep_tokens": m.upkeep,
+                    "milliseconds": m.milliseconds, "not_waited_seconds": m.not_waited()})
+            })
+            .collect();
+        let shadow = &self.shadow;
+        let shadow = json!({"requests": shadow.requests, "too_long": shadow.too_long, "sent_tokens": shadow.sent,
+            "would_send_tokens": shadow.would_send});
+        json!({
+            "shadow": if self.shadow.requests > 0 { shadow } else { Value::Null },
+            "since_ms": since_ms, "conversations": self.conversations.len(), "turns": self.turns, "rewrites": self.rewrites,
+            "kept_out_tokens": self.kept_out, "recalls": self.recalls, "recalls_found": self.recalls_found,
+            "read_back_tokens": self.read_back, "evaluated_again_tokens": self.lost,
+            "upkeep_tokens": self.models.values().map(|m| m.upkeep).sum::<u64>(),
+            "cached_tokens": self.models.values().map(|m| m.cached).sum::<u64>(),
+            "prompt_tokens": self.models.values().map(|m| m.prompt).sum::<u64>(),
+            // A sum of nothing is -0.0.
+            "not_waited_seconds": self.models.values().filter_map(Model::not_waited).fold(0.0, std::ops::Add::add), "models": models,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_add_up() {
+        let event = |kind: &str, data: Value| EventRow {
+            id: 1,
+            now_ms: 5,
+            conversation: Some("c".into()),
+            kind: kind.into(),
+            data,
+        };
+        let mut sums = Sums::default();
+        for each in [
+            event("context_compaction", json!({"before": {"prompt": 900}, "after": {"prompt": 300}})),
+            event("context_compaction", json!({"before": {"prompt": 300}, "after": {"prompt": 500}})),
+            event("recall", json!({"outcome": "found", "tokens": 40})),
+            event("recall", json!({"outcome": "nothing", "tokens": 9})),
+            event(
+                "model_usage",
+                json!({"role": "main", "model": "m", "prompt_tokens": 70, "cached_tokens": 50,
+                "evaluated_tokens": 20, "prompt_milliseconds": 400.0, "prefix": {"lost": 12, "because": "rewrite"}}),
+            ),
+            event("model_usage", json!({"role": "summary", "by": "m", "evaluated_tokens": 5, "completion_tokens": 2})),
+            event("model_usage", json!("no object")),
+        ] {
+            sums.add(&each);
+        }
+        let out = sums.json(0);
+        let of = |key: &str| out[key].as_u64().unwrap();
+        assert_eq!((of("conversations"), of("turns"), of("rewrites"), of("kept_out_tokens")), (1, 1, 2, 600));
+        assert_eq!((of("recalls"), of("recalls_found"), of("read_back_tokens")), (2, 1, 40));
+        assert_eq!(sums.worked(), (27, 0));
+        assert_eq!((of("evaluated_again_tokens"), of("upkeep_tokens"), of("cached_tokens")), (12, 7, 50));
+        assert_eq!(out["not_waited_seconds"], 1.0, "50 tokens from the cache at 50 a second");
+    }
+}

@@ -1,0 +1,304 @@
+//! What people ask of a conversation: what fills its window, what each turn added, what was done to it, what it cost and what
+//! would help. Worked out from the record, so that it says the same with and without a running proxy. Holds no message text
+//! but the first words of the largest messages.
+
+use std::collections::HashMap;
+
+use serde_json::{Map, Value, json};
+
+use super::record;
+use super::report::row_json;
+use super::timeline::{line, size_in, view_of};
+use super::trace::event_json;
+use crate::config::{Config, Gauge, Severity};
+use crate::conversation::Tokens;
+use crate::conversation::edit::View;
+use crate::guard::told;
+use crate::proxy::{App, Error, Record};
+use crate::store::{ConversationRow, EventFilter, EventRow, NodeRow, Store};
+
+/// Events that are looked at, the newest.
+const EVENTS: usize = 5_000;
+
+/// Turns that are told of one by one, the newest.
+const TURNS: usize = 500;
+
+/// Messages that are named as the largest.
+const LARGEST: usize = 5;
+
+/// What guardrails did, the newest.
+const GUARDRAILS: usize = 8;
+
+/// Turns between rewrites that are fewer than this come too often.
+const OFTEN: f64 = 4.0;
+
+/// Turns before there is advice on what happens again and again.
+const SEEN: usize = 6;
+
+impl App {
+    /// `GET /windowsill/conversations/{id}/insight`.
+    ///
+    /// # Errors
+    /// 404 for an unknown one.
+    pub fn insight(&self, id: &str) -> Result<Value, Error> {
+        insight(&self.store, &self.row(id)?, &self.config)
+    }
+
+    /// Tokens of a prompt that the server of a conversation evaluates in a second: as measured with that conversation, or
+    /// else with whatever was asked last.
+    pub(in crate::proxy) fn measured_speed(&self, id: &str) -> Option<f64> {
+        [Some(id.to_owned()), None].into_iter().find_map(|conversation| {
+            let of = EventFilter { conversation, kinds: vec!["model_usage".into()] };
+            let since = self.store.event_before(200, &of).ok()?;
+            speed(&self.store.events_of(since, 200, &of).ok()?)
+        })
+    }
+}
+
+impl Record {
+    /// What people ask of a conversation; as the running proxy tells it.
+    ///
+    /// # Errors
+    /// 404 for an unknown one.
+    pub fn insight(&self, id: &str, config: &Config) -> Result<Value, Error> {
+        let row = record::row(&self.store, id, "`windowsill context` lists them")?;
+        insight(&self.store, &row, config)
+    }
+}
+
+/// What the guardrails did lately, the oldest first.
+fn guardrails(events: &[EventRow]) -> Value {
+    let words = |event: &EventRow| {
+        let what = told::told(&event.kind, &event.data)?;
+        Some(json!({"time_ms": event.now_ms, "kind": event.kind, "what": what}))
+    };
+    let mut lately: Vec<Value> = events.iter().rev().filter_map(words).take(GUARDRAILS).collect();
+    lately.reverse();
+    lately.into()
+}
+
+fn insight(store: &Store, row: &ConversationRow, config: &Config) -> Result<Value, Error> {
+    let gauge = &config.gauge;
+    let of = EventFilter { conversation: Some(row.id.clone()), kinds: Vec::new() };
+    let events = store.events_of(store.event_before(EVENTS, &of)?, EVENTS, &of)?;
+    let view = view_of(store, row)?;
+    let rows = store.messages(&row.id)?;
+    let turns = turns(&events);
+    let mut out = row_json(row);
+    out["history_file"] = json!(store.history_path(&row.id).display().to_string());
+    out["severity"] = json!(severity(row, gauge).map(Severity::as_str));
+    out["yellow_at"] = json!(gauge.yellow_at);
+    out["red_at"] = json!(gauge.red_at);
+    let sizes: Vec<Tokens> = rows.iter().map(|n| size_in(&view, n.at, &n.raw)).collect();
+    out["history"] = by_role(&rows, &sizes, row.state["regions"]["history"].as_u64().unwrap_or(0));
+    out["warm_tokens"] = warm(&events);
+    out["tokens_per_second"] = json!(speed(&events));
+    out["largest"] = largest(&rows, &sizes, &view);
+    out["models"] = models(&events, &row.model);
+    out["did"] = did(&events, &turns);
+    out["guardrails"] = guardrails(&events);
+    out["books"] = crate::proxy::turn::guard::books_json(&row.state, &config.ceiling, busy(&events));
+    out["rewrites"] = events.iter().filter(|e| e.kind == "context_compaction").map(event_json).collect();
+    out["advice"] = json!(advice(&out, &events, turns.len()));
+    out["turns"] = Value::Array(turns.into_iter().rev().take(TURNS).rev().collect());
+    Ok(out)
+}
+
+/// How full a conversation's window is; `None` where nobody knows the window.
+pub(in crate::proxy) fn severity(row: &ConversationRow, gauge: &Gauge) -> Option<Severity> {
+    let pressure = row.state["pressure"].as_f64().filter(|_| row.state["window"].is_u64())?;
+    Some(gauge.severity(pressure))
+}
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap_or(0)
+}
+
+fn role_is(event: &EventRow, role: &str) -> bool {
+    event.kind == "model_usage" && event.data["role"] == role
+}
+
+/// Each turn: what its prompt held, and what it added to the last.
+fn turns(events: &[EventRow]) -> Vec<Value> {
+    let mut last: Option<u64> = None;
+    let mut rewritten = false;
+    let mut out = Vec::new();
+    for event in events {
+        rewritten |= event.kind == "context_compaction";
+        if !role_is(event, "main") {
+            continue;
+        }
+        let data = &event.data;
+        let prompt = data["prompt_tokens"].as_u64().unwrap_or_else(|| number(&data["planned_prompt_tokens"]));
+        let window = data["window"].as_u64();
+        let full = prompt + number(&data["output_reserved"]);
+        let added =
+            last.map(|last| i64::try_from(prompt).unwrap_or(i64::MAX) - i64::try_from(last).unwrap_or(i64::MAX));
+        out.push(json!({
+            "event": event.id, "time_ms": event.now_ms, "prompt_tokens": prompt, "window": window,
+            "pressure": window.filter(|w| *w > 0).map(|w| full as f64 / w as f64),
+            "added": added, "rewritten": rewritten, "cached_tokens": data["cached_tokens"],
+            "evaluated_tokens": data["evaluated_tokens"], "completion_tokens": data["completion_tokens"],
+            "milliseconds": data["milliseconds"], "action": data["action"], "end": data["end"],
+            "lost": data["prefix"]["lost"], "lost_because": data["prefix"]["because"],
+        }));
+        last = Some(prompt);
+        rewritten = false;
+    }
+    out
+}
+
+/// How far the server's cache reaches: what it evaluated last, unless something was rewritten since.
+fn warm(events: &[EventRow]) -> Value {
+    let last =
+        events.iter().rev().find(|e| role_is(e, "main") || role_is(e, "prefill") || e.kind == "context_compaction");
+    last.filter(|e| e.kind == "model_usage").map_or(Value::Null, |e| e.data["prompt_tokens"].clone())
+}
+
+/// Tokens of a prompt that the server evaluates in a second, by its own clock; of the newest replies that evaluated enough to
+/// tell.
+pub(in crate::proxy) fn speed(events: &[EventRow]) -> Option<f64> {
+    let usages = events.iter().rev().filter(|e| e.kind == "model_usage");
+    let measured = usages.filter_map(|e| {
+        let (tokens, ms) = (e.data["evaluated_tokens"].as_f64()?, e.data["prompt_milliseconds"].as_f64()?);
+        (tokens >= 32.0 && ms > 0.0).then_some((tokens, ms))
+    });
+    let (tokens, ms) = measured.take(8).fold((0.0, 0.0), |(t, m), (tokens, ms)| (t + tokens, m + ms));
+    (ms > 0.0).then(|| tokens * 1000.0 / ms)
+}
+
+/// The history's tokens by who said them: estimates, scaled so that they add up to the count of the whole. What is folded has
+/// no size of its own.
+fn by_role(rows: &[NodeRow], sizes: &[Tokens], history: u64) -> Value {
+    let mut parts: HashMap<&str, u64> = HashMap::new();
+    for (node, size) in rows.iter().zip(sizes) {
+        let part = match node.role.as_str() {
+            "user" => "user",
+            "assistant" => "assistant",
+            "tool" => "results",
+            _ => "other",
+        };
+        *parts.entry(part).or_default() += u64::from(*size);
+    }
+    let whole = parts.values().sum::<u64>().max(1);
+    let scaled = |part: &str| parts.get(part).copied().unwrap_or(0).saturating_mul(history) / whole;
+    json!({"user": scaled("user"), "assistant": scaled("assistant"), "results": scaled("results"), "other": scaled("other")})
+}
+
+/// The messages that are largest in the view.
+fn largest(rows: &[NodeRow], sizes: &[Tokens], view: &View) -> Value {
+    let mut sorted: Vec<(Tokens, &NodeRow)> = sizes.iter().copied().zip(rows).filter(|(size, _)| *size > 0).collect();
+    sorted.sort_by_key(|(size, node)| (std::cmp::Reverse(*size), node.at));
+    sorted.into_iter().take(LARGEST).map(|(_, node)| line(node, view)).collect()
+}
+
+/// What was spent, by model and role.
+fn models(events: &[EventRow], own: &str) -> Value {
+    let mut spent: Map<String, Value> = Map::new();
+    for event in events.iter().filter(|e| e.kind == "model_usage") {
+        let data = &event.data;
+        let role = data["role"].as_str().unwrap_or("");
+        let model = data["model"].as_str().or_else(|| data["by"].as_str()).unwrap_or(own);
+        // Briefs name the upstream, too.
+        let is_own = model.strip_suffix(own).is_some_and(|upstream| upstream.ends_with('/'));
+        let model = if is_own { own } else { model };
+        let entry = spent.entry(format!("{model}\u{0}{role}")).or_insert_with(|| {
+            json!({"model": model, "role": role, "requests": 0, "prompt_tokens": 0, "cached_tokens": 0, "evaluated_tokens": 0,
+                "completion_tokens": 0, "milliseconds": 0})
+        });
+        entry["requests"] = json!(number(&entry["requests"]) + 1);
+        for key in ["prompt_tokens", "cached_tokens", "evaluated_tokens", "completion_tokens", "milliseconds"] {
+            entry[key] = json!(number(&entry[key]) + number(&data[key]));
+        }
+    }
+    let mut list: Vec<Value> = spent.into_iter().map(|(_, entry)| entry).collect();
+    list.sort_by_key(|entry| std::cmp::Reverse(number(&entry["prompt_tokens"])));
+    Value::Array(list)
+}
+
+/// Milliseconds that models worked.
+fn busy(events: &[EventRow]) -> u64 {
+    events.iter().filter(|e| e.kind == "model_usage").map(|e| number(&e.data["milliseconds"])).sum()
+}
+
+/// What the mechanisms did.
+fn did(events: &[EventRow], turns: &[Value]) -> Value {
+    let mut layers: Map<String, Value> = Map::new();
+    let mut freed = 0;
+    for data in events.iter().filter(|e| e.kind == "context_compaction").map(|e| &e.data) {
+        freed += number(&data["before"]["prompt"]).saturating_sub(number(&data["after"]["prompt"]));
+        for layer in data["action"].as_str().unwrap_or("").split(',').filter(|layer| !layer.is_empty()) {
+            let n = layers.get(layer).map_or(0, number);
+            layers.insert(layer.to_owned(), json!(n + 1));
+        }
+    }
+    let of = |kind: &str| events.iter().filter(|e| e.kind == kind).count();
+    let missed = events.iter().filter(|e| e.kind == "recall" && e.data["outcome"] != "found").count();
+    json!({
+        "compactions": of("context_compaction"), "layers": layers, "freed_tokens": freed,
+        "recalls": of("recall"), "recalls_missed": missed, "turns": turns.len(),
+        "warnings": {
+            "silent_truncation": of("silent_truncation"), "window_changed": of("window_changed"),
+            "count_mismatch": of("count_mismatch"), "ceiling": of("ceiling"), "loop": of("loop"),
+            "small_model": of("small_model"),
+        },
+    })
+}
+
+/// What would help, from what was seen: a sentence, and the key to change.
+fn advice(seen: &Value, events: &[EventRow], turns: usize) -> Vec<Value> {
+    let mut out = Vec::new();
+    let mut say = |what: String, key: &str| out.push(json!({"what": what, "key": key}));
+    let window = number(&seen["state"]["window"]);
+    let regions = &seen["state"]["regions"];
+    let share = |tokens: u64| if window == 0 { 0.0 } else { tokens as f64 / window as f64 * 100.0 };
+    let head = number(&regions["system"]) + number(&regions["tools"]);
+    if share(head) >= 40.0 {
+        say(
+            format!(
+                "system prompt and tools alone take {:.0} % of the window: offer fewer tools, or load a larger window",
+                share(head)
+            ),
+            "num_ctx",
+        );
+    }
+    let results = number(&seen["history"]["results"]);
+    if share(results) >= 40.0 {
+        say(
+            format!("tool results take {:.0} % of the window: preview smaller ones, too", share(results)),
+            "evict_over",
+        );
+    }
+    let folds = events.iter().filter(|e| {
+        e.kind == "context_compaction"
+            && ["summarize", "truncate"].iter().any(|l| e.data["action"].as_str().is_some_and(|a| a.contains(l)))
+    });
+    let folds = folds.count();
+    let between = turns as f64 / folds.max(1) as f64;
+    if folds >= 2 && between < OFTEN {
+        say(format!("folds every {between:.0} turns: fold deeper, or load a larger window"), "summarize_to");
+    }
+    let changed = events.iter().filter(|e| role_is(e, "main") && e.data["prefix"]["because"] == "client").count();
+    if turns >= SEEN && changed * 3 >= turns {
+        say(
+            format!(
+                "the client changed its own history in {changed} of {turns} turns, and the server's cache was lost each time: set the client's own context size large"
+            ),
+            "",
+        );
+    }
+    if events.iter().any(|e| e.kind == "silent_truncation") {
+        say("the server evaluated far fewer tokens than were sent: it drops messages and says nothing; tell windowsill its real window".into(), "num_ctx");
+    }
+    if events.iter().any(|e| e.kind == "small_model") {
+        say("the model has fewer than 3 billion parameters: it calls tools wrongly and loses long prompts; take a larger one".into(), "small_model");
+    }
+    let unread = events.iter().filter(|e| e.kind == "recall" && e.data["outcome"] != "found").count();
+    if unread >= 3 {
+        say(
+            format!("{unread} recalls found nothing or no room: keep a larger reserve for the reply"),
+            "output_reserved",
+        );
+    }
+    out
+}

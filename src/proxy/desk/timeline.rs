@@ -1,0 +1,189 @@
+//! A conversation message by message: what the client has, and what became of it in the view that the model gets. A page at a
+//! time, so that long sessions open at once.
+
+use bytes::Bytes;
+use serde_json::{Value, json};
+
+use super::record::{self, spoken};
+use crate::conversation::Tokens;
+use crate::conversation::edit::{Edit, Rule, View};
+use crate::measure::tokens;
+use crate::pinned;
+use crate::proxy::{App, Error};
+use crate::store::{ConversationRow, NodeRow, Store};
+use crate::wire::openai_chat;
+
+/// Most messages of one page.
+const PAGE: usize = 500;
+
+/// Characters of a message that stand in a list.
+const SHOWN: usize = 200;
+
+impl App {
+    /// `GET /windowsill/conversations/{id}/messages?from=A&limit=N`: messages of the client's history from index A on, each
+    /// in one line, and what became of it; without `from`, the last page of so many.
+    ///
+    /// # Errors
+    /// 404 for an unknown conversation.
+    pub fn timeline(&self, id: &str, from: Option<usize>, limit: usize) -> Result<Value, Error> {
+        let row = self.row(id)?;
+        let view = view_of(&self.store, &row)?;
+        let limit = limit.clamp(1, PAGE);
+        let from = from.unwrap_or(row.depth.saturating_sub(1) / limit * limit);
+        let to = from.saturating_add(limit).min(row.depth);
+        let rows = self.store.messages_between(&row.id, from, to)?;
+        let messages: Vec<Value> = rows.iter().map(|node| line(node, &view)).collect();
+        Ok(json!({"conversation": row.id, "total": row.depth, "from": from, "messages": messages, "fold": fold(&view)}))
+    }
+
+    /// `GET /windowsill/conversations/{id}/messages/{at}`: one message whole, what the model sees of it, and why.
+    ///
+    /// # Errors
+    /// 404 for an unknown conversation or message.
+    pub fn timeline_message(&self, id: &str, at: usize) -> Result<Value, Error> {
+        let row = self.row(id)?;
+        let view = view_of(&self.store, &row)?;
+        let rows = self.store.messages_between(&row.id, at, at.saturating_add(1))?;
+        let Some(node) = rows.first() else {
+            let (id, last) = (&row.id, row.depth.saturating_sub(1));
+            return Err(Error::client(404, "not_found", format!("conversation {id} has messages 0 to {last}"), ""));
+        };
+        let mut out = line(node, &view);
+        out["text"] = json!(spoken(&String::from_utf8_lossy(&node.raw)));
+        let edits = view.edits.iter().filter(|edit| touches(edit, at));
+        out["edits"] = edits.map(|edit| edit_for_people(edit, &row.state)).collect();
+        Ok(out)
+    }
+}
+
+/// The view that a conversation was last forwarded with.
+///
+/// # Errors
+/// When the record cannot be read.
+pub(in crate::proxy) fn view_of(store: &Store, row: &ConversationRow) -> Result<View, crate::store::Error> {
+    // The tip nearly always has none of its own: views hang on the prefixes that they were made for.
+    let chain = store.chain(&row.id)?;
+    Ok(store.view(&chain)?.map(|(_, view)| View::clone(&view)).unwrap_or_default())
+}
+
+/// Whether an edit changes this message.
+pub(in crate::proxy) fn touches(edit: &Edit, message: usize) -> bool {
+    match edit {
+        Edit::Text { at, .. } | Edit::Arguments { at, .. } => *at == message,
+        Edit::Fold { from, to, keep, .. } => (*from..*to).contains(&message) && !keep.contains(&message),
+    }
+}
+
+/// Estimated tokens of a message as the client has it.
+pub(in crate::proxy) fn size(raw: &Bytes) -> Tokens {
+    tokens::message(&spoken(&String::from_utf8_lossy(raw)))
+}
+
+/// Estimated tokens of a message in the view.
+pub(in crate::proxy) fn size_in(view: &View, at: usize, raw: &Bytes) -> Tokens {
+    let mut out = None;
+    for edit in view.edits.iter().filter(|edit| touches(edit, at)) {
+        match edit {
+            Edit::Fold { .. } => return 0,
+            Edit::Text { .. } => out = Some(tokens::edit(edit)),
+            Edit::Arguments { call, .. } => {
+                let whole = out.unwrap_or_else(|| size(raw));
+                let message = openai_chat::message(raw.clone()).ok();
+                let before = message.and_then(|m| m.calls.get(*call).map(|c| tokens::estimate(&c.arguments)));
+                out = Some(whole.saturating_sub(before.unwrap_or(0)) + tokens::edit(edit));
+            }
+        }
+    }
+    out.unwrap_or_else(|| size(raw))
+}
+
+/// A message in one line.
+pub(in crate::proxy) fn line(node: &NodeRow, view: &View) -> Value {
+    let message = openai_chat::message(node.raw.clone()).ok();
+    let text = message.as_ref().map(|m| m.text.as_str()).unwrap_or_default();
+    let words: String = text.split_whitespace().take(SHOWN).collect::<Vec<_>>().join(" ");
+    let calls: Vec<String> =
+        message.iter().flat_map(|m| &m.calls).map(|c| short(&format!("{} {}", c.name, c.arguments))).collect();
+    let media = message.as_ref().map_or(0, |m| m.media.len());
+    json!({
+        "at": node.at, "role": node.role, "words": short(&words), "calls": calls, "media": media,
+        "tool": message.as_ref().and_then(|m| m.name.clone()),
+        "tokens": size(&node.raw), "view_tokens": size_in(view, node.at, &node.raw), "became": became(view, node.at),
+    })
+}
+
+/// What became of a message, in one word.
+pub(in crate::proxy) fn became(view: &View, at: usize) -> &'static str {
+    match view.edits.iter().find(|edit| touches(edit, at)) {
+        None => "same",
+        Some(Edit::Fold { .. }) => "folded",
+        Some(Edit::Text { rule, .. } | Edit::Arguments { rule, .. }) => word(*rule),
+    }
+}
+
+fn word(rule: Rule) -> &'static str {
+    match rule {
+        Rule::Evict => "preview",
+        Rule::Clear => "placeholder",
+        Rule::Repeat => "pointer",
+        Rule::Restore => "restored",
+        Rule::Truncate => "cut",
+        Rule::Note => "noted",
+    }
+}
+
+/// The fold of a view, for a list.
+pub(in crate::proxy) fn fold(view: &View) -> Value {
+    let fold = view.edits.iter().find_map(|edit| match edit {
+        // One that folds nothing only carries what is pinned.
+        Edit::Fold { from, to, keep, brief } if from < to => Some(json!({
+            "from": from, "to": to, "kept": keep, "brief": pinned::without(brief), "brief_tokens": tokens::edit(edit),
+        })),
+        _ => None,
+    });
+    fold.unwrap_or(Value::Null)
+}
+
+/// An edit: what stands in the prompt instead, where the original is, and why it was made.
+fn edit_for_people(edit: &Edit, state: &Value) -> Value {
+    let line = |name: &str| {
+        let tokens = state["lines"][name].as_u64().unwrap_or(0);
+        super::report::grouped(Tokens::try_from(tokens).unwrap_or(Tokens::MAX))
+    };
+    let why = match edit {
+        Edit::Fold { .. } => {
+            format!(
+                "Folded into the brief: the prompt had passed {} tokens, or somebody asked for it.",
+                line("summarize_at")
+            )
+        }
+        Edit::Text { rule, .. } | Edit::Arguments { rule, .. } => match rule {
+            Rule::Evict => format!("It was larger than {} tokens, the line for a single result.", line("evict_over")),
+            Rule::Clear => {
+                format!(
+                    "Older results give way once the prompt passes {} tokens, or when somebody asks.",
+                    line("clear_at")
+                )
+            }
+            Rule::Repeat => "The same text stands in full elsewhere in the prompt.".to_owned(),
+            Rule::Restore => "It points at a text that had left the prompt; where to find that was added.".to_owned(),
+            Rule::Truncate => "Alone it would not have fit the window.".to_owned(),
+            Rule::Note => "The watchdog saw a loop and added a line that says so.".to_owned(),
+        },
+    };
+    match edit {
+        Edit::Text { rule, text, record, .. } => {
+            json!({"kind": word(*rule), "text": text.as_ref(), "record": record, "why": why, "tokens": tokens::edit(edit)})
+        }
+        Edit::Arguments { rule, arguments, record, .. } => json!({
+            "kind": word(*rule), "text": arguments.as_ref(), "record": record, "why": why, "tokens": tokens::edit(edit)
+        }),
+        Edit::Fold { brief, from, to, .. } => json!({
+            "kind": "folded", "text": brief.as_ref(), "from": from, "to": to, "why": why, "tokens": tokens::edit(edit)
+        }),
+    }
+}
+
+fn short(text: &str) -> String {
+    record::clipped(text, SHOWN)
+}

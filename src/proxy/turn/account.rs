@@ -1,0 +1,205 @@
+//! After the reply: what it cost, what that teaches the estimates, and whether a brief should be begun.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use http::HeaderMap;
+use serde_json::{Value, json};
+use tracing::{debug, warn};
+
+use super::prepare::{Prepared, fingerprint};
+use super::relay;
+use super::save::{now_ms, state};
+use crate::conversation::Tokens;
+use crate::measure::{Known, Sureness};
+use crate::plan::emergency::Refusal;
+use crate::proxy::live::Kept;
+use crate::proxy::{App, Error, aside};
+use crate::store::{Batch, ConversationUpdate, Counted, Event};
+use crate::upstream::Upstream;
+use crate::usage::Reported;
+
+/// Below this share of a calibrated count, a server that says so must have dropped messages.
+const DROPPED_BELOW: f64 = 0.7;
+
+impl App {
+    /// Takes in what a reply reported.
+    pub(in crate::proxy) fn account(
+        self: &Arc<Self>,
+        upstream: Arc<Upstream>,
+        headers: &HeaderMap,
+        mut prepared: Prepared,
+        reported: Reported,
+        end: relay::End,
+        started: Instant,
+    ) {
+        prepared.flight = None;
+        self.metrics.spend("main", &reported);
+        if let Some(prefix) = prepared.prefix {
+            self.metrics.prefix(prefix.tokens, prefix.because.map(|b| (b.as_str(), prefix.lost)));
+        }
+        let mut events = vec![usage_event(&prepared, &reported, &end, started)];
+        events.extend(mismatch_event(&prepared));
+        let counted = prepared.counted(&reported).filter(|n| *n > 0);
+        let learned = |exact| aside::once(prepared.request.body.len(), || self.learn_from(&prepared, exact));
+        events.extend(counted.and_then(learned));
+        self.remember_reply(&upstream, &prepared, &reported, counted, events);
+        if end == relay::End::Complete && !prepared.repeats_a_beginning {
+            self.title_behind(&prepared);
+        }
+        self.work_ahead(upstream, headers.clone(), prepared, reported, &end);
+    }
+
+    /// Learns from what the server counted; the event where it must have dropped messages instead.
+    fn learn_from(&self, prepared: &Prepared, exact: Tokens) -> Option<Event> {
+        if self.looks_dropped(prepared, exact) {
+            warn!(conversation = %prepared.id, planned = prepared.tokens, reported = exact, "the server evaluated far fewer tokens than were sent: it may have dropped messages");
+            let data = json!({"planned_prompt_tokens": prepared.tokens, "prompt_tokens": exact});
+            return Some(event(prepared, "silent_truncation", data));
+        }
+        let conversation = &prepared.request.conversation;
+        let sample = self.measure.sample(conversation, &prepared.view, prepared.known);
+        self.measure.learn(&prepared.key, &sample, exact);
+        if let Some(own) = &prepared.own {
+            own.learn(prepared.tokens, exact);
+        }
+        None
+    }
+
+    /// Keeps what a reply told: in memory, and in the record.
+    fn remember_reply(
+        &self,
+        upstream: &Upstream,
+        prepared: &Prepared,
+        reported: &Reported,
+        counted: Option<Tokens>,
+        events: Vec<Event>,
+    ) {
+        let kept = self.lives.with(&prepared.id, |l| {
+            l.spend.add(reported);
+            l.books.see(now_ms());
+            l.held = reported.prompt.map(|prompt| (prompt, reported.completion));
+            if let (Some(exact), Some(tip)) = (counted, prepared.chain.last()) {
+                let known = Known { messages: prepared.chain.len(), tokens: exact };
+                l.known = Some((*tip, fingerprint(&prepared.view, &prepared.key), known));
+            }
+            // A brief that was folded in is no longer ahead of anything; the record of a task that this reply finished is.
+            if prepared.actions.contains(&"summarize") {
+                l.brief.take_if(|brief| brief.covers < prepared.chain.len());
+            }
+            Kept::of(l)
+        });
+        if let Some(tip) = prepared.chain.last().copied() {
+            let update = ConversationUpdate {
+                id: prepared.id.clone(),
+                parent: None,
+                session: prepared.session.clone(),
+                model: prepared.request.model.clone(),
+                upstream: upstream.name().to_owned(),
+                tip,
+                depth: prepared.chain.len(),
+                state: state(prepared, &kept),
+                now_ms: now_ms(),
+                title: prepared.title(),
+            };
+            let conversation = (!prepared.repeats_a_beginning).then_some(update);
+            let view = fingerprint(&prepared.view, &prepared.key);
+            let counted = counted.map(|tokens| Counted { chain: tip, view, tokens });
+            let batch = Batch { conversation, counted, events, ..Batch::default() };
+            if let Err(e) = self.store.record_later(batch) {
+                debug!(error = %e, "a reply's figures were not recorded");
+            }
+        }
+    }
+
+    /// Whether a server took far less than was sent. Only said where the estimate has been right before.
+    fn looks_dropped(&self, prepared: &Prepared, exact: Tokens) -> bool {
+        let counted = matches!(prepared.sureness, Sureness::Counted | Sureness::Own(_));
+        let trusted = counted || self.measure.sureness(&prepared.key) == Sureness::Calibrated;
+        let sure = if counted { prepared.tokens } else { at_least(prepared.tokens, prepared.known) };
+        trusted && prepared.tokens > 512 && f64::from(exact) < f64::from(sure) * DROPPED_BELOW
+    }
+
+    /// Notes that the window is another than it was taken for.
+    pub(in crate::proxy) fn note_window(&self, prepared: &Prepared, window: Tokens) {
+        let event = Event {
+            now_ms: now_ms(),
+            conversation: Some(prepared.id.clone()),
+            kind: "window_changed".into(),
+            data: json!({"model": prepared.request.model, "was": prepared.window.tokens, "window": window, "source": "learned from a refusal"}),
+        };
+        if let Err(e) = self.store.record_later(Batch { events: vec![event], ..Batch::default() }) {
+            debug!(error = %e, "an event was not recorded");
+        }
+    }
+
+    /// The error when the server refuses the second, harder try too.
+    pub(in crate::proxy) fn refused_twice(&self, prepared: &Prepared, refusal: Refusal) -> Error {
+        let window = refusal.window.or(prepared.window.tokens).unwrap_or(0);
+        let mut regions = prepared.after;
+        if let Some(prompt) = refusal.prompt {
+            regions.history = prompt.saturating_sub(regions.system + regions.tools + regions.brief + regions.media);
+        }
+        Error::cannot_fit(&prepared.request.model, window, "learned from a refusal", &regions, prepared.lines.limit)
+    }
+
+    /// A refusal that teaches nothing is passed on in words that clients know, with the server's own.
+    pub(in crate::proxy) fn pass_refusal(&self, prepared: &Prepared, body: &[u8]) -> Error {
+        let said = String::from_utf8_lossy(&body[..body.len().min(600)]).into_owned();
+        Error::client(
+            400,
+            "context_length_exceeded",
+            format!(
+                "the prompt is too long for `{}`: about {} tokens were sent and the server refused them without saying its \
+                 maximum context length: {said}",
+                prepared.request.model, prepared.tokens
+            ),
+            "set `num_ctx` in windowsill's config to the window the server was started with",
+        )
+    }
+}
+
+/// What the server reported of a reply, as an event.
+fn usage_event(prepared: &Prepared, reported: &Reported, end: &relay::End, started: Instant) -> Event {
+    let mut data = reported.event("main", prepared.tokens, started.elapsed().as_millis() as u64);
+    data["model"] = json!(prepared.request.model);
+    data["window"] = json!(prepared.window.tokens);
+    data["output_reserved"] = json!(prepared.after.output_reserved);
+    data["action"] = json!(prepared.action());
+    data["prefix"] = json!(prepared.prefix.map(|p| p.json()));
+    data["end"] = json!(match end {
+        relay::End::Complete => "complete",
+        relay::End::Failed(_) => "failed",
+        relay::End::Canceled => "canceled",
+    });
+    event(prepared, "model_usage", data)
+}
+
+/// That the server counts otherwise than the model's own vocabulary: told once.
+fn mismatch_event(prepared: &Prepared) -> Option<Event> {
+    let (own, theirs) = prepared.own.as_ref()?.take_mismatch()?;
+    let data = json!({"own_tokens": own, "server_tokens": theirs, "model": prepared.request.model});
+    Some(event(prepared, "count_mismatch", data))
+}
+
+fn event(prepared: &Prepared, kind: &str, data: Value) -> Event {
+    Event { now_ms: now_ms(), conversation: Some(prepared.id.clone()), kind: kind.into(), data }
+}
+
+/// What an estimated prompt has at least: what its server counted of its beginning, and half of an estimate, which errs high.
+fn at_least(estimate: Tokens, known: Option<Known>) -> Tokens {
+    known.map_or(0, |known| known.tokens).max(estimate / 2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An estimate that is half too high is no sign of messages that were dropped; less than the beginning is.
+    #[test]
+    fn an_estimate_says_little_of_what_was_dropped() {
+        assert_eq!(at_least(9000, None), 4500);
+        assert_eq!(at_least(9000, Some(Known { messages: 3, tokens: 8000 })), 8000);
+        assert_eq!(at_least(9000, Some(Known { messages: 3, tokens: 200 })), 4500);
+    }
+}

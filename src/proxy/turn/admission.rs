@@ -1,0 +1,283 @@
+//! Whether a request's tools are named by index, by which list, and what calls of that index are answered.
+//!
+//! A list is chosen once for a conversation and kept in the record with the prefix that it was chosen for: a restart, a fork
+//! and another process find it there, and prompts begin with the same bytes.
+
+use std::collections::HashSet;
+
+use serde_json::{Value, json};
+use tracing::{debug, info};
+
+use super::headers;
+use super::prepare::Prepared;
+use super::recall::Answered;
+use super::save::now_ms;
+use super::situation::Situation;
+use crate::admission::{Answer, Catalog, List, Listing, Wanted, budget, choose, taught};
+use crate::conversation::{Conversation, Digest, Role, Tokens};
+use crate::plan::Facts;
+use crate::proxy::{App, Error};
+use crate::store::{Batch, Event, Recalled, TOOLS};
+use crate::wire::json::Fields;
+use crate::wire::openai_chat::Request;
+
+/// The part of the window that must be left for the conversation: with less, an agent forgets what it read a moment ago.
+const FOR_HISTORY: Tokens = 3;
+
+/// The same for a conversation that went on without a list so far: to change its head costs the whole prompt cache.
+const FOR_GOING_ON: Tokens = 4;
+
+/// Bytes that a token of a prompt has at most, on the average: below what that makes, nothing is counted.
+const BYTES_A_TOKEN: usize = 2;
+
+/// Tools that a conversation which is picked up on the way called last.
+const CALLED: usize = 6;
+
+/// Characters of the user's words that tools are looked for by.
+const WORDS: usize = 4_000;
+
+/// Tokens that a call of a hidden tool takes beside what the client wrote: the index's name, the braces around it.
+const THROUGH: Tokens = 14;
+
+/// The tools of a request that are named by index.
+#[derive(Debug)]
+pub(in crate::proxy) struct Admitted {
+    /// The client's tools.
+    pub(in crate::proxy) catalog: Catalog,
+    /// The list that stands for them.
+    pub(in crate::proxy) list: List,
+    /// Names of those that the list does not show.
+    pub(in crate::proxy) hidden: HashSet<String>,
+    /// Whether the list is not in the record yet.
+    pub(in crate::proxy) is_new: bool,
+}
+
+impl Admitted {
+    fn new(catalog: Catalog, list: List, is_new: bool) -> Admitted {
+        let hidden = catalog.tools.iter().filter(|t| t.is_function && !list.shows(&t.name));
+        let hidden = hidden.map(|t| t.name.clone()).collect();
+        Admitted { catalog, list, hidden, is_new }
+    }
+
+    /// Why, in words without names.
+    pub(in crate::proxy) fn because(&self) -> String {
+        let List { sent, full, level, named, .. } = &self.list;
+        let (all, full) = (self.catalog.tools.len(), full.len());
+        format!(
+            "tools by index: of {all} ({sent} tokens as sent) {full} in full ({}), {named} named, {} found by a search",
+            level.as_str(),
+            self.hidden.len().saturating_sub(*named)
+        )
+    }
+
+    /// As it stands in the header.
+    pub(in crate::proxy) fn header(&self, tokens: Tokens) -> String {
+        let List { sent, full, named, .. } = &self.list;
+        let all = self.catalog.tools.len();
+        format!("index; tools={all}; full={}; named={named}; tokens={tokens}; sent={sent}", full.len())
+    }
+
+    /// As it stands in the event.
+    pub(in crate::proxy) fn event(&self, tokens: Tokens) -> Value {
+        json!({"tools": self.catalog.tools.len(), "full": self.list.full, "named": self.list.named, "tokens": tokens,
+            "sent": self.list.sent, "because": self.because()})
+    }
+
+    /// As it is kept with a prefix.
+    pub(in crate::proxy) fn kept(&self, chain: Digest) -> Recalled {
+        Recalled { chain, reply: TOOLS, messages: vec![self.list.to_json()] }
+    }
+}
+
+impl App {
+    /// Has a list stand for the tools of a request, where it is to.
+    pub(in crate::proxy) fn admit(
+        &self,
+        request: &mut Request,
+        situation: &Situation<'_>,
+        warnings: &mut Vec<String>,
+    ) -> Result<Option<std::sync::Arc<Admitted>>, Error> {
+        let history = &situation.history;
+        let listing = wish(situation, warnings);
+        let answerable = request.choices == 1 && situation.policy.policy.template.tool_role;
+        let Some(own) = request.conversation.tools.clone().filter(|_| listing != Listing::AsSent && answerable) else {
+            return Ok(None);
+        };
+        let window = situation.known_window();
+        let stored = self.list_noted(&history.chain, Digest::of(&own))?;
+        let sent = match &stored {
+            Some(list) if list.of == Digest::of(&own) => list.sent,
+            _ if listing == Listing::Auto && !is_long(request, &own, window) => return Ok(None),
+            _ => self.measure.count(&situation.key, &String::from_utf8_lossy(&own)),
+        };
+        let crowded = stored.is_some() || listing == Listing::Index || self.is_crowded(request, situation, sent);
+        if !crowded {
+            return Ok(None);
+        }
+        let catalog = match Catalog::read(&own) {
+            Ok(catalog) if catalog.tools.iter().any(|t| t.is_function) => catalog,
+            Ok(_) => return Ok(None),
+            Err(why) => {
+                warnings.push(format!("the tools were forwarded as sent, not by index: {why}"));
+                return Ok(None);
+            }
+        };
+        let (list, is_new) = self.list_of(&catalog, &own, sent, stored, request, situation);
+        if is_new && self.measure.count(&situation.key, &String::from_utf8_lossy(&list.tools)) >= sent {
+            // So few that naming them takes more than showing them.
+            return Ok(None);
+        }
+        let admitted = Admitted::new(catalog, list, is_new);
+        if is_new {
+            info!(conversation = history.id, sent, full = admitted.list.full.len(), "tools by index");
+            // What the server counted was a prompt with other tools.
+            self.lives.with(&history.id, |live| live.known = None);
+        }
+        request.list(admitted.list.tools.clone());
+        request.conversation.hidden = std::sync::Arc::new(admitted.hidden.clone());
+        Ok(Some(std::sync::Arc::new(admitted)))
+    }
+
+    /// The list that a conversation has, or one that is chosen for it now; and whether it is another than the record has.
+    fn list_of(
+        &self,
+        catalog: &Catalog,
+        own: &[u8],
+        sent: Tokens,
+        stored: Option<List>,
+        request: &Request,
+        situation: &Situation<'_>,
+    ) -> (List, bool) {
+        let count = |text: &str| self.measure.count(&situation.key, text);
+        let window = situation.known_window();
+        let forced = forced(request);
+        let mut earlier = Vec::new();
+        if let Some(mut list) = stored {
+            if list.of == Digest::of(own) {
+                let grown = list.grow(catalog, &forced, window, &count);
+                return (list, grown);
+            }
+            earlier = list.full;
+        }
+        let conversation = &request.conversation;
+        let calls = conversation.body.iter().rev().flat_map(|m| m.calls.iter().rev());
+        let mut called: Vec<String> = Vec::new();
+        for call in calls {
+            if called.len() < CALLED && !called.contains(&call.name) {
+                called.push(call.name.clone());
+            }
+        }
+        let words = words_of(conversation);
+        let wanted = Wanted { forced, earlier, called, words };
+        (choose(catalog, own, sent, &wanted, budget(sent, window), &count), true)
+    }
+
+    /// The list that was noted for these tools and the longest part of a history, else for the longest part alone.
+    fn list_noted(&self, chain: &[Digest], of: Digest) -> Result<Option<List>, Error> {
+        let mut other = None;
+        for digest in chain.iter().rev() {
+            let Some(kept) = self.store.listed_tools(digest)? else { continue };
+            match List::from_json(&kept) {
+                Some(list) if list.of == of => return Ok(Some(list)),
+                found => other = other.or(found),
+            }
+        }
+        Ok(other)
+    }
+
+    /// Whether what the client sends before any history leaves too little of the window.
+    fn is_crowded(&self, request: &Request, situation: &Situation<'_>, tools: Tokens) -> bool {
+        let Some(window) = situation.window.tokens else { return false };
+        let system: Tokens = request
+            .conversation
+            .system
+            .iter()
+            .map(|m| self.measure.count(&situation.key, &m.text))
+            .fold(0, Tokens::saturating_add);
+        let part = if situation.history.forwarded() > 0 { FOR_GOING_ON } else { FOR_HISTORY };
+        window.saturating_sub(system.saturating_add(tools)) < window / part
+    }
+
+    /// Adds what calls through the index take beside what the client wrote.
+    pub(in crate::proxy) fn cost_of_hidden_calls(&self, conversation: &Conversation, facts: &mut Facts, counted: bool) {
+        if counted || conversation.hidden.is_empty() {
+            return;
+        }
+        for (message, cost) in conversation.body.iter().zip(&mut facts.costs) {
+            let hidden = message.calls.iter().filter(|c| conversation.hidden.contains(&c.name)).count();
+            cost.text += THROUGH * Tokens::try_from(hidden).unwrap_or(0);
+        }
+    }
+
+    /// The answer to a call that is answered here, and the tools that it tells of.
+    pub(in crate::proxy) fn told_of_tools(
+        &self,
+        prepared: &Prepared,
+        answered: &Answered,
+        (name, arguments): (&str, &str),
+        room: Tokens,
+    ) -> (String, Vec<String>) {
+        let count = |text: &str| self.measure.count(&prepared.key, text);
+        let (text, names) = match answered.answer(name, arguments, false, room, &count) {
+            Some(Answer::Told(text, names)) => (text, names),
+            // It could have gone to the client, had the reply ended in time.
+            _ => ("[it was not called: the reply ended too early. Call it again]".to_owned(), Vec::new()),
+        };
+        let data = json!({"tools": names, "tokens": count(&text)});
+        let event =
+            Event { now_ms: now_ms(), conversation: Some(prepared.id.clone()), kind: "tools_told".into(), data };
+        if let Err(e) = self.store.record_later(Batch { events: vec![event], ..Batch::default() }) {
+            debug!(error = %e, "an event was not recorded");
+        }
+        (text, names)
+    }
+}
+
+impl Prepared {
+    /// What is known of the tools when the reply begins.
+    pub(in crate::proxy) fn answered(&self) -> Answered {
+        let taught = match &self.admitted {
+            Some(_) => taught(&self.request.conversation.body, &self.view),
+            None => HashSet::new(),
+        };
+        Answered { admitted: self.admitted.clone(), taught, done: self.done }
+    }
+}
+
+/// What the request or the settings want. A header that cannot be read is said, and changes nothing.
+fn wish(situation: &Situation<'_>, warnings: &mut Vec<String>) -> Listing {
+    let Some(word) = headers::text(situation.from_client, &headers::TOOLS) else { return situation.policy.tools };
+    Listing::read(&word).unwrap_or_else(|| {
+        warnings.push("x-windowsill-tools must be as_sent, auto or index".to_owned());
+        situation.policy.tools
+    })
+}
+
+/// Whether a request's tools and system text may be more than what leaves room for a history, by their bytes.
+fn is_long(request: &Request, tools: &[u8], window: Tokens) -> bool {
+    let system: usize = request.conversation.system.iter().map(|m| m.text.len()).sum();
+    let most = (window - window / FOR_HISTORY) as usize;
+    (system + tools.len()) / BYTES_A_TOKEN >= most
+}
+
+/// The tools that a request's `tool_choice` names.
+fn forced(request: &Request) -> Vec<String> {
+    let text = String::from_utf8_lossy(&request.body);
+    let choice = Fields::read(&text).ok().and_then(|f| f.get("tool_choice").map(str::to_owned));
+    let choice: Value = choice.and_then(|c| serde_json::from_str(&c).ok()).unwrap_or_default();
+    let name = |value: &Value| value.pointer("/function/name").or(value.get("name"))?.as_str().map(str::to_owned);
+    let allowed = choice.pointer("/allowed_tools/tools").or(choice.get("tools")).and_then(Value::as_array);
+    name(&choice).into_iter().chain(allowed.into_iter().flatten().filter_map(name)).collect()
+}
+
+/// What the user says in the first message and in the newest.
+fn words_of(conversation: &Conversation) -> String {
+    let mut users = conversation.body.iter().filter(|m| m.role == Role::User);
+    let first = users.next();
+    let said = first.into_iter().chain(users.next_back());
+    said.flat_map(|m| {
+        let words = crate::conversation::person::words(m).unwrap_or_default();
+        words.chars().take(WORDS).chain([' ']).collect::<Vec<char>>()
+    })
+    .collect()
+}

@@ -1,0 +1,374 @@
+//! Requests in other dialects than chat completions: said in its words, answered like any, and the reply said in the
+//! client's words again. One conversation has one prompt this way, whoever asks, and servers that lack a dialect have it.
+
+use std::collections::VecDeque;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::stream::BoxStream;
+use futures_util::{FutureExt as _, Stream};
+use http::request::Parts;
+use http::{HeaderMap, HeaderValue, Response, StatusCode, Uri, header};
+use http_body::Frame;
+use http_body_util::{BodyExt as _, Limited, StreamBody};
+use serde_json::{Value, json};
+use tokio::time::{Instant, Sleep};
+
+use super::LARGEST_BUFFERED;
+use super::headers;
+use super::relay::{Answer, Body, full};
+use crate::proxy::desk::models::model_in;
+use crate::proxy::{App, Error, aside};
+use crate::upstream::Kind;
+use crate::upstream::event::{Event, Says};
+use crate::upstream::unique::{unique, unix_seconds};
+use crate::wire::dialect::said::Said;
+use crate::wire::dialect::{Dialect, Head, Heard, ReplyEncoder, anthropic, ollama, responses};
+use crate::wire::openai_chat;
+
+/// Where requests go once they are said in other words.
+const CHAT: &str = "/v1/chat/completions";
+
+impl App {
+    /// Answers `POST /v1/messages`.
+    ///
+    /// # Errors
+    /// As [`App::chat`], and what the dialect has no word for.
+    pub async fn messages(self: &Arc<Self>, parts: &Parts, body: Bytes) -> Result<Response<Body>, Error> {
+        if headers::is_off(&parts.headers, &headers::SWITCH) {
+            return self.pass(parts, body).await;
+        }
+        let read = body.clone();
+        let heard = self.aside.reading(body.len(), async move { anthropic::request(&read) }.boxed()).await?;
+        if self.config.shadow {
+            return self.shadowed(parts, body, heard.map(|heard| heard.chat).map_err(Error::from)).await;
+        }
+        self.told(Dialect::Anthropic, parts, heard?).await
+    }
+
+    /// `GET /v1/models`, with what clients of Anthropic's want to see beside the rest.
+    ///
+    /// # Errors
+    /// As [`App::models`].
+    pub async fn anthropic_models(&self, id: Option<&str>) -> Result<Value, Error> {
+        Ok(anthropic::models(self.models(id).await?))
+    }
+
+    /// Answers `POST /v1/messages/count_tokens`: the prompt as the client sent it, less what was taken out of it earlier.
+    ///
+    /// # Errors
+    /// As the request itself would get.
+    pub async fn count_messages(self: &Arc<Self>, parts: &Parts, body: Bytes) -> Result<Response<Body>, Error> {
+        let size = body.len();
+        if headers::is_off(&parts.headers, &headers::SWITCH) || self.config.shadow {
+            return self.pass(parts, body).await;
+        }
+        let app = Arc::clone(self);
+        let count = async move {
+            let request = openai_chat::parse(&anthropic::counted(&body)?)?;
+            app.counted(request).await
+        };
+        let counted = self.aside.run(size, count.boxed()).await??;
+        Ok(json_reply(StatusCode::OK, &json!({ "input_tokens": counted })))
+    }
+
+    /// Answers `POST /v1/responses`.
+    ///
+    /// # Errors
+    /// As [`App::chat`], and what the dialect has no word for.
+    pub async fn responses(self: &Arc<Self>, parts: &Parts, body: Bytes) -> Result<Response<Body>, Error> {
+        if headers::is_off(&parts.headers, &headers::SWITCH) {
+            return self.pass(parts, body).await;
+        }
+        let read = body.clone();
+        let heard = self.aside.reading(body.len(), async move { responses::request(&read) }.boxed()).await?;
+        if self.config.shadow {
+            return self.shadowed(parts, body, heard.map(|heard| heard.chat).map_err(Error::from)).await;
+        }
+        self.told(Dialect::OpenAi, parts, heard?).await
+    }
+
+    /// Answers `POST /api/chat`, and `POST /api/generate` where `generate`.
+    ///
+    /// # Errors
+    /// As [`App::chat`], and what the dialect has no word for.
+    pub async fn ollama(self: &Arc<Self>, parts: &Parts, body: Bytes, generate: bool) -> Result<Response<Body>, Error> {
+        if headers::is_off(&parts.headers, &headers::SWITCH) {
+            return self.pass(parts, body).await;
+        }
+        let read = body.clone();
+        let hear = async move { if generate { ollama::generate(&read) } else { ollama::chat(&read) } };
+        let heard = self.aside.reading(body.len(), hear.boxed()).await?;
+        if self.config.shadow {
+            // What is no chat has nothing to be foreseen.
+            return match heard.transpose() {
+                Some(heard) => self.shadowed(parts, body, heard.map(|heard| heard.chat).map_err(Error::from)).await,
+                None => self.pass(parts, body).await,
+            };
+        }
+        if let Some(heard) = heard? {
+            return self.told(Dialect::Ollama, parts, heard).await;
+        }
+        // It loads or unloads a model, or is said in words that messages do not have.
+        let model = model_in(&body);
+        let upstream = self.upstream_of(&model).await?;
+        if upstream.probe().await? == Kind::Ollama {
+            return self.pass(parts, body).await;
+        }
+        if generate && !ollama::loads(&body) {
+            return Err(for_ollama_alone(&ollama::for_ollama_alone(&body)));
+        }
+        Ok(json_reply(StatusCode::OK, &ollama::models::loaded(&model, &ollama::timestamp(unix_seconds()))))
+    }
+
+    /// Answers what Ollama's clients ask before they chat: `GET /api/tags`, `/api/ps`, `/api/version`, `POST /api/show`. An
+    /// Ollama answers itself.
+    ///
+    /// # Errors
+    /// When no upstream answers, or none knows the model.
+    pub async fn ollama_asks(self: &Arc<Self>, parts: &Parts, body: Bytes) -> Result<Response<Body>, Error> {
+        let asked: Value = serde_json::from_slice(&body).unwrap_or_default();
+        // Ollama's own command line still says `name`, beside an empty `model`.
+        let named = |key: &&str| asked.get(*key)?.as_str().filter(|name| !name.is_empty());
+        let model = ["model", "name"].iter().find_map(named).unwrap_or_default();
+        let upstream = self.upstream_of(model).await?;
+        if upstream.probe().await? == Kind::Ollama {
+            return self.pass(parts, body).await;
+        }
+        let data = |list: &Value| list.get("data").and_then(Value::as_array).cloned().unwrap_or_default();
+        let value = match parts.uri.path() {
+            "/api/version" => json!({"version": ollama::models::VERSION}),
+            "/api/tags" => ollama::models::tags(&data(&self.models(None).await?)),
+            "/api/ps" => ollama::models::ps(&data(&self.models(None).await?)),
+            _ => {
+                let entry = self.models(Some(model)).await?;
+                let loaded = upstream.loaded(model).await.unwrap_or_default();
+                let caps = loaded.template_caps.unwrap_or_default();
+                let tools = caps.get("supports_tools").and_then(Value::as_bool).unwrap_or(true);
+                ollama::models::show(&entry, tools, loaded.vision)
+            }
+        };
+        Ok(json_reply(StatusCode::OK, &value))
+    }
+
+    /// Answers a request that was said in the words of chat completions, in the client's own.
+    async fn told(self: &Arc<Self>, dialect: Dialect, parts: &Parts, heard: Heard) -> Result<Response<Body>, Error> {
+        let mut asked = parts.clone();
+        asked.uri = Uri::from_static(CHAT);
+        if let Some(session) = heard.session.and_then(|name| HeaderValue::try_from(name).ok()) {
+            asked.headers.insert(headers::CLIENT_SESSION, session);
+        }
+        let response = self.answer(&asked, heard.chat).await?;
+        let (mut parts, answer) = response.into_parts();
+        let length = [header::CONTENT_LENGTH, header::TRANSFER_ENCODING];
+        length.iter().for_each(|name| drop(parts.headers.remove(name)));
+        let head = head(&parts.headers);
+        let mut encoder = heard.encoder;
+        let body = match answer {
+            Answer::Body(body) => body,
+            Answer::Events(events) => {
+                let begin = encoder.start(&head);
+                let kind = HeaderValue::from_static(encoder.stream_type());
+                parts.headers.insert(header::CONTENT_TYPE, kind);
+                let encoded = EncodedStream::new(events, encoder, begin, QUIET);
+                return Ok(named(
+                    dialect,
+                    &head.id,
+                    Response::from_parts(parts, StreamBody::new(encoded).boxed_unsync()),
+                ));
+            }
+        };
+        let bytes = match Limited::new(body, LARGEST_BUFFERED).collect().await {
+            Ok(whole) => whole.to_bytes(),
+            Err(source) => return Err(Error::Internal { doing: "read the reply", source }),
+        };
+        let text = String::from_utf8_lossy(&bytes);
+        let said = aside::once(text.len(), || Said::read(&text));
+        let error = |code: &str, message: &str| json!({"message": message, "type": "upstream_error", "param": null, "code": code});
+        let out = if !parts.status.is_success() {
+            let own = serde_json::from_slice::<Value>(&bytes).ok();
+            let own = own.map(|mut e| e.get_mut("error").map_or(Value::Null, Value::take));
+            let own = own.filter(|e| e["message"].as_str().is_some_and(|m| !m.trim().is_empty()));
+            let own = own.unwrap_or_else(|| error("upstream_error", &reason(parts.status, &text)));
+            dialect.error(parts.status.as_u16(), &own, &request_id(&head.id))
+        } else if let Some(said) = said.filter(|said| said.error.is_none()) {
+            encoder.whole(&head, &said)
+        } else {
+            parts.status = StatusCode::BAD_GATEWAY;
+            let shown: String = text.chars().take(300).collect();
+            let message = format!("the inference server answered with what is no chat completion: {shown}");
+            dialect.error(502, &error("upstream_unreadable", &message), &request_id(&head.id))
+        };
+        parts.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        Ok(named(dialect, &head.id, Response::from_parts(parts, full(out.to_string()))))
+    }
+}
+
+/// Why a server failed, where it says so in no shape that is known.
+fn reason(status: StatusCode, said: &str) -> String {
+    match said.trim() {
+        "" => format!("the inference server answered with status {status} and gave no reason"),
+        said => said.to_owned(),
+    }
+}
+
+/// Refuses what only an Ollama understands.
+fn for_ollama_alone(names: &[&str]) -> Error {
+    if names.contains(&"context") {
+        return Error::client(
+            400,
+            "unsupported",
+            "`context` holds the tokens of an Ollama, and this model is served by another server",
+            "start without it and go on with the `context` of windowsill's own reply, or send messages to /api/chat",
+        );
+    }
+    let named: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
+    let message = format!("{}: for Ollama alone, and this model is served by another server", named.join(", "));
+    Error::client(400, "unsupported", message, "leave it out, or send messages to /api/chat")
+}
+
+/// An error reply in a dialect, from the `error` of one in OpenAI's shape.
+pub fn refusal(dialect: Dialect, status: StatusCode, error: &Value) -> Response<Body> {
+    let id = unique(24);
+    named(dialect, &id, json_reply(status, &dialect.error(status.as_u16(), error, &request_id(&id))))
+}
+
+/// A JSON reply.
+pub fn json_reply(status: StatusCode, value: &Value) -> Response<Body> {
+    let mut response = Response::new(full(value.to_string()));
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+fn request_id(id: &str) -> String {
+    format!("req_{id}")
+}
+
+/// Anthropic's SDKs show the id of a request with each error.
+fn named(dialect: Dialect, id: &str, mut response: Response<Body>) -> Response<Body> {
+    if dialect == Dialect::Anthropic {
+        headers::set(response.headers_mut(), "request-id", &request_id(id));
+    }
+    response
+}
+
+fn head(headers: &HeaderMap) -> Head {
+    let prompt = headers.get("x-windowsill-prompt-tokens").and_then(|v| v.to_str().ok());
+    Head { id: unique(24), created: unix_seconds(), prompt_tokens: prompt.and_then(|n| n.parse().ok()) }
+}
+
+/// A stream of chat completion chunks, said in a client's words as it comes.
+struct EncodedStream {
+    events: BoxStream<'static, Event>,
+    encoder: Box<dyn ReplyEncoder>,
+    /// Said, and not yet sent.
+    ready: VecDeque<Bytes>,
+    /// Whether comments may stand in the stream.
+    comments: bool,
+    /// When to say something that means nothing.
+    quiet: Pin<Box<Sleep>>,
+    /// How long it may be silent.
+    patience: Duration,
+    over: bool,
+}
+
+/// So long a stream may be silent before it is pinged: well below what clients wait, which is a minute or more.
+const QUIET: Duration = Duration::from_secs(15);
+
+impl EncodedStream {
+    fn new(
+        events: BoxStream<'static, Event>,
+        encoder: Box<dyn ReplyEncoder>,
+        begin: String,
+        patience: Duration,
+    ) -> EncodedStream {
+        let comments = encoder.stream_type().starts_with("text/event-stream");
+        let quiet = Box::pin(tokio::time::sleep(patience));
+        let ready = VecDeque::new();
+        let mut encoded = EncodedStream { events, encoder, ready, comments, quiet, patience, over: false };
+        encoded.say(begin);
+        encoded
+    }
+
+    fn say(&mut self, text: String) {
+        if !text.is_empty() {
+            self.ready.push_back(text.into());
+        }
+    }
+
+    fn hear(&mut self, event: Event) {
+        match event.says {
+            Says::Chunk(value) => {
+                if let Some(said) = Said::of(&value) {
+                    let text = self.encoder.chunk(&said);
+                    self.say(text);
+                }
+            }
+            // A ping of the server's keeps the connection alive on this side too.
+            Says::Nothing if self.comments && event.raw.starts_with(b":") => self.ready.push_back(event.raw),
+            Says::Nothing | Says::Done | Says::Other => {}
+        }
+    }
+
+    fn end(&mut self) {
+        let text = self.encoder.end();
+        self.say(text);
+        self.over = true;
+    }
+}
+
+impl Stream for EncodedStream {
+    type Item = Result<Frame<Bytes>, io::Error>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        loop {
+            if let Some(text) = self.ready.pop_front() {
+                let again = Instant::now() + self.patience;
+                self.quiet.as_mut().reset(again);
+                return Poll::Ready(Some(Ok(Frame::data(text))));
+            }
+            if self.over {
+                return Poll::Ready(None);
+            }
+            match self.events.as_mut().poll_next(cx) {
+                Poll::Pending => match (self.quiet.as_mut().poll(cx), self.encoder.ping()) {
+                    (Poll::Ready(()), Some(ping)) => self.say(ping),
+                    _ => return Poll::Pending,
+                },
+                Poll::Ready(Some(event)) => self.hear(event),
+                Poll::Ready(None) => self.end(),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::StreamExt as _;
+
+    use super::*;
+
+    #[test]
+    fn a_stream_that_is_silent_for_long_is_pinged() {
+        let asked = br#"{"model":"m","messages":[{"role":"user","content":"hi"}]}"#;
+        let mut encoder = anthropic::request(asked).unwrap().encoder;
+        let begin = encoder.start(&Head { id: "x".into(), created: 0, prompt_tokens: None });
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        runtime.block_on(async {
+            let never = futures_util::stream::pending().boxed();
+            let mut encoded = EncodedStream::new(never, encoder, begin, Duration::from_millis(1));
+            let mut said = String::new();
+            for _ in 0..4 {
+                let data = encoded.next().await.unwrap().unwrap().into_data().unwrap();
+                said.push_str(&String::from_utf8_lossy(&data));
+            }
+            assert_eq!(said.matches("event: ping").count(), 4, "{said}");
+            assert!(said.starts_with("event: message_start") && !said.contains("message_stop"), "{said}");
+        });
+    }
+}

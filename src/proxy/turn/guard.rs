@@ -1,0 +1,326 @@
+//! The guardrails' edge: what a conversation has taken is counted, and [`crate::guard`] is asked before a request is planned.
+
+use serde_json::{Value, json};
+use tracing::{debug, warn};
+
+use super::history::History;
+use super::prepare::{Attempt, Prepared};
+use super::save::now_ms;
+use crate::apply;
+use crate::config::{Ceiling, Resolved, Response};
+use crate::conversation::edit::{Edit, Rule};
+use crate::conversation::watch::{self, Loop};
+use crate::conversation::{Conversation, Message, step};
+use crate::guard::books::{Books, Spent};
+use crate::guard::triggers::{self, Folded, Pace};
+use crate::guard::{ceiling, loops, small};
+use crate::proxy::live::{Live, Misses, Spend, kept};
+use crate::proxy::{App, Error};
+use crate::store::{Batch, Event, Original};
+use crate::wire::openai_chat::Request;
+
+/// A line that is added to a result, for the model to see.
+#[derive(Debug, Clone)]
+pub(in crate::proxy) struct Note {
+    /// The result, as an index of the body.
+    pub(in crate::proxy) at: usize,
+    /// The line.
+    pub(in crate::proxy) line: String,
+}
+
+/// What the guardrails say of a request that may go on.
+#[derive(Debug, Default)]
+pub(in crate::proxy) struct Guarded {
+    /// What the client is told.
+    pub(in crate::proxy) warnings: Vec<String>,
+    /// What the model is told.
+    pub(in crate::proxy) note: Option<Note>,
+}
+
+impl App {
+    /// Opens the books for a request and asks the guardrails.
+    ///
+    /// # Errors
+    /// 429 at a ceiling or in a loop, where the config says so.
+    pub(in crate::proxy) fn guard(
+        &self,
+        request: &Request,
+        history: &History,
+        attempt: Attempt,
+    ) -> Result<Guarded, Error> {
+        if attempt != Attempt::First || history.chain.is_empty() {
+            return Ok(Guarded::default());
+        }
+        self.remember(&history.id);
+        let body = &request.conversation.body;
+        let turn = step::request(body).and_then(|at| history.chain.get(at).copied());
+        self.lives.with(&history.id, |live| {
+            let (tokens, requests) = taken(&live.spend);
+            live.books.open(turn, tokens, requests, now_ms());
+        });
+        let mut guarded = Guarded::default();
+        self.ceilings(&history.id, &mut guarded)?;
+        // The same request sent again was looked at before.
+        if history.forwarded() < body.len() {
+            self.watch(&history.id, body, &mut guarded)?;
+        }
+        Ok(guarded)
+    }
+
+    /// What a conversation has spent, from the record where it is not in memory.
+    pub(in crate::proxy) fn remember(&self, id: &str) {
+        if self.lives.with(id, |live| std::mem::replace(&mut live.loaded, true)) {
+            return;
+        }
+        let row = self.store.conversation(id).ok().flatten();
+        if let Some(row) = row.filter(|row| row.id == id) {
+            self.lives.with(id, |live| {
+                live.spend = kept(&row.state["spend"]);
+                live.books = kept(&row.state["books"]);
+                live.missed = Misses::from_json(&row.state["missed"]);
+                live.folded = kept(&row.state["folded"]);
+            });
+        }
+    }
+
+    fn ceilings(&self, id: &str, guarded: &mut Guarded) -> Result<(), Error> {
+        let config = &self.config.ceiling;
+        let (near, fresh) = self.lives.with(id, |live| {
+            let (turn, session) = spent(live);
+            let near = ceiling::near(config, &turn, &session);
+            let fresh: Vec<_> = near.iter().copied().filter(|near| live.books.tell(near.bit())).collect();
+            (near, fresh)
+        });
+        for near in fresh {
+            let data = json!({
+                "key": near.key, "spent": near.spent, "most": near.most, "share": (near.share * 100.0).round() / 100.0,
+                "action": if near.is_reached() { config.action.as_str() } else { "warn" },
+            });
+            warn!(conversation = id, key = near.key, spent = near.spent, most = near.most, "a ceiling is near");
+            self.note_event(id, "ceiling", data);
+        }
+        if let Some(reached) = near.first().filter(|near| near.is_reached() && config.action == Response::Refuse) {
+            let hint =
+                format!("`windowsill resume {id}` lets it go on and counts from zero; or raise `{}`", reached.key);
+            return Err(Error::client(429, "ceiling_reached", reached.words(), &hint));
+        }
+        guarded.warnings.extend(near.iter().map(ceiling::Near::words));
+        Ok(())
+    }
+
+    fn watch(&self, id: &str, body: &[Message], guarded: &mut Guarded) -> Result<(), Error> {
+        let config = &self.config.watch;
+        let excepted = |tool: &str| loops::fits(&config.except, tool);
+        let Some(seen) = watch::find(body, config.repeated_calls, &excepted) else { return Ok(()) };
+        let (due, pardoned) = self
+            .lives
+            .with(id, |live| (live.books.tell_loop(seen.at, config.repeated_calls), live.books.is_pardoned()));
+        let words = loops::words(&seen);
+        if due {
+            warn!(conversation = id, kind = seen.kind.as_str(), times = seen.times, "an agent goes in circles");
+            self.note_event(id, "loop", loop_json(&seen, config.action));
+        }
+        if config.action == Response::Refuse && !pardoned {
+            let hint = format!("say what to do instead, or let it go on with `windowsill resume {id}`");
+            return Err(Error::client(429, "loop", format!("the agent goes in circles: {words}"), &hint));
+        }
+        if due && config.action == Response::Note && body[seen.at].media.is_empty() {
+            guarded.note = Some(Note { at: seen.at, line: loops::line(&seen) });
+        }
+        guarded.warnings.push(format!("the agent goes in circles: {words}"));
+        Ok(())
+    }
+
+    /// What the pace of folds asks of a request. Where there is time, the fold is made after the reply; a fold that found none
+    /// is made now.
+    pub(in crate::proxy) fn pace(
+        &self,
+        policy: &Resolved,
+        history: &History,
+        body: &[Message],
+        attempt: Attempt,
+    ) -> Pace {
+        // The same history gets the same view.
+        if attempt != Attempt::First || history.forwarded() >= body.len() {
+            return Pace::Usual;
+        }
+        self.lives.with(&history.id, |live| {
+            if history.ahead.is_some() {
+                live.fold_due = None;
+                return Pace::Usual;
+            }
+            let asked = live.fold_due.take();
+            let pace = match (triggers::pace(&policy.triggers, body, &live.folded, now_ms()), asked) {
+                (Pace::Hold, _) => return Pace::Hold,
+                (_, Some(asked)) => asked,
+                (Pace::Usual, None) => return Pace::Usual,
+                (pace, None) if policy.background => {
+                    live.fold_due = Some(pace);
+                    return Pace::Usual;
+                }
+                (pace, None) => pace,
+            };
+            // Should it not pay, the count starts again all the same.
+            let Folded { to, at_ms, .. } = live.folded;
+            live.folded = Folded::at(body, to, at_ms);
+            pace
+        })
+    }
+
+    /// Whether the model is too small for what it is asked.
+    ///
+    /// # Errors
+    /// 400 where the config says so.
+    pub(in crate::proxy) fn too_small(&self, prepared: &mut Prepared) -> Result<(), Error> {
+        let response = self.config.watch.small_model;
+        if response == Response::Allow {
+            return Ok(());
+        }
+        let tools = prepared.request.own_tools().is_some();
+        let Some(much) = small::too_much(prepared.policy.size, tools, prepared.tokens) else { return Ok(()) };
+        let message = format!("a model below 3 billion parameters is given {much}");
+        if self.lives.with(&prepared.id, |live| !std::mem::replace(&mut live.small_told, true)) {
+            warn!(conversation = %prepared.id, "{message}");
+            let data = json!({"tools": tools, "prompt_tokens": prepared.tokens, "holds": small::HOLDS, "action": response.as_str()});
+            self.note_event(&prepared.id, "small_model", data);
+        }
+        if response == Response::Refuse {
+            let hint = "take a larger model, or set `small_model = \"warn\"` in [watch] of config.toml";
+            return Err(Error::client(400, "small_model", message, hint));
+        }
+        prepared.warnings.push(message);
+        Ok(())
+    }
+
+    /// `POST /windowsill/conversations/{id}/resume`: lets a conversation go on that a ceiling or the watchdog stopped. What it
+    /// takes is counted from zero again.
+    ///
+    /// # Errors
+    /// 404 for an unknown conversation, 400 for the beginning of an id.
+    pub async fn resume(&self, id: &str) -> Result<Value, Error> {
+        self.store.flush().await;
+        let row = self.whole_row(id).await?;
+        self.remember(&row.id);
+        let (turn, session, books) = self.lives.with(&row.id, |live| {
+            let (turn, session) = spent(live);
+            let (tokens, requests) = taken(&live.spend);
+            live.books.resume(tokens, requests, now_ms());
+            (turn, session, live.books)
+        });
+        let data = json!({"turn": spent_json(&turn), "session": spent_json(&session)});
+        let mut update = crate::proxy::desk::compact::unchanged(&row, now_ms());
+        let mut state = row.state.clone();
+        state["books"] = json!(books);
+        update.state = state.to_string();
+        let event =
+            Event { now_ms: now_ms(), conversation: Some(row.id.clone()), kind: "resumed".into(), data: data.clone() };
+        self.store.record(Batch { conversation: Some(update), events: vec![event], ..Batch::default() }).await?;
+        Ok(json!({"conversation": row.id, "was": data}))
+    }
+
+    /// Notes that a conversation was folded, where a request's view has another fold than the last one.
+    pub(in crate::proxy) fn note_fold(&self, prepared: &Prepared) {
+        let to = prepared.view.edits.iter().find_map(|edit| match edit {
+            Edit::Fold { from, to, .. } if from < to => Some(*to),
+            _ => None,
+        });
+        let body = &prepared.request.conversation.body;
+        self.lives.with(&prepared.id, |live| {
+            if let Some(to) = to.filter(|to| *to != live.folded.to) {
+                live.folded = Folded::at(body, to, now_ms());
+            }
+        });
+    }
+
+    /// Records an event of a conversation, when there is time.
+    pub(in crate::proxy) fn note_event(&self, id: &str, kind: &str, data: Value) {
+        let event = Event { now_ms: now_ms(), conversation: Some(id.to_owned()), kind: kind.into(), data };
+        if let Err(e) = self.store.record_later(Batch { events: vec![event], ..Batch::default() }) {
+            debug!(error = %e, "an event was not recorded");
+        }
+    }
+
+    /// Adds what the model is told to a view. What the result says stays in the record, too.
+    pub(in crate::proxy) fn noted(
+        &self,
+        id: &str,
+        conversation: &Conversation,
+        note: &Note,
+        applied: &mut apply::Applied,
+    ) -> Result<(), Error> {
+        let Some(message) = conversation.body.get(note.at) else { return Ok(()) };
+        let with_line = |text: &str| format!("{text}\n\n{}", note.line).into();
+        let edits = &mut applied.view.edits;
+        let there = edits.iter_mut().find_map(|edit| match edit {
+            Edit::Text { at, text, .. } if *at == note.at => Some(text),
+            _ => None,
+        });
+        if let Some(text) = there {
+            *text = with_line(text);
+            return Ok(());
+        }
+        let record = self.store.free_id(&message.text)?;
+        let call = apply::call(conversation, note.at);
+        applied.originals.push(Original {
+            id: record.clone(),
+            conversation: id.to_owned(),
+            at: note.at,
+            kind: "tool_result".into(),
+            tool: (!call.tool.is_empty()).then(|| call.tool.to_owned()),
+            call: None,
+            text: message.text.clone(),
+            raw: None,
+        });
+        let text = with_line(&message.text);
+        edits.push(Edit::Text { at: note.at, digest: message.digest, rule: Rule::Note, text, record });
+        Ok(())
+    }
+}
+
+/// Tokens that servers evaluated or wrote for a conversation, and its requests.
+fn taken(spend: &Spend) -> (u64, u64) {
+    let read = spend.prompt.saturating_sub(spend.cached) + spend.summary_evaluated + spend.digest_prompt;
+    (read + spend.completion + spend.digest_completion, spend.requests)
+}
+
+/// What the turn and the session of a conversation have taken.
+fn spent(live: &Live) -> (Spent, Spent) {
+    let (tokens, requests) = taken(&live.spend);
+    (live.books.turn(tokens, requests), live.books.session(tokens, requests))
+}
+
+/// What a conversation has taken, how near its ceilings are, and what it cost. `busy_ms`: how long models worked.
+pub(in crate::proxy) fn books_json(state: &Value, ceiling: &Ceiling, busy_ms: u64) -> Value {
+    let (tokens, requests) = taken(&kept(&state["spend"]));
+    let books: Books = kept(&state["books"]);
+    let (turn, session) = (books.turn(tokens, requests), books.session(tokens, requests));
+    let all: Vec<Value> = ceiling::all(ceiling, &turn, &session)
+        .iter()
+        .map(|near| json!({"key": near.key, "spent": near.spent, "most": near.most, "share": near.share}))
+        .collect();
+    json!({
+        "turn": spent_json(&turn), "session": spent_json(&session), "ceilings": all,
+        "cost": cost(ceiling, tokens), "watt_hours": watt_hours(ceiling, busy_ms),
+    })
+}
+
+/// What so many tokens cost, where the config has a price.
+pub(in crate::proxy) fn cost(ceiling: &Ceiling, tokens: u64) -> Option<f64> {
+    (ceiling.price_per_million > 0.0).then(|| tokens as f64 / 1e6 * ceiling.price_per_million)
+}
+
+/// What the machine drew while models worked, where the config has its watts.
+pub(in crate::proxy) fn watt_hours(ceiling: &Ceiling, busy_ms: u64) -> Option<f64> {
+    (ceiling.watts > 0.0).then(|| busy_ms as f64 / 3_600_000.0 * ceiling.watts)
+}
+
+fn spent_json(spent: &Spent) -> Value {
+    json!({"tokens": spent.tokens, "requests": spent.requests, "minutes": spent.milliseconds / 60_000})
+}
+
+fn loop_json(seen: &Loop, action: Response) -> Value {
+    json!({
+        "kind": seen.kind.as_str(), "times": seen.times, "calls": seen.calls, "distinct": seen.distinct, "tool": seen.tool,
+        "message": seen.at, "action": action.as_str(),
+    })
+}

@@ -1,0 +1,99 @@
+//! The headers of this proxy: what clients may send, what replies carry.
+
+use http::{HeaderMap, HeaderName, HeaderValue, header};
+
+use crate::wire::session::is_name;
+
+/// Names the conversation.
+pub(in crate::proxy) const SESSION: HeaderName = HeaderName::from_static("x-windowsill-session");
+/// `off`: pass through untouched.
+pub(in crate::proxy) const SWITCH: HeaderName = HeaderName::from_static("x-windowsill");
+/// Names the profile.
+pub(in crate::proxy) const PROFILE: HeaderName = HeaderName::from_static("x-windowsill-profile");
+
+/// Names the task.
+pub(in crate::proxy) const TASK: HeaderName = HeaderName::from_static("x-windowsill-task");
+
+/// `off`: the model gets no tool of ours.
+pub(in crate::proxy) const RECALL: HeaderName = HeaderName::from_static("x-windowsill-recall");
+
+/// `on`, `off`: whether the model gets the tool that says that a task is done.
+pub(in crate::proxy) const DONE: HeaderName = HeaderName::from_static("x-windowsill-done");
+
+/// Names what the conversation works on: its rules are those of this project.
+pub(in crate::proxy) const PROJECT: HeaderName = HeaderName::from_static("x-windowsill-project");
+
+/// What is done with the tools of this request.
+pub(in crate::proxy) const TOOLS: HeaderName = HeaderName::from_static("x-windowsill-tools");
+
+/// What a client calls its session, from a body that is said in other words here.
+pub(in crate::proxy) const CLIENT_SESSION: HeaderName = HeaderName::from_static("x-windowsill-client-session");
+
+/// Request headers that are meant for this proxy and go no further.
+pub(in crate::proxy) const OURS: [HeaderName; 9] =
+    [SESSION, SWITCH, PROFILE, TASK, RECALL, DONE, PROJECT, TOOLS, CLIENT_SESSION];
+
+/// Headers in which clients name their sessions: Codex, Claude Code, opencode, Vibe, OpenHands, pi. The last is one for each
+/// request where some SDKs send it.
+const SESSIONS: [HeaderName; 10] = [
+    CLIENT_SESSION,
+    HeaderName::from_static("session_id"),
+    HeaderName::from_static("session-id"),
+    HeaderName::from_static("x-claude-code-session-id"),
+    HeaderName::from_static("x-session-id"),
+    HeaderName::from_static("x-session-affinity"),
+    HeaderName::from_static("x-opencode-session"),
+    HeaderName::from_static("x-affinity"),
+    HeaderName::from_static("x-litellm-session-id"),
+    HeaderName::from_static("x-client-request-id"),
+];
+
+/// What a client calls its session, in the headers.
+pub(in crate::proxy) fn client_session(headers: &HeaderMap) -> Option<String> {
+    SESSIONS.iter().filter_map(|name| text(headers, name)).find(|name| is_name(name))
+}
+
+/// The headers of a request of our own.
+pub(in crate::proxy) fn json() -> HeaderMap {
+    HeaderMap::from_iter([(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))])
+}
+
+/// What a browser says of the page that asks, and of the person before it: for this proxy alone.
+pub(in crate::proxy) fn is_of_a_page(name: &HeaderName) -> bool {
+    matches!(*name, header::COOKIE | header::ORIGIN | header::REFERER)
+        || name.as_str().starts_with("sec-fetch-")
+        || name.as_str().starts_with("access-control-request-")
+}
+
+/// Whether a client switches something off.
+pub(in crate::proxy) fn is_off(headers: &HeaderMap, switch: &HeaderName) -> bool {
+    headers.get(switch).is_some_and(|v| v.as_bytes().trim_ascii().eq_ignore_ascii_case(b"off"))
+}
+
+/// What a header says that is `on` or `off`.
+pub(in crate::proxy) fn switched(headers: &HeaderMap, switch: &HeaderName) -> Option<bool> {
+    match text(headers, switch)?.to_ascii_lowercase().as_str() {
+        "on" => Some(true),
+        "off" => Some(false),
+        _ => None,
+    }
+}
+
+/// A header's text, if it is text.
+pub(in crate::proxy) fn text(headers: &HeaderMap, name: &HeaderName) -> Option<String> {
+    let value = headers.get(name)?.to_str().ok()?.trim();
+    (!value.is_empty()).then(|| value.to_owned())
+}
+
+/// Whether a reply is a stream of server-sent events.
+pub(in crate::proxy) fn is_event_stream(headers: &HeaderMap) -> bool {
+    let kind = headers.get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or("");
+    kind.trim_start().to_ascii_lowercase().starts_with("text/event-stream")
+}
+
+/// Sets a header of ours; a value that no header can hold is left out.
+pub(in crate::proxy) fn set(headers: &mut HeaderMap, name: &'static str, value: &str) {
+    if let Ok(value) = HeaderValue::from_str(value) {
+        headers.insert(HeaderName::from_static(name), value);
+    }
+}

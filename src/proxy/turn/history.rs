@@ -1,0 +1,356 @@
+//! What the record knows of a request's history: which conversation it continues, the view that was remembered or made ahead
+//! for it, and the bytes that its messages had before.
+
+use bytes::Bytes;
+use http::HeaderMap;
+use tracing::debug;
+
+use super::headers;
+use super::prefix::client_marks;
+use super::prepare::{Attempt, fingerprint};
+use crate::config::Resolved;
+use crate::conversation::align::Alignment;
+use crate::conversation::edit::View;
+use crate::conversation::{Digest, Message, Role, chain};
+use crate::measure::{Known, ModelKey};
+use crate::proxy::live::Ahead;
+use crate::proxy::{App, Error};
+use crate::recall;
+use crate::store::Located;
+use crate::upstream::{Kind, Upstream};
+use crate::wire::openai_chat::{self, Request};
+
+/// Conversations that begin alike, and may be the one that a client rebuilt, the last active first.
+const RELATIVES: usize = 8;
+
+/// From so many messages on, a history is told by what it says, however it begins or ends.
+const LONG: usize = 6;
+
+/// So many messages at the end of a conversation may be replaced by others: a person words the last request otherwise, or a
+/// client (hermes) asks for a review of the session before the person goes on.
+const LAST_WORDS: usize = 2;
+/// Messages that a history has in common with another of its session, at least, to be the same though they begin differently.
+const KEPT: usize = 3;
+
+/// What is known of a history before anything is planned.
+pub(in crate::proxy) struct History {
+    /// Chain hash of each prefix of the body.
+    pub(in crate::proxy) chain: Vec<Digest>,
+    /// Where the record knew it before.
+    pub(in crate::proxy) located: Option<Located>,
+    /// Whether it is the beginning of a longer one that the record has.
+    pub(in crate::proxy) repeats_a_beginning: bool,
+    /// Name of the conversation.
+    pub(in crate::proxy) id: String,
+    /// What the client calls its session.
+    pub(in crate::proxy) session: Option<String>,
+    /// The view that was remembered for it.
+    pub(in crate::proxy) stored: View,
+    /// The view that was made ahead of need for what now comes.
+    pub(in crate::proxy) ahead: Option<Ahead>,
+    /// What still holds of the view of an older history that this one was rebuilt from.
+    carried: Option<View>,
+    /// The conversation's model until now, where it is another.
+    pub(in crate::proxy) switched: Option<Switched>,
+    /// What tells the messages as the client sent them from others.
+    pub(in crate::proxy) client_marks: Vec<u64>,
+}
+
+/// The model that a conversation had until now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::proxy) struct Switched {
+    /// Its name, as requested.
+    pub(in crate::proxy) model: String,
+    /// Name of its upstream.
+    pub(in crate::proxy) upstream: String,
+}
+
+impl History {
+    /// How many messages of it the model was sent before: it may hold them in its cache.
+    pub(in crate::proxy) fn forwarded(&self) -> usize {
+        self.located.as_ref().filter(|_| self.switched.is_none()).map_or(0, |l| l.depth)
+    }
+
+    /// The view to go on from.
+    pub(in crate::proxy) fn old(&self) -> &View {
+        self.ahead.as_ref().map(|a| &a.view).or(self.carried.as_ref()).unwrap_or(&self.stored)
+    }
+}
+
+impl App {
+    /// What the record knows of a request's history. Its messages become those that were forwarded before, where only their
+    /// spelling differs.
+    pub(in crate::proxy) async fn history(
+        &self,
+        request: &mut Request,
+        upstream: &Upstream,
+        policy: &Resolved,
+        from_client: &HeaderMap,
+        attempt: Attempt,
+    ) -> Result<History, Error> {
+        let wish = headers::text(from_client, &headers::SESSION);
+        self.store.begin_anew_if_gone().await;
+        let (mut seed, mut chain, mut located) = self.threaded(wish.as_deref(), request)?;
+        if let Some(mark) = self.set_apart(located.as_ref(), &request.conversation, from_client)? {
+            // What the other conversation recalled is none of this one's.
+            let mut at = 0..;
+            let body = request.conversation.body.clone();
+            request.conversation.body.retain(|_| at.next().is_some_and(|at| !recall::is_woven(&body, at)));
+            let apart = format!("{}\n{mark}", wish.as_deref().unwrap_or(""));
+            (seed, chain, located) = self.threaded(Some(&apart), request)?;
+        }
+        request.withdraw_all();
+        let session = wish.clone().or_else(|| headers::client_session(from_client)).or_else(|| request.session.clone());
+        let place = (seed.as_str(), session.as_deref());
+        let continued = self.continued(located.as_ref(), place, &chain, &request.conversation.body).await?;
+        let (id, carried) = match continued {
+            Some((id, carried)) => (id, carried),
+            None => (self.name(located.as_ref(), &chain, wish.as_deref())?, None),
+        };
+        let key = self.key(upstream, request);
+        let switched = match &located {
+            Some(located) if is_talk(&request.conversation.body[..located.depth]) => {
+                self.switched(&id, upstream, &request.model)?
+            }
+            _ => None,
+        };
+        let stored = self.store.view(&chain)?.map(|(_, view)| View::clone(&view)).unwrap_or_default();
+        let counted_by = switched.is_none().then_some(&key);
+        let ahead = self.ahead(&id, &chain, located.as_ref().map_or(0, |l| l.depth), attempt, counted_by);
+        let conversation = &mut request.conversation;
+        let client_marks = client_marks(conversation.tools.as_deref(), &conversation.system, &conversation.body);
+        if let Some(located) = &located {
+            let length = policy.policy.template.tool_call_id_length;
+            let place = (located, id.as_str(), seed.as_str());
+            if let Some(body) = self.settled(&conversation.body, &chain, &client_marks, place, length).await {
+                conversation.body = body;
+                // Also where nothing is edited: these are the bytes that the server's cache holds.
+                let all = conversation.system.iter().chain(&conversation.body);
+                let messages: Vec<Bytes> = all.map(|m| m.bytes().clone()).collect();
+                request.body = openai_chat::write(request, &messages, &[]);
+            }
+        }
+        let repeats_a_beginning = self.repeats_a_beginning(located.as_ref(), &id, &chain).await?;
+        let history = History {
+            chain,
+            located,
+            repeats_a_beginning,
+            id,
+            session,
+            stored,
+            ahead,
+            carried,
+            switched,
+            client_marks,
+        };
+        if history.located.is_some() {
+            self.recollect(&history.id, &history.chain, history.old(), &key)?;
+        }
+        Ok(history)
+    }
+
+    /// The chain of a request's history and where the record knows it, with what makes that chain. Weaves in what replies of it
+    /// recalled. The model is no part of the chain, so that a conversation goes on with another one; records of before 0.2 had it
+    /// in there.
+    fn threaded(
+        &self,
+        session: Option<&str>,
+        request: &mut Request,
+    ) -> Result<(String, Vec<Digest>, Option<Located>), Error> {
+        let session = session.unwrap_or("");
+        let old_seed = format!("{session}\n{}", request.model);
+        let begins = request.conversation.body.first().map(|first| chain::first(&old_seed, &first.digest));
+        let is_old = match begins {
+            Some(begins) => self.store.locate(&[begins])?.is_some(),
+            None => false,
+        };
+        // Weaving puts messages in: what is followed twice must be followed from what the client sent.
+        let sent = is_old.then(|| request.conversation.body.clone());
+        let (body, chain) = self.woven(session, std::mem::take(&mut request.conversation.body));
+        request.conversation.body = body;
+        let located = self.store.locate(&chain)?;
+        let now = (session.to_owned(), chain, located);
+        let depth = |located: &Option<Located>| located.as_ref().map_or(0, |l| l.depth);
+        let Some(sent) = sent.filter(|_| depth(&now.2) * 2 < now.1.len()) else { return Ok(now) };
+        let woven = std::mem::replace(&mut request.conversation.body, sent);
+        let (body, chain) = self.woven(&old_seed, std::mem::take(&mut request.conversation.body));
+        let located = self.store.locate(&chain)?;
+        if depth(&located) > depth(&now.2) {
+            request.conversation.body = body;
+            return Ok((old_seed, chain, located));
+        }
+        request.conversation.body = woven;
+        Ok(now)
+    }
+
+    /// The model that a conversation had until now, where this is another one.
+    fn switched(&self, id: &str, upstream: &Upstream, model: &str) -> Result<Option<Switched>, Error> {
+        let before = match self.lives.with(id, |live| live.model.clone()) {
+            Some(before) => before,
+            None => match self.store.conversation(id) {
+                Ok(Some(row)) if row.id == id => Switched { model: row.model, upstream: row.upstream },
+                Ok(_) | Err(crate::store::Error::Ambiguous { .. }) => return Ok(None),
+                Err(e) => return Err(e.into()),
+            },
+        };
+        // A llama-server with one model answers to every name.
+        let only = upstream.kind() == Some(Kind::LlamaServer { router: false });
+        let same = only || upstream.canonical(&before.model) == upstream.canonical(model);
+        Ok((before.upstream != upstream.name() || !same).then_some(before))
+    }
+
+    /// The conversation that a history goes on, though it is not its plain continuation: it parted from an older state of
+    /// it, or the client rebuilt it; with what still holds of its view. Looks among those of the session that the client names,
+    /// among those that begin alike, and for a long history with an unknown beginning among those that were last active: Qwen
+    /// Code begins with a list of the project's files, which is another one when a session is resumed. It is always the messages
+    /// that tell: a name is no proof of anything. `place`: what makes the chain, and the session.
+    async fn continued(
+        &self,
+        located: Option<&Located>,
+        place: (&str, Option<&str>),
+        chain: &[Digest],
+        body: &[Message],
+    ) -> Result<Option<(String, Option<View>)>, Error> {
+        let (seed, session) = place;
+        let parts = |l: &&Located| l.depth < l.conversation_depth && l.depth < chain.len();
+        let known = located.filter(parts);
+        // What goes on, or is sent again, needs no search; nor does what is short and nothing is known of.
+        if known.is_none() && (located.is_some() || session.is_none() && chain.len() < LONG) {
+            return Ok(None);
+        }
+        // The last request's messages may still be queued.
+        self.store.flush().await;
+        let alone = |at: usize| body[at].role != Role::Tool && body[at].calls.is_empty();
+        let new: Vec<Digest> = body.iter().map(|m| m.digest).collect();
+        let begin_alike = known.map(|l| self.store.family(&l.conversation, RELATIVES)).transpose()?.unwrap_or_default();
+        let mut relatives = session.map(|name| self.store.of_session(name, RELATIVES)).transpose()?.unwrap_or_default();
+        relatives.extend(begin_alike.iter().filter(|id| !relatives.contains(id)).cloned().collect::<Vec<_>>());
+        let named = relatives.len();
+        if located.is_none() && chain.len() >= LONG {
+            relatives.extend(self.store.conversations(RELATIVES)?.into_iter().map(|row| row.id));
+        }
+        for (n, id) in relatives.into_iter().enumerate() {
+            let (path, old): (Vec<Digest>, Vec<Digest>) = self.store.path(&id)?.into_iter().unzip();
+            // Of those last active, other sessions' histories have other chains.
+            let ours = n < named || old.len() >= LONG && path.first() == Some(&chain::first(seed, &old[0]));
+            if !ours {
+                continue;
+            }
+            if !path.is_empty() && path.last() == chain.get(path.len() - 1) {
+                return Ok(Some((id, None)));
+            }
+            let alignment = Alignment::of(&old, &new);
+            // Those that do not even begin alike share more than a greeting.
+            if alignment.is_rebuilt() && (begin_alike.contains(&id) || alignment.kept() >= KEPT) {
+                let view = self.store.view(&path)?.map(|(_, view)| alignment.carry(&view, alone));
+                debug!(conversation = id, known = located.map_or(0, |l| l.depth), "the client rebuilt its history");
+                return Ok(Some((id, view.filter(|v| !v.edits.is_empty()))));
+            }
+        }
+        let said_otherwise = |l: &&Located| {
+            l.depth >= LONG && l.depth + LAST_WORDS >= l.conversation_depth && l.conversation_depth <= chain.len()
+        };
+        Ok(located.filter(said_otherwise).map(|l| (l.conversation.clone(), None)))
+    }
+
+    /// The view that was made ahead for what now comes, if it is the next request: longer than what was forwarded.
+    /// `counted_by`: the model that evaluated it, if it is still the one that is asked.
+    fn ahead(
+        &self,
+        id: &str,
+        chain: &[Digest],
+        forwarded: usize,
+        attempt: Attempt,
+        counted_by: Option<&ModelKey>,
+    ) -> Option<Ahead> {
+        let fits =
+            |a: &mut Ahead| a.depth == forwarded && chain.len() > a.depth && chain.get(a.depth - 1) == Some(&a.chain);
+        self.lives.with(id, |live| {
+            let ahead = live.ahead.take_if(|a| attempt == Attempt::First && fits(a))?;
+            if let (Some(tokens), Some(key)) = (ahead.tokens, counted_by) {
+                let print = fingerprint(&ahead.view, key);
+                live.known = Some((ahead.chain, print, Known { messages: ahead.depth, tokens }));
+            }
+            Some(ahead)
+        })
+    }
+
+    /// Reads from the record what a server said of this history's size in this view, where it is not in memory: after a
+    /// restart, and where another process served the conversation meanwhile. Without it, an estimate would decide anew.
+    fn recollect(&self, id: &str, chain: &[Digest], view: &View, key: &ModelKey) -> Result<(), Error> {
+        if self.known(id, chain, view, key).is_some() {
+            return Ok(());
+        }
+        let print = fingerprint(view, key);
+        if let Some((messages, tokens)) = self.store.counted(chain, &print)? {
+            let known = Known { messages, tokens };
+            self.lives.with(id, |live| live.known = Some((chain[messages - 1], print, known)));
+        }
+        Ok(())
+    }
+
+    /// Whether a history is the beginning of the longer one that its conversation stands at. Of another branch, to which
+    /// somebody goes back, it is not.
+    async fn repeats_a_beginning(&self, located: Option<&Located>, id: &str, chain: &[Digest]) -> Result<bool, Error> {
+        let ends_here = |l: &Located| l.depth == chain.len() && l.depth < l.conversation_depth && l.conversation == id;
+        let Some(last) = chain.len().checked_sub(1).filter(|_| located.is_some_and(ends_here)) else {
+            return Ok(false);
+        };
+        // The last request may still be queued.
+        self.store.flush().await;
+        Ok(self.store.path(id)?.get(last).is_some_and(|(at, _)| *at == chain[last]))
+    }
+
+    /// The prompt of this conversation with this view whose size the server told last.
+    pub(in crate::proxy) fn known(&self, id: &str, chain: &[Digest], view: &View, key: &ModelKey) -> Option<Known> {
+        let print = fingerprint(view, key);
+        let fits = |(at, view, known): &(Digest, Digest, Known)| {
+            *view == print && known.messages >= 1 && chain.get(known.messages - 1) == Some(at)
+        };
+        self.lives.with(id, |live| live.known.filter(fits)).map(|(.., known)| known)
+    }
+}
+
+impl App {
+    /// The name of the conversation: the one that this history continues, else a new one. A session that a client names is
+    /// only a wish: it never takes the name of a conversation that this history does not continue.
+    fn name(&self, located: Option<&Located>, chain: &[Digest], session: Option<&str>) -> Result<String, Error> {
+        let session = session.filter(|session| !has_form_of_id(session));
+        let (Some(tip), Some(root)) = (chain.last(), chain.first()) else {
+            return Ok(session.unwrap_or("empty").to_owned());
+        };
+        let own = |session: Option<&str>| match session {
+            Some(session) => format!("{session}.{}", &tip.hex()[..8]),
+            None => format!("c{}", &tip.hex()[..12]),
+        };
+        Ok(match (located, session) {
+            // It goes on where the record ends, or is sent again.
+            (Some(l), _) if l.depth == l.conversation_depth || l.depth == chain.len() => l.conversation.clone(),
+            (None, Some(wish)) if !self.is_taken(wish, root)? => wish.to_owned(),
+            (_, session) => own(session),
+        })
+    }
+
+    /// Whether another history has a name already, in the record or on its way there.
+    fn is_taken(&self, name: &str, root: &Digest) -> Result<bool, Error> {
+        let recorded = match self.store.conversation(name) {
+            Err(crate::store::Error::Ambiguous { .. }) => false,
+            found => found?.is_some_and(|row| row.id == name),
+        };
+        // The same history may have been recorded since it was looked for, by a request beside this one.
+        Ok((recorded && !self.store.begins_with(name, root)?) || !self.lives.claim(name, root))
+    }
+}
+
+/// Whether messages hold a reply: what a person says alone may begin many conversations.
+fn is_talk(body: &[Message]) -> bool {
+    body.iter().any(|message| message.role == Role::Assistant)
+}
+
+/// Whether a session reads like a name that windowsill gives itself: `c` and 12 hexadecimal digits, or `….` and 8.
+fn has_form_of_id(session: &str) -> bool {
+    let hex = |text: &str, length: usize| text.len() == length && text.bytes().all(|b| b.is_ascii_hexdigit());
+    session == "empty"
+        || session.strip_prefix('c').is_some_and(|rest| hex(rest, 12))
+        || session.rsplit_once('.').is_some_and(|(_, rest)| hex(rest, 8))
+}

@@ -1,0 +1,234 @@
+//! What a request weighs, and what people want of its conversation: the facts that it is planned by. A prompt that comes near a
+//! line is counted; of any other, what was reported stands and what is new is estimated.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::FutureExt as _;
+use tracing::warn;
+
+use super::draft::{Draft, exact};
+use super::prepare::{Attempt, Head, bytes_of};
+use super::situation::Situation;
+use crate::conversation::Tokens;
+use crate::measure::{self, Sureness, spread, tokens};
+use crate::plan::emergency;
+use crate::plan::rewrite::{self, Out};
+use crate::plan::{self, Facts, Lines, Policy};
+use crate::proxy::App;
+use crate::proxy::desk::rules::{Ruled, Scope};
+use crate::proxy::standing::{Granted, Standing};
+use crate::wire::openai_chat::Request;
+
+/// Share of the first line from which a prompt is counted instead of estimated.
+const COUNT_FROM: f64 = 0.9;
+
+/// The longest request that is counted with the model's own vocabulary far from any line, too (bytes): some milliseconds. Of a
+/// longer one, what was reported of its beginning is kept, and what is new is estimated.
+const COUNTED_ANYWAY: usize = 16 * 1024;
+
+/// The longest request of which each message is counted where it comes near a line (bytes): some milliseconds. A person who
+/// asks for the regions gets them whatever it takes.
+const SHARED_OUT: usize = 512 * 1024;
+
+/// Takes the estimate of a history that was sent before just under the limit, whatever is rounded up.
+const SENT_BEFORE: f64 = 0.97;
+
+/// A request that was measured.
+pub(in crate::proxy) struct Measured<'a> {
+    /// What it is planned from.
+    pub(in crate::proxy) draft: Draft<'a>,
+    pub(in crate::proxy) facts: Facts,
+    /// How sure these are.
+    pub(in crate::proxy) sureness: Sureness,
+    pub(in crate::proxy) wishes: Wishes,
+}
+
+/// What people want of the conversation of a request.
+pub(in crate::proxy) struct Wishes {
+    pub(in crate::proxy) standing: Arc<Standing>,
+    /// Whose rules the conversation gets, where rules are on.
+    pub(in crate::proxy) scope: Option<Scope>,
+    /// The rules that it begins with.
+    pub(in crate::proxy) ruled: Option<Ruled>,
+    /// The changes that waited for a break and are made with this request.
+    pub(in crate::proxy) granted: Granted,
+}
+
+impl App {
+    /// Measures a request as it would be sent: with the rules that it begins with, and with the changes that waited for a break.
+    pub(in crate::proxy) async fn measured<'a>(
+        &self,
+        situation: &'a Situation<'a>,
+        head: &Head,
+        request: Request,
+    ) -> Measured<'a> {
+        let mut warnings = [&situation.warnings[..], &head.warnings].concat();
+        let (mut standing, wanted) = self.wanted(situation, &request, &mut warnings);
+        let focus = standing.focus().map(str::to_owned);
+        let mut draft = Draft {
+            situation,
+            policy: situation.pace.policy(&situation.policy.policy),
+            old: situation.history.old().clone(),
+            counted: None,
+            held: request.without_messages(),
+            request: Arc::new(request),
+            warnings,
+            written: None,
+            digests: None,
+            done: head.done,
+            wanted,
+            focus,
+        };
+        let (mut facts, mut sureness) = self.facts(&mut draft).boxed().await;
+        let scope = self.scope(&draft, situation.from_client);
+        let ruled = scope.as_ref().and_then(|scope| self.put_rules(&mut draft, &facts, scope, &mut standing));
+        if ruled.is_some() {
+            (facts, sureness) = self.facts(&mut draft).boxed().await;
+        }
+        let mut granted = Granted::default();
+        let breaks =
+            situation.attempt == Attempt::First && (situation.history.ahead.is_some() || breaks(&draft, &facts));
+        if let Some((view, made)) = self.grant(&draft.bench(), &standing, breaks) {
+            (draft.old, granted) = (view, made);
+            (facts, sureness) = self.facts(&mut draft).boxed().await;
+        }
+        Measured { draft, facts, sureness, wishes: Wishes { standing, scope, ruled, granted } }
+    }
+
+    /// The facts, with the prompt counted where it comes near a line.
+    async fn facts(&self, draft: &mut Draft<'_>) -> (Facts, Sureness) {
+        let situation = draft.situation;
+        let (mut facts, sureness) = self.uncounted(draft);
+        if let Attempt::Emergency { refusal, counted } = situation.attempt {
+            draft.policy = emergency::policy(&draft.policy, facts.window, refusal);
+            return (emergency::facts(&facts, counted, refusal), sureness);
+        }
+        let again = situation.is_sent_again(&draft.request);
+        if again {
+            draft.policy = short_of_the_wall(&draft.policy);
+        }
+        let lines = Lines::of(&facts, &draft.policy);
+        let estimate = draft.sum(&facts);
+        if !situation.can_count() || !matters(draft, &lines, estimate) {
+            if again && !situation.can_count() && estimate > lines.limit && estimate / 2 <= lines.limit {
+                // It was sent before, as it is, and estimates only change as more is learned. Should the window be another
+                // now, the server will say so.
+                emergency::scale(&mut facts, f64::from(lines.limit) / f64::from(estimate) * SENT_BEFORE);
+            }
+            return (facts, sureness);
+        }
+        let out = rewrite::rewrite(&draft.request.conversation, &draft.old, &draft.policy.template);
+        let body = bytes_of(&draft.request, &out);
+        match exact(draft, &body).await {
+            Ok(counted) => {
+                let wanted =
+                    situation.attempt == Attempt::DryRun || is_near(&lines, counted.0) && body.len() <= SHARED_OUT;
+                let shared_out = wanted.then_some((&out[..], &body));
+                self.spread(draft, &mut facts, counted, shared_out).await;
+                (facts, counted.1)
+            }
+            Err(e) => {
+                not_counted(draft, &mut facts, sureness, &e);
+                (facts, sureness)
+            }
+        }
+    }
+
+    /// The facts without a count of the prompt that is planned.
+    fn uncounted(&self, draft: &Draft<'_>) -> (Facts, Sureness) {
+        let Draft { situation, request, old, .. } = draft;
+        let conversation = &request.conversation;
+        let (history, key) = (&situation.history, &situation.key);
+        let known = self.known(&history.id, &history.chain, old, key);
+        let mut facts = self.measure.facts(key, conversation, old, known);
+        facts.window = situation.known_window();
+        self.cost_of_hidden_calls(conversation, &mut facts, known.is_some());
+        let configured = self.config.window.output_reserved;
+        facts.output_reserved = plan::output_reserved(facts.window, facts.head(), request.max_tokens, configured);
+        facts.forwarded = history.forwarded();
+        draft.wanted.tell(&mut facts);
+        let mut sureness = self.measure.sureness(key);
+        if known.is_some() && sureness == Sureness::Estimated {
+            sureness = Sureness::Calibrated;
+        }
+        let can_count = situation.can_count();
+        facts.slack = measure::slack(facts.window, if can_count { Sureness::Counted } else { sureness });
+        facts.guessed = !can_count && sureness == Sureness::Estimated;
+        (facts, sureness)
+    }
+
+    /// Has the costs follow a count, so that lines are compared with what the server will see. `shared_out`: the messages that
+    /// were counted, where each is to have its own share.
+    async fn spread(
+        &self,
+        draft: &mut Draft<'_>,
+        facts: &mut Facts,
+        (exact, counted_by): (Tokens, Sureness),
+        shared_out: Option<(&[Out], &Bytes)>,
+    ) {
+        let shares = match shared_out {
+            Some((out, body)) => self.shares(draft, out, body).await,
+            None => None,
+        };
+        let (counted, places) = shares.map_or((None, Vec::new()), |(c, p)| (Some(c), p));
+        let sum = |f: &Facts| draft.sum(f);
+        spread::spread(facts, counted.as_ref(), &places, exact, &sum);
+        let room = facts.window.saturating_sub(exact.max(sum(facts))).saturating_sub(facts.slack);
+        draft.counted = Some((exact, counted_by));
+        let again = draft.situation.is_sent_again(&draft.request);
+        if again && room >= plan::least_reserve(facts.window) {
+            // It may have been sent with less kept for the reply: then that is what fits now, too.
+            facts.output_reserved = facts.output_reserved.min(room);
+        }
+    }
+}
+
+impl Draft<'_> {
+    /// Prompt tokens by the costs of its facts, before anything is changed.
+    fn sum(&self, facts: &Facts) -> Tokens {
+        plan::plan(&self.request.conversation, facts, &self.policy).before.prompt()
+    }
+}
+
+/// Whether a prompt comes near the first line.
+fn is_near(lines: &Lines, prompt: Tokens) -> bool {
+    f64::from(prompt) > f64::from(lines.clear_at) * COUNT_FROM
+}
+
+/// Whether a decision depends on the count of a prompt.
+fn matters(draft: &Draft<'_>, lines: &Lines, estimate: Tokens) -> bool {
+    let Draft { situation, request, .. } = draft;
+    // By the model's own vocabulary a short one costs little; and who asks for a count wants one.
+    let is_cheap = situation.own.is_some() && request.body.len() <= COUNTED_ANYWAY;
+    if is_cheap || situation.attempt == Attempt::DryRun {
+        return true;
+    }
+    // Where not even one token a byte comes near a line, nothing needs counting.
+    let bound = tokens::upper_bound(request.body.len(), &request.conversation);
+    bound.is_none_or(|most| is_near(lines, most)) && is_near(lines, estimate)
+}
+
+/// Goes on with the estimate where the server could not count.
+fn not_counted(draft: &mut Draft<'_>, facts: &mut Facts, sureness: Sureness, e: &crate::upstream::Error) {
+    warn!(upstream = draft.situation.upstream.name(), error = %e, "the server could not count the prompt; estimating");
+    draft.warnings.push("the prompt could not be counted, only estimated".into());
+    facts.slack = measure::slack(facts.window, sureness);
+    facts.guessed = sureness == Sureness::Estimated;
+    if matches!(e, crate::upstream::Error::Status { .. }) {
+        // It will not take the request as it is: pictures for a model that cannot see. What media cost is then only a guess,
+        // and nothing is cut for a guess; the server's own words on it reach the client.
+        facts.costs.iter_mut().for_each(|cost| cost.media = 0);
+    }
+}
+
+/// Whether a request rewrites something that the server may hold: then other changes come at no price of their own.
+fn breaks(draft: &Draft<'_>, facts: &Facts) -> bool {
+    let plan = plan::plan(&draft.request.conversation, facts, &draft.policy);
+    plan.actions.iter().any(|action| action.first() < facts.forwarded)
+}
+
+/// The policy for a history that was forwarded before: the same history gives the same bytes, unless they no longer fit.
+fn short_of_the_wall(policy: &Policy) -> Policy {
+    Policy { clear_at: 1.0, summarize_at: 1.0, ..policy.clone() }
+}

@@ -1,0 +1,259 @@
+//! How much of a conversation's last prompt the next one begins with: what the server's prompt cache can save, what a
+//! rewrite of ours cost, and what the client itself changed. And the other half of the same matter: a message that says
+//! what it said before is forwarded with the bytes it had then, so that a client which moves incidental bytes about does
+//! not throw the cache away.
+
+use std::time::Instant;
+
+use serde_json::{Value, json};
+use tracing::debug;
+
+use super::history::Switched;
+use super::prepare::Prepared;
+use crate::conversation::{Digest, Message, Role, Tokens, chain, repair};
+use crate::measure::tokens;
+use crate::plan::rewrite::Out;
+use crate::proxy::App;
+use crate::store::Located;
+use crate::upstream::Upstream;
+use crate::wire::openai_chat;
+
+/// A prompt that was forwarded, message by message.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(in crate::proxy) struct Sent {
+    /// What was forwarded: tools first, then each message.
+    forwarded: Vec<Item>,
+    /// What the client sent: tools and leading system messages as one, then each message of the body.
+    client: Vec<u64>,
+}
+
+/// One message of a prompt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Item {
+    /// Tells its bytes from others.
+    mark: u64,
+    /// Its tokens.
+    tokens: Tokens,
+    /// Where it stands in what the client sent, as an index into [`Sent::client`].
+    at: Option<usize>,
+}
+
+/// Why a prompt does not begin with the whole of the last one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::proxy) enum Because {
+    /// The client changed its own history.
+    Client,
+    /// A view was made anew.
+    Rewrite,
+}
+
+impl Because {
+    /// As it stands in events and metrics.
+    pub(in crate::proxy) fn as_str(self) -> &'static str {
+        match self {
+            Because::Client => "client",
+            Because::Rewrite => "rewrite",
+        }
+    }
+}
+
+/// What two prompts in a row have in common.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::proxy) struct Prefix {
+    /// Tokens that both begin with. Counted by whole messages.
+    pub(in crate::proxy) tokens: Tokens,
+    /// Tokens of the last prompt behind these.
+    pub(in crate::proxy) lost: Tokens,
+    /// Why any were lost.
+    pub(in crate::proxy) because: Option<Because>,
+}
+
+impl Prefix {
+    /// As fields of an event.
+    pub(in crate::proxy) fn json(&self) -> Value {
+        json!({"tokens": self.tokens, "lost": self.lost, "because": self.because.map(Because::as_str)})
+    }
+}
+
+/// Compares a prompt with the last one of its conversation.
+fn compare(last: &Sent, now: &Sent) -> Prefix {
+    let same = last.forwarded.iter().zip(&now.forwarded).take_while(|(a, b)| a.mark == b.mark).count();
+    let sum = |items: &[Item]| items.iter().map(|i| i.tokens).fold(0, Tokens::saturating_add);
+    let lost = sum(&last.forwarded[same..]);
+    let because = (same < last.forwarded.len()).then(|| {
+        let unchanged = last.client.iter().zip(&now.client).take_while(|(a, b)| a == b).count();
+        // The client's doing where the first message that differs is one that it changed or took back.
+        let broken_at = last.forwarded[same].at.or_else(|| now.forwarded.get(same).and_then(|i| i.at));
+        if broken_at.is_some_and(|at| at >= unchanged) { Because::Client } else { Because::Rewrite }
+    });
+    Prefix { tokens: sum(&now.forwarded[..same]), lost, because }
+}
+
+fn mark(bytes: &[u8]) -> u64 {
+    let [a, b, c, d, e, f, g, h, ..] = Digest::of(bytes).0;
+    u64::from_le_bytes([a, b, c, d, e, f, g, h])
+}
+
+/// The client's own bytes of a message.
+fn own_bytes(message: &Message) -> &[u8] {
+    if message.raw.is_empty() { message.bytes() } else { &message.raw }
+}
+
+/// What tells the messages that a client sent from others.
+pub(in crate::proxy) fn client_marks(tools: Option<&[u8]>, system: &[Message], body: &[Message]) -> Vec<u64> {
+    let mut head = mark(tools.unwrap_or_default());
+    for message in system {
+        head = head.rotate_left(1) ^ mark(own_bytes(message));
+    }
+    std::iter::once(head).chain(body.iter().map(|m| mark(own_bytes(m)))).collect()
+}
+
+impl App {
+    /// Notes what is about to be forwarded. Returns what it has in common with the last prompt of its conversation.
+    pub(in crate::proxy) fn note_sent(&self, upstream: &Upstream, prepared: &Prepared) -> Option<Prefix> {
+        let now = self.sent(prepared);
+        self.heads.note(prepared);
+        self.lives.with(&prepared.id, |live| {
+            // Another model's cache holds nothing of it.
+            let last = live.sent.as_ref().filter(|_| prepared.switched.is_none());
+            let prefix = last.map(|last| compare(last, &now));
+            let model = prepared.request.model.clone();
+            live.model = Some(Switched { model, upstream: upstream.name().to_owned() });
+            let own = now.client.get(1..).unwrap_or_default();
+            let known = prepared.located.as_ref().map_or(0, |l| l.depth);
+            // What the record did not know yet, it holds as it came now.
+            if live.as_recorded.get(..known).is_some_and(|before| own.get(..known) == Some(before)) {
+                live.as_recorded = own.to_vec();
+            }
+            live.sent = Some(now);
+            live.sent_view = Some(prepared.view.clone());
+            live.last = Some(Instant::now());
+            prefix
+        })
+    }
+
+    /// Notes what was recalled behind a prompt: the server holds it too, and the next prompt begins with it.
+    pub(in crate::proxy) fn note_recalled(&self, prepared: &Prepared) {
+        let item = |out: &Out| Item {
+            mark: mark(&out.bytes),
+            tokens: tokens::message(&String::from_utf8_lossy(&out.bytes)),
+            at: None,
+        };
+        let recalled: Vec<Item> = prepared.recalled.iter().map(item).collect();
+        self.lives.with(&prepared.id, |live| {
+            if let Some(sent) = live.sent.as_mut().filter(|s| s.client == prepared.client_marks) {
+                sent.forwarded.extend(recalled);
+            }
+        });
+    }
+
+    fn sent(&self, prepared: &Prepared) -> Sent {
+        let conversation = &prepared.request.conversation;
+        let costs = self.measure.costs(&prepared.key, conversation);
+        let tools = conversation.tools.as_deref();
+        let mut forwarded =
+            vec![Item { mark: mark(tools.unwrap_or_default()), tokens: prepared.after.tools, at: Some(0) }];
+        let raw: Vec<(u64, Tokens, Option<usize>)> = prepared
+            .out
+            .iter()
+            .map(|out| {
+                let known = out.at.filter(|_| !out.changed).and_then(|at| costs.get(at));
+                let tokens = known.map_or_else(|| tokens::message(&String::from_utf8_lossy(&out.bytes)), |c| c.total());
+                let at = if out.role == Role::System && out.at.is_none() { Some(0) } else { out.at.map(|at| at + 1) };
+                (mark(&out.bytes), tokens, at)
+            })
+            .collect();
+        // Estimates, scaled so that they add up to the count of the whole.
+        let estimated: f64 = raw.iter().map(|(_, t, _)| f64::from(*t)).sum();
+        let scale = f64::from(prepared.tokens.saturating_sub(prepared.after.tools)) / estimated.max(1.0);
+        forwarded.extend(raw.into_iter().map(|(mark, tokens, at)| Item {
+            mark,
+            tokens: (f64::from(tokens) * scale).round() as Tokens,
+            at,
+        }));
+        Sent { forwarded, client: prepared.client_marks.clone() }
+    }
+
+    /// The body with the bytes that its known part had when it first came, where the client sends the same messages
+    /// spelled otherwise now; `None` where there is nothing to change.
+    pub(in crate::proxy) async fn settled(
+        &self,
+        body: &[Message],
+        chain_now: &[Digest],
+        marks: &[u64],
+        (located, id, seed): (&Located, &str, &str),
+        call_id_length: Option<usize>,
+    ) -> Option<Vec<Message>> {
+        let known = whole_steps(body, located.depth);
+        // Only the record decides: what was forwarded last is not remembered after a restart.
+        let now = marks.get(1..=known)?;
+        if known == 0 || self.lives.with(id, |live| live.as_recorded.get(..known) == Some(now)) {
+            return None;
+        }
+        // The last request's messages may still be queued.
+        self.store.flush().await;
+        let rows = self.store.messages(&located.conversation).ok()?;
+        if rows.get(known - 1)?.chain != chain_now[known - 1] {
+            return None;
+        }
+        if rows.iter().zip(body).take(known).all(|(row, now)| row.raw == own_bytes(now)) {
+            self.lives.with(id, |live| live.as_recorded = now.to_vec());
+            return None;
+        }
+        let first = rows.into_iter().take(known).map(|row| openai_chat::message(row.raw).ok());
+        let mut out: Vec<Message> = first.collect::<Option<_>>()?;
+        out.extend_from_slice(&body[known..]);
+        let repaired = repair::repair(out, call_id_length).ok()?.body;
+        let fits = repaired.len() == body.len() && chain::chain(seed, &repaired).last() == chain_now.last();
+        debug!(conversation = id, known, fits, "the client spells its history otherwise than before");
+        fits.then_some(repaired)
+    }
+}
+
+/// The largest part of the first `depth` messages that ends where a step ends: ids of calls and results belong together.
+fn whole_steps(body: &[Message], depth: usize) -> usize {
+    let mut known = depth.min(body.len());
+    while known > 0 && body.get(known).is_some_and(|next| next.role == Role::Tool) {
+        known -= 1;
+    }
+    known
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sent(forwarded: &[(u64, Option<usize>)], client: &[u64]) -> Sent {
+        let item = |(mark, at): &(u64, Option<usize>)| Item { mark: *mark, tokens: 10, at: *at };
+        Sent { forwarded: forwarded.iter().map(item).collect(), client: client.to_vec() }
+    }
+
+    #[test]
+    fn what_was_lost_and_whose_doing_it_was() {
+        let last = sent(&[(0, Some(0)), (1, Some(1)), (2, Some(2)), (3, Some(3))], &[0, 1, 2, 3]);
+        let longer = sent(&[(0, Some(0)), (1, Some(1)), (2, Some(2)), (3, Some(3)), (4, Some(4))], &[0, 1, 2, 3, 4]);
+        assert_eq!(compare(&last, &longer), Prefix { tokens: 40, lost: 0, because: None });
+        // A result was cleared.
+        let cleared = sent(&[(0, Some(0)), (1, Some(1)), (9, Some(2)), (3, Some(3)), (4, Some(4))], &[0, 1, 2, 3, 4]);
+        assert_eq!(compare(&last, &cleared), Prefix { tokens: 20, lost: 20, because: Some(Because::Rewrite) });
+        // The client edited message 2.
+        let edited = sent(&[(0, Some(0)), (1, Some(1)), (8, Some(2)), (3, Some(3))], &[0, 1, 8, 3]);
+        assert_eq!(compare(&last, &edited), Prefix { tokens: 20, lost: 20, because: Some(Because::Client) });
+        // The client took messages back.
+        let shorter = sent(&[(0, Some(0)), (1, Some(1))], &[0, 1]);
+        assert_eq!(compare(&last, &shorter), Prefix { tokens: 20, lost: 20, because: Some(Because::Client) });
+        // Another system prompt: the head is the client's.
+        let system = sent(&[(7, Some(0)), (1, Some(1)), (2, Some(2)), (3, Some(3))], &[7, 1, 2, 3]);
+        assert_eq!(compare(&last, &system).because, Some(Because::Client));
+        // A fold: the anchor is another, though the client's own message is the same.
+        let folded = sent(&[(0, Some(0)), (5, Some(1)), (6, None), (4, Some(4))], &[0, 1, 2, 3, 4]);
+        assert_eq!(compare(&last, &folded), Prefix { tokens: 10, lost: 30, because: Some(Because::Rewrite) });
+    }
+
+    #[test]
+    fn steps_stay_whole() {
+        let message = |role| openai_chat::message(format!(r#"{{"role":"{role}","content":"a"}}"#).into()).unwrap();
+        let body = ["user", "assistant", "tool", "tool", "user"].map(message);
+        assert_eq!([0, 1, 2, 3, 4, 5, 9].map(|d| whole_steps(&body, d)), [0, 1, 1, 1, 4, 5, 5]);
+    }
+}

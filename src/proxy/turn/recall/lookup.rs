@@ -1,0 +1,305 @@
+//! Answers one call of the recall tool out of the record. What it may see is the conversation that the call was made in, and
+//! of that what left the prompt: never another conversation, never a file.
+
+use serde_json::json;
+use tracing::{debug, warn};
+
+use crate::conversation::edit::{Edit, View};
+use crate::conversation::{Message, Role, Tokens};
+use crate::proxy::App;
+use crate::proxy::turn::prepare::Prepared;
+use crate::proxy::turn::save::now_ms;
+use crate::recall::{self, Asked, Page, Reference, Span, page};
+use crate::store::{Batch, Event, Hit, blocking};
+use crate::unwrap::{Inner, unwrap};
+
+/// Hits that a search shows unless told, and at most.
+const HITS: usize = 8;
+const MOST_HITS: usize = 30;
+
+/// Hits of the record that are looked through for those that left the prompt.
+const LOOKED_AT: usize = 300;
+
+/// Fewer tokens than this hold no answer worth having.
+const LEAST: Tokens = 48;
+
+/// Tokens that are kept for the words around a page.
+const AROUND: Tokens = 48;
+
+/// Most bytes of messages that are read as one text.
+const LONGEST: usize = 1 << 20;
+
+/// Longest part of what a model wrote that is repeated to it, in characters.
+const ECHO: usize = 80;
+
+/// What a call was answered with.
+pub(super) struct Found {
+    /// For the model.
+    pub(super) text: String,
+    /// `found`, `nothing`, `unclear`, `no_room`, `failed`.
+    pub(super) outcome: &'static str,
+}
+
+fn found(text: String) -> Found {
+    Found { text, outcome: "found" }
+}
+
+fn nothing(text: String) -> Found {
+    Found { text, outcome: "nothing" }
+}
+
+fn no_room() -> Found {
+    let text = "[no room: the context window is full. Go on with what is there, or ask again later]";
+    Found { text: text.into(), outcome: "no_room" }
+}
+
+/// One call's view of the record.
+struct Lookup<'a> {
+    app: &'a App,
+    prepared: &'a Prepared,
+    budget: Tokens,
+    count: &'a dyn Fn(&str) -> Tokens,
+}
+
+impl App {
+    /// The answer to one call, in at most `budget` tokens or a few words.
+    pub(super) async fn recalled(&self, prepared: &Prepared, arguments: &str, budget: Tokens) -> Found {
+        // What this very request put aside may still be queued.
+        self.store.flush().await;
+        let key = &prepared.key;
+        if let Some((id, question)) = recall::question(arguments)
+            && let Some(answered) = self.ask_within(prepared, &id, &question).await
+            && self.measure.count(key, &answered.text) <= budget
+        {
+            self.metrics.recalled("found");
+            let data = json!({"by": "question", "outcome": "found", "tokens": self.measure.count(key, &answered.text)});
+            self.note_event(&prepared.id, "recall", data);
+            return found(answered.text);
+        }
+        let count = |text: &str| self.measure.count(key, text);
+        let lookup = Lookup { app: self, prepared, budget, count: &count };
+        let asked = Asked::read(arguments);
+        let how = match &asked {
+            Asked::Text(..) => "id",
+            Asked::Search(..) => "query",
+            Asked::Unclear => "unclear",
+        };
+        // A search may take a while in a large record.
+        let answer = match blocking(|| lookup.answer(asked)) {
+            Ok(answer) => answer,
+            Err(e) => {
+                warn!(conversation = %prepared.id, error = %e, "the record cannot be read for the model");
+                Found { text: "[the record cannot be read now; go on without it]".into(), outcome: "failed" }
+            }
+        };
+        self.metrics.recalled(answer.outcome);
+        let data = json!({"by": how, "outcome": answer.outcome, "tokens": self.measure.count(key, &answer.text)});
+        let event = Event { now_ms: now_ms(), conversation: Some(prepared.id.clone()), kind: "recall".into(), data };
+        if let Err(e) = self.store.record_later(Batch { events: vec![event], ..Batch::default() }) {
+            debug!(error = %e, "an event was not recorded");
+        }
+        answer
+    }
+}
+
+impl Lookup<'_> {
+    fn answer(&self, asked: Asked) -> Result<Found, crate::store::Error> {
+        if self.budget < LEAST {
+            return Ok(no_room());
+        }
+        match asked {
+            Asked::Text(Reference::Record(id), span) => self.record(&id, span),
+            Asked::Text(Reference::Message(conversation, at), span) => {
+                Ok(self.message(conversation.as_deref(), at, span))
+            }
+            Asked::Text(Reference::Messages(conversation, from, to), span) => {
+                Ok(self.messages(conversation.as_deref(), from, to, span))
+            }
+            Asked::Text(Reference::Other(text), span) => {
+                let about = format!("`{}` is no id of this conversation's record", echo(&text));
+                self.search(&text, span, Some(&about))
+            }
+            Asked::Search(query, span) => self.search(&query, span, None),
+            Asked::Unclear => {
+                let text = "[the call could not be read: give {\"id\": \"r…\"} as a marker names it, or {\"query\": \"words\"}]";
+                Ok(Found { text: text.into(), outcome: "unclear" })
+            }
+        }
+    }
+
+    fn record(&self, id: &str, span: Span) -> Result<Found, crate::store::Error> {
+        let Some(original) = self.app.store.original_in(id, &self.prepared.id)? else {
+            if let Some(gone) = self.app.store.pruned_original(id)? {
+                return Ok(nothing(format!("[`{}` {gone}: the record holds it no longer]", echo(id))));
+            }
+            return Ok(nothing(format!(
+                "[no text `{}` in the record of this conversation: check the id, or search with `query`]",
+                echo(id)
+            )));
+        };
+        let what = original.call.as_deref().or(original.tool.as_deref()).unwrap_or(original.kind.as_str());
+        let inner = (original.kind == "tool_result").then(|| unwrap(&original.text)).flatten();
+        Ok(match inner {
+            Some(inner) => self.page(id, &inside(what, &inner), &inner.text, span),
+            None => self.page(id, what, &original.text, span),
+        })
+    }
+
+    fn message(&self, conversation: Option<&str>, at: usize, span: Span) -> Found {
+        let body = &self.prepared.request.conversation.body;
+        if conversation.is_some_and(|c| c != self.prepared.id) {
+            return nothing("[only this conversation can be recalled]".into());
+        }
+        let Some(message) = body.get(at) else { return self.no_message() };
+        match (message.role == Role::Tool).then(|| unwrap(&message.text)).flatten() {
+            Some(inner) => self.page(&at.to_string(), &inside(role(message), &inner), &inner.text, span),
+            None => self.page(&at.to_string(), role(message), &spoken(message), span),
+        }
+    }
+
+    fn no_message(&self) -> Found {
+        let last = self.prepared.request.conversation.body.len().saturating_sub(1);
+        nothing(format!("[this conversation has messages 0 to {last} only]"))
+    }
+
+    /// Several messages as one text, each behind its number and who said it.
+    fn messages(&self, conversation: Option<&str>, from: usize, to: usize, span: Span) -> Found {
+        if from == to || conversation.is_some_and(|c| c != self.prepared.id) {
+            return self.message(conversation, from, span);
+        }
+        let body = &self.prepared.request.conversation.body;
+        let (from, asked) = (from.min(to), from.max(to));
+        if from >= body.len() {
+            return self.no_message();
+        }
+        let to = asked.min(body.len() - 1);
+        let mut text = String::new();
+        let mut last = to;
+        for at in (from..=to).filter(|at| !recall::is_woven(body, *at)) {
+            if text.len() > LONGEST {
+                last = at - 1;
+                break;
+            }
+            let message = &body[at];
+            let who = message.name.as_deref().map(|n| format!(" {}", echo(n))).unwrap_or_default();
+            text.push_str(&format!("[{at}] {}{who}: {}\n", role(message), spoken(message)));
+        }
+        let what = match () {
+            () if last < to => format!("messages; read on with {}-{asked}", last + 1),
+            () if to < asked => format!("messages; {to} is the last there is"),
+            () => "messages".into(),
+        };
+        self.page(&format!("{from}-{last}"), &what, &text, span)
+    }
+
+    fn page(&self, id: &str, what: &str, text: &str, span: Span) -> Found {
+        let what: String = what.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(120).collect();
+        let page = page(text, span, self.budget.saturating_sub(AROUND), self.count);
+        let Some(Page { text: shown, first, last, total }) = page else {
+            let total = page_total(text);
+            return nothing(format!("[{id} has {total} lines: offset {} is past its end]", span.offset.unwrap_or(1)));
+        };
+        if total > 0 && first == 0 {
+            return no_room();
+        }
+        if total == 0 {
+            return found(format!("[{id}: {what}; it is empty]"));
+        }
+        let more = match total - last {
+            0 => String::new(),
+            more => format!("\n[{more} more lines: call again with offset={}]", last + 1),
+        };
+        found(format!("[{id}: {what}; lines {first}-{last} of {total}]\n{shown}{more}"))
+    }
+
+    /// What left the prompt and holds these words, the best first.
+    fn search(&self, query: &str, span: Span, about: Option<&str>) -> Result<Found, crate::store::Error> {
+        let body = &self.prepared.request.conversation.body;
+        let all = self.app.store.search(query, Some(&self.prepared.id), LOOKED_AT)?;
+        let gone = |hit: &&Hit| !recall::is_woven(body, hit.at) && left_the_prompt(&self.prepared.view, hit.at);
+        let hits: Vec<&Hit> = all.iter().filter(gone).collect();
+        let about = about.map(|a| format!("[{a}; searched for it instead]\n")).unwrap_or_default();
+        if hits.is_empty() {
+            let there = if all.is_empty() { "" } else { "; what holds these words still stands in the prompt" };
+            return Ok(nothing(format!("{about}[nothing that left the prompt matches `{}`{there}]", echo(query))));
+        }
+        let limit = span.limit.unwrap_or(HITS as i64).clamp(1, MOST_HITS as i64);
+        let Some((from, most)) = (Span { limit: Some(limit), ..span }).of(hits.len()) else {
+            return Ok(nothing(format!(
+                "{about}[{} hits: offset {} is past the last]",
+                hits.len(),
+                span.offset.unwrap_or(1)
+            )));
+        };
+        let mut lines = Vec::new();
+        let mut room = self.budget.saturating_sub(AROUND);
+        for hit in &hits[from..from + most] {
+            let line = line(hit, self.budget);
+            let cost = (self.count)(&line) + 1;
+            if cost > room && !lines.is_empty() {
+                break;
+            }
+            room = room.saturating_sub(cost);
+            lines.push(line);
+        }
+        let last = from + lines.len();
+        let more = match hits.len() - last {
+            0 => String::new(),
+            more => format!("\n[{more} more hits: call again with offset={}]", last + 1),
+        };
+        let head = format!("[hits {}-{last} of {}; read one whole by its id]", from + 1, hits.len());
+        Ok(found(format!("{about}{head}\n{}{more}", lines.join("\n"))))
+    }
+}
+
+/// One hit on one line.
+fn line(hit: &Hit, budget: Tokens) -> String {
+    let id = hit.id.clone().unwrap_or_else(|| hit.at.to_string());
+    let call: String = hit.call.as_deref().unwrap_or(&hit.kind).chars().take(80).collect();
+    let clean = crate::recall::clean(&hit.snippet);
+    // A token is seldom more than some bytes: a snippet alone must not pass the budget.
+    let snippet: String = clean.chars().take(budget as usize * 2).collect();
+    format!("- {id} ({call}): {snippet}")
+}
+
+/// Whether a message does not stand in the view as the client sent it.
+fn left_the_prompt(view: &View, message: usize) -> bool {
+    view.edits.iter().any(|edit| match edit {
+        Edit::Text { at, .. } | Edit::Arguments { at, .. } => *at == message,
+        Edit::Fold { from, to, keep, .. } => (*from..*to).contains(&message) && !keep.contains(&message),
+    })
+}
+
+fn role(message: &Message) -> &'static str {
+    match message.role {
+        Role::System => "system message",
+        Role::User => "user",
+        Role::Assistant => "assistant",
+        Role::Tool => "tool result",
+        Role::Other => "message",
+    }
+}
+
+/// What is shown of a result that came wrapped in JSON, and what the wrapping says.
+fn inside(what: &str, inner: &Inner) -> String {
+    let around = if inner.around.is_empty() { String::new() } else { format!(" ({})", echo(&inner.around)) };
+    let what: String = what.chars().take(80).collect();
+    format!("{what}; the text inside its JSON{around}")
+}
+
+/// What a message says, its calls too.
+fn spoken(message: &Message) -> String {
+    let calls = message.calls.iter().map(|call| format!("{} {}", call.name, call.arguments));
+    let parts = std::iter::once(message.text.to_string()).chain(calls);
+    parts.filter(|p| !p.is_empty()).collect::<Vec<_>>().join("\n")
+}
+
+/// How many lines a text has, as [`page`] counts.
+fn page_total(text: &str) -> usize {
+    page(text, Span { offset: Some(1), limit: Some(1) }, 1, &|_| 0).map_or(0, |p| p.total)
+}
+
+/// What a model wrote, on one short line.
+fn echo(text: &str) -> String {
+    recall::clean(text).split_whitespace().collect::<Vec<_>>().join(" ").chars().take(ECHO).collect()
+}

@@ -1,0 +1,433 @@
+//! The tool that windowsill answers itself, within one reply: the model calls it, the call is run against the record, and
+//! the model goes on; the client sees one ordinary reply.
+//!
+//! The tool is offered from the first prompt on that lacks something, and then always, since the tools stand at the head of
+//! a prompt: whether a view has edits says it, also after a restart. A call and its result stand in the history from then on
+//! ([`crate::recall::weave`]), so that the next prompt begins with this one.
+//!
+//! Of the figures that the client gets, `completion_tokens` is the sum over the rounds, and `prompt_tokens` that of the last:
+//! what the window now holds. The rounds before are accounted for under the role `recall`.
+
+mod filter;
+mod lookup;
+mod offer;
+mod stream;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+use http::{HeaderMap, StatusCode};
+use serde_json::{Value, json};
+use tracing::{debug, info, warn};
+
+use super::prepare::Prepared;
+use super::relay;
+use super::save::now_ms;
+use crate::admission;
+use crate::conversation::{Digest, Tokens, repair};
+use crate::measure;
+use crate::plan::rewrite::Out;
+use crate::proxy::{App, Error, aside};
+use crate::recall::{self, done};
+use crate::store::{Batch, Event, Recalled};
+use crate::upstream::event::Says;
+use crate::upstream::{ChatOptions, Reply, Upstream};
+use crate::usage::Reported;
+use crate::wire::{json as spelled, openai_chat};
+use filter::{Call, Filter, call_json};
+
+pub(in crate::proxy) use filter::answered::Answered;
+pub(in crate::proxy) use offer::rewrites;
+
+/// Rounds of one reply that may end in calls of ours. The one behind them has no such tool.
+const ROUNDS: usize = 4;
+
+/// Calls of ours in one round that are answered; a model that writes more is stuck.
+const CALLS: usize = 8;
+
+/// Share of the window that the results of one round may take together.
+const SHARE: u32 = 6;
+
+/// Tokens that one of several results may take, where the room lasts.
+const PART: Tokens = 320;
+
+/// What stands for a result that the window has no room for after all.
+const NO_ROOM: &str = "[no room: the context window is full. Go on with what is there]";
+
+/// What a model is told that says a task is done while it calls tools of the client.
+const OPEN: &str =
+    "[not noted: other tools were called with it. Call windowsill_done alone, once their results are there]";
+
+/// Bytes of a token at most, nearly: tokens of more are runs of spaces and the like.
+const BYTES_A_TOKEN: usize = 32;
+
+/// So many bytes of a reply are kept with the smallest window, too.
+const LEAST_KEPT: usize = 256 * 1024;
+
+/// Fields that make every token of a reply count: text of ours between two rounds would be one too many.
+const EXACT: [&str; 5] = ["response_format", "logprobs", "grammar", "json_schema", "prediction"];
+
+/// One reply in the making, over all of its rounds.
+pub(in crate::proxy) struct Answering {
+    app: Arc<App>,
+    upstream: Arc<Upstream>,
+    headers: HeaderMap,
+    path: String,
+    /// Taken when it is accounted for.
+    prepared: Option<Prepared>,
+    started: Instant,
+    filter: Filter,
+    /// What the server reported of this round.
+    pub(in crate::proxy) reported: Reported,
+    round: usize,
+    round_started: Instant,
+    /// Messages of ours behind the prompt: calls and results.
+    made: Vec<Bytes>,
+    /// Of these, how many stood there before this round's.
+    settled: usize,
+    wrote: Tokens,
+    /// The window, less what the prompt of the next round takes.
+    left: Option<Tokens>,
+    remembered: bool,
+}
+
+/// What keeps a reply from going on.
+pub(in crate::proxy) enum Stopped {
+    /// The server cannot be reached.
+    Gone(Error),
+    /// It answered with an error.
+    Refused(Reply),
+}
+
+impl Answering {
+    pub(in crate::proxy) fn new(
+        app: Arc<App>,
+        upstream: Arc<Upstream>,
+        headers: HeaderMap,
+        path: String,
+        prepared: Prepared,
+        started: Instant,
+    ) -> Answering {
+        let (exact, may_call) = aside::once(prepared.body.len(), || asked_for(&prepared.body));
+        let most = longest_reply(prepared.window.tokens);
+        // Without the tool in the prompt, a text that looks like a call of it is a text.
+        let tools = [(recall::NAME, prepared.request.offers()), (done::NAME, prepared.done)];
+        let spoken = tools.into_iter().filter(|(_, has)| may_call && *has).map(|(name, _)| name).collect();
+        let answered = prepared.answered();
+        Answering {
+            app,
+            upstream,
+            headers,
+            path,
+            prepared: Some(prepared),
+            started,
+            filter: Filter::new(!exact, spoken, most, answered),
+            reported: Reported::default(),
+            round: 0,
+            round_started: started,
+            made: Vec::new(),
+            settled: 0,
+            wrote: 0,
+            left: None,
+            remembered: false,
+        }
+    }
+
+    /// Runs the calls of the round that ended.
+    async fn answer(&mut self, calls: &[Call]) {
+        let Some(prepared) = &self.prepared else { return };
+        let key = &prepared.key;
+        let (mut room, left) = self.room(prepared);
+        // Parts too small to read anything of are no use to anybody: then the first calls get theirs.
+        let budget = (room / Tokens::try_from(calls.len().clamp(1, CALLS)).unwrap_or(1)).max(PART);
+        let alone = self.filter.goes_on();
+        let (mut written, mut results, mut taught) = (Vec::new(), Vec::new(), Vec::new());
+        for (at, call) in calls.iter().enumerate() {
+            let id = if call.id.is_empty() { self.new_id(prepared, at) } else { call.id.clone() };
+            let (name, arguments) = as_ours(call);
+            let text = match at {
+                ..CALLS if recall::is_ours(name) => {
+                    self.app.recalled(prepared, &call.arguments, budget.min(room)).await.text
+                }
+                ..CALLS if done::is_ours(name) && !alone => OPEN.to_owned(),
+                ..CALLS if done::is_ours(name) => self.app.done_within(prepared, &call.arguments).await,
+                ..CALLS => {
+                    let (text, names) = self.app.told_of_tools(
+                        prepared,
+                        self.filter.answered(),
+                        (&call.name, &call.arguments),
+                        budget.min(room),
+                    );
+                    taught.extend(names);
+                    text
+                }
+                _ => format!("[left out: at most {CALLS} calls at once]"),
+            };
+            room = room.saturating_sub(self.app.measure.count(key, &text));
+            written.push(call_json(&Call { id: id.clone(), name: name.into(), arguments }));
+            results.push(openai_chat::new_result(&id, &text));
+        }
+        let mut message = json!({"role": "assistant", "content": null, "tool_calls": written});
+        if alone && !self.filter.text.is_empty() {
+            message["content"] = json!(self.filter.text);
+        }
+        if alone && !self.filter.reasoning.is_empty() {
+            // Templates show it within the turn, and models that think between calls want it.
+            message["reasoning_content"] = json!(self.filter.reasoning);
+        }
+        let all = std::iter::once(Bytes::from(message.to_string())).chain(results);
+        let messages = all.filter_map(|raw| openai_chat::message(raw).ok()).collect();
+        // Arguments that are no object, ids of a shape that the template refuses.
+        let repaired = repair::repair(messages, prepared.policy.policy.template.tool_call_id_length);
+        self.settled = self.made.len();
+        let bodies: Vec<Bytes> = repaired.unwrap_or_default().body.iter().map(|m| m.bytes().clone()).collect();
+        let added: Tokens = bodies.iter().map(|m| self.app.measure.count(key, &String::from_utf8_lossy(m))).sum();
+        self.left = left.map(|left| left.saturating_sub(added));
+        self.made.extend(bodies);
+        info!(conversation = %prepared.id, round = self.round, calls = calls.len(), budget, "recalled");
+        self.filter.taught(taught);
+    }
+
+    /// Whether another round follows this one, as far as it came.
+    pub(in crate::proxy) fn goes_on_now(&self) -> bool {
+        self.filter.goes_on()
+    }
+
+    /// Whether the model has no tool of ours any more.
+    fn is_last(&self) -> bool {
+        self.round >= ROUNDS
+    }
+
+    /// An id for a call without one.
+    fn new_id(&self, prepared: &Prepared, at: usize) -> String {
+        let tip = prepared.chain.last().copied().unwrap_or_default();
+        let digest = Digest::of(format!("recall {} {} {at}", tip.hex(), self.round).as_bytes());
+        format!("call_{}", &digest.hex()[..16])
+    }
+
+    /// Tokens that the results of this round may take: what the window has left, and never so many that a result would be
+    /// evicted on the next turn. And what is left without them.
+    fn room(&self, prepared: &Prepared) -> (Tokens, Option<Tokens>) {
+        let key = &prepared.key;
+        let Some(window) = prepared.window.tokens else { return (0, None) };
+        let held = match (self.reported.prompt, self.reported.completion) {
+            (Some(prompt), wrote) => {
+                prompt + wrote.unwrap_or_else(|| self.app.measure.count(key, &self.filter.text) + 64)
+            }
+            _ => {
+                let made: Tokens =
+                    self.made.iter().map(|m| self.app.measure.count(key, &String::from_utf8_lossy(m))).sum();
+                prepared.tokens + made + self.app.measure.count(key, &self.filter.text) + 64
+            }
+        };
+        let taken = held + prepared.after.output_reserved + measure::slack(window, prepared.sureness);
+        let most = (prepared.lines.evict_over / 4 * 3).min(window / SHARE);
+        (window.saturating_sub(taken).min(most), Some(window.saturating_sub(held)))
+    }
+
+    /// Sends the prompt with what was recalled behind it. Where that is too much after all, without the newest.
+    async fn again(&mut self) -> Result<Reply, Stopped> {
+        self.account_round();
+        let wrote = self.reported.completion.unwrap_or(0);
+        self.wrote = self.wrote.saturating_add(wrote);
+        self.round += 1;
+        self.filter.next_round(wrote, self.round >= ROUNDS);
+        self.reported = Reported::default();
+        self.round_started = Instant::now();
+        let mut reply = self.send().await?;
+        if super::refused(&mut reply).await.is_some() {
+            warn!("the server refused the prompt with what was recalled; again without the newest results");
+            for raw in &mut self.made[self.settled..] {
+                if openai_chat::message(raw.clone()).is_ok_and(|m| m.role == crate::conversation::Role::Tool) {
+                    *raw = openai_chat::with_text(raw, NO_ROOM);
+                }
+            }
+            reply = self.send().await?;
+        }
+        if reply.status.is_success() { Ok(reply) } else { Err(Stopped::Refused(reply)) }
+    }
+
+    async fn send(&self) -> Result<Reply, Stopped> {
+        let Some(prepared) = &self.prepared else {
+            return Err(Stopped::Gone(Error::Internal { doing: "go on with a reply", source: "it is over".into() }));
+        };
+        let options = ChatOptions { num_ctx: prepared.window.set, ..ChatOptions::default() };
+        let body = aside::once(prepared.body.len(), || self.body(prepared));
+        self.upstream.chat(&self.headers, &self.path, body, options).await.map_err(|e| Stopped::Gone(e.into()))
+    }
+
+    /// The request as it was sent, with what was recalled behind its messages.
+    fn body(&self, prepared: &Prepared) -> Bytes {
+        let text = String::from_utf8_lossy(&prepared.body);
+        let all = prepared.out.iter().map(|m| &m.bytes).chain(&self.made);
+        let spelled: Vec<std::borrow::Cow<'_, str>> = all.map(|m| String::from_utf8_lossy(m)).collect();
+        let messages = format!("[{}]", spelled.join(","));
+        let mut changes = vec![("messages", Some(messages.as_str()))];
+        // What was written so far counts.
+        let fields = spelled::Fields::read(&text).ok();
+        let left: Vec<(&str, String)> = ["max_tokens", "max_completion_tokens", "n_predict"]
+            .into_iter()
+            .filter_map(|k| {
+                let most = fields.as_ref()?.get(k)?.parse::<f64>().ok().filter(|n| *n >= 1.0)?;
+                let room = self.left.map_or(most, f64::from);
+                Some((k, (most - f64::from(self.wrote)).min(room).max(1.0).to_string()))
+            })
+            .collect();
+        changes.extend(left.iter().map(|(k, v)| (*k, Some(v.as_str()))));
+        let own = prepared.request.own_tools().map(|own| done::without(own).unwrap_or_else(|| own.clone()));
+        let own = own.as_deref().map(String::from_utf8_lossy);
+        if self.round >= ROUNDS {
+            // It has read enough. The head of the prompt is another one for this once.
+            changes.push(("tools", own.as_deref()));
+        }
+        spelled::with_fields(&text, &changes).unwrap_or_else(|_| prepared.body.clone())
+    }
+
+    /// Notes what was recalled, before the client can come back with the reply.
+    pub(in crate::proxy) async fn remember(&mut self) {
+        let Some(recalled) = self.unremembered() else { return };
+        if let Err(e) = self.app.store.record(Batch { recalled: Some(recalled), ..Batch::default() }).await {
+            warn!(error = %e, "what was recalled is not in the record: the next prompt will lack it");
+        }
+    }
+
+    fn unremembered(&mut self) -> Option<Recalled> {
+        let chain = *self.prepared.as_ref()?.chain.last()?;
+        // A reply without any is only noted where another reply to the same prompt had some.
+        if self.remembered || self.filter.is_endless() || self.made.is_empty() && !self.app.store.has_recalled(&chain) {
+            return None;
+        }
+        self.remembered = true;
+        let reply = openai_chat::message(Bytes::from(self.filter.message().to_string())).ok()?.digest;
+        Some(Recalled { chain, reply, messages: self.made.clone() })
+    }
+
+    /// Accounts for a round that was not the last.
+    fn account_round(&mut self) {
+        let Some(prepared) = &mut self.prepared else { return };
+        if self.round == 0 {
+            prepared.first_prompt = self.reported.prompt;
+        }
+        self.app.metrics.spend("recall", &self.reported);
+        self.app.lives.with(&prepared.id, |l| l.spend.add_round(&self.reported));
+        let data = self.reported.event("recall", prepared.tokens, self.round_started.elapsed().as_millis() as u64);
+        let event =
+            Event { now_ms: now_ms(), conversation: Some(prepared.id.clone()), kind: "model_usage".into(), data };
+        if let Err(e) = self.app.store.record_later(Batch { events: vec![event], ..Batch::default() }) {
+            debug!(error = %e, "an event was not recorded");
+        }
+    }
+
+    /// Takes in how it ended. Only the first call counts.
+    pub(in crate::proxy) fn finish(&mut self, end: relay::End) {
+        if let Some(recalled) = self.unremembered()
+            && let Err(e) = self.app.store.record_later(Batch { recalled: Some(recalled), ..Batch::default() })
+        {
+            debug!(error = %e, "what was recalled is not in the record");
+        }
+        let Some(mut prepared) = self.prepared.take() else { return };
+        if self.round == 0 && !self.made.is_empty() {
+            prepared.first_prompt = self.reported.prompt;
+        }
+        prepared.recalled = self.made.iter().filter_map(as_out).collect();
+        self.app.note_recalled(&prepared);
+        let mut reported = std::mem::take(&mut self.reported);
+        reported.called_tools = self.filter.message().get("tool_calls").is_some();
+        self.app.account(Arc::clone(&self.upstream), &self.headers, prepared, reported, end, self.started);
+    }
+
+    /// Answers a reply that came whole.
+    pub(in crate::proxy) async fn whole(&mut self, first: Bytes) -> Result<Bytes, Stopped> {
+        let answered = self.rounds(first).await;
+        let end = match &answered {
+            Ok(_) => relay::End::Complete,
+            Err(_) => relay::End::Failed("the reply could not go on".into()),
+        };
+        self.finish(end);
+        answered
+    }
+
+    async fn rounds(&mut self, first: Bytes) -> Result<Bytes, Stopped> {
+        let mut bytes = first;
+        loop {
+            let Ok(value) = aside::once(bytes.len(), || serde_json::from_slice(&bytes)) else { break };
+            let says = Says::Chunk(value);
+            self.reported.hear(&says);
+            let Says::Chunk(value) = says else { break };
+            let Some((value, changed)) = self.filter.whole(value) else { break };
+            let calls = self.filter.ours();
+            let more = self.filter.goes_on();
+            if !calls.is_empty() && !self.is_last() {
+                self.answer(&calls).await;
+            }
+            if !more {
+                bytes = if changed { Bytes::from(value.to_string()) } else { bytes };
+                break;
+            }
+            let reply = self.again().await?;
+            bytes = match crate::proxy::turn::read_up_to(reply.body, super::LARGEST_BUFFERED).await {
+                Ok((bytes, None)) => bytes,
+                Ok((_, Some(_))) => return Err(Stopped::Gone(too_large())),
+                Err(e) => return Err(Stopped::Gone(e)),
+            };
+        }
+        self.remember().await;
+        Ok(bytes)
+    }
+}
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        self.finish(relay::End::Canceled);
+    }
+}
+
+/// Whether every token of the reply to a request counts, and whether the model may call tools.
+fn asked_for(body: &[u8]) -> (bool, bool) {
+    let body = String::from_utf8_lossy(body);
+    let Ok(fields) = spelled::Fields::read(&body) else { return (false, false) };
+    let exact = EXACT.iter().any(|k| fields.get(k).is_some_and(|v| !matches!(v, "null" | "false")));
+    (exact, fields.string("tool_choice").as_deref() != Some("none"))
+}
+
+/// The most bytes that a reply is kept of, with a window of so many tokens: no reply is longer than its window, and hardly any
+/// token than these bytes.
+fn longest_reply(window: Option<Tokens>) -> usize {
+    let bytes = window.map_or(super::LARGEST_BUFFERED, |window| (window as usize).saturating_mul(BYTES_A_TOKEN));
+    bytes.clamp(LEAST_KEPT, super::LARGEST_BUFFERED)
+}
+
+/// An error reply as the client may see it.
+pub(in crate::proxy) async fn refusal(reply: Reply) -> Result<(StatusCode, Bytes), Error> {
+    let (bytes, _) = crate::proxy::turn::read_up_to(reply.body, 1 << 20).await?;
+    Ok((reply.status, bytes))
+}
+
+fn too_large() -> Error {
+    Error::Internal { doing: "read the reply", source: "it is larger than what is held in memory".into() }
+}
+
+/// A call as it stands in the prompt: of a tool that the list does not show, through the index.
+fn as_ours(call: &Call) -> (&'static str, String) {
+    if recall::is_ours(&call.name) {
+        return (recall::NAME, call.arguments.clone());
+    }
+    if done::is_ours(&call.name) {
+        return (done::NAME, call.arguments.clone());
+    }
+    if call.name.ends_with(admission::NAME) {
+        return (admission::NAME, call.arguments.clone());
+    }
+    let hidden = [call.name.clone()].into();
+    let message = json!({"tool_calls": [call_json(call)]}).to_string();
+    let through =
+        admission::through(message.as_bytes(), &hidden).and_then(|m| serde_json::from_slice::<Value>(&m).ok());
+    let arguments = through.as_ref().and_then(|m| m.pointer("/tool_calls/0/function/arguments")?.as_str());
+    (admission::NAME, arguments.unwrap_or(&call.arguments).to_owned())
+}
+
+fn as_out(raw: &Bytes) -> Option<Out> {
+    let message = openai_chat::message(raw.clone()).ok()?;
+    Some(Out { bytes: raw.clone(), role: message.role, at: None, calls: !message.calls.is_empty(), changed: true })
+}

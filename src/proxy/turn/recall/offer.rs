@@ -1,0 +1,57 @@
+//! Whether a request offers our tools, and what earlier replies recalled with them.
+
+use bytes::Bytes;
+use http::HeaderMap;
+use tracing::warn;
+
+use crate::config::Resolved;
+use crate::conversation::{Conversation, Digest, Message};
+use crate::plan::{self, Facts, Policy};
+use crate::proxy::App;
+use crate::proxy::turn::headers;
+use crate::recall;
+use crate::wire::openai_chat::Request;
+
+impl App {
+    /// The body with what earlier replies recalled, as the server knows it, and its chain hashes.
+    pub(in crate::proxy) fn woven(&self, seed: &str, body: Vec<Message>) -> (Vec<Message>, Vec<Digest>) {
+        recall::weave(seed, body, |chain, reply| {
+            self.store.recalled(chain, &reply.digest).unwrap_or_else(|e| {
+                warn!(error = %e, "what an earlier reply recalled cannot be read");
+                Vec::new()
+            })
+        })
+    }
+
+    /// Has a request offer the tool that says that a task is done, where that is wanted: from the first request on, since the
+    /// tools stand at the head of a prompt. Returns whether it does.
+    pub(in crate::proxy) fn offer_done(
+        &self,
+        request: &mut Request,
+        policy: &Resolved,
+        from_client: &HeaderMap,
+    ) -> bool {
+        let wanted = headers::switched(from_client, &headers::DONE).unwrap_or(policy.done_tool);
+        let may = request.choices <= 1 && policy.policy.template.tool_role;
+        wanted && may && recall::done::offer(request)
+    }
+
+    /// The tools of a request with ours behind them, where the model may have it at all.
+    pub(in crate::proxy) fn tool_for(
+        &self,
+        request: &Request,
+        policy: &Resolved,
+        from_client: &HeaderMap,
+    ) -> Option<Bytes> {
+        let off = !policy.recall || headers::is_off(from_client, &headers::RECALL);
+        if off || request.choices > 1 || !policy.policy.template.tool_role {
+            return None;
+        }
+        recall::offered(request.own_tools()?, policy.digest_model.is_some())
+    }
+}
+
+/// Whether something is about to leave the prompt. A plan is cheap beside what follows it.
+pub(in crate::proxy) fn rewrites(conversation: &Conversation, facts: &Facts, policy: &Policy) -> bool {
+    !plan::plan(conversation, facts, policy).actions.is_empty()
+}

@@ -1,0 +1,236 @@
+//! A reply on its way to the client. A stream goes on event by event, as its bytes came, while what it says is taken in; and
+//! here alone is known how it ended.
+
+use std::io;
+
+use bytes::Bytes;
+use futures_util::stream::{self, BoxStream};
+use futures_util::{Stream, StreamExt as _};
+use http_body::Frame;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt as _, Full, StreamBody};
+use serde_json::json;
+
+use super::recall::Answering;
+use crate::upstream;
+use crate::upstream::event::{Event, Events};
+use crate::usage::Reported;
+
+/// The body of every reply.
+pub type Body = UnsyncBoxBody<Bytes, io::Error>;
+
+/// A body that is there already.
+pub fn full(bytes: impl Into<Bytes>) -> Body {
+    Full::new(bytes.into()).map_err(|never| match never {}).boxed_unsync()
+}
+
+/// A body that streams through and is not read.
+pub fn through(body: impl Stream<Item = Result<Bytes, upstream::Error>> + Send + 'static) -> Body {
+    let frames = body.map(|chunk| chunk.map(Frame::data).map_err(io::Error::other));
+    StreamBody::new(frames).boxed_unsync()
+}
+
+/// How a stream ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum End {
+    /// As it should.
+    Complete,
+    /// The server broke off, or said so itself.
+    Failed(String),
+    /// The client went away.
+    Canceled,
+}
+
+/// What a client is answered with, in the words of chat completions.
+pub(in crate::proxy) enum Answer {
+    /// A body as it is.
+    Body(Body),
+    /// A stream of events, up to its end.
+    Events(BoxStream<'static, Event>),
+}
+
+impl Answer {
+    /// The bytes of it.
+    pub(in crate::proxy) fn into_body(self) -> Body {
+        match self {
+            Answer::Body(body) => body,
+            Answer::Events(events) => StreamBody::new(events.map(|e| Ok(Frame::data(e.raw)))).boxed_unsync(),
+        }
+    }
+}
+
+/// Takes in what the server reports of a reply, and how it ended.
+pub(in crate::proxy) struct Books {
+    reported: Reported,
+    done: Option<Box<dyn FnOnce(Reported, End) + Send>>,
+}
+
+impl Books {
+    /// `done` is called once: at the end, at an error, or when the client goes away.
+    pub(in crate::proxy) fn new(done: impl FnOnce(Reported, End) + Send + 'static) -> Books {
+        Books { reported: Reported::default(), done: Some(Box::new(done)) }
+    }
+
+    fn finish(&mut self, end: End) {
+        if let Some(done) = self.done.take() {
+            done(std::mem::take(&mut self.reported), end);
+        }
+    }
+}
+
+impl Drop for Books {
+    fn drop(&mut self) {
+        self.finish(End::Canceled);
+    }
+}
+
+/// Who takes a streamed reply in as it passes.
+pub(in crate::proxy) enum Taker {
+    /// Its figures alone are noted.
+    Books(Books),
+    /// Calls of our tools are answered, over several rounds.
+    Answering(Box<Answering>),
+}
+
+impl Taker {
+    fn reported(&mut self) -> &mut Reported {
+        match self {
+            Taker::Books(books) => &mut books.reported,
+            Taker::Answering(answering) => &mut answering.reported,
+        }
+    }
+
+    async fn event(&mut self, event: Event, out: &mut Vec<Event>) {
+        self.reported().hear(&event.says);
+        match self {
+            Taker::Books(_) => out.push(event),
+            Taker::Answering(answering) => answering.event(event, out).await,
+        }
+    }
+
+    fn finish(&mut self, end: End) {
+        match self {
+            Taker::Books(books) => books.finish(end),
+            Taker::Answering(answering) => answering.finish(end),
+        }
+    }
+}
+
+/// A streamed reply: each event goes on as it comes, but for what the taker changes.
+struct Streaming {
+    source: Events,
+    taker: Taker,
+    over: bool,
+}
+
+/// The events that the client gets of a streamed reply.
+pub(in crate::proxy) fn streamed(source: Events, taker: Taker) -> BoxStream<'static, Event> {
+    let start = Streaming { source, taker, over: false };
+    let pieces = stream::unfold(start, async |mut s| s.next().await.map(|events| (events, s)));
+    pieces.flat_map(stream::iter).boxed()
+}
+
+impl Streaming {
+    /// The next events for the client; `None` at the end.
+    async fn next(&mut self) -> Option<Vec<Event>> {
+        while !self.over {
+            let mut out = Vec::new();
+            match self.source.next().await {
+                Some(Ok(event)) => self.taker.event(event, &mut out).await,
+                Some(Err(why)) => self.broken(&why, &mut out),
+                None => self.ended(&mut out).await,
+            }
+            if !out.is_empty() {
+                return Some(out);
+            }
+        }
+        None
+    }
+
+    /// The server has nothing more to say: the reply is over, or its next round begins.
+    async fn ended(&mut self, out: &mut Vec<Event>) {
+        if let Taker::Answering(answering) = &mut self.taker
+            && !answering.goes_on_now()
+        {
+            answering.let_go(out);
+        }
+        let reported = self.taker.reported();
+        if reported.failed {
+            return self.end(End::Failed("the server reported an error".into()));
+        }
+        if !reported.complete() {
+            return self.broken("the inference server ended the stream before the reply was complete", out);
+        }
+        match &mut self.taker {
+            Taker::Answering(answering) if answering.goes_on_now() => match answering.next_round().await {
+                Ok(reply) => self.source = reply.body.events(),
+                Err(why) => self.broken(&why, out),
+            },
+            Taker::Answering(answering) => {
+                answering.remember().await;
+                self.end(End::Complete);
+            }
+            Taker::Books(_) => self.end(End::Complete),
+        }
+    }
+
+    fn end(&mut self, end: End) {
+        self.over = true;
+        self.taker.finish(end);
+    }
+
+    /// Ends a stream that must not look complete with an event that says so.
+    fn broken(&mut self, why: &str, out: &mut Vec<Event>) {
+        if let Taker::Answering(answering) = &mut self.taker {
+            answering.let_go(out);
+        }
+        self.end(End::Failed(why.to_owned()));
+        let error = json!({"message": why, "type": "upstream_error", "param": null, "code": "upstream_died"});
+        out.push(Event::chunk(json!({ "error": error })));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+    use crate::upstream::event::Content;
+
+    const STREAM: &str = ": ping\n\ndata: {\"choices\":[{\"delta\":{\"content\":\"h\u{e9}\"}}]}\r\n\r\ndata: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}],\"timings\":{\"cache_n\":3,\"prompt_n\":4}}\n\ndata: [DONE]\n\n";
+
+    fn run(chunks: Vec<Bytes>) -> (Vec<u8>, Reported, End) {
+        let seen = Arc::new(Mutex::new(None));
+        let keep = seen.clone();
+        let source = Content::Bytes(stream::iter(chunks.into_iter().map(Ok)).boxed());
+        let books = Books::new(move |r, e| *keep.lock().unwrap() = Some((r, e)));
+        let collect = Answer::Events(streamed(source.events(), Taker::Books(books))).into_body().collect();
+        let bytes =
+            tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(collect).unwrap().to_bytes();
+        let (reported, end) = seen.lock().unwrap().take().unwrap();
+        (bytes.to_vec(), reported, end)
+    }
+
+    #[test]
+    fn arrives_equal_at_every_split() {
+        for at in 0..STREAM.len() {
+            let (a, b) = STREAM.as_bytes().split_at(at);
+            let (bytes, reported, end) = run(vec![Bytes::copy_from_slice(a), Bytes::copy_from_slice(b)]);
+            assert_eq!(bytes, STREAM.as_bytes(), "cut at {at}");
+            assert_eq!((reported.prompt, reported.text.as_str(), end), (Some(7), "hé", End::Complete), "cut at {at}");
+        }
+    }
+
+    #[test]
+    fn a_stream_that_breaks_off_never_looks_complete() {
+        let whole = STREAM.find("data: {\"choices\":[{\"delta\":{}").unwrap();
+        for at in [0, 5, 40, whole] {
+            let (bytes, _, end) = run(vec![Bytes::copy_from_slice(&STREAM.as_bytes()[..at])]);
+            let text = String::from_utf8_lossy(&bytes).into_owned();
+            let whole = STREAM[..at].rfind("\n\n").map_or(0, |blank| blank + 2);
+            assert!(text.starts_with(&STREAM[..whole]), "{text}");
+            assert!(text.ends_with("}}\n\n") && text.contains("upstream_died") && !text.contains("[DONE]"), "{text}");
+            assert!(matches!(end, End::Failed(_)));
+        }
+    }
+}

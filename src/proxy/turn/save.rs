@@ -1,0 +1,353 @@
+//! What a prepared request leaves in the record: originals, messages, the view, events, the conversation's gauge. Nothing
+//! leaves the prompt before it is durable here.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue};
+use serde::Serialize;
+use serde_json::{Value, json};
+use tracing::warn;
+
+use super::class::Class;
+use super::headers;
+use super::prepare::Prepared;
+use crate::conversation::edit::{Edit, View};
+use crate::conversation::{Conversation, Digest, Message, Role, Text, Tokens, person};
+use crate::plain;
+use crate::plan::{Lines, Regions};
+use crate::proxy::desk::rules::Scope;
+use crate::proxy::live::Kept;
+use crate::proxy::{App, Error};
+use crate::store::{Batch, ConversationUpdate, Event, Node};
+use crate::upstream::Upstream;
+
+/// Bytes of a message that are searched by `recall`. What is larger is mostly evicted when it arrives, and then searched as
+/// an original, whole.
+const SEARCHED: usize = 256 * 1024;
+
+impl App {
+    /// Makes originals, messages and the view durable, before a view without them is sent. What needs no waiting is
+    /// queued.
+    pub(in crate::proxy) async fn save(&self, upstream: &Upstream, prepared: &mut Prepared) -> Result<(), Error> {
+        let Some(tip) = prepared.chain.last().copied() else { return Ok(()) };
+        self.note_missed(prepared);
+        let depth = prepared.located.as_ref().map_or(0, |l| l.depth);
+        // They can be large, and nothing reads them again.
+        let originals = std::mem::take(&mut prepared.originals);
+        let batch = Batch { originals, ..self.batch(upstream, prepared, tip, depth) };
+        // What left the system text must be safe, too.
+        let left = prepared.indexed.as_ref().is_some_and(|i| i.is_new);
+        if !prepared.view_changed && batch.recalled.is_none() && !left {
+            if let Err(e) = self.store.record_soon(batch).await {
+                // Nothing left the prompt: the conversation can go on without its record.
+                warn!(conversation = %prepared.id, error = %e, "the record cannot be written");
+            }
+            return Ok(());
+        }
+        if prepared.view_changed {
+            self.lives.with(&prepared.id, |l| l.spend.rewrites += 1);
+        }
+        self.store.record(batch).await?;
+        if let Some(shared) = for_forks(prepared) {
+            self.store.record(Batch { view: Some(shared), ..Batch::default() }).await?;
+        }
+        Ok(())
+    }
+
+    /// Counts what was read again after it had left the prompt.
+    fn note_missed(&self, prepared: &Prepared) {
+        if prepared.missed.is_empty() {
+            return;
+        }
+        self.remember(&prepared.id);
+        self.lives.with(&prepared.id, |live| prepared.missed.iter().for_each(|missed| live.missed.add(missed.kind)));
+        prepared.missed.iter().for_each(|missed| self.metrics.missed(missed.kind.as_str()));
+    }
+
+    /// What a request adds to the record: the messages after the first `depth`, and what its view takes out of the prompt.
+    fn batch(&self, upstream: &Upstream, prepared: &Prepared, tip: Digest, depth: usize) -> Batch {
+        let now_ms = now_ms();
+        let mut events = Vec::new();
+        if prepared.view_changed && !prepared.actions.is_empty() {
+            events.push(Event {
+                now_ms,
+                conversation: Some(prepared.id.clone()),
+                kind: "context_compaction".into(),
+                data: compaction(prepared),
+            });
+        }
+        if let Some(before) = &prepared.switched {
+            events.push(Event {
+                now_ms,
+                conversation: Some(prepared.id.clone()),
+                kind: "model_changed".into(),
+                data: json!({
+                    "was": before.model, "was_upstream": before.upstream, "model": prepared.request.model,
+                    "upstream": upstream.name(), "window": prepared.window.tokens,
+                    "edits": prepared.view.edits.len(),
+                }),
+            });
+        }
+        let listed = prepared.admitted.as_ref().filter(|a| a.is_new);
+        events.extend(listed.map(|a| Event {
+            now_ms,
+            conversation: Some(prepared.id.clone()),
+            kind: "tools_listed".into(),
+            data: a.event(prepared.after.tools),
+        }));
+        events.extend(prepared.missed.iter().map(|missed| Event {
+            now_ms,
+            conversation: Some(prepared.id.clone()),
+            kind: "missed".into(),
+            data: json!({"kind": missed.kind.as_str(), "message": missed.at, "of": missed.of}),
+        }));
+        events.extend(prepared.ruled.as_ref().map(|ruled| ruled.event(&prepared.id, now_ms)));
+        let indexed = prepared.indexed.as_ref().filter(|i| i.is_new);
+        events.extend(indexed.map(|i| i.event(&prepared.id, now_ms)));
+        Batch {
+            recalled: listed.map(|a| a.kept(tip)),
+            conversation: (!prepared.repeats_a_beginning).then(|| self.update(upstream, prepared, tip, now_ms)),
+            nodes: nodes(&prepared.chain, &prepared.request.conversation.body, depth),
+            view: prepared.view_changed.then(|| (tip, prepared.view.clone())),
+            events,
+            standing: prepared.standing_changed.clone().map(|text| (prepared.id.clone(), text)),
+            durable: prepared.view_changed || indexed.is_some(),
+            ..Batch::default()
+        }
+    }
+
+    /// Says on a reply that the record cannot be written at present.
+    pub(in crate::proxy) fn mark_record(&self, to: &mut HeaderMap<HeaderValue>) {
+        let Some(trouble) = self.store.trouble() else { return };
+        headers::set(to, "x-windowsill-record", "unwritable");
+        let said = to.get("x-windowsill-warning").and_then(|v| v.to_str().ok()).map(|said| format!("{said}; "));
+        let text = format!("this conversation goes on unrecorded: {}", trouble.error);
+        headers::set(to, "x-windowsill-warning", &(said.unwrap_or_default() + &plain::line(&text)));
+    }
+
+    fn update(&self, upstream: &Upstream, prepared: &Prepared, tip: Digest, now_ms: i64) -> ConversationUpdate {
+        let forked = prepared.located.as_ref().filter(|l| l.conversation != prepared.id);
+        self.remember(&prepared.id);
+        self.note_fold(prepared);
+        let kept = self.lives.with(&prepared.id, |l| Kept::of(l));
+        ConversationUpdate {
+            id: prepared.id.clone(),
+            parent: forked.map(|l| (l.conversation.clone(), l.depth)),
+            session: prepared.session.clone(),
+            model: prepared.request.model.clone(),
+            upstream: upstream.name().to_owned(),
+            tip,
+            depth: prepared.chain.len(),
+            state: state(prepared, &kept),
+            now_ms,
+            title: prepared.title(),
+        }
+    }
+}
+
+/// What is told of a rewrite.
+fn compaction(prepared: &Prepared) -> serde_json::Value {
+    json!({
+        "action": prepared.action(), "because": prepared.because, "window": prepared.window.tokens,
+        "window_source": prepared.window.source, "before": regions(&prepared.before),
+        "after": regions(&prepared.after), "prompt_tokens": prepared.tokens,
+        "prompt_tokens_source": prepared.sureness.as_str(), "model": prepared.request.model,
+        "task": prepared.policy.task, "seconds": rounded(prepared.seconds), "focus": null, "depth": depth(&prepared.view),
+    })
+}
+
+/// How many messages of a conversation stand as its brief.
+pub(in crate::proxy) fn depth(view: &View) -> usize {
+    let folded = |edit: &Edit| match edit {
+        Edit::Fold { from, to, keep, .. } => Some((to - from).saturating_sub(keep.len())),
+        _ => None,
+    };
+    view.edits.iter().find_map(folded).unwrap_or(0)
+}
+
+/// Seconds to the millisecond.
+pub(in crate::proxy) fn rounded(seconds: f64) -> f64 {
+    (seconds * 1000.0).round() / 1000.0
+}
+
+/// The part of a new view that still holds when the client edits its last message: the edits before it, under the chain
+/// hash of what stands before it.
+fn for_forks(prepared: &Prepared) -> Option<(Digest, View)> {
+    let body = &prepared.request.conversation.body;
+    let before = crate::conversation::step::last_user(body)?;
+    if prepared.located.as_ref().is_some_and(|l| l.depth >= before) {
+        // That part was forwarded on its own, in a view of its own, which stays as it is.
+        return None;
+    }
+    let chain = *prepared.chain.get(before.checked_sub(1)?)?;
+    let holds = |edit: &&Edit| match edit {
+        Edit::Text { at, .. } | Edit::Arguments { at, .. } => *at < before,
+        Edit::Fold { to, .. } => *to <= before,
+    };
+    let edits: Vec<Edit> = prepared.view.edits.iter().filter(holds).cloned().collect();
+    (!edits.is_empty()).then_some((chain, View { messages: before, edits, bare: prepared.view.bare }))
+}
+
+/// The gauge of a conversation, as it is kept and shown.
+#[derive(Serialize)]
+struct State<'a> {
+    window: Option<Tokens>,
+    window_source: &'a str,
+    prompt_tokens: Tokens,
+    prompt_tokens_source: &'a str,
+    pressure: f64,
+    regions: Parts,
+    lines: Drawn,
+    class: &'a str,
+    waits: &'a [String],
+    profile: &'a str,
+    task: &'a Option<String>,
+    scope: Option<Value>,
+    action: String,
+    edits: BTreeMap<String, usize>,
+    messages: usize,
+    system_messages: usize,
+    #[serde(flatten)]
+    kept: &'a Kept,
+}
+
+/// The lines that prompts are kept under.
+#[derive(Serialize)]
+struct Drawn {
+    limit: Tokens,
+    clear_at: Tokens,
+    clear_to: Tokens,
+    summarize_at: Tokens,
+    summarize_to: Tokens,
+    fold_at: Tokens,
+    evict_over: Tokens,
+}
+
+/// Tokens by region.
+#[derive(Serialize)]
+struct Parts {
+    system: Tokens,
+    tools: Tokens,
+    brief: Tokens,
+    history: Tokens,
+    media: Tokens,
+    output_reserved: Tokens,
+    prompt: Tokens,
+}
+
+impl Parts {
+    fn of(r: &Regions) -> Parts {
+        let Regions { system, tools, brief, history, media, output_reserved } = *r;
+        Parts { system, tools, brief, history, media, output_reserved, prompt: r.prompt() }
+    }
+}
+
+/// The gauge of a conversation as JSON.
+pub(in crate::proxy) fn state(prepared: &Prepared, kept: &Kept) -> String {
+    let Lines { limit, clear_at, clear_to, summarize_at, summarize_to, fold_at, evict_over, .. } = prepared.lines;
+    let mut edits = BTreeMap::new();
+    for edit in &prepared.view.edits {
+        let key = match edit {
+            Edit::Text { rule, .. } | Edit::Arguments { rule, .. } => format!("{rule:?}").to_lowercase(),
+            Edit::Fold { to, from, .. } => {
+                edits.insert("folded_messages".to_owned(), to - from);
+                "fold".to_owned()
+            }
+        };
+        *edits.entry(key).or_default() += 1;
+    }
+    let state = State {
+        window: prepared.window.tokens,
+        window_source: &prepared.window.source,
+        prompt_tokens: prepared.tokens,
+        prompt_tokens_source: prepared.sureness.as_str(),
+        pressure: (prepared.pressure() * 10_000.0).round() / 10_000.0,
+        regions: Parts::of(&prepared.after),
+        lines: Drawn { limit, clear_at, clear_to, summarize_at, summarize_to, fold_at, evict_over },
+        class: Class::of(&prepared.request.conversation).as_str(),
+        waits: &prepared.waits,
+        profile: &prepared.policy.profile,
+        task: &prepared.policy.task,
+        scope: prepared.scope.as_ref().map(Scope::json),
+        action: prepared.action(),
+        edits,
+        messages: prepared.request.conversation.body.len(),
+        system_messages: prepared.request.conversation.system.len(),
+        kept,
+    };
+    serde_json::to_string(&state).unwrap_or_default()
+}
+
+/// Regions as JSON.
+pub(in crate::proxy) fn regions(r: &Regions) -> Value {
+    json!(Parts::of(r))
+}
+
+/// The messages behind `depth` as nodes of the record.
+pub(in crate::proxy) fn nodes(chain: &[Digest], body: &[Message], depth: usize) -> Vec<Node> {
+    let depth = depth.min(chain.len());
+    let size = |messages: &[Message]| messages.iter().map(|m| m.raw.len()).sum::<usize>();
+    // A slice keeps the whole request in memory until the new part of it is written: where that is most of it, a copy would
+    // take more.
+    let most = size(&body[depth..]) * 2 >= size(body);
+    (depth..chain.len())
+        .map(|at| {
+            let message = &body[at];
+            let bytes = if message.raw.is_empty() { message.bytes() } else { &message.raw };
+            Node {
+                chain: chain[at],
+                parent: at.checked_sub(1).map(|p| chain[p]),
+                depth: at + 1,
+                role: match message.role {
+                    Role::System => "system",
+                    Role::User => "user",
+                    Role::Assistant => "assistant",
+                    Role::Tool => "tool",
+                    Role::Other => "other",
+                },
+                digest: message.digest,
+                raw: if most { bytes.clone() } else { Bytes::copy_from_slice(bytes) },
+                text: searched(message),
+            }
+        })
+        .collect()
+}
+
+/// What is found of a message: its text and its calls, as far as `SEARCHED` goes.
+fn searched(message: &Message) -> Text {
+    if message.calls.is_empty() && message.text.len() <= SEARCHED {
+        return message.text.clone();
+    }
+    let mut text = start(&message.text, SEARCHED).to_owned();
+    for call in &message.calls {
+        let room = SEARCHED.saturating_sub(text.len());
+        text.push_str(start(&format!("\n{} ", call.name), room));
+        text.push_str(start(&call.arguments, SEARCHED.saturating_sub(text.len())));
+    }
+    text.into()
+}
+
+/// The first bytes of a text, whole characters only.
+fn start(text: &str, most: usize) -> &str {
+    let mut end = most.min(text.len());
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
+}
+
+/// The first words of a person; where there are none, of the first user message.
+pub(in crate::proxy) fn title(conversation: &Conversation) -> String {
+    let words = conversation.body.iter().filter_map(person::words).find(|words| !words.is_empty());
+    let first = words.unwrap_or_else(|| {
+        conversation.body.iter().find(|m| m.role == Role::User).map_or("", |m| m.text.as_str()).into()
+    });
+    first.split_whitespace().take(80).collect::<Vec<_>>().join(" ").chars().take(80).collect()
+}
+
+/// Milliseconds since 1970.
+pub(in crate::proxy) fn now_ms() -> i64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,146 @@
+//! What a request stands on, resolved once and never asked again: the window, the policy, what the record knows of its
+//! history, and what its prompt can be counted with. Nothing is measured here yet.
+
+use std::sync::Arc;
+
+use futures_util::FutureExt as _;
+use http::HeaderMap;
+
+use super::guard::Note;
+use super::headers;
+use super::history::History;
+use super::prepare::{Attempt, UNKNOWN_WINDOW};
+use crate::config::{ModelHints, Resolved};
+use crate::conversation::{Tokens, repair};
+use crate::guard::triggers::Pace;
+use crate::measure::window::Window;
+use crate::measure::{ModelKey, own, shown};
+use crate::plan::Policy;
+use crate::proxy::{App, Error};
+use crate::upstream::Upstream;
+use crate::wire::openai_chat::Request;
+
+/// What a request stands on.
+pub(in crate::proxy) struct Situation<'a> {
+    pub(in crate::proxy) upstream: &'a Arc<Upstream>,
+    /// The client's headers.
+    pub(in crate::proxy) from_client: &'a HeaderMap,
+    pub(in crate::proxy) attempt: Attempt,
+    /// The window, and where it is known from.
+    pub(in crate::proxy) window: Window,
+    /// The request's own policy, resolved once with its profile header.
+    pub(in crate::proxy) policy: Arc<Resolved>,
+    pub(in crate::proxy) history: History,
+    /// What is believed of its model is kept under this key.
+    pub(in crate::proxy) key: ModelKey,
+    /// The model's own vocabulary, where its file is on this machine.
+    pub(in crate::proxy) own: Option<Arc<own::Model>>,
+    /// What the user's pace of folds asks for.
+    pub(in crate::proxy) pace: Pace,
+    /// What the model is told of what the watchdog saw.
+    pub(in crate::proxy) note: Option<Note>,
+    /// What had to be mended in its messages.
+    pub(in crate::proxy) repaired: Vec<String>,
+    /// What the client is told.
+    pub(in crate::proxy) warnings: Vec<String>,
+}
+
+impl Situation<'_> {
+    /// The window that is planned for.
+    pub(in crate::proxy) fn known_window(&self) -> Tokens {
+        self.window.tokens.unwrap_or(UNKNOWN_WINDOW)
+    }
+
+    /// Name of the conversation.
+    pub(in crate::proxy) fn id(&self) -> &str {
+        &self.history.id
+    }
+
+    /// Whether a prompt can be counted exactly.
+    pub(in crate::proxy) fn can_count(&self) -> bool {
+        self.own.is_some() || self.upstream.can_count()
+    }
+
+    /// Whether the same history was sent before, as it is.
+    pub(in crate::proxy) fn is_sent_again(&self, request: &Request) -> bool {
+        self.attempt == Attempt::First && self.history.forwarded() >= request.conversation.body.len()
+    }
+}
+
+impl App {
+    /// Resolves what a request stands on. Its messages are mended, and become those that were forwarded before where only their
+    /// spelling differs.
+    ///
+    /// # Errors
+    /// What the guardrails refuse, messages that cannot be mended, and a record that cannot be read.
+    pub(in crate::proxy) async fn situation<'a>(
+        self: &Arc<Self>,
+        upstream: &'a Arc<Upstream>,
+        request: &mut Request,
+        from_client: &'a HeaderMap,
+        attempt: Attempt,
+    ) -> Result<Situation<'a>, Error> {
+        if let Some(wanted) = request.num_ctx.filter(|_| attempt != Attempt::DryRun) {
+            self.measure.windows.want(upstream, &request.model, wanted).await;
+        }
+        let window = self.window_of(upstream, &request.model).boxed().await;
+        let header = headers::text(from_client, &headers::PROFILE);
+        let policy = self.policy(&request.model, &window, header, request.task.as_deref());
+        let mut warnings: Vec<String> = policy.warning.iter().cloned().collect();
+        let repaired = repair(request, &policy.policy)?;
+        let history = self.history(request, upstream, &policy, from_client, attempt).boxed().await?;
+        let guarded = self.guard(request, &history, attempt)?;
+        warnings.extend(guarded.warnings);
+        let pace = self.pace(&policy, &history, &request.conversation.body, attempt);
+        let patience = if attempt == Attempt::DryRun { shown::QUESTION_WAITS } else { shown::REQUEST_WAITS };
+        let own = self.measure.counters.of(upstream, &request.model, &window, patience).boxed().await;
+        let key = self.key(upstream, request);
+        Ok(Situation {
+            upstream,
+            from_client,
+            attempt,
+            window,
+            policy,
+            history,
+            key,
+            own,
+            pace,
+            note: guarded.note,
+            repaired,
+            warnings,
+        })
+    }
+
+    /// The policy of a model, worked out once.
+    pub(in crate::proxy) fn policy(
+        &self,
+        model: &str,
+        window: &Window,
+        header: Option<String>,
+        task: Option<&str>,
+    ) -> Arc<Resolved> {
+        // What the server says of a model may be another once it is loaded, and nothing while the server does not answer.
+        let key = (model.to_owned(), header, window.identity.clone(), task.map(str::to_owned));
+        if let Some(known) = self.policies.lock().get(&key) {
+            return Arc::clone(known);
+        }
+        let hints = ModelHints { parameters: window.parameters, template: window.template.as_deref() };
+        let resolved = Arc::new(self.config.policy_for(model, &hints, key.1.as_deref(), task));
+        let mut all = self.policies.lock();
+        // Names come from clients: they may not fill the memory.
+        if all.len() > 512 {
+            all.clear();
+        }
+        all.insert(key, Arc::clone(&resolved));
+        resolved
+    }
+}
+
+/// Mends what strict templates do not take. Returns what was done.
+fn repair(request: &mut Request, policy: &Policy) -> Result<Vec<String>, Error> {
+    let body = std::mem::take(&mut request.conversation.body);
+    let leading = request.conversation.system.len();
+    let repaired = repair::repair(body, policy.template.tool_call_id_length).map_err(|o| Error::orphan(&o, leading))?;
+    request.conversation.body = repaired.body;
+    Ok(repaired.notes)
+}

@@ -1,0 +1,61 @@
+//! What a conversation is for: the request's header says it, or the name of its model (`qwen3:8b#debug`), or the config, or what
+//! a person said first.
+
+use bytes::Bytes;
+use http::HeaderMap;
+use serde_json::json;
+use tracing::info;
+
+use super::headers;
+use super::prepare::Prepared;
+use crate::config::TASK_AUTO;
+use crate::conversation::task;
+use crate::proxy::App;
+use crate::wire::json as spelled;
+use crate::wire::openai_chat::Request;
+
+impl App {
+    /// Notes the task of a request, and takes it out of the model's name.
+    pub(in crate::proxy) fn take_task(&self, request: &mut Request, from_client: &HeaderMap) {
+        let named = request.model.rsplit_once('#').filter(|(_, task)| self.config.task(task).is_some());
+        let named = named.map(|(model, task)| (model.to_owned(), task.to_owned()));
+        if let Some((model, _)) = &named {
+            let text = String::from_utf8_lossy(&request.body).into_owned();
+            let spelled = json!(model).to_string();
+            request.body = spelled::with_fields(&text, &[("model", Some(&spelled))]).unwrap_or(Bytes::from(text));
+            request.model.clone_from(model);
+        }
+        let set = || match self.config.task.as_str() {
+            "" => None,
+            TASK_AUTO => task::told(&request.conversation.body).map(|told| told.task.to_owned()),
+            name => Some(name.to_owned()),
+        };
+        request.task = headers::text(from_client, &headers::TASK).or(named.map(|(_, task)| task)).or_else(set);
+    }
+
+    /// Says once for which task a conversation is taken: somebody named it, or it was told from what a person said.
+    pub(in crate::proxy) fn note_task(&self, prepared: &Prepared) {
+        let Some(name) = &prepared.policy.task else { return };
+        let before = self.lives.with(&prepared.id, |live| live.task.replace(name.clone()));
+        let before = before.or_else(|| self.task_kept(&prepared.id));
+        if before.as_ref() == Some(name) {
+            return;
+        }
+        let told = match self.config.task == TASK_AUTO {
+            true => task::told(&prepared.request.conversation.body).filter(|told| told.task == name),
+            false => None,
+        };
+        let data = match told {
+            Some(told) => json!({"task": name, "how": "told", "cues": told.cues, "next": told.next}),
+            None => json!({"task": name, "how": "named", "before": before}),
+        };
+        info!(conversation = %prepared.id, task = %name, how = %data["how"], "the conversation has a task");
+        self.note_event(&prepared.id, "task", data);
+    }
+
+    /// The task that the record has for a conversation, where a process before this one worked on it.
+    fn task_kept(&self, id: &str) -> Option<String> {
+        let row = self.store.conversation(id).ok()??;
+        row.state["task"].as_str().filter(|_| row.id == id).map(str::to_owned)
+    }
+}
