@@ -178,7 +178,9 @@ impl App {
             };
             let limit = facts.window.saturating_sub(facts.output_reserved).saturating_sub(slack);
             if tokens <= limit || round >= PLANS {
-                if tokens > limit {
+                // Before a request is refused, as little as can be is kept for its reply.
+                let most = facts.window.saturating_sub(plan::least_reserve(facts.window)).saturating_sub(slack);
+                if tokens > limit.max(most) {
                     return Err(self.cannot_fit(draft, &facts, &plan));
                 }
                 let mut room = facts.window.saturating_sub(tokens);
