@@ -127,8 +127,9 @@ def newest_results(body):
 
 
 def is_observation(message):
-    """Whether a message is tool output that the client words as speech (smolagents, gptme)."""
-    return any(text.startswith(("Observation:", "Executed code block", "Ran command", "Ran allowlisted")) for text in script.texts(message))
+    """Whether a message is tool output that the client words as speech (smolagents, gptme), or what stands for it in a prompt."""
+    begins = ("Observation:", "Executed code block", "Ran command", "Ran allowlisted", "[preview of ", "[the same output")
+    return any(text.startswith(begins) for text in script.texts(message))
 
 
 def outside_briefs(body):

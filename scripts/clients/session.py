@@ -102,7 +102,8 @@ def commands(client, home, work, tap):
     """Runs the client's commands; their exit codes. The client's output goes to said.txt."""
     at = install.place(home, client)
     folder = at / ("node_modules/.bin" if client.npm else "bin")
-    places = {"root": tap.url, "base": tap.url + "/v1", "home": work / "home", "proj": work / "project", "at": at, "bin": folder,
+    site = next(at.glob("lib/python3*/site-packages"), at)
+    places = {"site": site, "root": tap.url, "base": tap.url + "/v1", "home": work / "home", "proj": work / "project", "at": at, "bin": folder,
               "programs": HERE / "programs", "prompt": script.PROMPT, "again": script.AGAIN}
 
     def fill(text):

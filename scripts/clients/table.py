@@ -207,10 +207,12 @@ CLIENTS = (
     Client("mini", "mini-swe-agent 2.4.6", ("mini-swe-agent==2.4.6", "litellm==1.106.2", "mcp"), **cli(
         "{bin}/mini", "-m", f"openai/{MODEL}", "-y", "--exit-immediately", "-t", "{prompt}", "-o", "{home}/trajectory.json",
         env=OPENAI | {"MSWEA_CONFIGURED": "true", "MSWEA_COST_TRACKING": "ignore_errors", "MSWEA_SILENT_STARTUP": "1"})),
-    Client("gptme", "gptme 0.35.1", ("gptme==0.35.1",), style="fenced", **cli(
+    # litellm brings the vocabulary that gptme would download anew for every message, and wait for.
+    Client("gptme", "gptme 0.35.1", ("gptme==0.35.1", "litellm==1.106.2"), style="fenced", conversations=2, **cli(
         "{bin}/gptme", "-n", "-y", "-m", f"proxy/{MODEL}", "--tool-format", "markdown", "--name", "s1", "{prompt}",
         again=("{bin}/gptme", "-n", "-y", "-m", f"proxy/{MODEL}", "--tool-format", "markdown", "--name", "s1", "--resume", "{again}"),
-        env=OPENAI, files={"{home}/.config/gptme/config.toml": GPTME})),
+        env=OPENAI | {"TIKTOKEN_CACHE_DIR": "{site}/litellm/litellm_core_utils/tokenizers"},
+        files={"{home}/.config/gptme/config.toml": GPTME})),
     Client("llm", "llm 0.36", ("llm==0.36",), **cli(
         *LLM, "-m", "local", "--functions", "{home}/tools.py", "--chain-limit", "60", "{prompt}",
         again=(*LLM, "-c", "--functions", "{home}/tools.py", "--chain-limit", "60", "{again}"),
