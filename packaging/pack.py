@@ -13,7 +13,7 @@ OUT = pathlib.Path(OUT)
 MAINTAINER = os.environ.get("WINDOWSILL_MAINTAINER", "windowsill contributors <windowsill@example.org>")
 BRIEFLY = "keeps long local chats within the window that the model has"
 ABOUT = "Keeps long local chats and agent sessions within the context window that the model really has"
-HOME = os.environ.get("WINDOWSILL_URL", "https://example.org/windowsill")  # where releases are had
+HOME = os.environ.get("WINDOWSILL_URL", "")  # where releases are had; where that is not known, nothing names it
 LICENSE = "MIT OR Apache-2.0"
 MACHINE = TARGET.split("-")[0]
 NAMES = {"x86_64": ("amd64", "x64"), "aarch64": ("arm64", "arm64")}[MACHINE]
@@ -95,7 +95,7 @@ def copyright_of_deb():
     holder = next(line for line in mit.splitlines() if line.startswith("Copyright (c) ")).removeprefix("Copyright (c) ")
     indented = lambda text: "".join(f" {line or '.'}\n" for line in text.strip().splitlines())
     apache = "On Debian systems, the whole text of this license is in\n/usr/share/common-licenses/Apache-2.0."
-    head = f"Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/\nSource: {HOME}\n\n"
+    head = "Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/\n" + f"Source: {HOME}\n" * bool(HOME) + "\n"
     files = f"Files: *\nCopyright: {holder}\nLicense: Expat or Apache-2.0\n\n"
     permission = mit.split("\n\n", 2)[2]
     return head + files + f"License: Expat\n{indented(permission)}\nLicense: Apache-2.0\n{indented(apache)}"
@@ -118,13 +118,20 @@ def deb():
         files[f"usr/share/man/man1/{page.name}.gz"] = (gzip.compress(page.read_bytes(), mtime=0), 0o644)
     size = sum(len(data) for data, _ in files.values()) // 1024 + 1
     control = f"Package: windowsill\nVersion: {VERSION}\nArchitecture: {NAMES[0]}\nMaintainer: {MAINTAINER}\n"
-    control += f"Installed-Size: {size}\nSection: utils\nPriority: optional\nHomepage: {HOME}\nDescription: {BRIEFLY}\n"
+    control += f"Installed-Size: {size}\nSection: utils\nPriority: optional\n"
+    control += f"Homepage: {HOME}\n" * bool(HOME) + f"Description: {BRIEFLY}\n"
     control += " A proxy between chat or agent clients and a local inference server. What leaves\n a prompt stays on the disk, word for word.\n"
     reload = "[ ! -d /run/systemd/system ] || systemctl daemon-reload || true\n"
+    # After an upgrade, the new binary: where it runs.
+    restart = "[ ! -d /run/systemd/system ] || systemctl try-restart windowsill.service || true\n"
+    # What is purged is the record, too. A unit that failed is forgotten.
+    purge = '[ "$1" != purge ] || rm -rf /var/lib/windowsill /var/lib/private/windowsill\n'
+    purge += "[ ! -d /run/systemd/system ] || systemctl reset-failed windowsill.service 2> /dev/null || true\n"
     stop = "[ ! -d /run/systemd/system ] || systemctl disable --now windowsill.service || true\n"
     files |= {
         "DEBIAN/control": (control.encode(), 0o644), "DEBIAN/conffiles": (b"/etc/windowsill/config.toml\n", 0o644),
-        "DEBIAN/postinst": (f"#!/bin/sh\nset -e\n{reload}".encode(), 0o755), "DEBIAN/postrm": (f"#!/bin/sh\nset -e\n{reload}".encode(), 0o755),
+        "DEBIAN/postinst": (f"#!/bin/sh\nset -e\n{reload}{restart}".encode(), 0o755),
+        "DEBIAN/postrm": (f"#!/bin/sh\nset -e\n{purge}{reload}".encode(), 0o755),
         "DEBIAN/prerm": (f'#!/bin/sh\nset -e\n[ "$1" != remove ] || {{ {stop.strip()}; }}\n'.encode(), 0o755),
         "DEBIAN/md5sums": ("".join(f"{hashlib.md5(data).hexdigest()}  {name}\n" for name, (data, _) in files.items()).encode(), 0o644),
     }
@@ -147,7 +154,8 @@ def wheel():
     tags = f"manylinux_2_17_{MACHINE}.manylinux2014_{MACHINE}.musllinux_1_1_{MACHINE}"
     info = f"windowsill-{VERSION}.dist-info"
     readme = (ROOT / "README.md").read_text()
-    meta = f"Metadata-Version: 2.1\nName: windowsill\nVersion: {VERSION}\nSummary: {ABOUT}\nHome-page: {HOME}\nLicense: {LICENSE}\n"
+    meta = f"Metadata-Version: 2.1\nName: windowsill\nVersion: {VERSION}\nSummary: {ABOUT}\nLicense: {LICENSE}\n"
+    meta += f"Home-page: {HOME}\n" * bool(HOME)
     meta += "Requires-Python: >=3.8\nDescription-Content-Type: text/markdown\n\n" + readme
     kind = "Wheel-Version: 1.0\nGenerator: windowsill scripts/release\nRoot-Is-Purelib: false\n"
     kind += "".join(f"Tag: py3-none-{tag}\n" for tag in tags.split("."))
@@ -168,7 +176,7 @@ def wheel():
 
 
 def npm():
-    common = {"version": VERSION, "license": LICENSE, "homepage": HOME}
+    common = {"version": VERSION, "license": LICENSE} | ({"homepage": HOME} if HOME else {})
     platform = f"windowsill-linux-{NAMES[1]}"
     licenses = {name: ((ROOT / name).read_bytes(), 0o644) for name in LICENSES}
     describe = lambda value: (json.dumps(value, indent=2).encode() + b"\n", 0o644)
@@ -200,8 +208,8 @@ def oci():
     })
     packed = gzip.compress(layer, mtime=EPOCH)
     when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(EPOCH))
-    labels = {"org.opencontainers.image.version": VERSION, "org.opencontainers.image.licenses": LICENSE, "org.opencontainers.image.source": HOME,
-              "org.opencontainers.image.description": ABOUT}
+    labels = {"org.opencontainers.image.version": VERSION, "org.opencontainers.image.licenses": LICENSE,
+              "org.opencontainers.image.description": ABOUT} | ({"org.opencontainers.image.source": HOME} if HOME else {})
     blobs = {}
 
     def blob(data, media):
@@ -229,7 +237,9 @@ def oci():
 
 
 def formula():
-    """For Homebrew on Linux; each archive that is there adds its own part."""
+    """For Homebrew on Linux; each archive that is there adds its own part. It says where they are, so that has to be known."""
+    if not HOME:
+        return print("no formula: WINDOWSILL_URL does not say where releases are had")
     parts = ""
     for arch, when in (("x86_64", "intel"), ("aarch64", "arm")):
         path = OUT / f"windowsill-{VERSION}-{arch}-unknown-linux-musl.tar.zst"
@@ -269,7 +279,7 @@ end
 def winget():
     """The three manifests; the release workflow fills in the hash of the Windows archive that it builds."""
     windows = OUT / f"windowsill-{VERSION}-x86_64-pc-windows-msvc.zip"
-    if not windows.exists():
+    if not windows.exists() or not HOME:
         return
     folder = OUT / "winget"
     folder.mkdir(exist_ok=True)

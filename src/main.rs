@@ -339,6 +339,7 @@ fn serve(config: Config) -> Result<ExitCode, Failure> {
         let app = Arc::new(app);
         out(&format!("listening on http://{address}\n"))?;
         io::stdout().flush()?;
+        cli::service::ready::tell();
         let twice = async {
             stop().await;
             stop().await;

@@ -2,9 +2,13 @@
 
 #![cfg(target_os = "linux")]
 
+use std::io::{BufRead as _, BufReader};
+use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 struct Machine {
     home: tempfile::TempDir,
@@ -15,14 +19,18 @@ impl Machine {
     /// With a `systemctl` that writes down what it is told, and fails where `failing` is among its words.
     fn new(failing: &str) -> Machine {
         let machine = Machine { home: tempfile::tempdir().unwrap(), bin: tempfile::tempdir().unwrap() };
+        machine.fail_at(failing);
+        machine
+    }
+
+    fn fail_at(&self, failing: &str) {
         let script = format!(
             "#!/bin/sh\necho \"$*\" >> {}\ncase \" $* \" in *\" {failing} \"*) echo 'no bus' >&2; exit 1;; *is-active*) echo active;; esac\n",
-            machine.log().display()
+            self.log().display()
         );
-        let program = machine.bin.path().join("systemctl");
+        let program = self.bin.path().join("systemctl");
         std::fs::write(&program, script).unwrap();
         std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
-        machine
     }
 
     fn log(&self) -> PathBuf {
@@ -73,7 +81,9 @@ fn a_service_is_installed_started_asked_for_and_removed() {
     );
     assert!(unit.contains(&line), "{unit}\n{line}");
     assert!(
-        machine.told().ends_with("--user daemon-reload\n--user enable --now windowsill.service\n"),
+        machine
+            .told()
+            .ends_with("daemon-reload\n--user enable windowsill.service\n--user restart windowsill.service\n"),
         "{}",
         machine.told()
     );
@@ -87,7 +97,7 @@ fn a_service_is_installed_started_asked_for_and_removed() {
         said(&status)
     );
     let removed = machine.run(&["service", "uninstall"]);
-    assert!(removed.status.success() && !machine.unit().exists(), "{}", said(&removed));
+    assert!(removed.status.success() && !machine.home.path().join(".config/systemd").exists(), "{}", said(&removed));
     assert!(machine.told().contains("--user disable --now windowsill.service\n"));
     assert!(said(&machine.run(&["service", "uninstall"])).contains("not installed"));
 }
@@ -99,10 +109,12 @@ fn what_cannot_be_done_is_refused_with_the_reason_and_leaves_nothing() {
     assert_eq!(refused.status.code(), Some(1));
     assert!(said(&refused).contains("cannot be reached: no bus"), "{}", said(&refused));
     assert!(!machine.unit().exists());
-    let machine = Machine::new("enable");
+    let machine = Machine::new("restart");
     let refused = machine.run(&["service", "install"]);
-    assert!(said(&refused).contains("enable --now windowsill.service` failed: no bus"), "{}", said(&refused));
-    assert!(!machine.unit().exists(), "a service that does not start is not left behind");
+    assert!(said(&refused).contains("restart windowsill.service` failed: no bus"), "{}", said(&refused));
+    assert!(said(&refused).contains("hint: `windowsill serve` with the same flags says why"), "{}", said(&refused));
+    assert!(!machine.home.path().join(".config/systemd").exists(), "a service that does not start is not left behind");
+    assert!(machine.told().contains("--user disable --now windowsill.service\n"), "nor is it tried for ever");
     std::fs::remove_file(machine.bin.path().join("systemctl")).unwrap();
     let none = machine.run(&["service", "status"]);
     assert_eq!(none.status.code(), Some(1));
@@ -119,6 +131,54 @@ fn what_cannot_be_done_is_refused_with_the_reason_and_leaves_nothing() {
     assert_eq!(std::fs::read_to_string(machine.unit()).unwrap(), "[Service]\nExecStart=/mine\n");
     let shown = machine.run(&["service", "install", "--dry-run"]);
     assert!(shown.status.success() && said(&shown).contains("NoNewPrivileges=yes"), "{}", said(&shown));
+}
+
+#[test]
+fn a_service_that_was_there_is_put_back_where_the_new_one_does_not_start() {
+    let machine = Machine::new("nothing");
+    assert!(machine.run(&["service", "install", "--num-ctx", "fit"]).status.success());
+    let was = std::fs::read_to_string(machine.unit()).unwrap();
+    machine.fail_at("restart");
+    let refused = machine.run(&["service", "install", "--num-ctx", "8192"]);
+    assert_eq!(refused.status.code(), Some(1), "{}", said(&refused));
+    assert_eq!(std::fs::read_to_string(machine.unit()).unwrap(), was);
+    assert_eq!(
+        machine.told().matches("--user restart windowsill.service\n").count(),
+        3,
+        "the old one is started again"
+    );
+}
+
+#[test]
+fn systemd_is_told_once_it_listens_by_a_path_and_by_a_name() {
+    let home = tempfile::tempdir().unwrap();
+    let path = home.path().join("notify");
+    let name = format!("windowsill-{}", std::process::id());
+    let by_name = std::os::unix::net::SocketAddr::from_abstract_name(&name).unwrap();
+    let sockets = [
+        (path.display().to_string(), UnixDatagram::bind(&path).unwrap()),
+        (format!("@{name}"), UnixDatagram::bind_addr(&by_name).unwrap()),
+    ];
+    for (named, socket) in sockets {
+        socket.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        let mut served = Command::new(env!("CARGO_BIN_EXE_windowsill"))
+            .args(["serve", "--listen", "127.0.0.1:0", "--upstream", "http://127.0.0.1:9"])
+            .current_dir(home.path())
+            .env("HOME", home.path())
+            .env("NOTIFY_SOCKET", &named)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut told = [0; 64];
+        let length = socket.recv(&mut told);
+        let mut line = String::new();
+        BufReader::new(served.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        served.kill().unwrap();
+        served.wait().unwrap();
+        assert_eq!(&told[..length.unwrap()], b"READY=1", "{named}");
+        assert!(line.starts_with("listening on http://127.0.0.1:"), "{line}");
+    }
 }
 
 #[test]

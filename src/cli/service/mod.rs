@@ -1,6 +1,7 @@
 //! `windowsill service`: windowsill as a service of this user, started at login: a unit of systemd's user manager, or a
 //! launch agent on macOS. It never asks for root.
 
+pub(crate) mod ready;
 mod written;
 
 use std::path::{Path, PathBuf};
@@ -108,11 +109,7 @@ fn install(
     let was = windowsill::files::read_text(&place.path).ok();
     std::fs::write(&place.path, &text)?;
     if let Err(why) = start(place, was.is_some()) {
-        // A service that does not start is not left behind.
-        match was {
-            Some(was) => std::fs::write(&place.path, was)?,
-            None => std::fs::remove_file(&place.path)?,
-        }
+        go_back(place, was)?;
         return Err(why);
     }
     out(&format!("{} is installed, and started at each login\n", place.path.display()))?;
@@ -122,6 +119,19 @@ fn install(
         );
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// A service that does not start is not left behind, and one that was there before runs again.
+fn go_back(place: &Place, was: Option<String>) -> Result<(), Failure> {
+    if let Some(was) = was {
+        std::fs::write(&place.path, was)?;
+        // It did run: a failure of this is no news beside the one that is told.
+        let _ = start(place, true);
+        return Ok(());
+    }
+    let _ = stop(place);
+    remove(place)?;
+    Ok(())
 }
 
 /// What the service runs: this binary, with the flags that were given and whole paths.
@@ -175,10 +185,9 @@ fn start(place: &Place, again: bool) -> Result<(), Failure> {
     match place.manager {
         Manager::Systemd => {
             must("systemctl", &["--user", "daemon-reload"])?;
-            must("systemctl", &["--user", "enable", "--now", "windowsill.service"])?;
-            if again {
-                must("systemctl", &["--user", "restart", "windowsill.service"])?;
-            }
+            must("systemctl", &["--user", "enable", "windowsill.service"])?;
+            // Waits until it listens. One that runs already gets its new flags.
+            must("systemctl", &["--user", "restart", "windowsill.service"]).map_err(with_hint)?;
         }
         Manager::Launchd => {
             if again {
@@ -196,19 +205,32 @@ fn uninstall(place: &Place) -> Result<ExitCode, Failure> {
         return Ok(ExitCode::SUCCESS);
     }
     place.must_be_ours()?;
-    let stopped = match place.manager {
-        Manager::Systemd => must("systemctl", &["--user", "disable", "--now", "windowsill.service"]),
-        Manager::Launchd => must("launchctl", &["unload", "-w", &place.path.to_string_lossy()]),
-    };
-    std::fs::remove_file(&place.path)?;
-    if place.manager == Manager::Systemd {
-        let _ = asked("systemctl", &["--user", "daemon-reload"]);
-    }
+    let stopped = stop(place);
+    remove(place)?;
     out(&format!("{} is removed\n", place.path.display()))?;
     if let Err(Failure::Bad(why) | Failure::Usage(why)) = stopped {
         note(&format!("it could not be stopped, and may still run: {why}"));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn stop(place: &Place) -> Result<(), Failure> {
+    match place.manager {
+        Manager::Systemd => must("systemctl", &["--user", "disable", "--now", "windowsill.service"]),
+        Manager::Launchd => must("launchctl", &["unload", "-w", &place.path.to_string_lossy()]),
+    }
+}
+
+/// Removes what was written, and the folders of systemd's that hold nothing else.
+fn remove(place: &Place) -> std::io::Result<()> {
+    std::fs::remove_file(&place.path)?;
+    if place.manager == Manager::Systemd {
+        let _ = asked("systemctl", &["--user", "daemon-reload"]);
+        // A unit that failed is remembered until then.
+        let _ = asked("systemctl", &["--user", "reset-failed", "windowsill.service"]);
+        place.path.ancestors().skip(1).take(2).take_while(|folder| std::fs::remove_dir(folder).is_ok()).for_each(drop);
+    }
+    Ok(())
 }
 
 fn status(config: &Config, place: &Place) -> Result<ExitCode, Failure> {
@@ -227,6 +249,17 @@ fn status(config: &Config, place: &Place) -> Result<ExitCode, Failure> {
     };
     out(&format!("installed  {installed}\nservice    {runs}\nanswers    {answers}\n"))?;
     Ok(if runs == "active" { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// systemd does not know why a program ended. The log does, which it may keep without the name of the unit.
+fn with_hint(failed: Failure) -> Failure {
+    match failed {
+        Failure::Bad(why) => {
+            let hint = "`windowsill serve` with the same flags says why, and so does `journalctl --user -n 20`";
+            Failure::Bad(format!("the service does not start: {why}\n  hint: {hint}"))
+        }
+        other => other,
+    }
 }
 
 fn asked(program: &str, arguments: &[&str]) -> Result<Output, String> {

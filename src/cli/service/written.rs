@@ -7,7 +7,7 @@ pub(super) const NAME: &str = "org.windowsill.windowsill";
 pub(super) const MARK: &str = "Written by `windowsill service install`";
 
 /// A unit for systemd's user manager. What it forbids needs no privileges: a user manager cannot give a service a file system
-/// of its own everywhere.
+/// of its own everywhere. It has started when windowsill listens, which is after a model was loaded.
 pub(super) fn unit(words: &[String]) -> Result<String, &'static str> {
     let line: Vec<String> = words.iter().map(|word| quoted(word)).collect::<Result<_, _>>()?;
     Ok(format!(
@@ -17,7 +17,9 @@ Description=windowsill, a proxy that keeps long chats within a model's context w
 Documentation=man:windowsill(1)
 
 [Service]
+Type=notify
 ExecStart={}
+TimeoutStartSec=15min
 Restart=on-failure
 RestartSec=2
 UMask=0077
