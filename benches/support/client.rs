@@ -28,9 +28,14 @@ impl Client {
 
     /// Sends a chat request and reads the whole reply. Anything but status 200 is an error.
     pub(crate) fn chat(&mut self, body: &[u8]) -> io::Result<Times> {
+        self.ask("/v1/chat/completions", body)
+    }
+
+    /// As [`Client::chat`], at another path.
+    pub(crate) fn ask(&mut self, path: &str, body: &[u8]) -> io::Result<Times> {
         let close = if self.keep { "" } else { "Connection: close\r\n" };
         let mut request = format!(
-            "POST /v1/chat/completions HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\n{close}Content-Length: {}\r\n\r\n",
+            "POST {path} HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\n{close}Content-Length: {}\r\n\r\n",
             self.address,
             body.len()
         )

@@ -14,18 +14,31 @@ const EVENTS: usize = 8;
 
 /// Starts a server with a window of `window` tokens; it ends with the process.
 pub(crate) fn start(window: usize) -> io::Result<SocketAddr> {
+    listen(window, answer)
+}
+
+/// As [`start`], and the server is an Ollama.
+#[allow(dead_code, reason = "the benchmark has none")]
+pub(crate) fn ollama(window: usize) -> io::Result<SocketAddr> {
+    listen(window, answer_as_ollama)
+}
+
+/// Answers a path: the window, the length of the body, whether it is to be streamed.
+type Answer = fn(&mut TcpStream, &str, usize, usize, bool) -> io::Result<()>;
+
+fn listen(window: usize, answer: Answer) -> io::Result<SocketAddr> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let address = listener.local_addr()?;
     thread::spawn(move || {
         for stream in listener.incoming().flatten() {
             // An error is a client that went away.
-            thread::spawn(move || serve(stream, window).is_ok());
+            thread::spawn(move || serve(stream, window, answer).is_ok());
         }
     });
     Ok(address)
 }
 
-fn serve(stream: TcpStream, window: usize) -> io::Result<()> {
+fn serve(stream: TcpStream, window: usize, answer: Answer) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let mut out = stream.try_clone()?;
     let mut input = BufReader::with_capacity(64 * 1024, stream);
@@ -51,25 +64,55 @@ fn serve(stream: TcpStream, window: usize) -> io::Result<()> {
         body.resize(length, 0);
         input.read_exact(&mut body)?;
         let path = first.split(' ').nth(1).unwrap_or("");
-        match path.split('?').next().unwrap_or("") {
-            "/v1/chat/completions" if body.ends_with(b"\"stream\":true}") => stream_reply(&mut out, length / 3)?,
-            "/v1/chat/completions" => json(&mut out, &reply(length / 3))?,
-            "/v1/chat/completions/input_tokens" => json(&mut out, &format!("{{\"input_tokens\":{}}}", length / 3))?,
-            "/props" => json(
-                &mut out,
-                &format!(
-                    r#"{{"default_generation_settings":{{"n_ctx":{window}}},"total_slots":1,"model_path":"/stub.gguf","build_info":"b1-stub"}}"#
-                ),
-            )?,
-            "/v1/models" => {
-                json(&mut out, r#"{"object":"list","data":[{"id":"stub","object":"model","owned_by":"llamacpp"}]}"#)?
-            }
-            _ => out.write_all(b"HTTP/1.1 404 Not Found\r\nContent-Length: 2\r\n\r\n{}")?,
-        }
+        let stream = body.ends_with(b"\"stream\":true}");
+        answer(&mut out, path.split('?').next().unwrap_or(""), window, length, stream)?;
         if close {
             return Ok(());
         }
     }
+}
+
+fn answer(out: &mut TcpStream, path: &str, window: usize, length: usize, stream: bool) -> io::Result<()> {
+    match path {
+        "/v1/chat/completions" if stream => stream_reply(out, length / 3),
+        "/v1/chat/completions" => json(out, &reply(length / 3)),
+        "/v1/chat/completions/input_tokens" => json(out, &format!("{{\"input_tokens\":{}}}", length / 3)),
+        "/props" => json(
+            out,
+            &format!(
+                r#"{{"default_generation_settings":{{"n_ctx":{window}}},"total_slots":1,"model_path":"/stub.gguf","build_info":"b1-stub"}}"#
+            ),
+        ),
+        "/v1/models" => json(out, r#"{"object":"list","data":[{"id":"stub","object":"model","owned_by":"llamacpp"}]}"#),
+        _ => missing(out),
+    }
+}
+
+fn answer_as_ollama(out: &mut TcpStream, path: &str, window: usize, length: usize, _: bool) -> io::Result<()> {
+    let entry = r#""name":"stub:latest","model":"stub:latest","digest":"00","details":{"family":"llama"}"#;
+    match path {
+        "/api/version" => json(out, r#"{"version":"0.13.0"}"#),
+        "/api/tags" => json(out, &format!(r#"{{"models":[{{{entry}}}]}}"#)),
+        "/api/ps" => json(out, &format!(r#"{{"models":[{{{entry},"context_length":{window}}}]}}"#)),
+        "/api/show" => json(
+            out,
+            &format!(
+                r#"{{"template":"{{{{ .Prompt }}}}","details":{{}},"model_info":{{"general.architecture":"llama","llama.context_length":{window}}}}}"#
+            ),
+        ),
+        "/api/chat" => json(
+            out,
+            &format!(
+                r#"{{"model":"stub","message":{{"role":"assistant","content":"Done."}},"done":true,"done_reason":"stop","prompt_eval_count":{},"eval_count":2}}"#,
+                length / 3
+            ),
+        ),
+        _ => missing(out),
+    }
+}
+
+fn missing(out: &mut TcpStream) -> io::Result<()> {
+    out.write_all(b"HTTP/1.1 404 Not Found\r\nContent-Length: 2\r\n\r\n{}")
 }
 
 fn usage(prompt: usize) -> String {

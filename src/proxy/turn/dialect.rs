@@ -47,6 +47,8 @@ impl App {
         if self.config.shadow {
             return self.shadowed(parts, body, heard.map(|heard| heard.chat).map_err(Error::from)).await;
         }
+        // It can be megabytes, and is said in other words now.
+        drop(body);
         self.told(Dialect::Anthropic, parts, heard?).await
     }
 
@@ -89,6 +91,8 @@ impl App {
         if self.config.shadow {
             return self.shadowed(parts, body, heard.map(|heard| heard.chat).map_err(Error::from)).await;
         }
+        // It can be megabytes, and is said in other words now.
+        drop(body);
         self.told(Dialect::OpenAi, parts, heard?).await
     }
 
@@ -111,6 +115,7 @@ impl App {
             };
         }
         if let Some(heard) = heard? {
+            drop(body);
             return self.told(Dialect::Ollama, parts, heard).await;
         }
         // It loads or unloads a model, or is said in words that messages do not have.

@@ -91,7 +91,7 @@ pub(super) async fn chat(
         Err(refused) => return Ok(Reply::json(StatusCode::BAD_REQUEST, HeaderMap::new(), refused.body())),
     };
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    let request = link.request(Method::POST, "/api/chat", headers)?.body(asked.body);
+    let request = link.request(Method::POST, "/api/chat", headers)?.body(asked.body.body());
     let response = link.send(request).await?;
     let (status, mut said) = (response.status(), response.headers().clone());
     if status.as_u16() >= 400 {

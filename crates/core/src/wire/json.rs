@@ -117,7 +117,7 @@ pub fn value(text: &str) -> Result<serde_json::Value, serde_json::Error> {
 }
 
 /// JSON text with U+FFFD in the place of every lone surrogate.
-fn paired(raw: &str) -> String {
+pub(super) fn paired(raw: &str) -> String {
     let mut fixed = String::with_capacity(raw.len());
     let mut rest = raw;
     while let Some(at) = rest.find('\\') {

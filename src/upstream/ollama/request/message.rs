@@ -2,19 +2,24 @@
 //! of a call are an object.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::fmt;
 
+use bytes::Bytes;
 use serde::de::Visitor;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 
-use super::{Fields, Refused, object, string};
+use super::pieces::Pieces;
+use super::{Fields, Refused, object, string, write, write_on};
 
 /// A message of Ollama's.
 #[derive(Debug, Default, Serialize)]
-pub(super) struct Message<'a> {
+struct Message<'a> {
+    #[serde(skip)]
     role: String,
-    content: Cow<'a, str>,
+    #[serde(skip)]
+    content: Content<'a>,
     #[serde(skip_serializing_if = "Option::is_none")]
     thinking: Option<Cow<'a, str>>,
     /// Base64 without a data URL around it: pictures, and sound as well.
@@ -26,6 +31,42 @@ pub(super) struct Message<'a> {
     tool_name: Option<Cow<'a, str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     tool_call_id: Option<Cow<'a, str>>,
+}
+
+/// A content: the text, or how the client spelled it, where that is how it would be spelled here. Most of a history is such
+/// text, and it is not copied.
+#[derive(Debug)]
+enum Content<'a> {
+    Text(Cow<'a, str>),
+    Spelled(&'a str),
+}
+
+impl Default for Content<'_> {
+    fn default() -> Self {
+        Content::Text("".into())
+    }
+}
+
+impl Content<'_> {
+    fn is_empty(&self) -> bool {
+        match self {
+            Content::Text(text) => text.is_empty(),
+            Content::Spelled(text) => *text == "\"\"",
+        }
+    }
+}
+
+impl Message<'_> {
+    fn write(&self, request: &Bytes, out: &mut Pieces) -> Result<(), Refused> {
+        out.written.extend_from_slice(b"{\"role\":");
+        write(&mut out.written, &self.role)?;
+        out.written.extend_from_slice(b",\"content\":");
+        match &self.content {
+            Content::Text(text) => write(&mut out.written, text)?,
+            Content::Spelled(text) => out.add(request, text),
+        }
+        write_on(&mut out.written, self)
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -76,26 +117,29 @@ fn text(value: &RawValue) -> Option<Cow<'_, str>> {
     exact.or_else(|| serde_json::from_str::<Lossy>(json).ok().map(|text| text.0.into()))
 }
 
-/// All messages; each tool result gets the name of the nearest call before it that has its id.
-pub(super) fn translate(messages: Option<&RawValue>) -> Result<Vec<Message<'_>>, Refused> {
+/// Writes all messages as an array, one by one: all of them at once take as much as the request again. Each tool result gets
+/// the name of the nearest call before it that has its id.
+pub(super) fn translate<'a>(request: &Bytes, messages: Option<&'a RawValue>, out: &mut Pieces) -> Result<(), Refused> {
     let messages = messages.ok_or_else(|| Refused("the request has no messages".into()))?;
-    let messages: Vec<&RawValue> =
+    let messages: Vec<&'a RawValue> =
         serde_json::from_str(messages.get()).map_err(|_| Refused("`messages` is not an array".into()))?;
-    let mut out: Vec<Message<'_>> = Vec::with_capacity(messages.len());
+    let mut called: HashMap<Cow<'a, str>, Cow<'a, str>> = HashMap::new();
+    out.written.push(b'[');
     for (at, message) in messages.into_iter().enumerate() {
         let fields = object(message).ok_or_else(|| Refused(format!("message {at} is not an object")))?;
         let mut message = read(&fields, at)?;
         if message.role == "tool" && message.tool_name.is_none() {
-            message.tool_name = message.tool_call_id.as_deref().and_then(|id| called(&out, id));
+            message.tool_name = message.tool_call_id.as_ref().and_then(|id| called.get(id).cloned());
         }
-        out.push(message);
+        if at > 0 {
+            out.written.push(b',');
+        }
+        message.write(request, out)?;
+        let named = |call: Call<'a>| Some((call.id?, call.function.name));
+        called.extend(message.tool_calls.into_iter().filter_map(named));
     }
-    Ok(out)
-}
-
-fn called<'a>(before: &[Message<'a>], id: &str) -> Option<Cow<'a, str>> {
-    let calls = before.iter().rev().flat_map(|message| message.tool_calls.iter().rev());
-    calls.into_iter().find(|call| call.id.as_deref() == Some(id)).map(|call| call.function.name.clone())
+    out.written.push(b']');
+    Ok(())
 }
 
 fn read<'a>(fields: &Fields<'a>, at: usize) -> Result<Message<'a>, Refused> {
@@ -115,7 +159,7 @@ fn read<'a>(fields: &Fields<'a>, at: usize) -> Result<Message<'a>, Refused> {
     if message.content.is_empty()
         && let Some(refusal) = get("refusal").and_then(text)
     {
-        message.content = refusal;
+        message.content = Content::Text(refusal);
     }
     message.thinking =
         ["thinking", "reasoning_content", "reasoning"].into_iter().find_map(|name| get(name).and_then(text));
@@ -127,8 +171,12 @@ fn read<'a>(fields: &Fields<'a>, at: usize) -> Result<Message<'a>, Refused> {
 
 /// A string, or parts: texts are joined by line ends, pictures and sounds go beside.
 fn read_content<'a>(content: &'a RawValue, message: &mut Message<'a>, at: usize) -> Result<(), Refused> {
+    if is_canonical(content.get()) {
+        message.content = Content::Spelled(content.get());
+        return Ok(());
+    }
     if let Some(content) = text(content) {
-        message.content = content;
+        message.content = Content::Text(content);
         return Ok(());
     }
     let parts: Vec<&'a RawValue> = serde_json::from_str(content.get())
@@ -156,11 +204,25 @@ fn read_content<'a>(content: &'a RawValue, message: &mut Message<'a>, at: usize)
             }
         }
     }
-    message.content = match texts.len() {
+    message.content = Content::Text(match texts.len() {
         1 => texts.remove(0),
         _ => texts.join("\n").into(),
-    };
+    });
     Ok(())
+}
+
+/// Whether a value is a string without escapes that may be spelled in several ways.
+fn is_canonical(json: &str) -> bool {
+    let is_usual =
+        |at: usize| matches!(json.as_bytes().get(at + 1), Some(b'n' | b'"' | b'\\' | b't' | b'r' | b'b' | b'f'));
+    let mut from = 1;
+    while let Some(at) = json.as_bytes().get(from..).and_then(|rest| memchr::memchr(b'\\', rest)) {
+        if !is_usual(from + at) {
+            return false;
+        }
+        from += at + 2;
+    }
+    json.starts_with('"')
 }
 
 /// `{"url": …}` or the URL alone; it must hold the picture itself.

@@ -12,9 +12,10 @@ use serde::Serialize;
 use serde_json::json;
 use serde_json::value::{RawValue, to_raw_value};
 
-use message::Message;
+use pieces::Pieces;
 
 mod message;
+mod pieces;
 
 /// Fields of a JSON object by name, each as it is spelled. The last of several with one name counts.
 type Fields<'a> = HashMap<Cow<'a, str>, &'a RawValue>;
@@ -25,7 +26,7 @@ type Pairs<'a> = Vec<(Cow<'a, str>, Cow<'a, RawValue>)>;
 /// A request in Ollama's words, and what its reply must be like.
 #[derive(Debug)]
 pub(super) struct Asked {
-    pub(super) body: Bytes,
+    pub(super) body: Pieces,
     pub(super) stream: bool,
     /// The client wants a last chunk with the usage.
     pub(super) include_usage: bool,
@@ -42,10 +43,9 @@ impl Refused {
     }
 }
 
+/// All but the model and the messages.
 #[derive(Serialize)]
-struct Chat<'a> {
-    model: &'a RawValue,
-    messages: Vec<Message<'a>>,
+struct Rest<'a> {
     stream: bool,
     /// Nothing may be dropped in silence: a prompt that is too long is refused, with both numbers.
     truncate: bool,
@@ -66,16 +66,20 @@ struct Chat<'a> {
 }
 
 /// The request in Ollama's words, with this window if one is given.
-pub(super) fn translate(body: &[u8], num_ctx: Option<u32>) -> Result<Asked, Refused> {
+pub(super) fn translate(body: &Bytes, num_ctx: Option<u32>) -> Result<Asked, Refused> {
     let fields: Fields<'_> =
         serde_json::from_slice(body).map_err(|e| Refused(format!("the request is not a JSON object: {e}")))?;
     let get = |name: &str| fields.get(name).copied().filter(|value| value.get() != "null");
     let flag = |value: Option<&RawValue>| value.is_some_and(|value| value.get() == "true");
     let stream = flag(get("stream"));
     let stream_options: Fields<'_> = get("stream_options").and_then(object).unwrap_or_default();
-    let chat = Chat {
-        model: get("model").ok_or_else(|| Refused("the request names no model".into()))?,
-        messages: message::translate(get("messages"))?,
+    let model = get("model").ok_or_else(|| Refused("the request names no model".into()))?;
+    let mut out = Pieces::default();
+    out.written.extend_from_slice(b"{\"model\":");
+    write(&mut out.written, model)?;
+    out.written.extend_from_slice(b",\"messages\":");
+    message::translate(body, get("messages"), &mut out)?;
+    let rest = Rest {
         stream,
         truncate: false,
         tools: tools(&get)?,
@@ -86,8 +90,23 @@ pub(super) fn translate(body: &[u8], num_ctx: Option<u32>) -> Result<Asked, Refu
         top_logprobs: get("top_logprobs"),
         options: options(&get, num_ctx)?,
     };
-    let body = serde_json::to_vec(&chat).map_err(|e| Refused(format!("the request cannot be written: {e}")))?;
-    Ok(Asked { body: body.into(), stream, include_usage: flag(stream_options.get("include_usage").copied()) })
+    write_on(&mut out.written, &rest)?;
+    Ok(Asked { body: out, stream, include_usage: flag(stream_options.get("include_usage").copied()) })
+}
+
+/// Writes the other fields of an object that was begun and has some: a comma in the place of the brace.
+fn write_on(out: &mut Vec<u8>, rest: &impl Serialize) -> Result<(), Refused> {
+    let brace = out.len();
+    write(out, rest)?;
+    match out.get(brace + 1) {
+        Some(b'}') => drop(out.remove(brace)),
+        _ => out[brace] = b',',
+    }
+    Ok(())
+}
+
+fn write(out: &mut Vec<u8>, value: &(impl Serialize + ?Sized)) -> Result<(), Refused> {
+    serde_json::to_writer(out, value).map_err(|e| Refused(format!("the request cannot be written: {e}")))
 }
 
 fn object(value: &RawValue) -> Option<Fields<'_>> {

@@ -2,8 +2,17 @@
 use super::*;
 use serde_json::Value;
 
+fn asked(request: &str, num_ctx: Option<u32>) -> Result<Asked, Refused> {
+    translate(&Bytes::from(request.to_owned()), num_ctx)
+}
+
+fn whole(request: &str, num_ctx: Option<u32>) -> String {
+    let pieces: Vec<Bytes> = asked(request, num_ctx).unwrap().body.sending().collect();
+    String::from_utf8(pieces.concat()).unwrap()
+}
+
 fn translated(request: &Value) -> Value {
-    serde_json::from_slice(&translate(request.to_string().as_bytes(), None).unwrap().body).unwrap()
+    serde_json::from_str(&whole(&request.to_string(), None)).unwrap()
 }
 
 /// One message as Ollama gets it, after a call that it may answer.
@@ -19,6 +28,28 @@ fn a_plain_request_says_nothing_that_the_client_did_not() {
     let want =
         json!({"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": false, "truncate": false});
     assert_eq!(out, want);
+}
+
+#[test]
+fn texts_are_spelled_alike_however_the_client_spells_them() {
+    for content in [
+        r#""""#,
+        r#""plain""#,
+        r#""\n\t\r\b\f\"\\""#,
+        r#""a\/b""#,
+        r#""caf\u00e9 \u0001 \u000A""#,
+        r#""\ud83d\ude00""#,
+        r#""\\u00e9\\""#,
+        "\"\u{e9}\u{7f} \u{1f600}\\n\"",
+        &format!("\"{}\"", "long \\n".repeat(200)),
+    ] {
+        let text: String = serde_json::from_str(content).unwrap();
+        let request = format!(r#"{{"model":"m","messages":[{{"role":"user","content":{content}}}]}}"#);
+        let out = whole(&request, None);
+        let want =
+            json!({"model": "m", "messages": [{"role": "user", "content": text}], "stream": false, "truncate": false});
+        assert_eq!(out, want.to_string());
+    }
 }
 
 #[test]
@@ -96,8 +127,8 @@ fn a_result_is_named_after_the_nearest_call_of_its_id() {
 
 #[test]
 fn half_a_surrogate_pair_loses_itself_alone() {
-    let body = br#"{"model":"m","messages":[{"role":"user","content":"a\ud83d\n\u00e9"}]}"#;
-    let out: Value = serde_json::from_slice(&translate(body, None).unwrap().body).unwrap();
+    let body = r#"{"model":"m","messages":[{"role":"user","content":"a\ud83d\n\u00e9"}]}"#;
+    let out: Value = serde_json::from_str(&whole(body, None)).unwrap();
     let content = out["messages"][0]["content"].as_str().unwrap();
     assert!(content.starts_with("a\u{fffd}") && content.ends_with("\n\u{e9}"), "{content:?}");
 }
@@ -116,9 +147,9 @@ fn arguments_become_an_object_and_keep_order_and_spelling() {
         let body = format!(
             r#"{{"model":"m","messages":[{{"role":"assistant","tool_calls":[{{"id":"a","function":{{"name":"f","arguments":{given}}}}}]}}]}}"#
         );
-        let out = translate(body.as_bytes(), None).unwrap().body;
+        let out = whole(&body, None);
         let want = format!(r#""name":"f","arguments":{want}"#);
-        assert!(std::str::from_utf8(&out).unwrap().contains(&want), "{given}: {out:?}");
+        assert!(out.contains(&want), "{given}: {out}");
     }
 }
 
@@ -173,15 +204,14 @@ fn fields_of_the_request() {
 
 #[test]
 fn numbers_keep_their_spelling_and_the_window_wins() {
-    let body = br#"{"model":"m","messages":[],"temperature":0.70,"seed":1e3,"options":{"num_ctx":1,"top_k":4.0}}"#;
-    let out = translate(body, Some(8192)).unwrap().body;
-    let out = std::str::from_utf8(&out).unwrap();
+    let body = r#"{"model":"m","messages":[],"temperature":0.70,"seed":1e3,"options":{"num_ctx":1,"top_k":4.0}}"#;
+    let out = whole(body, Some(8192));
     assert!(out.contains(r#""options":{"num_ctx":8192,"top_k":4.0,"temperature":0.70,"seed":1e3}"#), "{out}");
 }
 
 #[test]
 fn the_reply_that_is_wanted() {
-    let ask = |extra: &str| translate(format!(r#"{{"model":"m","messages":[]{extra}}}"#).as_bytes(), None).unwrap();
+    let ask = |extra: &str| asked(&format!(r#"{{"model":"m","messages":[]{extra}}}"#), None).unwrap();
     assert!(!ask("").stream);
     let streamed = ask(r#","stream":true,"stream_options":{"include_usage":true}"#);
     assert!(streamed.stream && streamed.include_usage);
@@ -207,7 +237,7 @@ fn what_cannot_be_said_is_refused_in_openais_shape() {
         (image("data:image/png,raw"), "fetches no images"),
     ];
     for (body, words) in cases {
-        let refused = translate(body.as_bytes(), None).unwrap_err();
+        let refused = asked(&body, None).unwrap_err();
         assert!(refused.0.contains(words), "{body}: {}", refused.0);
         let shape: Value = serde_json::from_str(&refused.body()).unwrap();
         assert_eq!(shape["error"]["type"], "invalid_request_error");
@@ -230,11 +260,12 @@ fn recorded_requests() {
         for exchange in recorded["exchanges"].as_array().unwrap() {
             let request = &exchange["request"];
             let Some(messages) = request["messages"].as_array() else { continue };
-            match translate(request.to_string().as_bytes(), None) {
+            match asked(&request.to_string(), None) {
                 Ok(asked) => {
-                    let body: Value = serde_json::from_slice(&asked.body).unwrap();
-                    assert_eq!(body["messages"].as_array().unwrap().len(), messages.len(), "{}", recorded["id"]);
                     assert_eq!(asked.stream, request["stream"] == true);
+                    let body: Value =
+                        serde_json::from_slice(&asked.body.sending().collect::<Vec<_>>().concat()).unwrap();
+                    assert_eq!(body["messages"].as_array().unwrap().len(), messages.len(), "{}", recorded["id"]);
                     translated += 1;
                 }
                 Err(refused) => {

@@ -6,6 +6,7 @@ pub mod anthropic;
 pub mod ollama;
 pub mod responses;
 pub mod said;
+mod spelled;
 
 use bytes::Bytes;
 use serde_json::{Map, Value};

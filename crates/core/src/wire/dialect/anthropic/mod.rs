@@ -6,7 +6,8 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Heard, WireError, object, wrong};
+use super::spelled::{self, Asked, Chat};
+use super::{Heard, WireError, wrong};
 
 mod messages;
 mod reply;
@@ -44,8 +45,13 @@ const THEIRS: [&str; 23] = [
 /// # Errors
 /// What has the wrong shape, or what no local server can do; with the path of the field.
 pub fn request(body: &[u8]) -> Result<Heard, WireError> {
-    let asked = object(body)?;
-    let (mut chat, model) = prompt(&asked)?;
+    spelled::reading(body, &SPELLED, |asked| read(asked, body.len()))
+}
+
+fn read(asked: Asked<'_>, size: usize) -> Result<Heard, WireError> {
+    let mut chat = prompt(&asked, size)?;
+    let Prompt { rest, model, .. } = &mut chat;
+    let asked = asked.fields;
     let stream = match asked.get("stream") {
         None | Some(Value::Null) => false,
         Some(Value::Bool(stream)) => *stream,
@@ -53,7 +59,7 @@ pub fn request(body: &[u8]) -> Result<Heard, WireError> {
     };
     match asked.get("max_tokens").filter(|v| !v.is_null()) {
         Some(most) if most.as_u64().is_some_and(|n| n > 0) => {
-            chat.insert("max_tokens".into(), most.clone());
+            rest.insert("max_tokens".into(), most.clone());
         }
         Some(_) => return Err(wrong("max_tokens", "must be a whole number of tokens, at least 1")),
         // Anthropic demands it; a server that has a limit of its own needs none.
@@ -65,16 +71,16 @@ pub fn request(body: &[u8]) -> Result<Heard, WireError> {
             return Err(wrong("stop_sequences", "must be an array of strings"));
         }
         if stop.as_array().is_some_and(|list| !list.is_empty()) {
-            chat.insert("stop".into(), stop.clone());
+            rest.insert("stop".into(), stop.clone());
         }
     }
-    chat.insert("stream".into(), stream.into());
+    rest.insert("stream".into(), stream.into());
     if stream {
-        chat.insert("stream_options".into(), json!({"include_usage": true}));
+        rest.insert("stream_options".into(), json!({"include_usage": true}));
     }
-    let encoder = Box::new(reply::Reply::new(model));
+    let encoder = Box::new(reply::Reply::new(std::mem::take(model)));
     let session = crate::wire::session::session(&asked);
-    Ok(Heard { chat: Value::Object(chat).to_string().into(), encoder, session })
+    Ok(Heard { chat: chat.end(), encoder, session })
 }
 
 /// Reads a request to `POST /v1/messages/count_tokens`: a chat completion request that is only counted.
@@ -82,13 +88,28 @@ pub fn request(body: &[u8]) -> Result<Heard, WireError> {
 /// # Errors
 /// As [`request`].
 pub fn counted(body: &[u8]) -> Result<bytes::Bytes, WireError> {
-    let asked = object(body)?;
-    let (chat, _) = prompt(&asked)?;
-    Ok(Value::Object(chat).to_string().into())
+    spelled::reading(body, &SPELLED, |asked| Ok(prompt(&asked, body.len())?.end()))
 }
 
-/// All that makes the prompt, and the fields that are kept as they are; and the model's name.
-fn prompt(asked: &Map<String, Value>) -> Result<(Map<String, Value>, String), WireError> {
+/// What can be megabytes: it is read one by one.
+const SPELLED: [&str; 2] = ["system", "messages"];
+
+/// All that makes the prompt, and the fields that are kept as they are.
+struct Prompt {
+    chat: Chat,
+    /// All but the messages.
+    rest: Map<String, Value>,
+    model: String,
+}
+
+impl Prompt {
+    fn end(self) -> bytes::Bytes {
+        self.chat.end(&self.rest)
+    }
+}
+
+fn prompt(all: &Asked<'_>, size: usize) -> Result<Prompt, WireError> {
+    let asked = &all.fields;
     let model = match asked.get("model") {
         Some(Value::String(model)) => model.clone(),
         _ => return Err(wrong("model", "must be the name of a model")),
@@ -97,16 +118,16 @@ fn prompt(asked: &Map<String, Value>) -> Result<(Map<String, Value>, String), Wi
         let what = "cannot be used here: no local server connects to MCP servers. Let the client connect to them, and offer their tools";
         return Err(wrong("mcp_servers", what));
     }
-    let mut chat = Map::new();
-    chat.insert("model".into(), model.clone().into());
-    chat.insert("messages".into(), messages::translate(asked)?.into());
-    tools::translate(asked, &mut chat)?;
-    thinking(asked, &mut chat)?;
+    let mut chat = Chat::new(Some(&model), size);
+    messages::translate(all, &mut chat)?;
+    let mut rest = Map::new();
+    tools::translate(asked, &mut rest)?;
+    thinking(asked, &mut rest)?;
     // Sampling is spelled alike, and what nobody here knows may be meant for the server.
     for (key, value) in asked.iter().filter(|(key, value)| !THEIRS.contains(&key.as_str()) && !value.is_null()) {
-        chat.entry(key.clone()).or_insert_with(|| value.clone());
+        rest.entry(key.clone()).or_insert_with(|| value.clone());
     }
-    Ok((chat, model))
+    Ok(Prompt { chat, rest, model })
 }
 
 /// `thinking`, `output_config`. A model that cannot think is not refused for being asked to: Claude Code always asks.

@@ -7,6 +7,7 @@
 
 use serde_json::{Value, json};
 
+use super::super::spelled::{Message, Part, joined};
 use super::{WireError, wrong};
 
 /// `win`, `dow`: far above the size of any vocabulary.
@@ -98,6 +99,16 @@ fn number(three: &[u8]) -> u64 {
 
 fn checksum(packed: &[u8]) -> u64 {
     number(&blake3::hash(packed).as_bytes()[..3])
+}
+
+/// A message as a context keeps it.
+pub(super) fn kept(message: Message) -> Value {
+    let Message { mut fields, parts } = message;
+    if !parts.is_empty() {
+        let text = |part| if let Part::Text(text) = part { text } else { NO_MEDIA.to_owned() };
+        fields["content"] = joined(parts.into_iter().map(text).collect(), "\n").into();
+    }
+    fields.into()
 }
 
 /// The text of a message's content, with a marker for each picture or sound.

@@ -6,58 +6,62 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value, json};
 
+use super::super::spelled::{self, Chat, Item, Message, Part, each, given};
 use super::{WireError, wrong};
+use crate::wire::json;
 
-/// All messages.
-pub(super) fn translate(messages: Vec<Value>) -> Result<Vec<Value>, WireError> {
+/// Writes all messages.
+pub(super) fn translate(messages: &str, chat: &mut Chat) -> Result<(), WireError> {
     let mut calls = Calls::default();
-    let all = messages.into_iter().enumerate().map(|(at, message)| match message {
-        Value::Object(fields) => translated(at, fields, &mut calls),
-        _ => Err(wrong(format!("messages[{at}]"), "must be an object with `role` and `content`")),
-    });
-    all.collect()
+    let is_list = each(messages, |at, message| {
+        chat.push(&translated(at, message, &mut calls)?);
+        Ok(())
+    })?;
+    if is_list { Ok(()) } else { Err(wrong("messages", "must be an array of messages")) }
 }
 
-fn translated(at: usize, mut fields: Map<String, Value>, calls: &mut Calls) -> Result<Value, WireError> {
+/// Fields that are said in other words, or put in their place.
+const READ: [&str; 7] = ["role", "content", "images", "thinking", "tool_name", "tool_call_id", "tool_calls"];
+
+fn translated(at: usize, message: Item<'_>, calls: &mut Calls) -> Result<Message, WireError> {
     let place = format!("messages[{at}]");
-    let mut take = |name: &str| fields.shift_remove(name).filter(|value| !value.is_null());
-    let role = match take("role") {
-        Some(Value::String(role)) if !role.is_empty() => role.to_lowercase(),
+    let Item::Object(fields) = message else {
+        return Err(wrong(place, "must be an object with `role` and `content`"));
+    };
+    let role = match given(&fields, "role").and_then(json::string) {
+        Some(role) if !role.is_empty() => role.to_lowercase(),
         _ => return Err(wrong(format!("{place}.role"), "must be `system`, `user`, `assistant` or `tool`")),
     };
-    let content = content(take("content").unwrap_or_else(|| "".into()), take("images"), &format!("{place}."))?;
-    let mut text = |name: &str| match take(name) {
+    let content = given(&fields, "content").unwrap_or("\"\"");
+    let mut out = said(&role, content, fields.get("images"), &format!("{place}."))?;
+    let text = |name: &str| match given(&fields, name).map(json::string) {
         None => Ok(None),
-        Some(Value::String(text)) => Ok(Some(text).filter(|text| !text.is_empty())),
-        Some(_) => Err(wrong(format!("{place}.{name}"), "must be a string")),
+        Some(Some(text)) => Ok(Some(text).filter(|text| !text.is_empty())),
+        Some(None) => Err(wrong(format!("{place}.{name}"), "must be a string")),
     };
     let (thinking, tool_name, answers) = (text("thinking")?, text("tool_name")?, text("tool_call_id")?);
-    let called = match take("tool_calls") {
-        None => Vec::new(),
-        Some(Value::Array(list)) => calls.made(at, list)?,
-        Some(_) => return Err(wrong(format!("{place}.tool_calls"), "must be an array of tool calls")),
-    };
+    let called = calls.made(at, given(&fields, "tool_calls").unwrap_or("[]"))?;
     let answers = if role == "tool" {
-        let name = tool_name.as_deref().or_else(|| fields.get("name").and_then(Value::as_str));
-        calls.answered(answers, name)
+        calls.answered(answers, tool_name.clone().or_else(|| fields.string("name")).as_deref())
     } else {
         answers
     };
-    let mut out = Map::new();
-    out.insert("role".into(), role.into());
-    out.insert("content".into(), content);
     for (key, text) in [("reasoning_content", thinking), ("tool_name", tool_name), ("tool_call_id", answers)] {
         if let Some(text) = text {
-            out.insert(key.into(), text.into());
+            out.fields.insert(key.into(), text.into());
         }
     }
     if !called.is_empty() {
-        out.insert("tool_calls".into(), called.into());
+        out.fields.insert("tool_calls".into(), called.into());
     }
-    for (key, value) in fields.into_iter().filter(|(_, value)| !value.is_null()) {
-        out.entry(key).or_insert(value);
+    let mut others = Map::new();
+    for (key, raw) in fields.0.iter().filter(|(key, _)| !READ.contains(&key.as_ref())) {
+        others.insert(key.as_ref().to_owned(), spelled::value(raw.get())?);
     }
-    Ok(out.into())
+    for (key, value) in others.into_iter().filter(|(_, value)| !value.is_null()) {
+        out.fields.entry(key).or_insert(value);
+    }
+    Ok(out)
 }
 
 /// The calls so far: in Ollama's API they mostly have no ids, and in chat completions a result names its call by one.
@@ -79,10 +83,10 @@ struct Call {
 
 impl Calls {
     /// The `tool_calls` of a message.
-    fn made(&mut self, at: usize, list: Vec<Value>) -> Result<Vec<Value>, WireError> {
-        let mut calls = Vec::with_capacity(list.len());
-        let mut out = Vec::with_capacity(list.len());
-        for (n, call) in list.into_iter().enumerate() {
+    fn made(&mut self, at: usize, list: &str) -> Result<Vec<Value>, WireError> {
+        let mut calls = Vec::new();
+        let mut out = Vec::new();
+        let is_list = each(list, |n, call| {
             let place = format!("messages[{at}].tool_calls[{n}]");
             let Value::Object(mut call) = call else { return Err(wrong(place, "must be an object")) };
             let own = match call.shift_remove("id") {
@@ -106,8 +110,12 @@ impl Calls {
             let made_up = own.is_none();
             // The same history has to get the same ids each time.
             let id = own.unwrap_or_else(|| format!("call_{at}_{n}"));
-            out.push(json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}));
+            out.push(spelled::call(id.clone(), name.clone(), arguments));
             calls.push(Call { id, name, made_up, answered: false });
+            Ok(())
+        })?;
+        if !is_list {
+            return Err(wrong(format!("messages[{at}].tool_calls"), "must be an array of tool calls"));
         }
         if !calls.is_empty() {
             self.last = calls;
@@ -134,31 +142,38 @@ impl Calls {
     }
 }
 
-/// Text, or parts with `images` behind the text. `place` is the path of what holds both, up to its dot.
-pub(super) fn content(content: Value, images: Option<Value>, place: &str) -> Result<Value, WireError> {
-    if !content.is_string() && !content.is_array() {
+/// A message of text, or of parts with `images` behind the text. `place` is the path of what holds both, up to its dot.
+pub(super) fn said(role: &str, content: &str, images: Option<&str>, place: &str) -> Result<Message, WireError> {
+    let mut parts = Vec::new();
+    let text = json::string(content);
+    let is_list = each(content, |_, part| {
+        let part: Value = part;
+        parts.push(Part::media(&part));
+        Ok(())
+    })?;
+    if !is_list && text.is_none() {
         return Err(wrong(format!("{place}content"), "must be a string"));
     }
-    let images = match images {
-        None | Some(Value::Null) => Vec::new(),
-        Some(Value::Array(images)) => images,
-        Some(_) => return Err(wrong(format!("{place}images"), "must be an array of base64 strings")),
-    };
-    if images.is_empty() {
-        return Ok(content);
-    }
-    let mut parts = match content {
-        Value::Array(parts) => parts,
-        Value::String(text) if !text.is_empty() => vec![json!({"type": "text", "text": text})],
-        _ => Vec::new(),
-    };
-    for (at, image) in images.into_iter().enumerate() {
-        let Value::String(data) = image else {
+    let before = parts.len();
+    let are_list = each(images.filter(|images| *images != "null").unwrap_or("[]"), |at, image| {
+        let Item::Text(data) = image else {
             return Err(wrong(format!("{place}images[{at}]"), "must be a base64 string"));
         };
-        parts.push(media(data));
+        parts.push(Part::media(&media(data)));
+        Ok(())
+    })?;
+    if !are_list {
+        return Err(wrong(format!("{place}images"), "must be an array of base64 strings"));
     }
-    Ok(parts.into())
+    if let Some(text) = text {
+        if parts.is_empty() {
+            return Ok(Message::new(role, text.into()));
+        }
+        if !text.is_empty() {
+            parts.insert(before, Part::Text(text));
+        }
+    }
+    Ok(if parts.is_empty() { Message::new(role, json!([])) } else { Message::of(role, parts) })
 }
 
 /// A picture or a sound: Ollama takes both as `images`.

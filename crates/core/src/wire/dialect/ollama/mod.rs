@@ -7,6 +7,7 @@
 
 use serde_json::{Map, Value, json};
 
+use super::spelled::{self, Asked, Chat};
 use super::{Heard, WireError, object, wrong};
 use context::Context;
 pub use reply::timestamp;
@@ -23,15 +24,21 @@ mod request;
 /// # Errors
 /// What has the wrong shape, with the path of the field.
 pub fn chat(body: &[u8]) -> Result<Option<Heard>, WireError> {
-    let mut asked = object(body)?;
-    let model = model(&asked)?;
-    let messages = match asked.shift_remove("messages") {
-        None | Some(Value::Null) => return Ok(None),
-        Some(Value::Array(messages)) if messages.is_empty() => return Ok(None),
-        Some(Value::Array(messages)) => messages::translate(messages)?,
-        Some(_) => return Err(wrong("messages", "must be an array of messages")),
-    };
-    heard(Api::Chat, model, messages, asked).map(Some)
+    spelled::reading(body, &["messages"], |asked| {
+        let model = model(&asked.fields)?;
+        let messages = match asked.spelled("messages") {
+            None | Some("null") => return Ok(None),
+            Some(messages) => messages,
+        };
+        let mut chat = Chat::new(Some(&model), body.len());
+        messages::translate(messages, &mut chat)?;
+        if chat.is_empty() {
+            return Ok(None);
+        }
+        let rest = request::translate(asked.fields)?;
+        let encoder = Box::new(Reply::new(Api::Chat, model, Vec::new()));
+        Ok(Some(Heard { chat: chat.end(&rest), encoder, session: None }))
+    })
 }
 
 /// Reads a request to `POST /api/generate`. A `context` of ours is the conversation so far. `None` where it cannot be said
@@ -41,7 +48,12 @@ pub fn chat(body: &[u8]) -> Result<Option<Heard>, WireError> {
 /// # Errors
 /// What has the wrong shape, with the path of the field; a `context` of ours that is not whole.
 pub fn generate(body: &[u8]) -> Result<Option<Heard>, WireError> {
-    let mut asked = object(body)?;
+    spelled::reading(body, &["prompt", "images"], |asked| generated(asked, body.len()))
+}
+
+fn generated(all: Asked<'_>, size: usize) -> Result<Option<Heard>, WireError> {
+    let (prompt, images) = (all.spelled("prompt").unwrap_or("null"), all.spelled("images").unwrap_or("null"));
+    let mut asked = all.fields;
     let model = model(&asked)?;
     let before = context::read(asked.get("context"))?;
     let others = beyond(&asked).into_iter().filter(|name| *name != "context").count();
@@ -56,23 +68,31 @@ pub fn generate(body: &[u8]) -> Result<Option<Heard>, WireError> {
         Context::Empty => Vec::new(),
     };
     BEYOND.iter().for_each(|name| drop(asked.shift_remove(*name)));
-    let mut text = |name: &str| match asked.shift_remove(name) {
-        None | Some(Value::Null) => Ok(String::new()),
-        Some(Value::String(text)) => Ok(text),
-        Some(_) => Err(wrong(name, "must be a string")),
+    let system = match asked.shift_remove("system") {
+        None | Some(Value::Null) => String::new(),
+        Some(Value::String(text)) => text,
+        Some(_) => return Err(wrong("system", "must be a string")),
     };
-    let (system, prompt) = (text("system")?, text("prompt")?);
-    let images = asked.shift_remove("images");
-    if prompt.is_empty() && images.as_ref().is_none_or(says_nothing) {
+    let prompt = if prompt == "null" { "\"\"" } else { prompt };
+    if !prompt.starts_with('"') {
+        return Err(wrong("prompt", "must be a string"));
+    }
+    if prompt == "\"\"" && spells_nothing(images) {
         return Ok(None);
     }
     if !system.is_empty() {
         messages.retain(|message| message["role"] != "system");
         messages.insert(0, json!({"role": "system", "content": system}));
     }
-    messages.push(json!({"role": "user", "content": messages::content(prompt.into(), images, "")?}));
+    let mut chat = Chat::new(Some(&model), size);
+    messages.iter().for_each(|message| chat.push(message));
+    let said = messages::said("user", prompt, Some(images), "")?;
+    chat.push(&said);
+    messages.push(context::kept(said));
     asked.shift_remove("messages");
-    heard(Api::Generate, model, messages, asked).map(Some)
+    let rest = request::translate(asked)?;
+    let encoder = Box::new(Reply::new(Api::Generate, model, messages));
+    Ok(Some(Heard { chat: chat.end(&rest), encoder, session: None }))
 }
 
 /// What of a request to `POST /api/generate` cannot be said as messages.
@@ -109,18 +129,17 @@ pub fn message_of(error: &Value) -> String {
     message.map_or_else(|| error.to_string(), str::to_owned)
 }
 
-fn heard(api: Api, model: String, messages: Vec<Value>, asked: Map<String, Value>) -> Result<Heard, WireError> {
-    let past = if api == Api::Generate { messages.clone() } else { Vec::new() };
-    let chat = request::translate(&model, messages, asked)?;
-    let encoder = Box::new(Reply::new(api, model, past));
-    Ok(Heard { chat: Value::Object(chat).to_string().into(), encoder, session: None })
-}
-
 fn model(asked: &Map<String, Value>) -> Result<String, WireError> {
     match asked.get("model") {
         Some(Value::String(model)) if !model.is_empty() => Ok(model.clone()),
         _ => Err(wrong("model", "must be the name of a model")),
     }
+}
+
+/// As [`says_nothing`], of what may be megabytes.
+fn spells_nothing(raw: &str) -> bool {
+    let is_list = raw.starts_with('[');
+    raw == "null" || raw == "false" || raw == "\"\"" || is_list && raw[1..raw.len() - 1].trim_ascii().is_empty()
 }
 
 /// Whether a field has the value that Go gives to an absent one.

@@ -21,20 +21,14 @@ const ALIKE: [&str; 10] = [
 /// Fields that were said in other words, or are not for the client to say.
 const LEFT_OUT: [&str; 5] = ["model", "stream", "stream_options", "truncate", "shift"];
 
-/// The request in the words of chat completions.
-pub(super) fn translate(
-    model: &str,
-    messages: Vec<Value>,
-    mut asked: Map<String, Value>,
-) -> Result<Map<String, Value>, WireError> {
+/// All but the model and the messages, in the words of chat completions.
+pub(super) fn translate(mut asked: Map<String, Value>) -> Result<Map<String, Value>, WireError> {
     let stream = match asked.get("stream") {
         None | Some(Value::Null) => true,
         Some(Value::Bool(stream)) => *stream,
         Some(_) => return Err(wrong("stream", "must be true or false")),
     };
     let mut chat = Map::new();
-    chat.insert("model".into(), model.into());
-    chat.insert("messages".into(), messages.into());
     let mut take = |name: &str| asked.shift_remove(name).filter(|value| !value.is_null());
     tools(take("tools"), &mut chat)?;
     format(take("format"), &mut chat)?;

@@ -1,66 +1,62 @@
 //! `instructions` and `input`: the history, item by item, as messages.
 
+use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use super::super::super::WireError;
+use super::super::super::json::{self as spelling, Fields};
+use super::super::spelled::{self, Asked, Chat, Item, Message, Part, each, given, joined};
 use super::super::wrong;
-use super::{PLAIN, given, list_if, path, text, text_if};
+use super::{PLAIN, path};
 
 /// Stands in a tool's result for an image: most chat templates take only text there.
 const IMAGE: &str = "[image: in the next user message]";
 
-/// The messages of a request. A longer history gives the same messages and further ones; only the calls and texts of
+/// Writes the messages of a request. A longer history gives the same messages and further ones; only the calls and texts of
 /// one assistant turn come together in one message.
-pub(super) fn messages(fields: &Map<String, Value>) -> Result<Vec<Value>, WireError> {
-    let mut history = History::default();
-    if let Some(instructions) = text_if(fields, "", "instructions")? {
-        history.system(instructions.to_owned());
+pub(super) fn messages(asked: &Asked<'_>, instructions: Option<&str>, chat: &mut Chat) -> Result<(), WireError> {
+    let mut history = History { chat, last: None, system: Vec::new(), reasoning: Vec::new(), images: Vec::new() };
+    history.system(instructions.unwrap_or_default().to_owned());
+    let input = asked.spelled("input").filter(|input| *input != "null");
+    let input = input.ok_or_else(|| wrong("input", "is missing: it must be a string or an array of items"))?;
+    if let Some(words) = spelling::string(input) {
+        history.push(Message::new("user", words.into()));
+    } else if !each(input, |at, item| history.item(&item, &format!("input[{at}]")))? {
+        return Err(wrong("input", "must be a string or an array of items"));
     }
-    match given(fields, "input") {
-        Some(Value::String(words)) => history.push(json!({"role": "user", "content": words})),
-        Some(Value::Array(items)) => {
-            for (at, item) in items.iter().enumerate() {
-                history.item(item, &format!("input[{at}]"))?;
-            }
-        }
-        None => return Err(wrong("input", "is missing: it must be a string or an array of items")),
-        Some(_) => return Err(wrong("input", "must be a string or an array of items")),
-    }
-    let messages = history.messages();
-    if messages.is_empty() {
-        return Err(wrong("input", "is empty: it must hold at least one message"));
-    }
-    Ok(messages)
+    history.finish();
+    if chat.is_empty() { Err(wrong("input", "is empty: it must hold at least one message")) } else { Ok(()) }
 }
 
 /// Messages, and what waits for its place among them.
-#[derive(Default)]
-struct History {
+struct History<'a> {
+    chat: &'a mut Chat,
+    /// The last message, which may grow; those before it are written.
+    last: Option<Message>,
     /// What goes into the one system message: many chat templates fail on a second one, or on one that is not first.
     system: Vec<String>,
-    messages: Vec<Value>,
     /// Reasoning that belongs to the assistant's next words or calls.
     reasoning: Vec<String>,
     /// Images of tool results, for the message after the last of these results.
-    images: Vec<Value>,
+    images: Vec<Part>,
 }
 
-impl History {
-    fn item(&mut self, item: &Value, at: &str) -> Result<(), WireError> {
-        let Value::Object(item) = item else { return Err(wrong(at, "must be an object")) };
-        match text_if(item, at, "type")? {
+impl History<'_> {
+    fn item(&mut self, item: &Item<'_>, at: &str) -> Result<(), WireError> {
+        let Item::Object(item) = item else { return Err(wrong(at, "must be an object")) };
+        match text_if(item, at, "type")?.as_deref() {
             Some("message") => self.message(item, at),
             None if given(item, "role").is_some() => self.message(item, at),
             None => Err(wrong(path(at, "type"), "is missing: an item has a `type`, or a `role` where it is a message")),
             Some("function_call") => {
                 let arguments = text(item, at, "arguments")?;
                 // Servers read the arguments as JSON, and some fail on nothing at all.
-                let arguments = if arguments.trim().is_empty() { "{}" } else { arguments };
+                let arguments = if arguments.trim().is_empty() { "{}".into() } else { arguments };
                 self.call(item, at, arguments)
             }
             Some("custom_tool_call") => {
                 let arguments = json!({"input": text(item, at, "input")?}).to_string();
-                self.call(item, at, &arguments)
+                self.call(item, at, arguments)
             }
             Some("function_call_output" | "custom_tool_call_output") => self.output(item, at),
             Some("reasoning") => {
@@ -81,19 +77,18 @@ impl History {
         }
     }
 
-    fn message(&mut self, item: &Map<String, Value>, at: &str) -> Result<(), WireError> {
+    fn message(&mut self, item: &Fields<'_>, at: &str) -> Result<(), WireError> {
         let role = text(item, at, "role")?;
         let parts = parts(item.get("content"), &path(at, "content"))?;
-        match role {
-            "user" => self.push(json!({"role": "user", "content": content(parts)})),
-            "assistant" => self.assistant(content(parts)),
+        match role.as_str() {
+            "user" => self.push(Message::of("user", parts).plain()),
+            "assistant" => self.assistant(Message::of("assistant", parts).plain()),
             "system" | "developer" => {
                 let words = only_text(parts, &path(at, "content"))?;
-                if self.messages.is_empty() {
+                if self.is_empty() {
                     self.system(words);
                 } else {
-                    let words = format!("<system-reminder>\n{words}\n</system-reminder>");
-                    self.push(json!({"role": "user", "content": words}));
+                    self.push(reminder(&words));
                 }
             }
             _ => return Err(wrong(path(at, "role"), "must be `user`, `assistant`, `system` or `developer`")),
@@ -107,60 +102,52 @@ impl History {
         }
     }
 
-    /// The assistant's turn that is not over yet: nothing came after its last item.
-    fn turn(&mut self) -> Option<&mut Map<String, Value>> {
-        let last = self.messages.last_mut()?.as_object_mut()?;
-        (last.get("role")? == "assistant").then_some(last)
+    fn is_empty(&self) -> bool {
+        self.chat.is_empty() && self.last.is_none()
     }
 
-    fn assistant(&mut self, content: Value) {
+    /// The assistant's turn that is not over yet: nothing came after its last item.
+    fn turn(&mut self) -> Option<&mut Message> {
+        self.last.as_mut().filter(|last| last.is_of("assistant"))
+    }
+
+    fn assistant(&mut self, mut new: Message) {
         let thought = std::mem::take(&mut self.reasoning);
         // Text after calls whose results are still to come: a message of its own would part the calls from them.
-        if let Some(turn) = self.turn().filter(|turn| turn.contains_key("tool_calls")) {
-            let joined = match (turn.get("content"), &content) {
-                (None | Some(Value::Null), _) => Some(content.clone()),
-                (Some(Value::String(old)), Value::String(new)) => Some(join([old.as_str(), new], "\n\n").into()),
-                _ => None,
-            };
-            if let Some(joined) = joined {
-                turn.insert("content".into(), joined);
-                add_reasoning(turn, &thought);
-                return;
-            }
+        if let Some(turn) = self.turn().filter(|turn| turn.fields.contains_key("tool_calls"))
+            && turn.take_content(&mut new)
+        {
+            add_reasoning(&mut turn.fields, &thought);
+            return;
         }
+        add_reasoning(&mut new.fields, &thought);
         self.push_images();
-        let mut turn = Map::new();
-        turn.insert("role".into(), "assistant".into());
-        turn.insert("content".into(), content);
-        add_reasoning(&mut turn, &thought);
-        self.messages.push(turn.into());
+        self.add(new);
     }
 
-    fn call(&mut self, item: &Map<String, Value>, at: &str, arguments: &str) -> Result<(), WireError> {
+    fn call(&mut self, item: &Fields<'_>, at: &str, arguments: String) -> Result<(), WireError> {
         let (id, name) = (text(item, at, "call_id")?, text(item, at, "name")?);
-        let call = json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}});
+        let call = spelled::call(id, name, arguments);
         if self.turn().is_none() {
             self.push_images();
-            self.messages.push(json!({"role": "assistant", "content": null}));
+            self.add(Message::new("assistant", Value::Null));
         }
         let thought = std::mem::take(&mut self.reasoning);
-        let Some(turn) = self.turn() else { return Ok(()) };
+        let Some(Message { fields: turn, .. }) = self.turn() else { return Ok(()) };
         add_reasoning(turn, &thought);
         match turn.get_mut("tool_calls").and_then(Value::as_array_mut) {
             Some(calls) => calls.push(call),
-            None => _ = turn.insert("tool_calls".into(), json!([call])),
+            None => _ = turn.insert("tool_calls".into(), vec![call].into()),
         }
         Ok(())
     }
 
-    fn output(&mut self, item: &Map<String, Value>, at: &str) -> Result<(), WireError> {
+    fn output(&mut self, item: &Fields<'_>, at: &str) -> Result<(), WireError> {
         let place = path(at, "output");
         // Codex reports what no model called, such as a goal that was set: an output with a name and no call.
         if let (None, Some(name)) = (text_if(item, at, "call_id")?, text_if(item, at, "name")?) {
             let words = only_text(parts(item.get("output"), &place)?, &place)?;
-            self.push(
-                json!({"role": "user", "content": format!("<system-reminder>\n{name}: {words}\n</system-reminder>")}),
-            );
+            self.push(reminder(&format!("{name}: {words}")));
             return Ok(());
         }
         let id = text(item, at, "call_id")?;
@@ -169,40 +156,58 @@ impl History {
         for (nth, part) in parts(item.get("output"), &place)?.into_iter().enumerate() {
             match part {
                 Part::Text(text) => words.push(text),
-                Part::Image(image) => {
+                Part::Media(media) if is_audio(&media) => {
+                    return Err(wrong(format!("{place}[{nth}]"), "must be text or an image"));
+                }
+                image @ Part::Media(_) => {
                     images.push(image);
                     words.push(IMAGE.to_owned());
                 }
-                Part::Audio(_) => return Err(wrong(format!("{place}[{nth}]"), "must be text or an image")),
             }
         }
         self.reasoning.clear();
-        self.messages.push(json!({"role": "tool", "tool_call_id": id, "content": words.join("\n")}));
+        self.add(Message::result(id, joined(words, "\n")));
         self.images.append(&mut images);
         Ok(())
     }
 
     /// Adds a message that is neither the assistant's nor a tool's.
-    fn push(&mut self, message: Value) {
+    fn push(&mut self, message: Message) {
         self.reasoning.clear();
         self.push_images();
-        self.messages.push(message);
+        self.add(message);
     }
 
     fn push_images(&mut self) {
         if !self.images.is_empty() {
             let images = std::mem::take(&mut self.images);
-            self.messages.push(json!({"role": "user", "content": images}));
+            self.add(Message::of("user", images));
         }
     }
 
-    fn messages(mut self) -> Vec<Value> {
-        self.push_images();
-        if !self.system.is_empty() {
-            self.messages.insert(0, json!({"role": "system", "content": self.system.join("\n\n")}));
-        }
-        self.messages
+    fn add(&mut self, message: Message) {
+        self.write_last();
+        self.last = Some(message);
     }
+
+    fn write_last(&mut self) {
+        if !self.system.is_empty() {
+            let system = std::mem::take(&mut self.system).join("\n\n");
+            self.chat.push(&Message::new("system", system.into()));
+        }
+        if let Some(last) = self.last.take() {
+            self.chat.push(&last);
+        }
+    }
+
+    fn finish(mut self) {
+        self.push_images();
+        self.write_last();
+    }
+}
+
+fn reminder(words: &str) -> Message {
+    Message::new("user", format!("<system-reminder>\n{words}\n</system-reminder>").into())
 }
 
 fn add_reasoning(turn: &mut Map<String, Value>, thought: &[String]) {
@@ -215,47 +220,49 @@ fn add_reasoning(turn: &mut Map<String, Value>, thought: &[String]) {
 }
 
 /// The text of a reasoning item: the reasoning itself, else its summary, else what [`PLAIN`] marks as ours.
-fn reasoning(item: &Map<String, Value>, at: &str) -> Result<String, WireError> {
+fn reasoning(item: &Fields<'_>, at: &str) -> Result<String, WireError> {
     for key in ["content", "summary"] {
-        let list = list_if(item, at, key)?;
-        let all = list.iter().filter_map(|part| part.get("text").and_then(Value::as_str));
-        let all: Vec<&str> = all.filter(|text| !text.is_empty()).collect();
+        let mut all = Vec::new();
+        let is_list = each(given(item, key).unwrap_or("[]"), |_, part| {
+            let Item::Object(part) = part else { return Ok(()) };
+            all.extend(part.string("text").filter(|text| !text.is_empty()));
+            Ok(())
+        })?;
+        if !is_list {
+            return Err(wrong(path(at, key), "must be an array"));
+        }
         if !all.is_empty() {
-            return Ok(all.join("\n\n"));
+            return Ok(joined(all, "\n\n"));
         }
     }
-    let ours = text_if(item, at, "encrypted_content")?.and_then(|kept| kept.strip_prefix(PLAIN));
-    Ok(ours.unwrap_or_default().to_owned())
+    let kept = text_if(item, at, "encrypted_content")?;
+    Ok(kept.as_deref().and_then(|kept| kept.strip_prefix(PLAIN)).unwrap_or_default().to_owned())
 }
 
-/// A part of a content, in the words of chat completions.
-enum Part {
-    Text(String),
-    Image(Value),
-    Audio(Value),
-}
-
-fn parts(content: Option<&Value>, at: &str) -> Result<Vec<Part>, WireError> {
-    match content {
-        Some(Value::String(text)) => Ok(vec![Part::Text(text.clone())]),
-        Some(Value::Array(list)) => {
-            list.iter().enumerate().map(|(nth, one)| part(one, &format!("{at}[{nth}]"))).collect()
-        }
-        None | Some(Value::Null) => Err(wrong(at, "is missing: it must be a string or an array of parts")),
-        Some(_) => Err(wrong(at, "must be a string or an array of parts")),
+fn parts(content: Option<&str>, at: &str) -> Result<Vec<Part>, WireError> {
+    let content = content.filter(|content| *content != "null");
+    let content = content.ok_or_else(|| wrong(at, "is missing: it must be a string or an array of parts"))?;
+    if let Some(text) = spelling::string(content) {
+        return Ok(vec![Part::Text(text)]);
     }
+    let mut all = Vec::new();
+    let is_list = each(content, |nth, one| {
+        all.push(part(&one, &format!("{at}[{nth}]"))?);
+        Ok(())
+    })?;
+    if is_list { Ok(all) } else { Err(wrong(at, "must be a string or an array of parts")) }
 }
 
-fn part(part: &Value, at: &str) -> Result<Part, WireError> {
-    let Value::Object(part) = part else { return Err(wrong(at, "must be an object")) };
-    match text(part, at, "type")? {
-        "input_text" | "output_text" | "text" => Ok(Part::Text(text(part, at, "text")?.to_owned())),
-        "refusal" => Ok(Part::Text(text(part, at, "refusal")?.to_owned())),
+fn part(part: &Item<'_>, at: &str) -> Result<Part, WireError> {
+    let Item::Object(part) = part else { return Err(wrong(at, "must be an object")) };
+    match text(part, at, "type")?.as_str() {
+        "input_text" | "output_text" | "text" => Ok(Part::Text(text(part, at, "text")?)),
+        "refusal" => Ok(Part::Text(text(part, at, "refusal")?)),
         "input_image" => image(part, at),
         "input_audio" => {
-            let audio = given(part, "input_audio").filter(|audio| audio.is_object());
+            let audio = part.get("input_audio").filter(|audio| audio.starts_with('{'));
             let audio = audio.ok_or_else(|| wrong(path(at, "input_audio"), "must be an object with the audio"))?;
-            Ok(Part::Audio(json!({"type": "input_audio", "input_audio": audio})))
+            Ok(Part::media(&json!({"type": "input_audio", "input_audio": spelled::value(audio)?})))
         }
         "input_file" => Err(wrong(at, "is a file, and files cannot be given to local models: send its text")),
         _ => {
@@ -266,7 +273,11 @@ fn part(part: &Value, at: &str) -> Result<Part, WireError> {
     }
 }
 
-fn image(part: &Map<String, Value>, at: &str) -> Result<Part, WireError> {
+fn is_audio(media: &RawValue) -> bool {
+    media.get().starts_with(r#"{"type":"input_audio""#)
+}
+
+fn image(part: &Fields<'_>, at: &str) -> Result<Part, WireError> {
     let Some(url) = text_if(part, at, "image_url")? else {
         if given(part, "file_id").is_some() {
             let what = "names a file kept at OpenAI, which cannot be read here: send the image itself, as a data URL \
@@ -280,34 +291,27 @@ fn image(part: &Map<String, Value>, at: &str) -> Result<Part, WireError> {
     if let Some(detail) = text_if(part, at, "detail")? {
         image.insert("detail".into(), detail.into());
     }
-    Ok(Part::Image(json!({"type": "image_url", "image_url": image})))
-}
-
-/// A content as a plain string, which every template takes, unless there is more than text in it.
-fn content(parts: Vec<Part>) -> Value {
-    let plain: Option<Vec<&str>> =
-        parts.iter().map(|part| if let Part::Text(text) = part { Some(text.as_str()) } else { None }).collect();
-    if let Some(plain) = plain {
-        return plain.join("\n").into();
-    }
-    let list = parts.into_iter().map(|part| match part {
-        Part::Text(text) => json!({"type": "text", "text": text}),
-        Part::Image(value) | Part::Audio(value) => value,
-    });
-    list.collect()
+    Ok(Part::media(&json!({"type": "image_url", "image_url": image})))
 }
 
 /// The text of a system message, which cannot hold anything else.
 fn only_text(parts: Vec<Part>, at: &str) -> Result<String, WireError> {
     let one = |(nth, part)| match part {
         Part::Text(text) => Ok(text),
-        _ => Err(wrong(format!("{at}[{nth}]"), "must be text: the message is one of the system")),
+        Part::Media(_) => Err(wrong(format!("{at}[{nth}]"), "must be text: the message is one of the system")),
     };
     let all: Result<Vec<String>, WireError> = parts.into_iter().enumerate().map(one).collect();
-    Ok(all?.join("\n"))
+    Ok(joined(all?, "\n"))
 }
 
-/// Texts with something between them; empty ones are left out.
-fn join<'a>(texts: impl IntoIterator<Item = &'a str>, between: &str) -> String {
-    texts.into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>().join(between)
+/// A text that may be absent.
+fn text_if(fields: &Fields<'_>, at: &str, key: &str) -> Result<Option<String>, WireError> {
+    let text =
+        given(fields, key).map(|raw| spelling::string(raw).ok_or_else(|| wrong(path(at, key), "must be a string")));
+    text.transpose()
+}
+
+/// A text that must be there.
+fn text(fields: &Fields<'_>, at: &str, key: &str) -> Result<String, WireError> {
+    text_if(fields, at, key)?.ok_or_else(|| wrong(path(at, key), "is missing: it must be a string"))
 }

@@ -1,10 +1,10 @@
 //! The request: its fields in the words of chat completions, and those that the reply repeats.
 
-use bytes::Bytes;
 use serde_json::{Map, Value, json};
 
 use super::super::super::WireError;
-use super::super::{Heard, object, wrong};
+use super::super::spelled::{self, Asked, Chat};
+use super::super::{Heard, wrong};
 use super::reply::Reply;
 use super::{given, items, list_if, object_if, path, text, text_if, tools};
 
@@ -25,23 +25,25 @@ const COPIED: [&str; 12] = [
 ];
 
 pub(super) fn read(body: &[u8]) -> Result<Heard, WireError> {
-    let fields = object(body)?;
-    refuse(&fields)?;
-    let stream = flag(&fields, "stream")?;
-    let model = text_if(&fields, "", "model")?;
+    spelled::reading(body, &["input"], |asked| heard(&asked, body.len()))
+}
+
+fn heard(asked: &Asked<'_>, size: usize) -> Result<Heard, WireError> {
+    let fields = &asked.fields;
+    refuse(fields)?;
+    let stream = flag(fields, "stream")?;
+    let model = text_if(fields, "", "model")?;
+    let mut written = Chat::new(model, size);
+    items::messages(asked, text_if(fields, "", "instructions")?, &mut written)?;
     let mut chat = Map::new();
-    if let Some(model) = model {
-        chat.insert("model".into(), model.into());
-    }
-    chat.insert("messages".into(), items::messages(&fields)?.into());
     if let Some(stream) = stream {
         chat.insert("stream".into(), stream.into());
     }
     if stream == Some(true) {
         chat.insert("stream_options".into(), json!({"include_usage": true}));
     }
-    let offered = tools::read(&fields)?;
-    let parallel = flag(&fields, "parallel_tool_calls")?;
+    let offered = tools::read(fields)?;
+    let parallel = flag(fields, "parallel_tool_calls")?;
     if !offered.chat.is_empty() {
         chat.insert("tools".into(), offered.chat.into());
         if let Some(choice) = offered.choice {
@@ -51,12 +53,12 @@ pub(super) fn read(body: &[u8]) -> Result<Heard, WireError> {
             chat.insert("parallel_tool_calls".into(), parallel.into());
         }
     }
-    settings(&fields, &mut chat)?;
-    let includes = list_if(&fields, "", "include")?;
+    settings(fields, &mut chat)?;
+    let includes = list_if(fields, "", "include")?;
     let carried = includes.iter().any(|name| name == "reasoning.encrypted_content");
-    let encoder = Reply::new(model.unwrap_or_default(), echo(&fields), offered.special, carried);
-    let session = crate::wire::session::session(&fields);
-    Ok(Heard { chat: Bytes::from(Value::Object(chat).to_string()), encoder: Box::new(encoder), session })
+    let encoder = Reply::new(model.unwrap_or_default(), echo(fields), offered.special, carried);
+    let session = crate::wire::session::session(fields);
+    Ok(Heard { chat: written.end(&chat), encoder: Box::new(encoder), session })
 }
 
 /// What asks for a memory that is not there, or for a reply that comes later.

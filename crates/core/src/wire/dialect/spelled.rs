@@ -1,0 +1,387 @@
+//! Requests and messages, read without trees of them: a history can be megabytes, and a tree of it takes many times that. What
+//! was said is read one by one where it stands, and written behind each other.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use bytes::Bytes;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Deserialize, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::ser::{Serialize, SerializeMap, Serializer};
+use serde_json::value::{RawValue, to_raw_value};
+use serde_json::{Map, Value, json};
+
+use super::super::WireError;
+use super::super::json::{self, Fields};
+use super::wrong;
+
+/// A request: its fields, some of them as they are spelled.
+pub(super) struct Asked<'a> {
+    spelled: Vec<(&'static str, &'a str)>,
+    /// All the others.
+    pub(super) fields: Map<String, Value>,
+}
+
+impl<'a> Asked<'a> {
+    /// A field that was kept as it is spelled.
+    pub(super) fn spelled(&self, key: &str) -> Option<&'a str> {
+        self.spelled.iter().rev().find(|(k, _)| *k == key).map(|(_, value)| *value)
+    }
+}
+
+/// Reads a request body, the fields named in `spelled` as they are spelled. Half of a surrogate pair (text cut by a JavaScript
+/// client) becomes U+FFFD.
+pub(super) fn reading<T>(
+    body: &[u8],
+    spelled: &'static [&'static str],
+    read: impl Fn(Asked<'_>) -> Result<T, WireError>,
+) -> Result<T, WireError> {
+    let text = std::str::from_utf8(body).map_err(|e| WireError::NotJson(format!("it is not UTF-8: {e}")))?;
+    let attempt = |text: &str| asked(text, spelled).and_then(&read);
+    match attempt(text) {
+        // Texts are read however they are cut. Keys are not, and values that are kept whole.
+        Err(first @ WireError::NotJson(_)) => match attempt(&json::paired(text)) {
+            Err(WireError::NotJson(_)) => Err(first),
+            other => other,
+        },
+        other => other,
+    }
+}
+
+fn asked<'a>(text: &'a str, spelled: &'static [&'static str]) -> Result<Asked<'a>, WireError> {
+    let mut from = serde_json::Deserializer::from_str(text);
+    let read = Body(spelled).deserialize(&mut from).and_then(|asked| from.end().map(|()| asked));
+    read.map_err(|e| match serde_json::from_str::<IgnoredAny>(text) {
+        Err(e) => not_json(&e),
+        Ok(_) if text.trim_start().starts_with('{') => not_json(&e),
+        Ok(_) => WireError::NotJson("it must be an object".into()),
+    })
+}
+
+fn not_json(e: &serde_json::Error) -> WireError {
+    WireError::NotJson(e.to_string())
+}
+
+struct Body(&'static [&'static str]);
+
+impl<'de> DeserializeSeed<'de> for Body {
+    type Value = Asked<'de>;
+    fn deserialize<D: Deserializer<'de>>(self, d: D) -> Result<Self::Value, D::Error> {
+        d.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Body {
+    type Value = Asked<'de>;
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut asked = Asked { spelled: Vec::new(), fields: Map::new() };
+        while let Some(key) = map.next_key::<String>()? {
+            if let Some(key) = self.0.iter().find(|name| **name == key) {
+                asked.spelled.push((key, map.next_value::<&'de RawValue>()?.get()));
+            } else {
+                asked.fields.insert(key, map.next_value()?);
+            }
+        }
+        Ok(asked)
+    }
+}
+
+/// The fields of an object as it is spelled; `None` for anything else.
+pub(super) fn object(raw: &str) -> Result<Option<Fields<'_>>, WireError> {
+    if !raw.starts_with('{') {
+        return Ok(None);
+    }
+    Fields::read(raw).map(Some).map_err(|e| not_json(&e))
+}
+
+/// Reads a whole value.
+pub(super) fn value(raw: &str) -> Result<Value, WireError> {
+    json::value(raw).map_err(|e| not_json(&e))
+}
+
+/// Reads the elements of an array one after the other, with their numbers. `false` for anything but an array.
+pub(super) fn each<'a, T: Deserialize<'a>>(
+    raw: &'a str,
+    one: impl FnMut(usize, T) -> Result<(), WireError>,
+) -> Result<bool, WireError> {
+    if !raw.starts_with('[') {
+        return Ok(false);
+    }
+    let mut failed = None;
+    let each = Each { one, failed: &mut failed, of: PhantomData };
+    let read = serde_json::Deserializer::from_str(raw).deserialize_seq(each);
+    match failed {
+        Some(e) => Err(e),
+        None => read.map(|()| true).map_err(|e| not_json(&e)),
+    }
+}
+
+struct Each<'f, T, F> {
+    one: F,
+    failed: &'f mut Option<WireError>,
+    of: PhantomData<T>,
+}
+
+impl<'de, T: Deserialize<'de>, F: FnMut(usize, T) -> Result<(), WireError>> Visitor<'de> for Each<'_, T, F> {
+    type Value = ();
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an array")
+    }
+    fn visit_seq<A: SeqAccess<'de>>(mut self, mut seq: A) -> Result<(), A::Error> {
+        let mut at = 0;
+        while let Some(element) = seq.next_element()? {
+            if let Err(e) = (self.one)(at, element) {
+                *self.failed = Some(e);
+                return Ok(());
+            }
+            at += 1;
+        }
+        Ok(())
+    }
+}
+
+/// An element of a list: an object as it is spelled, or a text.
+pub(super) enum Item<'a> {
+    Object(Fields<'a>),
+    Text(String),
+    Other,
+}
+
+impl Item<'_> {
+    /// The text of a block, or of a bare string.
+    pub(super) fn text(self) -> Option<String> {
+        match self {
+            Item::Object(block) => block.string("text"),
+            Item::Text(text) => Some(text),
+            Item::Other => None,
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Item<'de> {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        struct V;
+        impl<'de> Visitor<'de> for V {
+            type Value = Item<'de>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a value")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
+                Fields::deserialize(MapAccessDeserializer::new(map)).map(Item::Object)
+            }
+            fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
+                Ok(Item::Text(text.to_owned()))
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
+                while seq.next_element::<IgnoredAny>()?.is_some() {}
+                Ok(Item::Other)
+            }
+            fn visit_bool<E>(self, _: bool) -> Result<Self::Value, E> {
+                Ok(Item::Other)
+            }
+            fn visit_f64<E>(self, _: f64) -> Result<Self::Value, E> {
+                Ok(Item::Other)
+            }
+            fn visit_u64<E>(self, _: u64) -> Result<Self::Value, E> {
+                Ok(Item::Other)
+            }
+            fn visit_i64<E>(self, _: i64) -> Result<Self::Value, E> {
+                Ok(Item::Other)
+            }
+            fn visit_unit<E>(self) -> Result<Self::Value, E> {
+                Ok(Item::Other)
+            }
+        }
+        d.deserialize_any(V)
+    }
+}
+
+/// A part of a content.
+pub(super) enum Part {
+    Text(String),
+    /// A picture or a sound as JSON, which takes less room than a tree.
+    Media(Box<RawValue>),
+}
+
+impl Part {
+    pub(super) fn media(value: &Value) -> Part {
+        Part::Media(to_raw_value(value).expect("a value is always JSON"))
+    }
+
+    /// A picture, by its URL.
+    pub(super) fn image(url: &str) -> Part {
+        Part::media(&json!({"type": "image_url", "image_url": {"url": url}}))
+    }
+}
+
+impl Serialize for Part {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let text = match self {
+            Part::Text(text) => text,
+            Part::Media(value) => return value.serialize(to),
+        };
+        let mut part = to.serialize_map(Some(2))?;
+        part.serialize_entry("type", "text")?;
+        part.serialize_entry("text", text)?;
+        part.end()
+    }
+}
+
+/// Texts with something between them. A single one is not copied: it may be megabytes.
+pub(super) fn joined(mut texts: Vec<String>, between: &str) -> String {
+    if texts.len() == 1 { texts.remove(0) } else { texts.join(between) }
+}
+
+/// A message of a chat completion request in the making.
+pub(super) struct Message {
+    pub(super) fields: Map<String, Value>,
+    /// The parts of `content`, where it has such.
+    pub(super) parts: Vec<Part>,
+}
+
+impl Message {
+    /// A message with its content; more fields may follow.
+    pub(super) fn new(role: &str, content: Value) -> Message {
+        Message {
+            fields: Map::from_iter([("role".into(), role.into()), ("content".into(), content)]),
+            parts: Vec::new(),
+        }
+    }
+
+    /// A message of parts.
+    pub(super) fn of(role: &str, parts: Vec<Part>) -> Message {
+        Message { parts, ..Message::new(role, Value::Null) }
+    }
+
+    /// The result of a tool.
+    pub(super) fn result(id: String, content: String) -> Message {
+        let fields = [("role", "tool".into()), ("tool_call_id", id.into()), ("content", content.into())];
+        Message {
+            fields: fields.map(|(key, value): (&str, Value)| (key.into(), value)).into_iter().collect(),
+            parts: Vec::new(),
+        }
+    }
+
+    /// Takes over the content of another message behind its own, where both are text or this one has none.
+    pub(super) fn take_content(&mut self, other: &mut Message) -> bool {
+        let own = self.fields.get_mut("content");
+        match (own, other.fields.get_mut("content")) {
+            _ if !self.parts.is_empty() => false,
+            (Some(own @ Value::Null), Some(new)) => {
+                *own = new.take();
+                self.parts = std::mem::take(&mut other.parts);
+                true
+            }
+            (Some(Value::String(own)), Some(Value::String(new))) => {
+                if !own.is_empty() && !new.is_empty() {
+                    own.push_str("\n\n");
+                }
+                own.push_str(new);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    pub(super) fn is_of(&self, role: &str) -> bool {
+        self.fields["role"] == role
+    }
+
+    /// Texts alone become one string, joined by line ends: chat templates that take no parts exist.
+    pub(super) fn plain(mut self) -> Message {
+        if self.parts.iter().any(|part| matches!(part, Part::Media(_))) {
+            return self;
+        }
+        let texts = std::mem::take(&mut self.parts).into_iter();
+        let texts = texts.filter_map(|part| if let Part::Text(text) = part { Some(text) } else { None });
+        self.fields["content"] = joined(texts.collect(), "\n").into();
+        self
+    }
+}
+
+impl Serialize for Message {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let mut out = to.serialize_map(Some(self.fields.len()))?;
+        for (key, value) in &self.fields {
+            match key.as_str() {
+                "content" if !self.parts.is_empty() => out.serialize_entry(key, &self.parts)?,
+                _ => out.serialize_entry(key, value)?,
+            }
+        }
+        out.end()
+    }
+}
+
+/// A call of a function, as a message carries it.
+pub(super) fn call(id: String, name: String, arguments: String) -> Value {
+    let object = |fields: [(&str, Value); 2]| Map::from_iter(fields.map(|(key, value)| (key.to_owned(), value)));
+    let function = object([("name", name.into()), ("arguments", arguments.into())]);
+    let mut call = object([("id", id.into()), ("type", "function".into())]);
+    call.insert("function".into(), function.into());
+    call.into()
+}
+
+/// A chat completion request that is being written.
+pub(super) struct Chat {
+    out: Vec<u8>,
+    begun: bool,
+}
+
+impl Chat {
+    /// The request for a model; it will be about `size` bytes long.
+    pub(super) fn new(model: Option<&str>, size: usize) -> Chat {
+        let mut out = Vec::with_capacity(size + size / 16 + 256);
+        out.push(b'{');
+        if let Some(model) = model {
+            out.extend_from_slice(b"\"model\":");
+            write(&mut out, model);
+            out.push(b',');
+        }
+        out.extend_from_slice(b"\"messages\":[");
+        Chat { out, begun: false }
+    }
+
+    /// Whether it has no message yet.
+    pub(super) fn is_empty(&self) -> bool {
+        !self.begun
+    }
+
+    /// Adds a message.
+    pub(super) fn push(&mut self, message: &(impl Serialize + ?Sized)) {
+        if self.begun {
+            self.out.push(b',');
+        }
+        self.begun = true;
+        write(&mut self.out, message);
+    }
+
+    /// Adds all other fields: the body.
+    pub(super) fn end(mut self, rest: &Map<String, Value>) -> Bytes {
+        self.out.push(b']');
+        for (key, value) in rest {
+            self.out.push(b',');
+            write(&mut self.out, key);
+            self.out.push(b':');
+            write(&mut self.out, value);
+        }
+        self.out.push(b'}');
+        self.out.into()
+    }
+}
+
+fn write(out: &mut Vec<u8>, value: &(impl Serialize + ?Sized)) {
+    serde_json::to_writer(out, value).expect("it is always JSON, and memory takes it");
+}
+
+/// A text that must be there.
+pub(super) fn text(fields: &Fields<'_>, at: &str, key: &str) -> Result<String, WireError> {
+    fields.string(key).ok_or_else(|| wrong(format!("{at}.{key}"), "must be a string"))
+}
+
+/// A field that is there; `null` counts as absent.
+pub(super) fn given<'a>(fields: &Fields<'a>, key: &str) -> Option<&'a str> {
+    fields.get(key).filter(|value| *value != "null")
+}
