@@ -61,13 +61,18 @@ pub(super) async fn slots(link: &Link, router: bool, model: &str) -> Vec<Slot> {
     answer.as_array().into_iter().flatten().filter_map(read).collect()
 }
 
-/// A request that is to be answered in one slot, unless it names one itself.
+/// A chat request that is to be answered in one slot, unless it names one itself. It is megabytes at times, and is read only where
+/// it may name one.
 pub(super) fn in_slot(body: &Bytes, slot: u32) -> Bytes {
-    let (text, slot) = (String::from_utf8_lossy(body), slot.to_string());
-    if json::Fields::read(&text).is_ok_and(|fields| fields.get("id_slot").is_some()) {
-        return body.clone();
+    let may_name_one = memchr::memmem::find(body, b"\"id_slot\"").is_some();
+    let names_one =
+        || json::Fields::read(&String::from_utf8_lossy(body)).is_ok_and(|fields| fields.get("id_slot").is_some());
+    match body.trim_ascii_end().strip_suffix(b"}") {
+        Some(open) if !may_name_one || !names_one() => {
+            [open, format!(",\"id_slot\":{slot}}}").as_bytes()].concat().into()
+        }
+        _ => body.clone(),
     }
-    json::with_fields(&text, &[("id_slot", Some(slot.as_str()))]).unwrap_or_else(|_| body.clone())
 }
 
 async fn list(link: &Link, router: bool) -> Result<Value, Error> {
@@ -192,6 +197,16 @@ mod tests {
     fn entry() -> Value {
         json!({"id": "model.gguf", "aliases": ["alias"], "architecture": {"input_modalities": ["text"]},
                "meta": {"n_ctx": 512, "n_ctx_train": 8192, "n_params": 134515008, "size": 96576768}})
+    }
+
+    #[test]
+    fn a_slot_is_named_where_the_client_names_none() {
+        let slot = |body: &str| String::from_utf8(in_slot(&Bytes::from(body.to_owned()), 3).to_vec()).unwrap();
+        assert_eq!(slot(r#"{"model":"m", "x":1.50 }"#), r#"{"model":"m", "x":1.50 ,"id_slot":3}"#);
+        assert_eq!(slot("{\"a\":{\"id_slot\":1}}\n"), r#"{"a":{"id_slot":1},"id_slot":3}"#);
+        for own in [r#"{"id_slot":-1,"model":"m"}"#, r#"{"model":"m","id_slot":null}"#, "no object"] {
+            assert_eq!(slot(own), own);
+        }
     }
 
     #[test]

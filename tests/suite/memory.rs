@@ -87,7 +87,7 @@ const ANTHROPIC: Dialect = Dialect {
         "}",
         "]}",
     ],
-    part: 100,
+    part: 250,
 };
 
 const RESPONSES: Dialect = Dialect {
@@ -104,7 +104,7 @@ const RESPONSES: Dialect = Dialect {
         "}",
         "]}",
     ],
-    part: 100,
+    part: 250,
 };
 
 const OLLAMA: Dialect = Dialect {
