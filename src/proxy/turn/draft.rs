@@ -125,24 +125,25 @@ impl App {
         if !draft.request.offers() && !draft.done {
             return self.draft(draft, facts, sureness).boxed().await;
         }
-        let mut bare = facts.clone();
-        match self.draft(draft, facts, sureness).boxed().await {
-            Err(e) if e.is_too_long() => {
-                let of_recall = match draft.request.offers() {
-                    true => self.text_cost(draft, &recall::definition(draft.situation.policy.digest_model.is_some())),
-                    false => 0,
-                };
-                let ours = of_recall.saturating_add(self.done_cost(draft));
-                bare.tools = bare.tools.saturating_sub(ours);
-                let request = Arc::make_mut(&mut draft.request);
-                request.withdraw();
-                recall::done::withdraw(request);
-                draft.done = false;
-                draft.counted = None;
-                self.draft(draft, bare, sureness).boxed().await
-            }
-            drafted => drafted,
+        let (mut bare, offers) = (facts.clone(), draft.request.offers());
+        let drafted = self.draft(draft, facts, sureness).boxed().await;
+        // A view that had no room for it goes without it again while it is the same.
+        let is_same = |drafted: &Drafted| offers && draft.old.bare && drafted.plan.actions.is_empty();
+        if drafted.as_ref().map_or_else(|e| !e.is_too_long(), |drafted| !is_same(drafted)) {
+            return drafted;
         }
+        let of_recall = match offers {
+            true => self.text_cost(draft, &recall::definition(draft.situation.policy.digest_model.is_some())),
+            false => 0,
+        };
+        let ours = of_recall.saturating_add(self.done_cost(draft));
+        bare.tools = bare.tools.saturating_sub(ours);
+        let request = Arc::make_mut(&mut draft.request);
+        request.withdraw();
+        recall::done::withdraw(request);
+        draft.done = false;
+        draft.counted = None;
+        self.draft(draft, bare, sureness).boxed().await
     }
 
     /// Plans until the view fits what is counted.
