@@ -76,7 +76,8 @@ impl Asked<'_> {
         // In the smallest windows the recall tool alone takes a fifth of it.
         let full = self.estimated() && (self.window < 1536 || tokens(body) > self.window / 3 * 2);
         // A server that names a size far above the real one makes the last words look too large.
-        let large = refused || full || least + 250 > self.window / 4 * 3;
+        // Beside them stand the recall tool (190 tokens), what is left of the opening, and a brief (130).
+        let large = refused || full || least + 320 > self.window / 4 * 3;
         if let Some(last) = asked_last(self.chat).filter(|_| !large) {
             let last = text(last);
             if !messages.iter().any(|m| text(m).contains(last.trim())) {

@@ -179,12 +179,21 @@ impl World {
             None => self.kill(),
         }
         drop(conn);
+        self.replied(who, &chat);
         for one in &seen {
             self.sessions[who].edited |= one.body != body;
             self.can_be_read(&chat, one)?;
             self.stands_in_the_record(&chat, one)?;
         }
         Ok(())
+    }
+
+    /// Another reply, or what there was of it before a kill, takes the place of one that recalled something.
+    fn replied(&mut self, who: usize, chat: &Chat) {
+        if self.sessions[who].recalled {
+            let messages = chat.messages.len();
+            self.given.retain(|_, given| given.who != who || given.messages <= messages);
+        }
     }
 
     /// Kills the proxy while a server works on a request: what left the prompt was on disk before.
@@ -203,6 +212,7 @@ impl World {
         }
         self.kill();
         drop(conn);
+        self.replied(who, &chat);
         for one in &seen {
             self.sessions[who].edited |= one.body != body;
             self.can_be_read(&chat, one)?;
@@ -347,10 +357,7 @@ impl World {
             // What a reply recalls stands in what comes after it, and another reply to the same history takes its place: what was
             // sent after the first one is another history then.
             self.sessions[who].recalled |= asked.forwarded.len() > 1;
-            if self.sessions[who].recalled {
-                let messages = asked.chat.messages.len();
-                self.given.retain(|_, given| given.who != who || given.messages <= messages);
-            }
+            self.replied(who, asked.chat);
             let is_edited = |seen: &Seen| seen.body != asked.body && !check::says_the_same(asked.body, &seen.body);
             let edited = is_edited(first);
             self.sessions[who].edited |= asked.forwarded.len() > 1 && asked.forwarded.iter().any(is_edited) && !edited;
