@@ -173,7 +173,7 @@ impl Measure {
     }
 
     /// Tokens of a text: by the model's own vocabulary, where that is on this machine and the text is no longer than
-    /// [`COUNTED_TEXT`]; else erring high.
+    /// 64 KB; else erring high.
     pub fn text(&self, model: &ModelKey, own: Option<&own::Model>, text: &str) -> Tokens {
         let own = own.filter(|_| text.len() <= COUNTED_TEXT);
         own.and_then(|own| own.text(text)).unwrap_or_else(|| self.count(model, text))
