@@ -71,6 +71,16 @@ const PATH: &[&str] = &[
 /// Keys under which the new text of a whole file stands.
 const TEXT: &[&str] = &["content", "contents", "file_text", "file_content", "new_content"];
 
+/// How a word begins in the name of a tool, or in its `command` or `action`, that reads a file. A search, a test or a linter names a file,
+/// too, and what it answers is not what the file says.
+const READS: &[&str] = &["read", "view", "open"];
+
+/// And of one that writes a file anew, not at its end.
+const WRITES: &[&str] = &["write", "create", "save"];
+
+/// Keys of what is looked for in a file.
+const SOUGHT: &[&str] = &["pattern", "query", "regex", "search", "glob"];
+
 /// Keys of an edit's old text.
 const OLD: &[&str] = &["old_string", "old_str", "oldText", "old_text", "old", "search", "old_content"];
 
@@ -97,22 +107,27 @@ pub fn accesses(call: &ToolCall) -> Vec<Access> {
         return Vec::new();
     }
     match serde_json::from_str::<Value>(call.arguments.trim()) {
-        Ok(Value::Object(map)) => of_object(&map),
+        Ok(Value::Object(map)) => of_object(&call.name, &map),
         _ => patched(&call.arguments),
     }
 }
 
-fn of_object(map: &Map<String, Value>) -> Vec<Access> {
+fn of_object(tool: &str, map: &Map<String, Value>) -> Vec<Access> {
     let text = |keys: &[&str]| keys.iter().find_map(|key| map.get(*key).and_then(Value::as_str));
+    let has = |keys: &[&str]| keys.iter().any(|key| map.contains_key(*key));
+    let said = format!("{tool} {}", text(&["command", "action"]).unwrap_or_default()).to_ascii_lowercase();
+    let parts = || said.split(|c: char| !c.is_alphanumeric());
+    let is = |begins: &[&str]| parts().any(|part| begins.iter().any(|word| part.starts_with(word)));
     let Some(path) = text(PATH) else {
         let command = text(&["command", "cmd", "input", "patch"]);
         return command.map_or_else(Vec::new, |c| if c.contains(PATCH) { patched(c) } else { read_by_shell(c) });
     };
     let does = match (text(OLD), text(NEW), text(TEXT)) {
         (Some(old), new, _) => Does::Edit { old: lines(old), new: lines(new.unwrap_or_default()) },
-        (None, None, Some(text)) => Does::Write { len: text.len() },
+        (None, None, Some(text)) if is(WRITES) => Does::Write { len: text.len() },
         (None, Some(new), _) => Does::Edit { old: Vec::new(), new: lines(new) },
-        (None, None, None) => Does::Read { whole: !PART.iter().any(|key| map.contains_key(*key)) },
+        (None, None, None) if is(READS) && !has(SOUGHT) => Does::Read { whole: !has(PART) },
+        (None, None, _) => return Vec::new(),
     };
     vec![Access { path: path.to_owned(), does }]
 }
@@ -309,8 +324,8 @@ mod tests {
     use super::*;
     use crate::wire::openai_chat::message;
 
-    fn call(arguments: &Value) -> ToolCall {
-        ToolCall { id: "a".into(), name: "tool".into(), arguments: arguments.to_string() }
+    fn call(name: &str, arguments: &Value) -> ToolCall {
+        ToolCall { id: "a".into(), name: name.into(), arguments: arguments.to_string() }
     }
 
     /// A body of calls with their results.
@@ -320,7 +335,8 @@ mod tests {
         for (i, (arguments, result)) in all.iter().enumerate() {
             let id = format!("c{i}");
             let arguments = arguments.as_str().map_or_else(|| arguments.to_string(), str::to_owned);
-            let made = json!({"id": id, "type": "function", "function": {"name": "tool", "arguments": arguments}});
+            let made =
+                json!({"id": id, "type": "function", "function": {"name": "read_or_write", "arguments": arguments}});
             body.push(read(json!({"role": "assistant", "content": null, "tool_calls": [made]})));
             body.push(read(json!({"role": "tool", "tool_call_id": id, "content": result})));
         }
@@ -352,11 +368,17 @@ mod tests {
             ),
         ] {
             let path = "a.rs".to_owned();
-            assert_eq!(accesses(&call(&arguments)), [Access { path, does }], "{arguments}");
+            assert_eq!(accesses(&call("read_or_write", &arguments)), [Access { path, does }], "{arguments}");
         }
         for nothing in [json!({"command": "cat a.rs | wc"}), json!({"query": "a.rs"}), json!([1]), json!("a.rs")] {
-            assert_eq!(accesses(&call(&nothing)), [], "{nothing}");
+            assert_eq!(accesses(&call("read", &nothing)), [], "{nothing}");
         }
+        // What names a file and neither reads nor writes it says nothing of its text.
+        let (file, text) = (json!({"path": "a.rs"}), json!({"path": "a.rs", "content": "more"}));
+        for (tool, arguments) in [("run_tests", &file), ("spread_sheet", &file), ("append_to_file", &text)] {
+            assert_eq!(accesses(&call(tool, arguments)), [], "{tool}");
+        }
+        assert_eq!(accesses(&call("read_search", &json!({"path": "src", "pattern": "fn"}))), []);
     }
 
     #[test]
