@@ -6,7 +6,11 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
+
+ONE_AT_A_TIME = threading.RLock()
+"""Sessions run side by side and share uv and some folders. Two installations into one folder would undo each other."""
 
 
 def place(home, client):
@@ -16,6 +20,11 @@ def place(home, client):
 
 def install(home, client):
     """Installs what the client needs, unless the same packages are there already."""
+    with ONE_AT_A_TIME:
+        _install(home, client)
+
+
+def _install(home, client):
     where = place(home, client)
     wanted = "\n".join(client.packages)
     note = where / ".installed"
@@ -35,8 +44,9 @@ def install(home, client):
 def library(home, name):
     """A Python package that our own scripts use, as a module."""
     where = home / "tools/lib"
-    if not (where / name).exists():
-        run(uv(home), "pip", "install", "-q", "--python", sys.executable, "--target", where, name)
+    with ONE_AT_A_TIME:
+        if not (where / name).exists():
+            run(uv(home), "pip", "install", "-q", "--python", sys.executable, "--target", where, name)
     if str(where) not in sys.path:
         sys.path.append(str(where))
     return importlib.import_module(name)
