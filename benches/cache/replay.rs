@@ -188,11 +188,7 @@ impl Run<'_> {
                     old: &self.view,
                     store: self.store,
                     count: &estimate,
-                    focus: None,
-                    keep: None,
-                    digests: &std::collections::HashMap::new(),
-                    pins: &[],
-                    written: written.as_ref().and_then(Option::as_deref),
+                    words: apply::Words { written: written.as_ref().and_then(Option::as_deref), ..Default::default() },
                 };
                 apply::apply(&input).expect("the record can be asked").view
             };

@@ -9,6 +9,7 @@ mod live;
 mod standing;
 mod start;
 mod turn;
+mod view;
 
 use std::collections::HashMap;
 use std::num::NonZeroUsize;

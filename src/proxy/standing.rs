@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::desk::steer::Bench;
 use super::turn::situation::Situation;
+use super::view::Subject;
 use super::{App, Error};
 use crate::config::PinPattern;
 use crate::conversation::edit::View;
@@ -251,11 +251,11 @@ pub(super) struct Granted {
 
 impl App {
     /// Makes the changes that wait for a break, where this request brings one: the view to go on from, in place of the old one.
-    pub(super) fn grant(&self, bench: &Bench<'_>, standing: &Standing, breaks: bool) -> Option<(View, Granted)> {
+    pub(super) fn grant(&self, subject: &Subject<'_>, standing: &Standing, breaks: bool) -> Option<(View, Granted)> {
         if standing.wishes.is_empty() || !breaks {
             return None;
         }
-        let (view, originals, because) = self.wished(bench, &standing.wishes);
+        let (view, originals, because) = self.wished(subject, &standing.wishes);
         Some((view, Granted { originals, because, done: true }))
     }
 }

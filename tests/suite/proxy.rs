@@ -271,6 +271,37 @@ fn a_refusal_teaches_the_true_window_within_the_same_request() {
     assert_eq!((&changed["data"]["was"], &changed["data"]["window"]), (&json!(8192), &json!(4096)));
 }
 
+/// A server may count every prompt as longer than it was planned, whatever is taken out of it.
+#[test]
+fn a_prompt_that_stays_too_long_gets_a_shorter_reply_before_it_is_refused() {
+    for (window, asked, over, size, fits) in [
+        (4096, 512, 10, 2500, true),
+        (4096, 1024, 200, 1500, true),
+        (8192, 2048, 400, 6000, true),
+        (4096, 512, 400, 1500, false),
+    ] {
+        let fake = Fake::start(Kind::LlamaServer, window);
+        let proxy = TestProxy::before(&fake);
+        let least = window - asked + over;
+        fake.script(move |seen| match seen.path().ends_with("/input_tokens") {
+            true => Play::Json(200, json!({"input_tokens": tokens(&seen.json()).max(least)})),
+            false => Play::Usual,
+        });
+        let mut sent = chat().system("s").user("Go.").tools().with("max_tokens", json!(asked));
+        for i in 0..(window as usize * 5 / size) {
+            sent = sent.step(i, &prose(i as u64, size));
+        }
+        let answer = proxy.chat(&sent);
+        if fits {
+            answer.ok();
+            let most = fake.last().json()["max_tokens"].as_u64().unwrap();
+            assert!((1..=u64::from(window - least)).contains(&most), "{most} of {}", window - least);
+        } else {
+            assert_eq!((answer.status, answer.error().0.as_str()), (400, "context_length_exceeded"));
+        }
+    }
+}
+
 #[test]
 fn a_second_refusal_reaches_the_client_with_numbers() {
     let fake = Fake::start(Kind::LlamaServer, 8192);

@@ -6,7 +6,7 @@
 #![allow(clippy::print_stdout, reason = "it prints a table")]
 #![allow(clippy::unwrap_used, reason = "an example that cannot read its data has nothing to say")]
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
@@ -187,11 +187,7 @@ impl Replay<'_> {
                 old: &self.view,
                 store: &Names,
                 count: &tokens,
-                focus: None,
-                keep: None,
-                pins: &[],
-                digests: &HashMap::new(),
-                written: asks.then_some(blank),
+                words: apply::Words { written: asks.then_some(blank), ..apply::Words::default() },
             };
             let view = if plan.actions.is_empty() { self.view.clone() } else { apply::apply(&input).unwrap().view };
             let out = rewrite::rewrite(&conversation, &view, &policy.template);

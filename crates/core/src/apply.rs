@@ -77,6 +77,13 @@ pub struct Input<'a, A> {
     pub store: &'a A,
     /// Tokens of a text, erring high.
     pub count: &'a dyn Fn(&str) -> Tokens,
+    /// What people and models have said that goes into the view.
+    pub words: Words<'a>,
+}
+
+/// What people and models have said that goes into a view: nothing, by default.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Words<'a> {
     /// What is pinned, and holds through every fold.
     pub pins: &'a [pinned::Pin],
     /// What a model wrote for the brief, where there is something.
@@ -86,7 +93,7 @@ pub struct Input<'a, A> {
     /// The kind of content that the conversation's task keeps longest.
     pub keep: Option<Keep>,
     /// What a model made of large results, by the message they stand in: it takes the preview's place.
-    pub digests: &'a HashMap<usize, String>,
+    pub digests: Option<&'a HashMap<usize, String>>,
 }
 
 /// A new view, and what must be saved before it is sent.
@@ -167,7 +174,11 @@ impl<A: Archive> Work<'_, A> {
             Action::Preview { at, budget, rule } => {
                 let (record, path) = self.save(*at)?;
                 let (call, pointer) = (call(input.conversation, *at), Pointer { id: &record, path: &path });
-                let digest = input.digests.get(at).filter(|d| *rule == Rule::Evict && (input.count)(d) <= *budget);
+                let digest = input
+                    .words
+                    .digests
+                    .and_then(|all| all.get(at))
+                    .filter(|d| *rule == Rule::Evict && (input.count)(d) <= *budget);
                 let persons = step::is_persons(&input.conversation.body[*at]);
                 let text = match digest {
                     Some(digest) => digest.clone(),
@@ -336,7 +347,7 @@ impl<A: Archive> Work<'_, A> {
             })
             .collect();
         let stands = |at: usize| !(from..to).contains(&at) || keep.contains(&at);
-        let mut pinned = pinned::block(input.pins, &stands);
+        let mut pinned = pinned::block(input.words.pins, &stands);
         // Where the planner had to give up what is pinned, it left no room for it.
         if (input.count)(&pinned) > budget {
             pinned.clear();
@@ -362,8 +373,8 @@ impl<A: Archive> Work<'_, A> {
         let folded = (from..to).filter(|at| !keep.contains(at));
         brief::restate(&mut facts, folded.map(|at| (at, &input.conversation.body[at])), done);
         facts.work = self.work(from, to, keep);
-        facts.keep = input.keep;
-        let text = pinned::with(&brief::render(input.written, &facts, budget, input.count), &pinned);
+        facts.keep = input.words.keep;
+        let text = pinned::with(&brief::render(input.words.written, &facts, budget, input.count), &pinned);
         self.edits.push(Edit::Fold { from, to, keep: keep.to_vec(), brief: Arc::from(text) });
     }
 }
@@ -377,7 +388,8 @@ const BYTES_A_TOKEN: usize = 3;
 impl<A: Archive> Work<'_, A> {
     /// What the session says that it will need.
     fn salience(&self) -> &Salience {
-        self.salience.get_or_init(|| Salience::of(&self.input.conversation.body, self.input.focus, self.input.keep))
+        self.salience
+            .get_or_init(|| Salience::of(&self.input.conversation.body, self.input.words.focus, self.input.words.keep))
     }
 
     /// Which texts of files were replaced since.

@@ -10,7 +10,6 @@ pub(super) mod retention;
 pub(super) mod slots;
 pub(super) mod title;
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -25,7 +24,9 @@ use super::ahead::brief::{Ask, folded};
 use super::live::{Ahead, Brief, Making};
 use super::turn::prepare::{self, Prepared};
 use super::turn::save::now_ms;
+use super::view::Subject;
 use super::{App, Error, turn::relay};
+use crate::apply::{Applied, Words};
 use crate::conversation::edit::View;
 use crate::conversation::{Role, Tokens};
 use crate::guard::triggers::Pace;
@@ -33,10 +34,10 @@ use crate::measure::Known;
 use crate::plan::rewrite::{self, Out};
 use crate::plan::{self, Action, Facts, Plan, Strategy, economics};
 use crate::store::{Batch, Event};
+use crate::summarizer;
 use crate::upstream::{ChatOptions, Upstream};
 use crate::usage::Reported;
 use crate::wire::openai_chat::{self, Request};
-use crate::{apply, summarizer};
 
 /// After a reply that calls tools the client is back at once; nothing is begun when it is.
 const AFTER_TOOL_CALLS: Duration = Duration::from_millis(750);
@@ -71,7 +72,7 @@ struct Behind {
 }
 
 /// A fold that was made ahead: its plan, its view, the messages to send, and the seconds that a model wrote on the brief.
-type Made = (Plan, apply::Applied, Vec<Out>, f64);
+type Made = (Plan, Applied, Vec<Out>, f64);
 
 impl App {
     /// Stops what is under way for a conversation, for a request that comes first.
@@ -319,23 +320,17 @@ impl App {
         let Behind { prepared, window, step, .. } = behind;
         let Some(plan) = self.foreseen(behind, request, next_step(*step, *window)) else { return Ok(None) };
         let conversation = &request.conversation;
-        let (key, policy) = (&prepared.key, &prepared.policy.policy);
+        let policy = &prepared.policy.policy;
         let brief = self.lives.with(&prepared.id, |l| l.brief.clone());
         let brief = brief.filter(|b| b.covers >= 1 && prepared.chain.get(b.covers - 1) == Some(&b.chain));
-        let count = |text: &str| self.measure.text(key, prepared.own.as_deref(), text);
-        let applied = apply::apply(&apply::Input {
-            conversation,
-            id: &prepared.id,
-            plan: &plan,
-            old: &prepared.view,
-            store: &self.store,
-            count: &count,
-            focus: prepared.standing.focus().or(prepared.policy.focus.as_deref()),
-            keep: prepared.policy.keep,
-            digests: &HashMap::new(),
+        let words = Words {
             pins: &prepared.wanted.texts,
             written: brief.as_ref().map(|b| &*b.text),
-        })?;
+            focus: prepared.standing.focus().or(prepared.policy.focus.as_deref()),
+            keep: prepared.policy.keep,
+            digests: None,
+        };
+        let applied = self.make_view(&Subject { conversation, ..prepared.subject() }, &plan, words)?;
         let out = rewrite::rewrite(conversation, &applied.view, &policy.template);
         Ok(Some((plan, applied, out, brief.map_or(0.0, |b| b.seconds))))
     }

@@ -1,6 +1,5 @@
 //! `windowsill compact`: a conversation of the record is folded now, asked for by a person.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -8,8 +7,8 @@ use futures_util::FutureExt as _;
 use http::HeaderMap;
 use serde_json::{Value, json};
 
-use super::steer::{Bench, Steer, When, focused, nothing};
-use crate::apply;
+use super::steer::{Steer, When, focused, nothing};
+use crate::apply::{Applied, Words};
 use crate::config::Resolved;
 use crate::conversation::edit::{Edit, View};
 use crate::conversation::{Digest, Tokens, repair};
@@ -19,6 +18,7 @@ use crate::plan::{self, Action, Facts, FoldAt, KeepRecent, Plan, Policy, Regions
 use crate::proxy::ahead::brief::{Ask, folded};
 use crate::proxy::standing::{Held, Standing};
 use crate::proxy::turn::save::{depth, now_ms, regions, rounded};
+use crate::proxy::view::Subject;
 use crate::proxy::{App, Error, aside};
 use crate::store::{Batch, ConversationRow, ConversationUpdate, Event};
 use crate::upstream::{ChatOptions, Upstream};
@@ -134,9 +134,9 @@ pub(in crate::proxy) struct Ground {
 
 impl Ground {
     /// For whoever changes the view.
-    pub(in crate::proxy) fn bench(&self) -> Bench<'_> {
+    pub(in crate::proxy) fn subject(&self) -> Subject<'_> {
         let Recorded { row, request, old, .. } = &self.recorded;
-        Bench { conversation: &request.conversation, id: &row.id, key: &self.key, own: self.own.as_deref(), old }
+        Subject { conversation: &request.conversation, id: &row.id, key: &self.key, own: self.own.as_deref(), old }
     }
 
     /// Prompt tokens, as the gauge says.
@@ -211,8 +211,7 @@ impl App {
     /// Folds.
     async fn fold(&self, ground: &Ground, fold: &Fold<'_>, started: Instant) -> Result<Value, Error> {
         let written = self.written_for(ground, fold).await.flatten();
-        let apply::Applied { view, originals } =
-            self.folded_view(ground, &fold.plan, fold.focus, written.as_deref())?;
+        let Applied { view, originals } = self.folded_view(ground, &fold.plan, fold.focus, written.as_deref())?;
         let because: Vec<String> = fold.plan.because.iter().map(ToString::to_string).collect();
         let done = json!({
             "conversation": ground.recorded.row.id, "before": fold.plan.before.prompt(), "after": fold.plan.after.prompt(),
@@ -271,21 +270,9 @@ impl App {
         plan: &Plan,
         focus: Option<&str>,
         written: Option<&str>,
-    ) -> Result<apply::Applied, crate::store::Error> {
-        let count = |text: &str| self.measure.text(&ground.key, ground.own.as_deref(), text);
-        apply::apply(&apply::Input {
-            conversation: &ground.recorded.request.conversation,
-            id: &ground.recorded.row.id,
-            plan,
-            old: &ground.recorded.old,
-            store: &self.store,
-            count: &count,
-            focus,
-            keep: ground.resolved.keep,
-            digests: &HashMap::new(),
-            pins: &ground.held.texts,
-            written,
-        })
+    ) -> Result<Applied, crate::store::Error> {
+        let words = Words { focus, written, keep: ground.resolved.keep, pins: &ground.held.texts, digests: None };
+        self.make_view(&ground.subject(), plan, words)
     }
 
     /// What is known of a recorded conversation that somebody wants to change.

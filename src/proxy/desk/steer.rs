@@ -2,7 +2,6 @@
 //! last rewrite undone, a text or a message pinned. Each has a price, which is told before anything is done, and can wait until
 //! something is rewritten anyway. The originals stay as they are, whatever is asked.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -13,14 +12,15 @@ use serde_json::{Value, json};
 use super::compact::{Asked, Ground};
 use super::price::Price;
 use super::timeline::touches;
+use crate::apply::Words;
+use crate::conversation::Role;
 use crate::conversation::edit::{Edit, Rule, View};
-use crate::conversation::{Conversation, Role};
-use crate::measure::{ModelKey, own};
+use crate::pinned;
 use crate::plan::{self, Action, Because, Facts, Plan, Policy, Strategy};
 use crate::proxy::turn::save::now_ms;
+use crate::proxy::view::Subject;
 use crate::proxy::{App, Error, aside};
 use crate::store::{Batch, Event, Original};
-use crate::{apply, pinned};
 
 /// Longest brief that a person may write (bytes).
 const LONGEST_BRIEF: usize = 64 * 1024;
@@ -90,16 +90,6 @@ impl Steer {
     }
 }
 
-/// A conversation and its view, for whoever changes that.
-pub(in crate::proxy) struct Bench<'a> {
-    pub(in crate::proxy) conversation: &'a Conversation,
-    pub(in crate::proxy) id: &'a str,
-    pub(in crate::proxy) key: &'a ModelKey,
-    /// The model's own vocabulary, where its file is on this machine.
-    pub(in crate::proxy) own: Option<&'a own::Model>,
-    pub(in crate::proxy) old: &'a View,
-}
-
 impl App {
     /// Changes a conversation's view, or says what that would cost.
     ///
@@ -116,7 +106,7 @@ impl App {
         let ground = self.ground(id).await?;
         let (view, originals) = match what {
             Steer::Undo => (self.earlier(&ground)?, Vec::new()),
-            what => self.steered(&ground.bench(), what)?,
+            what => self.steered(&ground.subject(), what)?,
         };
         if when == When::NextBreak {
             return self.wish(&ground, what, dry_run).await;
@@ -163,10 +153,14 @@ impl App {
 
     /// The view with every change that waited, the originals that leave the prompt with it, and why. What can no longer be done
     /// is left out.
-    pub(in crate::proxy) fn wished(&self, bench: &Bench<'_>, wishes: &[Steer]) -> (View, Vec<Original>, Vec<String>) {
-        let (mut view, mut originals, mut because) = (bench.old.clone(), Vec::new(), Vec::new());
+    pub(in crate::proxy) fn wished(
+        &self,
+        subject: &Subject<'_>,
+        wishes: &[Steer],
+    ) -> (View, Vec<Original>, Vec<String>) {
+        let (mut view, mut originals, mut because) = (subject.old.clone(), Vec::new(), Vec::new());
         for wish in wishes {
-            if let Ok((next, more)) = self.steered(&Bench { old: &view, ..*bench }, wish)
+            if let Ok((next, more)) = self.steered(&Subject { old: &view, ..*subject }, wish)
                 && (next.edits != view.edits || matches!(wish, Steer::Focus(_)))
             {
                 (view, because) = (next, [because, vec![wish.because()]].concat());
@@ -177,20 +171,20 @@ impl App {
     }
 
     /// The view that is asked for, and the originals that leave the prompt with it.
-    fn steered(&self, bench: &Bench<'_>, what: &Steer) -> Result<(View, Vec<Original>), Error> {
+    fn steered(&self, subject: &Subject<'_>, what: &Steer) -> Result<(View, Vec<Original>), Error> {
         match what {
-            Steer::Restore(at) => Ok((restored(bench.old, *at, bench.conversation.body.len())?, Vec::new())),
-            Steer::Clear(at) => self.taken_out(bench, *at, Action::Placeholder { at: *at, budget: 0 }),
+            Steer::Restore(at) => Ok((restored(subject.old, *at, subject.conversation.body.len())?, Vec::new())),
+            Steer::Clear(at) => self.taken_out(subject, *at, Action::Placeholder { at: *at, budget: 0 }),
             Steer::Evict(at) => {
-                let tokens = bench.conversation.body.get(*at).map_or(0, |m| self.measure.count(bench.key, &m.text));
+                let tokens = subject.conversation.body.get(*at).map_or(0, |m| self.measure.count(subject.key, &m.text));
                 self.taken_out(
-                    bench,
+                    subject,
                     *at,
                     Action::Preview { at: *at, budget: tokens / PREVIEW_SHARE, rule: Rule::Evict },
                 )
             }
-            Steer::Brief(text) => Ok((rebriefed(bench.old, text)?, Vec::new())),
-            Steer::Focus(focus) => focused(focus).map(|()| (bench.old.clone(), Vec::new())),
+            Steer::Brief(text) => Ok((rebriefed(subject.old, text)?, Vec::new())),
+            Steer::Focus(focus) => focused(focus).map(|()| (subject.old.clone(), Vec::new())),
             Steer::Undo => Err(nothing("only the last rewrite can be undone")),
         }
     }
@@ -203,33 +197,20 @@ impl App {
     }
 
     /// A view in which one result is replaced, made as the rules make it.
-    fn taken_out(&self, bench: &Bench<'_>, at: usize, action: Action) -> Result<(View, Vec<Original>), Error> {
-        let body = &bench.conversation.body;
+    fn taken_out(&self, subject: &Subject<'_>, at: usize, action: Action) -> Result<(View, Vec<Original>), Error> {
+        let body = &subject.conversation.body;
         let message = body.get(at).ok_or_else(|| absent(at, body.len()))?;
         if message.role != Role::Tool {
             let hint = "what people and the model said is folded, not cleared";
             return Err(Error::client(400, "not_a_result", format!("message {at} is no tool result"), hint));
         }
-        let touching = bench.old.edits.iter().find(|edit| touches(edit, at));
+        let touching = subject.old.edits.iter().find(|edit| touches(edit, at));
         let is_preview = matches!(touching, Some(Edit::Text { rule: Rule::Evict, .. }));
         if touching.is_some() && !(is_preview && matches!(action, Action::Placeholder { .. })) {
             return Err(nothing("it left the prompt already"));
         }
         let plan = Plan::of(vec![action]);
-        let count = |text: &str| self.measure.text(bench.key, bench.own, text);
-        let applied = apply::apply(&apply::Input {
-            conversation: bench.conversation,
-            id: bench.id,
-            plan: &plan,
-            old: bench.old,
-            store: &self.store,
-            count: &count,
-            focus: None,
-            keep: None,
-            digests: &HashMap::new(),
-            pins: &[],
-            written: None,
-        })?;
+        let applied = self.make_view(subject, &plan, Words::default())?;
         Ok((applied.view, applied.originals))
     }
 

@@ -9,13 +9,13 @@ use tracing::{debug, warn};
 
 use super::prepare::{Prepared, fingerprint};
 use super::relay;
-use super::save::{now_ms, state};
+use super::save::{now_ms, update};
 use crate::conversation::Tokens;
 use crate::measure::{Known, Sureness};
 use crate::plan::emergency::Refusal;
 use crate::proxy::live::Kept;
 use crate::proxy::{App, Error, aside};
-use crate::store::{Batch, ConversationUpdate, Counted, Event};
+use crate::store::{Batch, Counted, Event};
 use crate::upstream::Upstream;
 use crate::usage::Reported;
 
@@ -90,18 +90,7 @@ impl App {
             Kept::of(l)
         });
         if let Some(tip) = prepared.chain.last().copied() {
-            let update = ConversationUpdate {
-                id: prepared.id.clone(),
-                parent: None,
-                session: prepared.session.clone(),
-                model: prepared.request.model.clone(),
-                upstream: upstream.name().to_owned(),
-                tip,
-                depth: prepared.chain.len(),
-                state: state(prepared, &kept),
-                now_ms: now_ms(),
-                title: prepared.title(),
-            };
+            let update = update(upstream, prepared, tip, &kept, now_ms());
             let conversation = (!prepared.repeats_a_beginning).then_some(update);
             let view = fingerprint(&prepared.view, &prepared.key);
             let counted = counted.map(|tokens| Counted { chain: tip, view, tokens });

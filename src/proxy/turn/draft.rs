@@ -11,6 +11,7 @@ use tracing::{debug, warn};
 use super::prepare::{Attempt, UNKNOWN_WINDOW, bytes_of};
 use super::recall::rewrites;
 use super::situation::Situation;
+use crate::apply::{Applied, Words};
 use crate::conversation::edit::{Edit, View};
 use crate::conversation::{Conversation, Tokens};
 use crate::guard::triggers::Pace;
@@ -18,13 +19,13 @@ use crate::measure::count::Counted;
 use crate::measure::{self, Sureness, tokens};
 use crate::plan::rewrite::{self, Out};
 use crate::plan::{self, Action, Facts, Plan, Policy};
-use crate::proxy::desk::steer::Bench;
 use crate::proxy::standing::Held;
+use crate::proxy::view::Subject;
 use crate::proxy::{App, Error};
+use crate::recall;
 use crate::store::Original;
 use crate::wire::json;
 use crate::wire::openai_chat::{self, Request};
-use crate::{apply, recall};
 
 /// How often a plan is made anew because a count was higher than estimated.
 const PLANS: usize = 4;
@@ -55,8 +56,8 @@ pub(in crate::proxy) struct Draft<'a> {
 
 impl Draft<'_> {
     /// For whoever changes the view.
-    pub(in crate::proxy) fn bench(&self) -> Bench<'_> {
-        Bench {
+    pub(in crate::proxy) fn subject(&self) -> Subject<'_> {
+        Subject {
             conversation: &self.request.conversation,
             id: self.situation.id(),
             key: &self.situation.key,
@@ -156,59 +157,66 @@ impl App {
         let request = Arc::clone(&draft.request);
         let conversation = &request.conversation;
         let slack = facts.slack;
+        // Before a request is refused, as little as can be is kept for its reply.
+        let most = facts.window.saturating_sub(plan::least_reserve(facts.window)).saturating_sub(slack);
+        let mut shortest: Option<Drafted> = None;
         let mut round = 0;
-        loop {
+        let refusal = loop {
             round += 1;
             let plan = guarded(conversation, &facts, draft);
             if plan::gives_way(&mut facts, &plan, self.config.window.output_reserved) {
                 continue;
             }
+            let refusal = self.cannot_fit(draft, &facts, &plan);
             if !plan.fits {
-                return Err(self.cannot_fit(draft, &facts, &plan));
+                break refusal;
             }
             if draft.situation.attempt == Attempt::First {
                 self.ask_models(draft, &plan, facts.window).boxed().await;
             }
-            let applied = self.applied(draft, &plan)?;
-            let out = rewrite::rewrite(conversation, &applied.view, &draft.policy.template);
+            let Applied { view, originals } = self.applied(draft, &plan)?;
+            let out = rewrite::rewrite(conversation, &view, &draft.policy.template);
             let body = bytes_of(&request, &out);
             let planned = plan.after.prompt();
             let (tokens, sureness) = match self.recount(draft, &plan, &body).await {
                 Some(exact) => exact,
-                None => (self.estimated(draft, &facts, &applied.view, conversation, &plan), sureness),
+                None => (self.estimated(draft, &facts, &view, conversation, &plan), sureness),
             };
             let limit = facts.window.saturating_sub(facts.output_reserved).saturating_sub(slack);
-            if tokens <= limit || round >= PLANS {
-                // Before a request is refused, as little as can be is kept for its reply.
-                let most = facts.window.saturating_sub(plan::least_reserve(facts.window)).saturating_sub(slack);
-                if tokens > limit.max(most) {
-                    return Err(self.cannot_fit(draft, &facts, &plan));
-                }
-                let mut room = facts.window.saturating_sub(tokens);
-                if draft.request.max_tokens.is_some_and(|asked| asked > room) && !sureness.is_exact() {
-                    // An estimate changes as more is learned; the same history must give the same bytes.
-                    room = self.counted_room(draft, &body, facts.window).await.unwrap_or(room);
-                }
-                let known = facts.window < UNKNOWN_WINDOW;
-                let asked = request.max_tokens.filter(|asked| known && *asked > room);
-                let lowered = asked.map(|asked| (asked, room.max(1)));
-                let body = if known { lower_max_tokens(&request, body, room) } else { body };
-                return Ok(Drafted {
-                    view: applied.view,
-                    originals: applied.originals,
-                    out,
-                    body,
-                    tokens,
-                    sureness,
-                    plan,
-                    lowered,
-                });
+            let made = Drafted { view, originals, out, body, tokens, sureness, plan, lowered: None };
+            if tokens <= limit {
+                return Ok(self.with_reply_room(draft, facts.window, made).await);
+            }
+            if tokens <= most && shortest.as_ref().is_none_or(|other| tokens < other.tokens) {
+                shortest = Some(made);
+            }
+            if round >= PLANS {
+                break refusal;
             }
             debug!(round, tokens, planned, limit, "counted more than planned; planning again");
             // What was made is longer than planned by so much: aim lower by that, and a little more.
             let more = tokens - planned.min(tokens);
             facts.slack = facts.slack.saturating_add(more + more / 8 + 8);
+        };
+        match shortest {
+            Some(made) => Ok(self.with_reply_room(draft, facts.window, made).await),
+            None => Err(refusal),
         }
+    }
+
+    /// Asks for no longer a reply than there is room for.
+    async fn with_reply_room(&self, draft: &Draft<'_>, window: Tokens, made: Drafted) -> Drafted {
+        if window >= UNKNOWN_WINDOW {
+            return made;
+        }
+        let mut room = window.saturating_sub(made.tokens);
+        if draft.request.max_tokens.is_some_and(|asked| asked > room) && !made.sureness.is_exact() {
+            // An estimate changes as more is learned; the same history must give the same bytes.
+            room = self.counted_room(draft, &made.body, window).await.unwrap_or(room);
+        }
+        let asked = draft.request.max_tokens.filter(|asked| *asked > room);
+        let lowered = asked.map(|asked| (asked, room.max(1)));
+        Drafted { lowered, body: lower_max_tokens(&draft.request, made.body, room), ..made }
     }
 
     /// Asks for what other models write for a plan: once, however often the request is planned.
@@ -231,7 +239,7 @@ impl App {
     }
 
     /// The view that a plan makes, with what was written for it.
-    fn applied(&self, draft: &Draft<'_>, plan: &Plan) -> Result<apply::Applied, Error> {
+    fn applied(&self, draft: &Draft<'_>, plan: &Plan) -> Result<Applied, Error> {
         let mut applied = self.material(draft, plan)?;
         if let Some(note) = &draft.situation.note {
             self.noted(draft.situation.id(), &draft.request.conversation, note, &mut applied)?;
@@ -239,25 +247,19 @@ impl App {
         Ok(applied)
     }
 
-    fn material(&self, draft: &Draft<'_>, plan: &Plan) -> Result<apply::Applied, Error> {
+    fn material(&self, draft: &Draft<'_>, plan: &Plan) -> Result<Applied, Error> {
         if plan.actions.is_empty() {
-            return Ok(apply::Applied { view: draft.old.clone(), originals: Vec::new() });
+            return Ok(Applied { view: draft.old.clone(), originals: Vec::new() });
         }
-        let count = |text: &str| self.text_cost(draft, text);
-        let none = HashMap::new();
-        Ok(apply::apply(&apply::Input {
-            conversation: &draft.request.conversation,
-            id: draft.situation.id(),
-            plan,
-            old: &draft.old,
-            store: &self.store,
-            count: &count,
+        let policy = &draft.situation.policy;
+        let words = Words {
             pins: &draft.wanted.texts,
             written: draft.written.as_ref().and_then(|w| w.as_deref()),
-            focus: draft.focus.as_deref().or(draft.situation.policy.focus.as_deref()),
-            keep: draft.situation.policy.keep,
-            digests: draft.digests.as_ref().unwrap_or(&none),
-        })?)
+            focus: draft.focus.as_deref().or(policy.focus.as_deref()),
+            keep: policy.keep,
+            digests: draft.digests.as_ref(),
+        };
+        Ok(self.make_view(&draft.subject(), plan, words)?)
     }
 
     /// The room that a prompt leaves, by the server's own count, where it can count.

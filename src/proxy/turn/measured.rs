@@ -89,7 +89,7 @@ impl App {
         let mut granted = Granted::default();
         let breaks =
             situation.attempt == Attempt::First && (situation.history.ahead.is_some() || breaks(&draft, &facts));
-        if let Some((view, made)) = self.grant(&draft.bench(), &standing, breaks) {
+        if let Some((view, made)) = self.grant(&draft.subject(), &standing, breaks) {
             (draft.old, granted) = (view, made);
             (facts, sureness) = self.facts(&mut draft).boxed().await;
         }

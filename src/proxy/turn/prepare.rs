@@ -28,6 +28,7 @@ use crate::plan::rewrite::Out;
 use crate::plan::{self, Facts, Lines, Plan, Regions};
 use crate::proxy::desk::rules::{Ruled, Scope};
 use crate::proxy::standing::{self, Held, Standing};
+use crate::proxy::view::Subject;
 use crate::proxy::{App, Error};
 use crate::recall::missed::{self, Missed};
 use crate::store::{Located, Original};
@@ -146,6 +147,17 @@ pub(in crate::proxy) struct Prepared {
 }
 
 impl Prepared {
+    /// Its history and the view that was forwarded, for whoever changes that.
+    pub(in crate::proxy) fn subject(&self) -> Subject<'_> {
+        Subject {
+            conversation: &self.request.conversation,
+            id: &self.id,
+            key: &self.key,
+            own: self.own.as_deref(),
+            old: &self.view,
+        }
+    }
+
     /// The layers that acted, as they stand in the header.
     pub(in crate::proxy) fn action(&self) -> String {
         if self.actions.is_empty() { "none".into() } else { self.actions.join(",") }

@@ -131,18 +131,30 @@ impl App {
         self.remember(&prepared.id);
         self.note_fold(prepared);
         let kept = self.lives.with(&prepared.id, |l| Kept::of(l));
-        ConversationUpdate {
-            id: prepared.id.clone(),
-            parent: forked.map(|l| (l.conversation.clone(), l.depth)),
-            session: prepared.session.clone(),
-            model: prepared.request.model.clone(),
-            upstream: upstream.name().to_owned(),
-            tip,
-            depth: prepared.chain.len(),
-            state: state(prepared, &kept),
-            now_ms,
-            title: prepared.title(),
-        }
+        let parent = forked.map(|l| (l.conversation.clone(), l.depth));
+        ConversationUpdate { parent, ..update(upstream, prepared, tip, &kept, now_ms) }
+    }
+}
+
+/// What a request or its reply tells the record of the conversation.
+pub(super) fn update(
+    upstream: &Upstream,
+    prepared: &Prepared,
+    tip: Digest,
+    kept: &Kept,
+    now_ms: i64,
+) -> ConversationUpdate {
+    ConversationUpdate {
+        id: prepared.id.clone(),
+        parent: None,
+        session: prepared.session.clone(),
+        model: prepared.request.model.clone(),
+        upstream: upstream.name().to_owned(),
+        tip,
+        depth: prepared.chain.len(),
+        state: state(prepared, kept),
+        now_ms,
+        title: prepared.title(),
     }
 }
 
@@ -244,7 +256,7 @@ impl Parts {
 }
 
 /// The gauge of a conversation as JSON.
-pub(in crate::proxy) fn state(prepared: &Prepared, kept: &Kept) -> String {
+fn state(prepared: &Prepared, kept: &Kept) -> String {
     let Lines { limit, clear_at, clear_to, summarize_at, summarize_to, fold_at, evict_over, .. } = prepared.lines;
     let mut edits = BTreeMap::new();
     for edit in &prepared.view.edits {

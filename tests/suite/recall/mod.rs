@@ -496,8 +496,17 @@ fn another_reply_to_the_same_prompt_has_what_it_recalled_itself() {
         _ => turn("A long story.", vec![]),
     });
     read(&proxy.chat(&sent.clone().stream()).ok());
-    proxy.chat(&sent.assistant("A long").user("Stop.")).ok();
+    proxy.chat(&sent.clone().assistant("A long").user("Stop.")).ok();
     assert_eq!(results(&fake.last()).len(), 1, "nothing better is known");
+    // Another one breaks off before it recalls anything.
+    let begun = format!("data: {}\n\n", event(json!({"role": "assistant", "content": "A lo"}), Value::Null));
+    let cut = [sse_head(), chunk(begun.as_bytes())].concat();
+    fake.script(move |seen| if seen.is_main() { Play::Cut(cut.clone()) } else { Play::Usual });
+    let answer = proxy.chat(&sent.clone().stream());
+    assert!(answer.text().contains("upstream_died"), "{}", answer.text());
+    fake.script(|_| Play::Usual);
+    proxy.chat(&sent.assistant("A long").user("Stop.")).ok();
+    assert_eq!(results(&fake.last()).len(), 1, "what broke off takes the place of nothing");
 }
 
 #[test]

@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::words::{CONCLUSION, concludes, condense, sentences};
 use super::{Facts, Item, Material, Part, Section, render, results, statements};
+use crate::conversation::files::PATH_KEYS;
 use crate::conversation::person::{self, Said};
 use crate::conversation::{Message, Role, ToolCall};
 use crate::preview::Call;
@@ -237,26 +238,11 @@ fn files(call: &ToolCall, facts: &mut Facts) {
 
 /// Strings under keys that name files, also one level down.
 fn named_paths(value: &Value, depth: usize, found: &mut dyn FnMut(&str)) {
-    const KEYS: &[&str] = &[
-        "path",
-        "file_path",
-        "filepath",
-        "filename",
-        "file",
-        "absolute_path",
-        "target_file",
-        "notebook_path",
-        "relative_path",
-        "file_name",
-        "paths",
-        "files",
-        "source",
-        "destination",
-        "old_path",
-        "new_path",
-    ];
+    /// Keys of several files, or of two.
+    const MORE: &[&str] = &["paths", "files", "source", "destination", "old_path", "new_path"];
+    let names_files = |key: &str| PATH_KEYS.iter().chain(MORE).any(|known| known.eq_ignore_ascii_case(key));
     let Value::Object(map) = value else { return };
-    for (key, inner) in map.iter().filter(|(k, _)| KEYS.contains(&k.to_ascii_lowercase().as_str())) {
+    for inner in map.iter().filter(|(key, _)| names_files(key)).map(|(_, inner)| inner) {
         match inner {
             Value::String(s) if is_file(s) => found(s),
             Value::Array(items) if depth < 2 => items.iter().take(20).for_each(|item| match item {
@@ -265,7 +251,6 @@ fn named_paths(value: &Value, depth: usize, found: &mut dyn FnMut(&str)) {
             }),
             _ => {}
         }
-        let _ = key;
     }
 }
 

@@ -23,12 +23,12 @@ const SHORTEST_LINE: usize = 8;
 /// A later version stands for an earlier one that is at most so many times as long: else it was itself cut by the client.
 const CUT: usize = 2;
 
-/// What a call does to a file.
+/// What happens to a file in a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Does {
     /// Reads it, all of it or a part.
     Read {
-        /// Whether no range is given.
+        /// All of it: the call names no lines and no range.
         whole: bool,
     },
     /// Writes it anew, as so many bytes.
@@ -54,10 +54,11 @@ pub struct Access {
     pub does: Does,
 }
 
-/// Keys under which a path stands.
-const PATH: &[&str] = &[
+/// Keys under which tools take the path of a file.
+pub const PATH_KEYS: &[&str] = &[
     "path",
     "file_path",
+    "filePath",
     "filepath",
     "filename",
     "file",
@@ -67,6 +68,21 @@ const PATH: &[&str] = &[
     "relative_path",
     "file_name",
 ];
+
+/// The path of the file that a call's arguments name.
+pub fn path(arguments: &Map<String, Value>) -> Option<&str> {
+    PATH_KEYS.iter().find_map(|key| arguments.get(*key).and_then(Value::as_str))
+}
+
+/// Whether two calls mean the same thing, by their arguments: these are equal, or they name the same file.
+pub fn same_target(a: &str, b: &str) -> bool {
+    let read = |arguments: &str| serde_json::from_str::<Map<String, Value>>(arguments).ok();
+    let (Some(a), Some(b)) = (read(a), read(b)) else { return a.trim() == b.trim() };
+    match (path(&a), path(&b)) {
+        (Some(x), Some(y)) => x == y,
+        _ => a == b,
+    }
+}
 
 /// Keys under which the new text of a whole file stands.
 const TEXT: &[&str] = &["content", "contents", "file_text", "file_content", "new_content"];
@@ -118,7 +134,7 @@ fn of_object(tool: &str, map: &Map<String, Value>) -> Vec<Access> {
     let said = format!("{tool} {}", text(&["command", "action"]).unwrap_or_default()).to_ascii_lowercase();
     let parts = || said.split(|c: char| !c.is_alphanumeric());
     let is = |begins: &[&str]| parts().any(|part| begins.iter().any(|word| part.starts_with(word)));
-    let Some(path) = text(PATH) else {
+    let Some(path) = path(map) else {
         let command = text(&["command", "cmd", "input", "patch"]);
         return command.map_or_else(Vec::new, |c| if c.contains(PATCH) { patched(c) } else { read_by_shell(c) });
     };

@@ -70,19 +70,6 @@ pub fn call_of(body: &[Message], result: usize) -> Option<(usize, usize)> {
     (place < calls.len()).then_some((caller, place))
 }
 
-/// Whether two calls mean the same thing: equal arguments, or the same file where they name one.
-pub fn same_target(a: &str, b: &str) -> bool {
-    let read = |s: &str| serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(s).ok();
-    let (Some(a), Some(b)) = (read(a), read(b)) else { return a.trim() == b.trim() };
-    let file = |m: &serde_json::Map<String, serde_json::Value>| {
-        ["file_path", "path", "filename", "file", "absolute_path"].iter().find_map(|k| m.get(*k).cloned())
-    };
-    match (file(&a), file(&b)) {
-        (Some(x), Some(y)) => x == y,
-        _ => a == b,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;

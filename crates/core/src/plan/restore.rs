@@ -7,7 +7,8 @@ use super::Action;
 use super::facts::SMALL;
 use super::sheet::Sheet;
 use crate::conversation::edit::Rule;
-use crate::conversation::step::{self, call_of};
+use crate::conversation::files;
+use crate::conversation::step::call_of;
 use crate::conversation::{Role, Tokens};
 
 /// A stub is a short text; anything longer says something itself.
@@ -103,6 +104,6 @@ fn earlier(sheet: &Sheet<'_>, at: usize) -> Option<usize> {
         let text = &body[*i].text;
         body[*i].role == Role::Tool
             && !is_stub(text)
-            && call(*i).is_some_and(|c| c.name == mine.name && step::same_target(&c.arguments, &mine.arguments))
+            && call(*i).is_some_and(|c| c.name == mine.name && files::same_target(&c.arguments, &mine.arguments))
     })
 }

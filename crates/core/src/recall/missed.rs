@@ -4,6 +4,7 @@ use serde_json::{Map, Value};
 
 use super::is_ours;
 use crate::conversation::edit::{Edit, View};
+use crate::conversation::files;
 use crate::conversation::step::call_of;
 use crate::conversation::{Message, Role};
 
@@ -74,7 +75,7 @@ pub fn missed(body: &[Message], view: &View, from: usize) -> Vec<Missed> {
             if !is_gone(view, of) {
                 continue;
             }
-            let names_file = arguments.as_ref().is_some_and(names_file);
+            let names_file = arguments.as_ref().and_then(files::path).is_some();
             let answer = (at + 1..body.len()).find(|i| call_of(body, *i) == Some((at, nth)));
             let unchanged = answer.is_some_and(|i| body[i].text == body[of].text);
             if names_file || unchanged {
@@ -88,11 +89,6 @@ pub fn missed(body: &[Message], view: &View, from: usize) -> Vec<Missed> {
 
 fn read(arguments: &str) -> Option<Map<String, Value>> {
     serde_json::from_str(arguments).ok()
-}
-
-/// Whether arguments name a file.
-fn names_file(arguments: &Map<String, Value>) -> bool {
-    ["file_path", "path", "filename", "file", "absolute_path"].iter().any(|key| arguments.contains_key(*key))
 }
 
 /// Whether the text of a message has left the view.

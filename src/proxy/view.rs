@@ -1,0 +1,38 @@
+//! How a plan becomes a view, for whoever asks: a request, the work ahead of one, or a person who folds or clears.
+
+use super::App;
+use crate::apply::{self, Applied, Words};
+use crate::conversation::Conversation;
+use crate::conversation::edit::View;
+use crate::measure::{ModelKey, own};
+use crate::plan::Plan;
+use crate::store;
+
+/// A conversation and its view, for whoever changes that.
+pub(super) struct Subject<'a> {
+    pub(super) conversation: &'a Conversation,
+    pub(super) id: &'a str,
+    pub(super) key: &'a ModelKey,
+    /// The model's own vocabulary, where its file is on this machine.
+    pub(super) own: Option<&'a own::Model>,
+    pub(super) old: &'a View,
+}
+
+impl App {
+    /// The view that a plan makes, and what must be saved before it is sent.
+    ///
+    /// # Errors
+    /// When the record cannot be asked.
+    pub(super) fn make_view(&self, of: &Subject<'_>, plan: &Plan, words: Words<'_>) -> Result<Applied, store::Error> {
+        let count = |text: &str| self.measure.text(of.key, of.own, text);
+        apply::apply(&apply::Input {
+            conversation: of.conversation,
+            id: of.id,
+            plan,
+            old: of.old,
+            store: &self.store,
+            count: &count,
+            words,
+        })
+    }
+}
