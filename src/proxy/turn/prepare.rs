@@ -335,17 +335,12 @@ impl App {
         let is_fork = located.as_ref().is_some_and(|l| l.conversation != id);
         let standing_new = ruled.is_some().then(|| standing::text(&standing));
         let standing_changed = granted.to_record(&standing, is_fork, folds(&view) != folds(&stored)).or(standing_new);
+        let more = made_ahead.chain(granted.originals).chain(left_out);
         Prepared {
             known: self.known(&id, &chain, &view, &key),
             view_changed: view != stored,
             view: View { messages: request.conversation.body.len(), ..view },
-            originals: drafted
-                .originals
-                .into_iter()
-                .chain(made_ahead)
-                .chain(granted.originals)
-                .chain(left_out)
-                .collect(),
+            originals: drafted.originals.into_iter().chain(more).collect(),
             actions,
             because,
             waits: drafted.plan.waits.iter().map(ToString::to_string).collect(),
