@@ -1,4 +1,4 @@
-//! How a plan becomes a view, for whoever asks: a request, the work ahead of one, or a person who folds or clears.
+//! Turns a plan into a view. Requests, the work ahead of them, and a person's fold or clearing all use it.
 
 use super::App;
 use crate::apply::{self, Applied, Words};

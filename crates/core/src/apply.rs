@@ -77,11 +77,11 @@ pub struct Input<'a, A> {
     pub store: &'a A,
     /// Tokens of a text, erring high.
     pub count: &'a dyn Fn(&str) -> Tokens,
-    /// What people and models have said that goes into the view.
+    /// Texts of people and models that go into the view.
     pub words: Words<'a>,
 }
 
-/// What people and models have said that goes into a view: nothing, by default.
+/// Texts of people and models that go into a view, and what to keep above all. By default there are none.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Words<'a> {
     /// What is pinned, and holds through every fold.

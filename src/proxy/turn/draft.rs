@@ -18,7 +18,7 @@ use crate::guard::triggers::Pace;
 use crate::measure::count::Counted;
 use crate::measure::{self, Sureness, tokens};
 use crate::plan::rewrite::{self, Out};
-use crate::plan::{self, Action, Facts, Plan, Policy};
+use crate::plan::{self, Action, Facts, Plan, Policy, Regions};
 use crate::proxy::standing::Held;
 use crate::proxy::view::Subject;
 use crate::proxy::{App, Error};
@@ -161,15 +161,15 @@ impl App {
         let most = facts.window.saturating_sub(plan::least_reserve(facts.window)).saturating_sub(slack);
         let mut shortest: Option<Drafted> = None;
         let mut round = 0;
-        let refusal = loop {
+        let (after, limit) = loop {
             round += 1;
             let plan = guarded(conversation, &facts, draft);
             if plan::gives_way(&mut facts, &plan, self.config.window.output_reserved) {
                 continue;
             }
-            let refusal = self.cannot_fit(draft, &facts, &plan);
+            let refused = (plan.after, plan.lines.limit);
             if !plan.fits {
-                break refusal;
+                break refused;
             }
             if draft.situation.attempt == Attempt::First {
                 self.ask_models(draft, &plan, facts.window).boxed().await;
@@ -191,7 +191,7 @@ impl App {
                 shortest = Some(made);
             }
             if round >= PLANS {
-                break refusal;
+                break refused;
             }
             debug!(round, tokens, planned, limit, "counted more than planned; planning again");
             // What was made is longer than planned by so much: aim lower by that, and a little more.
@@ -200,7 +200,7 @@ impl App {
         };
         match shortest {
             Some(made) => Ok(self.with_reply_room(draft, facts.window, made).await),
-            None => Err(refusal),
+            None => Err(self.cannot_fit(draft, facts.window, &after, limit)),
         }
     }
 
@@ -270,14 +270,9 @@ impl App {
         Some(window.saturating_sub(exact(draft, body).await.ok()?.0))
     }
 
-    fn cannot_fit(&self, draft: &Draft<'_>, facts: &Facts, plan: &Plan) -> Error {
-        let error = Error::cannot_fit(
-            &draft.request.model,
-            facts.window,
-            &draft.situation.window.source,
-            &plan.after,
-            plan.lines.limit,
-        );
+    fn cannot_fit(&self, draft: &Draft<'_>, window: Tokens, after: &Regions, limit: Tokens) -> Error {
+        let source = &draft.situation.window.source;
+        let error = Error::cannot_fit(&draft.request.model, window, source, after, limit);
         match draft.wanted.paused {
             true => error.with_hint(
                 "somebody stopped the rewriting of this conversation: take it up again on the page at `/`, or with \

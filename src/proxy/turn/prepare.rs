@@ -147,7 +147,7 @@ pub(in crate::proxy) struct Prepared {
 }
 
 impl Prepared {
-    /// Its history and the view that was forwarded, for whoever changes that.
+    /// The history and the forwarded view, from which a new view is made.
     pub(in crate::proxy) fn subject(&self) -> Subject<'_> {
         Subject {
             conversation: &self.request.conversation,

@@ -136,7 +136,7 @@ impl App {
     }
 }
 
-/// What a request or its reply tells the record of the conversation.
+/// The record's entry of the conversation after a request or its reply.
 pub(super) fn update(
     upstream: &Upstream,
     prepared: &Prepared,

@@ -23,7 +23,7 @@ const SHORTEST_LINE: usize = 8;
 /// A later version stands for an earlier one that is at most so many times as long: else it was itself cut by the client.
 const CUT: usize = 2;
 
-/// What happens to a file in a call.
+/// How a call uses a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Does {
     /// Reads it, all of it or a part.
@@ -74,7 +74,7 @@ pub fn path(arguments: &Map<String, Value>) -> Option<&str> {
     PATH_KEYS.iter().find_map(|key| arguments.get(*key).and_then(Value::as_str))
 }
 
-/// Whether two calls mean the same thing, by their arguments: these are equal, or they name the same file.
+/// Whether the arguments of two calls are equal or name the same file.
 pub fn same_target(a: &str, b: &str) -> bool {
     let read = |arguments: &str| serde_json::from_str::<Map<String, Value>>(arguments).ok();
     let (Some(a), Some(b)) = (read(a), read(b)) else { return a.trim() == b.trim() };
@@ -87,11 +87,11 @@ pub fn same_target(a: &str, b: &str) -> bool {
 /// Keys under which the new text of a whole file stands.
 const TEXT: &[&str] = &["content", "contents", "file_text", "file_content", "new_content"];
 
-/// How a word begins in the name of a tool, or in its `command` or `action`, that reads a file. A search, a test or a linter names a file,
-/// too, and what it answers is not what the file says.
+/// Beginnings of words in the name of a tool that reads a file, or in its `command` or `action`. A search, a test or a linter
+/// names a file, too, but its answer is not the file's text.
 const READS: &[&str] = &["read", "view", "open"];
 
-/// And of one that writes a file anew, not at its end.
+/// The same for a tool that writes a whole file. A tool that appends is not one.
 const WRITES: &[&str] = &["write", "create", "save"];
 
 /// Keys of what is looked for in a file.
