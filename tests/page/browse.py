@@ -24,6 +24,7 @@ import urllib.error
 import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+AXE = pathlib.Path(os.environ.get("WINDOWSILL_CACHE", ROOT / ".cache")) / "axe/node_modules/axe-core/axe.min.js"
 WINDOW = 4096
 PATIENCE = 60
 # What a price may be off: a share of it, or these few tokens, which templates put around messages.
@@ -376,8 +377,7 @@ def curate(browser, shots):
 
 def accessible(browser, where):
     """axe-core finds nothing that keeps anybody out."""
-    axe = ROOT / ".cache/axe/node_modules/axe-core/axe.min.js"
-    browser.run(axe.read_text() + ";window.axe = window.axe ?? axe;")
+    browser.run(AXE.read_text() + ";window.axe = window.axe ?? axe;")
     found = browser.do("POST", "/execute/async", {"args": [], "script": """const done = arguments[arguments.length - 1];
         axe.run(document, {resultTypes: ['violations']}).then((r) => done(r.violations.map((v) => `${v.id}: ${v.help}: ${v.nodes.map((n) => n.target).slice(0, 3)}`)), (e) => done([String(e)]))"""})
     assert not found, f"{where}, by axe-core:\n" + "\n".join(found)
@@ -421,7 +421,7 @@ def main():
     for needed in ("chromium", "chromedriver"):
         if not shutil.which(needed):
             sys.exit(f"{needed} is missing: scripts/servers/install browser installs it")
-    if not (ROOT / ".cache/axe/node_modules/axe-core/axe.min.js").is_file():
+    if not AXE.is_file():
         sys.exit("axe-core is missing: scripts/servers/install browser installs it")
     exports = subprocess.run([ROOT / "scripts/servers/install", "--env"], capture_output=True, text=True, check=True).stdout
     installed = dict(line.removeprefix("export ").split("=", 1) for line in exports.splitlines() if line.startswith("export "))
