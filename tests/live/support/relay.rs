@@ -3,7 +3,7 @@
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -22,6 +22,8 @@ struct Chats {
     hides: AtomicBool,
     bodies: Mutex<Vec<String>>,
     came: Condvar,
+    /// Chat requests whose replies have not ended.
+    under_way: AtomicUsize,
 }
 
 impl Relay {
@@ -57,6 +59,11 @@ impl Relay {
     /// The bodies since the last call.
     pub(crate) fn take(&self) -> Vec<String> {
         std::mem::take(&mut *self.chats.bodies.lock())
+    }
+
+    /// Whether the server works on a chat request.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.chats.under_way.load(Ordering::Relaxed) > 0
     }
 
     /// Waits until there is one. Panics when none comes.
@@ -113,12 +120,20 @@ fn read(client: &TcpStream) -> std::io::Result<Option<Request>> {
     Ok(Some(Request { head, body, is_chat }))
 }
 
-fn pass(mut client: TcpStream, server: SocketAddr, chats: &Chats) -> std::io::Result<()> {
+fn pass(client: TcpStream, server: SocketAddr, chats: &Chats) -> std::io::Result<()> {
     let Some(request) = read(&client)? else { return Ok(()) };
-    if request.is_chat {
-        chats.bodies.lock().push(String::from_utf8(request.body.clone()).expect("chat bodies are UTF-8"));
-        chats.came.notify_all();
+    if !request.is_chat {
+        return forward(client, server, &request, chats);
     }
+    chats.under_way.fetch_add(1, Ordering::Relaxed);
+    chats.bodies.lock().push(String::from_utf8(request.body.clone()).expect("chat bodies are UTF-8"));
+    chats.came.notify_all();
+    let passed = forward(client, server, &request, chats);
+    chats.under_way.fetch_sub(1, Ordering::Relaxed);
+    passed
+}
+
+fn forward(mut client: TcpStream, server: SocketAddr, request: &Request, chats: &Chats) -> std::io::Result<()> {
     let asks = || String::from_utf8_lossy(&request.body).contains("\"verbose\":true");
     if chats.hides.load(Ordering::Relaxed) && request.head.starts_with("POST /api/show ") && asks() {
         return client.write_all(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
