@@ -125,8 +125,8 @@ fn pass(client: TcpStream, server: SocketAddr, chats: &Chats) -> std::io::Result
     if !request.is_chat {
         return forward(client, server, &request, chats);
     }
-    chats.under_way.fetch_add(1, Ordering::Relaxed);
     chats.bodies.lock().push(String::from_utf8(request.body.clone()).expect("chat bodies are UTF-8"));
+    chats.under_way.fetch_add(1, Ordering::Relaxed);
     chats.came.notify_all();
     let passed = forward(client, server, &request, chats);
     chats.under_way.fetch_sub(1, Ordering::Relaxed);
