@@ -1,6 +1,7 @@
 //! The guardrails: ceilings on what a turn and a session may take, the watchdog, and what is done about models that are too
 //! small for what they are asked.
 
+use super::glob::Glob;
 use super::problem::Problem;
 use super::serve::{Sources, note};
 use super::written::{Reader, Sourced, Value};
@@ -74,14 +75,14 @@ pub struct Ceiling {
 }
 
 /// The settings of `[watch]`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Watch {
     /// How often the same call makes a loop; 0 looks for none.
     pub repeated_calls: usize,
     /// What is done about a loop.
     pub action: Response,
-    /// Globs of tools whose calls are meant to repeat.
-    pub except: Vec<String>,
+    /// Tools whose calls are meant to repeat.
+    pub except: Vec<Glob>,
     /// What is done about a model too small for what it is asked.
     pub small_model: Response,
 }
@@ -108,7 +109,8 @@ pub(super) fn watch(layers: &Layers, sources: &mut Sources, problems: &mut Vec<P
     let except = taken.take("watch.except", read::names, |names: &Vec<String>| names.join(", "));
     let action = taken.take("watch.action", warn_note_or_refuse, shown);
     let repeated_calls = taken.take("watch.repeated_calls", repeats, usize::to_string);
-    Some(Watch { repeated_calls: repeated_calls?, action: action?, except: except?, small_model: small_model? })
+    let except = except?.iter().map(|name| Glob::new(name)).collect();
+    Some(Watch { repeated_calls: repeated_calls?, action: action?, except, small_model: small_model? })
 }
 
 /// What is read of one table.

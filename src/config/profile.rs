@@ -4,10 +4,9 @@
 
 use std::path::{Path, PathBuf};
 
-use regex::Regex;
-
 use super::context::{CONTEXT_KEYS, Context, TEMPLATE_KEYS, TemplateLayer, Tiers};
 use super::file::{self, Label, Section};
+use super::glob::Glob;
 use super::model::{ModelHints, SizeClass, name_forms, parameters_in_name};
 use super::pin::{self, PinPattern};
 use super::problem::Problem;
@@ -114,7 +113,7 @@ impl Profile {
         Some(Profile {
             name: name.to_owned(),
             path: path.map(Path::to_owned),
-            globs: names.iter().filter_map(|name| Glob::new(name)).collect(),
+            globs: names.iter().map(|name| Glob::new(name)).collect(),
             names,
             template_contains,
             size: size.map(|size| size.value),
@@ -148,8 +147,8 @@ impl Profile {
 
     /// The most specific of its globs that fits one of the forms of a name.
     fn fit(&self, forms: &[String]) -> Option<&Glob> {
-        let fits = |glob: &&Glob| forms.iter().any(|form| glob.fits(form));
-        self.globs.iter().filter(fits).max_by_key(|glob| glob.literal)
+        let fit = |glob: &&Glob| forms.iter().any(|form| fits(glob, form));
+        self.globs.iter().filter(fit).max_by_key(|glob| glob.literal())
     }
 }
 
@@ -194,9 +193,9 @@ fn fitting<'a>(
         let best = named()
             .rev()
             .filter_map(|profile| profile.fit(&forms).map(|glob| (profile, glob)))
-            .max_by_key(|(_, glob)| glob.literal);
+            .max_by_key(|(_, glob)| glob.literal());
         if let Some((profile, glob)) = best {
-            let because = format!("`{model}` fits `{}` of profile `{}`", glob.written, profile.name);
+            let because = format!("`{model}` fits `{}` of profile `{}`", glob.as_str(), profile.name);
             return Some((profile, because));
         }
     }
@@ -282,34 +281,8 @@ fn files(dir: &Path, problems: &mut Vec<Problem>) -> Vec<PathBuf> {
     paths
 }
 
-/// A name with `*` (any text) and `?` (any one letter), matched without regard to case.
-#[derive(Debug, Clone)]
-struct Glob {
-    written: String,
-    regex: Regex,
-    /// How many of its letters are not wild: how specific it is.
-    literal: usize,
-}
-
-impl Glob {
-    fn new(written: &str) -> Option<Glob> {
-        let body: String = written
-            .to_lowercase()
-            .chars()
-            .map(|c| match c {
-                '*' => ".*".to_owned(),
-                '?' => ".".to_owned(),
-                c => regex::escape(c.encode_utf8(&mut [0; 4])),
-            })
-            .collect();
-        let literal = written.chars().filter(|c| !matches!(c, '*' | '?')).count();
-        let regex = Regex::new(&format!("^{body}$")).ok()?;
-        Some(Glob { written: written.to_owned(), regex, literal })
-    }
-
-    /// Whether it fits a form of a name; a path is tried only by globs that hold a `/` themselves, lest an owner
-    /// (`mistralai/…`) passes for a family.
-    fn fits(&self, form: &str) -> bool {
-        (self.written.contains('/') || !form.contains('/')) && self.regex.is_match(form)
-    }
+/// Whether a glob fits a form of a name; a path is tried only by globs that hold a `/` themselves, lest an owner
+/// (`mistralai/…`) passes for a family.
+fn fits(glob: &Glob, form: &str) -> bool {
+    (glob.as_str().contains('/') || !form.contains('/')) && glob.fits(form)
 }

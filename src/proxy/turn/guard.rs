@@ -110,7 +110,7 @@ impl App {
 
     fn watch(&self, id: &str, body: &[Message], guarded: &mut Guarded) -> Result<(), Error> {
         let config = &self.config.watch;
-        let excepted = |tool: &str| loops::fits(&config.except, tool);
+        let excepted = |tool: &str| config.except.iter().any(|glob| glob.fits(tool));
         let Some(seen) = watch::find(body, config.repeated_calls, &excepted) else { return Ok(()) };
         let (due, pardoned) = self
             .lives
