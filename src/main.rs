@@ -18,6 +18,11 @@ use windowsill::plain;
 use windowsill::proxy::{App, Error, grouped, plan_file};
 use windowsill::server;
 
+/// musl's own allocator maps memory and wakes other threads many times in each request, which then costs half as much again.
+#[cfg(target_env = "musl")]
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Keeps a long local chat or agent session alive in a small context window, and never loses what it takes out of the
 /// prompt.
 #[derive(Parser)]
