@@ -213,7 +213,7 @@ fn a_head_that_has_not_arrived_does_not_hold_up_the_end() {
     let started = std::time::Instant::now();
     drop(proxy);
     // A head may take 30 seconds.
-    assert!(started.elapsed() < PATIENCE, "{:?}", started.elapsed());
+    assert!(started.elapsed() < std::time::Duration::from_secs(20), "{:?}", started.elapsed());
 }
 
 #[test]
