@@ -1,4 +1,4 @@
-//! Names with wild letters: of the models that a profile fits, and of the tools whose calls are meant to repeat.
+//! Globs: for the names of the models that a profile fits, and of the tools whose calls are meant to repeat.
 
 use wildmatch::WildMatch;
 
@@ -25,7 +25,7 @@ impl Glob {
         self.written.chars().filter(|c| !matches!(c, '*' | '?')).count()
     }
 
-    /// Whether the whole name fits.
+    /// Whether it matches the whole name.
     pub fn fits(&self, name: &str) -> bool {
         self.pattern.matches(name)
     }

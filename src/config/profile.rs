@@ -281,8 +281,8 @@ fn files(dir: &Path, problems: &mut Vec<Problem>) -> Vec<PathBuf> {
     paths
 }
 
-/// Whether a glob fits a form of a name; a path is tried only by globs that hold a `/` themselves, lest an owner
-/// (`mistralai/…`) passes for a family.
+/// Whether a glob fits a form of a name. A glob without a `/` never fits a form with one: the owner in `mistralai/…` would pass
+/// for a family.
 fn fits(glob: &Glob, form: &str) -> bool {
     (glob.as_str().contains('/') || !form.contains('/')) && glob.fits(form)
 }

@@ -257,7 +257,10 @@ impl World {
         if let Some(Fault::Silent(_)) = fault {
             return self.give_up(conn, before);
         }
-        let Some(head) = conn.head() else { return Err(format!("no answer in {PATIENCE:?}, or an end without one")) };
+        let Some(head) = conn.head() else {
+            let closed = conn.is_readable();
+            return Err(if closed { "closed without an answer".into() } else { format!("no answer in {PATIENCE:?}") });
+        };
         let answer = conn.rest(head);
         self.begin(Turn::default());
         // What a proxy sent for another client right before it was killed may arrive late.
