@@ -42,6 +42,36 @@ fn first_fold(fake: &Fake, proxy: &TestProxy, model: &str, most: u32) -> Option<
     None
 }
 
+/// A server that drops messages reports what it kept. That is said, and the next prompt is not taken for that short.
+#[test]
+fn what_a_server_counts_after_it_dropped_messages_is_no_count_of_the_history() {
+    let fake = Fake::start(Kind::OpenAi, 100_000);
+    fake.script(|seen| match tokens(&seen.json()) {
+        sent if !seen.is_main() || sent < 2_000 => Play::Usual,
+        _ => Play::Json(
+            200,
+            json!({"id": "c", "object": "chat.completion", "created": 1, "model": "test-model",
+                "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "Yes."}}],
+                "usage": {"prompt_tokens": 500, "completion_tokens": 2, "total_tokens": 502}}),
+        ),
+    });
+    let proxy = TestProxy::with(&[fake.url()], "[window]\nnum_ctx = 16384\n");
+    let told = |events: &Value, kind: &str| {
+        events["events"].as_array().unwrap().iter().filter(|e| e["kind"] == kind).cloned().collect::<Vec<_>>()
+    };
+    let mut talk = opening();
+    for n in 0..6_u64 {
+        talk = turn(talk, n, 2_800);
+        let planned = header(&proxy.chat(&talk).ok(), "x-windowsill-prompt-tokens");
+        let sent = tokens(&fake.last().json());
+        assert!(planned >= sent * 9 / 10, "turn {n}: {planned} planned of {sent} sent");
+        let events = proxy.eventually("/windowsill/events", |e| told(e, "model_usage").len() as u64 == n + 1);
+        let dropped = told(&events, "silent_truncation");
+        assert_eq!(dropped.len(), (n as usize + 1).saturating_sub(2), "turn {n}, {sent} tokens sent: {events}");
+        assert!(dropped.iter().all(|e| e["data"]["prompt_tokens"] == 500), "{events}");
+    }
+}
+
 /// llama-server tells how many parameters a model has, Ollama too; a name may tell it where the server does not. At 8,192
 /// tokens with 1,024 kept for the reply, a small model's line is at 3,072 tokens, a medium one's at 4,301, and the wall at
 /// 7,152.

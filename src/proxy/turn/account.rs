@@ -41,8 +41,13 @@ impl App {
         let mut events = vec![usage_event(&prepared, &reported, &end, started)];
         events.extend(mismatch_event(&prepared));
         let counted = prepared.counted(&reported).filter(|n| *n > 0);
-        let learned = |exact| aside::once(prepared.request.body.len(), || self.learn_from(&prepared, exact));
-        events.extend(counted.and_then(learned));
+        let dropped = counted.filter(|exact| self.looks_dropped(&prepared, *exact));
+        events.extend(dropped.map(|exact| dropped_event(&prepared, exact)));
+        // What a server counted of the messages that it kept is no count of what was sent.
+        let counted = counted.filter(|_| dropped.is_none());
+        if let Some(exact) = counted {
+            aside::once(prepared.request.body.len(), || self.learn_from(&prepared, exact));
+        }
         self.remember_reply(&upstream, &prepared, &reported, counted, events);
         if end == relay::End::Complete && !prepared.repeats_a_beginning {
             self.title_behind(&prepared);
@@ -50,20 +55,14 @@ impl App {
         self.work_ahead(upstream, headers.clone(), prepared, reported, &end);
     }
 
-    /// Learns from what the server counted; the event where it must have dropped messages instead.
-    fn learn_from(&self, prepared: &Prepared, exact: Tokens) -> Option<Event> {
-        if self.looks_dropped(prepared, exact) {
-            warn!(conversation = %prepared.id, planned = prepared.tokens, reported = exact, "the server evaluated far fewer tokens than were sent: it may have dropped messages");
-            let data = json!({"planned_prompt_tokens": prepared.tokens, "prompt_tokens": exact});
-            return Some(event(prepared, "silent_truncation", data));
-        }
+    /// Learns from what the server counted.
+    fn learn_from(&self, prepared: &Prepared, exact: Tokens) {
         let conversation = &prepared.request.conversation;
         let sample = self.measure.sample(conversation, &prepared.view, prepared.known);
         self.measure.learn(&prepared.key, &sample, exact);
         if let Some(own) = &prepared.own {
             own.learn(prepared.tokens, exact);
         }
-        None
     }
 
     /// Keeps what a reply told: in memory, and in the record.
@@ -125,10 +124,7 @@ impl App {
     /// The error when the server refuses the second, harder try too.
     pub(in crate::proxy) fn refused_twice(&self, prepared: &Prepared, refusal: Refusal) -> Error {
         let window = refusal.window.or(prepared.window.tokens).unwrap_or(0);
-        let mut regions = prepared.after;
-        if let Some(prompt) = refusal.prompt {
-            regions.history = prompt.saturating_sub(regions.system + regions.tools + regions.brief + regions.media);
-        }
+        let regions = refusal.prompt.map_or(prepared.after, |prompt| prepared.after.of_prompt(prompt));
         Error::cannot_fit(&prepared.request.model, window, "learned from a refusal", &regions, prepared.lines.limit)
     }
 
@@ -162,6 +158,13 @@ fn usage_event(prepared: &Prepared, reported: &Reported, end: &relay::End, start
         relay::End::Canceled => "canceled",
     });
     event(prepared, "model_usage", data)
+}
+
+/// That the server must have dropped messages, and says nothing of it.
+fn dropped_event(prepared: &Prepared, exact: Tokens) -> Event {
+    warn!(conversation = %prepared.id, planned = prepared.tokens, reported = exact, "the server evaluated far fewer tokens than were sent: it may have dropped messages");
+    let data = json!({"planned_prompt_tokens": prepared.tokens, "prompt_tokens": exact});
+    event(prepared, "silent_truncation", data)
 }
 
 /// That the server counts otherwise than the model's own vocabulary: told once.

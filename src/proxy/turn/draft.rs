@@ -160,6 +160,8 @@ impl App {
         // Before a request is refused, as little as can be is kept for its reply.
         let most = facts.window.saturating_sub(plan::least_reserve(facts.window)).saturating_sub(slack);
         let mut shortest: Option<Drafted> = None;
+        // The regions of the shortest view that was made, and what it had to fit, for the words of a refusal.
+        let mut refused: Option<(Regions, Tokens)> = None;
         let mut round = 0;
         let (after, limit) = loop {
             round += 1;
@@ -167,9 +169,8 @@ impl App {
             if plan::gives_way(&mut facts, &plan, self.config.window.output_reserved) {
                 continue;
             }
-            let refused = (plan.after, plan.lines.limit);
             if !plan.fits {
-                break refused;
+                break refused.unwrap_or((plan.after, plan.lines.limit));
             }
             if draft.situation.attempt == Attempt::First {
                 self.ask_models(draft, &plan, facts.window).boxed().await;
@@ -187,11 +188,14 @@ impl App {
             if tokens <= limit {
                 return Ok(self.with_reply_room(draft, facts.window, made).await);
             }
+            let so_far = refused.filter(|(regions, _)| regions.prompt() <= tokens);
+            let told = so_far.unwrap_or((made.plan.after.of_prompt(tokens), limit));
+            refused = Some(told);
             if tokens <= most && shortest.as_ref().is_none_or(|other| tokens < other.tokens) {
                 shortest = Some(made);
             }
             if round >= PLANS {
-                break refused;
+                break told;
             }
             debug!(round, tokens, planned, limit, "counted more than planned; planning again");
             // What was made is longer than planned by so much: aim lower by that, and a little more.

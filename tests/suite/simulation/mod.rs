@@ -21,8 +21,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use world::{SESSIONS, World};
 
-/// Sessions of a run that is told nothing else: about a third of a second of one core each.
-const USUAL: u64 = 200;
+/// Sessions of a run that is told nothing else: a fifth of a second of one slow core each.
+const USUAL: u64 = 1000;
 
 fn number(name: &str) -> Option<u64> {
     std::env::var_os(name)

@@ -85,6 +85,13 @@ impl Regions {
     pub fn prompt(&self) -> Tokens {
         self.system + self.tools + self.brief + self.history + self.media
     }
+
+    /// The same where the whole prompt was counted to be this long: what is more or less goes to the history.
+    #[must_use]
+    pub fn of_prompt(self, tokens: Tokens) -> Regions {
+        let others = self.system + self.tools + self.brief + self.media;
+        Regions { history: tokens.saturating_sub(others), ..self }
+    }
 }
 
 /// A message is the same size or smaller than this many tokens: not worth an edit, since its placeholder costs as much.
