@@ -288,7 +288,7 @@ impl Upstream {
     }
 
     /// Asks the server what it is, and remembers it. Each question is limited to [`PROBE_LIMIT`]; all but the first are
-    /// asked together, so the whole takes at most twice that.
+    /// asked together, so the whole takes at most twice that, and 12 s more where some were answered and some not in time.
     pub async fn probe(&self) -> Result<Kind, Error> {
         if self.link.embedded.is_some() {
             return Ok(Kind::Embedded);

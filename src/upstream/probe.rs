@@ -1,6 +1,8 @@
 //! Which server is it? Told by the shape of its answers, never by the status alone: LM Studio answers unknown paths
 //! with 200 and an error, llama-server lists Ollama-looking models, koboldcpp imitates both.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use http::header;
 use serde_json::Value;
@@ -29,6 +31,30 @@ struct Answers {
     llama_cpp: bool,
 }
 
+type Reply = Result<Answer, Error>;
+
+/// The replies to `/props`, `/api/version`, `/v1/models`, and to the questions of koboldcpp, LM Studio (two) and SGLang.
+type Replies = [Reply; 7];
+
+/// How long a question may take that did not come back within [`PROBE_LIMIT`], while others did.
+const PATIENT_LIMIT: Duration = Duration::from_secs(12);
+
+impl Answers {
+    fn of(replies: &Replies) -> Answers {
+        let [props, version, models, kobold, lm_studio, lm_studio_v0, sglang] = replies;
+        Answers {
+            llama_cpp: [props, models].iter().any(|reply| reply.as_ref().is_ok_and(says_llama_cpp)),
+            props: json(props),
+            version: json(version),
+            models: json(models),
+            kobold: json(kobold),
+            lm_studio: json(lm_studio),
+            lm_studio_v0: json(lm_studio_v0),
+            sglang: json(sglang),
+        }
+    }
+}
+
 /// Asks `/props` first, since llama-server has few threads to answer with; all else together, if that did not tell.
 pub(super) async fn recognize(link: &Link, hint: KindHint) -> Result<Kind, Error> {
     let ask = |path: &'static str| link.ask_once(path, PROBE_LIMIT);
@@ -51,25 +77,39 @@ pub(super) async fn recognize(link: &Link, hint: KindHint) -> Result<Kind, Error
         ask("/api/v0/models"),
         ask("/get_server_info"),
     );
-    let answers = Answers {
-        llama_cpp: first.llama_cpp || models.as_ref().is_ok_and(says_llama_cpp),
-        props: first.props,
-        version: json(&version),
-        models: json(&models),
-        kobold: json(&kobold),
-        lm_studio: json(&lm_studio),
-        lm_studio_v0: json(&lm_studio_v0),
-        sglang: json(&sglang),
-    };
-    if let Some(kind) = kind_of(&answers, hint) {
-        return Ok(kind);
+    let replies = [props, version, models, kobold, lm_studio, lm_studio_v0, sglang];
+    match kind_of(&Answers::of(&replies), hint) {
+        // Everybody answers `/v1/models`. A busy Ollama that answered it before it told its version would pass for a server whose
+        // window cannot be set.
+        None | Some(Kind::OpenAi(Flavor::Other)) if hint == KindHint::Auto && replies.iter().any(Result::is_ok) => {}
+        Some(kind) => return Ok(kind),
+        None => return unrecognized(link, hint, replies),
     }
-    unrecognized(link, hint, [props, version, models, kobold, lm_studio, lm_studio_v0, sglang])
+    let [props, version, models, kobold, lm_studio, lm_studio_v0, sglang] = replies;
+    let (props, version, models) = tokio::join!(
+        once_more(link, "/props", props),
+        once_more(link, "/api/version", version),
+        once_more(link, "/v1/models", models),
+    );
+    let replies = [props, version, models, kobold, lm_studio, lm_studio_v0, sglang];
+    match kind_of(&Answers::of(&replies), hint) {
+        Some(kind) => Ok(kind),
+        None => unrecognized(link, hint, replies),
+    }
+}
+
+/// The same answer, or another one where it did not come in time.
+async fn once_more(link: &Link, path: &'static str, reply: Reply) -> Reply {
+    match reply {
+        Err(Error::Timeout { .. }) => link.ask_once(path, PATIENT_LIMIT).await,
+        other => other,
+    }
 }
 
 /// A hosted or guarded API may say nothing without a key; of others, tell what stands in the way.
-fn unrecognized(link: &Link, hint: KindHint, answers: [Result<Answer, Error>; 7]) -> Result<Kind, Error> {
-    let (answered, failed): (Vec<_>, Vec<_>) = answers.into_iter().partition(Result::is_ok);
+fn unrecognized(link: &Link, hint: KindHint, replies: Replies) -> Result<Kind, Error> {
+    let late = replies[2].as_ref().err().filter(|e| matches!(e, Error::Timeout { .. })).cloned();
+    let (answered, failed): (Vec<_>, Vec<_>) = replies.into_iter().partition(Result::is_ok);
     if answered.is_empty()
         && let Some(Err(error)) = failed.into_iter().next()
     {
@@ -82,14 +122,16 @@ fn unrecognized(link: &Link, hint: KindHint, answers: [Result<Answer, Error>; 7]
             KindHint::OpenAi | KindHint::Auto => Kind::OpenAi(Flavor::Other),
         });
     }
-    Err(link.protocol("answers HTTP, but neither as Ollama, nor as llama-server, nor with OpenAI's /v1/models"))
+    Err(late.unwrap_or_else(|| {
+        link.protocol("answers HTTP, but neither as Ollama, nor as llama-server, nor with OpenAI's /v1/models")
+    }))
 }
 
 fn says_llama_cpp(answer: &Answer) -> bool {
     answer.headers.get(header::SERVER).is_some_and(|server| server.as_bytes().starts_with(b"llama.cpp"))
 }
 
-fn json(answer: &Result<Answer, Error>) -> Value {
+fn json(answer: &Reply) -> Value {
     let body: Option<&Bytes> = answer.as_ref().ok().map(|a| &a.body);
     body.and_then(|body| serde_json::from_slice(body).ok()).unwrap_or(Value::Null)
 }

@@ -386,6 +386,22 @@ async fn a_server_that_comes_back_as_another_is_recognized_anew() {
 }
 
 #[tokio::test]
+async fn a_busy_ollama_that_tells_its_version_late_is_not_taken_for_another_server() {
+    let asked = std::sync::atomic::AtomicUsize::new(0);
+    let late = move |seen: &Seen| match seen.line.as_str() {
+        "GET /v1/models" => Play::Json(200, json!({"object": "list", "data": [{"id": "m", "owned_by": "library"}]})),
+        "GET /api/version" => {
+            if asked.fetch_add(1, std::sync::atomic::Ordering::Relaxed) == 0 {
+                std::thread::sleep(PROBE_LIMIT + Duration::from_millis(500));
+            }
+            Play::Json(200, json!({"version": "0.13.0"}))
+        }
+        _ => not_found(),
+    };
+    assert_eq!(Stub::start(late).upstream().probe().await.unwrap(), Kind::Ollama);
+}
+
+#[tokio::test]
 async fn what_answers_http_but_is_no_such_server() {
     let stub = Stub::start(|_| Play::Raw(answer(200, "text/html", b"<html>")));
     assert!(matches!(stub.upstream().probe().await, Err(Error::Protocol { .. })));
