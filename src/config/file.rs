@@ -168,7 +168,7 @@ impl Walk<'_> {
             } else if self.sections.iter().any(|section| section.path.starts_with(&format!("{dotted}."))) {
                 self.section(Section { path: "", keys: &[], repeated: false }, &dotted, key.span().start, value);
             } else {
-                self.unknown(path, name, keys, key.span().start, matches!(value.get_ref(), DeValue::Table(_)));
+                self.unknown(path, name, keys, key.span().start, value.get_ref());
             }
         }
     }
@@ -220,7 +220,10 @@ impl Walk<'_> {
     }
 
     /// Reports a name that nothing knows, with the nearest right one.
-    fn unknown(&mut self, path: &str, name: &str, keys: &[&str], offset: usize, is_table: bool) {
+    fn unknown(&mut self, path: &str, name: &str, keys: &[&str], offset: usize, value: &DeValue) {
+        let is_list = matches!(value, DeValue::Array(items)
+            if items.iter().next().is_some() && items.iter().all(|item| item.get_ref().is_table()));
+        let is_table = is_list || value.is_table();
         let below = if path.is_empty() { String::new() } else { format!("{path}.") };
         let mut children: Vec<&str> = Vec::new();
         for section in self.sections.iter().filter(|section| !section.path.is_empty()) {
@@ -239,9 +242,9 @@ impl Walk<'_> {
         let hint = match home {
             Some(home) if !is_table => format!("`{name}` stands {home}"),
             _ if is_table => match near(name, &children) {
-                Some(child) => format!("did you mean [{}]?", join(path, child)),
+                Some(child) => format!("did you mean {}?", self.heading(&join(path, child))),
                 None => {
-                    let tables: Vec<String> = children.iter().map(|child| format!("[{}]", join(path, child))).collect();
+                    let tables: Vec<_> = children.iter().map(|child| self.heading(&join(path, child))).collect();
                     format!("tables here: {}", tables.join(", "))
                 }
             },
@@ -249,6 +252,7 @@ impl Walk<'_> {
             _ => nearest(name, keys),
         };
         let what = match (is_table, path) {
+            (true, _) if is_list => format!("unknown tables [[{}]]", join(path, name)),
             (true, _) => format!("unknown table [{}]", join(path, name)),
             (false, "") => format!("unknown key `{name}`"),
             (false, path) if self.sections.iter().any(|section| section.path == path && section.repeated) => {
@@ -257,6 +261,12 @@ impl Walk<'_> {
             (false, path) => format!("unknown key `{name}` in [{path}]"),
         };
         self.problems.push(Problem::new(self.source.place(offset), what).hint(hint));
+    }
+
+    /// The line that a table, or one of several, begins with.
+    fn heading(&self, path: &str) -> String {
+        let repeated = self.sections.iter().any(|section| section.path == path && section.repeated);
+        if repeated { format!("[[{path}]]") } else { format!("[{path}]") }
     }
 }
 

@@ -125,6 +125,31 @@ fn system_and_tools_that_alone_do_not_fit_are_refused_before_anything_is_sent() 
     }
 }
 
+/// A server that counts the same, whatever is taken out of the prompt.
+#[test]
+fn a_refusal_after_several_plans_tells_what_was_counted_and_the_room_that_there_is() {
+    let fake = Fake::start(Kind::LlamaServer, 8192);
+    fake.script(|seen| match seen.path() {
+        "/v1/chat/completions/input_tokens" => Play::Json(200, json!({"input_tokens": 8_300})),
+        _ => Play::Usual,
+    });
+    let proxy = TestProxy::before(&fake);
+    let talk = (0..12).fold(chat().system("s").user("Read them all."), |talk, n| talk.step(n, &prose(n as u64, 2_400)));
+    let answer = proxy.chat(&talk);
+    let (code, message) = answer.error();
+    assert_eq!((answer.status, code.as_str()), (400, "context_length_exceeded"), "{message}");
+    assert!(message.contains("your messages resulted in 8300 tokens"), "{message}");
+    let number = |before: &str, after: &str| -> u32 {
+        let (_, rest) = message.split_once(before).unwrap_or_else(|| panic!("no `{before}` in: {message}"));
+        rest.split_once(after).unwrap().0.parse().unwrap()
+    };
+    let reserved = number("media 0; ", " reserved for the reply");
+    let room = number("reserved for the reply, ", " left for the prompt");
+    let slack = 8192 - reserved - room;
+    assert!(reserved > 0 && slack < 8192 / 16, "{message}");
+    assert!(fake.mains().is_empty(), "a prompt was sent that was counted as too long");
+}
+
 const EVENT: &[u8] = b"data: {\"choices\":[{\"delta\":{\"content\":\"half\"}}]}\n\n";
 
 #[test]

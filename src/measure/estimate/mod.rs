@@ -5,6 +5,7 @@
 mod belief;
 mod items;
 
+use std::borrow::Cow;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
@@ -157,7 +158,7 @@ impl Estimates {
         };
         let system = conversation.system.iter().map(whole).fold(Row::preamble(1.0), |sum, row| sum + row);
         let tools = conversation.tools.as_ref().map_or_else(Row::default, |raw| {
-            let size = tokens::size(&String::from_utf8_lossy(raw));
+            let size = tokens::size(&spelled(raw));
             Row::text(size).at(DEFINITIONS.0, DEFINITIONS.1) + Row::preamble(TOOLS_PREAMBLE)
         });
         let mut body: Vec<Item<Row>> = conversation.body.iter().map(|m| Item::clone(&self.message(m))).collect();
@@ -181,6 +182,16 @@ impl Estimates {
         });
         self.messages.lock().put(message.digest, Arc::clone(&item));
         item
+    }
+}
+
+/// The tools as servers spell them: a client's indentation is no part of a prompt. Only JSON that is indented has line ends,
+/// since those in a string are escaped (RFC 8259, section 7).
+fn spelled(tools: &[u8]) -> Cow<'_, str> {
+    let indented = tools.contains(&b'\n');
+    match indented.then(|| serde_json::from_slice::<serde_json::Value>(tools)) {
+        Some(Ok(value)) => Cow::Owned(value.to_string()),
+        _ => String::from_utf8_lossy(tools),
     }
 }
 

@@ -61,6 +61,18 @@ fn replay(model: &str, ratio: f64, around: f64) -> Vec<f64> {
 }
 
 #[test]
+fn indented_tools_are_as_long_as_others() {
+    let tools = json!([{"type": "function", "function": {"name": "read", "description": "Reads a file.\nAll of it.",
+        "parameters": {"type": "object", "properties": {"path": {"type": "string"}, "from": {"type": "integer"}}}}}]);
+    let body = json!({"model": "m", "messages": session(1), "tools": tools});
+    let size = |body: String| {
+        let conversation = openai_chat::parse(&Bytes::from(body)).unwrap().conversation;
+        Estimates::default().facts("m", &conversation, &View::default(), None).tools
+    };
+    assert_eq!(size(format!("{body:#}")), size(body.to_string()));
+}
+
+#[test]
 fn three_replies_teach_another_vocabulary_and_template() {
     for (model, ratio, around) in [
         ("qwen3:8b", 1.0, 5.0),

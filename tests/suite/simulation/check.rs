@@ -19,6 +19,8 @@ pub(super) struct Asked<'a> {
     pub(super) window: u32,
     /// Whether the server once did not count a prompt of this client.
     pub(super) uncounted: bool,
+    /// Prompt tokens as the answer tells them.
+    pub(super) told: Option<u32>,
     /// As the server got it, the rounds of recall included.
     pub(super) forwarded: &'a [Seen],
 }
@@ -38,6 +40,14 @@ impl Asked<'_> {
 
     fn estimated(&self) -> bool {
         self.uncounted || matches!(self.kind, Kind::OpenAi | Kind::Ollama)
+    }
+
+    /// How many times the real size an estimate may be: a half more for a server that counts as no vocabulary does, and up to
+    /// twice as much where the answer says so.
+    fn excess(&self) -> f64 {
+        let first = self.forwarded.first().map(|seen| tokens(&seen.json()));
+        let real = first.zip(self.told).map(|(real, told)| f64::from(told) / f64::from(real));
+        real.unwrap_or(0.0).clamp(1.5, 2.0)
     }
 
     fn leading(&self) -> Vec<&Value> {
@@ -71,8 +81,7 @@ impl Asked<'_> {
         if tool_names(body) != tool_names(&self.chat.value()) {
             out.push("the tools were changed".into());
         }
-        // An estimate errs high, by up to a half for a server that counts as no vocabulary does.
-        let least = if self.estimated() { self.least() / 2 * 3 } else { self.least() };
+        let least = if self.estimated() { (f64::from(self.least()) * self.excess()) as u32 } else { self.least() };
         // In the smallest windows the recall tool alone takes a fifth of it.
         let full = self.estimated() && (self.window < 1536 || tokens(body) > self.window / 3 * 2);
         // A server that names a size far above the real one makes the last words look too large.

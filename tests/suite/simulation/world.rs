@@ -284,6 +284,7 @@ impl World {
             kind: self.kind,
             window: self.window,
             uncounted,
+            told: answer.header("x-windowsill-prompt-tokens").and_then(|n| n.parse().ok()),
             forwarded: &forwarded,
         };
         self.answered(who, &asked, &answer, fault.as_ref())?;
