@@ -426,6 +426,30 @@ fn a_round_that_is_refused_is_sent_again_without_what_was_too_much() {
 }
 
 #[test]
+fn a_round_whose_calls_alone_are_too_much_is_left_out() {
+    for streamed in [true, false] {
+        let (fake, proxy, sent, id) = started(Kind::LlamaServer, "");
+        scripted(&fake, 1 << 20, move |n, seen| match n {
+            0 => turn("", vec![call(json!({"id": id}))]),
+            _ if results(seen).is_empty() => turn("Without it.", vec![]),
+            _ => Says::Raw(400, too_long(8_200, 8_192)),
+        });
+        let answer = proxy.chat(&if streamed { sent.clone().stream() } else { sent.clone() }).ok();
+        let got = if streamed { read(&answer) } else { read_whole(&answer) };
+        assert_eq!((got.text.as_str(), got.calls.len(), got.finish.as_str()), ("Without it.", 0, "stop"));
+        let rounds = fake.mains();
+        assert_eq!(rounds.len(), 4, "with the result, without its text, without the round");
+        assert_eq!(rounds[3].messages(), rounds[0].messages());
+        assert!(!tools_of(&rounds[3]).iter().any(|name| name == TOOL), "{:?}", tools_of(&rounds[3]));
+        // The next prompt begins with what the server took.
+        scripted(&fake, 1 << 20, |_, _| turn("Here.", vec![]));
+        proxy.chat(&sent.assistant("Without it.").user("And now?")).ok();
+        let next = fake.last().messages();
+        assert_eq!(next[..rounds[0].messages().len()], rounds[0].messages()[..]);
+    }
+}
+
+#[test]
 fn a_server_that_fails_between_two_rounds_is_an_error_for_the_client() {
     for streamed in [true, false] {
         let (fake, proxy, sent, id) = started(Kind::LlamaServer, "");

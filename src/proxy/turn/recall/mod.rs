@@ -216,8 +216,7 @@ impl Answering {
                 prompt + wrote.unwrap_or_else(|| self.app.measure.count(key, &self.filter.text) + 64)
             }
             _ => {
-                let made: Tokens =
-                    self.made.iter().map(|m| self.app.measure.count(key, &String::from_utf8_lossy(m))).sum();
+                let made = self.made_tokens(prepared);
                 prepared.tokens + made + self.app.measure.count(key, &self.filter.text) + 64
             }
         };
@@ -226,7 +225,13 @@ impl Answering {
         (window.saturating_sub(taken).min(most), Some(window.saturating_sub(held)))
     }
 
-    /// Sends the prompt with what was recalled behind it. Where that is too much after all, without the newest.
+    /// Tokens of the calls and results behind the prompt.
+    fn made_tokens(&self, prepared: &Prepared) -> Tokens {
+        self.made.iter().map(|m| self.app.measure.count(&prepared.key, &String::from_utf8_lossy(m))).sum()
+    }
+
+    /// Sends the prompt with what was recalled behind it. Where that is too much after all, without the newest results; and
+    /// where the calls alone are too much, without this round and without the tool.
     async fn again(&mut self) -> Result<Reply, Stopped> {
         self.account_round();
         let wrote = self.reported.completion.unwrap_or(0);
@@ -243,6 +248,16 @@ impl Answering {
                     *raw = openai_chat::with_text(raw, NO_ROOM);
                 }
             }
+            reply = self.send().await?;
+        }
+        if super::refused(&mut reply).await.is_some() {
+            warn!("the server refused the prompt with the calls alone; again without them and the tool");
+            self.made.truncate(self.settled);
+            self.left = self.prepared.as_ref().and_then(|prepared| {
+                Some(prepared.window.tokens?.saturating_sub(prepared.tokens).saturating_sub(self.made_tokens(prepared)))
+            });
+            self.round = ROUNDS;
+            self.filter.make_last();
             reply = self.send().await?;
         }
         if reply.status.is_success() { Ok(reply) } else { Err(Stopped::Refused(reply)) }

@@ -169,6 +169,12 @@ impl Filter {
         self.finish = None;
     }
 
+    /// The model has no tool of ours in this round after all.
+    pub(super) fn make_last(&mut self) {
+        self.last = true;
+        self.listens = false;
+    }
+
     /// Holds back text while it may be a call of ours; what is known to be text is left in place. Returns whether anything
     /// of the delta was changed.
     fn listen(&mut self, delta: &mut Map<String, Value>, finished: bool) -> bool {
