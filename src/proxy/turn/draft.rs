@@ -127,10 +127,10 @@ impl App {
             return self.draft(draft, facts, sureness).boxed().await;
         }
         let (mut bare, offers) = (facts.clone(), draft.request.offers());
+        let offered = (Arc::clone(&draft.request), draft.done, draft.counted);
         let drafted = self.draft(draft, facts, sureness).boxed().await;
-        // A view that had no room for it goes without it again while it is the same.
-        let is_same = |drafted: &Drafted| offers && draft.old.bare && drafted.plan.actions.is_empty();
-        if drafted.as_ref().map_or_else(|e| !e.is_too_long(), |drafted| !is_same(drafted)) {
+        let was_bare = offers && draft.old.bare;
+        if drafted.as_ref().map_or_else(|e| !e.is_too_long(), |_| !was_bare) {
             return drafted;
         }
         let of_recall = match offers {
@@ -144,7 +144,14 @@ impl App {
         recall::done::withdraw(request);
         draft.done = false;
         draft.counted = None;
-        self.draft(draft, bare, sureness).boxed().await
+        let without = self.draft(draft, bare, sureness).boxed().await;
+        // A view that had no room for the tool goes without it again while it stays as it is.
+        let stays = without.as_ref().is_ok_and(|without| without.plan.actions.is_empty());
+        if drafted.is_err() || stays {
+            return without;
+        }
+        (draft.request, draft.done, draft.counted) = offered;
+        drafted
     }
 
     /// Plans until the view fits what is counted.

@@ -108,8 +108,12 @@ impl Asked<'_> {
     /// Whether there is so much room that nothing may be edited.
     pub(super) fn fits_easily(&self) -> bool {
         let asks = self.chat.fields.get("max_tokens").and_then(Value::as_u64).unwrap_or(0) as u32;
-        let largest = self.chat.messages.iter().map(|m| text(m).len() / 4).max().unwrap_or(0) as u32;
-        tokens(&self.chat.value()) < self.window / 10 * 3 && asks < self.window / 5 && largest < self.window / 7
+        let largest = self.chat.messages.iter().map(|m| text(m).len() / 4).max().unwrap_or(0);
+        // As large as it may be taken for.
+        let times = if self.estimated() { self.excess() } else { 1.0 };
+        let (all, largest) = (f64::from(tokens(&self.chat.value())) * times, largest as f64 * times);
+        let window = f64::from(self.window);
+        all < window * 0.3 && asks < self.window / 5 && largest < window / 7.0
     }
 }
 
