@@ -126,32 +126,45 @@ impl App {
         if !draft.request.offers() && !draft.done {
             return self.draft(draft, facts, sureness).boxed().await;
         }
-        let (mut bare, offers) = (facts.clone(), draft.request.offers());
-        let offered = (Arc::clone(&draft.request), draft.done, draft.counted);
-        let drafted = self.draft(draft, facts, sureness).boxed().await;
-        let was_bare = offers && draft.old.bare;
-        if drafted.as_ref().map_or_else(|e| !e.is_too_long(), |_| !was_bare) {
-            return drafted;
-        }
-        let of_recall = match offers {
-            true => self.text_cost(draft, &recall::definition(draft.situation.policy.digest_model.is_some())),
-            false => 0,
+        // A view that had no room for the tool goes without it again while it stays as it is.
+        let stays = draft.request.offers() && draft.old.bare && {
+            let (request, mut bare) = (Arc::clone(&draft.request), self.bare(draft, &facts));
+            let plan = self.plan_giving_way(&request.conversation, &mut bare, draft);
+            plan.fits && plan.actions.is_empty()
         };
-        let ours = of_recall.saturating_add(self.done_cost(draft));
-        bare.tools = bare.tools.saturating_sub(ours);
+        if !stays {
+            let drafted = self.draft(draft, facts.clone(), sureness).boxed().await;
+            if drafted.as_ref().err().is_none_or(|e| !e.is_too_long()) {
+                return drafted;
+            }
+        }
+        let bare = self.bare(draft, &facts);
         let request = Arc::make_mut(&mut draft.request);
         request.withdraw();
         recall::done::withdraw(request);
         draft.done = false;
         draft.counted = None;
-        let without = self.draft(draft, bare, sureness).boxed().await;
-        // A view that had no room for the tool goes without it again while it stays as it is.
-        let stays = without.as_ref().is_ok_and(|without| without.plan.actions.is_empty());
-        if drafted.is_err() || stays {
-            return without;
+        self.draft(draft, bare, sureness).boxed().await
+    }
+
+    /// The facts of the request without the tools of ours.
+    fn bare(&self, draft: &Draft<'_>, facts: &Facts) -> Facts {
+        let of_recall = match draft.request.offers() {
+            true => self.text_cost(draft, &recall::definition(draft.situation.policy.digest_model.is_some())),
+            false => 0,
+        };
+        let ours = of_recall.saturating_add(self.done_cost(draft));
+        Facts { tools: facts.tools.saturating_sub(ours), ..facts.clone() }
+    }
+
+    /// Plans, with less kept for the reply where nothing else gives way.
+    fn plan_giving_way(&self, conversation: &Conversation, facts: &mut Facts, draft: &mut Draft<'_>) -> Plan {
+        loop {
+            let plan = guarded(conversation, facts, draft);
+            if !plan::gives_way(facts, &plan, self.config.window.output_reserved) {
+                return plan;
+            }
         }
-        (draft.request, draft.done, draft.counted) = offered;
-        drafted
     }
 
     /// Plans until the view fits what is counted.
@@ -172,10 +185,7 @@ impl App {
         let mut round = 0;
         let (after, limit) = loop {
             round += 1;
-            let plan = guarded(conversation, &facts, draft);
-            if plan::gives_way(&mut facts, &plan, self.config.window.output_reserved) {
-                continue;
-            }
+            let plan = self.plan_giving_way(conversation, &mut facts, draft);
             if !plan.fits {
                 break refused.unwrap_or((plan.after, plan.lines.limit));
             }
