@@ -326,7 +326,8 @@ fn out_json(value: &Value) -> Result<(), Failure> {
 fn serve(config: Config) -> Result<ExitCode, Failure> {
     cli::log::begin(&config.log)?;
     let listen = config.listen;
-    runtime()?.block_on(async move {
+    let runtime = runtime()?;
+    let under_way = runtime.block_on(async move {
         let listener = TcpListener::bind(listen).await.map_err(|e| {
             Failure::Bad(format!(
                 "failed to listen on {listen}: {e}\n  hint: another address with --listen, or port 0 for a free one"
@@ -354,8 +355,14 @@ fn serve(config: Config) -> Result<ExitCode, Failure> {
             () = twice => tracing::warn!("told to stop twice: requests under way are dropped"),
         }
         app.close().await;
-        Ok(ExitCode::SUCCESS)
-    })
+        // Every request has its own hold on the app.
+        Ok::<_, Failure>(Arc::strong_count(&app) > 1)
+    })?;
+    if under_way {
+        // A request that plans would panic in a runtime that is taken down meanwhile.
+        std::mem::forget(runtime);
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Done at the next SIGINT or SIGTERM.

@@ -323,6 +323,26 @@ fn shutdown_does_not_wait_for_ever() {
 }
 
 #[test]
+fn a_second_signal_waits_for_nothing() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let dir = tempfile::tempdir().unwrap();
+    let mut served = Served::logging(dir.path(), &[fake.url()], "text");
+    stalls(&fake, &Gate::default());
+    let mut conn = Conn::open(served.address);
+    conn.send("POST", "/v1/chat/completions", &[], &chat().user("hi").stream().body());
+    conn.head().unwrap();
+    conn.until("first");
+    served.terminate();
+    refuses(served.address);
+    // The first is waited for with 30 seconds.
+    assert_eq!(served.child.try_wait().unwrap(), None);
+    let log = served.log_at_end(dir.path());
+    assert!(log.contains("told to stop twice") && !log.contains("did not end in time"), "{log}");
+    assert!(!log.contains("panicked"), "{log}");
+    fake.wait_hung_up(1);
+}
+
+#[test]
 fn two_servers_are_told_apart_by_their_models() {
     let (a, b) = (Fake::start(Kind::LlamaServer, 4096), Fake::start(Kind::OpenAi, 4096));
     a.set(|s| s.model = "model-a".into());
