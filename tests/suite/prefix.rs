@@ -50,6 +50,31 @@ fn prefixes(proxy: &TestProxy, replies: usize) -> Vec<Value> {
     read(&proxy.eventually("/windowsill/events", |events| read(events).len() >= replies))
 }
 
+/// The count of a server that is busy may fail, and an estimate is not what the view was made by.
+#[test]
+fn a_history_that_cannot_be_counted_again_is_sent_as_before() {
+    let fake = Fake::start(Kind::LlamaServer, 2048);
+    let proxy = TestProxy::with(&[fake.url()], "[context]\nbackground = false\nfold_at = \"line\"\n");
+    let mut warned = 0;
+    for n in 0..12 {
+        // The result is cut to the room that the person's words leave.
+        let asked = chat().user(&prose(n, 5000 + 150 * n as usize));
+        let asked = asked.calls(&[("a", "read_file", r#"{"path":"a.rs"}"#)]).result("a", &prose(100 + n, 4000));
+        fake.script(|_| Play::Usual);
+        assert_ne!(proxy.chat(&asked).ok().action(), "none", "{n}");
+        let sent = fake.last().json()["messages"].clone();
+        fake.script(|seen| match seen.path().ends_with("/input_tokens") {
+            true => Play::Json(500, json!({"error": {"message": "busy"}})),
+            false => Play::Usual,
+        });
+        let again = proxy.chat(&asked).ok();
+        let warning = again.header("x-windowsill-warning").unwrap_or_default();
+        warned += usize::from(warning.contains("could not be counted"));
+        assert_eq!((again.action(), &fake.last().json()["messages"]), ("none", &sent), "{n}: {warning}");
+    }
+    assert!(warned >= 6, "{warned} of 12 came near a line");
+}
+
 #[test]
 fn a_client_that_respells_its_history_does_not_break_the_prefix() {
     let fake = Fake::start(Kind::LlamaServer, 4096);

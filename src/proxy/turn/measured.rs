@@ -111,10 +111,8 @@ impl App {
         let lines = Lines::of(&facts, &draft.policy);
         let estimate = draft.sum(&facts);
         if !situation.can_count() || !matters(draft, &lines, estimate) {
-            if again && !situation.can_count() && estimate > lines.limit && estimate / 2 <= lines.limit {
-                // It was sent before, as it is, and estimates only change as more is learned. Should the window be another
-                // now, the server will say so.
-                emergency::scale(&mut facts, f64::from(lines.limit) / f64::from(estimate) * SENT_BEFORE);
+            if again && !situation.can_count() {
+                draft.keep_what_fit(&mut facts);
             }
             return (facts, sureness);
         }
@@ -130,6 +128,9 @@ impl App {
             }
             Err(e) => {
                 not_counted(draft, &mut facts, sureness, &e);
+                if again {
+                    draft.keep_what_fit(&mut facts);
+                }
                 (facts, sureness)
             }
         }
@@ -174,20 +175,37 @@ impl App {
         let (counted, places) = shares.map_or((None, Vec::new()), |(c, p)| (Some(c), p));
         let sum = |f: &Facts| draft.sum(f);
         spread::spread(facts, counted.as_ref(), &places, exact, &sum);
-        let room = facts.window.saturating_sub(exact.max(sum(facts))).saturating_sub(facts.slack);
+        let prompt = exact.max(sum(facts));
         draft.counted = Some((exact, counted_by));
-        let again = draft.situation.is_sent_again(&draft.request);
-        if again && room >= plan::least_reserve(facts.window) {
-            // It may have been sent with less kept for the reply: then that is what fits now, too.
-            facts.output_reserved = facts.output_reserved.min(room);
+        if draft.situation.is_sent_again(&draft.request) {
+            reserve_as_before(facts, prompt);
         }
     }
 }
 
 impl Draft<'_> {
+    /// Has a history that was sent before fit by its estimate, too: estimates only change as more is learned. Should the
+    /// window be another now, the server will say so.
+    fn keep_what_fit(&self, facts: &mut Facts) {
+        let estimate = self.sum(facts);
+        reserve_as_before(facts, estimate);
+        let limit = Lines::of(facts, &self.policy).limit;
+        if estimate > limit && estimate / 2 <= limit {
+            emergency::scale(facts, f64::from(limit) / f64::from(estimate) * SENT_BEFORE);
+        }
+    }
+
     /// Prompt tokens by the costs of its facts, before anything is changed.
     fn sum(&self, facts: &Facts) -> Tokens {
         plan::plan(&self.request.conversation, facts, &self.policy).before.prompt()
+    }
+}
+
+/// Keeps no more for the reply than a prompt leaves that was sent before: it may have been sent with less.
+fn reserve_as_before(facts: &mut Facts, prompt: Tokens) {
+    let room = facts.window.saturating_sub(prompt).saturating_sub(facts.slack);
+    if room >= plan::least_reserve(facts.window) {
+        facts.output_reserved = facts.output_reserved.min(room);
     }
 }
 
