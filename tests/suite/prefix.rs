@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
+use super::support::script::{TOOL, tools_of};
 use super::support::*;
 
 /// A step with two calls at once, as the client first sends it.
@@ -73,6 +74,41 @@ fn a_history_that_cannot_be_counted_again_is_sent_as_before() {
         assert_eq!((again.action(), &fake.last().json()["messages"]), ("none", &sent), "{n}: {warning}");
     }
     assert!(warned >= 6, "{warned} of 12 came near a line");
+}
+
+/// A server whose template takes many tokens for tools has no room for the recall tool, and a plan with it comes to nothing.
+/// Nobody waits twice for a brief that such a plan would need.
+#[test]
+fn no_second_brief_is_asked_for_where_the_recall_tool_has_no_room() {
+    let fake = Fake::start(Kind::LlamaServer, 2048);
+    fake.script(|seen| {
+        let body = seen.json();
+        match seen.path().ends_with("/input_tokens") && body["tools"].is_array() {
+            true => Play::Json(200, json!({"input_tokens": tokens(&body) + 900})),
+            false => Play::Usual,
+        }
+    });
+    let proxy = TestProxy::with(&[fake.url()], "[context]\nbackground = false\nfold_at = \"line\"\n");
+    let mut bare = 0;
+    for n in 0..12 {
+        let mut sent = chat().system("You are a helpful assistant.").user(&format!("Let us plan garden {n}."));
+        for turn in 0..6 {
+            sent = sent.assistant(&prose(100 * n + turn, 1_300)).user(&format!("And what about item {turn}?"));
+        }
+        let sent = sent.assistant("Done; what is next?").user(&prose(9_000 + n, 1_500 + 200 * n as usize));
+        let before = fake.summaries().len();
+        let first = proxy.chat(&sent).ok();
+        if first.action() == "none" || tools_of(&fake.last()).iter().any(|name| name == TOOL) {
+            continue;
+        }
+        bare += 1;
+        let (forwarded, asked) = (fake.last(), fake.summaries().len());
+        assert!(asked > before, "{n}: a brief was asked for once");
+        let again = proxy.chat(&sent).ok();
+        assert_eq!((again.action(), &fake.last().body), ("none", &forwarded.body), "{n}");
+        assert_eq!(fake.summaries().len(), asked, "{n}: no second brief");
+    }
+    assert!(bare >= 4, "{bare} of 12 went without the tool");
 }
 
 #[test]

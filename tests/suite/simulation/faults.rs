@@ -134,7 +134,7 @@ pub(super) struct Turn {
 }
 
 impl Turn {
-    pub(super) fn play(&mut self, kind: Kind, seen: &Seen) -> Play {
+    pub(super) fn play(&mut self, kind: Kind, window: u32, seen: &Seen) -> Play {
         if !seen.is_main() {
             return self.aside(seen);
         }
@@ -153,7 +153,7 @@ impl Turn {
                 Play::Then(bytes.clone(), self.never.clone(), Box::new(Play::Cut(Vec::new())))
             }
             Some(Fault::CountsNothing | Fault::Summarizes(..)) => Play::Usual,
-            None => self.recall(kind, seen),
+            None => self.recall(kind, window, seen),
         }
     }
 
@@ -170,12 +170,12 @@ impl Turn {
     }
 
     /// A call of the recall tool, where it is offered.
-    fn recall(&self, kind: Kind, seen: &Seen) -> Play {
+    fn recall(&self, kind: Kind, window: u32, seen: &Seen) -> Play {
         let Some(arguments) = &self.recalls else { return Play::Usual };
         let body = seen.json();
         let offered = body["tools"].as_array().is_some_and(|t| t.iter().any(|t| t["function"]["name"] == TOOL));
-        // The prompt fits: otherwise it is refused as usual.
-        if !offered || kind == Kind::Ollama {
+        // A prompt that does not fit is refused as usual.
+        if !offered || kind == Kind::Ollama || !has_room(kind, window, &body) {
             return Play::Usual;
         }
         let calls = [("call_r", TOOL.to_owned(), arguments.clone())];

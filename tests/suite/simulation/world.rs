@@ -79,7 +79,7 @@ impl World {
         let fake = Fake::start(kind, window);
         let turn = Arc::new(Mutex::new(Turn::default()));
         let playing = Arc::clone(&turn);
-        fake.script(move |seen| playing.lock().unwrap().play(kind, seen));
+        fake.script(move |seen| playing.lock().unwrap().play(kind, window, seen));
         let marks: Vec<String> = (0..SESSIONS).map(|n| format!("owner-{seed}-{n}-x")).collect();
         let sessions = marks.iter().map(|mark| Session::new(mark.clone(), &mut dice)).collect();
         let trap = Trap::default();

@@ -463,10 +463,16 @@ fn models(kind: Kind, s: &Settings) -> Value {
     json!({"object": "list", "data": [entry]})
 }
 
-fn openai_chat(kind: Kind, s: &Settings, seen: &Seen, body: &Value) -> Vec<u8> {
+/// Whether a server takes a prompt. vLLM wants room for the whole reply, too.
+pub(crate) fn has_room(kind: Kind, window: u32, body: &Value) -> bool {
     let prompt = tokens(body);
     let asked = body["max_tokens"].as_u64().unwrap_or(0) as u32;
-    if prompt >= s.window || kind == Kind::Vllm && prompt + asked > s.window {
+    prompt < window && (kind != Kind::Vllm || prompt + asked <= window)
+}
+
+fn openai_chat(kind: Kind, s: &Settings, seen: &Seen, body: &Value) -> Vec<u8> {
+    let prompt = tokens(body);
+    if !has_room(kind, s.window, body) {
         let refusal = match kind {
             Kind::LlamaServer => too_long(prompt, s.window),
             _ => {
