@@ -13,6 +13,7 @@
 mod clients;
 mod count;
 mod dialects;
+mod differential;
 mod digest;
 mod embedded;
 mod embedded_chat;

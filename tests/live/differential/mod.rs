@@ -1,0 +1,108 @@
+//! *Never worse than direct*: odd but legal requests go to a real server alone, and through windowsill. What the server answers
+//! with 200, windowsill answers with 200, with the same end and the same text.
+//!
+//! `WINDOWSILL_DIFFERENCES=5000` plays so many requests, `WINDOWSILL_SEED=7` begins elsewhere.
+
+mod ask;
+mod said;
+
+use serde_json::Value;
+
+use crate::fakes::Dice;
+use crate::support::http::{self, Reply};
+use crate::support::say;
+use crate::support::servers::{Llama, Ollama, Windowsill};
+use ask::Dialect;
+
+/// Requests before each server, unless the environment says otherwise.
+const REQUESTS: u64 = 150;
+
+/// Requests of a session: one, and others that are like it.
+const ALIKE: u64 = 3;
+
+/// A difference that is none: what windowsill says of it stands in this header.
+const WARNINGS: &str = "warning";
+
+fn number(variable: &str) -> Option<u64> {
+    std::env::var_os(variable)?.to_str()?.parse().ok()
+}
+
+/// How the answer is worse than the server's own, if it is.
+fn worse(dialect: Dialect, url: &str, body: &Value, direct: &Reply, through: &Reply) -> Option<String> {
+    if direct.status != 200 {
+        // A mistake of the client's is never told as one of ours.
+        let ours = through.status >= 500 && direct.status < 500;
+        return ours.then(|| format!("{} for the server's {}", through.status, direct.status));
+    }
+    if through.status != 200 {
+        return Some(format!("{} where the server alone answers 200", through.status));
+    }
+    let (theirs, ours) = (said::read(dialect, direct), said::read(dialect, through));
+    if theirs == ours || !through.ours(WARNINGS).is_empty() {
+        return None;
+    }
+    // Two replies of the server's own may differ, by what its cache held.
+    let once_more = said::read(dialect, &http::post(&format!("{url}{}", dialect.path()), body));
+    (once_more == theirs).then(|| format!("{ours:?} for the server's {theirs:?}"))
+}
+
+/// Plays sessions of requests, and returns what came out worse. `revive` starts the server again where a request ended it.
+fn play(url: &str, dialects: &[Dialect], mut revive: impl FnMut()) -> Vec<String> {
+    let windowsill = Windowsill::before(url, &[]);
+    let requests = number("WINDOWSILL_DIFFERENCES").map_or(REQUESTS, |n| n / 2);
+    let first = number("WINDOWSILL_SEED").unwrap_or(1);
+    let (mut out, mut good) = (Vec::new(), 0);
+    for session in 0..requests.div_ceil(ALIKE) {
+        let seed = first + session;
+        let mut dice = Dice(seed);
+        let dialect = dialects[dice.below(dialects.len())];
+        let mut body = ask::request(dialect, &mut dice);
+        for n in 0..ALIKE {
+            if n > 0 {
+                body = ask::again(dialect, &body, &mut dice);
+            }
+            // Twice, for a server may close a connection that was kept open just as it is used again.
+            let ask = || http::try_open(&format!("{url}{}", dialect.path()), &[], &body);
+            let Ok(direct) = ask().or_else(|_| ask()) else {
+                // A request that ends the server has no answer to compare with.
+                say(&format!("seed {seed}, request {n} ended the server: {body}"));
+                revive();
+                continue;
+            };
+            let direct = direct.whole();
+            let through = http::post(&format!("{}{}", windowsill.url(), dialect.path()), &body);
+            good += u64::from(direct.status == 200);
+            if let Some(how) = worse(dialect, url, &body, &direct, &through) {
+                out.push(format!(
+                    "seed {seed}, request {n}, {}: {how}\n  sent: {body}\n  direct: {}\n  through: {}",
+                    dialect.path(),
+                    direct.text,
+                    through.text
+                ));
+            }
+        }
+    }
+    say(&format!(
+        "{requests} requests, {good} of them answered by the server alone, {} worse through windowsill",
+        out.len()
+    ));
+    out
+}
+
+fn assert_none(worse: &[String]) {
+    assert!(worse.is_empty(), "{} answers are worse than the server's own:\n{}", worse.len(), worse.join("\n"));
+}
+
+#[test]
+fn nothing_is_worse_than_llama_cpp_alone() {
+    let mut llama = Llama::start(4096);
+    let url = llama.url();
+    assert_none(&play(&url, &[Dialect::Chat, Dialect::Responses, Dialect::Messages], || llama.restart(4096)));
+}
+
+#[test]
+fn nothing_is_worse_than_ollama_alone() {
+    let ollama = Ollama::start();
+    let all = [Dialect::Chat, Dialect::Responses, Dialect::Messages, Dialect::Ollama, Dialect::Generate];
+    assert_none(&play(&ollama.url(), &all, || panic!("Ollama is gone")));
+}
