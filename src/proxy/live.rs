@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::turn::history::Switched;
 use super::turn::prefix::Sent;
+use super::turn::whose::Whose;
 use crate::conversation::edit::View;
 use crate::conversation::{Digest, Tokens};
 use crate::guard::books::Books;
@@ -191,6 +192,10 @@ pub(super) struct Live {
     pub(super) held: Option<(Tokens, Option<Tokens>)>,
     /// The model that it was last sent to.
     pub(super) model: Option<Switched>,
+    /// Whose it is.
+    pub(super) whose: Option<Arc<Whose>>,
+    /// What tells the text of the last reply from others, where it had any.
+    pub(super) replied: Option<Digest>,
     /// The last prompt that was forwarded.
     pub(super) sent: Option<Sent>,
     /// The view that it was forwarded in.
@@ -240,8 +245,10 @@ impl Live {
 }
 
 /// What of a conversation is kept with it in the record.
-#[derive(Debug, Clone, Copy, Serialize)]
+#[derive(Debug, Clone, Serialize)]
 pub(super) struct Kept {
+    /// Whose it is.
+    pub(super) whose: Option<Whose>,
     /// Spend since the record began.
     pub(super) spend: Spend,
     /// What of it belongs to this turn and this session.
@@ -254,7 +261,8 @@ pub(super) struct Kept {
 
 impl Kept {
     pub(super) fn of(live: &Live) -> Kept {
-        Kept { spend: live.spend, books: live.books, missed: live.missed, folded: live.folded }
+        let whose = live.whose.as_deref().cloned();
+        Kept { whose, spend: live.spend, books: live.books, missed: live.missed, folded: live.folded }
     }
 }
 
@@ -263,12 +271,18 @@ pub(super) struct LiveConversations {
     lives: Mutex<LruCache<String, Live>>,
     /// First message of the history that a name was given to.
     names: Mutex<LruCache<String, Digest>>,
+    /// What made the chains of the histories that came last, by what tells each of them from others.
+    ends: Mutex<LruCache<u64, Arc<str>>>,
 }
 
 impl Default for LiveConversations {
     fn default() -> Self {
         let remembered = NonZeroUsize::new(REMEMBERED).expect("not zero");
-        LiveConversations { lives: Mutex::new(LruCache::new(remembered)), names: Mutex::new(LruCache::new(remembered)) }
+        LiveConversations {
+            lives: Mutex::new(LruCache::new(remembered)),
+            names: Mutex::new(LruCache::new(remembered)),
+            ends: Mutex::new(LruCache::new(remembered)),
+        }
     }
 }
 
@@ -282,6 +296,27 @@ impl LiveConversations {
     /// Gives a name to the history that begins with `root`; false where another history has it.
     pub(super) fn claim(&self, name: &str, root: &Digest) -> bool {
         *self.names.lock().get_or_insert(name.to_owned(), || *root) == *root
+    }
+
+    /// Gives a name away once: false where anybody has it.
+    pub(super) fn take(&self, name: &str, root: &Digest) -> bool {
+        let mut names = self.names.lock();
+        let free = !names.contains(name);
+        if free {
+            names.put(name.to_owned(), *root);
+        }
+        free
+    }
+
+    /// Notes what made the chain of a history.
+    pub(super) fn note_end(&self, end: u64, seed: Arc<str>) {
+        self.ends.lock().put(end, seed);
+    }
+
+    /// What made the chain of the longest of these histories that came.
+    pub(super) fn last_end(&self, ends: &[u64]) -> Option<Arc<str>> {
+        let mut known = self.ends.lock();
+        ends.iter().rev().find_map(|end| known.get(end).cloned())
     }
 
     /// Notes that a request of a conversation is under way, until the flight is dropped.

@@ -177,8 +177,7 @@ impl App {
         warnings: &mut Vec<String>,
     ) -> (Arc<Standing>, Held) {
         let Situation { history, key, policy, .. } = situation;
-        let parent = history.located.as_ref().map(|l| l.conversation.as_str()).filter(|name| *name != history.id);
-        let standing = self.standing(&history.id, parent).unwrap_or_else(|e| {
+        let standing = self.standing(&history.id, history.inherits.as_deref()).unwrap_or_else(|e| {
             tracing::warn!(conversation = %history.id, error = %e, "what is pinned cannot be read");
             warnings.push("what is pinned could not be read".into());
             Arc::default()

@@ -52,7 +52,7 @@ pub use windowsill_core::apply::Original;
 
 pub use types::{
     Batch, ConversationRow, ConversationUpdate, Counted, Error, Event, EventFilter, EventRow, Gone, Hit, Located, Node,
-    NodeRow, Pruned, Recalled, Retention, Rule, RuleChange, TOOLS, Trouble,
+    NodeRow, PathRow, Pruned, Recalled, Retention, Rule, RuleChange, TOOLS, Trouble,
 };
 use watcher::Watch;
 pub use watcher::Watcher;
@@ -606,11 +606,19 @@ impl Store {
         self.inner.read(|conn| read::messages(conn, conversation))
     }
 
-    /// Chain digest and digest of each message on the way to a conversation's tip.
+    /// The names of conversations that begin so, at most `most`, the last active first.
     ///
     /// # Errors
     /// When the database cannot be read.
-    pub fn path(&self, conversation: &str) -> Result<Vec<(Digest, Digest)>, Error> {
+    pub fn named(&self, prefix: &str, most: usize) -> Result<Vec<String>, Error> {
+        self.inner.read(|conn| read::named(conn, prefix, most))
+    }
+
+    /// What each message is on the way to a conversation's tip.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn path(&self, conversation: &str) -> Result<Vec<PathRow>, Error> {
         self.inner.read(|conn| read::path(conn, conversation))
     }
 
@@ -646,7 +654,7 @@ impl Store {
         self.inner.read(|conn| read::chain(conn, conversation))
     }
 
-    /// One message of a conversation by its index, wherever on the way to its tip it was recorded.
+    /// One message of a conversation by its index: the one that was recorded there first, whoever recorded it.
     ///
     /// # Errors
     /// When the database cannot be read.

@@ -17,7 +17,7 @@ use super::history::{CHAIN, walk};
 use super::large::{self, text};
 use super::recent::Tip;
 use super::schema::sqlite_error;
-use super::types::{ConversationRow, Counted, Error, EventFilter, EventRow, NodeRow, Recalled, Rule};
+use super::types::{ConversationRow, Counted, Error, EventFilter, EventRow, NodeRow, PathRow, Recalled, Rule};
 
 /// Columns of [`conversation_row`].
 const CONVERSATION: &str =
@@ -290,12 +290,19 @@ pub(super) fn messages(conn: &Connection, conversation: &str) -> rusqlite::Resul
     walk(conn, &tip, 0)?.into_iter().map(|(id, _)| statement.query_row([id], node_row)).collect()
 }
 
-/// Chain digest and digest of each message on the way to a conversation's tip.
-pub(super) fn path(conn: &Connection, conversation: &str) -> rusqlite::Result<Vec<(Digest, Digest)>> {
+/// What each message is on the way to a conversation's tip.
+pub(super) fn path(conn: &Connection, conversation: &str) -> rusqlite::Result<Vec<PathRow>> {
     let Some(tip) = tip(conn, conversation)? else { return Ok(Vec::new()) };
-    let mut statement = conn.prepare_cached("SELECT chain, digest FROM node WHERE id = ?1")?;
-    let row = |r: &Row<'_>| Ok((Digest(r.get(0)?), Digest(r.get(1)?)));
+    let mut statement = conn.prepare_cached("SELECT chain, digest, role = 'assistant' FROM node WHERE id = ?1")?;
+    let row = |r: &Row<'_>| Ok(PathRow { chain: Digest(r.get(0)?), digest: Digest(r.get(1)?), is_reply: r.get(2)? });
     walk(conn, &tip, 0)?.into_iter().map(|(id, _)| statement.query_row([id], row)).collect()
+}
+
+/// The conversations whose names begin so, the last active first.
+pub(super) fn named(conn: &Connection, prefix: &str, most: usize) -> rusqlite::Result<Vec<String>> {
+    let sql = "SELECT name FROM conversation WHERE name >= ?1 AND name < ?1 || char(0x10ffff)
+        ORDER BY updated_ms DESC, id DESC LIMIT ?2";
+    conn.prepare_cached(sql)?.query_map(params![prefix, most], |r| r.get(0))?.collect()
 }
 
 /// A conversation and those that forked from it, the one itself first, then the last active.
@@ -334,15 +341,15 @@ pub(super) fn chain(conn: &Connection, conversation: &str) -> rusqlite::Result<V
     Ok(digests)
 }
 
-/// One message of a conversation by its index, wherever on the way to its tip it was recorded.
+/// One message of a conversation by its index. What it recorded there first stays what that index names, whatever the client sent
+/// in its place since; before that, it is what stood there where the conversation forked.
 pub(super) fn message(conn: &Connection, conversation: &str, at: usize) -> rusqlite::Result<Option<NodeRow>> {
-    let Some(tip) = tip(conn, conversation)? else { return Ok(None) };
-    let mut found = walk(conn, &tip, at)?.into_iter().find(|(_, depth)| *depth == at + 1).map(|(id, _)| id);
+    let sql = "SELECT n.id FROM node n JOIN conversation c ON c.id = n.conversation
+        WHERE c.name = ?1 AND n.depth = ?2 ORDER BY n.id LIMIT 1";
+    let mut found = conn.prepare_cached(sql)?.query_row(params![conversation, at + 1], |r| r.get(0)).optional()?;
     if found.is_none() {
-        // One that the client has since replaced, or that was on another way: the record still has it.
-        let sql = "SELECT n.id FROM node n JOIN conversation c ON c.id = n.conversation
-            WHERE c.name = ?1 AND n.depth = ?2 ORDER BY n.id DESC LIMIT 1";
-        found = conn.prepare_cached(sql)?.query_row(params![conversation, at + 1], |r| r.get(0)).optional()?;
+        let Some(tip) = tip(conn, conversation)? else { return Ok(None) };
+        found = walk(conn, &tip, at)?.into_iter().find(|(_, depth)| *depth == at + 1).map(|(id, _)| id);
     }
     found.map(|id| conn.prepare_cached(NODE)?.query_row([id], node_row)).transpose()
 }

@@ -13,6 +13,7 @@ use super::history::plain;
 use super::large::text;
 use super::read::LINE;
 use super::types::Hit;
+use windowsill_core::conversation::Digest;
 
 /// Longest piece of a text that is indexed as one, in bytes.
 const PIECE: usize = 64 << 10;
@@ -204,7 +205,7 @@ pub(super) fn search(
 
 /// A message that matches, and whether it holds the query letter by letter.
 fn message_hit(conn: &Connection, id: i64, finder: &Finder, exact: bool) -> rusqlite::Result<Option<(Hit, bool)>> {
-    let sql = "SELECT c.name, n.depth - 1, n.role, n.raw, o.name, l.kind, l.call
+    let sql = "SELECT c.name, n.depth - 1, n.role, n.raw, o.name, l.kind, l.call, n.digest
         FROM node n JOIN conversation c ON c.id = n.conversation
         LEFT JOIN original_link l ON l.conversation = n.conversation AND l.at = n.depth - 1
             AND l.kind IN ('tool_result', 'message')
@@ -223,6 +224,7 @@ fn message_hit(conn: &Connection, id: i64, finder: &Finder, exact: bool) -> rusq
             call: r.get(6)?,
             snippet,
             exact,
+            digest: Some(Digest(r.get(7)?)),
         };
         Ok((hit, literal))
     };
@@ -262,6 +264,7 @@ fn original_hit(
             call: r.get(4)?,
             snippet,
             exact,
+            digest: None,
         };
         Ok((hit, literal))
     };

@@ -387,6 +387,17 @@ pub struct NodeRow {
     pub raw: Bytes,
 }
 
+/// What a recorded message is, without its text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PathRow {
+    /// Chain digest of the prefix that it ends.
+    pub chain: Digest,
+    /// Digest of what it says.
+    pub digest: Digest,
+    /// Whether a model said it.
+    pub is_reply: bool,
+}
+
 /// One answer of a search.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hit {
@@ -404,6 +415,8 @@ pub struct Hit {
     pub snippet: String,
     /// Whether the query stands there as one phrase.
     pub exact: bool,
+    /// Digest of what the message says; an original has none.
+    pub digest: Option<Digest>,
 }
 
 /// Which entries of the trace are asked for.

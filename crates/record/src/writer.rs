@@ -274,8 +274,8 @@ impl Apply<'_> {
             ON CONFLICT(name) DO UPDATE SET
                 parent = coalesce(parent, excluded.parent), parent_depth = coalesce(parent_depth, excluded.parent_depth),
                 session = coalesce(excluded.session, session), model = excluded.model, upstream = excluded.upstream,
-                tip = excluded.tip, depth = excluded.depth, state = excluded.state, title = excluded.title,
-                updated_ms = excluded.updated_ms
+                tip = excluded.tip, depth = excluded.depth, state = excluded.state,
+                title = CASE title WHEN '' THEN excluded.title ELSE title END, updated_ms = excluded.updated_ms
             RETURNING id";
         let values = params![
             c.id,

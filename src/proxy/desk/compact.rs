@@ -513,5 +513,6 @@ fn request_of(model: &str) -> Request {
         client_tools: None,
         task: None,
         listed_tools: None,
+        seed: None,
     }
 }

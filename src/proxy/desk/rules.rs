@@ -19,7 +19,7 @@ use crate::proxy::turn::draft::Draft;
 use crate::proxy::turn::history::History;
 use crate::proxy::turn::save::now_ms;
 use crate::proxy::{App, Error, turn::headers};
-use crate::store::{Batch, Event, Located, Rule, RuleChange};
+use crate::store::{Batch, Event, Rule, RuleChange};
 use crate::{pinned, plain};
 
 /// Bytes of one rule.
@@ -68,14 +68,6 @@ impl Scope {
         Some(Scope { client: text("client")?, project: text("project")? })
     }
 
-    /// Whether a request of this scope may go on with a conversation that began with the rules of another. A system prompt may
-    /// change within a conversation; a name and a folder tell projects apart.
-    fn may_go_on_with(&self, other: &Scope, is_beginning: bool) -> bool {
-        let by_prompt = |scope: &Scope| scope.project.starts_with("prompt:");
-        let changed = !is_beginning && (by_prompt(self) || by_prompt(other));
-        self.client == other.client && (self.project == other.project || changed)
-    }
-
     fn has(&self, rule: &Rule) -> bool {
         rule.client == self.client && rule.project == self.project
     }
@@ -98,18 +90,29 @@ fn prompt(conversation: &Conversation) -> Option<String> {
     (!texts.is_empty()).then(|| format!("prompt:{}", &Digest::of(texts.join("\n").as_bytes()).hex()[..16]))
 }
 
-/// The program's name without its version, and eight digits of a digest of its key: two people with keys of their own are two
-/// clients.
-fn client(from_client: &HeaderMap) -> String {
+/// The program's name without its version.
+pub(in crate::proxy) fn program(from_client: &HeaderMap) -> String {
     let agent = headers::text(from_client, &header::USER_AGENT).unwrap_or_default();
     let product = agent.split(['/', ' ']).next().unwrap_or("").to_owned();
     let product = plain::line(&product).chars().take(NAME / 4).collect::<String>();
-    let name = if product.is_empty() { "unnamed".to_owned() } else { product };
+    if product.is_empty() { "unnamed".to_owned() } else { product }
+}
+
+/// The program's name, and eight digits of a digest of its key: two people with keys of their own are two clients.
+fn client(from_client: &HeaderMap) -> String {
+    let name = program(from_client);
     let key = [header::AUTHORIZATION, header::HeaderName::from_static("x-api-key")];
     match key.iter().find_map(|key| headers::text(from_client, key)) {
         Some(key) => format!("{name}#{}", &Digest::of(key.as_bytes()).hex()[..8]),
         None => name,
     }
+}
+
+/// What set the chain of a history apart from one that begins alike, but with the rules of another client or project, in records of
+/// before it was kept whose a conversation is.
+pub(in crate::proxy) fn old_mark(from_client: &HeaderMap, conversation: &Conversation) -> String {
+    let ours = Scope::of(from_client, conversation);
+    ours.map_or_else(|| client(from_client), |ours| format!("{}\n{}", ours.client, ours.project))
 }
 
 /// The rules that a new conversation begins with.
@@ -139,27 +142,6 @@ impl App {
         let conversation = &draft.request.conversation;
         let on = draft.situation.policy.rules && Class::of(conversation) != Class::Helper;
         if on { Scope::of(from_client, conversation) } else { None }
-    }
-
-    /// What sets a history apart from one that begins alike, but with the rules of another client or project: two people may say
-    /// the same first words. `None` where nothing must.
-    pub(in crate::proxy) fn set_apart(
-        &self,
-        located: Option<&Located>,
-        conversation: &Conversation,
-        from_client: &HeaderMap,
-    ) -> Result<Option<String>, Error> {
-        let Some(located) = located else { return Ok(None) };
-        let Some(theirs) = self.standing(&located.conversation, None)?.ruled_for.clone() else { return Ok(None) };
-        let ours = Scope::of(from_client, conversation);
-        let is_beginning = !conversation.body.iter().any(|message| message.role == Role::Assistant);
-        // Without a project of its own it is a conversation whose client no longer says one, if it is the same client.
-        let goes_on = match &ours {
-            Some(ours) => ours.may_go_on_with(&theirs, is_beginning),
-            None => !is_beginning && client(from_client) == theirs.client,
-        };
-        let mark = ours.map_or_else(|| client(from_client), |ours| format!("{}\n{}", ours.client, ours.project));
-        Ok((!goes_on).then_some(mark))
     }
 
     /// Puts the rules of a project into a new conversation: as pins, which stand at the end of the first message of a person.
@@ -217,7 +199,9 @@ impl App {
     /// Whether a history begins a conversation that the record does not have.
     fn is_new(&self, history: &History) -> bool {
         let known = || matches!(self.store.conversation(&history.id), Ok(Some(row)) if row.id == history.id);
-        history.located.is_none() && history.old().edits.is_empty() && !history.chain.is_empty() && !known()
+        let begins =
+            history.located.as_ref().is_none_or(|l| l.conversation != history.id && history.inherits.is_none());
+        begins && history.old().edits.is_empty() && !history.chain.is_empty() && !known()
     }
 
     /// The rules that find room in a window, the oldest first, and how many do not.

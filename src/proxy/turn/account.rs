@@ -7,6 +7,7 @@ use http::HeaderMap;
 use serde_json::{Value, json};
 use tracing::{debug, warn};
 
+use super::place::said;
 use super::prepare::{Prepared, fingerprint};
 use super::relay;
 use super::save::{now_ms, update};
@@ -77,6 +78,7 @@ impl App {
         let kept = self.lives.with(&prepared.id, |l| {
             l.spend.add(reported);
             l.books.see(now_ms());
+            l.replied = said(&reported.text);
             l.held = reported.prompt.map(|prompt| (prompt, reported.completion));
             if let (Some(exact), Some(tip)) = (counted, prepared.chain.last()) {
                 let known = Known { messages: prepared.chain.len(), tokens: exact };

@@ -45,12 +45,21 @@ const SESSIONS: [HeaderName; 10] = [
     HeaderName::from_static("x-opencode-session"),
     HeaderName::from_static("x-affinity"),
     HeaderName::from_static("x-litellm-session-id"),
-    HeaderName::from_static("x-client-request-id"),
+    HeaderName::from_static(PER_REQUEST),
 ];
+
+/// Some SDKs send another one with each request.
+const PER_REQUEST: &str = "x-client-request-id";
 
 /// What a client calls its session, in the headers.
 pub(in crate::proxy) fn client_session(headers: &HeaderMap) -> Option<String> {
     SESSIONS.iter().filter_map(|name| text(headers, name)).find(|name| is_name(name))
+}
+
+/// The same, where the name stays as long as the session: without the one that may be another for each request.
+pub(in crate::proxy) fn firm_session(headers: &HeaderMap) -> Option<String> {
+    let firm = SESSIONS.into_iter().filter(|name| name.as_str() != PER_REQUEST);
+    firm.filter_map(|name| text(headers, &name)).find(|name| is_name(name))
 }
 
 /// The headers of a request of our own.

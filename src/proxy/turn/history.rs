@@ -1,17 +1,21 @@
 //! What the record knows of a request's history: which conversation it continues, the view that was remembered or made ahead
 //! for it, and the bytes that its messages had before.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use http::HeaderMap;
 use tracing::debug;
 
 use super::headers;
+use super::place::{Place, is_talk, tagged_name};
 use super::prefix::client_marks;
 use super::prepare::{Attempt, fingerprint};
+use super::whose::{Kin, Whose};
 use crate::config::Resolved;
 use crate::conversation::align::Alignment;
 use crate::conversation::edit::View;
-use crate::conversation::{Digest, Message, Role, chain};
+use crate::conversation::{Digest, Message, Role};
 use crate::measure::{Known, ModelKey};
 use crate::proxy::live::Ahead;
 use crate::proxy::{App, Error};
@@ -54,6 +58,8 @@ pub(in crate::proxy) struct History {
     pub(in crate::proxy) switched: Option<Switched>,
     /// What tells the messages as the client sent them from others.
     pub(in crate::proxy) client_marks: Vec<u64>,
+    /// The conversation that it parted from once both had gone on together: what people want of that one holds here, too.
+    pub(in crate::proxy) inherits: Option<String>,
 }
 
 /// The model that a conversation had until now.
@@ -90,23 +96,31 @@ impl App {
     ) -> Result<History, Error> {
         let wish = headers::text(from_client, &headers::SESSION);
         self.store.begin_anew_if_gone().await;
-        let (mut seed, mut chain, mut located) = self.threaded(wish.as_deref(), request)?;
-        if let Some(mark) = self.set_apart(located.as_ref(), &request.conversation, from_client)? {
-            // What the other conversation recalled is none of this one's.
-            let mut at = 0..;
-            let body = request.conversation.body.clone();
-            request.conversation.body.retain(|_| at.next().is_some_and(|at| !recall::is_woven(&body, at)));
-            let apart = format!("{}\n{mark}", wish.as_deref().unwrap_or(""));
-            (seed, chain, located) = self.threaded(Some(&apart), request)?;
-        }
+        let whose = Whose::of(from_client, &request.conversation, request.session.as_deref());
+        // What nobody sends takes no name away from what somebody does.
+        let is_real = attempt != Attempt::DryRun || self.config.shadow;
+        let place = self.place(request, wish.as_deref(), whose, (from_client, is_real)).await?;
+        let Place { seed, chain, located, waited, whose, end } = place;
         request.withdraw_all();
         let session = wish.clone().or_else(|| headers::client_session(from_client)).or_else(|| request.session.clone());
-        let place = (seed.as_str(), session.as_deref());
-        let continued = self.continued(located.as_ref(), place, &chain, &request.conversation.body).await?;
+        let place = (&whose, session.as_deref());
+        let continued = match waited {
+            Some(id) => Some((id, None)),
+            None => self.continued(located.as_ref(), place, &chain, &request.conversation.body).await?,
+        };
         let (id, carried) = match continued {
             Some((id, carried)) => (id, carried),
-            None => (self.name(located.as_ref(), &chain, wish.as_deref())?, None),
+            None => {
+                let tagged = tagged_name(&seed, wish.as_deref().filter(|wish| !has_form_of_id(wish)), request);
+                (self.name(located.as_ref(), &chain, wish.as_deref(), tagged)?, None)
+            }
         };
+        let inherits = self.inherits(located.as_ref(), &id)?;
+        if request.seed.is_none() && is_real {
+            end.into_iter().for_each(|end| self.lives.note_end(end, Arc::clone(&seed)));
+            self.lives.with(&id, |live| live.whose = Some(Arc::new(whose)));
+        }
+        request.seed = Some(Arc::clone(&seed));
         let key = self.key(upstream, request);
         let switched = match &located {
             Some(located) if is_talk(&request.conversation.body[..located.depth]) => {
@@ -121,7 +135,7 @@ impl App {
         let client_marks = client_marks(conversation.tools.as_deref(), &conversation.system, &conversation.body);
         if let Some(located) = &located {
             let length = policy.policy.template.tool_call_id_length;
-            let place = (located, id.as_str(), seed.as_str());
+            let place = (located, id.as_str(), &*seed);
             if let Some(body) = self.settled(&conversation.body, &chain, &client_marks, place, length).await {
                 conversation.body = body;
                 // Also where nothing is edited: these are the bytes that the server's cache holds.
@@ -142,6 +156,7 @@ impl App {
             carried,
             switched,
             client_marks,
+            inherits,
         };
         if history.located.is_some() {
             self.recollect(&history.id, &history.chain, history.old(), &key)?;
@@ -149,38 +164,11 @@ impl App {
         Ok(history)
     }
 
-    /// The chain of a request's history and where the record knows it, with what makes that chain. Weaves in what replies of it
-    /// recalled. The model is no part of the chain, so that a conversation goes on with another one; records of before 0.2 had it
-    /// in there.
-    fn threaded(
-        &self,
-        session: Option<&str>,
-        request: &mut Request,
-    ) -> Result<(String, Vec<Digest>, Option<Located>), Error> {
-        let session = session.unwrap_or("");
-        let old_seed = format!("{session}\n{}", request.model);
-        let begins = request.conversation.body.first().map(|first| chain::first(&old_seed, &first.digest));
-        let is_old = match begins {
-            Some(begins) => self.store.locate(&[begins])?.is_some(),
-            None => false,
-        };
-        // Weaving puts messages in: what is followed twice must be followed from what the client sent.
-        let sent = is_old.then(|| request.conversation.body.clone());
-        let (body, chain) = self.woven(session, std::mem::take(&mut request.conversation.body));
-        request.conversation.body = body;
-        let located = self.store.locate(&chain)?;
-        let now = (session.to_owned(), chain, located);
-        let depth = |located: &Option<Located>| located.as_ref().map_or(0, |l| l.depth);
-        let Some(sent) = sent.filter(|_| depth(&now.2) * 2 < now.1.len()) else { return Ok(now) };
-        let woven = std::mem::replace(&mut request.conversation.body, sent);
-        let (body, chain) = self.woven(&old_seed, std::mem::take(&mut request.conversation.body));
-        let located = self.store.locate(&chain)?;
-        if depth(&located) > depth(&now.2) {
-            request.conversation.body = body;
-            return Ok((old_seed, chain, located));
-        }
-        request.conversation.body = woven;
-        Ok(now)
+    /// The conversation whose pins and the like hold for one that parted from it. One that only began alike has none of it.
+    fn inherits(&self, located: Option<&Located>, id: &str) -> Result<Option<String>, Error> {
+        let Some(located) = located.filter(|located| located.conversation != id) else { return Ok(None) };
+        let whose = self.whose(&located.conversation)?;
+        Ok(whose.is_none_or(|whose| whose.went_on(located.depth)).then(|| located.conversation.clone()))
     }
 
     /// The model that a conversation had until now, where this is another one.
@@ -203,15 +191,16 @@ impl App {
     /// it, or the client rebuilt it; with what still holds of its view. Looks among those of the session that the client names,
     /// among those that begin alike, and for a long history with an unknown beginning among those that were last active: Qwen
     /// Code begins with a list of the project's files, which is another one when a session is resumed. It is always the messages
-    /// that tell: a name is no proof of anything. `place`: what makes the chain, and the session.
+    /// that tell: a name is no proof of anything, but another name, key, program or system prompt is proof enough that it is
+    /// another conversation; and so is an answer of the older history that is not there. `place`: whose it is, and the session.
     async fn continued(
         &self,
         located: Option<&Located>,
-        place: (&str, Option<&str>),
+        place: (&Whose, Option<&str>),
         chain: &[Digest],
         body: &[Message],
     ) -> Result<Option<(String, Option<View>)>, Error> {
-        let (seed, session) = place;
+        let (whose, session) = place;
         let parts = |l: &&Located| l.depth < l.conversation_depth && l.depth < chain.len();
         let known = located.filter(parts);
         // What goes on, or is sent again, needs no search; nor does what is short and nothing is known of.
@@ -225,23 +214,26 @@ impl App {
         let begin_alike = known.map(|l| self.store.family(&l.conversation, RELATIVES)).transpose()?.unwrap_or_default();
         let mut relatives = session.map(|name| self.store.of_session(name, RELATIVES)).transpose()?.unwrap_or_default();
         relatives.extend(begin_alike.iter().filter(|id| !relatives.contains(id)).cloned().collect::<Vec<_>>());
-        let named = relatives.len();
         if located.is_none() && chain.len() >= LONG {
-            relatives.extend(self.store.conversations(RELATIVES)?.into_iter().map(|row| row.id));
+            let lately = self.store.conversations(RELATIVES)?.into_iter().map(|row| row.id);
+            relatives.extend(lately.filter(|id| !relatives.contains(id)).collect::<Vec<_>>());
         }
-        for (n, id) in relatives.into_iter().enumerate() {
-            let (path, old): (Vec<Digest>, Vec<Digest>) = self.store.path(&id)?.into_iter().unzip();
-            // Of those last active, other sessions' histories have other chains.
-            let ours = n < named || old.len() >= LONG && path.first() == Some(&chain::first(seed, &old[0]));
-            if !ours {
+        for id in relatives {
+            if !self.may_be(&id, whose, session)? {
                 continue;
             }
-            if !path.is_empty() && path.last() == chain.get(path.len() - 1) {
+            let rows = self.store.path(&id)?;
+            if !rows.is_empty() && rows.last().map(|row| row.chain) == chain.get(rows.len() - 1).copied() {
                 return Ok(Some((id, None)));
             }
+            let old: Vec<Digest> = rows.iter().map(|row| row.digest).collect();
             let alignment = Alignment::of(&old, &new);
             // Those that do not even begin alike share more than a greeting.
-            if alignment.is_rebuilt() && (begin_alike.contains(&id) || alignment.kept() >= KEPT) {
+            let alike = begin_alike.contains(&id) || alignment.kept() >= KEPT;
+            // The last reply may be on record in other words than the client has it.
+            let answers = alignment.gone().filter(|at| rows[*at].is_reply && at + LAST_WORDS < rows.len());
+            if alike && alignment.is_rebuilt() && self.are_ours(&id, answers)? {
+                let path: Vec<Digest> = rows.iter().map(|row| row.chain).collect();
                 let view = self.store.view(&path)?.map(|(_, view)| alignment.carry(&view, alone));
                 debug!(conversation = id, known = located.map_or(0, |l| l.depth), "the client rebuilt its history");
                 return Ok(Some((id, view.filter(|v| !v.edits.is_empty()))));
@@ -251,6 +243,26 @@ impl App {
             l.depth >= LONG && l.depth + LAST_WORDS >= l.conversation_depth && l.conversation_depth <= chain.len()
         };
         Ok(located.filter(said_otherwise).map(|l| (l.conversation.clone(), None)))
+    }
+
+    /// Whether a history may be that of a conversation, as far as it is told whose it is.
+    fn may_be(&self, id: &str, asks: &Whose, session: Option<&str>) -> Result<bool, Error> {
+        Ok(match self.whose(id)? {
+            Some(whose) => whose.kin(asks, false) != Kin::Not,
+            None => self.store.conversation(id)?.is_some_and(|row| row.session.as_deref() == session),
+        })
+    }
+
+    /// Whether messages of a conversation are calls of our own tools, which no client has in its history.
+    fn are_ours(&self, id: &str, messages: impl Iterator<Item = usize>) -> Result<bool, Error> {
+        for at in messages {
+            let rows = self.store.messages_between(id, at, at + 1)?;
+            let read = rows.into_iter().next().and_then(|row| openai_chat::message(row.raw).ok());
+            if !read.is_some_and(|message| recall::is_call(&message)) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// The view that was made ahead for what now comes, if it is the next request: longer than what was forwarded.
@@ -298,7 +310,7 @@ impl App {
         };
         // The last request may still be queued.
         self.store.flush().await;
-        Ok(self.store.path(id)?.get(last).is_some_and(|(at, _)| *at == chain[last]))
+        Ok(self.store.path(id)?.get(last).is_some_and(|row| row.chain == chain[last]))
     }
 
     /// The prompt of this conversation with this view whose size the server told last.
@@ -314,7 +326,14 @@ impl App {
 impl App {
     /// The name of the conversation: the one that this history continues, else a new one. A session that a client names is
     /// only a wish: it never takes the name of a conversation that this history does not continue.
-    fn name(&self, located: Option<&Located>, chain: &[Digest], session: Option<&str>) -> Result<String, Error> {
+    /// `tagged`: the one that belongs to a chain which was set apart.
+    fn name(
+        &self,
+        located: Option<&Located>,
+        chain: &[Digest],
+        session: Option<&str>,
+        tagged: Option<String>,
+    ) -> Result<String, Error> {
         let session = session.filter(|session| !has_form_of_id(session));
         let (Some(tip), Some(root)) = (chain.last(), chain.first()) else {
             return Ok(session.unwrap_or("empty").to_owned());
@@ -326,6 +345,7 @@ impl App {
         Ok(match (located, session) {
             // It goes on where the record ends, or is sent again.
             (Some(l), _) if l.depth == l.conversation_depth || l.depth == chain.len() => l.conversation.clone(),
+            (None, _) if tagged.is_some() => tagged.unwrap_or_default(),
             (None, Some(wish)) if !self.is_taken(wish, root)? => wish.to_owned(),
             (_, session) => own(session),
         })
@@ -342,13 +362,8 @@ impl App {
     }
 }
 
-/// Whether messages hold a reply: what a person says alone may begin many conversations.
-fn is_talk(body: &[Message]) -> bool {
-    body.iter().any(|message| message.role == Role::Assistant)
-}
-
 /// Whether a session reads like a name that windowsill gives itself: `c` and 12 hexadecimal digits, or `….` and 8.
-fn has_form_of_id(session: &str) -> bool {
+pub(super) fn has_form_of_id(session: &str) -> bool {
     let hex = |text: &str, length: usize| text.len() == length && text.bytes().all(|b| b.is_ascii_hexdigit());
     session == "empty"
         || session.strip_prefix('c').is_some_and(|rest| hex(rest, 12))

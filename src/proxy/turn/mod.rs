@@ -10,6 +10,7 @@ pub(super) mod guard;
 pub(super) mod headers;
 pub(super) mod history;
 pub(super) mod measured;
+pub(super) mod place;
 pub(super) mod prefix;
 pub(super) mod prepare;
 pub(super) mod recall;
@@ -19,6 +20,7 @@ pub(super) mod shadow;
 pub(super) mod situation;
 pub(super) mod system;
 pub(super) mod task;
+pub(super) mod whose;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -321,6 +321,7 @@ impl App {
         let Wishes { standing, scope, ruled, granted } = wishes;
         let Planned { drafted, before, lines, seconds } = planned;
         let Settled { request, done, wanted, warnings } = settled;
+        let is_fork = history.inherits.is_some();
         let History { chain, located, repeats_a_beginning, id, session, stored, ahead, switched, client_marks, .. } =
             history;
         let left_out = indexed.iter().filter(|i| i.is_new).flat_map(|i| i.originals.clone());
@@ -332,7 +333,6 @@ impl App {
             Attempt::First => missed::missed(&request.conversation.body, &stored, before_this),
             Attempt::DryRun | Attempt::Emergency { .. } => Vec::new(),
         };
-        let is_fork = located.as_ref().is_some_and(|l| l.conversation != id);
         let standing_new = ruled.is_some().then(|| standing::text(&standing));
         let standing_changed = granted.to_record(&standing, is_fork, folds(&view) != folds(&stored)).or(standing_new);
         let more = made_ahead.chain(granted.originals).chain(left_out);

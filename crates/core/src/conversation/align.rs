@@ -7,7 +7,7 @@ use similar::DiffOp;
 use similar::algorithms::{Capture, Compact, Replace, myers};
 
 use super::Digest;
-use super::edit::{Edit, View};
+use super::edit::{Edit, Rule, View};
 
 /// Of five messages of the older history, how many must still be there for the newer one to be the same conversation.
 const KEPT_OF_FIVE: usize = 3;
@@ -45,15 +45,20 @@ impl Alignment {
         self.messages >= self.to.len() && kept > shared && kept * 5 >= self.to.len() * KEPT_OF_FIVE
     }
 
+    /// Messages of the older history that are no longer there.
+    pub fn gone(&self) -> impl Iterator<Item = usize> {
+        self.to.iter().enumerate().filter(|(_, to)| to.is_none()).map(|(at, _)| at)
+    }
+
     /// Messages of the older history that are still there, in order.
     pub fn kept(&self) -> usize {
         self.to.iter().flatten().count()
     }
 
-    /// The edits of a view that still hold: those of messages that are there, and a fold whose first and last message are.
-    /// What is new in between (aider's map of the repository changes each turn) stays in view; where it cannot stay without
-    /// what is folded, as a result cannot without its call, the fold does not hold. `alone`: whether a message of the newer
-    /// history can.
+    /// The edits of a view that still hold: those of messages that are there, and a fold where every message that its brief was
+    /// made from is. What is new in between (aider's map of the repository changes each turn) stays in view; where it cannot stay
+    /// without what is folded, as a result cannot without its call, the fold does not hold. `alone`: whether a message of the
+    /// newer history can. A text that speaks of another message's holds where nothing is missing.
     pub fn carry(&self, view: &View, alone: impl Fn(usize) -> bool) -> View {
         View {
             messages: self.messages,
@@ -66,11 +71,14 @@ impl Alignment {
         let place = |at: &usize| self.to.get(*at).copied().flatten();
         let mut edit = edit.clone();
         match &mut edit {
+            Edit::Text { rule: Rule::Restore, .. } if self.to.contains(&None) => return None,
             Edit::Text { at, .. } | Edit::Arguments { at, .. } => *at = place(at)?,
             Edit::Fold { from, to, keep, .. } => {
                 let last = to.checked_sub(1).filter(|last| last >= from)?;
                 let (start, end) = (place(from)?, place(&last)? + 1);
-                let known: Vec<usize> = (*from..*to).filter_map(|at| place(&at)).collect();
+                // The model that wrote the brief read what stands in front of the fold, too, and what stayed in view inside.
+                let before: Vec<usize> = (0..*to).map(|at| place(&at)).collect::<Option<_>>()?;
+                let known = &before[*from..];
                 let new = (start..end).filter(|at| known.binary_search(at).is_err());
                 let kept = keep.iter().filter_map(place);
                 let stay: BTreeSet<usize> = new.chain(kept).collect();
@@ -87,7 +95,6 @@ impl Alignment {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::conversation::edit::Rule;
 
     fn digests(text: &str) -> Vec<Digest> {
         text.split(' ').map(|word| Digest::of(word.as_bytes())).collect()
@@ -136,7 +143,7 @@ mod tests {
         let old = "u1 map1 a1 u2 a2 u3";
         assert_eq!(held(old, "u1 map1 a1 new u2 a2 u3", true), [fold(1, 6, vec![3])]);
         assert_eq!(held(old, "u1 map1 a1 new u2 a2 u3", false), []);
-        assert_eq!(held(old, "u1 map1 map2 u2 a2 u3", true), [fold(1, 5, vec![2])]);
+        assert_eq!(held(old, "u1 map1 map2 u2 a2 u3", true), [], "a1 is gone, and the brief was made from it");
         assert_eq!(held(old, "u1 map2 a1 u2 a2 u3", true), []);
         assert_eq!(held(old, "u1 map1 n1 n2 n3 n4 a2 u3", true), []);
     }

@@ -6,6 +6,7 @@ pub mod align;
 pub mod chain;
 pub mod edit;
 pub mod files;
+pub mod fixed;
 pub mod person;
 pub mod repair;
 pub mod step;

@@ -38,6 +38,9 @@ pub struct Request {
     pub task: Option<String>,
     /// The list that stands for the client's tools, where they are named by index.
     pub listed_tools: Option<Bytes>,
+    /// What makes the chain of its history, once that is known: a second try of the same request has the same one. Never in the
+    /// body.
+    pub seed: Option<Arc<str>>,
 }
 
 impl Request {
@@ -91,6 +94,7 @@ impl Request {
             session: self.session.clone(),
             task: self.task.clone(),
             listed_tools: self.listed_tools.clone(),
+            seed: self.seed.clone(),
             ..*self
         }
     }
@@ -152,6 +156,7 @@ pub fn parse(body: &Bytes) -> Result<Request, WireError> {
         client_tools: None,
         task: None,
         listed_tools: None,
+        seed: None,
         conversation,
         body: body.clone(),
     })

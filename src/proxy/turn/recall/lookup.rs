@@ -1,5 +1,8 @@
-//! Answers one call of the recall tool out of the record. What it may see is the conversation that the call was made in, and
-//! of that what left the prompt: never another conversation, never a file.
+//! Answers one call of the recall tool out of the record. What it may see is the history that the call was made in, and of that
+//! what left the prompt: never another conversation, no message that a conversation of this name had before and this history has
+//! not, never a file.
+
+use std::collections::HashSet;
 
 use serde_json::json;
 use tracing::{debug, warn};
@@ -10,8 +13,9 @@ use crate::proxy::App;
 use crate::proxy::turn::prepare::Prepared;
 use crate::proxy::turn::save::now_ms;
 use crate::recall::{self, Asked, Page, Reference, Span, page};
-use crate::store::{Batch, Event, Hit, blocking};
+use crate::store::{Batch, Event, Hit, blocking, original_id};
 use crate::unwrap::{Inner, unwrap};
+use crate::wire::openai_chat;
 
 /// Hits that a search shows unless told, and at most.
 const HITS: usize = 8;
@@ -28,6 +32,9 @@ const AROUND: Tokens = 48;
 
 /// Most bytes of messages that are read as one text.
 const LONGEST: usize = 1 << 20;
+
+/// The kind of an original that is a part of the system text.
+const SYSTEM: &str = "system";
 
 /// Longest part of what a model wrote that is repeated to it, in characters.
 const ECHO: usize = 80;
@@ -53,10 +60,48 @@ fn no_room() -> Found {
     Found { text: text.into(), outcome: "no_room" }
 }
 
+/// What an id is made of that is the same for whoever records a text.
+fn mark(id: &str) -> &str {
+    id.get(..original_id("").len()).unwrap_or(id)
+}
+
+/// The texts of a history, as the record names them.
+struct Own<'a> {
+    prepared: &'a Prepared,
+    marks: HashSet<String>,
+}
+
+impl<'a> Own<'a> {
+    fn of(prepared: &'a Prepared) -> Own<'a> {
+        let conversation = &prepared.request.conversation;
+        let mut marks = HashSet::new();
+        for message in conversation.system.iter().chain(&conversation.body) {
+            marks.insert(original_id(&message.text));
+            marks.insert(original_id(&String::from_utf8_lossy(&message.raw)));
+            let sent = message.repaired.as_ref().and_then(|_| openai_chat::message(message.raw.clone()).ok());
+            let calls = message.calls.iter().chain(sent.iter().flat_map(|sent| &sent.calls));
+            marks.extend(calls.map(|call| original_id(&call.arguments)));
+            marks.extend(sent.iter().map(|sent| original_id(&sent.text)));
+        }
+        Own { prepared, marks }
+    }
+
+    /// Whether an original is a text of this history, or a part of its system text.
+    fn has(&self, id: &str, kind: &str, text: &str) -> bool {
+        let is_part = |message: &Message| {
+            let sent = message.repaired.as_ref().and_then(|_| openai_chat::message(message.raw.clone()).ok());
+            sent.as_ref().unwrap_or(message).text.contains(text)
+        };
+        let system = || self.prepared.request.conversation.system.iter().any(is_part);
+        self.marks.contains(mark(id)) || kind == SYSTEM && system()
+    }
+}
+
 /// One call's view of the record.
 struct Lookup<'a> {
     app: &'a App,
     prepared: &'a Prepared,
+    own: Own<'a>,
     budget: Tokens,
     count: &'a dyn Fn(&str) -> Tokens,
 }
@@ -67,7 +112,10 @@ impl App {
         // What this very request put aside may still be queued.
         self.store.flush().await;
         let key = &prepared.key;
+        let own = Own::of(prepared);
         if let Some((id, question)) = recall::question(arguments)
+            && let Ok(Some(original)) = self.store.original_in(&id, &prepared.id)
+            && own.has(&id, &original.kind, &original.text)
             && let Some(answered) = self.ask_within(prepared, &id, &question).await
             && self.measure.count(key, &answered.text) <= budget
         {
@@ -77,7 +125,7 @@ impl App {
             return found(answered.text);
         }
         let count = |text: &str| self.measure.count(key, text);
-        let lookup = Lookup { app: self, prepared, budget, count: &count };
+        let lookup = Lookup { app: self, prepared, own, budget, count: &count };
         let asked = Asked::read(arguments);
         let how = match &asked {
             Asked::Text(..) => "id",
@@ -128,7 +176,8 @@ impl Lookup<'_> {
     }
 
     fn record(&self, id: &str, span: Span) -> Result<Found, crate::store::Error> {
-        let Some(original) = self.app.store.original_in(id, &self.prepared.id)? else {
+        let found = self.app.store.original_in(id, &self.prepared.id)?;
+        let Some(original) = found.filter(|found| self.own.has(id, &found.kind, &found.text)) else {
             if let Some(gone) = self.app.store.pruned_original(id)? {
                 return Ok(nothing(format!("[`{}` {gone}: the record holds it no longer]", echo(id))));
             }
@@ -215,7 +264,8 @@ impl Lookup<'_> {
     /// What left the prompt and holds these words, the best first.
     fn search(&self, query: &str, span: Span, about: Option<&str>) -> Result<Found, crate::store::Error> {
         let body = &self.prepared.request.conversation.body;
-        let all = self.app.store.search(query, Some(&self.prepared.id), LOOKED_AT)?;
+        let mut all = self.app.store.search(query, Some(&self.prepared.id), LOOKED_AT)?;
+        all.retain_mut(|hit| self.is_own(hit));
         let gone = |hit: &&Hit| !recall::is_woven(body, hit.at) && left_the_prompt(&self.prepared.view, hit.at);
         let hits: Vec<&Hit> = all.iter().filter(gone).collect();
         let about = about.map(|a| format!("[{a}; searched for it instead]\n")).unwrap_or_default();
@@ -249,6 +299,26 @@ impl Lookup<'_> {
         };
         let head = format!("[hits {}-{last} of {}; read one whole by its id]", from + 1, hits.len());
         Ok(found(format!("{about}{head}\n{}{more}", lines.join("\n"))))
+    }
+}
+
+impl Lookup<'_> {
+    /// Whether what a search found is of this history. The id of a message goes where it is of a text that once stood in its
+    /// place.
+    fn is_own(&self, hit: &mut Hit) -> bool {
+        match (&hit.digest, &hit.id) {
+            (Some(digest), id) => {
+                if id.as_ref().is_some_and(|id| !self.own.marks.contains(mark(id))) {
+                    (hit.id, hit.call) = (None, None);
+                }
+                self.prepared.request.conversation.body.get(hit.at).is_some_and(|own| own.digest == *digest)
+            }
+            (None, Some(id)) => match self.app.store.original_in(id, &self.prepared.id) {
+                Ok(Some(original)) => self.own.has(id, &original.kind, &original.text),
+                _ => false,
+            },
+            (None, None) => false,
+        }
     }
 }
 
