@@ -77,6 +77,7 @@ struct Timings {
 #[derive(Deserialize, Default)]
 #[serde(default)]
 struct Choice {
+    index: u64,
     finish_reason: Option<String>,
     delta: Option<Said>,
     message: Option<Said>,
@@ -124,8 +125,15 @@ impl Reported {
         }
         self.failed |= chunk.error.is_some_and(|e| !e.is_null());
         for choice in chunk.choices {
-            self.finish = choice.finish_reason.or(self.finish.take());
-            let Some(said) = choice.delta.or(choice.message) else { continue };
+            let finish = choice.finish_reason.filter(|reason| !reason.is_empty());
+            let Some(said) = choice.delta.or(choice.message) else {
+                self.finish = finish.or(self.finish.take());
+                continue;
+            };
+            // A finish reason that more of the reply follows was none.
+            let says = said.tool_calls.as_ref().is_some_and(|c| !c.is_empty())
+                || said.content.as_ref().is_some_and(|c| !c.is_null() && *c != "");
+            self.finish = finish.or(self.finish.take().filter(|_| !says || choice.index > 0));
             self.called_tools |= said.tool_calls.is_some_and(|c| !c.is_empty());
             if let (Some(Value::String(text)), true) = (said.content, self.text.len() < KEPT_TEXT) {
                 self.text.push_str(&text);
@@ -178,6 +186,7 @@ pub struct Metrics {
     prefix_lost: Family<Loss, Counter>,
     recalls: Family<Answered, Counter>,
     missed: Family<Again, Counter>,
+    waits_for_room: Counter,
     overhead: Histogram,
     pressure: Family<Kind, Histogram>,
     record_writable: Gauge,
@@ -224,6 +233,7 @@ impl Default for Metrics {
             prefix_lost: Family::default(),
             recalls: Family::default(),
             missed: Family::default(),
+            waits_for_room: Counter::default(),
             overhead: Histogram::new(exponential_buckets(0.000_05, 4.0, 10)),
             pressure: Family::new_with_constructor(|| Histogram::new((1..=10).map(|n| f64::from(n) / 10.0))),
             record_writable: Gauge::default(),
@@ -244,6 +254,8 @@ impl Default for Metrics {
         registry.register("recalls", "Calls of the recall tool by how they were answered", metrics.recalls.clone());
         let help = "Calls that read again what had left the prompt, by what they read (file, query, recall)";
         registry.register("missed", help, metrics.missed.clone());
+        let help = "Requests that waited for room in a pool that the slots of a server share";
+        registry.register("waits_for_room", help, metrics.waits_for_room.clone());
         let help = "Time between reading a request and sending it on";
         registry.register_with_unit("overhead", help, Unit::Seconds, metrics.overhead.clone());
         let help = "Pressure of managed requests by the class of their conversation (agent, chat, helper)";
@@ -295,6 +307,11 @@ impl Metrics {
     /// Counts a call of the recall tool by how it was answered.
     pub fn recalled(&self, outcome: &'static str) {
         self.recalls.get_or_create(&Answered { outcome }).inc();
+    }
+
+    /// Counts a request that waits for room in a pool that the slots of its server share.
+    pub fn waited_for_room(&self) {
+        self.waits_for_room.inc();
     }
 
     /// Counts a call that reads again what had left the prompt, by the kind of reading.

@@ -162,6 +162,11 @@ impl Measure {
         self.estimates.facts(model.as_str(), conversation, view, known)
     }
 
+    /// The same by nothing that a server ever reported.
+    pub fn unreported(&self, conversation: &Conversation, view: &View) -> Facts {
+        self.estimates.unreported(conversation, view)
+    }
+
     /// The estimated cost of each message of the body.
     pub fn costs(&self, model: &ModelKey, conversation: &Conversation) -> Vec<Cost> {
         self.estimates.costs(model.as_str(), conversation)
@@ -198,6 +203,41 @@ impl Measure {
     pub fn sureness(&self, model: &ModelKey) -> Sureness {
         if self.estimates.is_corrected(model.as_str()) { Sureness::Calibrated } else { Sureness::Estimated }
     }
+}
+
+/// What a server may add to a prompt that nobody here sees (tokens): a system prompt of its own, a template's preamble.
+const ADDED: Tokens = 2048;
+
+/// What is known of a prompt that a server says it has counted.
+#[derive(Debug, Clone, Copy)]
+pub struct Sent {
+    /// Its size, as it was planned.
+    pub planned: Tokens,
+    /// Whether that was counted.
+    pub exact: bool,
+    /// The window that it was sent to.
+    pub window: Option<Tokens>,
+    /// The most that its bytes can be, where they tell.
+    pub most: Option<Tokens>,
+}
+
+/// Whether a server can have counted so many tokens in a prompt. `usage` is not taken on trust: one wrong number would be the
+/// base of every later count of a conversation.
+pub fn is_plausible(reported: Tokens, sent: Sent) -> bool {
+    let Sent { planned, exact, window, most } = sent;
+    let (above, below) = match exact {
+        true => (planned.saturating_add(planned / 4 + ADDED / 4), planned / 2),
+        false => (planned.saturating_mul(4).saturating_add(ADDED), planned / 4),
+    };
+    window.is_none_or(|window| reported <= window)
+        && can_be_of(reported, most)
+        && reported <= above
+        && (planned <= 512 || reported >= below)
+}
+
+/// Whether a prompt can have so many tokens, by the most that its bytes can be.
+pub fn can_be_of(reported: Tokens, most: Option<Tokens>) -> bool {
+    most.is_none_or(|most| reported <= most.saturating_add(ADDED))
 }
 
 /// The tokens to leave unused.

@@ -6,6 +6,7 @@ mod aside;
 mod desk;
 mod error;
 mod live;
+mod pool;
 mod standing;
 mod start;
 mod turn;
@@ -67,6 +68,8 @@ pub struct App {
     /// Where large requests are worked on.
     aside: Aside,
     lives: Arc<LiveConversations>,
+    /// What is in flight at servers whose slots share a pool.
+    pools: pool::Pools,
     lent: ahead::slots::Lent,
     heads: desk::price::Heads,
     /// One change of what people want of a conversation at a time.
@@ -93,6 +96,7 @@ impl App {
             tasks,
             aside: Aside::default(),
             lives: Arc::default(),
+            pools: pool::Pools::default(),
             lent: ahead::slots::Lent::default(),
             heads: desk::price::Heads::default(),
             standing_turn: tokio::sync::Mutex::default(),

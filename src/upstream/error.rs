@@ -87,6 +87,12 @@ pub enum Error {
         /// Why, in llama.cpp's words or ours.
         what: String,
     },
+    /// A stream that was read ahead broke off, or cannot be read.
+    #[error("{what}")]
+    Stream {
+        /// What happened.
+        what: String,
+    },
     /// An answer without the expected shape, or larger than the limit.
     #[error("{server}: {what}")]
     Protocol {

@@ -8,10 +8,13 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use futures_util::stream::{self, BoxStream};
 use futures_util::{Stream, StreamExt as _};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::error::Error;
+use super::ndjson::{Documents, Lines, TooLong};
+use super::order::Order;
 use super::sse::{Block, Parser};
+use crate::wire::reply;
 
 /// One event of a reply.
 #[derive(Debug, Clone, PartialEq)]
@@ -46,16 +49,36 @@ impl Event {
         Event { raw: Bytes::from_static(b"data: [DONE]\n\n"), says: Says::Done }
     }
 
-    fn read(block: Block) -> Event {
-        let says = match &block.data {
-            None => Says::Nothing,
-            Some(data) => match serde_json::from_str(&String::from_utf8_lossy(data)) {
-                Ok(value) => Says::Chunk(value),
-                Err(_) if data.trim_ascii() == b"[DONE]" => Says::Done,
-                Err(_) => Says::Other,
-            },
+    /// What a block says, and each line of it that is JSON without being data.
+    fn read(block: Block) -> Vec<Event> {
+        let named_error = block.event.as_deref() == Some(b"error");
+        let bare: Vec<Event> = block.bare.iter().filter_map(|line| Event::bare(line)).collect();
+        let Some(data) = &block.data else {
+            return match bare.is_empty() {
+                true => vec![Event { raw: block.raw, says: Says::Nothing }],
+                false => bare,
+            };
         };
-        Event { raw: block.raw, says }
+        let text = String::from_utf8_lossy(data);
+        let event = match serde_json::from_str::<Value>(&text) {
+            Ok(value) if named_error && !reply::is_plain(&value) => Event::error(reply::error_named(&text)),
+            Ok(value) => Event { raw: block.raw, says: Says::Chunk(value) },
+            Err(_) if data.trim_ascii() == b"[DONE]" => Event { raw: block.raw, says: Says::Done },
+            Err(_) if named_error => Event::error(reply::error_named(&text)),
+            Err(_) => Event { raw: block.raw, says: Says::Other },
+        };
+        std::iter::once(event).chain(bare).collect()
+    }
+
+    /// JSON that came without the framing of an event.
+    fn bare(document: &[u8]) -> Option<Event> {
+        let value: Value = serde_json::from_str(&String::from_utf8_lossy(document)).ok()?;
+        value.is_object().then(|| Event::chunk(value))
+    }
+
+    /// An event that says an error, given as OpenAI's `error`.
+    pub fn error(error: Value) -> Event {
+        Event::chunk(json!({ "error": error }))
     }
 }
 
@@ -65,11 +88,13 @@ pub enum Content {
     Bytes(BoxStream<'static, Result<Bytes, Error>>),
     /// Events.
     Events(BoxStream<'static, Result<Event, Error>>),
+    /// Events that were read ahead, and those behind them.
+    Opened(Events),
 }
 
 impl Content {
     /// A body that is there already.
-    pub(super) fn whole(body: Bytes) -> Content {
+    pub fn whole(body: Bytes) -> Content {
         Content::Bytes(stream::once(async { Ok(body) }).boxed())
     }
 
@@ -82,8 +107,9 @@ impl Content {
     /// cannot be read.
     pub fn events(self) -> Events {
         match self {
-            Content::Events(events) => events.map(|event| event.map_err(|e| broke_off(&e))).boxed(),
-            Content::Bytes(body) => read(body),
+            Content::Opened(events) => events,
+            Content::Events(events) => ordered(events.map(|event| event.map_err(|e| broke_off(&e))).boxed()),
+            Content::Bytes(body) => ordered(read(body)),
         }
     }
 }
@@ -95,6 +121,10 @@ impl Stream for Content {
         match &mut *self {
             Content::Bytes(body) => body.as_mut().poll_next(cx),
             Content::Events(events) => events.as_mut().poll_next(cx).map(|next| next.map(|e| e.map(|event| event.raw))),
+            Content::Opened(events) => events
+                .as_mut()
+                .poll_next(cx)
+                .map(|next| next.map(|e| e.map(|event| event.raw).map_err(|what| Error::Stream { what }))),
         }
     }
 }
@@ -102,22 +132,107 @@ impl Stream for Content {
 /// Events, and at the end of those that break off, why.
 pub type Events = BoxStream<'static, Result<Event, String>>;
 
+/// The same events, in order: see [`Order`].
+fn ordered(events: Events) -> Events {
+    let start = Some((events, Order::default()));
+    let pieces = stream::unfold(start, async |state| {
+        let (mut events, mut order) = state?;
+        let mut out = Vec::new();
+        match events.next().await {
+            Some(Ok(event)) => {
+                order.event(event, &mut out);
+                Some((out.into_iter().map(Ok).collect::<Vec<_>>(), Some((events, order))))
+            }
+            Some(Err(why)) => {
+                order.end(true, &mut out);
+                Some((out.into_iter().map(Ok).chain([Err(why)]).collect(), None))
+            }
+            None => {
+                order.end(false, &mut out);
+                Some((out.into_iter().map(Ok).collect(), None))
+            }
+        }
+    });
+    pieces.flat_map(stream::iter).boxed()
+}
+
+/// Cuts bytes into events: server-sent ones, or JSON documents where the body begins with one.
+enum Cutter {
+    /// Nothing but white space came yet.
+    Unknown(Vec<u8>),
+    Events(Parser),
+    Documents(Lines, Documents),
+}
+
+impl Cutter {
+    fn push(&mut self, bytes: &[u8]) -> Result<Vec<Event>, TooLong> {
+        if let Cutter::Unknown(held) = self {
+            held.extend_from_slice(bytes);
+            let start = held.strip_prefix(b"\xef\xbb\xbf").unwrap_or(held).trim_ascii_start().first().copied();
+            let first = match start {
+                None if held.len() < 64 => return Ok(Vec::new()),
+                Some(b'{') => Cutter::Documents(Lines::default(), Documents::default()),
+                _ => Cutter::Events(Parser::default()),
+            };
+            let held = std::mem::take(held);
+            *self = first;
+            return self.push(&held);
+        }
+        match self {
+            Cutter::Events(parser) => Ok(parser.push(bytes)?.into_iter().flat_map(Event::read).collect()),
+            Cutter::Documents(lines, documents) => {
+                let lines = lines.push(bytes)?;
+                Ok(lines.iter().filter_map(|line| documents.line(line)).filter_map(|d| Event::bare(&d)).collect())
+            }
+            Cutter::Unknown(_) => Ok(Vec::new()),
+        }
+    }
+
+    /// What is left when the body has ended. Some servers forget the last blank line; an event that is not whole is none.
+    fn finish(&mut self) -> Vec<Event> {
+        match self {
+            Cutter::Unknown(held) if held.is_empty() => Vec::new(),
+            Cutter::Unknown(held) => vec![Event { raw: std::mem::take(held).into(), says: Says::Nothing }],
+            Cutter::Events(parser) => {
+                let Some(block) = parser.finish() else { return Vec::new() };
+                let ended = [&block.raw[..], b"\n\n"].concat();
+                let mut all = Event::read(block);
+                all.retain(|event| event.says != Says::Other);
+                for event in all.iter_mut().filter(|e| !e.raw.ends_with(b"\n\n")) {
+                    event.raw = ended.clone().into();
+                }
+                all
+            }
+            Cutter::Documents(lines, documents) => {
+                let last = lines.finish().and_then(|line| documents.line(&line));
+                last.or_else(|| documents.finish()).iter().filter_map(|d| Event::bare(d)).collect()
+            }
+        }
+    }
+}
+
 fn read(body: BoxStream<'static, Result<Bytes, Error>>) -> Events {
-    let start = Some((body, Parser::default(), VecDeque::new()));
+    let start = Some((body, Cutter::Unknown(Vec::new()), VecDeque::new()));
     stream::unfold(start, async |state| {
-        let (mut body, mut parser, mut ready) = state?;
+        let (mut body, mut cutter, mut ready) = state?;
         loop {
-            if let Some(block) = ready.pop_front() {
-                return Some((Ok(Event::read(block)), Some((body, parser, ready))));
+            if let Some(event) = ready.pop_front() {
+                return Some((Ok(event), Some((body, cutter, ready))));
             }
             match body.next().await {
-                Some(Ok(bytes)) => match parser.push(&bytes) {
-                    Ok(blocks) => ready.extend(blocks),
+                Some(Ok(bytes)) => match cutter.push(&bytes) {
+                    Ok(events) => ready.extend(events),
                     Err(e) => return Some((Err(format!("the inference server sent what cannot be read: {e}")), None)),
                 },
                 Some(Err(e)) => return Some((Err(broke_off(&e)), None)),
-                // Some servers forget the last blank line.
-                None => return parser.finish().map(|block| (Ok(Event::read(block)), None)),
+                None => {
+                    ready.extend(cutter.finish());
+                    // Nothing more comes.
+                    body = stream::empty().boxed();
+                    cutter = Cutter::Unknown(Vec::new());
+                    let event = ready.pop_front()?;
+                    return Some((Ok(event), Some((body, cutter, ready))));
+                }
             }
         }
     })
@@ -147,7 +262,8 @@ mod tests {
             let (a, b) = stream.split_at(at);
             let events: Vec<Event> = all(&[a, b]).into_iter().map(Result::unwrap).collect();
             assert_eq!(events.iter().map(|e| e.says.clone()).collect::<Vec<_>>(), says, "cut at {at}");
-            assert_eq!(events.iter().flat_map(|e| e.raw.to_vec()).collect::<Vec<_>>(), stream, "cut at {at}");
+            let bytes: Vec<u8> = events.iter().flat_map(|e| e.raw.to_vec()).collect();
+            assert_eq!(bytes, [stream, b"\n\n"].concat(), "cut at {at}: what lacks its blank line gets it");
         }
         let own = Event::chunk(serde_json::json!({"a": 1}));
         assert_eq!((&own.raw[..], own.says), (&b"data: {\"a\":1}\n\n"[..], says[1].clone()));

@@ -64,13 +64,20 @@ pub(super) async fn slots(link: &Link, router: bool, model: &str) -> Vec<Slot> {
 /// A chat request that is to be answered in one slot, unless it names one itself. It is megabytes at times, and is read only where
 /// it may name one.
 pub(super) fn in_slot(body: &Bytes, slot: u32) -> Bytes {
-    let may_name_one = memchr::memmem::find(body, b"\"id_slot\"").is_some();
-    let names_one =
-        || json::Fields::read(&String::from_utf8_lossy(body)).is_ok_and(|fields| fields.get("id_slot").is_some());
+    with_field(body, "id_slot", &slot.to_string())
+}
+
+/// A chat request whose reply tells which stop sequence ended it: with `verbose`, its last chunk has `__verbose.stopping_word`.
+pub(super) fn telling_stop(body: &Bytes) -> Bytes {
+    with_field(body, "verbose", "true")
+}
+
+/// A request with one field more, unless it has that itself.
+fn with_field(body: &Bytes, name: &str, value: &str) -> Bytes {
+    let may_have_it = memchr::memmem::find(body, format!("\"{name}\"").as_bytes()).is_some();
+    let has_it = || json::Fields::read(&String::from_utf8_lossy(body)).is_ok_and(|fields| fields.get(name).is_some());
     match body.trim_ascii_end().strip_suffix(b"}") {
-        Some(open) if !may_name_one || !names_one() => {
-            [open, format!(",\"id_slot\":{slot}}}").as_bytes()].concat().into()
-        }
+        Some(open) if !may_have_it || !has_it() => [open, format!(",\"{name}\":{value}}}").as_bytes()].concat().into(),
         _ => body.clone(),
     }
 }

@@ -14,6 +14,7 @@ mod llama_server;
 pub mod ndjson;
 mod ollama;
 mod openai;
+mod order;
 pub mod overflow;
 mod probe;
 pub mod sse;
@@ -184,6 +185,8 @@ pub struct ChatOptions {
     /// The slot to answer it in. Only llama-server has slots to choose; for calls of our own, since it changes the bytes
     /// of a request.
     pub id_slot: Option<u32>,
+    /// Have it say which stop sequence ended the reply. Only llama-server has to be asked.
+    pub tells_stop: bool,
 }
 
 /// One of llama-server's slots, as `GET /slots` tells.
@@ -476,8 +479,9 @@ impl Upstream {
         headers.remove(header::ACCEPT_ENCODING);
         let result = match (kind, options.id_slot) {
             (Kind::Ollama, _) => ollama::chat(&self.link, headers, body, options).await,
-            (Kind::LlamaServer { .. }, Some(slot)) => {
-                let body = llama_server::in_slot(&body, slot);
+            (Kind::LlamaServer { .. }, slot) => {
+                let body = slot.map_or_else(|| body.clone(), |slot| llama_server::in_slot(&body, slot));
+                let body = if options.tells_stop { llama_server::telling_stop(&body) } else { body };
                 self.forward(Method::POST, path_and_query, headers, body.into()).await
             }
             _ => self.forward(Method::POST, path_and_query, headers, body.into()).await,

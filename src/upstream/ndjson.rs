@@ -78,6 +78,39 @@ impl Lines {
     }
 }
 
+/// Puts lines together to JSON documents: one a line, or one that is spelled over several.
+#[derive(Debug, Default)]
+pub struct Documents {
+    held: BytesMut,
+}
+
+impl Documents {
+    /// The document that this line ends, or one that is none. A document over several lines ends with a line that begins with
+    /// `}`, as everybody indents them.
+    pub fn line(&mut self, line: &Bytes) -> Option<Bytes> {
+        let is_json = |bytes: &[u8]| serde_json::from_slice::<serde::de::IgnoredAny>(bytes).is_ok();
+        if self.held.is_empty() {
+            let opens = matches!(line.trim_ascii(), b"{") || line.trim_ascii().ends_with(b"{") || line.ends_with(b",");
+            if !opens || is_json(line) {
+                return Some(line.clone());
+            }
+        } else {
+            self.held.extend_from_slice(b"\n");
+        }
+        self.held.extend_from_slice(line);
+        if self.held.len() > LINE_LIMIT || line.starts_with(b"}") && is_json(&self.held) {
+            return Some(self.held.split().freeze());
+        }
+        None
+    }
+
+    /// What is left when the stream has ended.
+    pub fn finish(&mut self) -> Option<Bytes> {
+        let left = self.held.split().freeze();
+        (!left.is_empty()).then_some(left)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -99,6 +132,18 @@ mod tests {
                 assert_eq!(all(&[&STREAM[..i], &STREAM[i..j], &STREAM[j..]]), want, "{i} {j}");
             }
         }
+    }
+
+    #[test]
+    fn a_document_may_take_several_lines() {
+        let mut documents = Documents::default();
+        let spelled = serde_json::to_string_pretty(&serde_json::json!({"a": {"b": [1, {"c": 2}]}})).unwrap();
+        let mut out = Vec::new();
+        for line in ["{\"x\": 1}", "no json"].into_iter().chain(spelled.lines()).chain(["{\"y\": 2}", "{"]) {
+            out.extend(documents.line(&Bytes::from(line.to_owned())));
+        }
+        assert_eq!(out, ["{\"x\": 1}", "no json", spelled.as_str(), "{\"y\": 2}"]);
+        assert_eq!(documents.finish().unwrap(), "{");
     }
 
     #[test]

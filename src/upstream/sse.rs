@@ -18,6 +18,8 @@ pub struct Block {
     pub event: Option<Bytes>,
     /// The `data:` lines joined by `\n`; `None` for comments and other blocks without data.
     pub data: Option<Bytes>,
+    /// Lines that are JSON objects by themselves, without any field's name: some servers say their errors so.
+    pub bare: Vec<Bytes>,
     /// The bytes as they came, with the blank line that ends them.
     pub raw: Bytes,
 }
@@ -114,8 +116,13 @@ impl Block {
     fn read(raw: Bytes) -> Block {
         let mut event = None;
         let mut data: Option<Data> = None;
+        let mut bare = Vec::new();
         for line in Lines(&raw) {
             let line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line);
+            if line.starts_with(b"{") {
+                bare.push(raw.slice_ref(line));
+                continue;
+            }
             let (field, value) = match memchr(b':', line) {
                 Some(colon) => (&line[..colon], &line[colon + 1..]),
                 None => (line, &line[line.len()..]),
@@ -130,7 +137,7 @@ impl Block {
                 _ => {}
             }
         }
-        Block { event, data: data.map(Data::bytes), raw }
+        Block { event, data: data.map(Data::bytes), bare, raw }
     }
 }
 

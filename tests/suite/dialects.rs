@@ -7,33 +7,33 @@ use super::support::*;
 
 /// What a client makes of a reply.
 #[derive(Debug, Default, PartialEq)]
-struct Read {
-    text: String,
+pub(crate) struct Read {
+    pub(crate) text: String,
     /// Names and arguments.
-    calls: Vec<(String, Value)>,
+    pub(crate) calls: Vec<(String, Value)>,
     /// Tokens of the prompt.
-    prompt: u64,
+    pub(crate) prompt: u64,
     /// Why it stopped; empty where it did not come to its end.
-    finish: String,
+    pub(crate) finish: String,
     /// What an error said.
-    error: String,
+    pub(crate) error: String,
 }
 
 /// A dialect as its clients have it: written here, and not with the code under test.
-struct Dialect {
-    name: &'static str,
-    path: &'static str,
+pub(crate) struct Dialect {
+    pub(crate) name: &'static str,
+    pub(crate) path: &'static str,
     /// A request, from one in OpenAI's words.
-    ask: fn(&Chat) -> Value,
-    whole: fn(&Value) -> Read,
-    stream: fn(&str) -> Read,
+    pub(crate) ask: fn(&Chat) -> Value,
+    pub(crate) whole: fn(&Value) -> Read,
+    pub(crate) stream: fn(&str) -> Read,
     /// What an error says, where it has the dialect's shape.
-    error: fn(&Value) -> Option<String>,
+    pub(crate) error: fn(&Value) -> Option<String>,
     /// Why a reply ends that is complete, and one that ends with calls.
-    ends: (&'static str, &'static str),
+    pub(crate) ends: (&'static str, &'static str),
 }
 
-const ALL: [Dialect; 3] = [
+pub(crate) const ALL: [Dialect; 3] = [
     Dialect {
         name: "anthropic",
         path: "/v1/messages",
@@ -319,12 +319,12 @@ fn bare(messages: &[Value]) -> Vec<Value> {
     out
 }
 
-fn ask(proxy: &TestProxy, dialect: &Dialect, chat: &Chat) -> Answer {
+pub(crate) fn ask(proxy: &TestProxy, dialect: &Dialect, chat: &Chat) -> Answer {
     proxy.post(dialect.path, &[], (dialect.ask)(chat).to_string().as_bytes())
 }
 
 /// A request that is streamed, or says that it is not: Ollama's are where nothing is said.
-fn whole_or_streamed(chat: Chat, streamed: bool) -> Chat {
+pub(crate) fn whole_or_streamed(chat: Chat, streamed: bool) -> Chat {
     chat.with("stream", streamed.into())
 }
 
@@ -452,14 +452,15 @@ fn errors_have_the_dialects_shape() {
             }
         }
         // What is no completion at all.
-        for nonsense in ["<html>", "[]", "{\"error\":{\"message\":\"odd\"}}"] {
+        let none = "no chat completion";
+        for (nonsense, said) in [("<html>", none), ("[]", none), ("{\"error\":{\"message\":\"odd\"}}", "odd")] {
             fake.script(move |seen| match seen.is_main() {
                 true => Play::Pieces(vec![whole(200, "application/json", nonsense.as_bytes())]),
                 false => Play::Usual,
             });
             let answer = post(&(dialect.ask)(&whole_or_streamed(chat().user("hi"), false)), &key);
             assert_eq!(answer.status, 502, "{}", answer.text());
-            assert!(told(&answer).contains("no chat completion"), "{}", answer.text());
+            assert!(told(&answer).contains(said), "{}", answer.text());
         }
         fake.script(|_| Play::Usual);
 

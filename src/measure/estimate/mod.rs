@@ -88,6 +88,14 @@ impl Estimates {
         middle.facts(messages, f64::from(sample.counted) - left, mean + left + CAUTION * deviation)
     }
 
+    /// The facts of a request by nothing that a server ever reported.
+    pub fn unreported(&self, conversation: &Conversation, view: &View) -> Facts {
+        let belief = Belief::default();
+        let Parts { items, sample, .. } = self.parts(conversation, view, None);
+        let mean = belief.middle(&sample.new);
+        items.map(|row| belief.middle(row)).facts(0, 0.0, mean)
+    }
+
     /// What there is to learn from once the server has counted this view.
     pub fn sample(&self, conversation: &Conversation, view: &View, known: Option<Known>) -> Sample {
         self.parts(conversation, view, known).sample

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use crate::config::NumCtx;
 use crate::conversation::Tokens;
 use crate::upstream::turn::Turn;
-use crate::upstream::{Error, Kind, Loaded, Upstream};
+use crate::upstream::{Error, Flavor, Kind, Loaded, Upstream};
 
 use super::afford::Machine;
 pub use goal::Decision;
@@ -23,6 +23,9 @@ use goal::Goal;
 
 /// How long an answer is taken as it is; after that it is asked anew.
 const FRESH: Duration = Duration::from_secs(5);
+
+/// How long a window holds that a refusal taught: then what the server says of itself counts again, and the window is tried.
+const LEARNED: Duration = Duration::from_secs(300);
 
 /// So many models are told apart. Names come from clients: they may not fill the memory.
 const MOST: usize = 512;
@@ -68,10 +71,40 @@ struct Entry {
     loaded: Loaded,
     /// When the server was asked; `None` when it is to be asked again.
     at: Option<Instant>,
-    /// A window that a refusal taught, and the identity of the load it was learned of.
-    learned: Option<(Tokens, String)>,
+    /// A window that a refusal taught.
+    learned: Option<Learned>,
+    /// The longest prompt that this load answered.
+    answered: Tokens,
     /// The window this model is to have, and how it is going with that.
     goal: Goal,
+}
+
+/// A window that a refusal taught.
+#[derive(Debug, Clone)]
+struct Learned {
+    tokens: Tokens,
+    /// The identity of the load it was learned of.
+    identity: String,
+    /// The server's own code said it, and not words alone.
+    coded: bool,
+    at: Instant,
+}
+
+impl Learned {
+    /// Whether it still holds at a moment.
+    fn holds(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.at) < LEARNED
+    }
+
+    /// Whether it counts beside what the server says of itself: llama-server and vLLM name the very number that they go by, so
+    /// words alone do not count there.
+    fn counts_beside(&self, loaded: &Loaded, upstream: &Upstream) -> bool {
+        let goes_by_it = matches!(
+            upstream.kind(),
+            Some(Kind::LlamaServer { .. } | Kind::Embedded | Kind::OpenAi(Flavor::Vllm | Flavor::SgLang))
+        );
+        self.coded || !goes_by_it || loaded.provisional || loaded.window.is_none()
+    }
 }
 
 /// The windows of all models in use.
@@ -91,6 +124,13 @@ type Looking = Turn<(NumCtx, Window)>;
 
 /// The names of an upstream and of a model.
 type Key = (String, String);
+
+impl Entry {
+    /// Nothing is known of the model, and its server was not asked.
+    fn unasked() -> Entry {
+        Entry { loaded: Loaded::default(), at: None, learned: None, answered: 0, goal: Goal::default() }
+    }
+}
 
 impl Windows {
     /// No window is known yet. `machine` is where models are fitted.
@@ -171,8 +211,13 @@ impl Windows {
         match self.ask(upstream, model, num_ctx, goal).await {
             Ok((loaded, goal)) => {
                 let mut entries = self.entries.lock();
-                let learned = entries.remove(&key).and_then(|e| e.learned).filter(|(_, id)| *id == loaded.identity);
-                let entry = Entry { loaded, at: Some(Instant::now()), learned, goal };
+                let before = entries.remove(&key);
+                let answered =
+                    before.as_ref().filter(|e| e.loaded.identity == loaded.identity).map_or(0, |e| e.answered);
+                let learned = before.and_then(|e| e.learned).filter(|l| {
+                    l.identity == loaded.identity && l.holds(Instant::now()) && l.counts_beside(&loaded, upstream)
+                });
+                let entry = Entry { loaded, at: Some(Instant::now()), learned, answered, goal };
                 let mut out = window(&entry, num_ctx);
                 out.changed = change(known.as_ref(), &out, &entry);
                 entries.insert(key, entry);
@@ -243,19 +288,38 @@ impl Windows {
         Ok((loaded, goal))
     }
 
-    /// Remembers a window that a refusal taught. Returns whether it is news.
-    pub fn learn(&self, upstream: &Upstream, model: &str, tokens: Tokens) -> bool {
+    /// Remembers a window that a refusal taught, for some minutes; `coded`: the server's own code said it. Returns whether it is
+    /// news. One that is no larger than a prompt that this load answered is no window; and the server is asked again.
+    pub fn learn(&self, upstream: &Upstream, model: &str, tokens: Tokens, coded: bool) -> bool {
         let mut entries = self.entries.lock();
-        let key = key(upstream, model);
-        let entry = entries.entry(key).or_insert_with(|| Entry {
-            loaded: Loaded::default(),
-            at: None,
-            learned: None,
-            goal: Goal::default(),
-        });
-        let news = entry.loaded.window != Some(tokens) && entry.learned.as_ref().map(|l| l.0) != Some(tokens);
-        entry.learned = Some((tokens, entry.loaded.identity.clone()));
-        news
+        let entry = entries.entry(key(upstream, model)).or_insert_with(Entry::unasked);
+        entry.at = None;
+        if tokens <= entry.answered {
+            return false;
+        }
+        let known = entry.learned.as_ref().filter(|l| l.holds(Instant::now())).map(|l| l.tokens);
+        let identity = entry.loaded.identity.clone();
+        entry.learned = Some(Learned { tokens, identity, coded, at: Instant::now() });
+        entry.loaded.window != Some(tokens) && known != Some(tokens)
+    }
+
+    /// Notes that a prompt of so many tokens was answered: no window is smaller, whatever an error says.
+    pub fn answered(&self, upstream: &Upstream, model: &str, prompt: Tokens) {
+        let mut entries = self.entries.lock();
+        let Some(entry) = entries.get_mut(&key(upstream, model)) else { return };
+        entry.answered = entry.answered.max(prompt);
+        entry.learned.take_if(|learned| learned.tokens <= prompt);
+    }
+
+    /// The longest prompt that this load answered.
+    pub fn most_answered(&self, upstream: &Upstream, model: &str) -> Tokens {
+        self.entries.lock().get(&key(upstream, model)).map_or(0, |entry| entry.answered)
+    }
+
+    /// Whether the slots of the server share one window, as far as it says.
+    pub fn is_shared(&self, upstream: &Upstream, model: &str) -> bool {
+        let entries = self.entries.lock();
+        entries.get(&key(upstream, model)).is_some_and(|e| e.loaded.unified == Some(true) && e.loaded.slots != Some(1))
     }
 
     /// What was decided for a model with `num_ctx = "fit"`, if anything was.
@@ -319,8 +383,9 @@ fn window(entry: &Entry, num_ctx: &NumCtx) -> Window {
     let loaded = &entry.loaded;
     let asked = loaded.window.filter(|w| *w > 0);
     let set = entry.goal.set;
-    let (tokens, source) = match (&entry.learned, num_ctx, asked) {
-        (Some((n, _)), _, _) => (Some(*n), "learned from a refusal".to_owned()),
+    let learned = entry.learned.as_ref().filter(|learned| learned.holds(Instant::now()));
+    let (tokens, source) = match (learned, num_ctx, asked) {
+        (Some(learned), _, _) => (Some(learned.tokens), "learned from a refusal".to_owned()),
         // A load by us shows in the server's answer too, clamped to what it could do.
         (None, _, Some(asked)) if set.is_some() && !loaded.provisional => (
             Some(asked.min(set.unwrap_or(asked))),

@@ -107,6 +107,7 @@ fn a_change_is_told_with_its_reason() {
         loaded: Loaded::default(),
         at: None,
         learned: None,
+        answered: 0,
         goal: Goal { set, found, ..Goal::default() },
     };
     let told = |before: Option<u32>, now: u32, set, found| {
@@ -123,4 +124,28 @@ fn a_change_is_told_with_its_reason() {
     assert!(change.why.contains("2048 tokens, and it was loaded again"), "{change:?}");
     assert!(why(told(Some(8192), 2048, Some(2048), Some(2048))).contains("left so"));
     assert!(why(told(Some(8192), 4096, None, None)).contains("anew"));
+}
+
+#[test]
+fn what_a_refusal_taught_holds_for_minutes_and_never_below_what_was_answered() {
+    let client = crate::upstream::client().unwrap();
+    let upstream = |hint| Upstream::new(client.clone(), "up".into(), "http://127.0.0.1:9", hint).unwrap();
+    let other = upstream(crate::upstream::KindHint::OpenAi);
+    let windows = Windows::default();
+    windows.entries.lock().insert(key(&other, "m"), Entry::unasked());
+    let known = || window(&windows.entries.lock()[&key(&other, "m")], &NumCtx::Loaded).tokens;
+    assert!(windows.learn(&other, "m", 2048, false));
+    assert_eq!(known(), Some(2048));
+    assert!(!windows.learn(&other, "m", 2048, false), "that is no news");
+    windows.answered(&other, "m", 500);
+    assert_eq!(known(), Some(2048));
+    // An answer to more shows that it was none; and a smaller one is not learned from then on.
+    windows.answered(&other, "m", 3000);
+    assert_eq!(known(), None);
+    assert!(!windows.learn(&other, "m", 64, false) && !windows.learn(&other, "m", 3000, true));
+    assert_eq!(known(), None);
+    assert!(windows.learn(&other, "m", 4096, false));
+    assert_eq!(known(), Some(4096));
+    let learned = windows.entries.lock()[&key(&other, "m")].learned.clone().unwrap();
+    assert!(learned.holds(learned.at + LEARNED - Duration::from_secs(1)) && !learned.holds(learned.at + LEARNED));
 }

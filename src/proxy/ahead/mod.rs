@@ -343,7 +343,7 @@ impl App {
         let Behind { upstream, prepared, reported, .. } = behind;
         let last = reported.prompt.map(|prompt| (prompt, reported.completion));
         let id_slot = self.slots(upstream, &prepared.request.model, last).await.own;
-        let options = ChatOptions { num_ctx: prepared.window.set, id_slot };
+        let options = ChatOptions { num_ctx: prepared.window.set, id_slot, ..ChatOptions::default() };
         let asked = behind.upstream.chat(&behind.headers, "/v1/chat/completions", body, options);
         let mut reply = tokio::time::timeout(PREFILL, asked).await.ok()?.ok()?;
         let mut bytes = Vec::new();

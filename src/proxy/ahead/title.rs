@@ -68,7 +68,11 @@ impl App {
         let messages = json!([{"role": "user", "content": format!("{words}\n\n{ASK}")}]);
         let body =
             json!({"model": model, "messages": messages, "max_tokens": WRITTEN, "temperature": 0, "stream": false});
-        let options = ChatOptions { num_ctx: None, id_slot: self.slots(other, model, None).await.spare };
+        let options = ChatOptions {
+            num_ctx: None,
+            id_slot: self.slots(other, model, None).await.spare,
+            ..ChatOptions::default()
+        };
         let sent = other.chat(&headers::json(), "/v1/chat/completions", Bytes::from(body.to_string()), options).await;
         let (reply, _) = read_up_to(sent.ok()?.body, REPLY).await.ok()?;
         let mut reported = Reported::default();

@@ -120,7 +120,7 @@ impl App {
 
     async fn reader_of(&self, upstream: Arc<Upstream>, model: &str, id_slot: Option<u32>) -> Reader {
         let window = self.window_of(&upstream, model).await;
-        let options = ChatOptions { num_ctx: window.set, id_slot };
+        let options = ChatOptions { num_ctx: window.set, id_slot, ..ChatOptions::default() };
         Reader { upstream, model: model.to_owned(), window: window.tokens.unwrap_or(SMALL_WINDOW), options }
     }
 

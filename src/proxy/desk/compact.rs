@@ -508,6 +508,7 @@ fn request_of(model: &str) -> Request {
         model: model.to_owned(),
         max_tokens: None,
         choices: 1,
+        stream: false,
         num_ctx: None,
         session: None,
         client_tools: None,

@@ -30,22 +30,30 @@ impl App {
         upstream: Arc<Upstream>,
         headers: &HeaderMap,
         mut prepared: Prepared,
-        reported: Reported,
+        mut reported: Reported,
         end: relay::End,
         started: Instant,
     ) {
         prepared.flight = None;
+        prepared.room = None;
+        let doubted = without_doubtful(&mut prepared, &mut reported);
         self.metrics.spend("main", &reported);
         if let Some(prefix) = prepared.prefix {
             self.metrics.prefix(prefix.tokens, prefix.because.map(|b| (b.as_str(), prefix.lost)));
         }
         let mut events = vec![usage_event(&prepared, &reported, &end, started)];
         events.extend(mismatch_event(&prepared));
+        events.extend(doubted.map(|tokens| doubted_event(&prepared, tokens)));
         let counted = prepared.counted(&reported).filter(|n| *n > 0);
+        let far_below = counted.is_some_and(|n| !prepared.is_plausible(n));
         let dropped = counted.filter(|exact| self.looks_dropped(&prepared, *exact));
         events.extend(dropped.map(|exact| dropped_event(&prepared, exact)));
         // What a server counted of the messages that it kept is no count of what was sent.
-        let counted = counted.filter(|_| dropped.is_none());
+        let counted = counted.filter(|_| dropped.is_none() && !far_below);
+        let answered = counted.or(prepared.sureness.is_exact().then_some(prepared.tokens));
+        if let Some(prompt) = answered.filter(|_| end == relay::End::Complete && dropped.is_none()) {
+            self.measure.windows.answered(&upstream, &prepared.request.model, prompt);
+        }
         if let Some(exact) = counted {
             aside::once(prepared.request.body.len(), || self.learn_from(&prepared, exact));
         }
@@ -144,6 +152,27 @@ impl App {
             "set `num_ctx` in windowsill's config to the window the server was started with",
         )
     }
+}
+
+/// Takes the size of a prompt out of what a server reported where it cannot have counted that. Returns what it said.
+fn without_doubtful(prepared: &mut Prepared, reported: &mut Reported) -> Option<Tokens> {
+    let counted = prepared.counted(reported).filter(|n| *n > 0);
+    let last = reported.prompt.filter(|n| prepared.window.tokens.is_some_and(|window| *n > window));
+    let doubted = counted.filter(|n| !prepared.is_plausible(*n)).or(last)?;
+    // Too little is what servers say that dropped messages, which is told as that.
+    if doubted <= prepared.tokens {
+        return None;
+    }
+    (reported.prompt, reported.cached, reported.evaluated) = (None, None, None);
+    prepared.first_prompt = None;
+    Some(doubted)
+}
+
+/// That a server reported a prompt of a size that it cannot have.
+fn doubted_event(prepared: &Prepared, tokens: Tokens) -> Event {
+    warn!(conversation = %prepared.id, planned = prepared.tokens, reported = tokens, "the server reported a prompt of a size that it cannot have; it is not taken");
+    let data = json!({"planned_prompt_tokens": prepared.tokens, "prompt_tokens": tokens});
+    event(prepared, "usage_doubted", data)
 }
 
 /// What the server reported of a reply, as an event.

@@ -167,6 +167,9 @@ impl App {
         if let Some(session) = heard.session.and_then(|name| HeaderValue::try_from(name).ok()) {
             asked.headers.insert(headers::CLIENT_SESSION, session);
         }
+        if heard.tells_stop {
+            asked.headers.insert(headers::TELLS_STOP, HeaderValue::from_static("on"));
+        }
         let response = self.answer(&asked, heard.chat).await?;
         let (mut parts, answer) = response.into_parts();
         let length = [header::CONTENT_LENGTH, header::TRANSFER_ENCODING];
@@ -263,8 +266,9 @@ fn named(dialect: Dialect, id: &str, mut response: Response<Body>) -> Response<B
 }
 
 fn head(headers: &HeaderMap) -> Head {
-    let prompt = headers.get("x-windowsill-prompt-tokens").and_then(|v| v.to_str().ok());
-    Head { id: unique(24), created: unix_seconds(), prompt_tokens: prompt.and_then(|n| n.parse().ok()) }
+    let number = |name: &str| headers.get(name)?.to_str().ok()?.parse().ok();
+    let (prompt_tokens, window) = (number("x-windowsill-prompt-tokens"), number("x-windowsill-window"));
+    Head { id: unique(24), created: unix_seconds(), prompt_tokens, window }
 }
 
 /// A stream of chat completion chunks, said in a client's words as it comes.
@@ -362,7 +366,7 @@ mod tests {
     fn a_stream_that_is_silent_for_long_is_pinged() {
         let asked = br#"{"model":"m","messages":[{"role":"user","content":"hi"}]}"#;
         let mut encoder = anthropic::request(asked).unwrap().encoder;
-        let begin = encoder.start(&Head { id: "x".into(), created: 0, prompt_tokens: None });
+        let begin = encoder.start(&Head { id: "x".into(), created: 0, prompt_tokens: None, window: None });
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         runtime.block_on(async {
             let never = futures_util::stream::pending().boxed();

@@ -119,7 +119,7 @@ impl App {
             } else {
                 headers::json()
             },
-            options: ChatOptions { num_ctx: window.set, id_slot },
+            options: ChatOptions { num_ctx: window.set, id_slot, ..ChatOptions::default() },
             window: window.tokens.unwrap_or(SMALL_WINDOW),
             text,
             call: crate::apply::call(&draft.request.conversation, at),

@@ -29,9 +29,12 @@ pub(in crate::proxy) const TOOLS: HeaderName = HeaderName::from_static("x-window
 /// What a client calls its session, from a body that is said in other words here.
 pub(in crate::proxy) const CLIENT_SESSION: HeaderName = HeaderName::from_static("x-windowsill-client-session");
 
+/// Has the server say which of the client's stop sequences ended the reply, where it has to be asked for that.
+pub(in crate::proxy) const TELLS_STOP: HeaderName = HeaderName::from_static("x-windowsill-tells-stop");
+
 /// Request headers that are meant for this proxy and go no further.
-pub(in crate::proxy) const OURS: [HeaderName; 9] =
-    [SESSION, SWITCH, PROFILE, TASK, RECALL, DONE, PROJECT, TOOLS, CLIENT_SESSION];
+pub(in crate::proxy) const OURS: [HeaderName; 10] =
+    [SESSION, SWITCH, PROFILE, TASK, RECALL, DONE, PROJECT, TOOLS, CLIENT_SESSION, TELLS_STOP];
 
 /// Headers in which clients name their sessions: Codex, Claude Code, opencode, Vibe, OpenHands, pi. The last is one for each
 /// request where some SDKs send it.

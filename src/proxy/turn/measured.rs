@@ -99,7 +99,7 @@ impl App {
     /// The facts, with the prompt counted where it comes near a line.
     async fn facts(&self, draft: &mut Draft<'_>) -> (Facts, Sureness) {
         let situation = draft.situation;
-        let (mut facts, sureness) = self.uncounted(draft);
+        let (mut facts, sureness) = self.uncounted(draft, true);
         if let Attempt::Emergency { refusal, counted } = situation.attempt {
             draft.policy = emergency::policy(&draft.policy, facts.window, refusal);
             return (emergency::facts(&facts, counted, refusal), sureness);
@@ -136,13 +136,19 @@ impl App {
         }
     }
 
-    /// The facts without a count of the prompt that is planned.
-    fn uncounted(&self, draft: &Draft<'_>) -> (Facts, Sureness) {
+    /// The facts without a count of the prompt that is planned; `reported`: with what replies told of such prompts. Nothing is
+    /// refused for a size that replies alone told.
+    pub(in crate::proxy) fn uncounted(&self, draft: &Draft<'_>, reported: bool) -> (Facts, Sureness) {
         let Draft { situation, request, old, .. } = draft;
         let conversation = &request.conversation;
         let (history, key) = (&situation.history, &situation.key);
+        let most = tokens::upper_bound(request.body.len(), conversation);
         let known = self.known(&history.id, &history.chain, old, key);
-        let mut facts = self.measure.facts(key, conversation, old, known);
+        let known = known.filter(|known| reported && measure::can_be_of(known.tokens, most));
+        let mut facts = match reported {
+            true => self.measure.facts(key, conversation, old, known),
+            false => self.measure.unreported(conversation, old),
+        };
         facts.window = situation.known_window();
         self.cost_of_hidden_calls(conversation, &mut facts, known.is_some());
         let configured = self.config.window.output_reserved;

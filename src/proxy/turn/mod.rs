@@ -11,9 +11,11 @@ pub(super) mod headers;
 pub(super) mod history;
 pub(super) mod measured;
 pub(super) mod place;
+pub(super) mod opening;
 pub(super) mod prefix;
 pub(super) mod prepare;
 pub(super) mod recall;
+pub(super) mod refused;
 pub mod relay;
 pub(super) mod save;
 pub(super) mod shadow;
@@ -28,15 +30,14 @@ use std::time::{Duration, Instant};
 use bytes::{Bytes, BytesMut};
 use futures_util::{FutureExt as _, StreamExt as _};
 use http::request::Parts;
-use http::{HeaderMap, Response, StatusCode};
+use http::{HeaderMap, Response};
 use tracing::{info, warn};
 
 use super::desk::models;
 use super::{App, Body, Error, aside};
 use crate::plain;
-use crate::plan::emergency::Refusal;
 use crate::upstream::event::Content;
-use crate::upstream::{ChatOptions, Reply, Upstream, overflow};
+use crate::upstream::{Reply, Upstream};
 use crate::wire::openai_chat;
 use prepare::{Attempt, Prepared};
 use relay::{Answer, Books, Taker};
@@ -71,16 +72,18 @@ impl App {
         let first = async move { app.first(body, &headers).await };
         let (upstream, mut prepared) = self.aside.run(size, first.boxed()).await??;
         let overhead = started.elapsed();
-        let mut reply = self.send(&upstream, parts, &prepared).boxed().await?;
-        if let Some((refusal, body)) = refused(&mut reply).await {
-            let attempt = self.learned(&upstream, &prepared, refusal, &body)?;
+        let mut reply = self.send(&upstream, parts, &mut prepared).boxed().await?;
+        if let Some(refused) = self.refused(&upstream, &prepared, &mut reply).await {
+            let attempt = self.learned(&upstream, &prepared, &refused)?;
             let (app, to, headers) = (Arc::clone(self), Arc::clone(&upstream), parts.headers.clone());
             let harder = async move { app.harder(&to, prepared, attempt, &headers).await };
             prepared = self.aside.run(size, harder.boxed()).await??;
-            reply = self.send(&upstream, parts, &prepared).boxed().await?;
-            if let Some((refusal, _)) = refused(&mut reply).await {
+            reply = self.send(&upstream, parts, &mut prepared).boxed().await?;
+            // Where the words stand in the request, the server's own say more than ours.
+            let again = self.refused(&upstream, &prepared, &mut reply).await.filter(|again| !again.echoed);
+            if let Some(again) = again {
                 self.metrics.request(&prepared.action(), 400, overhead.as_secs_f64());
-                return Err(self.refused_twice(&prepared, refusal));
+                return Err(self.refused_twice(&prepared, again.refusal));
             }
         }
         self.metrics.request(&prepared.action(), reply.status.as_u16(), overhead.as_secs_f64());
@@ -101,20 +104,6 @@ impl App {
             "request"
         );
         self.relay(upstream, parts, prepared, reply, started).boxed().await
-    }
-
-    async fn send(&self, upstream: &Upstream, parts: &Parts, prepared: &Prepared) -> Result<Reply, Error> {
-        let headers = self.outgoing(&parts.headers);
-        let path = path_of(parts);
-        let id_slot = self.slot_of(upstream, prepared).await;
-        let options = ChatOptions { num_ctx: prepared.window.set, id_slot };
-        match upstream.chat(&headers, &path, prepared.body.clone(), options).await {
-            Ok(reply) => Ok(reply),
-            Err(e) => {
-                self.measure.windows.forget(upstream);
-                Err(e.into())
-            }
-        }
     }
 
     /// Reads a request and prepares it for the upstream that serves its model.
@@ -147,26 +136,6 @@ impl App {
         self.save(upstream, &mut harder).boxed().await?;
         harder.prefix = self.note_sent(upstream, &harder);
         Ok(harder)
-    }
-
-    /// What a refusal taught, for another try.
-    fn learned(
-        &self,
-        upstream: &Upstream,
-        prepared: &Prepared,
-        refusal: Refusal,
-        body: &[u8],
-    ) -> Result<Attempt, Error> {
-        warn!(conversation = %prepared.id, prompt = refusal.prompt, window = refusal.window, "the server refused the prompt as too long");
-        if let Some(window) = refusal.window.filter(|w| *w > 0) {
-            if self.measure.windows.learn(upstream, &prepared.request.model, window) {
-                self.note_window(prepared, window);
-            }
-        } else if prepared.window.tokens.is_none() && refusal.prompt.is_none() {
-            // Nothing is known of the window and nothing was said: guessing would cut blindly.
-            return Err(self.pass_refusal(prepared, body));
-        }
-        Ok(Attempt::Emergency { refusal, counted: prepared.tokens })
     }
 
     async fn relay(
@@ -281,23 +250,4 @@ pub(super) async fn read_up_to(mut body: Content, limit: usize) -> Result<(Bytes
         }
     }
     Ok((out.freeze(), None))
-}
-
-/// Whether a reply says that the prompt is too long. The body of an error is read for it and put back.
-async fn refused(reply: &mut Reply) -> Option<(Refusal, Bytes)> {
-    if reply.status.is_success() || reply.status == StatusCode::UNAUTHORIZED {
-        return None;
-    }
-    let body = std::mem::replace(&mut reply.body, Content::empty());
-    let (bytes, rest) = match read_up_to(body, 1 << 20).await {
-        Ok(read) => read,
-        Err(_) => (Bytes::new(), None),
-    };
-    let found = rest.is_none().then(|| overflow::overflow(reply.status.as_u16(), &bytes)).flatten();
-    let again = futures_util::stream::iter([Ok(bytes.clone())]);
-    reply.body = Content::Bytes(match rest {
-        Some(rest) => again.chain(rest).boxed(),
-        None => again.boxed(),
-    });
-    found.map(|o| (Refusal { prompt: o.prompt.filter(|_| !o.prompt_is_lower_bound), window: o.window }, bytes))
 }

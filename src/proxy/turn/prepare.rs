@@ -22,7 +22,7 @@ use crate::config::{Gauge, Resolved};
 use crate::conversation::edit::{Edit, View};
 use crate::conversation::{Digest, Tokens};
 use crate::measure::window::Window;
-use crate::measure::{Known, ModelKey, Sureness, own};
+use crate::measure::{self, Known, ModelKey, Sureness, own};
 use crate::plan::emergency::Refusal;
 use crate::plan::rewrite::Out;
 use crate::plan::{self, Facts, Lines, Plan, Regions};
@@ -144,6 +144,10 @@ pub(in crate::proxy) struct Prepared {
     pub wanted: Held,
     /// Counts this request as under way.
     pub flight: Option<crate::proxy::live::Flight>,
+    /// What it takes of a pool that the slots of its server share.
+    pub room: Option<crate::proxy::pool::Room>,
+    /// How long it waited for that.
+    pub waited: std::time::Duration,
 }
 
 impl Prepared {
@@ -179,6 +183,17 @@ impl Prepared {
         if self.recalled.is_empty() { reported.prompt } else { self.first_prompt }
     }
 
+    /// Whether the server can have counted so many tokens in this prompt.
+    pub(in crate::proxy) fn is_plausible(&self, reported: Tokens) -> bool {
+        let sent = measure::Sent {
+            planned: self.tokens,
+            exact: matches!(self.sureness, Sureness::Counted | Sureness::Own(_)),
+            window: self.window.tokens,
+            most: measure::tokens::upper_bound(self.body.len(), &self.request.conversation),
+        };
+        measure::is_plausible(reported, sent)
+    }
+
     /// Sets our headers on a reply.
     pub(in crate::proxy) fn mark(&self, to: &mut HeaderMap<HeaderValue>, gauge: &Gauge) {
         headers::set(to, "x-windowsill-conversation", &self.id);
@@ -190,6 +205,9 @@ impl Prepared {
         if self.window.tokens.is_some() {
             headers::set(to, "x-windowsill-pressure", &format!("{:.4}", self.pressure()));
             headers::set(to, "x-windowsill-severity", gauge.severity(self.pressure()).as_str());
+        }
+        if !self.waited.is_zero() {
+            headers::set(to, "x-windowsill-waited", &format!("{:.1}; for=room", self.waited.as_secs_f64()));
         }
         if let Some((asked, left)) = self.lowered {
             headers::set(to, "x-windowsill-max-tokens", &format!("{left}; asked={asked}"));
@@ -245,7 +263,14 @@ impl App {
         let situation = self.situation(upstream, &mut request, from_client, attempt).boxed().await?;
         let head = self.head(&situation, &mut request)?;
         let Measured { mut draft, facts, sureness, wishes } = self.measured(&situation, &head, request).boxed().await;
-        let planned = self.planned(&mut draft, facts, sureness, &head).boxed().await?;
+        let planned = match self.planned(&mut draft, facts, sureness, &head).boxed().await {
+            Err(refused) if refused.is_too_long() && attempt == Attempt::First && !situation.can_count() => {
+                let (facts, sureness) = self.uncounted(&draft, false);
+                let planned = self.planned(&mut draft, facts, sureness, &head).boxed().await;
+                planned.map_err(|_| refused)?
+            }
+            planned => planned?,
+        };
         let settled = draft.settled();
         let prepared = self.prepared(situation, head, wishes, planned, settled);
         debug!(key = %prepared.key, because = ?prepared.because, "prepared");
@@ -354,6 +379,8 @@ impl App {
             first_prompt: None,
             prefix: None,
             flight: None,
+            room: None,
+            waited: std::time::Duration::ZERO,
             wanted,
             key,
             chain,

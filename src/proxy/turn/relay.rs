@@ -9,12 +9,12 @@ use futures_util::{Stream, StreamExt as _};
 use http_body::Frame;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt as _, Full, StreamBody};
-use serde_json::json;
 
 use super::recall::Answering;
 use crate::upstream;
-use crate::upstream::event::{Event, Events};
+use crate::upstream::event::{Event, Events, Says};
 use crate::usage::Reported;
+use crate::wire::reply;
 
 /// The body of every reply.
 pub type Body = UnsyncBoxBody<Bytes, io::Error>;
@@ -136,7 +136,9 @@ impl Streaming {
         while !self.over {
             let mut out = Vec::new();
             match self.source.next().await {
-                Some(Ok(event)) => self.taker.event(event, &mut out).await,
+                Some(Ok(event)) => self.heard(event, &mut out).await,
+                // What was said to its end is whole, whatever becomes of the connection.
+                Some(Err(_)) if self.taker.reported().done => self.ended(&mut out).await,
                 Some(Err(why)) => self.broken(&why, &mut out),
                 None => self.ended(&mut out).await,
             }
@@ -145,6 +147,20 @@ impl Streaming {
             }
         }
         None
+    }
+
+    /// Nothing follows an error: what it ends must not look complete.
+    async fn heard(&mut self, event: Event, out: &mut Vec<Event>) {
+        let failed = matches!(&event.says, Says::Chunk(value) if reply::error_in(value).is_some());
+        if let Taker::Answering(answering) = &mut self.taker
+            && failed
+        {
+            answering.let_go(out);
+        }
+        self.taker.event(event, out).await;
+        if failed {
+            self.end(End::Failed("the server reported an error".into()));
+        }
     }
 
     /// The server has nothing more to say: the reply is over, or its next round begins.
@@ -185,8 +201,7 @@ impl Streaming {
             answering.let_go(out);
         }
         self.end(End::Failed(why.to_owned()));
-        let error = json!({"message": why, "type": "upstream_error", "param": null, "code": "upstream_died"});
-        out.push(Event::chunk(json!({ "error": error })));
+        out.push(Event::error(reply::upstream_error("upstream_died", why)));
     }
 }
 

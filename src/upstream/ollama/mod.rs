@@ -15,7 +15,8 @@ use serde_json::{Value, json};
 use super::error::Error;
 use super::event::{Content, Event};
 use super::link::{ERROR_BODY, Link, Reply, strip_hop_by_hop};
-use super::ndjson::{LINE_LIMIT, Lines};
+use super::ndjson::{Documents, LINE_LIMIT, Lines};
+use super::overflow::status_behind_200;
 use super::unique::{unique, unix_seconds};
 use super::{ASK_LIMIT, ChatOptions, DESCRIBE_LIMIT, LOAD_LIMIT, Loaded, ModelInfo};
 
@@ -101,9 +102,9 @@ pub(super) async fn chat(
     let head = Head { id: format!("chatcmpl-{}", unique(24)), created: unix_seconds(), call_id: || unique(9) };
     if !asked.stream {
         let body = link.read(response, LINE_LIMIT).await?;
-        return Ok(match response::completion(&head, &body) {
+        return Ok(match response::completion(head, &body) {
             Ok(Completion::Reply(body)) => Reply::json(StatusCode::OK, said, body),
-            Ok(Completion::Error(body)) => Reply::json(StatusCode::BAD_GATEWAY, said, body),
+            Ok(Completion::Error(body)) => Reply::json(status_behind_200(body.as_bytes()), said, body),
             Err(what) => return Err(link.protocol(what)),
         });
     }
@@ -121,11 +122,11 @@ fn events(
     body: BoxStream<'static, Result<Bytes, Error>>,
     chunks: response::Chunks,
 ) -> BoxStream<'static, Result<Event, Error>> {
-    let start = Some((body, Lines::default(), chunks));
+    let start = Some((body, (Lines::default(), Documents::default()), chunks));
     let pieces = stream::unfold(start, move |state| {
         let link = link.clone();
         async move {
-            let (mut body, mut lines, mut chunks) = state?;
+            let (mut body, (mut lines, mut documents), mut chunks) = state?;
             let mut out = Vec::new();
             let complete = match body.next().await {
                 Some(Ok(bytes)) => match lines.push(&bytes) {
@@ -136,13 +137,14 @@ fn events(
                 Some(Err(_)) if chunks.is_over() => return None,
                 Some(Err(error)) => return Some((vec![Err(error)], None)),
                 None => {
-                    lines.finish().iter().for_each(|line| chunks.line(line, &mut out));
+                    let last = lines.finish().and_then(|line| documents.line(&line)).or_else(|| documents.finish());
+                    last.iter().for_each(|line| chunks.line(line, &mut out));
                     chunks.end(&mut out);
                     return Some((out.into_iter().map(Ok).collect(), None));
                 }
             };
-            complete.iter().for_each(|line| chunks.line(line, &mut out));
-            Some((out.into_iter().map(Ok).collect(), Some((body, lines, chunks))))
+            complete.iter().filter_map(|line| documents.line(line)).for_each(|line| chunks.line(&line, &mut out));
+            Some((out.into_iter().map(Ok).collect(), Some((body, (lines, documents), chunks))))
         }
     });
     pieces.flat_map(stream::iter).boxed()

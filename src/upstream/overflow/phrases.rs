@@ -35,9 +35,34 @@ pub(super) fn is_other(text: &str) -> bool {
     OTHER.is_match(text)
 }
 
+/// llama-server's words where slots share one pool and together filled it; LM Studio repeats them. They stand alone: a server
+/// that adds a number to them means the prompt.
+pub(super) fn is_shared_pool(text: &str) -> bool {
+    let words = text.trim().trim_end_matches('.').to_ascii_lowercase();
+    let words = words.strip_prefix("error: ").unwrap_or(&words);
+    words == "context size has been exceeded"
+}
+
+/// Whole sentences of servers that say them with other statuses than 400 and that lack one of the numbers: text-generation-webui,
+/// and TabbyAPI's of its pages.
+pub(super) fn is_shape(text: &str) -> bool {
+    static SHAPES: LazyLock<Regex> = LazyLock::new(|| {
+        pattern(
+            r"^(this model maximum context length is # tokens|job requires # pages|the number of tokens to keep from the initial prompt is greater than the context length)",
+        )
+    });
+    SHAPES.is_match(text.trim_start())
+}
+
+/// The words by which [`find`] knows it.
+pub(super) fn evidence(text: &str) -> Option<&str> {
+    PHRASES.iter().find_map(|phrase| phrase.find(text)).map(|found| found.as_str())
+}
+
+static PHRASES: LazyLock<Vec<Regex>> = LazyLock::new(|| TABLE.iter().map(|words| pattern(words)).collect());
+
 /// The first phrase that the text holds, with the numbers it gives.
 pub(super) fn find(text: &str) -> Option<Overflow> {
-    static PHRASES: LazyLock<Vec<Regex>> = LazyLock::new(|| TABLE.iter().map(|words| pattern(words)).collect());
     PHRASES.iter().find_map(|phrase| phrase.captures(text)).map(|found| numbers(&found))
 }
 
@@ -131,5 +156,10 @@ fn numbers(found: &Captures<'_>) -> Overflow {
         digits.parse::<u32>().ok().filter(|n| *n > 0)
     };
     let at_least = number("min");
-    Overflow { prompt: number("p").or(at_least), prompt_is_lower_bound: at_least.is_some(), window: number("w") }
+    Overflow {
+        prompt: number("p").or(at_least),
+        prompt_is_lower_bound: at_least.is_some(),
+        window: number("w"),
+        ..Overflow::default()
+    }
 }

@@ -28,6 +28,8 @@ pub struct Request {
     pub max_tokens: Option<Tokens>,
     /// `n`, at least 1.
     pub choices: u32,
+    /// `stream`: the reply is to come in pieces.
+    pub stream: bool,
     /// `options.num_ctx`: the window that clients of Ollama's ask it to load the model with.
     pub num_ctx: Option<Tokens>,
     /// What the client calls its session, if it does; see [`super::session`].
@@ -147,6 +149,7 @@ pub fn parse(body: &Bytes) -> Result<Request, WireError> {
         model: field("model").and_then(json::string).unwrap_or_default(),
         max_tokens: max_tokens.map(|n| n.min(f64::from(u32::MAX)) as Tokens),
         choices: number("n").map_or(1, |n| n.min(128.0) as u32),
+        stream: field("stream") == Some("true"),
         num_ctx: field("options")
             .and_then(|o| Fields::read(o).ok())
             .and_then(|o| o.get("num_ctx")?.parse::<f64>().ok())

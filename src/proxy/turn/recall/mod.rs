@@ -22,8 +22,8 @@ use serde_json::{Value, json};
 use tracing::{debug, info, warn};
 
 use super::prepare::Prepared;
-use super::relay;
 use super::save::now_ms;
+use super::{opening, refused, relay};
 use crate::admission;
 use crate::conversation::{Digest, Tokens, repair};
 use crate::measure;
@@ -211,7 +211,9 @@ impl Answering {
     fn room(&self, prepared: &Prepared) -> (Tokens, Option<Tokens>) {
         let key = &prepared.key;
         let Some(window) = prepared.window.tokens else { return (0, None) };
-        let held = match (self.reported.prompt, self.reported.completion) {
+        // A window holds no more than itself, whatever a server says.
+        let reported = self.reported.prompt.filter(|prompt| *prompt <= window);
+        let held = match (reported, self.reported.completion) {
             (Some(prompt), wrote) => {
                 prompt + wrote.unwrap_or_else(|| self.app.measure.count(key, &self.filter.text) + 64)
             }
@@ -241,7 +243,7 @@ impl Answering {
         self.reported = Reported::default();
         self.round_started = Instant::now();
         let mut reply = self.send().await?;
-        if super::refused(&mut reply).await.is_some() {
+        if refused::is_too_long(&mut reply).await {
             warn!("the server refused the prompt with what was recalled; again without the newest results");
             for raw in &mut self.made[self.settled..] {
                 if openai_chat::message(raw.clone()).is_ok_and(|m| m.role == crate::conversation::Role::Tool) {
@@ -250,7 +252,7 @@ impl Answering {
             }
             reply = self.send().await?;
         }
-        if super::refused(&mut reply).await.is_some() {
+        if refused::is_too_long(&mut reply).await {
             warn!("the server refused the prompt with the calls alone; again without them and the tool");
             self.made.truncate(self.settled);
             self.left = self.prepared.as_ref().and_then(|prepared| {
@@ -269,7 +271,9 @@ impl Answering {
         };
         let options = ChatOptions { num_ctx: prepared.window.set, ..ChatOptions::default() };
         let body = aside::once(prepared.body.len(), || self.body(prepared));
-        self.upstream.chat(&self.headers, &self.path, body, options).await.map_err(|e| Stopped::Gone(e.into()))
+        let reply = self.upstream.chat(&self.headers, &self.path, body, options).await;
+        let reply = reply.map_err(|e| Stopped::Gone(e.into()))?;
+        opening::opened(reply, prepared.request.stream).await.map_err(Stopped::Gone)
     }
 
     /// The request as it was sent, with what was recalled behind its messages.

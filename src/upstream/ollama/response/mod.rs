@@ -1,10 +1,12 @@
 //! Pure: Ollama's replies in OpenAI's shape, streamed or whole, and its errors.
 
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
-use crate::upstream::event::Event;
+use crate::upstream::event::{Event, Says};
+use crate::wire::reply::{self, Collected};
 
 /// What every chunk of a reply has in common.
 pub(super) struct Head {
@@ -83,12 +85,12 @@ impl Chunks {
         if self.over {
             return;
         }
+        let Some(line) = framed(line) else { return };
         let record: Record<'_> = match serde_json::from_slice(line) {
             Ok(record) => record,
             Err(_) => return self.fail("Ollama sent a line that is not JSON", out),
         };
-        if let Some(error) = record.error {
-            let told = told(error.get().as_bytes());
+        if let Some(told) = record.failed(line) {
             return self.fail_with(&told, out);
         }
         if self.model.is_empty() {
@@ -177,6 +179,30 @@ impl Chunks {
     }
 }
 
+impl Record<'_> {
+    /// The error that a record is, if it is one: `error`, or what gateways say instead.
+    fn failed(&self, line: &[u8]) -> Option<Told> {
+        if let Some(error) = self.error.filter(|e| !matches!(e.get(), "null" | "\"\"" | "false")) {
+            return Some(told(error.get().as_bytes()));
+        }
+        if self.message.is_some() || self.done {
+            return None;
+        }
+        let error = reply::error_in(&serde_json::from_slice(line).ok()?)?;
+        let message = error["message"].as_str().unwrap_or_default().to_owned();
+        Some(Told { message, fields: error.as_object().cloned().unwrap_or_default() })
+    }
+}
+
+/// A line without what server-sent events put before their data: some gateways speak them here, too. `None` for what holds no
+/// data.
+fn framed(line: &[u8]) -> Option<&[u8]> {
+    if [&b"event:"[..], b":", b"id:", b"retry:"].iter().any(|start| line.starts_with(start)) {
+        return None;
+    }
+    Some(line.strip_prefix(b"data:").unwrap_or(line).trim_ascii()).filter(|data| *data != b"[DONE]")
+}
+
 impl Called<'_> {
     fn read(&self, call_id: fn() -> String) -> Map<String, Value> {
         let id = self.id.clone().filter(|id| !id.is_empty()).unwrap_or_else(call_id);
@@ -231,15 +257,15 @@ pub(super) enum Completion {
 }
 
 /// The reply to a request that was not streamed; `Err` says what is wrong with it.
-pub(super) fn completion(head: &Head, body: &[u8]) -> Result<Completion, String> {
-    let record: Record<'_> =
-        serde_json::from_slice(body).map_err(|_| "the reply is not the JSON of a chat".to_owned())?;
-    if let Some(error) = record.error {
-        return Ok(Completion::Error(told(error.get().as_bytes()).body("api_error").to_string()));
+pub(super) fn completion(head: Head, body: &[u8]) -> Result<Completion, String> {
+    let Ok(record) = serde_json::from_slice::<Record<'_>>(body) else { return streamed(head, body) };
+    if let Some(told) = record.failed(body) {
+        return Ok(Completion::Error(told.body("api_error").to_string()));
     }
     if !record.done {
         return Err("the reply is not done".to_owned());
     }
+    let head = &head;
     let nothing = Said::default();
     let said = record.message.as_ref().unwrap_or(&nothing);
     let calls = said.tool_calls.as_deref().unwrap_or_default();
@@ -273,6 +299,27 @@ pub(super) fn completion(head: &Head, body: &[u8]) -> Result<Completion, String>
         "timings": timings(&record),
     });
     Ok(Completion::Reply(reply.to_string()))
+}
+
+/// The same where it came as a stream though none was asked for.
+fn streamed(head: Head, body: &[u8]) -> Result<Completion, String> {
+    let is_json = |line: &[u8]| framed(line).is_none_or(|data| serde_json::from_slice::<IgnoredAny>(data).is_ok());
+    let lines = || body.split(|b| *b == b'\n').map(<[u8]>::trim_ascii).filter(|line| !line.is_empty());
+    if lines().count() < 2 || !lines().all(is_json) {
+        return Err("the reply is not the JSON of a chat".to_owned());
+    }
+    let (mut chunks, mut events) = (Chunks::new(head, true), Vec::new());
+    lines().for_each(|line| chunks.line(line, &mut events));
+    chunks.end(&mut events);
+    let mut all = Collected::default();
+    for event in events {
+        let Says::Chunk(value) = event.says else { continue };
+        if reply::error_in(&value).is_some() {
+            return Ok(Completion::Error(value.to_string()));
+        }
+        all.add(&value);
+    }
+    Ok(Completion::Reply(all.value().to_string()))
 }
 
 /// The body of an error in OpenAI's shape. What llama-server said inside Ollama's envelope comes out whole.

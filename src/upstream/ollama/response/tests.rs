@@ -114,7 +114,7 @@ fn logprobs_go_into_their_choice() {
 }
 
 fn whole(body: &str) -> Value {
-    match completion(&head(), body.as_bytes()).unwrap() {
+    match completion(head(), body.as_bytes()).unwrap() {
         Completion::Reply(reply) => serde_json::from_str(&reply).unwrap(),
         Completion::Error(error) => panic!("{error}"),
     }
@@ -149,9 +149,9 @@ fn a_whole_reply() {
 
 #[test]
 fn a_whole_reply_that_is_none() {
-    assert!(matches!(completion(&head(), br#"{"error":"x"}"#), Ok(Completion::Error(e)) if e.contains("\"x\"")));
-    assert!(completion(&head(), b"<html>").is_err());
-    assert!(completion(&head(), TEXT.as_bytes()).is_err(), "not done");
+    assert!(matches!(completion(head(), br#"{"error":"x"}"#), Ok(Completion::Error(e)) if e.contains("\"x\"")));
+    assert!(completion(head(), b"<html>").is_err());
+    assert!(completion(head(), TEXT.as_bytes()).is_err(), "not done");
     assert_eq!(whole(r#"{"message":null,"done":true,"done_reason":"load"}"#)["choices"][0]["message"]["content"], "");
 }
 

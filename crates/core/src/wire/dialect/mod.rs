@@ -46,6 +46,8 @@ pub struct Heard {
     pub encoder: Box<dyn ReplyEncoder>,
     /// What the client calls its session, if it does; see [`super::session`].
     pub session: Option<String>,
+    /// The dialect has a word for the stop sequence that ended a reply, and the client gave some.
+    pub tells_stop: bool,
 }
 
 /// What is known of a reply before its first word.
@@ -57,6 +59,8 @@ pub struct Head {
     pub created: u64,
     /// Tokens of the prompt, as counted before it was sent.
     pub prompt_tokens: Option<u64>,
+    /// The window, prompt and reply together (tokens).
+    pub window: Option<u64>,
 }
 
 /// Says a reply in a client's words.

@@ -2,6 +2,8 @@
 
 use serde_json::Value;
 
+use crate::wire::reply;
+
 /// What a reply, or one chunk of it, says. All of it may be absent.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Said {
@@ -17,6 +19,9 @@ pub struct Said {
     pub calls: Vec<CallPart>,
     /// `finish_reason`: `stop`, `length`, `tool_calls`, `content_filter`.
     pub finish: Option<String>,
+    /// The stop sequence that ended the reply, where the server says which: vLLM's `stop_reason`, SGLang's `matched_stop`,
+    /// llama-server's `__verbose.stopping_word`.
+    pub stop: Option<String>,
     /// `usage`, and llama.cpp's `timings`.
     pub usage: Usage,
     /// An error that came inside a stream.
@@ -80,13 +85,17 @@ impl Said {
         let mut out = Said {
             model: fields.get("model").and_then(Value::as_str).map(str::to_owned),
             usage: usage(fields.get("usage"), fields.get("timings")),
-            error: fields.get("error").filter(|e| !e.is_null()).cloned(),
+            error: reply::error_in(value),
             ..Said::default()
         };
+        out.stop = value.pointer("/__verbose/stopping_word").and_then(text_of);
         let choices = fields.get("choices").and_then(Value::as_array).into_iter().flatten();
         let mut first = choices.filter(|c| c.get("index").and_then(Value::as_u64).unwrap_or(0) == 0);
         let Some(choice) = first.next() else { return Some(out) };
-        out.finish = choice.get("finish_reason").and_then(Value::as_str).map(str::to_owned);
+        out.finish = reply::finish_of(choice).map(str::to_owned);
+        // A number there is a token, such as the model's own end.
+        let stops = ["stop_reason", "matched_stop"].iter().find_map(|key| text_of(choice.get(*key)?));
+        out.stop = out.stop.or(stops);
         let Some(message) = choice.get("delta").or(choice.get("message")) else { return Some(out) };
         let text = |key: &str| message.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
         out.text = text("content");
@@ -97,6 +106,11 @@ impl Said {
         out.calls = calls.enumerate().map(|(at, call)| part(at as u64, call)).collect();
         Some(out)
     }
+}
+
+/// A text that is not empty.
+fn text_of(value: &Value) -> Option<String> {
+    value.as_str().filter(|text| !text.is_empty()).map(str::to_owned)
 }
 
 fn part(at: u64, call: &Value) -> CallPart {

@@ -234,7 +234,7 @@ impl Filter {
         let mut changed = self.rename(&mut chunk);
         let mut empty = false;
         if let Some(choice) = chunk.get_mut("choices").and_then(|c| c.get_mut(0)) {
-            if let Some(finish) = choice.get("finish_reason").and_then(Value::as_str) {
+            if let Some(finish) = crate::wire::reply::finish_of(choice) {
                 self.finish = Some(finish.to_owned());
             }
             let finished = self.finish.is_some();

@@ -78,9 +78,18 @@ fn read(asked: Asked<'_>, size: usize) -> Result<Heard, WireError> {
     if stream {
         rest.insert("stream_options".into(), json!({"include_usage": true}));
     }
-    let encoder = Box::new(reply::Reply::new(std::mem::take(model)));
+    let stops: Vec<String> = asked
+        .get("stop_sequences")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+        .filter_map(|stop| stop.as_str().map(str::to_owned))
+        .collect();
+    let tells_stop = !stops.is_empty();
+    let most = asked.get("max_tokens").and_then(Value::as_u64);
+    let encoder = Box::new(reply::Reply::new(std::mem::take(model), stops, most));
     let session = crate::wire::session::session(&asked);
-    Ok(Heard { chat: chat.end(), encoder, session })
+    Ok(Heard { chat: chat.end(), encoder, session, tells_stop })
 }
 
 /// Reads a request to `POST /v1/messages/count_tokens`: a chat completion request that is only counted.

@@ -8,6 +8,9 @@ use super::super::said::{CallPart, Said, Usage};
 use super::super::{Head, ReplyEncoder, event};
 use super::error;
 
+/// A reply that ends so many tokens before the window's end was ended by it.
+const NEAR: u64 = 16;
+
 /// The reply to one request.
 pub(super) struct Reply {
     /// As the client named it.
@@ -15,6 +18,13 @@ pub(super) struct Reply {
     id: String,
     usage: Usage,
     finish: Option<String>,
+    /// The client's stop sequences, and the one that ended the reply.
+    stops: Vec<String>,
+    stop: Option<String>,
+    /// The longest reply that the client wants (tokens).
+    most: Option<u64>,
+    /// The window, prompt and reply together (tokens).
+    window: Option<u64>,
     /// The block that is written now.
     open: Option<Open>,
     /// Blocks begun, which is the index of the next.
@@ -59,12 +69,16 @@ impl Call {
 }
 
 impl Reply {
-    pub(super) fn new(model: String) -> Reply {
+    pub(super) fn new(model: String, stops: Vec<String>, most: Option<u64>) -> Reply {
         Reply {
             model,
             id: String::new(),
             usage: Usage::default(),
             finish: None,
+            stops,
+            stop: None,
+            most,
+            window: None,
             open: None,
             blocks: 0,
             calls: VecDeque::new(),
@@ -78,17 +92,36 @@ impl Reply {
     fn message(&self, content: Vec<Value>, stop_reason: Value, usage: Value) -> Value {
         json!({
             "id": format!("msg_{}", self.id), "type": "message", "role": "assistant", "model": self.model,
-            "content": content, "stop_reason": stop_reason, "stop_sequence": null, "usage": usage,
+            "content": content, "stop_reason": stop_reason, "stop_sequence": self.stop, "usage": usage,
         })
     }
 
     fn stop_reason(&self) -> &'static str {
         match self.finish.as_deref() {
+            Some("model_context_window_exceeded") => "model_context_window_exceeded",
+            Some("length") if self.fills_window() => "model_context_window_exceeded",
             Some("length") => "max_tokens",
             Some("content_filter") => "refusal",
             _ if self.refused => "refusal",
             _ if self.called > 0 => "tool_use",
+            _ if self.stop.is_some() => "stop_sequence",
             _ => "end_turn",
+        }
+    }
+
+    /// Whether it was the window that ended a reply, and not the client's `max_tokens`.
+    fn fills_window(&self) -> bool {
+        let (Some(window), Some(prompt), Some(wrote)) = (self.window, self.usage.prompt, self.usage.completion) else {
+            return false;
+        };
+        // llama-server ends a reply with the window's last token or the one before, and pads windows to 256.
+        self.most.is_none_or(|most| wrote < most) && prompt.saturating_add(wrote) + NEAR >= window
+    }
+
+    /// Notes the stop sequence that ended the reply. A template has some of its own, which are nobody's.
+    fn note_stop(&mut self, said: &Said) {
+        if let Some(stop) = said.stop.as_ref().filter(|stop| self.stops.contains(stop)) {
+            self.stop = Some(stop.clone());
         }
     }
 
@@ -213,6 +246,8 @@ impl ReplyEncoder for Reply {
         self.usage = said.usage;
         self.usage.prompt = self.usage.prompt.or(head.prompt_tokens);
         self.finish.clone_from(&said.finish);
+        self.window = head.window;
+        self.note_stop(said);
         self.called = said.calls.len();
         self.refused = !said.refusal.is_empty();
         let mut content = Vec::new();
@@ -240,6 +275,7 @@ impl ReplyEncoder for Reply {
     fn start(&mut self, head: &Head) -> String {
         self.id.clone_from(&head.id);
         self.usage.prompt = head.prompt_tokens;
+        self.window = head.window;
         let message = self.message(Vec::new(), Value::Null, self.usage());
         let mut out = event("message_start", &json!({"type": "message_start", "message": message}));
         out.extend(self.ping());
@@ -259,6 +295,7 @@ impl ReplyEncoder for Reply {
         if said.finish.is_some() {
             self.finish.clone_from(&said.finish);
         }
+        self.note_stop(said);
         self.refused |= !said.refusal.is_empty();
         self.text(Open::Thinking, &said.reasoning, &mut out);
         self.text(Open::Text, &said.text, &mut out);
@@ -281,7 +318,7 @@ impl ReplyEncoder for Reply {
         self.all_calls(&mut out);
         self.close(&mut out);
         self.over = true;
-        let delta = json!({"stop_reason": self.stop_reason(), "stop_sequence": null});
+        let delta = json!({"stop_reason": self.stop_reason(), "stop_sequence": self.stop});
         let delta = json!({"type": "message_delta", "delta": delta, "usage": self.usage()});
         out.push_str(&event("message_delta", &delta));
         out.push_str(&event("message_stop", &json!({"type": "message_stop"})));

@@ -263,7 +263,7 @@ fn what_is_wrong_is_named_with_its_place() {
 }
 
 fn head() -> Head {
-    Head { id: "a1".into(), created: 0, prompt_tokens: Some(50) }
+    Head { id: "a1".into(), created: 0, prompt_tokens: Some(50), window: None }
 }
 
 fn encoder() -> Box<dyn super::super::ReplyEncoder> {
@@ -531,4 +531,65 @@ proptest! {
         body.replace_range(start.min(end)..end, with);
         let _ = request(body.as_bytes());
     }
+}
+
+#[test]
+fn what_ended_a_reply_is_told() {
+    let ask = |stops: Value| json!({"model": "m", "max_tokens": 500, "stop_sequences": stops, "messages": [{"role": "user", "content": "hi"}]});
+    let head = || Head { window: Some(1024), ..head() };
+    let usage = |prompt: u64, wrote: u64| json!({"prompt_tokens": prompt, "completion_tokens": wrote});
+    let chunk = |finish: &str, more: Value| {
+        let mut choice = json!({"index": 0, "delta": {"content": "hello"}, "finish_reason": finish});
+        choice.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        json!({"choices": [choice], "usage": usage(50, 5)})
+    };
+    let verbose = |word: &str| {
+        let mut value = chunk("stop", json!({}));
+        value["__verbose"] = json!({"stop_type": "word", "stopping_word": word});
+        value
+    };
+    let mut cut = chunk("length", json!({}));
+    for (chunk, reason, stop) in [
+        (chunk("stop", json!({})), "end_turn", Value::Null),
+        // vLLM, SGLang, llama-server.
+        (chunk("stop", json!({"stop_reason": "END"})), "stop_sequence", json!("END")),
+        (chunk("stop", json!({"matched_stop": "END"})), "stop_sequence", json!("END")),
+        (verbose("END"), "stop_sequence", json!("END")),
+        // The template's own end, and a token's number.
+        (verbose("<|im_end|>"), "end_turn", Value::Null),
+        (verbose(""), "end_turn", Value::Null),
+        (chunk("stop", json!({"stop_reason": 2})), "end_turn", Value::Null),
+        // The client's limit, the window, a server that says so, and one that says nothing.
+        (
+            std::mem::replace(
+                &mut cut,
+                json!({"choices": [{"finish_reason": "length", "delta": {}}], "usage": usage(600, 423)}),
+            ),
+            "max_tokens",
+            Value::Null,
+        ),
+        (cut, "model_context_window_exceeded", Value::Null),
+        (
+            json!({"choices": [{"finish_reason": "length", "delta": {}}], "usage": usage(600, 500)}),
+            "max_tokens",
+            Value::Null,
+        ),
+        (
+            json!({"choices": [{"finish_reason": "model_context_window_exceeded", "delta": {}}]}),
+            "model_context_window_exceeded",
+            Value::Null,
+        ),
+        (json!({"choices": [{"finish_reason": "length", "delta": {}}]}), "max_tokens", Value::Null),
+    ] {
+        let said = Said::of(&chunk).unwrap();
+        let mut encoder = heard(&ask(json!(["END", "x"]))).encoder;
+        let begun = encoder.start(&head());
+        assert!(begun.contains("\"stop_sequence\":null"), "{begun}");
+        let stream = encoder.chunk(&said) + &encoder.end();
+        let want = format!("\"delta\":{}", json!({"stop_reason": reason, "stop_sequence": stop}));
+        assert!(stream.contains(&want), "{want} in {stream}");
+        let whole = heard(&ask(json!(["END", "x"]))).encoder.whole(&head(), &said);
+        assert_eq!((&whole["stop_reason"], &whole["stop_sequence"]), (&json!(reason), &stop), "{chunk}");
+    }
+    assert!(heard(&ask(json!(["END"]))).tells_stop && !heard(&ask(json!([]))).tells_stop);
 }

@@ -107,7 +107,8 @@ impl Reply {
     /// What the last line has, or the only one.
     fn done(&mut self, mut piece: Map<String, Value>) -> Value {
         // To Ollama, a reply that calls a tool has stopped like any.
-        let reason = if self.finish.as_deref() == Some("length") { "length" } else { "stop" };
+        let cut = matches!(self.finish.as_deref(), Some("length" | "model_context_window_exceeded"));
+        let reason = if cut { "length" } else { "stop" };
         let (prompt, written) = (nanoseconds(self.usage.prompt_ms), nanoseconds(self.usage.completion_ms));
         let figures = [
             ("done", Some(true.into())),

@@ -17,7 +17,7 @@ pub(super) fn asked() -> Value {
 }
 
 pub(super) fn head() -> Head {
-    Head { id: "1a".into(), created: 1_700_000_000, prompt_tokens: Some(4) }
+    Head { id: "1a".into(), created: 1_700_000_000, prompt_tokens: Some(4), window: None }
 }
 
 pub(super) fn said(text: &str) -> Said {

@@ -107,7 +107,7 @@ impl Reply {
         carried: bool,
     ) -> Reply {
         Reply {
-            head: Head { id: String::new(), created: 0, prompt_tokens: None },
+            head: Head { id: String::new(), created: 0, prompt_tokens: None, window: None },
             model: model.to_owned(),
             echo,
             names: Names { reply: String::new(), special, carried },
@@ -284,13 +284,14 @@ impl Reply {
     fn status(&self) -> &'static str {
         match self.finish.as_deref() {
             _ if !self.error.is_null() => "failed",
-            Some("length" | "content_filter") => "incomplete",
+            Some("length" | "content_filter" | "model_context_window_exceeded") => "incomplete",
             _ => "completed",
         }
     }
 
     fn response(&self, status: &str) -> Value {
-        let reason = if self.finish.as_deref() == Some("length") { "max_output_tokens" } else { "content_filter" };
+        let reason =
+            if self.finish.as_deref() == Some("content_filter") { "content_filter" } else { "max_output_tokens" };
         let details = if status == "incomplete" { json!({"reason": reason}) } else { Value::Null };
         let announced = self.items.iter().enumerate().filter(|(_, item)| item.open);
         let output: Vec<Value> = announced

@@ -58,7 +58,7 @@ fn heard(asked: &Asked<'_>, size: usize) -> Result<Heard, WireError> {
     let carried = includes.iter().any(|name| name == "reasoning.encrypted_content");
     let encoder = Reply::new(model.unwrap_or_default(), echo(fields), offered.special, carried);
     let session = crate::wire::session::session(fields);
-    Ok(Heard { chat: written.end(&chat), encoder: Box::new(encoder), session })
+    Ok(Heard { chat: written.end(&chat), encoder: Box::new(encoder), session, tells_stop: false })
 }
 
 /// What asks for a memory that is not there, or for a reply that comes later.

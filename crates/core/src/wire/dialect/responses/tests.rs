@@ -124,7 +124,7 @@ fn a_reply_comes_back_as_it_was_said() {
     let calls = json!([call("x", "c", r#"{"input":"p\n"}"#), call("y", "f", r#"{"a" : 1}"#)]);
     let message = json!({"role": "assistant", "content": "Text.", "reasoning_content": "Hm.", "tool_calls": calls});
     let said = Said::read(&json!({"choices": [{"message": message}]}).to_string()).unwrap();
-    let head = Head { id: "1".into(), created: 1, prompt_tokens: None };
+    let head = Head { id: "1".into(), created: 1, prompt_tokens: None, window: None };
     let reply = super::request(body.to_string().as_bytes()).unwrap().encoder.whole(&head, &said);
     let mut output = reply["output"].as_array().unwrap().clone();
     assert_eq!(messages(output.clone().into()), std::slice::from_ref(&message));

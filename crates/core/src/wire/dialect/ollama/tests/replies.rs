@@ -8,7 +8,7 @@ use super::super::reply::timestamp;
 use super::*;
 
 fn head() -> Head {
-    Head { id: "x".into(), created: 1_788_288_502, prompt_tokens: Some(40) }
+    Head { id: "x".into(), created: 1_788_288_502, prompt_tokens: Some(40), window: None }
 }
 
 const WHEN: &str = "2026-09-01T18:48:22Z";

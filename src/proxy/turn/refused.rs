@@ -1,0 +1,206 @@
+//! What a server's refusal means: a prompt that is too long, a pool that is full, or something else whose words only sound like
+//! it. What it teaches for other requests is for `measure::windows` to say.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use futures_util::StreamExt as _;
+use http::request::Parts;
+use http::{HeaderValue, StatusCode, header};
+use serde_json::json;
+use tracing::{info, warn};
+
+use super::prepare::{Attempt, Prepared};
+use super::{opening, path_of, read_up_to};
+use crate::conversation::Tokens;
+use crate::plan::emergency::Refusal;
+use crate::proxy::{App, Error};
+use crate::upstream::event::Content;
+use crate::upstream::{ChatOptions, Flavor, Kind, Reply, Upstream, overflow};
+
+/// The longest error that is read (bytes).
+const LONGEST: usize = 1 << 20;
+
+/// How long a prompt waits before it is sent once more to a server whose pool was full.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// When a client that was turned away for a full pool may try again (seconds).
+const TRY_AGAIN: &str = "5";
+
+/// Share of the window up to which a counted prompt is known to fit.
+const FITS: f64 = 0.9;
+
+/// A prompt that a server called too long.
+pub(in crate::proxy) struct Refused {
+    pub(in crate::proxy) refusal: Refusal,
+    /// The server's words.
+    pub(in crate::proxy) body: Bytes,
+    /// A code of the server's says it, and not words alone.
+    coded: bool,
+    /// The words stand in the request, too.
+    pub(in crate::proxy) echoed: bool,
+}
+
+/// The body of an error, which is put back.
+pub(in crate::proxy) async fn error_body(reply: &mut Reply) -> Option<Bytes> {
+    if reply.status.is_success() || reply.status == StatusCode::UNAUTHORIZED {
+        return None;
+    }
+    let body = std::mem::replace(&mut reply.body, Content::empty());
+    let (bytes, rest) = read_up_to(body, LONGEST).await.unwrap_or_default();
+    let whole = rest.is_none().then(|| bytes.clone());
+    let again = futures_util::stream::iter([Ok(bytes)]);
+    reply.body = Content::Bytes(match rest {
+        Some(rest) => again.chain(rest).boxed(),
+        None => again.boxed(),
+    });
+    whole
+}
+
+/// Whether a reply says that the prompt is too long. For prompts of which nothing else is known.
+pub(in crate::proxy) async fn is_too_long(reply: &mut Reply) -> bool {
+    let Some(body) = error_body(reply).await else { return false };
+    overflow::overflow(reply.status.as_u16(), &body).is_some_and(|o| !o.shared_pool)
+}
+
+async fn is_pool_full(reply: &mut Reply) -> bool {
+    let Some(body) = error_body(reply).await else { return false };
+    overflow::overflow(reply.status.as_u16(), &body).is_some_and(|o| o.shared_pool)
+}
+
+impl App {
+    /// Whether a reply says that the prompt is too long, and is to be believed.
+    pub(in crate::proxy) async fn refused(
+        &self,
+        upstream: &Upstream,
+        prepared: &Prepared,
+        reply: &mut Reply,
+    ) -> Option<Refused> {
+        let body = error_body(reply).await?;
+        let status = reply.status.as_u16();
+        let found = overflow::overflow(status, &body)?;
+        let fits = known_to_fit(upstream, prepared);
+        let answered = self.measure.windows.most_answered(upstream, &prepared.request.model);
+        let was_answered = prepared.tokens <= answered && prepared.sureness.is_exact();
+        if found.shared_pool {
+            // A prompt that nobody counted may be too long after all.
+            let near = prepared.window.tokens.is_some_and(|w| f64::from(prepared.tokens) > f64::from(w) * FITS);
+            if !near || prepared.sureness.is_exact() {
+                return None;
+            }
+        } else if !found.coded && (fits || was_answered) {
+            warn!(conversation = %prepared.id, status, "an error reads as if the prompt were too long, which it is not");
+            return None;
+        }
+        let echoed = !found.coded && overflow::is_echo(status, &body, &prepared.request.body);
+        // A load that answered more has no smaller window.
+        let window = found.window.filter(|w| *w > answered);
+        let prompt = found.prompt.filter(|_| !found.prompt_is_lower_bound);
+        Some(Refused { refusal: Refusal { prompt, window }, body, coded: found.coded, echoed })
+    }
+
+    /// What a refusal taught, for another try.
+    pub(in crate::proxy) fn learned(
+        &self,
+        upstream: &Upstream,
+        prepared: &Prepared,
+        refused: &Refused,
+    ) -> Result<Attempt, Error> {
+        let refusal = refused.refusal;
+        warn!(conversation = %prepared.id, prompt = refusal.prompt, window = refusal.window, echoed = refused.echoed, "the server refused the prompt as too long");
+        if let Some(window) = refusal.window.filter(|w| *w > 0) {
+            // What the request says itself holds for this request alone.
+            if !refused.echoed && self.measure.windows.learn(upstream, &prepared.request.model, window, refused.coded) {
+                self.note_window(prepared, window);
+            }
+        } else if prepared.window.tokens.is_none() && refusal.prompt.is_none() {
+            // Nothing is known of the window and nothing was said: guessing would cut blindly.
+            return Err(self.pass_refusal(prepared, &refused.body));
+        }
+        Ok(Attempt::Emergency { refusal, counted: prepared.tokens })
+    }
+
+    /// Sends a prompt. Where slots share a pool and it is full, it waits its turn; where the pool runs full all the same, the
+    /// same bytes are sent once more after a pause. A prompt is never cut for that.
+    pub(in crate::proxy) async fn send(
+        &self,
+        upstream: &Arc<Upstream>,
+        parts: &Parts,
+        prepared: &mut Prepared,
+    ) -> Result<Reply, Error> {
+        self.take_room(upstream, prepared).await;
+        let mut reply = self.send_once(upstream, parts, prepared).await?;
+        if !is_pool_full(&mut reply).await {
+            return Ok(reply);
+        }
+        info!(conversation = %prepared.id, upstream = upstream.name(), "the pool that slots share is full; the prompt is sent once more");
+        self.note_event(
+            &prepared.id,
+            "pool_full",
+            json!({"upstream": upstream.name(), "prompt_tokens": prepared.tokens}),
+        );
+        self.pool_of(upstream, prepared).share(prepared.window.tokens.unwrap_or(Tokens::MAX));
+        prepared.room = None;
+        tokio::time::sleep(PAUSE).await;
+        self.take_room(upstream, prepared).await;
+        let mut reply = self.send_once(upstream, parts, prepared).await?;
+        if is_pool_full(&mut reply).await {
+            reply.headers.insert(header::RETRY_AFTER, HeaderValue::from_static(TRY_AGAIN));
+        }
+        Ok(reply)
+    }
+
+    async fn send_once(&self, upstream: &Upstream, parts: &Parts, prepared: &Prepared) -> Result<Reply, Error> {
+        let headers = self.outgoing(&parts.headers);
+        let path = path_of(parts);
+        let id_slot = self.slot_of(upstream, prepared).await;
+        let tells_stop = parts.headers.contains_key(super::headers::TELLS_STOP);
+        let options = ChatOptions { num_ctx: prepared.window.set, id_slot, tells_stop };
+        match upstream.chat(&headers, &path, prepared.body.clone(), options).await {
+            Ok(reply) => opening::opened(reply, prepared.request.stream).await,
+            Err(e) => {
+                self.measure.windows.forget(upstream);
+                Err(e.into())
+            }
+        }
+    }
+
+    fn pool_of(&self, upstream: &Upstream, prepared: &Prepared) -> Arc<crate::proxy::pool::Pool> {
+        self.pools.of(upstream.name(), &upstream.canonical(&prepared.request.model))
+    }
+
+    /// Takes room for a prompt and its reply in the pool of its server, and says where it has to wait for it.
+    async fn take_room(&self, upstream: &Upstream, prepared: &mut Prepared) {
+        let pool = self.pool_of(upstream, prepared);
+        if let Some(window) = prepared.window.tokens
+            && (pool.is_shared() || self.measure.windows.is_shared(upstream, &prepared.request.model))
+        {
+            pool.share(window);
+        }
+        let tokens = prepared.tokens.saturating_add(prepared.after.output_reserved);
+        if !pool.is_full(tokens) {
+            prepared.room = Some(pool.enter(tokens).await);
+            return;
+        }
+        let waits = Instant::now();
+        info!(conversation = %prepared.id, upstream = upstream.name(), tokens, "waits for room in the pool that slots share");
+        self.metrics.waited_for_room();
+        self.note_event(&prepared.id, "waits_for_room", json!({"upstream": upstream.name(), "tokens": tokens}));
+        prepared.room = Some(pool.enter(tokens).await);
+        prepared.waited += waits.elapsed();
+    }
+}
+
+/// Whether the server itself would say that a prompt fits: it goes by the window that it names, and the prompt was counted.
+fn known_to_fit(upstream: &Upstream, prepared: &Prepared) -> bool {
+    let goes_by_it = matches!(
+        upstream.kind(),
+        Some(Kind::LlamaServer { .. } | Kind::Embedded | Kind::OpenAi(Flavor::Vllm | Flavor::SgLang))
+    );
+    let Some(window) = prepared.window.tokens.filter(|_| goes_by_it && prepared.sureness.is_exact()) else {
+        return false;
+    };
+    let asked = prepared.request.max_tokens.unwrap_or(0).min(window.saturating_sub(prepared.tokens));
+    f64::from(prepared.tokens.saturating_add(asked)) <= f64::from(window) * FITS
+}
