@@ -8,6 +8,7 @@ mod error;
 mod live;
 mod standing;
 mod start;
+mod traffic;
 mod turn;
 mod view;
 
@@ -47,6 +48,7 @@ pub use crate::wire::dialect::Dialect;
 use ahead::background::Tasks;
 use aside::Aside;
 use live::LiveConversations;
+use traffic::Traffic;
 
 /// Names of models of which something is remembered: clients choose them, and may not fill the memory.
 const NAMES: NonZeroUsize = NonZeroUsize::new(512).expect("not zero");
@@ -67,6 +69,8 @@ pub struct App {
     /// Where large requests are worked on.
     aside: Aside,
     lives: Arc<LiveConversations>,
+    /// Who uses which model of which server.
+    traffic: Arc<Traffic>,
     lent: ahead::slots::Lent,
     heads: desk::price::Heads,
     /// One change of what people want of a conversation at a time.
@@ -93,6 +97,7 @@ impl App {
             tasks,
             aside: Aside::default(),
             lives: Arc::default(),
+            traffic: Arc::default(),
             lent: ahead::slots::Lent::default(),
             heads: desk::price::Heads::default(),
             standing_turn: tokio::sync::Mutex::default(),
