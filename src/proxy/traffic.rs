@@ -95,8 +95,7 @@ pub(super) enum Asked {
 }
 
 impl Traffic {
-    /// A client's request for a model begins. Work of ours for other models of that server ends.
-    pub(super) fn begin(self: &Arc<Self>, upstream: &Upstream, model: &str) -> Using {
+    fn begin(self: &Arc<Self>, upstream: &Upstream, model: &str) -> Using {
         let (name, model) = (upstream.name().to_owned(), key(upstream, model));
         let mut all = self.0.lock();
         let server = all.entry(name.clone()).or_default();
@@ -135,6 +134,15 @@ fn key(upstream: &Upstream, model: &str) -> String {
 }
 
 impl App {
+    /// A client's request for a model begins. Work of ours for other models of that server ends.
+    pub(super) async fn using(&self, upstream: &Upstream, model: &str) -> Using {
+        if upstream.kind().is_none() {
+            // What the server is decides which names mean the same. Whether it answers shows when it is asked.
+            let _ = upstream.probe().await;
+        }
+        self.traffic.begin(upstream, model)
+    }
+
     /// Begins work of ours that no request waits for. `None` where the model is not in memory, or a client uses another one of
     /// that server, or waits for it.
     pub(super) async fn errand(&self, upstream: &Upstream, model: &str, asked: Asked) -> Option<Errand> {

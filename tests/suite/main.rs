@@ -61,4 +61,5 @@ mod tasks;
 mod templates;
 mod tidy;
 mod trace;
+mod waiting;
 mod wrap;

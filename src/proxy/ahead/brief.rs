@@ -117,7 +117,8 @@ impl App {
         if let Some(making) = self.lives.with(id, |l| l.making.clone()) {
             // One that was not begun yet is not waited for: the pause before it may be long, and it gives way to requests.
             if making.is_for(chain) {
-                waited(&making).await;
+                let (_waiting, mut over) = (making.waited_for(), making.over.clone());
+                let _ = tokio::time::timeout(WAIT, over.wait_for(|over| *over)).await;
             }
             self.stop_making(id);
         }
@@ -129,7 +130,9 @@ impl App {
         let for_itself = needed.request.unloads();
         let making = self.make_needed(needed);
         let _stop = for_itself.then(|| making.cancel.clone().drop_guard());
-        waited(&making).await;
+        let _waiting = making.waited_for();
+        // It ends by itself.
+        let _ = making.over.clone().wait_for(|over| *over).await;
         self.brief_at_hand(id, chain)
     }
 
@@ -319,13 +322,6 @@ impl App {
         }
         answer.text.map(Arc::from)
     }
-}
-
-/// Waits for a brief, within [`WAIT`].
-async fn waited(making: &Making) {
-    let _waiting = making.waited_for();
-    let mut over = making.over.clone();
-    let _ = tokio::time::timeout(WAIT, over.wait_for(|over| *over)).await;
 }
 
 /// The messages that a fold up to `to` takes in anew, and the brief before it.

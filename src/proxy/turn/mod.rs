@@ -71,7 +71,7 @@ impl App {
         let (app, headers, known) = (Arc::clone(self), parts.headers.clone(), early.clone());
         let first = async move { app.first(body, &headers, &known).await };
         let (upstream, mut prepared) = self.aside.run(size, first.boxed()).await??;
-        early.prepared(&prepared, &self.config.gauge);
+        early.prepared(&prepared, self);
         let overhead = started.elapsed();
         let mut reply = self.send(&upstream, parts, &prepared).boxed().await?;
         if let Some((refusal, body)) = refused(&mut reply).await {
@@ -130,7 +130,7 @@ impl App {
         early.read(request.stream);
         self.take_task(&mut request, headers);
         let upstream = self.upstream_of(&request.model).boxed().await?;
-        let using = self.traffic.begin(&upstream, &request.model);
+        let using = self.using(&upstream, &request.model).await;
         let mut prepared = self.prepare(&upstream, request, headers, Attempt::First).boxed().await?;
         self.too_small(&mut prepared)?;
         self.note_task(&prepared);
@@ -264,7 +264,7 @@ impl App {
         let upstream = self.upstream_of(&model).await?;
         let path = parts.uri.path_and_query().map_or("/", |p| p.as_str());
         let headers = self.outgoing(&parts.headers);
-        let using = (!model.is_empty()).then(|| self.traffic.begin(&upstream, &model));
+        let using = self.using(&upstream, &model).await;
         let reply = upstream.pass(parts.method.clone(), path, &headers, body.into()).await?;
         let mut response = Response::builder().status(reply.status);
         if let Some(h) = response.headers_mut() {

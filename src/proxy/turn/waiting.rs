@@ -20,7 +20,6 @@ use super::LARGEST_BUFFERED;
 use super::dialect::failure;
 use super::prepare::Prepared;
 use super::relay::{Answer, Body};
-use crate::config::Gauge;
 use crate::proxy::{App, Error};
 use crate::upstream::event::{Event, Says};
 
@@ -46,8 +45,10 @@ impl Early {
     }
 
     /// Notes what is sent to the server.
-    pub(super) fn prepared(&self, prepared: &Prepared, gauge: &Gauge) {
-        prepared.mark(&mut self.0.lock().headers, gauge);
+    pub(super) fn prepared(&self, prepared: &Prepared, app: &App) {
+        let headers = &mut self.0.lock().headers;
+        prepared.mark(headers, &app.config.gauge);
+        app.mark_record(headers);
     }
 }
 
