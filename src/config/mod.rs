@@ -88,6 +88,8 @@ pub(crate) const SECTIONS: &[Section] = &[
             "max_connections",
             "max_connections_per_peer",
             "body_idle_seconds",
+            "head_seconds",
+            "ping_seconds",
             "drain_seconds",
         ],
         repeated: false,

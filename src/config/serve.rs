@@ -82,6 +82,10 @@ pub struct Limits {
     pub max_connections_per_peer: usize,
     /// Seconds that the next part of a request body may take.
     pub body_idle_seconds: u64,
+    /// Seconds until a client that asked for a stream gets the head of its reply.
+    pub head_seconds: u64,
+    /// Seconds that a stream is silent at most.
+    pub ping_seconds: u64,
     /// Seconds that requests under way get to end at shutdown.
     pub drain_seconds: u64,
 }
@@ -267,27 +271,33 @@ fn num_ctx(value: &Value) -> Result<NumCtx, String> {
 
 fn limits(layers: &Layers, sources: &mut Sources, problems: &mut Vec<Problem>) -> Option<Limits> {
     let drain = layers.take("limits.drain_seconds", read::seconds, problems);
+    let ping = layers.take("limits.ping_seconds", read::wait_seconds, problems);
+    let head = layers.take("limits.head_seconds", read::wait_seconds, problems);
     let idle = layers.take("limits.body_idle_seconds", read::wait_seconds, problems);
     let of_peer = layers.take("limits.max_connections_per_peer", read::connections, problems);
     let connections = layers.take("limits.max_connections", read::connections, problems);
-    let header = layers.take("limits.max_header_bytes", read::header_bytes, problems);
+    let header_bytes = layers.take("limits.max_header_bytes", read::header_bytes, problems);
     let inflight = layers.take("limits.max_inflight_bytes", read::body_bytes, problems);
     let body = layers.take("limits.max_body_bytes", read::body_bytes, problems);
     note("limits.drain_seconds", drain.as_ref(), u64::to_string, sources);
+    note("limits.ping_seconds", ping.as_ref(), u64::to_string, sources);
+    note("limits.head_seconds", head.as_ref(), u64::to_string, sources);
     note("limits.body_idle_seconds", idle.as_ref(), u64::to_string, sources);
     note("limits.max_connections_per_peer", of_peer.as_ref(), usize::to_string, sources);
     note("limits.max_connections", connections.as_ref(), usize::to_string, sources);
-    note("limits.max_header_bytes", header.as_ref(), usize::to_string, sources);
+    note("limits.max_header_bytes", header_bytes.as_ref(), usize::to_string, sources);
     note("limits.max_inflight_bytes", inflight.as_ref(), u64::to_string, sources);
     note("limits.max_body_bytes", body.as_ref(), u64::to_string, sources);
     let body = body?.value;
     Some(Limits {
         max_body_bytes: body,
         max_inflight_bytes: inflight?.value.max(body),
-        max_header_bytes: header?.value,
+        max_header_bytes: header_bytes?.value,
         max_connections: connections?.value,
         max_connections_per_peer: of_peer?.value,
         body_idle_seconds: idle?.value,
+        head_seconds: head?.value,
+        ping_seconds: ping?.value,
         drain_seconds: drain?.value,
     })
 }

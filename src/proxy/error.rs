@@ -1,7 +1,11 @@
 //! Why a request failed, by whose fault it is. `server` turns it into a status and a body in the caller's dialect.
 
+use serde_json::{Value, json};
+use tracing::{error, warn};
+
 use crate::conversation::Tokens;
 use crate::conversation::repair::Orphan;
+use crate::plain::line;
 use crate::plan::Regions;
 use crate::wire::WireError;
 use crate::{store, upstream};
@@ -165,4 +169,66 @@ impl From<store::Error> for Error {
         }
         Error::Internal { doing: "use the record", source: Box::new(source) }
     }
+}
+
+impl Error {
+    /// The `error` in OpenAI's shape. Details of our own faults stay in the log.
+    pub fn openai(&self) -> Value {
+        let with_hint = |message: &str, hint: &Option<String>| match hint {
+            Some(hint) => format!("{}. Hint: {hint}.", message.trim_end_matches('.')),
+            None => message.to_owned(),
+        };
+        let (kind, code, param, message) = match self {
+            Error::Client { code, param, message, hint, status, .. } => {
+                let kind = match status {
+                    401 | 403 => "authentication_error",
+                    404 | 410 => "not_found_error",
+                    429 => "rate_limit_error",
+                    503 => "service_unavailable_error",
+                    _ => "invalid_request_error",
+                };
+                (kind, *code, param.clone(), with_hint(message, hint))
+            }
+            Error::Upstream { source, hint, .. } => {
+                ("upstream_error", Some("upstream_unreachable"), None, with_hint(&chain(source), hint))
+            }
+            Error::Record { source } => {
+                let hint = Some(source.hint().to_owned());
+                ("service_unavailable_error", Some("record_unwritable"), None, with_hint(&self.to_string(), &hint))
+            }
+            Error::Internal { .. } => {
+                ("internal_error", Some("internal_error"), None, format!("windowsill {self}; its log has the details"))
+            }
+        };
+        let mut error = json!({"message": message, "type": kind, "param": param, "code": code});
+        if let Error::Client { sizes: Some((prompt, window)), .. } = self {
+            // llama.cpp's names for them: some clients read the numbers there.
+            error["n_prompt_tokens"] = json!(prompt);
+            error["n_ctx"] = json!(window);
+        }
+        error
+    }
+
+    /// Says in the log that a request got this.
+    pub fn log(&self) {
+        match self {
+            Error::Client { .. } => warn!(status = self.status(), error = %line(&self.to_string()), "request refused"),
+            Error::Upstream { source, .. } => {
+                warn!(status = self.status(), error = %line(&chain(source)), "upstream failed");
+            }
+            Error::Record { .. } => error!(status = self.status(), error = %line(&self.to_string()), "request refused"),
+            Error::Internal { source, .. } => error!(error = %self, cause = %chain(source.as_ref()), "internal error"),
+        }
+    }
+}
+
+/// An error and its causes in one line.
+fn chain(e: &dyn std::error::Error) -> String {
+    let mut out = e.to_string();
+    let mut next = e.source();
+    while let Some(cause) = next {
+        out.push_str(&format!(": {cause}"));
+        next = cause.source();
+    }
+    out
 }

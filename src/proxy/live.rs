@@ -3,7 +3,7 @@
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use lru::LruCache;
@@ -13,6 +13,7 @@ use serde_json::Value;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use super::traffic::Using;
 use super::turn::history::Switched;
 use super::turn::prefix::Sent;
 use super::turn::whose::Whose;
@@ -54,6 +55,40 @@ pub(super) struct Making {
     pub(super) over: watch::Receiver<bool>,
     /// Whether a model was asked already, or it still waits whether the client comes back at once.
     pub(super) asking: Arc<AtomicBool>,
+    /// Requests that wait for it.
+    pub(super) waiting: Arc<AtomicUsize>,
+    /// The chain hash of the last message that it covers.
+    pub(super) chain: Digest,
+    /// How many messages of the body it covers.
+    pub(super) covers: usize,
+}
+
+/// A request that waits for a brief, until it is dropped.
+pub(super) struct Waiting(Arc<AtomicUsize>);
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl Making {
+    /// Whether a model writes it now, for a history that this one goes on.
+    pub(super) fn is_for(&self, chain: &[Digest]) -> bool {
+        let same = self.covers.checked_sub(1).and_then(|last| chain.get(last)) == Some(&self.chain);
+        same && self.asking.load(Ordering::Relaxed)
+    }
+
+    /// Notes that a request waits for it.
+    pub(super) fn waited_for(&self) -> Waiting {
+        self.waiting.fetch_add(1, Ordering::AcqRel);
+        Waiting(Arc::clone(&self.waiting))
+    }
+
+    /// Whether a request waits for it.
+    pub(super) fn is_waited_for(&self) -> bool {
+        self.waiting.load(Ordering::Acquire) > 0
+    }
 }
 
 /// A view that was made ahead of need for the histories that go on behind these messages. The same history sent again
@@ -212,6 +247,8 @@ pub(super) struct Live {
     pub(super) stopped: u32,
     /// A view made ahead.
     pub(super) ahead: Option<Ahead>,
+    /// How long its model is to stay in memory, as the client spelled it last.
+    pub(super) keep_alive: Option<String>,
     /// When a prompt was last forwarded.
     pub(super) last: Option<Instant>,
     /// A model was asked for a title.
@@ -319,10 +356,10 @@ impl LiveConversations {
         ends.iter().rev().find_map(|end| known.get(end).cloned())
     }
 
-    /// Notes that a request of a conversation is under way, until the flight is dropped.
-    pub(super) fn fly(self: &Arc<Self>, id: &str) -> Flight {
+    /// Notes that a request of a conversation is under way, until the flight is dropped, and with it what it uses.
+    pub(super) fn fly(self: &Arc<Self>, id: &str, using: Using) -> Flight {
         self.with(id, |l| l.in_flight += 1);
-        Flight { lives: Arc::clone(self), id: id.to_owned() }
+        Flight { lives: Arc::clone(self), id: id.to_owned(), _using: using }
     }
 
     /// Whether a request of any conversation is under way.
@@ -341,6 +378,7 @@ impl LiveConversations {
 pub(super) struct Flight {
     lives: Arc<LiveConversations>,
     id: String,
+    _using: Using,
 }
 
 impl Drop for Flight {

@@ -9,6 +9,7 @@ mod live;
 mod pool;
 mod standing;
 mod start;
+mod traffic;
 mod turn;
 mod view;
 
@@ -48,6 +49,7 @@ pub use crate::wire::dialect::Dialect;
 use ahead::background::Tasks;
 use aside::Aside;
 use live::LiveConversations;
+use traffic::Traffic;
 
 /// Names of models of which something is remembered: clients choose them, and may not fill the memory.
 const NAMES: NonZeroUsize = NonZeroUsize::new(512).expect("not zero");
@@ -70,6 +72,8 @@ pub struct App {
     lives: Arc<LiveConversations>,
     /// What is in flight at servers whose slots share a pool.
     pools: pool::Pools,
+    /// Who uses which model of which server.
+    traffic: Arc<Traffic>,
     lent: ahead::slots::Lent,
     heads: desk::price::Heads,
     /// One change of what people want of a conversation at a time.
@@ -97,6 +101,7 @@ impl App {
             aside: Aside::default(),
             lives: Arc::default(),
             pools: pool::Pools::default(),
+            traffic: Arc::default(),
             lent: ahead::slots::Lent::default(),
             heads: desk::price::Heads::default(),
             standing_turn: tokio::sync::Mutex::default(),

@@ -199,6 +199,8 @@ mod tests {
             max_connections: 1,
             max_connections_per_peer: 1,
             body_idle_seconds: idle,
+            head_seconds: 1,
+            ping_seconds: 1,
             drain_seconds: 1,
         }
     }

@@ -118,7 +118,11 @@ fn changes(job: &Job<'_>) -> Vec<(&'static str, Option<String>)> {
     out.push(("stream", Some("false".into())));
     out.push(("max_tokens", Some(job.max_tokens.to_string())));
     if let Some(model) = job.other_model {
-        out.push(("model", Some(json::quote(model))));
+        // How long the client wants its own model in memory says nothing of this one.
+        out.extend([("model", Some(json::quote(model))), ("keep_alive", None)]);
+    } else if job.request.unloads() {
+        // The request that waits for this needs the model next, and unloads it itself.
+        out.push(("keep_alive", Some("\"1m\"".into())));
     }
     out
 }

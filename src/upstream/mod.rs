@@ -16,6 +16,7 @@ mod ollama;
 mod openai;
 mod order;
 pub mod overflow;
+mod place;
 mod probe;
 pub mod sse;
 pub(crate) mod turn;
@@ -35,6 +36,7 @@ pub use embedded::{Embedded, FreeRam, Serving, Threads};
 pub use error::{Error, Server};
 pub use link::{Reply, client};
 pub use ollama::{Described, DescribedTensor, SMALLEST_DEFAULT_WINDOW};
+pub use place::Place;
 
 use link::Link;
 
@@ -88,6 +90,14 @@ impl Kind {
     /// Whether it loads a model with the window that a client asks for.
     pub fn takes_num_ctx(self) -> bool {
         matches!(self, Kind::Ollama | Kind::Embedded)
+    }
+
+    /// Whether a request may load the model that it names, and push another one out of memory for it.
+    pub fn loads_by_request(self) -> bool {
+        matches!(
+            self,
+            Kind::Ollama | Kind::LlamaServer { router: true } | Kind::OpenAi(Flavor::LmStudio | Flavor::Other)
+        )
     }
 
     /// The kind as one word, for logs and reports.
@@ -387,6 +397,18 @@ impl Upstream {
             Kind::Ollama => self.noting(ollama::identity(&self.link, model).await).ok(),
             Kind::Embedded => self.loaded(model).await.ok().map(|loaded| loaded.identity),
             _ => None,
+        }
+    }
+
+    /// Where a model is at this moment. Loads nothing.
+    pub async fn place(&self, model: &str) -> Place {
+        match self.known().await {
+            Ok(kind) if !kind.loads_by_request() => Place::Fixed,
+            Ok(Kind::Ollama) => place::of_ollama(&self.link, model).await,
+            Ok(Kind::LlamaServer { .. }) => place::of_router(&self.link, model).await,
+            Ok(Kind::OpenAi(Flavor::LmStudio)) => openai::place(&self.link, model).await,
+            Ok(_) => place::of_another(&self.link, model).await,
+            Err(_) => Place::Away { alone: false },
         }
     }
 

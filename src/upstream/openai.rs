@@ -9,6 +9,7 @@ use serde_json::value::RawValue;
 
 use super::error::Error;
 use super::link::Link;
+use super::place::{self, Place, Stage};
 use super::{ASK_LIMIT, COUNT_LIMIT, Flavor, Loaded, ModelInfo, tokens};
 
 pub(super) async fn models(link: &Link, flavor: Flavor) -> Result<Vec<ModelInfo>, Error> {
@@ -52,6 +53,13 @@ pub(super) async fn loaded(link: &Link, flavor: Flavor, model: &str) -> Result<L
             Ok(from_list(list["data"].as_array().map_or(&[], Vec::as_slice), model))
         }
     }
+}
+
+/// Where LM Studio has a model: its name or that of a copy.
+pub(super) async fn place(link: &Link, model: &str) -> Place {
+    let Ok(list) = lm_studio(link).await else { return Place::Away { alone: false } };
+    let is_it = |i: &Instance| i.key == model || i.id.as_deref() == Some(model);
+    place::place(list.iter().map(|i| (is_it(i), if i.loaded { Stage::There } else { Stage::Absent })))
 }
 
 fn only_window(window: Option<u32>, asked_of: &'static str, model: &str) -> Loaded {

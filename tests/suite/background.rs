@@ -7,7 +7,7 @@ use super::record::nothing_is_lost;
 use super::support::*;
 
 /// Talk whose prompt is past `summarize_at` (2,457 of 4,096 tokens) and short of the wall (3,056).
-fn pressed() -> Chat {
+pub(crate) fn pressed() -> Chat {
     let mut out = chat().system("You are a helpful assistant.").user("Let us plan the garden.");
     for n in 0..8 {
         out = out.assistant(&prose(n, 1_300)).user(&format!("And what about item {n}?"));
@@ -18,12 +18,12 @@ fn pressed() -> Chat {
 }
 
 /// The next turn of it, past the wall.
-fn past_the_wall(chat: Chat) -> Chat {
+pub(crate) fn past_the_wall(chat: Chat) -> Chat {
     chat.assistant("Done; what is next?").user(&format!("This: {}", prose(99, 2_500)))
 }
 
 /// Has a server answer no summary before the gate opens.
-fn held_summaries(fake: &Fake) -> Gate {
+pub(crate) fn held_summaries(fake: &Fake) -> Gate {
     let gate = Gate::default();
     let held = gate.clone();
     fake.script(
@@ -34,7 +34,7 @@ fn held_summaries(fake: &Fake) -> Gate {
     gate
 }
 
-fn summary_is_in(forwarded: &serde_json::Value) -> bool {
+pub(crate) fn summary_is_in(forwarded: &serde_json::Value) -> bool {
     text(&forwarded["messages"][1]).contains("MARKER-SUMMARY")
 }
 
@@ -170,21 +170,6 @@ fn nobody_waits_for_the_pause_before_a_brief() {
     let asked = fake.summaries();
     assert_eq!(asked.len(), 3);
     assert!(!asked[2].messages().starts_with(&sent.messages));
-}
-
-#[test]
-fn a_client_that_gives_up_stops_the_summary_it_waits_for() {
-    let fake = Fake::start(Kind::LlamaServer, 4096);
-    held_summaries(&fake);
-    let proxy = TestProxy::with(&[fake.url()], "[context]\nbackground = false\nfold_at = \"line\"\n");
-    let conn = proxy.begin(&past_the_wall(pressed()));
-    fake.wait("a summary", |seen| seen.iter().any(Seen::is_summary));
-    drop(conn);
-    fake.wait_hung_up(1);
-    assert!(fake.mains().is_empty());
-    // The next one is not held up by what was left behind.
-    fake.script(|_| Play::Usual);
-    assert_eq!(proxy.chat(&past_the_wall(pressed())).ok().action(), "summarize");
 }
 
 /// Requests of other conversations: more than enough time for a summary that was begun to be seen.

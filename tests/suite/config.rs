@@ -512,6 +512,8 @@ fn every_key_of_a_table_can_be_set_from_the_environment() {
         ("limits.max_inflight_bytes", "99999"),
         ("limits.max_connections_per_peer", "8"),
         ("limits.body_idle_seconds", "7"),
+        ("limits.head_seconds", "3"),
+        ("limits.ping_seconds", "5"),
         ("allowed_hosts", "proxy.lan, *.example.org"),
         ("allowed_origins", "vscode-webview://*, https://chat.example.org"),
     ];

@@ -63,4 +63,5 @@ mod tasks;
 mod templates;
 mod tidy;
 mod trace;
+mod waiting;
 mod wrap;

@@ -119,8 +119,17 @@ pub struct Windows {
     wanted: Mutex<HashMap<Key, Tokens>>,
 }
 
-/// A look at a model's window, and what it was to be by the settings.
-type Looking = Turn<(NumCtx, Window)>;
+/// A look at a model's window, what it was to be by the settings, and whether the model was loaded for it.
+type Looking = Turn<(NumCtx, Loads, Window)>;
+
+/// Whether a model may be loaded to know its window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Loads {
+    /// A request for it follows, which would load it anyway.
+    Yes,
+    /// Somebody only wants to know.
+    Never,
+}
 
 /// The names of an upstream and of a model.
 type Key = (String, String);
@@ -163,30 +172,40 @@ impl Windows {
 
     /// The window of a model now. A server that does not answer leaves the last known one, or none.
     pub async fn of(&self, upstream: &Upstream, model: &str, num_ctx: &NumCtx) -> Window {
+        self.known(upstream, model, num_ctx, Loads::Yes).await
+    }
+
+    /// The window that a model has, or would be loaded with. Loads nothing.
+    pub async fn without_loading(&self, upstream: &Upstream, model: &str, num_ctx: &NumCtx) -> Window {
+        self.known(upstream, model, num_ctx, Loads::Never).await
+    }
+
+    async fn known(&self, upstream: &Upstream, model: &str, num_ctx: &NumCtx, loads: Loads) -> Window {
         recognize(upstream).await;
         let wanted = self.wanted.lock().get(&key(upstream, model)).copied();
         let Some(wanted) = wanted.filter(|_| *num_ctx == NumCtx::Loaded && upstream.kind() == Some(Kind::Ollama))
         else {
-            return self.seen(upstream, model, num_ctx).await;
+            return self.seen(upstream, model, num_ctx, loads).await;
         };
-        let window = self.seen(upstream, model, &NumCtx::Fixed(wanted)).await;
+        let window = self.seen(upstream, model, &NumCtx::Fixed(wanted), loads).await;
         Window { source: window.source.replacen("set by us", "set as a client asked", 1), ..window }
     }
 
-    async fn seen(&self, upstream: &Upstream, model: &str, num_ctx: &NumCtx) -> Window {
+    async fn seen(&self, upstream: &Upstream, model: &str, num_ctx: &NumCtx, loads: Loads) -> Window {
         // Nobody but us loads it: what it is to have is for us to say.
         let ours = upstream.kind() == Some(Kind::Embedded) && *num_ctx == NumCtx::Loaded;
         let num_ctx = if ours { &NumCtx::Fit } else { num_ctx };
         let key = key(upstream, model);
         let turn = self.turn(&key);
-        let look = Box::pin(async { (*num_ctx, self.look(upstream, model, num_ctx, key).await) });
-        let ((_, window), shared) = turn.find(|(of, _)| of == num_ctx, look).await;
+        let look = Box::pin(async { (*num_ctx, loads, self.look(upstream, model, num_ctx, key, loads).await) });
+        let fits = |found: &(NumCtx, Loads, Window)| found.0 == *num_ctx && (found.1 == loads || found.1 == Loads::Yes);
+        let ((.., window), shared) = turn.find(fits, look).await;
         // Who looked tells what happened.
         let changed = window.changed.filter(|_| !shared);
         Window { changed, ..window }
     }
 
-    async fn look(&self, upstream: &Upstream, model: &str, num_ctx: &NumCtx, key: Key) -> Window {
+    async fn look(&self, upstream: &Upstream, model: &str, num_ctx: &NumCtx, key: Key, loads: Loads) -> Window {
         let known = {
             let entries = self.entries.lock();
             let seen = |e: &Entry| {
@@ -208,7 +227,7 @@ impl Windows {
             Some((window, _, _, goal)) => (Some(window), goal),
             None => (None, Goal::default()),
         };
-        match self.ask(upstream, model, num_ctx, goal).await {
+        match self.ask(upstream, model, num_ctx, goal, loads).await {
             Ok((loaded, goal)) => {
                 let mut entries = self.entries.lock();
                 let before = entries.remove(&key);
@@ -219,6 +238,10 @@ impl Windows {
                 });
                 let entry = Entry { loaded, at: Some(Instant::now()), learned, answered, goal };
                 let mut out = window(&entry, num_ctx);
+                if loads == Loads::Never && can_set(upstream, model) {
+                    // What a request will find once it is loaded is not known by this.
+                    return out;
+                }
                 out.changed = change(known.as_ref(), &out, &entry);
                 entries.insert(key, entry);
                 out
@@ -253,6 +276,7 @@ impl Windows {
         model: &str,
         num_ctx: &NumCtx,
         mut goal: Goal,
+        loads: Loads,
     ) -> Result<(Loaded, Goal), Error> {
         let loaded = upstream.loaded(model).await?;
         (goal.found, goal.spill) = (None, None);
@@ -261,7 +285,7 @@ impl Windows {
             return Ok((loaded, goal));
         }
         let set = goal.decide(num_ctx, upstream, model, &loaded, &self.machine).await;
-        if !upstream.loads() {
+        if !upstream.loads() || loads == Loads::Never && !goal.holds(&loaded) {
             return Ok((Loaded { window: set.or(loaded.window), ..loaded }, goal));
         }
         if goal.holds(&loaded) {

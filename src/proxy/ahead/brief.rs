@@ -2,20 +2,25 @@
 //! made, asked for where nothing else is left. How it is made between requests: [`crate::proxy::ahead`].
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use http::HeaderMap;
 use serde_json::json;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
-use crate::config::SummaryModel;
+use crate::config::{Resolved, SummaryModel};
 use crate::conversation::edit::{Edit, View};
 use crate::conversation::{Digest, Message, Tokens};
 use crate::measure::ModelKey;
 use crate::pinned;
 use crate::plan::rewrite::{self, Out};
 use crate::plan::{Action, Plan};
+use crate::proxy::live::{Brief, Making};
+use crate::proxy::traffic::Asked;
 use crate::proxy::turn::draft::Draft;
 use crate::proxy::turn::save::now_ms;
 use crate::proxy::{App, turn::headers};
@@ -78,6 +83,27 @@ pub(in crate::proxy) struct Ask<'a> {
     pub(in crate::proxy) focus: Option<&'a str>,
 }
 
+/// A brief that a request needs, with all that is asked for it: it is made to its end also where the client gives up, since the
+/// same request comes again, and would begin it again and again.
+struct Needed {
+    upstream: Arc<Upstream>,
+    headers: HeaderMap,
+    options: ChatOptions,
+    request: Arc<Request>,
+    /// The same with the tools that the last prompt had, and without its messages.
+    held: Request,
+    old: View,
+    policy: Arc<Resolved>,
+    id: String,
+    /// How many messages it covers, and the chain hash of the last of them.
+    to: usize,
+    chain: Digest,
+    view_tokens: Tokens,
+    window: Tokens,
+    max_tokens: Tokens,
+    focus: Option<String>,
+}
+
 impl App {
     /// What a model wrote for the fold of a plan, if anything of use. The policy is the one that the request itself was
     /// resolved with, profile header included.
@@ -87,48 +113,122 @@ impl App {
         plan: &Plan,
         window: Tokens,
     ) -> Option<Arc<str>> {
-        let Draft { situation, request, held, old, .. } = draft;
-        let (id, policy) = (situation.id(), &situation.policy);
+        let (id, chain) = (draft.situation.id(), &draft.situation.history.chain);
         if let Some(making) = self.lives.with(id, |l| l.making.clone()) {
             // One that was not begun yet is not waited for: the pause before it may be long, and it gives way to requests.
-            if making.asking.load(Ordering::Relaxed) {
-                let mut over = making.over;
+            if making.is_for(chain) {
+                let (_waiting, mut over) = (making.waited_for(), making.over.clone());
                 let _ = tokio::time::timeout(WAIT, over.wait_for(|over| *over)).await;
             }
             self.stop_making(id);
         }
-        if let Some(ready) = self.brief_at_hand(id, &situation.history.chain) {
+        if let Some(ready) = self.brief_at_hand(id, chain) {
             return Some(ready);
         }
+        let needed = self.needed(draft, plan, window)?;
+        // Who has the model leave memory at once wants nothing of it afterwards.
+        let for_itself = needed.request.unloads();
+        let making = self.make_needed(needed);
+        let _stop = for_itself.then(|| making.cancel.clone().drop_guard());
+        let _waiting = making.waited_for();
+        // It ends by itself.
+        let _ = making.over.clone().wait_for(|over| *over).await;
+        self.brief_at_hand(id, chain)
+    }
+
+    /// What is to be asked for the fold of a plan.
+    fn needed(&self, draft: &Draft<'_>, plan: &Plan, window: Tokens) -> Option<Needed> {
+        let Draft { situation, request, held, old, .. } = draft;
+        let policy = &situation.policy;
         let (to, budget) = plan.actions.iter().find_map(|a| match a {
             Action::Fold { to, budget, .. } => Some((*to, *budget)),
             _ => None,
         })?;
-        let (messages, previous) = folded(request, old, to);
+        Some(Needed {
+            upstream: Arc::clone(situation.upstream),
+            headers: self.outgoing(situation.from_client),
+            options: ChatOptions { num_ctx: situation.window.set, ..ChatOptions::default() },
+            request: Arc::clone(request),
+            held: held.clone(),
+            old: old.clone(),
+            policy: Arc::clone(policy),
+            id: situation.id().to_owned(),
+            to,
+            chain: *situation.history.chain.get(to.checked_sub(1)?)?,
+            view_tokens: plan.before.prompt(),
+            window,
+            max_tokens: (budget.min(plan.lines.summary) / 4 * 3).min(policy.policy.summary_max_tokens),
+            focus: draft.focus.as_ref().or(policy.focus.as_ref()).cloned(),
+        })
+    }
+
+    /// Begins a brief that a request needs. It ends by itself within [`WAITED_FOR`], and gives way to clients that want another
+    /// model of the server once nobody waits for it.
+    fn make_needed(self: &Arc<Self>, needed: Needed) -> Making {
+        let (done, over) = watch::channel(false);
+        let making = Making {
+            cancel: CancellationToken::new(),
+            over,
+            asking: Arc::new(AtomicBool::new(true)),
+            waiting: Arc::default(),
+            chain: needed.chain,
+            covers: needed.to,
+        };
+        let errand = self.traffic.errand(&needed.upstream, &needed.held.model);
+        self.lives.with(&needed.id, |l| l.making = Some(making.clone()));
+        let (app, mine) = (Arc::clone(self), making.clone());
+        self.tasks.spawn(async move {
+            let (size, id) = (needed.request.body.len(), needed.id.clone());
+            let worker = Arc::clone(&app);
+            let work = async move { worker.ask_needed(needed).await };
+            tokio::select! {
+                () = mine.cancel.cancelled() => {}
+                () = errand.stopped() => {}
+                _ = app.aside.run(size, work.boxed()) => {}
+            }
+            app.made(&id, &mine);
+            let _ = done.send(true);
+        });
+        making
+    }
+
+    /// Forgets what was being made, unless that is something else by now.
+    pub(in crate::proxy) fn made(&self, id: &str, making: &Making) {
+        self.lives.with(id, |l| drop(l.making.take_if(|other| Arc::ptr_eq(&other.asking, &making.asking))));
+    }
+
+    /// Asks for a brief that a request needs, and keeps it for that request, or for the next one like it.
+    async fn ask_needed(&self, needed: Needed) {
+        let started = std::time::Instant::now();
+        let Needed { request, old, policy, to, .. } = &needed;
+        let (messages, previous) = folded(request, old, *to);
         // The prefix up to the cut is a prefix of what the server holds, and the tail is not needed for a summary of the
         // rest.
         let view: Vec<Out> = rewrite::rewrite(&request.conversation, old, &policy.policy.template)
             .into_iter()
-            .take_while(|m| m.at.is_none_or(|at| at < to))
+            .take_while(|m| m.at.is_none_or(|at| at < *to))
             .collect();
         let ask = Ask {
-            upstream: situation.upstream,
-            headers: &self.outgoing(situation.from_client),
-            options: ChatOptions { num_ctx: situation.window.set, ..ChatOptions::default() },
-            request: held,
+            upstream: &needed.upstream,
+            headers: &needed.headers,
+            options: needed.options,
+            request: &needed.held,
             summary_model: &policy.summary_model,
-            id,
+            id: &needed.id,
             view: &view,
-            view_tokens: plan.before.prompt(),
+            view_tokens: needed.view_tokens,
             waited_for: true,
             spare_slot: false,
             messages: &messages,
             previous: previous.as_deref(),
-            window,
-            max_tokens: (budget.min(plan.lines.summary) / 4 * 3).min(policy.policy.summary_max_tokens),
-            focus: draft.focus.as_deref().or(policy.focus.as_deref()),
+            window: needed.window,
+            max_tokens: needed.max_tokens,
+            focus: needed.focus.as_deref(),
         };
-        self.ask(&ask).await
+        let Some(text) = self.ask(&ask).await else { return };
+        let seconds = started.elapsed().as_secs_f64();
+        let brief = Brief { covers: *to, chain: needed.chain, text, seconds };
+        self.lives.with(&needed.id, |l| l.brief = Some(brief));
     }
 
     /// A brief that was made ahead for a history that this one goes on.
@@ -147,10 +247,16 @@ impl App {
         let started = std::time::Instant::now();
         let key = self.key(ask.upstream, ask.request);
         let count = move |text: &str| self.measure.count(&key, text);
+        let mut errand = None;
         let (upstream, model, window, options) = match ask.summary_model {
             SummaryModel::Own => (Arc::clone(ask.upstream), None, ask.window, ask.options),
             SummaryModel::Other { upstream, model } => {
                 let other = self.upstreams.iter().find(|u| u.name() == upstream)?;
+                if ask.waited_for {
+                    self.moves_nothing(other, model, Asked::Other).await.then_some(())?;
+                } else {
+                    errand = Some(self.errand(other, model, Asked::Other).await?);
+                }
                 let window = self.window_of(other, model).await;
                 let options = ChatOptions { num_ctx: window.set, ..ChatOptions::default() };
                 (Arc::clone(other), Some(model.as_str()), window.tokens.unwrap_or(ask.window), options)
@@ -186,7 +292,13 @@ impl App {
             retry: !ask.waited_for && (ask.spare_slot || model.is_some()),
             spare_slot: slots.spare,
         };
-        let answer = summarizer::ask(&job).await;
+        let answer = match &errand {
+            None => summarizer::ask(&job).await,
+            Some(errand) => tokio::select! {
+                () = errand.stopped() => return None,
+                answer = summarizer::ask(&job) => answer,
+            },
+        };
         self.summarizers.lock().get_or_insert_mut(who.clone(), Default::default).note(answer.text.is_some());
         let mut reported = Reported::default();
         reported.read(&answer.reply);

@@ -22,6 +22,7 @@ use tracing::{debug, info};
 
 use super::ahead::brief::{Ask, folded};
 use super::live::{Ahead, Brief, Making};
+use super::traffic::Asked;
 use super::turn::prepare::{self, Prepared};
 use super::turn::save::now_ms;
 use super::view::Subject;
@@ -78,7 +79,8 @@ impl App {
     /// Stops what is under way for a conversation, for a request that comes first.
     pub(super) fn stop_making(&self, id: &str) {
         let making = self.lives.with(id, |l| {
-            let making = l.making.take();
+            // Another branch of the conversation may wait for its own.
+            let making = l.making.take_if(|m| !m.is_waited_for());
             // What had not begun to ask cost nothing.
             if making.as_ref().is_some_and(|m| m.asking.load(Ordering::Relaxed)) {
                 l.stopped = (l.stopped + 1).min(DOUBLED);
@@ -103,7 +105,8 @@ impl App {
         let Some(prompt) = reported.prompt else { return };
         let used = prompt + reported.completion.unwrap_or(0);
         let strategy = prepared.policy.policy.strategy;
-        let may = prepared.policy.background && *end == relay::End::Complete && !prepared.chain.is_empty();
+        let may = prepared.policy.background && *end == relay::End::Complete && !prepared.request.unloads();
+        let Some(tip) = prepared.chain.last().copied() else { return };
         if !may || strategy == Strategy::Off || prepared.wanted.paused {
             return;
         }
@@ -119,12 +122,17 @@ impl App {
         if busy || !brief && !fold {
             return;
         }
-        let cancel = CancellationToken::new();
         let (done, over) = watch::channel(false);
-        let asking = Arc::new(AtomicBool::new(false));
-        let making = Making { cancel: cancel.clone(), over, asking: Arc::clone(&asking) };
+        let making = Making {
+            cancel: CancellationToken::new(),
+            over,
+            asking: Arc::new(AtomicBool::new(false)),
+            waiting: Arc::default(),
+            chain: tip,
+            covers: prepared.chain.len(),
+        };
         let stopped = self.lives.with(&prepared.id, |l| {
-            l.making = Some(making);
+            l.making = Some(making.clone());
             l.stopped
         });
         let app = Arc::clone(self);
@@ -135,34 +143,46 @@ impl App {
             };
             let (size, id) = (prepared.request.body.len(), prepared.id.clone());
             let behind = Behind { upstream, headers, prepared, reported, window, used, step };
-            let worker = Arc::clone(&app);
+            let (worker, asking) = (Arc::clone(&app), Arc::clone(&making.asking));
             let work = async move {
                 tokio::time::sleep(wait).await;
-                if brief && worker.would_use_a_brief(&behind) {
-                    asking.store(true, Ordering::Relaxed);
-                    worker.make_brief(&behind).await;
-                    asking.store(false, Ordering::Relaxed);
-                }
-                if fold {
-                    worker.fold_ahead(&behind).await;
-                }
+                worker.make_ahead(&behind, brief, fold, &asking).await;
             };
             tokio::select! {
-                () = cancel.cancelled() => {}
+                () = making.cancel.cancelled() => {}
                 done = app.aside.run(size, work.boxed()) => {
                     if let Err(e) = done {
                         debug!(conversation = %id, error = %e, "nothing was made ahead of need");
                     }
                 }
             }
-            app.lives.with(&id, |l| {
-                // Another one may have been begun since this one was stopped.
-                if l.making.as_ref().is_some_and(|m| m.cancel.is_cancelled() || !cancel.is_cancelled()) {
-                    l.making = None;
-                }
-            });
+            app.made(&id, &making);
             let _ = done.send(true);
         });
+    }
+
+    /// Makes a brief, a fold, or both, while the conversation's model is in memory and nobody wants another one there. What is
+    /// not made is due again behind the next reply.
+    async fn make_ahead(self: &Arc<Self>, behind: &Behind, brief: bool, fold: bool, asking: &AtomicBool) {
+        let Behind { upstream, prepared, .. } = behind;
+        let Some(errand) = self.errand(upstream, &prepared.request.model, Asked::Own).await else {
+            debug!(conversation = %prepared.id, "nothing is made ahead: its model is not in memory, or another one is wanted");
+            return;
+        };
+        let work = async {
+            if brief && self.would_use_a_brief(behind) {
+                asking.store(true, Ordering::Relaxed);
+                self.make_brief(behind).await;
+                asking.store(false, Ordering::Relaxed);
+            }
+            if fold {
+                self.fold_ahead(behind).await;
+            }
+        };
+        tokio::select! {
+            () = errand.stopped() => debug!(conversation = %prepared.id, "stopped: another model is wanted"),
+            () = work => {}
+        }
     }
 
     /// Whether a fold is in sight. At the wall there must be one; at a line short of it, one that does not pay needs no brief.

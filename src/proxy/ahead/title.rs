@@ -10,6 +10,7 @@ use tracing::debug;
 
 use crate::conversation::person;
 use crate::plain;
+use crate::proxy::traffic::Asked;
 use crate::proxy::turn::class::Class;
 use crate::proxy::turn::prepare::Prepared;
 use crate::proxy::turn::save::now_ms;
@@ -41,7 +42,8 @@ impl App {
     pub(in crate::proxy) fn title_behind(self: &Arc<Self>, prepared: &Prepared) {
         let conversation = &prepared.request.conversation;
         let Some(model) = prepared.policy.title_model.clone() else { return };
-        let named = prepared.standing.title.is_some() || Class::of(conversation) == Class::Helper;
+        let named =
+            prepared.standing.title.is_some() || prepared.request.unloads() || Class::of(conversation) == Class::Helper;
         let words = conversation.body.iter().filter_map(person::words).find(|words| !words.trim().is_empty());
         let (Some(words), false) = (words, named) else { return };
         let words: String = words.chars().take(READ).collect();
@@ -53,7 +55,14 @@ impl App {
         }
         let app = Arc::clone(self);
         self.tasks.spawn(async move {
-            let asked = tokio::time::timeout(PATIENCE, app.title(&other, &model.model, &words, &id)).await;
+            let Some(errand) = app.errand(&other, &model.model, Asked::Other).await else {
+                debug!(conversation = %id, "no title yet: asking would push another model out of memory");
+                return app.lives.with(&id, |live| live.titled = false);
+            };
+            let asked = tokio::select! {
+                () = errand.stopped() => return app.lives.with(&id, |live| live.titled = false),
+                asked = tokio::time::timeout(PATIENCE, app.title(&other, &model.model, &words, &id)) => asked,
+            };
             let Some(title) = asked.ok().flatten() else { return };
             let kept = app.change_standing(&id, |standing| standing.title = Some(title.clone())).await;
             let renamed = Batch { title: Some((id.clone(), title)), ..Batch::default() };

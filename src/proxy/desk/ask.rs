@@ -12,6 +12,7 @@ use super::record::Text;
 use crate::config::Resolved;
 use crate::conversation::Tokens;
 use crate::measure::ModelKey;
+use crate::proxy::traffic::Asked;
 use crate::proxy::{App, Error, turn::headers, turn::read_up_to};
 use crate::question::{self, Part};
 use crate::upstream::{ChatOptions, Upstream};
@@ -42,6 +43,8 @@ struct Reader {
     model: String,
     window: Tokens,
     options: ChatOptions,
+    /// How long the model is to stay in memory, where the client of its conversation said so.
+    keep_alive: Option<Value>,
 }
 
 impl Reader {
@@ -84,7 +87,11 @@ impl App {
                 let hint = "ask again when it is done, or name a `digest_model` in [context] of config.toml";
                 return Err(Error::client(409, "busy", format!("`{}` is at work on a request", row.model), hint));
             }
-            None => self.reader_of(upstream, &row.model, None).await,
+            None => {
+                let kept = self.lives.with(&row.id, |live| live.keep_alive.clone());
+                let keep_alive = kept.and_then(|kept| serde_json::from_str(&kept).ok());
+                Reader { keep_alive, ..self.reader_of(upstream, &row.model, None).await }
+            }
         };
         let answered = self.read_for(&row.id, id, &found, question, &reader, PATIENCE).await;
         Ok(json!({
@@ -112,6 +119,9 @@ impl App {
     async fn reader(&self, policy: &Resolved, upstream: &Arc<Upstream>, model: &str) -> Option<Reader> {
         if let Some(other) = &policy.digest_model {
             let upstream = self.upstreams.iter().find(|u| u.name() == other.upstream)?;
+            if !self.moves_nothing(upstream, &other.model, Asked::Other).await {
+                return None;
+            }
             return Some(self.reader_of(Arc::clone(upstream), &other.model, None).await);
         }
         let spare = self.slots(upstream, model, None).await.spare?;
@@ -121,7 +131,13 @@ impl App {
     async fn reader_of(&self, upstream: Arc<Upstream>, model: &str, id_slot: Option<u32>) -> Reader {
         let window = self.window_of(&upstream, model).await;
         let options = ChatOptions { num_ctx: window.set, id_slot, ..ChatOptions::default() };
-        Reader { upstream, model: model.to_owned(), window: window.tokens.unwrap_or(SMALL_WINDOW), options }
+        Reader {
+            upstream,
+            model: model.to_owned(),
+            window: window.tokens.unwrap_or(SMALL_WINDOW),
+            options,
+            keep_alive: None,
+        }
     }
 
     async fn read_for(
@@ -158,10 +174,13 @@ impl App {
     /// Puts the question about one part. `None` where no answer comes.
     async fn put(&self, conversation: &str, reader: &Reader, part: &Part, asked: &str) -> Option<String> {
         let started = Instant::now();
-        let body = json!({
+        let mut body = json!({
             "model": reader.model, "messages": [{"role": "user", "content": question::prompt(part, asked)}],
             "max_tokens": WRITES, "temperature": 0, "stream": false,
         });
+        if let Some(keep_alive) = &reader.keep_alive {
+            body["keep_alive"] = keep_alive.clone();
+        }
         let (json_headers, body) = (headers::json(), Bytes::from(body.to_string()));
         let sent = reader.upstream.chat(&json_headers, "/v1/chat/completions", body, reader.options);
         let reply = match sent.await {

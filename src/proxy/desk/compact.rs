@@ -282,7 +282,7 @@ impl App {
     pub(in crate::proxy) async fn ground(&self, id: &str) -> Result<Ground, Error> {
         let row = self.whole_row(id).await?;
         let upstream = self.upstream_of(&row.model).await?;
-        let window = self.window_of(&upstream, &row.model).await;
+        let window = self.window_without_loading(&upstream, &row.model).await;
         let resolved = self.policy(&row.model, &window, None, row.state["task"].as_str());
         let (standing, head) = (self.standing(id, None)?, self.heads.of(id));
         let head_request = head.as_ref().and_then(|head| head.request());
@@ -509,6 +509,7 @@ fn request_of(model: &str) -> Request {
         max_tokens: None,
         choices: 1,
         stream: false,
+        keep_alive: None,
         num_ctx: None,
         session: None,
         client_tools: None,

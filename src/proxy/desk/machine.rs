@@ -52,6 +52,11 @@ impl App {
         window
     }
 
+    /// The window that a model has, or would be loaded with: who only looks has no model loaded.
+    pub(in crate::proxy) async fn window_without_loading(&self, upstream: &Upstream, model: &str) -> Window {
+        self.measure.windows.without_loading(upstream, model, &self.config.window.num_ctx).await
+    }
+
     fn note_change(&self, upstream: &Upstream, model: &str, window: &Window, change: &Change) {
         let (was, found, now, why) = (change.was, change.found, change.now, &change.why);
         warn!(upstream = upstream.name(), model, was, found, window = now, why, "the window changed");

@@ -102,11 +102,22 @@ struct Following {
 }
 
 impl Following {
+    /// The events since the last look that the client asked for. Where there are none, the next look begins behind all that are
+    /// there now: nobody goes through the whole trace at each commit for a filter that matches nothing.
+    fn news(&mut self) -> Result<Vec<EventRow>, crate::store::Error> {
+        let newest = self.store.event_before(0, &EventFilter::default())?;
+        let rows = self.store.events_of(self.since, PAGE, &self.of)?;
+        if rows.is_empty() {
+            self.since = self.since.max(newest);
+        }
+        Ok(rows)
+    }
+
     /// What is sent next; `None` ends the stream.
     async fn next(mut self) -> Option<(Bytes, Following)> {
         loop {
             self.commits.borrow_and_update();
-            let rows = match self.store.events_of(self.since, PAGE, &self.of) {
+            let rows = match self.news() {
                 Ok(rows) => rows,
                 Err(e) => {
                     warn!(error = %e, "a client that follows the events is sent away: the record cannot be read");
@@ -181,6 +192,7 @@ pub async fn follow_running(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::{Batch, Event};
 
     #[tokio::test(start_paused = true)]
     async fn a_silent_stream_says_that_it_is_there_and_ends_when_told() {
@@ -202,6 +214,30 @@ mod tests {
         assert_eq!(begun.elapsed(), HEARTBEAT * 2);
         stopping.cancel();
         assert!(following.next().await.is_none());
+    }
+
+    /// What was looked at once and is not asked for is not looked at again.
+    #[tokio::test]
+    async fn a_filter_that_matches_nothing_begins_behind_what_it_has_seen() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(dir.path()).unwrap();
+        let told = |kind: &str| Event { now_ms: 1, conversation: None, kind: kind.into(), data: json!({}) };
+        let of = EventFilter { kinds: vec!["rare".into()], ..EventFilter::default() };
+        let mut following = Following {
+            store: store.clone(),
+            of,
+            since: 0,
+            commits: store.commits(),
+            stopping: CancellationToken::new(),
+            beat: Instant::now() + HEARTBEAT,
+        };
+        let events = (0..50).map(|_| told("common")).collect();
+        store.record(Batch { events, ..Batch::default() }).await.unwrap();
+        assert_eq!((following.news().unwrap().len(), following.since), (0, 50));
+        let events = vec![told("common"), told("rare"), told("common")];
+        store.record(Batch { events, ..Batch::default() }).await.unwrap();
+        let rows = following.news().unwrap();
+        assert_eq!(rows.iter().map(|row| row.id).collect::<Vec<_>>(), [52]);
     }
 
     #[test]

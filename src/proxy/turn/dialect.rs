@@ -170,7 +170,7 @@ impl App {
         if heard.tells_stop {
             asked.headers.insert(headers::TELLS_STOP, HeaderValue::from_static("on"));
         }
-        let response = self.answer(&asked, heard.chat).await?;
+        let response = self.answer_in_time(&asked, heard.chat).await?;
         let (mut parts, answer) = response.into_parts();
         let length = [header::CONTENT_LENGTH, header::TRANSFER_ENCODING];
         length.iter().for_each(|name| drop(parts.headers.remove(name)));
@@ -182,7 +182,7 @@ impl App {
                 let begin = encoder.start(&head);
                 let kind = HeaderValue::from_static(encoder.stream_type());
                 parts.headers.insert(header::CONTENT_TYPE, kind);
-                let encoded = EncodedStream::new(events, encoder, begin, QUIET);
+                let encoded = EncodedStream::new(events, encoder, begin, self.quiet());
                 return Ok(named(
                     dialect,
                     &head.id,
@@ -196,32 +196,38 @@ impl App {
         };
         let text = String::from_utf8_lossy(&bytes);
         let said = aside::once(text.len(), || Said::read(&text));
-        let error = |code: &str, message: &str| json!({"message": message, "type": "upstream_error", "param": null, "code": code});
         let out = if !parts.status.is_success() {
-            let own = serde_json::from_slice::<Value>(&bytes).ok();
-            let own = own.map(|mut e| e.get_mut("error").map_or(Value::Null, Value::take));
-            let own = own.filter(|e| e["message"].as_str().is_some_and(|m| !m.trim().is_empty()));
-            let own = own.unwrap_or_else(|| error("upstream_error", &reason(parts.status, &text)));
-            dialect.error(parts.status.as_u16(), &own, &request_id(&head.id))
+            dialect.error(parts.status.as_u16(), &failure(parts.status, &text), &request_id(&head.id))
         } else if let Some(said) = said.filter(|said| said.error.is_none()) {
             encoder.whole(&head, &said)
         } else {
             parts.status = StatusCode::BAD_GATEWAY;
-            let shown: String = text.chars().take(300).collect();
-            let message = format!("the inference server answered with what is no chat completion: {shown}");
-            dialect.error(502, &error("upstream_unreadable", &message), &request_id(&head.id))
+            dialect.error(502, &failure(StatusCode::OK, &text), &request_id(&head.id))
         };
         parts.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         Ok(named(dialect, &head.id, Response::from_parts(parts, full(out.to_string()))))
     }
 }
 
-/// Why a server failed, where it says so in no shape that is known.
-fn reason(status: StatusCode, said: &str) -> String {
-    match said.trim() {
-        "" => format!("the inference server answered with status {status} and gave no reason"),
-        said => said.to_owned(),
+/// Why a reply of a server's is none, as an `error` in OpenAI's shape: the server's own, where it has one.
+pub(super) fn failure(status: StatusCode, said: &str) -> Value {
+    let own = || serde_json::from_str::<Value>(said).ok()?.get_mut("error").map(Value::take);
+    let tells = |error: &Value| error["message"].as_str().is_some_and(|message| !message.trim().is_empty());
+    if let Some(own) = own().filter(|error| !status.is_success() && tells(error)) {
+        return own;
     }
+    let shown = || said.chars().take(300).collect::<String>();
+    let (code, message) = match (status.is_success(), said.trim()) {
+        (true, _) => {
+            let what = "the inference server answered with what is no chat completion";
+            ("upstream_unreadable", format!("{what}: {}", shown()))
+        }
+        (false, "") => {
+            ("upstream_error", format!("the inference server answered with status {status} and gave no reason"))
+        }
+        (false, said) => ("upstream_error", said.to_owned()),
+    };
+    json!({"message": message, "type": "upstream_error", "param": null, "code": code})
 }
 
 /// Refuses what only an Ollama understands.
@@ -277,17 +283,14 @@ struct EncodedStream {
     encoder: Box<dyn ReplyEncoder>,
     /// Said, and not yet sent.
     ready: VecDeque<Bytes>,
-    /// Whether comments may stand in the stream.
-    comments: bool,
     /// When to say something that means nothing.
     quiet: Pin<Box<Sleep>>,
     /// How long it may be silent.
     patience: Duration,
+    /// When something was sent last.
+    spoke: Option<Instant>,
     over: bool,
 }
-
-/// So long a stream may be silent before it is pinged: well below what clients wait, which is a minute or more.
-const QUIET: Duration = Duration::from_secs(15);
 
 impl EncodedStream {
     fn new(
@@ -296,10 +299,9 @@ impl EncodedStream {
         begin: String,
         patience: Duration,
     ) -> EncodedStream {
-        let comments = encoder.stream_type().starts_with("text/event-stream");
         let quiet = Box::pin(tokio::time::sleep(patience));
         let ready = VecDeque::new();
-        let mut encoded = EncodedStream { events, encoder, ready, comments, quiet, patience, over: false };
+        let mut encoded = EncodedStream { events, encoder, ready, quiet, patience, spoke: None, over: false };
         encoded.say(begin);
         encoded
     }
@@ -310,6 +312,13 @@ impl EncodedStream {
         }
     }
 
+    /// Says something that means nothing.
+    fn ping(&mut self) {
+        self.quiet.as_mut().reset(Instant::now() + self.patience);
+        let ping = self.encoder.ping();
+        self.say(ping);
+    }
+
     fn hear(&mut self, event: Event) {
         match event.says {
             Says::Chunk(value) => {
@@ -318,8 +327,13 @@ impl EncodedStream {
                     self.say(text);
                 }
             }
-            // A ping of the server's keeps the connection alive on this side too.
-            Says::Nothing if self.comments && event.raw.starts_with(b":") => self.ready.push_back(event.raw),
+            // A ping keeps the connection alive on this side too. Some servers send very many.
+            Says::Nothing if event.raw.starts_with(b":") => {
+                let silent = self.spoke.map_or(self.patience, |at| at.elapsed());
+                if self.ready.is_empty() && silent >= self.patience / 2 {
+                    self.ping();
+                }
+            }
             Says::Nothing | Says::Done | Says::Other => {}
         }
     }
@@ -337,7 +351,9 @@ impl Stream for EncodedStream {
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         loop {
             if let Some(text) = self.ready.pop_front() {
-                let again = Instant::now() + self.patience;
+                let now = Instant::now();
+                self.spoke = Some(now);
+                let again = now + self.patience;
                 self.quiet.as_mut().reset(again);
                 return Poll::Ready(Some(Ok(Frame::data(text))));
             }
@@ -345,10 +361,8 @@ impl Stream for EncodedStream {
                 return Poll::Ready(None);
             }
             match self.events.as_mut().poll_next(cx) {
-                Poll::Pending => match (self.quiet.as_mut().poll(cx), self.encoder.ping()) {
-                    (Poll::Ready(()), Some(ping)) => self.say(ping),
-                    _ => return Poll::Pending,
-                },
+                Poll::Pending if self.quiet.as_mut().poll(cx).is_ready() => self.ping(),
+                Poll::Pending => return Poll::Pending,
                 Poll::Ready(Some(event)) => self.hear(event),
                 Poll::Ready(None) => self.end(),
             }

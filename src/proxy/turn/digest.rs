@@ -18,6 +18,7 @@ use crate::measure::ModelKey;
 use crate::plan::{Action, Plan};
 use crate::preview::Pointer;
 use crate::proxy::App;
+use crate::proxy::traffic::Asked;
 use crate::store::{Batch, Event};
 use crate::summarizer::digest::{self, Answer, Job};
 use crate::upstream::{ChatOptions, Upstream};
@@ -56,6 +57,11 @@ impl App {
         }
         let model = draft.situation.policy.digest_model.clone()?;
         let other = Arc::clone(self.upstreams.iter().find(|u| u.name() == model.upstream)?);
+        if !self.moves_nothing(&other, &model.model, Asked::Other).await {
+            let why = "the digest model is not in memory, and would push another one out";
+            draft.warnings.push(format!("{} large results got a preview, not a digest: {why}", large.len()));
+            return Some(HashMap::new());
+        }
         let who = format!("digest {}/{}", model.upstream, model.model);
         let question = last_user(body).map_or("", |at| body[at].text.as_str());
         let until = Instant::now() + WAIT;

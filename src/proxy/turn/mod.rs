@@ -23,6 +23,7 @@ pub(super) mod situation;
 pub(super) mod system;
 pub(super) mod task;
 pub(super) mod whose;
+mod waiting;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -41,6 +42,7 @@ use crate::upstream::{Reply, Upstream};
 use crate::wire::openai_chat;
 use prepare::{Attempt, Prepared};
 use relay::{Answer, Books, Taker};
+use waiting::Early;
 
 /// A reply that is not streamed is read whole before it is passed on, up to this size; a larger one is relayed as it
 /// comes.
@@ -61,16 +63,18 @@ impl App {
         if self.config.shadow {
             return self.shadowed(parts, body.clone(), Ok(body)).await;
         }
-        Ok(self.answer(parts, body).await?.map(Answer::into_body))
+        Ok(self.answer_in_time(parts, body).await?.map(|answer| self.body_of(answer)))
     }
 
-    /// Answers a request that is neither passed nor shadowed.
-    async fn answer(self: &Arc<Self>, parts: &Parts, body: Bytes) -> Result<Response<Answer>, Error> {
+    /// Answers a request that is neither passed nor shadowed, however long that takes. What is known of the answer before it is
+    /// there goes to `early`.
+    async fn answer(self: &Arc<Self>, parts: &Parts, body: Bytes, early: &Early) -> Result<Response<Answer>, Error> {
         let started = Instant::now();
         let size = body.len();
-        let (app, headers) = (Arc::clone(self), parts.headers.clone());
-        let first = async move { app.first(body, &headers).await };
+        let (app, headers, known) = (Arc::clone(self), parts.headers.clone(), early.clone());
+        let first = async move { app.first(body, &headers, &known).await };
         let (upstream, mut prepared) = self.aside.run(size, first.boxed()).await??;
+        early.prepared(&prepared, self);
         let overhead = started.elapsed();
         let mut reply = self.send(&upstream, parts, &mut prepared).boxed().await?;
         if let Some(refused) = self.refused(&upstream, &prepared, &mut reply).await {
@@ -107,14 +111,21 @@ impl App {
     }
 
     /// Reads a request and prepares it for the upstream that serves its model.
-    async fn first(self: &Arc<Self>, body: Bytes, headers: &HeaderMap) -> Result<(Arc<Upstream>, Prepared), Error> {
+    async fn first(
+        self: &Arc<Self>,
+        body: Bytes,
+        headers: &HeaderMap,
+        early: &Early,
+    ) -> Result<(Arc<Upstream>, Prepared), Error> {
         let mut request = openai_chat::parse(&body)?;
+        early.read(request.stream);
         self.take_task(&mut request, headers);
         let upstream = self.upstream_of(&request.model).boxed().await?;
+        let using = self.using(&upstream, &request.model).await;
         let mut prepared = self.prepare(&upstream, request, headers, Attempt::First).boxed().await?;
         self.too_small(&mut prepared)?;
         self.note_task(&prepared);
-        prepared.flight = Some(self.lives.fly(&prepared.id));
+        prepared.flight = Some(self.lives.fly(&prepared.id, using));
         self.save(&upstream, &mut prepared).boxed().await?;
         prepared.prefix = self.note_sent(&upstream, &prepared);
         Ok((upstream, prepared))
@@ -224,13 +235,14 @@ impl App {
         let upstream = self.upstream_of(&model).await?;
         let path = parts.uri.path_and_query().map_or("/", |p| p.as_str());
         let headers = self.outgoing(&parts.headers);
+        let using = self.using(&upstream, &model).await;
         let reply = upstream.pass(parts.method.clone(), path, &headers, body.into()).await?;
         let mut response = Response::builder().status(reply.status);
         if let Some(h) = response.headers_mut() {
             *h = reply.headers;
         }
         response
-            .body(relay::through(reply.body))
+            .body(relay::through(reply.body.inspect(move |_| _ = &using)))
             .map_err(|e| Error::Internal { doing: "build the reply", source: Box::new(e) })
     }
 }

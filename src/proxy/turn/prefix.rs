@@ -128,6 +128,7 @@ impl App {
             live.sent = Some(now);
             live.sent_view = Some(prepared.view.clone());
             live.last = Some(Instant::now());
+            live.keep_alive.clone_from(&prepared.request.keep_alive);
             prefix
         })
     }

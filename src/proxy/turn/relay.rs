@@ -49,16 +49,6 @@ pub(in crate::proxy) enum Answer {
     Events(BoxStream<'static, Event>),
 }
 
-impl Answer {
-    /// The bytes of it.
-    pub(in crate::proxy) fn into_body(self) -> Body {
-        match self {
-            Answer::Body(body) => body,
-            Answer::Events(events) => StreamBody::new(events.map(|e| Ok(Frame::data(e.raw)))).boxed_unsync(),
-        }
-    }
-}
-
 /// Takes in what the server reports of a reply, and how it ended.
 pub(in crate::proxy) struct Books {
     reported: Reported,
@@ -219,11 +209,10 @@ mod tests {
         let keep = seen.clone();
         let source = Content::Bytes(stream::iter(chunks.into_iter().map(Ok)).boxed());
         let books = Books::new(move |r, e| *keep.lock().unwrap() = Some((r, e)));
-        let collect = Answer::Events(streamed(source.events(), Taker::Books(books))).into_body().collect();
-        let bytes =
-            tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(collect).unwrap().to_bytes();
+        let all = streamed(source.events(), Taker::Books(books)).collect::<Vec<Event>>();
+        let events = tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(all);
         let (reported, end) = seen.lock().unwrap().take().unwrap();
-        (bytes.to_vec(), reported, end)
+        (events.iter().flat_map(|e| e.raw.to_vec()).collect(), reported, end)
     }
 
     #[test]

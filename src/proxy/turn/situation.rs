@@ -83,7 +83,10 @@ impl App {
         if let Some(wanted) = request.num_ctx.filter(|_| attempt != Attempt::DryRun) {
             self.measure.windows.want(upstream, &request.model, wanted).await;
         }
-        let window = self.window_of(upstream, &request.model).boxed().await;
+        let window = match attempt {
+            Attempt::DryRun => self.window_without_loading(upstream, &request.model).boxed().await,
+            _ => self.window_of(upstream, &request.model).boxed().await,
+        };
         let header = headers::text(from_client, &headers::PROFILE);
         let policy = self.policy(&request.model, &window, header, request.task.as_deref());
         let mut warnings: Vec<String> = policy.warning.iter().cloned().collect();

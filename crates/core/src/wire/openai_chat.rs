@@ -30,6 +30,8 @@ pub struct Request {
     pub choices: u32,
     /// `stream`: the reply is to come in pieces.
     pub stream: bool,
+    /// `keep_alive` as it is spelled: how long an Ollama is to hold the model after the reply.
+    pub keep_alive: Option<String>,
     /// `options.num_ctx`: the window that clients of Ollama's ask it to load the model with.
     pub num_ctx: Option<Tokens>,
     /// What the client calls its session, if it does; see [`super::session`].
@@ -97,6 +99,7 @@ impl Request {
             task: self.task.clone(),
             listed_tools: self.listed_tools.clone(),
             seed: self.seed.clone(),
+            keep_alive: self.keep_alive.clone(),
             ..*self
         }
     }
@@ -104,6 +107,16 @@ impl Request {
     /// Whether it offers one tool more than it came with, or than the list has.
     pub fn offers(&self) -> bool {
         self.client_tools.is_some() && self.conversation.tools != self.listed_tools
+    }
+
+    /// Whether the model is to leave the memory with the reply: `keep_alive` 0, as a number of seconds or as a duration of
+    /// Go's such as `"0s"` (Ollama, `api/types.go`).
+    pub fn unloads(&self) -> bool {
+        let Some(written) = &self.keep_alive else { return false };
+        match json::string(written) {
+            Some(text) => text.contains('0') && !text.contains(|c: char| matches!(c, '1'..='9')),
+            None => written.parse::<f64>().is_ok_and(|seconds| seconds == 0.0),
+        }
     }
 
     /// Whether its tools are other than those the client sent.
@@ -150,6 +163,7 @@ pub fn parse(body: &Bytes) -> Result<Request, WireError> {
         max_tokens: max_tokens.map(|n| n.min(f64::from(u32::MAX)) as Tokens),
         choices: number("n").map_or(1, |n| n.min(128.0) as u32),
         stream: field("stream") == Some("true"),
+        keep_alive: field("keep_alive").filter(|value| *value != "null").map(str::to_owned),
         num_ctx: field("options")
             .and_then(|o| Fields::read(o).ok())
             .and_then(|o| o.get("num_ctx")?.parse::<f64>().ok())

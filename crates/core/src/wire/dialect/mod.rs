@@ -79,11 +79,9 @@ pub trait ReplyEncoder: Send {
     /// What one chunk adds to the stream. One that carries an error ends it: nothing may look complete after it.
     fn chunk(&mut self, said: &Said) -> String;
 
-    /// Something that means nothing, where the dialect has it: said while a model reads a long prompt, it keeps clients from
-    /// giving up.
-    fn ping(&self) -> Option<String> {
-        None
-    }
+    /// Something that means nothing: said while a model reads a long prompt, it keeps clients from giving up. Empty once the
+    /// stream is over.
+    fn ping(&mut self) -> String;
 
     /// The end of the stream, after the last chunk. Empty if [`ReplyEncoder::chunk`] already ended it with an error.
     fn end(&mut self) -> String;

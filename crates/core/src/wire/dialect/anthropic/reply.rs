@@ -278,12 +278,12 @@ impl ReplyEncoder for Reply {
         self.window = head.window;
         let message = self.message(Vec::new(), Value::Null, self.usage());
         let mut out = event("message_start", &json!({"type": "message_start", "message": message}));
-        out.extend(self.ping());
+        out.push_str(&self.ping());
         out
     }
 
-    fn ping(&self) -> Option<String> {
-        Some(event("ping", &json!({"type": "ping"})))
+    fn ping(&mut self) -> String {
+        if self.over { String::new() } else { event("ping", &json!({"type": "ping"})) }
     }
 
     fn chunk(&mut self, said: &Said) -> String {

@@ -162,6 +162,11 @@ impl ReplyEncoder for Reply {
         String::new()
     }
 
+    /// A piece without a word: NDJSON has no comments, and clients add the pieces up.
+    fn ping(&mut self) -> String {
+        if self.over { String::new() } else { self.line("", "", &[]) }
+    }
+
     fn chunk(&mut self, said: &Said) -> String {
         if self.over {
             return String::new();

@@ -53,6 +53,16 @@ impl ReplyEncoder for Reply {
         out
     }
 
+    /// An event, since Codex gives up after minutes without one, whatever comments come (`stream_idle_timeout_ms`).
+    fn ping(&mut self) -> String {
+        let mut out = String::new();
+        if !self.over {
+            let response = self.response("in_progress");
+            self.tell(&mut out, "response.in_progress", json!({"response": response}));
+        }
+        out
+    }
+
     fn chunk(&mut self, said: &Said) -> String {
         let mut out = String::new();
         if self.over {

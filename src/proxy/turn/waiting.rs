@@ -1,0 +1,162 @@
+//! A client that asked for a stream is never left in silence: it gets the head of its reply in time, also where a server still
+//! reads the prompt or a brief is written, and then something that means nothing until there is more to say. What goes wrong
+//! after that is told within the stream. A client that asked for one whole reply cannot be kept waiting this way.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use futures_util::stream::{self, BoxStream};
+use futures_util::{FutureExt as _, StreamExt as _};
+use http::request::Parts;
+use http::{HeaderMap, HeaderValue, Response, header};
+use http_body::Frame;
+use http_body_util::{BodyExt as _, Limited, StreamBody};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+
+use super::LARGEST_BUFFERED;
+use super::dialect::failure;
+use super::prepare::Prepared;
+use super::relay::{Answer, Body};
+use crate::proxy::{App, Error};
+use crate::upstream::event::{Event, Says};
+
+/// How often it is looked whether a request asks for a stream that was not even read when its head was due.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+/// What is known of a reply before it is there.
+#[derive(Clone, Default)]
+pub(super) struct Early(Arc<Mutex<Known>>);
+
+#[derive(Default)]
+struct Known {
+    /// Whether the client asked for a stream; `None` before its request was read.
+    stream: Option<bool>,
+    /// The headers of ours, as far as they are known.
+    headers: HeaderMap,
+}
+
+impl Early {
+    /// Notes what the client asked for.
+    pub(super) fn read(&self, stream: bool) {
+        self.0.lock().stream = Some(stream);
+    }
+
+    /// Notes what is sent to the server.
+    pub(super) fn prepared(&self, prepared: &Prepared, app: &App) {
+        let headers = &mut self.0.lock().headers;
+        prepared.mark(headers, &app.config.gauge);
+        app.mark_record(headers);
+    }
+}
+
+type Answering = BoxFuture<'static, Result<Response<Answer>, Error>>;
+
+impl App {
+    /// Answers a request that is neither passed nor shadowed. Where a stream was asked for and the answer takes long, the head
+    /// of the reply goes out before it.
+    pub(super) async fn answer_in_time(
+        self: &Arc<Self>,
+        parts: &Parts,
+        body: Bytes,
+    ) -> Result<Response<Answer>, Error> {
+        let early = Early::default();
+        let (app, parts, known) = (Arc::clone(self), parts.clone(), early.clone());
+        let mut answer = async move { app.answer(&parts, body, &known).await }.boxed();
+        let mut patience = Duration::from_secs(self.config.limits.head_seconds);
+        loop {
+            if let Ok(answered) = tokio::time::timeout(patience, &mut answer).await {
+                return answered;
+            }
+            let stream = early.0.lock().stream;
+            match stream {
+                Some(true) => return Ok(begun(&early, answer)),
+                Some(false) => return answer.await,
+                None => patience = LOOK_AGAIN,
+            }
+        }
+    }
+
+    /// The bytes of an answer, kept alive where it is a stream.
+    pub(super) fn body_of(&self, answer: Answer) -> Body {
+        let events = match answer {
+            Answer::Body(body) => return body,
+            Answer::Events(events) => events,
+        };
+        StreamBody::new(kept_alive(events, self.quiet()).map(|e| Ok(Frame::data(e.raw)))).boxed_unsync()
+    }
+
+    /// How long a stream may be silent.
+    pub(super) fn quiet(&self) -> Duration {
+        Duration::from_secs(self.config.limits.ping_seconds)
+    }
+}
+
+/// The head of a reply, before the rest of it is known.
+fn begun(early: &Early, answer: Answering) -> Response<Answer> {
+    let events = stream::once(async { comment() }).chain(answer.map(events).flatten_stream());
+    let mut response = Response::new(Answer::Events(events.boxed()));
+    *response.headers_mut() = std::mem::take(&mut early.0.lock().headers);
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    response
+}
+
+/// An answer as the events of a stream whose head is gone already.
+fn events(answered: Result<Response<Answer>, Error>) -> BoxStream<'static, Event> {
+    let response = match answered {
+        Ok(response) => response,
+        Err(e) => {
+            e.log();
+            return stream::iter([Event::chunk(json!({"error": e.openai()}))]).boxed();
+        }
+    };
+    let (parts, answer) = response.into_parts();
+    match answer {
+        Answer::Events(events) => events,
+        Answer::Body(body) => async move {
+            let read = match Limited::new(body, LARGEST_BUFFERED).collect().await {
+                Ok(whole) => whole.to_bytes(),
+                Err(e) => Bytes::from(e.to_string()),
+            };
+            let text = String::from_utf8_lossy(&read);
+            let completion = serde_json::from_str::<Value>(&text).ok().filter(|v| v["choices"].is_array());
+            stream::iter(match completion.filter(|_| parts.status.is_success()) {
+                Some(completion) => vec![Event::chunk(as_chunk(completion)), Event::done()],
+                None => vec![Event::chunk(json!({"error": failure(parts.status, &text)}))],
+            })
+        }
+        .flatten_stream()
+        .boxed(),
+    }
+}
+
+/// A whole completion as the one chunk of a stream.
+fn as_chunk(mut completion: Value) -> Value {
+    completion["object"] = json!("chat.completion.chunk");
+    for choice in completion["choices"].as_array_mut().into_iter().flatten() {
+        let Some(choice) = choice.as_object_mut() else { continue };
+        let mut message = choice.remove("message").unwrap_or_default();
+        let calls = message.get_mut("tool_calls").and_then(Value::as_array_mut);
+        for (at, call) in calls.into_iter().flatten().enumerate().filter(|(_, call)| call.is_object()) {
+            call["index"] = json!(at);
+        }
+        choice.insert("delta".into(), message);
+    }
+    completion
+}
+
+/// What chat completions have for a stream that has nothing to say.
+fn comment() -> Event {
+    Event { raw: Bytes::from_static(b": keep-alive\n\n"), says: Says::Nothing }
+}
+
+/// The events, with a comment wherever none came for so long.
+fn kept_alive(events: BoxStream<'static, Event>, quiet: Duration) -> BoxStream<'static, Event> {
+    let next = async |(mut events, quiet): (BoxStream<'static, Event>, Duration)| {
+        let next = tokio::time::timeout(quiet, events.next()).await;
+        next.unwrap_or_else(|_| Some(comment())).map(|event| (event, (events, quiet)))
+    };
+    stream::unfold((events, quiet), next).boxed()
+}
