@@ -4,6 +4,7 @@
 pub mod dialect;
 pub mod json;
 pub mod openai_chat;
+pub mod parts;
 pub mod session;
 
 /// Why a request body could not be read. The texts are for the caller: they name the place and the fix.

@@ -11,8 +11,8 @@ use bytes::Bytes;
 use serde::de::{Deserialize, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
-use super::WireError;
 use super::json::{self, Fields};
+use super::{WireError, parts};
 use crate::conversation::{Conversation, Digest, Media, MediaKind, Message, Role, Tokens, ToolCall, chain};
 
 /// A chat completion request: the conversation, and what else of the request matters here.
@@ -220,8 +220,13 @@ pub fn message(raw: Bytes) -> Result<Message, (String, &'static str)> {
         digest: Digest::default(),
         raw: raw.clone(),
         repaired: None,
+        mixed: content.mixed,
+        lines: Vec::new(),
     };
     out.digest = chain::digest(&out, &content.payloads);
+    if content.carried {
+        parts::tell(&mut out, &parts::Takes::default());
+    }
     Ok(out)
 }
 
@@ -231,6 +236,10 @@ struct Content {
     media: Vec<Media>,
     /// Digests of the media payloads, since those are what the message says too.
     payloads: Vec<Digest>,
+    /// Whether some of it is no plain text.
+    mixed: bool,
+    /// Whether some of it is said as text on every server.
+    carried: bool,
 }
 
 fn content(raw: Option<&str>) -> Result<Content, (String, &'static str)> {
@@ -246,17 +255,24 @@ fn content(raw: Option<&str>) -> Result<Content, (String, &'static str)> {
     for part in parts {
         // Some clients send bare strings inside the array.
         if let Some(text) = json::string(part.get()) {
+            out.mixed = true;
             texts.push(text);
             continue;
         }
         let fields = Fields::read(part.get()).map_err(|_| bad())?;
         let kind = fields.string("type").unwrap_or_default();
+        out.mixed |= kind != "text";
         match kind.as_str() {
             "text" | "input_text" | "output_text" => texts.push(fields.string("text").unwrap_or_default()),
             "refusal" => texts.push(fields.string("refusal").unwrap_or_default()),
             _ => {
                 out.payloads.push(Digest::of(part.get().as_bytes()));
-                out.media.push(media(&kind, &fields, part.get().len()));
+                if let Some(text) = parts::of_carried(&kind, &fields) {
+                    out.carried = true;
+                    texts.extend(Some(text).filter(|text| !text.is_empty()));
+                } else {
+                    out.media.push(media(&kind, &fields, part.get().len()));
+                }
             }
         }
     }
