@@ -16,6 +16,7 @@ use crate::config::NumCtx;
 use crate::conversation::Tokens;
 use crate::upstream::turn::Turn;
 use crate::upstream::{Error, Kind, Loaded, Upstream};
+use crate::wire::parts::Takes;
 
 use super::afford::Machine;
 pub use goal::Decision;
@@ -44,6 +45,8 @@ pub struct Window {
     pub model_path: Option<Arc<str>>,
     /// How many parameters the model has, where the server says so.
     pub parameters: Option<u64>,
+    /// What the model takes beside text, as far as the server says, or showed by a refusal.
+    pub takes: Takes,
     /// Changes when the server loaded the model anew.
     pub identity: String,
     /// What happened to the window since it was last looked at; told once.
@@ -64,12 +67,15 @@ pub struct Change {
 }
 
 /// What is remembered of one model of one server.
+#[derive(Default)]
 struct Entry {
     loaded: Loaded,
     /// When the server was asked; `None` when it is to be asked again.
     at: Option<Instant>,
     /// A window that a refusal taught, and the identity of the load it was learned of.
     learned: Option<(Tokens, String)>,
+    /// What it refused to take beside text, and the identity of the load that did.
+    refused: Option<(Takes, String)>,
     /// The window this model is to have, and how it is going with that.
     goal: Goal,
 }
@@ -171,8 +177,10 @@ impl Windows {
         match self.ask(upstream, model, num_ctx, goal).await {
             Ok((loaded, goal)) => {
                 let mut entries = self.entries.lock();
-                let learned = entries.remove(&key).and_then(|e| e.learned).filter(|(_, id)| *id == loaded.identity);
-                let entry = Entry { loaded, at: Some(Instant::now()), learned, goal };
+                let (learned, refused) = entries.remove(&key).map_or((None, None), |e| (e.learned, e.refused));
+                let learned = learned.filter(|(_, id)| *id == loaded.identity);
+                let refused = refused.filter(|(_, id)| *id == loaded.identity);
+                let entry = Entry { loaded, at: Some(Instant::now()), learned, refused, goal };
                 let mut out = window(&entry, num_ctx);
                 out.changed = change(known.as_ref(), &out, &entry);
                 entries.insert(key, entry);
@@ -247,15 +255,23 @@ impl Windows {
     pub fn learn(&self, upstream: &Upstream, model: &str, tokens: Tokens) -> bool {
         let mut entries = self.entries.lock();
         let key = key(upstream, model);
-        let entry = entries.entry(key).or_insert_with(|| Entry {
-            loaded: Loaded::default(),
-            at: None,
-            learned: None,
-            goal: Goal::default(),
-        });
+        let entry = entries.entry(key).or_default();
         let news = entry.loaded.window != Some(tokens) && entry.learned.as_ref().map(|l| l.0) != Some(tokens);
         entry.learned = Some((tokens, entry.loaded.identity.clone()));
         news
+    }
+
+    /// Remembers what a server refused to take beside text, for as long as it has the model loaded.
+    pub fn refuses(&self, upstream: &Upstream, model: &str, takes: Takes) {
+        let mut entries = self.entries.lock();
+        let key = key(upstream, model);
+        // Names come from clients: they may not fill the memory.
+        if entries.len() >= MOST && !entries.contains_key(&key) {
+            return;
+        }
+        let entry = entries.entry(key).or_default();
+        let before = entry.refused.as_ref().map_or_else(Takes::default, |(before, _)| *before);
+        entry.refused = Some((before.and(takes), entry.loaded.identity.clone()));
     }
 
     /// What was decided for a model with `num_ctx = "fit"`, if anything was.
@@ -310,6 +326,7 @@ fn unknown(num_ctx: &NumCtx, upstream: &Upstream, why: &Error) -> Window {
         template: None,
         model_path: None,
         parameters: None,
+        takes: Takes::default(),
         identity: String::new(),
         changed: None,
     }
@@ -345,6 +362,7 @@ fn window(entry: &Entry, num_ctx: &NumCtx) -> Window {
         template: loaded.chat_template.as_deref().map(Arc::from),
         model_path: loaded.model_path.as_deref().map(Arc::from),
         parameters: loaded.parameters,
+        takes: entry.refused.as_ref().map_or(loaded.takes, |(refused, _)| loaded.takes.and(*refused)),
         identity: loaded.identity.clone(),
         changed: None,
     }

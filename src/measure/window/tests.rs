@@ -100,6 +100,7 @@ fn a_change_is_told_with_its_reason() {
         template: None,
         model_path: None,
         parameters: None,
+        takes: Takes::default(),
         identity: String::new(),
         changed: None,
     };
@@ -107,6 +108,7 @@ fn a_change_is_told_with_its_reason() {
         loaded: Loaded::default(),
         at: None,
         learned: None,
+        refused: None,
         goal: Goal { set, found, ..Goal::default() },
     };
     let told = |before: Option<u32>, now: u32, set, found| {

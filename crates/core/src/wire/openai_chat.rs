@@ -184,6 +184,13 @@ pub fn write(request: &Request, messages: &[Bytes], changes: &[(&str, Option<&st
     json::with_pieces(&text, &all).expect("the body was read as an object before")
 }
 
+/// The same body with other messages (each the bytes of one message object).
+pub fn with_messages(body: &Bytes, messages: &[Bytes]) -> Bytes {
+    let all: Vec<Cow<'_, str>> = messages.iter().map(|m| String::from_utf8_lossy(m)).collect();
+    let array = format!("[{}]", all.join(","));
+    patch(body, "messages", &array)
+}
+
 /// Where servers and clients put what a model thought.
 const REASONING: [&str; 3] = ["reasoning_content", "reasoning", "thinking"];
 

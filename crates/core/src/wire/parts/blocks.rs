@@ -15,7 +15,8 @@ pub fn told(raw: &str) -> (Option<Kind>, String) {
     match kind.as_str() {
         "document" => document(&fields),
         "image" => {
-            let id = fields.get("source").and_then(|source| Fields::read(source).ok()).and_then(|s| s.string("file_id"));
+            let id =
+                fields.get("source").and_then(|source| Fields::read(source).ok()).and_then(|s| s.string("file_id"));
             let id = id.map(|id| format!(" {id}")).unwrap_or_default();
             (Some(Kind::Picture), format!("[image{id}: it is kept elsewhere, and cannot be read here; in the record]"))
         }
@@ -39,7 +40,9 @@ fn block_of(kind: &str, block: &Value, raw: &str) -> (Option<Kind>, String) {
         "compaction" => (None, text("content").to_owned()),
         "search_result" | "tool_reference" | "browser_state" => (None, walked(block)),
         "server_tool_use" => (Some(Kind::Block), called(text("name"), &block["input"])),
-        "mcp_tool_use" => (Some(Kind::Block), called(&format!("{}/{}", text("server_name"), text("name")), &block["input"])),
+        "mcp_tool_use" => {
+            (Some(Kind::Block), called(&format!("{}/{}", text("server_name"), text("name")), &block["input"]))
+        }
         "tool_use" => (None, called(text("name"), &block["input"])),
         "tool_addition" | "tool_removal" => (None, change(kind, &block["tool"])),
         _ if kind.ends_with("tool_result") => {
@@ -134,12 +137,15 @@ fn walk(value: &Value, lines: &mut Vec<String>) {
             if matches!(kind, "document" | "image") {
                 return push(lines, &told(&value.to_string()).1);
             }
-            let titled = ["title", "url", "source"].map(|key| fields.get(key).and_then(Value::as_str).unwrap_or_default());
+            let titled =
+                ["title", "url", "source"].map(|key| fields.get(key).and_then(Value::as_str).unwrap_or_default());
             push(lines, &titled.into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>().join(": "));
             for (key, inner) in fields.iter().filter(|(key, _)| !SILENT.contains(&key.as_str())) {
                 match (key.as_str(), inner) {
                     ("title" | "url" | "source", Value::String(_)) => {}
-                    ("text" | "content" | "stdout" | "stderr" | "data" | "lines" | "tool_name" | "name", _) => walk(inner, lines),
+                    ("text" | "content" | "stdout" | "stderr" | "data" | "lines" | "tool_name" | "name", _) => {
+                        walk(inner, lines)
+                    }
                     (_, Value::Array(_) | Value::Object(_)) => walk(inner, lines),
                     (_, Value::Null) => {}
                     (_, Value::String(text)) => push(lines, &format!("{key}: {text}")),
@@ -208,7 +214,9 @@ impl Source<'_> {
     fn text(&self) -> Option<String> {
         let is_text = self.media_type.starts_with("text/")
             || ["json", "xml", "yaml", "toml", "javascript"].iter().any(|kind| {
-                self.media_type.strip_prefix("application/").is_some_and(|rest| rest.split('+').any(|part| part.ends_with(kind)))
+                self.media_type
+                    .strip_prefix("application/")
+                    .is_some_and(|rest| rest.split('+').any(|part| part.ends_with(kind)))
             });
         let bytes = base64::engine::general_purpose::STANDARD.decode(self.data).ok().filter(|_| is_text)?;
         String::from_utf8(bytes).ok()

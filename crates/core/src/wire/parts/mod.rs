@@ -38,8 +38,13 @@ pub struct Takes {
 
 impl Takes {
     /// Nothing but text.
-    pub const TEXT: Takes =
-        Takes { pictures: Some(false), sounds: Some(false), videos: Some(false), others: Some(false), links: Some(false) };
+    pub const TEXT: Takes = Takes {
+        pictures: Some(false),
+        sounds: Some(false),
+        videos: Some(false),
+        others: Some(false),
+        links: Some(false),
+    };
 
     /// What both of two take.
     #[must_use]
@@ -120,7 +125,9 @@ pub fn tell(message: &mut Message, takes: &Takes) {
         return;
     }
     let source = String::from_utf8_lossy(message.bytes()).into_owned();
-    let Some(told) = Fields::read(&source).ok().and_then(|fields| Told::of(fields.get("content")?, takes)) else { return };
+    let Some(told) = Fields::read(&source).ok().and_then(|fields| Told::of(fields.get("content")?, takes)) else {
+        return;
+    };
     let mut media = message.media.drain(..).zip(&told.whole).filter(|(_, whole)| **whole).map(|(media, _)| media);
     let left: Vec<Media> = media.by_ref().collect();
     drop(media);
@@ -187,7 +194,11 @@ impl Told {
 
     /// The content as it is spelled now: texts alone are one string, since some chat templates take no parts.
     fn content(&self) -> String {
-        if self.whole.contains(&true) { format!("[{}]", self.parts.join(",")) } else { json::quote(&self.text.join("\n")) }
+        if self.whole.contains(&true) {
+            format!("[{}]", self.parts.join(","))
+        } else {
+            json::quote(&self.text.join("\n"))
+        }
     }
 }
 

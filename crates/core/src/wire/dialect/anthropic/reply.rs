@@ -12,6 +12,8 @@ use super::error;
 pub(super) struct Reply {
     /// As the client named it.
     model: String,
+    /// What was left out of the request.
+    warnings: Vec<String>,
     id: String,
     usage: Usage,
     finish: Option<String>,
@@ -59,9 +61,10 @@ impl Call {
 }
 
 impl Reply {
-    pub(super) fn new(model: String) -> Reply {
+    pub(super) fn new(model: String, warnings: Vec<String>) -> Reply {
         Reply {
             model,
+            warnings,
             id: String::new(),
             usage: Usage::default(),
             finish: None,
@@ -208,6 +211,10 @@ impl Reply {
 }
 
 impl ReplyEncoder for Reply {
+    fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
     fn whole(&mut self, head: &Head, said: &Said) -> Value {
         self.id.clone_from(&head.id);
         self.usage = said.usage;
