@@ -14,12 +14,12 @@ pub(super) mod prefix;
 pub(super) mod prepare;
 pub(super) mod recall;
 pub mod relay;
+mod retold;
 pub(super) mod save;
 pub(super) mod shadow;
 pub(super) mod situation;
 pub(super) mod system;
 pub(super) mod task;
-mod unseen;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -71,7 +71,7 @@ impl App {
         let (upstream, mut prepared) = self.aside.run(size, first.boxed()).await??;
         let overhead = started.elapsed();
         let mut reply = self.send(&upstream, parts, &prepared).boxed().await?;
-        reply = self.without_media(&upstream, parts, &mut prepared, reply).boxed().await?;
+        reply = self.retold(&upstream, parts, &mut prepared, reply).boxed().await?;
         if let Some((refusal, body)) = refused(&mut reply).await {
             let attempt = self.learned(&upstream, &prepared, refusal, &body)?;
             let (app, to, headers) = (Arc::clone(self), Arc::clone(&upstream), parts.headers.clone());

@@ -16,9 +16,9 @@ use super::headers;
 use super::history::{History, Switched};
 use super::measured::{Measured, Wishes};
 use super::prefix::Prefix;
+use super::retold;
 use super::situation::Situation;
 use super::system::Indexed;
-use super::unseen;
 use crate::config::{Gauge, Resolved};
 use crate::conversation::edit::{Edit, View};
 use crate::conversation::{Digest, Tokens};
@@ -246,7 +246,7 @@ impl App {
         let situation = self.situation(upstream, &mut request, from_client, attempt).boxed().await?;
         let mut head = self.head(&situation, &mut request)?;
         // Only now: the record holds the messages as they came, and the next model may take more.
-        head.warnings.extend(unseen::tell(&mut request, &situation.window.takes));
+        head.warnings.extend(retold::tell(&mut request, &situation.window.takes));
         let Measured { mut draft, facts, sureness, wishes } = self.measured(&situation, &head, request).boxed().await;
         let planned = self.planned(&mut draft, facts, sureness, &head).boxed().await?;
         let settled = draft.settled();

@@ -84,8 +84,9 @@ fn change(kind: &str, tool: &Value) -> String {
 /// The name of the tool that a `tool_addition` or a `tool_removal` is about.
 pub fn tool_name(tool: &Value) -> Option<&str> {
     let definition = &tool["definition"];
-    let names = [&definition["name"], &tool["name"], &definition["mcp_server_name"], &tool["server_name"]];
-    names.into_iter().find_map(Value::as_str)
+    let servers = [&definition["mcp_server_name"], &tool["mcp_server_name"], &tool["server_name"]];
+    let names = [&definition["name"], &tool["name"]].into_iter().chain(servers);
+    names.into_iter().find_map(|name| name.as_str())
 }
 
 /// The text of a result, which begins with `Error:` where the call failed, unless it says so itself.

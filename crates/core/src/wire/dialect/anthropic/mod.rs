@@ -229,4 +229,6 @@ pub fn error(status: u16, error: &Value, request_id: &str) -> Value {
 }
 
 #[cfg(test)]
+mod block_tests;
+#[cfg(test)]
 mod tests;

@@ -1,6 +1,7 @@
-//! Pictures, sounds and files in a history before a server that does not take them. What is known of the server decides before
-//! anything is sent ([`tell`]). Where nothing is known, they go out as they came; a server that refuses them gets the same
-//! request once more with lines in their place, and what it said of itself is remembered.
+//! A history before a server that does not take all of it. What is known of the server decides before anything is sent
+//! ([`tell`]). Where nothing is known, pictures, sounds and files go out as they came; a server that refuses them gets the same
+//! request once more with lines in their place, and what it said of itself is remembered. So does one that wants no two
+//! replies in a row at the end.
 
 use bytes::Bytes;
 use futures_util::{FutureExt as _, StreamExt as _};
@@ -10,13 +11,16 @@ use tracing::{info, warn};
 
 use super::prepare::Prepared;
 use super::read_up_to;
-use crate::conversation::{Message, Role, Tokens};
+use crate::conversation::{Conversation, Message, Role, Tokens};
 use crate::measure::tokens;
 use crate::proxy::{App, Error};
 use crate::upstream::event::Content;
 use crate::upstream::{Reply, Upstream, overflow};
 use crate::wire::openai_chat::{self, Request};
 use crate::wire::parts::{self, Takes};
+
+/// llama-server's words for two replies in a row at the end (tools/server/server-common.cpp), in small letters.
+const TWO_REPLIES: &str = "2 or more assistant messages at the end";
 
 /// Most of an error that is read (bytes).
 const ERROR: usize = 64 << 10;
@@ -25,14 +29,13 @@ const ERROR: usize = 64 << 10;
 pub(super) fn tell(request: &mut Request, takes: &Takes) -> Option<String> {
     let conversation = &mut request.conversation;
     conversation.system.iter_mut().chain(&mut conversation.body).for_each(|message| parts::tell(message, takes));
-    parts::warning(conversation.system.iter().chain(&conversation.body))
+    warning(conversation)
 }
 
 impl App {
-    /// Sends a request once more where the server refused it and something in it that is no text may be why: without that, or,
-    /// where the server does not say that it takes none, without what stands before the newest turn. A reply that is no better
-    /// is none: then the first one stands.
-    pub(super) async fn without_media(
+    /// Sends a request once more where the server refused it and its history may be why, told otherwise. A reply that is no
+    /// better is none: then the first one stands.
+    pub(super) async fn retold(
         &self,
         upstream: &Upstream,
         parts: &Parts,
@@ -42,49 +45,80 @@ impl App {
         if !matches!(reply.status.as_u16(), 400 | 404 | 406 | 413 | 415 | 422 | 500 | 501) {
             return Ok(reply);
         }
-        let media = |message: &Message| !message.media.is_empty();
-        let conversation = &prepared.request.conversation;
-        if !conversation.body.iter().chain(&conversation.system).any(media) {
-            return Ok(reply);
-        }
         let Some(body) = error_of(&mut reply).await else { return Ok(reply) };
         if overflow::overflow(reply.status.as_u16(), &body).is_some() {
             return Ok(reply);
         }
-        let refused = refuses(&said(&body));
         let before =
-            (prepared.out.clone(), prepared.body.clone(), prepared.request.conversation.clone(), prepared.tokens);
-        let changed = match refused {
-            Some(takes) => prepared.say(&takes, usize::MAX),
-            None => false,
-        };
+            (prepared.out.clone(), prepared.body.clone(), prepared.tokens, prepared.request.conversation.clone());
+        let said = said(&body);
+        let refused = if said.contains(TWO_REPLIES) { None } else { refuses(&said) };
+        let changed =
+            if said.contains(TWO_REPLIES) { prepared.join_replies() } else { prepared.without_media(refused.as_ref()) };
         if !changed {
-            let newest = prepared.out.iter().rposition(|out| out.role == Role::Assistant).unwrap_or(0);
-            if !prepared.say(&Takes::TEXT, newest) {
-                return Ok(reply);
-            }
-        }
-        info!(conversation = %prepared.id, status = reply.status.as_u16(), "the server refused what is no text; once more with lines for it");
-        let again = self.send(upstream, parts, prepared).boxed().await?;
-        if !again.status.is_success() {
-            warn!(conversation = %prepared.id, status = again.status.as_u16(), "the server refuses it without pictures and files, too");
-            (prepared.out, prepared.body, prepared.request.conversation, prepared.tokens) = before;
             return Ok(reply);
         }
-        if let Some(takes) = refused.filter(|_| changed) {
+        info!(conversation = %prepared.id, status = reply.status.as_u16(), "the server refused the history; once more in other words");
+        let again = self.send(upstream, parts, prepared).boxed().await?;
+        if !again.status.is_success() {
+            warn!(conversation = %prepared.id, status = again.status.as_u16(), "the server refuses it in other words, too");
+            (prepared.out, prepared.body, prepared.tokens, prepared.request.conversation) = before;
+            return Ok(reply);
+        }
+        if let Some(takes) = refused {
             self.measure.windows.refuses(upstream, &prepared.request.model, takes);
         }
-        let conversation = &prepared.request.conversation;
-        let told = parts::warning(conversation.system.iter().chain(&conversation.body));
         // What was known before is told in the new words.
-        let known = parts::warning(before.2.system.iter().chain(&before.2.body));
+        let known = warning(&before.3);
         prepared.warnings.retain(|warning| Some(warning) != known.as_ref());
-        prepared.warnings.extend(told);
+        prepared.warnings.extend(warning(&prepared.request.conversation));
         Ok(again)
     }
 }
 
+/// What the client is told of a conversation whose parts stand as lines.
+fn warning(conversation: &Conversation) -> Option<String> {
+    parts::warning(conversation.system.iter().chain(&conversation.body))
+}
+
 impl Prepared {
+    /// Has lines stand for what a server says that it does not take; where it says no such thing, for all that is no text before
+    /// the newest turn: one broken picture there would end the session. Returns whether anything changed.
+    fn without_media(&mut self, refused: Option<&Takes>) -> bool {
+        let media = |message: &Message| !message.media.is_empty();
+        let conversation = &self.request.conversation;
+        if !conversation.body.iter().chain(&conversation.system).any(media) {
+            return false;
+        }
+        let newest = self.out.iter().rposition(|out| out.role == Role::Assistant).unwrap_or(0);
+        refused.is_some_and(|takes| self.say(takes, usize::MAX)) || self.say(&Takes::TEXT, newest)
+    }
+
+    /// Makes one of several replies in a row at the end, which llama-server refuses. Returns whether there are such.
+    fn join_replies(&mut self) -> bool {
+        let mut changed = false;
+        while let [.., first, last] = &self.out[..]
+            && [first, last].iter().all(|out| out.role == Role::Assistant && !out.calls)
+        {
+            let Ok(read) = openai_chat::message(last.bytes.clone()) else { break };
+            let text = format!("\n\n{}", read.text.as_str());
+            self.out.pop();
+            if let Some(out) = self.out.last_mut() {
+                out.bytes = openai_chat::with_text_appended(&out.bytes, &text);
+                (out.changed, changed) = (true, true);
+            }
+        }
+        if changed {
+            self.write_body();
+        }
+        changed
+    }
+
+    fn write_body(&mut self) {
+        let messages: Vec<Bytes> = self.out.iter().map(|out| out.bytes.clone()).collect();
+        self.body = openai_chat::with_messages(&self.body, &messages);
+    }
+
     /// Has the messages before `end` of the view say lines for what is not taken. Returns whether anything changed.
     fn say(&mut self, takes: &Takes, end: usize) -> bool {
         let mut changed = false;
@@ -107,8 +141,7 @@ impl Prepared {
         }
         if changed {
             self.tokens = self.tokens.saturating_sub(less);
-            let messages: Vec<Bytes> = self.out.iter().map(|out| out.bytes.clone()).collect();
-            self.body = openai_chat::with_messages(&self.body, &messages);
+            self.write_body();
         }
         changed
     }
