@@ -8,6 +8,7 @@ use super::error::Error;
 use super::link::Link;
 use super::{ASK_LIMIT, COUNT_LIMIT, Held, Loaded, ModelInfo, Slot, query_component, tokens};
 use crate::wire::json;
+use crate::wire::parts::Takes;
 
 pub(super) async fn models(link: &Link, router: bool) -> Result<Vec<ModelInfo>, Error> {
     let listed = list(link, router).await?;
@@ -123,7 +124,6 @@ fn read(props: &Value, entry: &Value) -> Loaded {
         None => (None, "/props", true),
     };
     let text = |value: &Value| value.as_str().filter(|text| !text.is_empty()).map(str::to_owned);
-    let sees = |modalities: &Value| modalities.as_array().is_some_and(|all| all.iter().any(|m| m == "image"));
     Loaded {
         window,
         asked_of,
@@ -136,9 +136,28 @@ fn read(props: &Value, entry: &Value) -> Loaded {
         chat_template: text(&props["chat_template"]).filter(|template| template.contains('{')),
         template_caps: props.get("chat_template_caps").filter(|caps| caps.is_object()).cloned(),
         model_path: text(&props["model_path"]).or_else(|| text(&entry["path"])),
-        vision: props["modalities"]["vision"] == true || sees(&entry["architecture"]["input_modalities"]),
+        takes: takes(&props["modalities"], &entry["architecture"]["input_modalities"]),
         held: held(&props["held"]),
         others: Held::default(),
+    }
+}
+
+/// `modalities` of `/props` are those of the model that is loaded; servers of before 2025 say nothing. A router lists what a model
+/// can do only as far as it knows it. Parts of other kinds are a 400, and pictures are fetched by their address
+/// (tools/server/server-common.cpp).
+fn takes(modalities: &Value, listed: &Value) -> Takes {
+    let takes = |own: &str, name: &str| {
+        let can = listed.as_array().is_some_and(|all| all.iter().any(|m| m == name));
+        // One that is silent of videos knows none.
+        let silent = modalities.is_object().then_some(false);
+        if can { Some(true) } else { modalities[own].as_bool().or(silent) }
+    };
+    Takes {
+        pictures: takes("vision", "image"),
+        sounds: takes("audio", "audio"),
+        videos: takes("video", "video"),
+        others: Some(false),
+        links: None,
     }
 }
 
@@ -223,7 +242,11 @@ mod tests {
             "modalities": {"vision": true}});
         let loaded = read(&props, &entry());
         assert_eq!((loaded.window, loaded.asked_of, loaded.provisional), (Some(1024), "/props", false));
-        assert_eq!((loaded.trained, loaded.slots, loaded.vision), (Some(8192), Some(2), true));
+        assert_eq!((loaded.trained, loaded.slots), (Some(8192), Some(2)));
+        assert_eq!(
+            (loaded.takes.pictures, loaded.takes.sounds, loaded.takes.others),
+            (Some(true), Some(false), Some(false))
+        );
         assert_eq!(loaded.parameters, Some(134_515_008));
         assert_eq!(loaded.chat_template.as_deref(), Some("{{ messages }}"));
         assert_eq!(loaded.template_caps, Some(json!({"supports_tools": true})));
@@ -234,6 +257,8 @@ mod tests {
         assert_eq!((loaded.window, loaded.asked_of), (Some(512), "/v1/models meta.n_ctx"));
         assert_eq!(read(&router, &Value::Null).window, None);
         assert!(read(&router, &Value::Null).provisional);
+        // What a router has not loaded may turn out to see.
+        assert_eq!(loaded.takes.pictures, None);
     }
 
     #[test]

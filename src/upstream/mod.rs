@@ -38,6 +38,7 @@ pub use link::{Reply, client};
 pub use ollama::{Described, DescribedTensor, SMALLEST_DEFAULT_WINDOW};
 pub use place::Place;
 
+use crate::wire::parts::Takes;
 use link::Link;
 
 /// The limit on each question asked to recognize a server.
@@ -169,8 +170,8 @@ pub struct Loaded {
     pub template_caps: Option<Value>,
     /// Where the model's file lies on the server's machine.
     pub model_path: Option<String>,
-    /// It takes images.
-    pub vision: bool,
+    /// What it takes beside text.
+    pub takes: Takes,
     /// What it takes of the machine's memory now, where the server says; `None` also while it is not loaded.
     pub held: Option<Held>,
     /// What the other models that the server has loaded take, where it says.

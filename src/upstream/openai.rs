@@ -11,6 +11,7 @@ use super::error::Error;
 use super::link::Link;
 use super::place::{self, Place, Stage};
 use super::{ASK_LIMIT, COUNT_LIMIT, Flavor, Loaded, ModelInfo, tokens};
+use crate::wire::parts::Takes;
 
 pub(super) async fn models(link: &Link, flavor: Flavor) -> Result<Vec<ModelInfo>, Error> {
     if flavor == Flavor::LmStudio
@@ -113,7 +114,7 @@ struct Instance {
     window: Option<u32>,
     max: Option<u32>,
     loaded: bool,
-    vision: bool,
+    vision: Option<bool>,
     asked_of: &'static str,
 }
 
@@ -136,7 +137,7 @@ impl Instance {
             window: None,
             max: tokens(&model["max_context_length"]),
             loaded: false,
-            vision: model["capabilities"]["vision"] == true,
+            vision: model["capabilities"]["vision"].as_bool(),
             asked_of: "/api/v1/models loaded_instances",
         };
         let instances = model["loaded_instances"].as_array().map_or(&[][..], Vec::as_slice);
@@ -160,7 +161,7 @@ impl Instance {
             window: tokens(&model["loaded_context_length"]).filter(|_| loaded),
             max: tokens(&model["max_context_length"]),
             loaded,
-            vision: model["type"] == "vlm",
+            vision: model["type"].as_str().map(|kind| kind == "vlm"),
             asked_of: "/api/v0/models loaded_context_length",
         })
     }
@@ -179,7 +180,7 @@ impl Instance {
         };
         Loaded {
             trained: found.max,
-            vision: found.vision,
+            takes: Takes { pictures: found.vision, ..Takes::default() },
             ..only_window(found.window, found.asked_of, found.id.as_deref().unwrap_or(&found.key))
         }
     }
@@ -268,6 +269,6 @@ mod tests {
         let v0 =
             json!({"id": "a", "type": "vlm", "state": "loaded", "max_context_length": 9, "loaded_context_length": 8});
         let read = Instance::read_v0(&v0).unwrap();
-        assert_eq!((read.window, read.loaded, read.vision), (Some(8), true, true));
+        assert_eq!((read.window, read.loaded, read.vision), (Some(8), true, Some(true)));
     }
 }

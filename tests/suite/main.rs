@@ -34,6 +34,7 @@ mod openapi;
 #[cfg(feature = "engine")]
 mod own_count;
 mod page;
+mod parts;
 mod pins;
 mod planning;
 mod prefix;

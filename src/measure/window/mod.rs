@@ -16,6 +16,7 @@ use crate::config::NumCtx;
 use crate::conversation::Tokens;
 use crate::upstream::turn::Turn;
 use crate::upstream::{Error, Flavor, Kind, Loaded, Upstream};
+use crate::wire::parts::Takes;
 
 use super::afford::Machine;
 pub use goal::Decision;
@@ -47,6 +48,8 @@ pub struct Window {
     pub model_path: Option<Arc<str>>,
     /// How many parameters the model has, where the server says so.
     pub parameters: Option<u64>,
+    /// What the model takes beside text, as far as the server says, or showed by a refusal.
+    pub takes: Takes,
     /// Changes when the server loaded the model anew.
     pub identity: String,
     /// What happened to the window since it was last looked at; told once.
@@ -67,6 +70,7 @@ pub struct Change {
 }
 
 /// What is remembered of one model of one server.
+#[derive(Default)]
 struct Entry {
     loaded: Loaded,
     /// When the server was asked; `None` when it is to be asked again.
@@ -75,6 +79,8 @@ struct Entry {
     learned: Option<Learned>,
     /// The longest prompt that this load answered.
     answered: Tokens,
+    /// What it refused to take beside text, and the identity of the load that did.
+    refused: Option<(Takes, String)>,
     /// The window this model is to have, and how it is going with that.
     goal: Goal,
 }
@@ -137,7 +143,7 @@ type Key = (String, String);
 impl Entry {
     /// Nothing is known of the model, and its server was not asked.
     fn unasked() -> Entry {
-        Entry { loaded: Loaded::default(), at: None, learned: None, answered: 0, goal: Goal::default() }
+        Entry { loaded: Loaded::default(), at: None, learned: None, answered: 0, refused: None, goal: Goal::default() }
     }
 }
 
@@ -230,13 +236,14 @@ impl Windows {
         match self.ask(upstream, model, num_ctx, goal, loads).await {
             Ok((loaded, goal)) => {
                 let mut entries = self.entries.lock();
-                let before = entries.remove(&key);
-                let answered =
-                    before.as_ref().filter(|e| e.loaded.identity == loaded.identity).map_or(0, |e| e.answered);
-                let learned = before.and_then(|e| e.learned).filter(|l| {
+                let before = entries.remove(&key).unwrap_or_default();
+                let same = before.loaded.identity == loaded.identity;
+                let learned = before.learned.filter(|l| {
                     l.identity == loaded.identity && l.holds(Instant::now()) && l.counts_beside(&loaded, upstream)
                 });
-                let entry = Entry { loaded, at: Some(Instant::now()), learned, answered, goal };
+                let refused = before.refused.filter(|(_, id)| *id == loaded.identity);
+                let answered = if same { before.answered } else { 0 };
+                let entry = Entry { loaded, at: Some(Instant::now()), learned, answered, refused, goal };
                 let mut out = window(&entry, num_ctx);
                 if loads == Loads::Never && can_set(upstream, model) {
                     // What a request will find once it is loaded is not known by this.
@@ -346,6 +353,19 @@ impl Windows {
         entries.get(&key(upstream, model)).is_some_and(|e| e.loaded.unified == Some(true) && e.loaded.slots != Some(1))
     }
 
+    /// Remembers what a server refused to take beside text, for as long as it has the model loaded.
+    pub fn refuses(&self, upstream: &Upstream, model: &str, takes: Takes) {
+        let mut entries = self.entries.lock();
+        let key = key(upstream, model);
+        // Names come from clients: they may not fill the memory.
+        if entries.len() >= MOST && !entries.contains_key(&key) {
+            return;
+        }
+        let entry = entries.entry(key).or_default();
+        let before = entry.refused.as_ref().map_or_else(Takes::default, |(before, _)| *before);
+        entry.refused = Some((before.and(takes), entry.loaded.identity.clone()));
+    }
+
     /// What was decided for a model with `num_ctx = "fit"`, if anything was.
     pub fn decision(&self, upstream: &Upstream, model: &str) -> Option<Decision> {
         let key = key(upstream, model);
@@ -398,6 +418,7 @@ fn unknown(num_ctx: &NumCtx, upstream: &Upstream, why: &Error) -> Window {
         template: None,
         model_path: None,
         parameters: None,
+        takes: Takes::default(),
         identity: String::new(),
         changed: None,
     }
@@ -434,6 +455,7 @@ fn window(entry: &Entry, num_ctx: &NumCtx) -> Window {
         template: loaded.chat_template.as_deref().map(Arc::from),
         model_path: loaded.model_path.as_deref().map(Arc::from),
         parameters: loaded.parameters,
+        takes: entry.refused.as_ref().map_or(loaded.takes, |(refused, _)| loaded.takes.and(*refused)),
         identity: loaded.identity.clone(),
         changed: None,
     }

@@ -100,6 +100,7 @@ fn a_change_is_told_with_its_reason() {
         template: None,
         model_path: None,
         parameters: None,
+        takes: Takes::default(),
         identity: String::new(),
         changed: None,
     };
@@ -108,6 +109,7 @@ fn a_change_is_told_with_its_reason() {
         at: None,
         learned: None,
         answered: 0,
+        refused: None,
         goal: Goal { set, found, ..Goal::default() },
     };
     let told = |before: Option<u32>, now: u32, set, found| {

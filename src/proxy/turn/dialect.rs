@@ -154,7 +154,7 @@ impl App {
                 let loaded = upstream.loaded(model).await.unwrap_or_default();
                 let caps = loaded.template_caps.unwrap_or_default();
                 let tools = caps.get("supports_tools").and_then(Value::as_bool).unwrap_or(true);
-                ollama::models::show(&entry, tools, loaded.vision)
+                ollama::models::show(&entry, tools, loaded.takes.pictures == Some(true))
             }
         };
         Ok(json_reply(StatusCode::OK, &value))
@@ -172,6 +172,7 @@ impl App {
         }
         let response = self.answer_in_time(&asked, heard.chat).await?;
         let (mut parts, answer) = response.into_parts();
+        headers::warn(&mut parts.headers, heard.encoder.warnings());
         let length = [header::CONTENT_LENGTH, header::TRANSFER_ENCODING];
         length.iter().for_each(|name| drop(parts.headers.remove(name)));
         let head = head(&parts.headers);

@@ -103,6 +103,16 @@ pub(in crate::proxy) fn is_event_stream(headers: &HeaderMap) -> bool {
     kind.trim_start().to_ascii_lowercase().starts_with("text/event-stream")
 }
 
+/// Adds to what is told of trouble that was worked around.
+pub(in crate::proxy) fn warn(headers: &mut HeaderMap, warnings: &[String]) {
+    if warnings.is_empty() {
+        return;
+    }
+    let said = headers.get("x-windowsill-warning").and_then(|v| v.to_str().ok()).map(str::to_owned);
+    let all: Vec<String> = said.into_iter().chain(warnings.iter().cloned()).collect();
+    set(headers, "x-windowsill-warning", &all.join("; "));
+}
+
 /// Sets a header of ours; a value that no header can hold is left out.
 pub(in crate::proxy) fn set(headers: &mut HeaderMap, name: &'static str, value: &str) {
     if let Ok(value) = HeaderValue::from_str(value) {

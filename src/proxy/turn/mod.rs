@@ -17,6 +17,7 @@ pub(super) mod prepare;
 pub(super) mod recall;
 pub(super) mod refused;
 pub mod relay;
+mod retold;
 pub(super) mod save;
 pub(super) mod shadow;
 pub(super) mod situation;
@@ -77,6 +78,7 @@ impl App {
         early.prepared(&prepared, self);
         let overhead = started.elapsed();
         let mut reply = self.send(&upstream, parts, &mut prepared).boxed().await?;
+        reply = self.retold(&upstream, parts, &mut prepared, reply).boxed().await?;
         if let Some(refused) = self.refused(&upstream, &prepared, &mut reply).await {
             let attempt = self.learned(&upstream, &prepared, &refused)?;
             let (app, to, headers) = (Arc::clone(self), Arc::clone(&upstream), parts.headers.clone());

@@ -16,6 +16,7 @@ use super::headers;
 use super::history::{History, Switched};
 use super::measured::{Measured, Wishes};
 use super::prefix::Prefix;
+use super::retold;
 use super::situation::Situation;
 use super::system::Indexed;
 use crate::config::{Gauge, Resolved};
@@ -261,7 +262,9 @@ impl App {
         attempt: Attempt,
     ) -> Result<Prepared, Error> {
         let situation = self.situation(upstream, &mut request, from_client, attempt).boxed().await?;
-        let head = self.head(&situation, &mut request)?;
+        let mut head = self.head(&situation, &mut request)?;
+        // Only now: the record holds the messages as they came, and the next model may take more.
+        head.warnings.extend(retold::tell(&mut request, &situation.window.takes));
         let Measured { mut draft, facts, sureness, wishes } = self.measured(&situation, &head, request).boxed().await;
         let planned = match self.planned(&mut draft, facts, sureness, &head).boxed().await {
             Err(refused) if refused.is_too_long() && attempt == Attempt::First && !situation.can_count() => {

@@ -121,9 +121,8 @@ impl App {
     pub(in crate::proxy) fn mark_record(&self, to: &mut HeaderMap<HeaderValue>) {
         let Some(trouble) = self.store.trouble() else { return };
         headers::set(to, "x-windowsill-record", "unwritable");
-        let said = to.get("x-windowsill-warning").and_then(|v| v.to_str().ok()).map(|said| format!("{said}; "));
         let text = format!("this conversation goes on unrecorded: {}", trouble.error);
-        headers::set(to, "x-windowsill-warning", &(said.unwrap_or_default() + &plain::line(&text)));
+        headers::warn(to, &[plain::line(&text).to_string()]);
     }
 
     fn update(&self, upstream: &Upstream, prepared: &Prepared, tip: Digest, now_ms: i64) -> ConversationUpdate {

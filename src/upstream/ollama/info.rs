@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use crate::config::parameters_in_name;
 use crate::upstream::{Held, Loaded, ModelInfo, tokens};
+use crate::wire::parts::Takes;
 
 /// The window Ollama gives any model that sees images, at least (tokens).
 const VISION_FLOOR: u32 = 2048;
@@ -25,6 +26,16 @@ pub(super) fn models(tags: &Value, ps: &Value) -> Vec<ModelInfo> {
 
 pub(super) fn is_listed(ps: &Value, model: &str) -> bool {
     listed(ps, model).is_some()
+}
+
+/// What a model takes, by its capabilities. A server that lists none says nothing of it; one that lists them may not know the word
+/// for sounds yet. It fetches no pictures, and has no word for files.
+fn takes(capabilities: &Value) -> Takes {
+    let all = capabilities.as_array().filter(|all| !all.is_empty());
+    let can = |name: &str| all.map(|all| all.iter().any(|c| c == name));
+    let pictures = can("vision");
+    let sounds = if pictures == Some(true) { can("audio").filter(|hears| *hears) } else { can("audio") };
+    Takes { pictures, sounds, videos: Some(false), others: Some(false), links: Some(false) }
 }
 
 /// What is loaded; for a model that is not, what its description says it will be loaded with.
@@ -64,7 +75,7 @@ pub(super) fn loaded(ps: &Value, show: &Value, model: &str) -> Loaded {
         chat_template: template.map(str::to_owned),
         template_caps: None,
         model_path: show["modelfile"].as_str().filter(|_| !remote).and_then(blob_path),
-        vision,
+        takes: takes(&show["capabilities"]),
         held: running.and_then(held),
         others: others(ps, model),
     }
@@ -201,7 +212,9 @@ mod tests {
             s["parameters"] = json!("num_ctx 512");
             s["capabilities"] = json!(["vision"]);
         });
-        assert_eq!((small.window, small.vision), (Some(2048), true));
+        assert_eq!((small.window, small.takes.pictures), (Some(2048), Some(true)));
+        assert_eq!(with(&|s| s["capabilities"] = json!(["completion"])).takes.pictures, Some(false));
+        assert_eq!(with(&|s| s["capabilities"] = Value::Null).takes.pictures, None);
         let cloud = with(&|s| s["remote_host"] = json!("https://ollama.com"));
         assert_eq!((cloud.window, cloud.model_path), (None, None));
         assert_eq!(with(&|s| s["template"] = json!("{{ if .System }}")).chat_template, None);

@@ -68,10 +68,21 @@ pub(super) fn read(message: &Message, call: Option<&ToolCall>, facts: &mut Facts
         json(&value, &label, facts);
         return;
     }
+    // How a dialect says that a call failed; see `blocks::failed`.
+    let (is_said, text) = match text.trim_start().strip_prefix("Error:") {
+        Some(why) => (true, why.trim_start()),
+        None => (false, text),
+    };
+    let failed = is_said || inner.as_ref().is_some_and(Inner::failed);
     let cleaned = clean(text);
     let graded = grade(&cleaned);
     let errors = lines(&graded, &call, facts);
-    outcome(&graded, inner.as_ref(), &call, &label, errors, facts);
+    if failed && errors == 0 && (is_said || !call.runs()) {
+        let why =
+            graded.lines.iter().map(|line| line.trim()).find(|line| !line.is_empty()).unwrap_or("no reason given");
+        push(facts, Part::Errors, &format!("{label} failed: {}", shorten(why, 200)));
+    }
+    outcome(&graded, inner.as_ref(), &call, &label, (failed, errors), facts);
 }
 
 /// Errors, notes, constants and words of trouble in lines. Returns how many error lines there were.
@@ -140,7 +151,14 @@ fn located(graded: &Graded<'_>, i: usize) -> String {
 }
 
 /// How a command ended.
-fn outcome(graded: &Graded<'_>, inner: Option<&Inner>, call: &Call<'_>, label: &str, errors: usize, facts: &mut Facts) {
+fn outcome(
+    graded: &Graded<'_>,
+    inner: Option<&Inner>,
+    call: &Call<'_>,
+    label: &str,
+    (failed, errors): (bool, usize),
+    facts: &mut Facts,
+) {
     if !call.runs() {
         return;
     }
@@ -156,7 +174,7 @@ fn outcome(graded: &Graded<'_>, inner: Option<&Inner>, call: &Call<'_>, label: &
     let mut how = Vec::new();
     if let Some(code) = exit {
         how.push(format!("exit {code}"));
-    } else if inner.is_some_and(Inner::failed) {
+    } else if failed {
         how.push("failed".to_owned());
     }
     if errors > 0 {

@@ -18,6 +18,8 @@ fn tokens(text: &str) -> u32 {
 fn message(role: Role, text: &str) -> Message {
     Message {
         repaired: None,
+        mixed: false,
+        lines: Vec::new(),
         raw: Bytes::new(),
         role,
         text: text.into(),

@@ -21,6 +21,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 pub use text::Text;
 
+use crate::wire::parts;
+
 /// A count of tokens, as the model's own tokenizer counts them.
 pub type Tokens = u32;
 
@@ -133,6 +135,10 @@ pub struct Message {
     pub media: Vec<Media>,
     /// Digest of what the message says; see [`chain`].
     pub digest: Digest,
+    /// Whether its content has parts that are no plain text; see [`parts::tell`].
+    pub mixed: bool,
+    /// What its parts were that are said as lines, since this server cannot take them.
+    pub lines: Vec<parts::Kind>,
 }
 
 impl Message {

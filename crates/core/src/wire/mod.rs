@@ -4,6 +4,7 @@
 pub mod dialect;
 pub mod json;
 pub mod openai_chat;
+pub mod parts;
 pub mod reply;
 pub mod session;
 

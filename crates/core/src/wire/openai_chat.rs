@@ -11,8 +11,8 @@ use bytes::Bytes;
 use serde::de::{Deserialize, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
-use super::WireError;
 use super::json::{self, Fields};
+use super::{WireError, parts};
 use crate::conversation::{Conversation, Digest, Media, MediaKind, Message, Role, Tokens, ToolCall, chain};
 
 /// A chat completion request: the conversation, and what else of the request matters here.
@@ -206,6 +206,13 @@ pub fn write(request: &Request, messages: &[Bytes], changes: &[(&str, Option<&st
     json::with_pieces(&text, &all).expect("the body was read as an object before")
 }
 
+/// The same body with other messages (each the bytes of one message object).
+pub fn with_messages(body: &Bytes, messages: &[Bytes]) -> Bytes {
+    let all: Vec<Cow<'_, str>> = messages.iter().map(|m| String::from_utf8_lossy(m)).collect();
+    let array = format!("[{}]", all.join(","));
+    patch(body, "messages", &array)
+}
+
 /// Where servers and clients put what a model thought.
 const REASONING: [&str; 3] = ["reasoning_content", "reasoning", "thinking"];
 
@@ -242,8 +249,13 @@ pub fn message(raw: Bytes) -> Result<Message, (String, &'static str)> {
         digest: Digest::default(),
         raw: raw.clone(),
         repaired: None,
+        mixed: content.mixed,
+        lines: Vec::new(),
     };
     out.digest = chain::digest(&out, &content.payloads);
+    if content.carried {
+        parts::tell(&mut out, &parts::Takes::default());
+    }
     Ok(out)
 }
 
@@ -253,6 +265,10 @@ struct Content {
     media: Vec<Media>,
     /// Digests of the media payloads, since those are what the message says too.
     payloads: Vec<Digest>,
+    /// Whether some of it is no plain text.
+    mixed: bool,
+    /// Whether some of it is said as text on every server.
+    carried: bool,
 }
 
 fn content(raw: Option<&str>) -> Result<Content, (String, &'static str)> {
@@ -268,17 +284,24 @@ fn content(raw: Option<&str>) -> Result<Content, (String, &'static str)> {
     for part in parts {
         // Some clients send bare strings inside the array.
         if let Some(text) = json::string(part.get()) {
+            out.mixed = true;
             texts.push(text);
             continue;
         }
         let fields = Fields::read(part.get()).map_err(|_| bad())?;
         let kind = fields.string("type").unwrap_or_default();
+        out.mixed |= kind != "text";
         match kind.as_str() {
             "text" | "input_text" | "output_text" => texts.push(fields.string("text").unwrap_or_default()),
             "refusal" => texts.push(fields.string("refusal").unwrap_or_default()),
             _ => {
                 out.payloads.push(Digest::of(part.get().as_bytes()));
-                out.media.push(media(&kind, &fields, part.get().len()));
+                if let Some(text) = parts::of_carried(&kind, &fields) {
+                    out.carried = true;
+                    texts.extend(Some(text).filter(|text| !text.is_empty()));
+                } else {
+                    out.media.push(media(&kind, &fields, part.get().len()));
+                }
             }
         }
     }

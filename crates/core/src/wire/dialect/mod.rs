@@ -65,6 +65,11 @@ pub struct Head {
 
 /// Says a reply in a client's words.
 pub trait ReplyEncoder: Send {
+    /// What was left out of the request, for a header of the reply.
+    fn warnings(&self) -> &[String] {
+        &[]
+    }
+
     /// `Content-Type` of a streamed reply.
     fn stream_type(&self) -> &'static str {
         "text/event-stream; charset=utf-8"

@@ -13,7 +13,6 @@ use serde_json::{Map, Value, json};
 
 use super::super::WireError;
 use super::super::json::{self, Fields};
-use super::wrong;
 
 /// A request: its fields, some of them as they are spelled.
 pub(super) struct Asked<'a> {
@@ -150,17 +149,6 @@ pub(super) enum Item<'a> {
     Other,
 }
 
-impl Item<'_> {
-    /// The text of a block, or of a bare string.
-    pub(super) fn text(self) -> Option<String> {
-        match self {
-            Item::Object(block) => block.string("text"),
-            Item::Text(text) => Some(text),
-            Item::Other => None,
-        }
-    }
-}
-
 impl<'de> Deserialize<'de> for Item<'de> {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
         struct V;
@@ -209,6 +197,16 @@ pub(super) enum Part {
 impl Part {
     pub(super) fn media(value: &Value) -> Part {
         Part::Media(to_raw_value(value).expect("a value is always JSON"))
+    }
+
+    /// Its text, if it is one.
+    pub(super) fn text(self) -> Option<String> {
+        if let Part::Text(text) = self { Some(text) } else { None }
+    }
+
+    /// Whether it is a text that says nothing.
+    pub(super) fn is_empty(&self) -> bool {
+        matches!(self, Part::Text(text) if text.is_empty())
     }
 
     /// A picture, by its URL.
@@ -374,11 +372,6 @@ impl Chat {
 
 fn write(out: &mut Vec<u8>, value: &(impl Serialize + ?Sized)) {
     serde_json::to_writer(out, value).expect("it is always JSON, and memory takes it");
-}
-
-/// A text that must be there.
-pub(super) fn text(fields: &Fields<'_>, at: &str, key: &str) -> Result<String, WireError> {
-    fields.string(key).ok_or_else(|| wrong(format!("{at}.{key}"), "must be a string"))
 }
 
 /// A field that is there; `null` counts as absent.

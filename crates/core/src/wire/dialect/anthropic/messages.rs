@@ -3,59 +3,95 @@
 //! A message is said in the same words whatever follows it, so that a longer history begins with the shorter one. Turns of
 //! one role in a row are one turn, as Anthropic has it: chat templates that want roles to alternate fail on them.
 
-use serde_json::Value;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
 
-use super::super::spelled::{self, Asked, Chat, Item, Message, Part, each, given, joined, object, text as string};
+use super::super::spelled::{self, Asked, Chat, Item, Message, Part, each, given, joined, object};
+use super::tools::Change;
 use super::{WireError, wrong};
 use crate::wire::json::{self, Fields};
+use crate::wire::parts::{CARRIED, blocks};
 
-/// Writes all messages.
-pub(super) fn translate(asked: &Asked<'_>, chat: &mut Chat) -> Result<(), WireError> {
-    let mut out = Out { chat, last: None };
+/// Writes all messages. Returns what they change of the tools that are offered, in order.
+pub(super) fn translate(asked: &Asked<'_>, chat: &mut Chat) -> Result<Vec<Change>, WireError> {
+    let mut out = Out { chat, last: None, changes: Vec::new() };
     if let Some(text) = asked.spelled("system").filter(|text| *text != "null") {
         out.system(&system(text)?);
     }
     let messages = asked.spelled("messages");
     let messages = messages.ok_or_else(|| wrong("messages", "is missing; it must be an array of messages"))?;
-    let mut none = true;
+    let newest = newest_of_the_user(messages);
     let is_list = each(messages, |at, item| {
-        none = false;
         let place = format!("messages[{at}]");
         let Item::Object(fields) = item else { return Err(wrong(place, "must be an object")) };
-        message(&mut out, &place, &fields)
+        message(&mut out, &place, &fields, newest.is_some_and(|newest| at < newest))
     })?;
     if !is_list {
         return Err(wrong("messages", "must be an array of messages"));
     }
     out.flush();
-    if none { Err(wrong("messages", "must hold at least one message")) } else { Ok(()) }
+    Ok(out.changes)
 }
 
-fn message(out: &mut Out<'_>, place: &str, message: &Fields<'_>) -> Result<(), WireError> {
-    let content = message.get("content").unwrap_or("null");
+/// Where the newest message of the user stands, where some message asks for it.
+fn newest_of_the_user(messages: &str) -> Option<usize> {
+    memchr::memmem::find(messages.as_bytes(), b"\"clear_at\"")?;
+    let mut newest = None;
+    let _ = each(messages, |at, item| {
+        if matches!(item, Item::Object(fields) if fields.string("role").as_deref() == Some("user")) {
+            newest = Some(at);
+        }
+        Ok(())
+    });
+    newest
+}
+
+/// `passed`: the user said something after it.
+fn message(out: &mut Out<'_>, place: &str, message: &Fields<'_>, passed: bool) -> Result<(), WireError> {
+    let content = given(message, "content").unwrap_or("\"\"");
     match message.string("role").as_deref() {
-        Some("user") => user(out, place, content),
         Some("assistant") => assistant(out, place, content),
         // Claude Code reminds the model this way, in the middle of a conversation.
-        Some("system") => {
-            let text = texts(&format!("{place}.content"), content)?;
-            if out.is_at_the_start() {
+        Some("system" | "developer") => {
+            let text = instruction(out, &format!("{place}.content"), content)?;
+            // A reminder that holds until the user's next message: it stays in the array, and is not shown any more.
+            let is_over = passed && message.string("clear_at").as_deref() == Some("next_user_message");
+            if text.is_empty() || is_over {
+            } else if out.is_at_the_start() {
                 out.system(&text);
             } else {
                 out.user(vec![Part::Text(format!("<system-reminder>\n{text}\n</system-reminder>"))]);
             }
             Ok(())
         }
-        _ => Err(wrong(format!("{place}.role"), "must be `user` or `assistant`")),
+        Some(_) => user(out, place, content),
+        None => Err(wrong(format!("{place}.role"), "must be `user` or `assistant`")),
     }
+}
+
+/// What a system message in the middle says.
+fn instruction(out: &mut Out<'_>, place: &str, content: &str) -> Result<String, WireError> {
+    if let Some(text) = json::string(content) {
+        return Ok(text);
+    }
+    let mut lines = Vec::new();
+    blocks(place, content, |_, block| {
+        out.note_changes(block);
+        lines.push(told(block));
+        Ok(())
+    })?;
+    Ok(joined(lines, "\n"))
 }
 
 /// `system`: a string, or an array of text blocks.
 fn system(raw: &str) -> Result<String, WireError> {
     let mut lines = Vec::new();
     let is_list = each(raw, |_, block: Item<'_>| {
-        let text =
-            block.text().ok_or_else(|| wrong(format!("system[{}]", lines.len()), "must be a block of type `text`"))?;
+        let text = match block {
+            Item::Object(block) => told(&block),
+            Item::Text(text) => text,
+            Item::Other => return Ok(()),
+        };
         lines.extend(without_billing(text));
         Ok(())
     })?;
@@ -81,6 +117,7 @@ fn without_billing(text: String) -> Option<String> {
 struct Out<'a> {
     chat: &'a mut Chat,
     last: Option<Message>,
+    changes: Vec<Change>,
 }
 
 impl Out<'_> {
@@ -116,17 +153,22 @@ impl Out<'_> {
         }
     }
 
-    fn assistant(&mut self, mut text: String, mut thought: String, mut calls: Vec<Value>) {
+    fn assistant(&mut self, mut parts: Vec<Part>, mut thought: String, mut calls: Vec<Value>) {
         if let Some(mut last) = self.last.take_if(|last| last.is_of("assistant")) {
-            text = both(last.fields.remove("content"), text);
+            parts = behind(&mut last, parts);
             thought = both(last.fields.remove("reasoning_content"), thought);
             if let Some(Value::Array(mut before)) = last.fields.remove("tool_calls") {
                 before.append(&mut calls);
                 calls = before;
             }
         }
-        let content = if text.is_empty() && !calls.is_empty() { Value::Null } else { text.into() };
-        let mut message = Message::new("assistant", content);
+        let mut message = if parts.iter().any(|part| matches!(part, Part::Media(_))) {
+            Message::of("assistant", parts)
+        } else {
+            // The pieces of one reply: nothing stood between them.
+            let text = joined(parts.into_iter().filter_map(Part::text).collect(), "");
+            Message::new("assistant", if text.is_empty() && !calls.is_empty() { Value::Null } else { text.into() })
+        };
         if !thought.is_empty() {
             message.fields.insert("reasoning_content".into(), thought.into());
         }
@@ -135,6 +177,38 @@ impl Out<'_> {
         }
         self.push(message);
     }
+
+    /// Notes what a block changes of the tools that are offered.
+    fn note_changes(&mut self, block: &Fields<'_>) {
+        match kind(block).as_str() {
+            change @ ("tool_addition" | "tool_removal") => {
+                let tool = given(block, "tool").and_then(|tool| json::value(tool).ok());
+                self.changes.extend(tool.and_then(|tool| Change::read(change == "tool_addition", &tool)));
+            }
+            // What was offered at the end of what was compacted.
+            "compaction" => {
+                let changes = given(block, "tool_changes").and_then(|changes| json::value(changes).ok());
+                for change in changes.iter().filter_map(Value::as_array).flatten() {
+                    self.changes.extend(Change::read(change["type"] == "tool_addition", &change["tool"]));
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The parts of a turn that was begun, and those that come behind them.
+fn behind(last: &mut Message, new: Vec<Part>) -> Vec<Part> {
+    let mut parts = std::mem::take(&mut last.parts);
+    if let Some(Value::String(text)) = last.fields.remove("content").filter(|_| parts.is_empty()) {
+        parts.extend(Some(Part::Text(text)).filter(|part| !part.is_empty()));
+    }
+    let mut new = new.into_iter().filter(|part| !part.is_empty()).peekable();
+    if let (Some(Part::Text(before)), Some(Part::Text(_))) = (parts.last_mut(), new.peek()) {
+        before.push_str("\n\n");
+    }
+    parts.extend(new);
+    parts
 }
 
 /// What was said before, and what is new.
@@ -151,33 +225,25 @@ fn both(before: Option<Value>, new: String) -> String {
     }
 }
 
-/// A string, or an array of text blocks.
-fn texts(place: &str, raw: &str) -> Result<String, WireError> {
-    if let Some(text) = json::string(raw) {
-        return Ok(text);
-    }
-    let mut lines = Vec::new();
-    let is_list = each(raw, |at, block: Item<'_>| {
-        lines.push(block.text().ok_or_else(|| wrong(format!("{place}[{at}]"), "must be a block of type `text`"))?);
-        Ok(())
-    })?;
-    match is_list {
-        true => Ok(joined(lines, "\n")),
-        false => Err(wrong(place, "must be a string or an array of text blocks")),
-    }
-}
-
-/// Reads the content blocks at a place one after the other, each with its own place.
+/// Reads the content blocks at a place one after the other, each with its own place. A bare string is a text, and what is
+/// nothing is passed over.
 fn blocks(
     place: &str,
     content: &str,
     mut one: impl FnMut(&str, &Fields<'_>) -> Result<(), WireError>,
 ) -> Result<(), WireError> {
+    if let Some(block) = object(content)? {
+        return one(place, &block);
+    }
     let is_list = each(content, |at, block| {
         let place = format!("{place}[{at}]");
         match block {
             Item::Object(block) => one(&place, &block),
-            _ => Err(wrong(place, "must be an object with a `type`")),
+            Item::Text(text) => {
+                let spelled = json!({"type": "text", "text": text}).to_string();
+                object(&spelled)?.map_or(Ok(()), |block| one(&place, &block))
+            }
+            Item::Other => Ok(()),
         }
     })?;
     if is_list { Ok(()) } else { Err(wrong(place, "must be a string or an array of content blocks")) }
@@ -196,12 +262,13 @@ fn user(out: &mut Out<'_>, place: &str, content: &str) -> Result<(), WireError> 
     let mut parts = Vec::new();
     let mut none = true;
     blocks(&format!("{place}.content"), content, |place, block| {
-        match kind(block).as_str() {
-            "tool_result" => {
-                none = false;
-                out.push(result(place, block, &mut parts)?);
-            }
-            kind => parts.push(part(place, kind, block)?),
+        out.note_changes(block);
+        if kind(block) == "tool_result" {
+            none = false;
+            let result = result(place, block, &mut parts)?;
+            out.push(result);
+        } else {
+            parts.extend(part(block));
         }
         Ok(())
     })?;
@@ -213,132 +280,116 @@ fn user(out: &mut Out<'_>, place: &str, content: &str) -> Result<(), WireError> 
 
 /// A tool message. The images that it cannot hold go among `media`: in chat completions those are a user's.
 fn result(place: &str, block: &Fields<'_>, media: &mut Vec<Part>) -> Result<Message, WireError> {
-    let id = string(block, place, "tool_use_id")?;
-    let mut lines = Vec::new();
+    let id = block.string("tool_use_id").unwrap_or_default();
+    let is_error = block.get("is_error") == Some("true");
+    let mut parts = Vec::new();
     let content = given(block, "content").unwrap_or("\"\"");
     if let Some(text) = json::string(content) {
-        lines.push(text);
+        parts.push(Part::Text(text));
     } else {
-        blocks(&format!("{place}.content"), content, |place, one| {
-            let part = match kind(one).as_str() {
-                // A tool that was found by a search for tools, by its name.
-                "tool_reference" => Part::Text(string(one, place, "tool_name")?),
-                kind => part(place, kind, one)?,
-            };
-            match part {
-                Part::Text(text) => lines.push(text),
-                part @ Part::Media(_) => {
-                    lines.push("[image: in the user's message below]".into());
-                    media.push(Part::Text(format!("[image of the tool result {id}]")));
-                    media.push(part);
-                }
+        blocks(&format!("{place}.content"), content, |_, one| {
+            if let Some(picture) = Some(one).filter(|one| kind(one) == "image").and_then(image) {
+                parts.push(Part::Text("[image: in the user's message below]".into()));
+                media.push(Part::Text(format!("[image of the tool result {id}]")));
+                media.push(picture);
+            } else {
+                parts.extend(part(one));
             }
             Ok(())
         })?;
     }
-    let mut text = joined(lines, "\n");
-    if text.is_empty() && block.get("is_error") == Some("true") {
-        text = "error".into();
+    if parts.iter().all(|part| matches!(part, Part::Text(_))) {
+        let text = joined(parts.into_iter().filter_map(Part::text).collect(), "\n");
+        return Ok(Message::result(id, blocks::failed(text, is_error)));
     }
-    Ok(Message::result(id, text))
+    match parts.first_mut() {
+        Some(Part::Text(first)) => *first = blocks::failed(std::mem::take(first), is_error),
+        _ if is_error => parts.insert(0, Part::Text("Error:".into())),
+        _ => {}
+    }
+    Ok(Message { parts, ..Message::result(id, String::new()) })
 }
 
-/// A block that a user or a tool says, as a content part of chat completions.
-fn part(place: &str, kind: &str, block: &Fields<'_>) -> Result<Part, WireError> {
-    match kind {
-        "text" => Ok(Part::Text(string(block, place, "text")?)),
-        "image" => image(place, block),
-        "document" => document(place, block),
-        "search_result" => {
-            let text = texts(&format!("{place}.content"), block.get("content").unwrap_or("null"))?;
-            let head = |key: &str| block.string(key).unwrap_or_default();
-            Ok(Part::Text(format!("{}\n{}\n{text}", head("title"), head("source")).trim().to_owned()))
-        }
-        other => {
-            let what = format!(
-                "is of type `{other}`, which no local model can read; `text`, `image`, `document` with text in it, `search_result`, `tool_use` and `tool_result` can be"
-            );
-            Err(wrong(place, &what))
-        }
-    }
-}
-
-/// Where a picture or a document comes from, and the place of that.
-fn source<'a>(place: &str, block: &Fields<'a>) -> Result<(String, Fields<'a>), WireError> {
-    let inner = format!("{place}.source");
-    match block.get("source").map(object).transpose()?.flatten() {
-        Some(source) => Ok((inner, source)),
-        None => Err(wrong(inner, "must be an object")),
+/// A block as a content part of chat completions. What they have no word for is carried as it is, and told as text on its way
+/// to the server: the record keeps it. `None` for what says nothing to a model.
+fn part(block: &Fields<'_>) -> Option<Part> {
+    match kind(block).as_str() {
+        "text" => Some(Part::Text(block.string("text").unwrap_or_default())),
+        "image" => Some(image(block).unwrap_or_else(|| carried(block))),
+        "document" | "search_result" | "tool_reference" | "compaction" => match blocks::told(&as_it_stands(block)) {
+            (None, text) => Some(Part::Text(text)).filter(|part| !part.is_empty()),
+            _ => Some(carried(block)),
+        },
+        "thinking" | "redacted_thinking" | "fallback" | "mcp_tool_listing" => None,
+        _ => Some(carried(block)),
     }
 }
 
-fn image(place: &str, block: &Fields<'_>) -> Result<Part, WireError> {
-    let (inner, source) = source(place, block)?;
+/// What a block says as text.
+fn told(block: &Fields<'_>) -> String {
+    blocks::told(&as_it_stands(block)).1
+}
+
+/// A block as it is spelled, without the mark of Anthropic's cache, which moves each turn.
+fn as_it_stands(block: &Fields<'_>) -> String {
+    let mut out = String::from("{");
+    for (key, value) in block.0.iter().filter(|(key, _)| key != "cache_control") {
+        let comma = if out.len() > 1 { "," } else { "" };
+        out.push_str(&format!("{comma}{}:{}", json::quote(key), value.get()));
+    }
+    out.push('}');
+    out
+}
+
+fn carried(block: &Fields<'_>) -> Part {
+    let whole = format!("{{\"type\":\"{CARRIED}\",\"block\":{}}}", as_it_stands(block));
+    RawValue::from_string(whole).map_or_else(|_| Part::Text(told(block)), Part::Media)
+}
+
+/// A picture that is here, or has an address.
+fn image(block: &Fields<'_>) -> Option<Part> {
+    let source = object(block.get("source")?).ok()??;
     match kind(&source).as_str() {
         "base64" => {
-            let media_type = string(&source, &inner, "media_type")?;
-            let data = string(&source, &inner, "data")?;
-            Ok(Part::image(&format!("data:{media_type};base64,{data}")))
+            let media_type = source.string("media_type").unwrap_or_else(|| "image/png".into());
+            Some(Part::image(&format!("data:{media_type};base64,{}", source.string("data")?)))
         }
-        "url" => Ok(Part::image(&string(&source, &inner, "url")?)),
-        _ => Err(wrong(inner, "must be of type `base64` or `url`: files kept at Anthropic cannot be read here")),
+        "url" => Some(Part::image(&source.string("url")?)),
+        _ => None,
     }
-}
-
-/// A document that is text; its title and context stand before it.
-fn document(place: &str, block: &Fields<'_>) -> Result<Part, WireError> {
-    let (inner, source) = source(place, block)?;
-    let text = match kind(&source).as_str() {
-        "text" => string(&source, &inner, "data")?,
-        "content" => texts(&format!("{inner}.content"), source.get("content").unwrap_or("null"))?,
-        _ => {
-            return Err(wrong(
-                inner,
-                "must be of type `text` or `content`: no local server reads PDFs. Send their text",
-            ));
-        }
-    };
-    let mut lines: Vec<String> = ["title", "context"].iter().filter_map(|k| block.string(k)).collect();
-    lines.push(text);
-    Ok(Part::Text(joined(lines, "\n")))
 }
 
 /// Texts, thoughts and calls of one turn, in one message.
 fn assistant(out: &mut Out<'_>, place: &str, content: &str) -> Result<(), WireError> {
-    let mut text: Vec<String> = Vec::new();
+    let mut parts: Vec<Part> = Vec::new();
     let mut thought: Vec<String> = Vec::new();
     let mut calls: Vec<Value> = Vec::new();
     if let Some(all) = json::string(content) {
-        text.push(all);
+        parts.push(Part::Text(all));
     } else {
-        blocks(&format!("{place}.content"), content, |place, block| {
-            match kind(block).as_str() {
-                "text" => text.push(string(block, place, "text")?),
-                "thinking" => thought.push(string(block, place, "thinking")?),
-                // Only Anthropic can read these.
-                "redacted_thinking" => {}
-                "tool_use" => calls.push(call(place, block)?),
-                other => {
-                    let what = format!(
-                        "is of type `{other}`, which no local server knows; `text`, `thinking` and `tool_use` can be told"
-                    );
-                    return Err(wrong(place, &what));
-                }
+        blocks(&format!("{place}.content"), content, |_, block| {
+            out.note_changes(block);
+            match (kind(block).as_str(), parts.last_mut()) {
+                ("thinking", _) => thought.push(block.string("thinking").unwrap_or_default()),
+                ("tool_use", _) => calls.push(call(block)?),
+                // The pieces of one reply: nothing stood between them.
+                ("text", Some(Part::Text(before))) => before.push_str(&block.string("text").unwrap_or_default()),
+                _ => parts.extend(part(block)),
             }
             Ok(())
         })?;
     }
-    // The pieces of one reply: nothing stood between them.
-    out.assistant(joined(text, ""), joined(thought, "\n"), calls);
+    out.assistant(parts, joined(thought, "\n"), calls);
     Ok(())
 }
 
-fn call(place: &str, block: &Fields<'_>) -> Result<Value, WireError> {
+fn call(block: &Fields<'_>) -> Result<Value, WireError> {
     let input = match given(block, "input") {
         None => "{}".into(),
         Some(input) if input.starts_with('{') => spelled::value(input)?.to_string(),
-        Some(_) => return Err(wrong(format!("{place}.input"), "must be an object")),
+        // A call that its model did not finish: what is no object is wrapped into one further on.
+        Some(input) => json::string(input).unwrap_or_else(|| input.to_owned()),
     };
-    let name = string(block, place, "name")?;
-    Ok(spelled::call(string(block, place, "id")?, name, input))
+    let of = |key: &str| block.string(key).unwrap_or_default();
+    Ok(spelled::call(of("id"), of("name"), input))
 }

@@ -1,7 +1,7 @@
 //! Anthropic's Messages API (`POST /v1/messages`), as Claude Code and Anthropic's SDKs speak it.
 //!
-//! What no local server has is refused, and not left out in silence: tools that Anthropic's servers run, documents that are
-//! files, MCP connectors. What only steers Anthropic's own servers is left out: `metadata`, `cache_control`, `service_tier`,
+//! Nothing of a history is refused: a block that no local server reads is told as text. Tools that Anthropic's servers run and MCP
+//! connectors are left out, and the reply says so. What only steers Anthropic's own servers is left out: `metadata`, `cache_control`, `service_tier`,
 //! `context_management`, `container`, citations, signatures of thoughts.
 
 use serde_json::{Map, Value, json};
@@ -10,6 +10,7 @@ use super::spelled::{self, Asked, Chat};
 use super::{Heard, WireError, wrong};
 
 mod messages;
+mod own;
 mod reply;
 mod tools;
 
@@ -50,7 +51,7 @@ pub fn request(body: &[u8]) -> Result<Heard, WireError> {
 
 fn read(asked: Asked<'_>, size: usize) -> Result<Heard, WireError> {
     let mut chat = prompt(&asked, size)?;
-    let Prompt { rest, model, .. } = &mut chat;
+    let Prompt { rest, model, warnings, .. } = &mut chat;
     let asked = asked.fields;
     let stream = match asked.get("stream") {
         None | Some(Value::Null) => false,
@@ -87,7 +88,7 @@ fn read(asked: Asked<'_>, size: usize) -> Result<Heard, WireError> {
         .collect();
     let tells_stop = !stops.is_empty();
     let most = asked.get("max_tokens").and_then(Value::as_u64);
-    let encoder = Box::new(reply::Reply::new(std::mem::take(model), stops, most));
+    let encoder = Box::new(reply::Reply::new(std::mem::take(model), std::mem::take(warnings), stops, most));
     let session = crate::wire::session::session(&asked);
     Ok(Heard { chat: chat.end(), encoder, session, tells_stop })
 }
@@ -109,6 +110,8 @@ struct Prompt {
     /// All but the messages.
     rest: Map<String, Value>,
     model: String,
+    /// What was left out.
+    warnings: Vec<String>,
 }
 
 impl Prompt {
@@ -123,20 +126,21 @@ fn prompt(all: &Asked<'_>, size: usize) -> Result<Prompt, WireError> {
         Some(Value::String(model)) => model.clone(),
         _ => return Err(wrong("model", "must be the name of a model")),
     };
+    let mut warnings = Vec::new();
     if asked.get("mcp_servers").and_then(Value::as_array).is_some_and(|list| !list.is_empty()) {
-        let what = "cannot be used here: no local server connects to MCP servers. Let the client connect to them, and offer their tools";
-        return Err(wrong("mcp_servers", what));
+        let what = "no local server connects to MCP servers: let the client connect to them, and offer their tools";
+        warnings.push(format!("mcp_servers is left out: {what}"));
     }
     let mut chat = Chat::new(Some(&model), size);
-    messages::translate(all, &mut chat)?;
+    let changes = messages::translate(all, &mut chat)?;
     let mut rest = Map::new();
-    tools::translate(asked, &mut rest)?;
+    tools::translate(asked, &changes, &mut rest, &mut warnings)?;
     thinking(asked, &mut rest)?;
     // Sampling is spelled alike, and what nobody here knows may be meant for the server.
     for (key, value) in asked.iter().filter(|(key, value)| !THEIRS.contains(&key.as_str()) && !value.is_null()) {
         rest.entry(key.clone()).or_insert_with(|| value.clone());
     }
-    Ok(Prompt { chat, rest, model })
+    Ok(Prompt { chat, rest, model, warnings })
 }
 
 /// `thinking`, `output_config`. A model that cannot think is not refused for being asked to: Claude Code always asks.
@@ -233,5 +237,7 @@ pub fn error(status: u16, error: &Value, request_id: &str) -> Value {
     json!({"type": "error", "error": {"type": kind, "message": message}, "request_id": request_id})
 }
 
+#[cfg(test)]
+mod block_tests;
 #[cfg(test)]
 mod tests;

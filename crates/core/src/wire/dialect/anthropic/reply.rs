@@ -15,6 +15,8 @@ const NEAR: u64 = 16;
 pub(super) struct Reply {
     /// As the client named it.
     model: String,
+    /// What was left out of the request.
+    warnings: Vec<String>,
     id: String,
     usage: Usage,
     finish: Option<String>,
@@ -69,9 +71,10 @@ impl Call {
 }
 
 impl Reply {
-    pub(super) fn new(model: String, stops: Vec<String>, most: Option<u64>) -> Reply {
+    pub(super) fn new(model: String, warnings: Vec<String>, stops: Vec<String>, most: Option<u64>) -> Reply {
         Reply {
             model,
+            warnings,
             id: String::new(),
             usage: Usage::default(),
             finish: None,
@@ -241,6 +244,10 @@ impl Reply {
 }
 
 impl ReplyEncoder for Reply {
+    fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
     fn whole(&mut self, head: &Head, said: &Said) -> Value {
         self.id.clone_from(&head.id);
         self.usage = said.usage;

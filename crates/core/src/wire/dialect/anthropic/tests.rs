@@ -62,7 +62,7 @@ fn an_agents_turns_in_the_words_of_chat_completions() {
         {"role": "tool", "tool_call_id": "toolu_B", "content": "note 1\nnote 2"},
         {"role": "user", "content": "go on\n<system-reminder>\nThe task tools were not used.\n</system-reminder>"},
         {"role": "assistant", "content": null, "tool_calls": [call("toolu_D", "Bash", r#"{"command":"ls"}"#)]},
-        {"role": "tool", "tool_call_id": "toolu_D", "content": "error"},
+        {"role": "tool", "tool_call_id": "toolu_D", "content": "Error: the call failed and said nothing."},
         {"role": "assistant", "content": "Done."},
         {"role": "user", "content": "Thanks."},
     ]);
@@ -152,7 +152,7 @@ fn images_and_documents() {
     let document = json!({"type": "document", "title": "T", "source": {"type": "text", "media_type": "text/plain", "data": "words"}});
     let found = json!({"type": "search_result", "source": "https://x", "title": "X", "content": [text("said")]});
     let out = messages(json!([{"role": "user", "content": [document, found]}]));
-    assert_eq!(out[0]["content"], "T\nwords\nX\nhttps://x\nsaid");
+    assert_eq!(out[0]["content"], "T\nwords\nX: https://x\nsaid");
 }
 
 #[test]
@@ -213,41 +213,17 @@ fn what_is_wrong_is_named_with_its_place() {
     for (body, param) in [
         (json!({"messages": []}), "model"),
         (json!({"model": "m"}), "messages"),
-        (asked(json!([])), "messages"),
         (asked(json!("x")), "messages"),
         (asked(json!([1])), "messages[0]"),
-        (asked(json!([{"role": "tool", "content": "x"}])), "messages[0].role"),
+        (asked(json!([{"content": "x"}])), "messages[0].role"),
         (user(json!(3)), "messages[0].content"),
-        (user(json!([3])), "messages[0].content[0]"),
-        (user(json!([{"type": "text"}])), "messages[0].content[0].text"),
-        (user(json!([{"type": "container_upload"}])), "messages[0].content[0]"),
-        (user(json!([{"type": "image"}])), "messages[0].content[0].source"),
-        (user(json!([{"type": "image", "source": {"type": "file", "file_id": "f"}}])), "messages[0].content[0].source"),
-        (
-            user(json!([{"type": "document", "source": {"type": "base64", "data": "JVBE"}}])),
-            "messages[0].content[0].source",
-        ),
-        (user(json!([{"type": "tool_result", "content": "x"}])), "messages[0].content[0].tool_use_id"),
-        (
-            user(json!([{"type": "tool_result", "tool_use_id": "t", "content": [{"type": "nope"}]}])),
-            "messages[0].content[0].content[0]",
-        ),
-        (
-            asked(
-                json!([{"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "f", "input": "x"}]}]),
-            ),
-            "messages[0].content[0].input",
-        ),
-        (asked(json!([{"role": "assistant", "content": [{"type": "server_tool_use"}]}])), "messages[0].content[0]"),
         (with("system", json!(4)), "system"),
         (with("max_tokens", json!(0)), "max_tokens"),
         (with("stream", json!("yes")), "stream"),
         (with("stop_sequences", json!("x")), "stop_sequences"),
         (with("thinking", json!({"budget_tokens": 9})), "thinking.type"),
-        (with("tools", json!([{"type": "web_search_20250305", "name": "web_search"}])), "tools[0]"),
         (with("tools", json!([{"input_schema": {}}])), "tools[0].name"),
         (with("tool_choice", json!({"type": "any"})), "tool_choice"),
-        (with("mcp_servers", json!([{"url": "x"}])), "mcp_servers"),
         (with("output_format", json!({"type": "xml"})), "output_config.format"),
     ] {
         let (named, text) = refused(body.clone());

@@ -1,26 +1,55 @@
-//! `tools` and `tool_choice`.
+//! `tools` and `tool_choice`. Tools that Anthropic's own servers run are left out; those of Anthropic's that the client runs
+//! ([`own`]) are functions like any.
 
 use serde_json::{Map, Value, json};
 
+use super::own;
 use super::{WireError, wrong};
+use crate::wire::parts::blocks::tool_name;
 
-/// Writes the tools of a request into a chat completion request.
-pub(super) fn translate(asked: &Map<String, Value>, chat: &mut Map<String, Value>) -> Result<(), WireError> {
+/// What a message changes of the tools that are offered: a `tool_addition` or a `tool_removal`.
+pub(super) struct Change {
+    name: String,
+    /// Offered from here on, or no longer.
+    added: bool,
+    /// The tool itself, where the message brings it.
+    definition: Option<Value>,
+}
+
+impl Change {
+    /// Reads the `tool` of such a block; `None` where it names none.
+    pub(super) fn read(added: bool, tool: &Value) -> Option<Change> {
+        let definition = tool.get("definition").filter(|definition| definition.is_object()).cloned();
+        Some(Change { name: tool_name(tool)?.to_owned(), added, definition })
+    }
+}
+
+/// Writes the tools of a request into a chat completion request, as they are offered after its last message.
+pub(super) fn translate(
+    asked: &Map<String, Value>,
+    changes: &[Change],
+    chat: &mut Map<String, Value>,
+    warnings: &mut Vec<String>,
+) -> Result<(), WireError> {
     let there = |key: &str| asked.get(key).filter(|v| !v.is_null());
-    let Some(tools) = there("tools") else {
+    if there("tools").is_none() && changes.is_empty() {
         return match there("tool_choice").map(|c| c["type"].as_str().unwrap_or_default().to_owned()) {
             Some(kind) if kind == "any" || kind == "tool" => {
                 Err(wrong("tool_choice", "asks for a call, and `tools` offers none"))
             }
             _ => Ok(()),
         };
+    }
+    let tools = match there("tools") {
+        None => &[][..],
+        Some(tools) => tools.as_array().ok_or_else(|| wrong("tools", "must be an array of tools"))?,
     };
-    let tools = tools.as_array().ok_or_else(|| wrong("tools", "must be an array of tools"))?;
-    if tools.is_empty() {
+    let offered = offered(tools, changes, warnings)?;
+    if offered.is_empty() {
         return Ok(());
     }
-    let tools: Result<Vec<Value>, WireError> = tools.iter().enumerate().map(|(at, t)| tool(at, t)).collect();
-    chat.insert("tools".into(), tools?.into());
+    let names: Vec<String> = offered.iter().filter_map(|t| t["function"]["name"].as_str()).map(str::to_owned).collect();
+    chat.insert("tools".into(), offered.into());
     let Some(choice) = there("tool_choice") else { return Ok(()) };
     let said = match choice.get("type").and_then(Value::as_str) {
         Some("auto") => "auto".into(),
@@ -29,7 +58,12 @@ pub(super) fn translate(asked: &Map<String, Value>, chat: &mut Map<String, Value
         Some("tool") => {
             let name = choice.get("name").and_then(Value::as_str);
             let name = name.ok_or_else(|| wrong("tool_choice.name", "must be the name of a tool"))?;
-            json!({"type": "function", "function": {"name": name}})
+            if names.iter().any(|offered| offered == name) {
+                json!({"type": "function", "function": {"name": name}})
+            } else {
+                warnings.push(format!("tool_choice asks for `{}`, which is not offered here", word(name)));
+                "auto".into()
+            }
         }
         _ => return Err(wrong("tool_choice.type", "must be `auto`, `any`, `tool` or `none`")),
     };
@@ -40,22 +74,51 @@ pub(super) fn translate(asked: &Map<String, Value>, chat: &mut Map<String, Value
     Ok(())
 }
 
-fn tool(at: usize, tool: &Value) -> Result<Value, WireError> {
-    let place = format!("tools[{at}]");
-    let Some(fields) = tool.as_object() else { return Err(wrong(place, "must be an object")) };
-    let name = fields.get("name").and_then(Value::as_str);
-    let schema = fields.get("input_schema").filter(|s| !s.is_null());
-    match fields.get("type").and_then(Value::as_str) {
-        None | Some("custom") => {}
-        // Kinds such as `bash_20250124` have no schema of their own: Claude was trained on it.
-        Some(kind) if schema.is_none() => {
-            let what = format!(
-                "is a tool of Anthropic's (`{kind}`), which no local model or server has. Leave it out, or offer a tool of your own with an `input_schema`"
-            );
-            return Err(wrong(place, &what));
+/// The tools of the request, less those that were taken back, with those that came with a message.
+fn offered(tools: &[Value], changes: &[Change], warnings: &mut Vec<String>) -> Result<Vec<Value>, WireError> {
+    let named = |tool: &Value| tool["name"].as_str().unwrap_or_default().to_owned();
+    let mut all: Vec<(String, Value)> = Vec::new();
+    for (at, tool) in tools.iter().enumerate() {
+        if let Some(tool) = self::tool(&format!("tools[{at}]"), tool, warnings)? {
+            all.push((named(&tool["function"]), tool));
         }
-        Some(_) => {}
     }
+    let mut gone: Vec<&str> = Vec::new();
+    for change in changes {
+        gone.retain(|name| *name != change.name);
+        if !change.added {
+            gone.push(&change.name);
+        } else if let Some(definition) = &change.definition {
+            // What stands in the history is no reason to refuse it.
+            let new = self::tool("tool_addition", definition, warnings).ok().flatten();
+            all.retain(|(name, _)| new.is_none() || *name != change.name);
+            all.extend(new.map(|tool| (change.name.clone(), tool)));
+        }
+    }
+    all.retain(|(name, _)| !gone.contains(&name.as_str()));
+    Ok(all.into_iter().map(|(_, tool)| tool).collect())
+}
+
+/// A name for a header.
+fn word(name: &str) -> String {
+    name.chars().filter(|c| c.is_ascii_graphic()).take(64).collect()
+}
+
+/// A tool as a function. `None` for one that Anthropic's servers run, which is told.
+fn tool(place: &str, tool: &Value, warnings: &mut Vec<String>) -> Result<Option<Value>, WireError> {
+    let Some(fields) = tool.as_object() else { return Err(wrong(place, "must be an object")) };
+    let schema = fields.get("input_schema").filter(|s| !s.is_null());
+    let kind = fields.get("type").and_then(Value::as_str).filter(|kind| *kind != "custom");
+    if let Some(kind) = kind.filter(|_| schema.is_none()) {
+        let function = own::function(kind, fields);
+        if function.is_none() {
+            let name = tool_name(tool).unwrap_or(kind);
+            let (name, kind) = (word(name), word(kind));
+            warnings.push(format!("the tool `{name}` ({kind}) is not offered: no local server runs it"));
+        }
+        return Ok(function);
+    }
+    let name = fields.get("name").and_then(Value::as_str);
     let name = name.ok_or_else(|| wrong(format!("{place}.name"), "must be a string"))?;
     let schema = schema.cloned().unwrap_or_else(|| json!({"type": "object", "properties": {}}));
     if !schema.is_object() {
@@ -70,5 +133,5 @@ fn tool(at: usize, tool: &Value) -> Result<Value, WireError> {
     if let Some(strict) = fields.get("strict").filter(|s| s.is_boolean()) {
         function.insert("strict".into(), strict.clone());
     }
-    Ok(json!({"type": "function", "function": function}))
+    Ok(Some(json!({"type": "function", "function": function})))
 }
