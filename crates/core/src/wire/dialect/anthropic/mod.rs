@@ -7,7 +7,7 @@
 use serde_json::{Map, Value, json};
 
 use super::spelled::{self, Asked, Chat};
-use super::{Heard, WireError, wrong};
+use super::{Heard, Unsaid, WireError, wrong};
 
 mod messages;
 mod reply;
@@ -80,7 +80,7 @@ fn read(asked: Asked<'_>, size: usize) -> Result<Heard, WireError> {
     }
     let encoder = Box::new(reply::Reply::new(std::mem::take(model)));
     let session = crate::wire::session::session(&asked);
-    Ok(Heard { chat: chat.end(), encoder, session })
+    Ok(Heard { chat: chat.end(), encoder, session, unsaid: Unsaid::default() })
 }
 
 /// Reads a request to `POST /v1/messages/count_tokens`: a chat completion request that is only counted.
