@@ -138,7 +138,12 @@ pub(super) fn reasoning(item: &Fields<'_>) -> Result<String, WireError> {
         let raw = given(item, key).unwrap_or("[]");
         let mut all: Vec<String> = spelling::string(raw).filter(|text| !text.is_empty()).into_iter().collect();
         each(raw, |_, part: Item<'_>| {
-            all.extend(part.text().filter(|text| !text.is_empty()));
+            let text = match part {
+                Item::Object(part) => part.string("text"),
+                Item::Text(text) => Some(text),
+                Item::Other => None,
+            };
+            all.extend(text.filter(|text| !text.is_empty()));
             Ok(())
         })?;
         if !all.is_empty() {
