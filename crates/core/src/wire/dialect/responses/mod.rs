@@ -67,19 +67,6 @@ fn text<'a>(fields: &'a Map<String, Value>, at: &str, key: &str) -> Result<&'a s
     text_if(fields, at, key)?.ok_or_else(|| wrong(path(at, key), "is missing: it must be a string"))
 }
 
-/// An object that may be absent.
-fn object_if<'a>(
-    fields: &'a Map<String, Value>,
-    at: &str,
-    key: &str,
-) -> Result<Option<&'a Map<String, Value>>, WireError> {
-    match given(fields, key) {
-        None => Ok(None),
-        Some(Value::Object(inner)) => Ok(Some(inner)),
-        Some(_) => Err(wrong(path(at, key), "must be an object")),
-    }
-}
-
 /// A list that may be absent.
 fn list_if<'a>(fields: &'a Map<String, Value>, at: &str, key: &str) -> Result<&'a [Value], WireError> {
     match given(fields, key) {

@@ -5,11 +5,11 @@ use serde_json::{Map, Value, json};
 use super::super::super::WireError;
 use super::super::spelled::{self, Asked, Chat};
 use super::super::{Heard, wrong};
+use super::given;
 use super::items::{self, Items, With};
 use super::reply::Reply;
 use super::tally::Tally;
 use super::tools::Tools;
-use super::{given, text_if};
 
 /// What servers take under the same name. Most of it is not in the Responses API, but clients of local servers send it.
 const COPIED: [&str; 12] = [
@@ -34,7 +34,7 @@ pub(super) fn read(body: &[u8], known: &Items) -> Result<Heard, WireError> {
 fn heard(asked: &Asked<'_>, known: &Items, size: usize) -> Result<Heard, WireError> {
     let fields = &asked.fields;
     refuse(fields)?;
-    let model = text_if(fields, "", "model")?;
+    let model = given(fields, "model").and_then(Value::as_str);
     let mut written = Chat::new(model, size);
     let tools = Tools::read(fields, &items::brought(asked)?)?;
     let mut tally = Tally::default();

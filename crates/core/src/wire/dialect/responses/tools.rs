@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::super::super::WireError;
 use super::super::wrong;
 use super::calls::Form;
-use super::{given, list_if, object_if, path, text, text_if};
+use super::{given, list_if, path, text, text_if};
 
 /// What a call must say of its tool besides the name that the model knows, so that the client knows it again.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
@@ -51,49 +51,45 @@ struct Tool {
 const LONGEST_NAME: usize = 64;
 
 impl Tools {
-    /// Reads `tools`, and the tools that the history brought: of these, what has not the shape of a tool is left out.
+    /// Reads `tools`, and the tools that the history brought. What has no name is left out: servers pass over it, too.
     pub(super) fn read(fields: &Map<String, Value>, brought: &[Value]) -> Result<Tools, WireError> {
         let mut tools = Tools::default();
-        tools.add(list_if(fields, "", "tools")?, "tools", None)?;
-        for tool in brought {
-            if tools.add(std::slice::from_ref(tool), "tools", None).is_err() {
-                tools.left_out.push("a tool without a name".into());
-            }
+        for list in [list_if(fields, "", "tools")?, brought] {
+            tools.add(list, None);
         }
         tools.name_all();
         Ok(tools)
     }
 
     /// Adds the tools of a list. The same one, by its group and its name, counts once: the first time.
-    fn add(&mut self, list: &[Value], at: &str, namespace: Option<&str>) -> Result<(), WireError> {
-        for (nth, tool) in list.iter().enumerate() {
-            let at = format!("{at}[{nth}]");
-            let Value::Object(tool) = tool else { return Err(wrong(at, "must be an object")) };
-            let kind = text(tool, &at, "type")?;
-            if kind == "namespace" && namespace.is_none() {
-                let name = text(tool, &at, "name")?;
-                self.add(list_if(tool, &at, "tools")?, &path(&at, "tools"), Some(name))?;
+    fn add(&mut self, list: &[Value], namespace: Option<&str>) {
+        for tool in list {
+            let text = |key: &str| tool.get(key).and_then(Value::as_str).filter(|text| !text.is_empty());
+            let kind = text("type").unwrap_or_default();
+            if let ("namespace", None, Some(name)) = (kind, namespace, text("name")) {
+                self.add(tool["tools"].as_array().map_or(&[], Vec::as_slice), Some(name));
                 continue;
             }
             // In chat completions a function lies one level deeper, and some clients write it so here.
-            let tool = tool.get(kind).and_then(Value::as_object).filter(|_| kind == "function").unwrap_or(tool);
-            let Some(form) = Form::of_tool(kind).filter(|form| runs_here(*form, tool)) else {
-                self.left_out.push(kind.to_owned());
+            let tool = tool.get("function").filter(|inner| kind == "function" && inner.is_object()).unwrap_or(tool);
+            let form = Form::of_tool(kind).filter(|form| runs_here(*form, tool));
+            let name =
+                form.and_then(|form| form.name().or_else(|| tool.get("name")?.as_str().filter(|n| !n.is_empty())));
+            let (Some(form), Some(name)) = (form, name) else {
+                self.left_out.push(if form.is_some() { "nameless".into() } else { kind.to_owned() });
                 continue;
             };
-            let name = form.name().map_or_else(|| text(tool, &at, "name"), Ok)?.to_owned();
             let function = match form.schema() {
                 Some((about, parameters)) => described(Some(about), parameters),
-                None if form == Form::Custom => free(tool, &at)?,
-                None => function(tool, &at)?,
+                None if form == Form::Custom => free(tool),
+                None => function(tool),
             };
-            let special = Special { form, namespace: namespace.map(str::to_owned), name };
+            let special = Special { form, namespace: namespace.map(str::to_owned), name: name.to_owned() };
             if !self.at.contains_key(&special) {
                 self.at.insert(special.clone(), self.list.len());
                 self.list.push(Tool { special, name: String::new(), function });
             }
         }
-        Ok(())
     }
 
     /// Gives each tool a name that no other has: its own where it can be. A chat completion has no namespaces, so the tools
@@ -140,9 +136,8 @@ impl Tools {
     pub(super) fn offered(mut self, fields: &Map<String, Value>) -> Result<Offered, WireError> {
         let (allowed, choice) = match given(fields, "tool_choice") {
             None => (None, None),
-            Some(Value::String(mode)) if ["auto", "none", "required"].contains(&mode.as_str()) => {
-                (None, Some(mode.as_str()))
-            }
+            // A word that nobody here knows is the server's to judge.
+            Some(Value::String(mode)) => (None, Some(mode.as_str())),
             Some(Value::Object(choice)) if text(choice, "tool_choice", "type")? == "allowed_tools" => {
                 let mode = text(choice, "tool_choice", "mode")?;
                 if !["auto", "required"].contains(&mode) {
@@ -228,7 +223,7 @@ impl Tools {
 }
 
 /// Whether a tool of this form is run by the client. A search for tools, and a shell in a container, may be OpenAI's.
-fn runs_here(form: Form, tool: &Map<String, Value>) -> bool {
+fn runs_here(form: Form, tool: &Value) -> bool {
     match form {
         Form::ToolSearch => tool.get("execution").is_some_and(|by| by == "client"),
         Form::Shell => {
@@ -263,27 +258,25 @@ fn described(about: Option<&str>, parameters: Value) -> Map<String, Value> {
     out
 }
 
-fn function(tool: &Map<String, Value>, at: &str) -> Result<Map<String, Value>, WireError> {
+fn function(tool: &Value) -> Map<String, Value> {
     // Many templates look into the parameters without asking whether there are any.
-    let parameters = object_if(tool, at, "parameters")?.cloned().map(Value::Object);
+    let parameters = tool.get("parameters").filter(|schema| schema.is_object()).cloned();
     let parameters = parameters.unwrap_or_else(|| json!({"type": "object", "properties": {}}));
-    let mut out = described(text_if(tool, at, "description")?, parameters);
-    if let Some(strict) = given(tool, "strict") {
+    let mut out = described(tool.get("description").and_then(Value::as_str), parameters);
+    if let Some(strict) = tool.get("strict").filter(|strict| !strict.is_null()) {
         out.insert("strict".into(), strict.clone());
     }
-    Ok(out)
+    out
 }
 
 /// A tool that takes free text, as a function of one string. A grammar cannot be enforced; the model can read it.
-fn free(tool: &Map<String, Value>, at: &str) -> Result<Map<String, Value>, WireError> {
+fn free(tool: &Value) -> Map<String, Value> {
     let mut input = json!({"type": "string"});
-    if let Some(format) = object_if(tool, at, "format")? {
-        let at = path(at, "format");
-        if let Some(grammar) = text_if(format, &at, "definition")? {
-            let syntax = text_if(format, &at, "syntax")?.unwrap_or("the");
-            input["description"] = format!("Text of this {syntax} grammar:\n{grammar}").into();
-        }
+    let format = |key: &str| tool.get("format")?.get(key)?.as_str();
+    if let Some(grammar) = format("definition") {
+        let syntax = format("syntax").unwrap_or("the");
+        input["description"] = format!("Text of this {syntax} grammar:\n{grammar}").into();
     }
     let parameters = json!({"type": "object", "properties": {"input": input}, "required": ["input"]});
-    Ok(described(text_if(tool, at, "description")?, parameters))
+    described(tool.get("description").and_then(Value::as_str), parameters)
 }
