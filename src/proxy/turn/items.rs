@@ -71,7 +71,7 @@ impl App {
             let all: Vec<String> = said.into_iter().chain(unsaid.warnings).collect();
             headers::set(to, "x-windowsill-warning", &plain::line(&all.join("; ")));
         }
-        let Some(conversation) = conversation(to) else { return };
+        let Some(conversation) = conversation(to).filter(|_| !unsaid.originals.is_empty()) else { return };
         let originals = self.lives.with(&conversation, |live| {
             let new = |text: &String| live.unsaid.insert(Digest::of(text.as_bytes()));
             unsaid.originals.into_iter().filter(new).collect::<Vec<String>>()

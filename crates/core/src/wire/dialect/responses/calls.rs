@@ -145,7 +145,7 @@ impl Form {
     /// The fields of a call's item that say what is called, from the arguments that a model gave. Arguments that are no JSON,
     /// or lack what must be there, call for nothing: half a command is not run. An item that is announced holds no text yet.
     pub(super) fn fields(self, arguments: &str, filled: bool) -> Map<String, Value> {
-        let mut given = match serde_json::from_str(arguments) {
+        let mut given = match serde_json::from_str(if self.waits() { arguments } else { "" }) {
             Ok(Value::Object(given)) => given,
             _ => Map::new(),
         };
@@ -161,20 +161,7 @@ impl Form {
         let said = match self {
             Form::Function => json!({"arguments": if filled { arguments } else { "" }}),
             Form::Custom => json!({"input": if filled { free_text(arguments) } else { String::new() }}),
-            Form::LocalShell => {
-                let command = match given.shift_remove("command") {
-                    Some(Value::String(line)) => json!(["bash", "-lc", line]),
-                    words => texts(words),
-                };
-                let mut action = Map::from_iter([("type".to_owned(), json!("exec")), ("command".to_owned(), command)]);
-                action.insert("env".into(), given.shift_remove("env").filter(Value::is_object).unwrap_or(json!({})));
-                action.extend(
-                    given
-                        .into_iter()
-                        .filter(|(key, _)| ["timeout_ms", "user", "working_directory"].contains(&key.as_str())),
-                );
-                json!({"action": action})
-            }
+            Form::LocalShell => json!({"action": command(given)}),
             Form::Shell => {
                 let commands = given.shift_remove("commands").or_else(|| given.shift_remove("command"));
                 let whole = |key: &str| given.get(key).filter(|n| n.is_u64()).cloned().unwrap_or_default();
@@ -226,6 +213,20 @@ fn action() -> Value {
         "y": whole, "button": {"type": "string", "enum": ["left", "right", "wheel", "back", "forward"]},
         "keys": texts, "text": {"type": "string"}, "scroll_x": whole, "scroll_y": whole,
         "path": {"type": "array", "items": point}}})
+}
+
+/// The action of a local shell: one line is one for bash.
+fn command(mut given: Map<String, Value>) -> Map<String, Value> {
+    let command = match given.shift_remove("command") {
+        Some(Value::String(line)) => json!(["bash", "-lc", line]),
+        words => texts(words),
+    };
+    let env = given.shift_remove("env").filter(Value::is_object).unwrap_or_else(|| json!({}));
+    let mut action = Map::from_iter([("type".to_owned(), json!("exec")), ("command".to_owned(), command)]);
+    action.insert("env".into(), env);
+    let known = |key: &str| ["timeout_ms", "user", "working_directory"].contains(&key);
+    action.extend(given.into_iter().filter(|(key, _)| known(key)));
+    action
 }
 
 /// A list of texts, also where a model gave one text.
