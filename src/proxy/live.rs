@@ -1,6 +1,7 @@
 //! What is remembered of a conversation between its requests, in memory only and bounded: the last exact count, a brief
 //! made ahead, spend. Losing it costs a count or a brief, never a message.
 
+use std::collections::HashSet;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -267,6 +268,8 @@ pub(super) struct Live {
     pub(super) fold_due: Option<Pace>,
     /// The task that it was last taken for.
     pub(super) task: Option<String>,
+    /// What could not be said of its history and is in the record.
+    pub(super) unsaid: HashSet<Digest>,
     /// Whether the record was asked what was spent before.
     pub(super) loaded: bool,
     /// Whether it was said that the model is too small.

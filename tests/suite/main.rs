@@ -21,6 +21,7 @@ mod doors;
 mod dry_run;
 mod errors;
 mod fit;
+mod foreign;
 mod fuzz;
 mod generate;
 mod guard;

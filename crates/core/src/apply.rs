@@ -33,7 +33,7 @@ pub struct Original {
     pub conversation: String,
     /// Index in the body of the message that held it.
     pub at: usize,
-    /// `tool_result`, `arguments`, `message` or `fold`.
+    /// `tool_result`, `arguments`, `message`, `fold`, or `item` for what has no words in chat completions.
     pub kind: String,
     /// Name of the tool, for results and arguments.
     pub tool: Option<String>,

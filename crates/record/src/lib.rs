@@ -51,8 +51,8 @@ use schema::sqlite_error;
 pub use windowsill_core::apply::Original;
 
 pub use types::{
-    Batch, ConversationRow, ConversationUpdate, Counted, Error, Event, EventFilter, EventRow, Gone, Hit, Located, Node,
-    NodeRow, PathRow, Pruned, Recalled, Retention, Rule, RuleChange, TOOLS, Trouble,
+    Batch, ConversationRow, ConversationUpdate, Counted, Error, Event, EventFilter, EventRow, Gone, Hit, Item, Located,
+    Node, NodeRow, PathRow, Pruned, Recalled, Retention, Rule, RuleChange, TOOLS, Trouble,
 };
 use watcher::Watch;
 pub use watcher::Watcher;
@@ -567,6 +567,14 @@ impl Store {
         all.retain(|r| r.reply != TOOLS);
         let found = all.iter().position(|r| r.reply == *reply).unwrap_or(0);
         Ok(if all.is_empty() { Vec::new() } else { all.swap_remove(found).messages })
+    }
+
+    /// The JSON of an item of an earlier reply, by its id; see [`Item`]. What is still queued is not seen.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn item(&self, id: &str) -> Result<Option<String>, Error> {
+        self.inner.read(|conn| read::item(conn, id))
     }
 
     /// The list of tools that was noted for a prefix: see [`TOOLS`].

@@ -342,6 +342,7 @@ fn remove(conn: &mut Connection, victim: &Victim, now_ms: i64) -> rusqlite::Resu
     tx.execute("DELETE FROM node WHERE conversation = ?1", [row])?;
     tx.execute("DELETE FROM event WHERE conversation = ?1", [name])?;
     tx.execute("DELETE FROM standing WHERE conversation = ?1", [row])?;
+    tx.execute("DELETE FROM item WHERE conversation = ?1", [row])?;
     tx.execute("DELETE FROM conversation WHERE id = ?1", [row])?;
     gone("conversation", name)?;
     tx.commit()?;

@@ -166,6 +166,11 @@ pub(super) fn view(conn: &Connection, path: &Path, row: i64) -> Result<View, Err
     Ok(View { messages, edits, bare })
 }
 
+/// The JSON of an item of an earlier reply.
+pub(super) fn item(conn: &Connection, id: &str) -> rusqlite::Result<Option<String>> {
+    conn.prepare_cached("SELECT json FROM item WHERE id = ?1")?.query_row([id], |r| r.get(0)).optional()
+}
+
 /// One original, with the call of its first conversation.
 pub(super) fn original(conn: &Connection, id: &str) -> rusqlite::Result<Option<Original>> {
     let sql = format!("{ORIGINAL} WHERE o.name = ?1 ORDER BY c.id LIMIT 1");

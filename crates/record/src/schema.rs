@@ -32,7 +32,7 @@ const WRITER_PRAGMAS: &str = "PRAGMA synchronous = NORMAL; PRAGMA wal_autocheckp
     PRAGMA journal_size_limit = 16777216;";
 
 /// Entry `i` leads from `user_version` i to i + 1.
-const MIGRATIONS: &[&str] = &[V1, V2, V3, V4, V5, V6, V7];
+const MIGRATIONS: &[&str] = &[V1, V2, V3, V4, V5, V6, V7, V8];
 
 const V1: &str = "
 -- A conversation's head. `deepest` is the deepest node it recorded; `history_*` is how far its Markdown file goes.
@@ -184,6 +184,16 @@ CREATE TABLE original_part (
 ) STRICT;
 -- Whether the prompt with this view had no room for the tool that reads things back.
 ALTER TABLE view ADD COLUMN bare INTEGER NOT NULL DEFAULT 0;
+";
+
+const V8: &str = "
+-- Items of replies in the Responses API, which a client may refer to by their ids. `json` is an object.
+CREATE TABLE item (
+    id TEXT PRIMARY KEY,
+    conversation INTEGER NOT NULL REFERENCES conversation(id),
+    json TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX item_conversation ON item(conversation);
 ";
 
 /// Where the database of a data folder is.

@@ -218,6 +218,8 @@ pub struct Batch {
     pub view: Option<(Digest, View)>,
     /// What a reply recalled.
     pub recalled: Option<Recalled>,
+    /// Items of a reply that a client may refer to by their ids.
+    pub items: Vec<Item>,
     /// What a server said of the prompt's size.
     pub counted: Option<Counted>,
     /// Another title for a conversation, by its id.
@@ -230,6 +232,17 @@ pub struct Batch {
     pub events: Vec<Event>,
     /// Whether it must survive a power cut (fsync) and not only a kill of the process.
     pub durable: bool,
+}
+
+/// An item of a reply, as the client got it in the Responses API.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Item {
+    /// Its id, which no other item has.
+    pub id: String,
+    /// The conversation that it belongs to, and goes with.
+    pub conversation: String,
+    /// The item, a JSON object.
+    pub json: String,
 }
 
 /// What a person wants in every new conversation of a project.

@@ -215,6 +215,11 @@ impl Apply<'_> {
         if let Some(recalled) = &batch.recalled {
             self.recalled(recalled)?;
         }
+        for item in &batch.items {
+            let row = self.conversation_row(&item.conversation, now_ms)?;
+            let sql = "INSERT OR REPLACE INTO item (id, conversation, json) VALUES (?1, ?2, ?3)";
+            self.run(sql, params![item.id, row, item.json])?;
+        }
         if let Some(Counted { chain, view, tokens }) = &batch.counted {
             let sql = "INSERT INTO counted (chain, view, tokens) VALUES (?1, ?2, ?3)
                 ON CONFLICT(chain) DO UPDATE SET view = excluded.view, tokens = excluded.tokens";

@@ -20,6 +20,7 @@ use tokio::time::{Instant, Sleep};
 
 use super::LARGEST_BUFFERED;
 use super::headers;
+use super::items::Keeper;
 use super::relay::{Answer, Body, full};
 use crate::proxy::desk::models::model_in;
 use crate::proxy::{App, Error, aside};
@@ -27,7 +28,7 @@ use crate::upstream::Kind;
 use crate::upstream::event::{Event, Says};
 use crate::upstream::unique::{unique, unix_seconds};
 use crate::wire::dialect::said::Said;
-use crate::wire::dialect::{Dialect, Head, Heard, ReplyEncoder, anthropic, ollama, responses};
+use crate::wire::dialect::{Dialect, Head, Heard, ReplyEncoder, anthropic, ollama};
 use crate::wire::openai_chat;
 
 /// Where requests go once they are said in other words.
@@ -86,8 +87,7 @@ impl App {
         if headers::is_off(&parts.headers, &headers::SWITCH) {
             return self.pass(parts, body).await;
         }
-        let read = body.clone();
-        let heard = self.aside.reading(body.len(), async move { responses::request(&read) }.boxed()).await?;
+        let heard = self.hear_responses(&body).await?;
         if self.config.shadow {
             return self.shadowed(parts, body, heard.map(|heard| heard.chat).map_err(Error::from)).await;
         }
@@ -177,13 +177,15 @@ impl App {
         length.iter().for_each(|name| drop(parts.headers.remove(name)));
         let head = head(&parts.headers);
         let mut encoder = heard.encoder;
+        self.keep_unsaid(heard.unsaid, &mut parts.headers).await;
         let body = match answer {
             Answer::Body(body) => body,
             Answer::Events(events) => {
                 let begin = encoder.start(&head);
                 let kind = HeaderValue::from_static(encoder.stream_type());
                 parts.headers.insert(header::CONTENT_TYPE, kind);
-                let encoded = EncodedStream::new(events, encoder, begin, self.quiet());
+                let mut encoded = EncodedStream::new(events, encoder, begin, self.quiet());
+                encoded.keeper = self.keeper(&parts.headers);
                 return Ok(named(
                     dialect,
                     &head.id,
@@ -200,7 +202,9 @@ impl App {
         let out = if !parts.status.is_success() {
             dialect.error(parts.status.as_u16(), &failure(parts.status, &text), &request_id(&head.id))
         } else if let Some(said) = said.filter(|said| said.error.is_none()) {
-            encoder.whole(&head, &said)
+            let out = encoder.whole(&head, &said);
+            self.keeper(&parts.headers).into_iter().for_each(|keep| keep(encoder.kept()));
+            out
         } else {
             parts.status = StatusCode::BAD_GATEWAY;
             dialect.error(502, &failure(StatusCode::OK, &text), &request_id(&head.id))
@@ -290,6 +294,8 @@ struct EncodedStream {
     patience: Duration,
     /// When something was sent last.
     spoke: Option<Instant>,
+    /// Takes what the client may refer to later.
+    keeper: Option<Keeper>,
     over: bool,
 }
 
@@ -302,7 +308,8 @@ impl EncodedStream {
     ) -> EncodedStream {
         let quiet = Box::pin(tokio::time::sleep(patience));
         let ready = VecDeque::new();
-        let mut encoded = EncodedStream { events, encoder, ready, quiet, patience, spoke: None, over: false };
+        let mut encoded =
+            EncodedStream { events, encoder, ready, quiet, patience, spoke: None, keeper: None, over: false };
         encoded.say(begin);
         encoded
     }
@@ -341,6 +348,9 @@ impl EncodedStream {
 
     fn end(&mut self) {
         let text = self.encoder.end();
+        if let Some(keep) = self.keeper.take() {
+            keep(self.encoder.kept());
+        }
         self.say(text);
         self.over = true;
     }

@@ -26,6 +26,9 @@ pub(in crate::proxy) const PROJECT: HeaderName = HeaderName::from_static("x-wind
 /// What is done with the tools of this request.
 pub(in crate::proxy) const TOOLS: HeaderName = HeaderName::from_static("x-windowsill-tools");
 
+/// What a client should know of a reply, or of what became of its request.
+pub(in crate::proxy) const WARNING: HeaderName = HeaderName::from_static("x-windowsill-warning");
+
 /// What a client calls its session, from a body that is said in other words here.
 pub(in crate::proxy) const CLIENT_SESSION: HeaderName = HeaderName::from_static("x-windowsill-client-session");
 

@@ -9,6 +9,7 @@ pub(super) mod draft;
 pub(super) mod guard;
 pub(super) mod headers;
 pub(super) mod history;
+pub(super) mod items;
 pub(super) mod measured;
 pub(super) mod place;
 pub(super) mod opening;

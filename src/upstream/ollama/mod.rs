@@ -22,6 +22,7 @@ use super::{ASK_LIMIT, ChatOptions, DESCRIBE_LIMIT, LOAD_LIMIT, Loaded, ModelInf
 
 pub use describe::{Described, DescribedTensor};
 pub(super) use info::canonical;
+use request::{Asked, Effort, Refused};
 use response::{Completion, Head};
 
 /// From this size on, a request is translated on a blocking thread (bytes).
@@ -72,33 +73,38 @@ pub(super) async fn load(link: &Link, model: &str, num_ctx: Option<u32>) -> Resu
     }
 }
 
-/// An OpenAI chat request, asked in Ollama's words; the reply in OpenAI's.
+/// An OpenAI chat request, asked in Ollama's words; the reply in OpenAI's. An effort that a model has no word for is no reason
+/// to refuse the request: Ollama's own OpenAI API passes over it, too. It is asked once more without.
 pub(super) async fn chat(
     link: &Link,
     mut headers: HeaderMap,
     body: Bytes,
     options: ChatOptions,
 ) -> Result<Reply, Error> {
-    let size = body.len();
-    let translate = move || request::translate(&body, options.num_ctx);
-    let asked = if size < LARGE {
-        translate()
-    } else {
-        let done = tokio::task::spawn_blocking(translate).await;
-        done.map_err(|e| link.protocol(format!("the request cannot be put into its words: {e}")))?
-    };
-    let asked = match asked {
-        Ok(asked) => asked,
-        Err(refused) => return Ok(Reply::json(StatusCode::BAD_REQUEST, HeaderMap::new(), refused.body())),
-    };
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    let request = link.request(Method::POST, "/api/chat", headers)?.body(asked.body.body());
-    let response = link.send(request).await?;
-    let (status, mut said) = (response.status(), response.headers().clone());
-    if status.as_u16() >= 400 {
+    let mut effort = Effort::Asked;
+    let (asked, response) = loop {
+        let asked = match put(link, &body, options, effort).await? {
+            Ok(asked) => asked,
+            Err(refused) => return Ok(Reply::json(StatusCode::BAD_REQUEST, HeaderMap::new(), refused.body())),
+        };
+        let request = link.request(Method::POST, "/api/chat", headers.clone())?.body(asked.body.body());
+        let response = link.send(request).await?;
+        let (status, said) = (response.status(), response.headers().clone());
+        if status.as_u16() < 400 {
+            break (asked.reply, response);
+        }
         let body = link.read_start(response, ERROR_BODY).await?;
-        return Ok(Reply::json(status, said, response::error(status.as_u16(), &body)));
-    }
+        match effort.less(&body).filter(|_| asked.effort) {
+            Some(less) => effort = less,
+            None => {
+                let status = response::blamed(status, &body);
+                return Ok(Reply::json(status, said, response::error(status.as_u16(), &body)));
+            }
+        }
+    };
+    let mut said = response.headers().clone();
+    let status = response.status();
     let head = Head { id: format!("chatcmpl-{}", unique(24)), created: unix_seconds(), call_id: || unique(9) };
     if !asked.stream {
         let body = link.read(response, LINE_LIMIT).await?;
@@ -113,6 +119,17 @@ pub(super) async fn chat(
     said.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     let chunks = response::Chunks::new(head, asked.include_usage);
     Ok(Reply { status, headers: said, body: Content::Events(events(link.clone(), link.stream(response), chunks)) })
+}
+
+/// The request in Ollama's words.
+async fn put(link: &Link, body: &Bytes, options: ChatOptions, effort: Effort) -> Result<Result<Asked, Refused>, Error> {
+    let (size, body) = (body.len(), body.clone());
+    let translate = move || request::translate(&body, options.num_ctx, effort);
+    if size < LARGE {
+        return Ok(translate());
+    }
+    let done = tokio::task::spawn_blocking(translate).await;
+    done.map_err(|e| link.protocol(format!("the request cannot be put into its words: {e}")))
 }
 
 /// The NDJSON reply as OpenAI's events, each line as it comes. After the last line the reply is still read to its

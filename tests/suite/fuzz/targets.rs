@@ -63,8 +63,11 @@ const JSON: &[&str] = &[
 pub(super) const CHAT: Target = Target { name: "chat", read: chat, words: JSON };
 pub(super) const MESSAGES: Target =
     Target { name: "messages", read: |b| heard(anthropic::request(b).map(Some)), words: JSON };
-pub(super) const RESPONSES: Target =
-    Target { name: "responses", read: |b| heard(responses::request(b).map(Some)), words: JSON };
+pub(super) const RESPONSES: Target = Target {
+    name: "responses",
+    read: |b| heard(responses::request(b, &responses::Items::new()).map(Some)),
+    words: JSON,
+};
 pub(super) const OLLAMA: Target = Target {
     name: "ollama",
     read: |b| {

@@ -3,7 +3,7 @@
 use std::fs;
 
 use super::*;
-use crate::{Rule, RuleChange};
+use crate::{Item, Rule, RuleChange};
 
 #[test]
 fn the_same_text_is_one_original() {
@@ -297,13 +297,31 @@ fn a_reader_sees_what_a_server_writes() {
 }
 
 #[test]
+fn an_item_is_found_by_its_id_until_its_conversation_goes() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    let item =
+        |text: &str| Item { id: "msg_1".into(), conversation: "c".into(), json: format!("{{\"text\":\"{text}\"}}") };
+    for text in ["a", "b"] {
+        let with_item = Batch { items: vec![item(text)], ..batch("c", &["a", "b"], 0) };
+        runtime().block_on(store.record(with_item)).unwrap();
+    }
+    drop(store);
+    let store = Store::open(dir.path()).unwrap();
+    assert_eq!(store.item("msg_1").unwrap().as_deref(), Some("{\"text\":\"b\"}"));
+    assert_eq!(store.item("msg_2").unwrap(), None);
+    runtime().block_on(store.prune(Retention { days: 1, bytes: 0 }, 1 << 40)).unwrap();
+    assert_eq!(store.item("msg_1").unwrap(), None);
+}
+
+#[test]
 fn an_older_record_is_upgraded() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(dir.path()).unwrap();
     runtime().block_on(store.record(batch("c", &["a", "b"], 0))).unwrap();
     drop(store);
     let conn = Connection::open(schema::database(dir.path())).unwrap();
-    let back = "DROP TABLE original_part; ALTER TABLE view DROP COLUMN bare; DROP TABLE pruned; DROP TABLE counted; DROP TABLE standing; DROP TABLE rule; DROP INDEX node_conversation; DROP INDEX conversation_parent; PRAGMA user_version = 2;";
+    let back = "DROP TABLE item; DROP TABLE original_part; ALTER TABLE view DROP COLUMN bare; DROP TABLE pruned; DROP TABLE counted; DROP TABLE standing; DROP TABLE rule; DROP INDEX node_conversation; DROP INDEX conversation_parent; PRAGMA user_version = 2;";
     conn.execute_batch(back).unwrap();
     drop(conn);
     let error = Store::open_readonly(dir.path()).err().unwrap().to_string();

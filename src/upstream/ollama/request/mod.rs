@@ -27,9 +27,42 @@ type Pairs<'a> = Vec<(Cow<'a, str>, Cow<'a, RawValue>)>;
 #[derive(Debug)]
 pub(super) struct Asked {
     pub(super) body: Pieces,
+    /// `think` says an effort that the client asked for in OpenAI's words.
+    pub(super) effort: bool,
+    pub(super) reply: Wanted,
+}
+
+/// What a reply must be like.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Wanted {
     pub(super) stream: bool,
     /// The client wants a last chunk with the usage.
     pub(super) include_usage: bool,
+}
+
+/// How much of a reasoning effort is said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Effort {
+    /// In the levels that Ollama has.
+    Asked,
+    /// That there is one: the model thinks, and knows no levels.
+    Plain,
+    /// Nothing: the model does not think.
+    Left,
+}
+
+impl Effort {
+    /// What to say instead, after a refusal that is about the effort.
+    pub(super) fn less(self, refusal: &[u8]) -> Option<Effort> {
+        let says = |words: &str| memchr::memmem::find(refusal, words.as_bytes()).is_some();
+        match self {
+            Effort::Asked if says("think value") => Some(Effort::Plain),
+            Effort::Asked | Effort::Plain if says("does not support thinking") || says("think value") => {
+                Some(Effort::Left)
+            }
+            _ => None,
+        }
+    }
 }
 
 /// A request that cannot be said in Ollama's words; the text is for the client.
@@ -66,7 +99,7 @@ struct Rest<'a> {
 }
 
 /// The request in Ollama's words, with this window if one is given.
-pub(super) fn translate(body: &Bytes, num_ctx: Option<u32>) -> Result<Asked, Refused> {
+pub(super) fn translate(body: &Bytes, num_ctx: Option<u32>, effort: Effort) -> Result<Asked, Refused> {
     let fields: Fields<'_> =
         serde_json::from_slice(body).map_err(|e| Refused(format!("the request is not a JSON object: {e}")))?;
     let get = |name: &str| fields.get(name).copied().filter(|value| value.get() != "null");
@@ -79,19 +112,28 @@ pub(super) fn translate(body: &Bytes, num_ctx: Option<u32>) -> Result<Asked, Ref
     write(&mut out.written, model)?;
     out.written.extend_from_slice(b",\"messages\":");
     message::translate(body, get("messages"), &mut out)?;
+    let own = get("think").is_some();
+    let think = think(&get);
+    let said = !own && think.as_ref().is_some_and(|think| think.get() != "false");
+    let think = match effort {
+        Effort::Plain if said => raw(&true),
+        Effort::Left if said => None,
+        _ => think,
+    };
     let rest = Rest {
         stream,
         truncate: false,
         tools: tools(&get)?,
         format: format(&get),
-        think: think(&get),
+        think,
         keep_alive: get("keep_alive"),
         logprobs: get("logprobs"),
         top_logprobs: get("top_logprobs"),
         options: options(&get, num_ctx)?,
     };
     write_on(&mut out.written, &rest)?;
-    Ok(Asked { body: out, stream, include_usage: flag(stream_options.get("include_usage").copied()) })
+    let include_usage = flag(stream_options.get("include_usage").copied());
+    Ok(Asked { body: out, effort: said, reply: Wanted { stream, include_usage } })
 }
 
 /// Writes the other fields of an object that was begun and has some: a comma in the place of the brace.

@@ -3,7 +3,7 @@ use super::*;
 use serde_json::Value;
 
 fn asked(request: &str, num_ctx: Option<u32>) -> Result<Asked, Refused> {
-    translate(&Bytes::from(request.to_owned()), num_ctx)
+    translate(&Bytes::from(request.to_owned()), num_ctx, Effort::Asked)
 }
 
 fn whole(request: &str, num_ctx: Option<u32>) -> String {
@@ -28,6 +28,30 @@ fn a_plain_request_says_nothing_that_the_client_did_not() {
     let want =
         json!({"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": false, "truncate": false});
     assert_eq!(out, want);
+}
+
+/// An effort that the model has no word for is said with fewer words; what a client says in Ollama's own stays.
+#[test]
+fn an_effort_is_taken_back_step_by_step() {
+    let think = |request: &str, effort: Effort| {
+        let asked = translate(&Bytes::from(request.to_owned()), None, effort).unwrap();
+        let body: Value = serde_json::from_slice(&asked.body.sending().collect::<Vec<_>>().concat()).unwrap();
+        (body.get("think").cloned(), asked.effort)
+    };
+    let high = r#"{"model":"m","messages":[],"reasoning_effort":"high"}"#;
+    assert_eq!(think(high, Effort::Asked), (Some(json!("high")), true));
+    assert_eq!(think(high, Effort::Plain), (Some(json!(true)), true));
+    assert_eq!(think(high, Effort::Left), (None, true));
+    let own = r#"{"model":"m","messages":[],"reasoning_effort":"high","think":"low"}"#;
+    assert_eq!(think(own, Effort::Left), (Some(json!("low")), false));
+    let none = r#"{"model":"m","messages":[],"reasoning_effort":"none"}"#;
+    assert_eq!(think(none, Effort::Left), (Some(json!(false)), false));
+    let cannot = br#"{"error":"\"m\" does not support thinking"}"#;
+    let no_level = br#"{"error":"think value \"high\" is not supported for this model"}"#;
+    assert_eq!(Effort::Asked.less(cannot), Some(Effort::Left));
+    assert_eq!(Effort::Asked.less(no_level), Some(Effort::Plain));
+    assert_eq!(Effort::Plain.less(cannot), Some(Effort::Left));
+    assert_eq!((Effort::Left.less(cannot), Effort::Asked.less(b"other")), (None, None));
 }
 
 #[test]
@@ -212,10 +236,10 @@ fn numbers_keep_their_spelling_and_the_window_wins() {
 #[test]
 fn the_reply_that_is_wanted() {
     let ask = |extra: &str| asked(&format!(r#"{{"model":"m","messages":[]{extra}}}"#), None).unwrap();
-    assert!(!ask("").stream);
+    assert!(!ask("").reply.stream);
     let streamed = ask(r#","stream":true,"stream_options":{"include_usage":true}"#);
-    assert!(streamed.stream && streamed.include_usage);
-    assert!(!ask(r#","stream":true,"stream_options":null"#).include_usage);
+    assert!(streamed.reply.stream && streamed.reply.include_usage);
+    assert!(!ask(r#","stream":true,"stream_options":null"#).reply.include_usage);
 }
 
 #[test]
@@ -262,7 +286,7 @@ fn recorded_requests() {
             let Some(messages) = request["messages"].as_array() else { continue };
             match asked(&request.to_string(), None) {
                 Ok(asked) => {
-                    assert_eq!(asked.stream, request["stream"] == true);
+                    assert_eq!(asked.reply.stream, request["stream"] == true);
                     let body: Value =
                         serde_json::from_slice(&asked.body.sending().collect::<Vec<_>>().concat()).unwrap();
                     assert_eq!(body["messages"].as_array().unwrap().len(), messages.len(), "{}", recorded["id"]);

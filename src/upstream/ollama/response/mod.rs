@@ -1,5 +1,6 @@
 //! Pure: Ollama's replies in OpenAI's shape, streamed or whole, and its errors.
 
+use http::StatusCode;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
@@ -332,6 +333,14 @@ pub(super) fn error(status: u16, body: &[u8]) -> String {
         _ => "api_error",
     };
     told.body(by_status).to_string()
+}
+
+/// The status of an error that is the request's: Ollama says 500 where an option has a value of another type, and clients try a
+/// 500 again.
+pub(super) fn blamed(status: StatusCode, body: &[u8]) -> StatusCode {
+    let said = told(body).message;
+    let wrong = said.starts_with("option ") && said.contains(" must be of type ");
+    if status.is_server_error() && wrong { StatusCode::BAD_REQUEST } else { status }
 }
 
 /// What an error says, with the fields that came beside its message.

@@ -198,3 +198,15 @@ fn errors_in_openais_shape() {
     let overflow = crate::upstream::overflow::overflow(400, told.as_bytes()).unwrap();
     assert_eq!((overflow.prompt, overflow.window), (Some(9000), Some(4096)));
 }
+
+#[test]
+fn a_value_of_another_type_is_the_requests_fault() {
+    for (status, said, expect) in [
+        (500, r#"{"error":"option \"temperature\" must be of type float32"}"#, 400),
+        (500, r#"{"error":"llama runner process has terminated"}"#, 500),
+        (404, r#"{"error":"option \"x\" must be of type array"}"#, 404),
+    ] {
+        let status = StatusCode::from_u16(status).unwrap();
+        assert_eq!(blamed(status, said.as_bytes()).as_u16(), expect, "{said}");
+    }
+}

@@ -48,6 +48,19 @@ pub struct Heard {
     pub session: Option<String>,
     /// The dialect has a word for the stop sequence that ended a reply, and the client gave some.
     pub tells_stop: bool,
+    /// What the translation could not say.
+    pub unsaid: Unsaid,
+}
+
+/// What of a request has no words in chat completions. None of it is a reason to refuse what stands in a history.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Unsaid {
+    /// What the client is told, without any text of its messages.
+    pub warnings: Vec<String>,
+    /// JSON of what stands as a line in the prompt, or not at all.
+    pub originals: Vec<String>,
+    /// Ids of items that the history refers to and does not hold.
+    pub references: Vec<String>,
 }
 
 /// What is known of a reply before its first word.
@@ -90,6 +103,11 @@ pub trait ReplyEncoder: Send {
 
     /// The end of the stream, after the last chunk. Empty if [`ReplyEncoder::chunk`] already ended it with an error.
     fn end(&mut self) -> String;
+
+    /// What the client may refer to in later requests, once the reply is over: ids, each with its JSON.
+    fn kept(&self) -> Vec<(String, String)> {
+        Vec::new()
+    }
 }
 
 /// Reads a request body: a JSON object. Half of a surrogate pair (text cut by a JavaScript client) becomes U+FFFD.

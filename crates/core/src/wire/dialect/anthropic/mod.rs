@@ -7,7 +7,7 @@
 use serde_json::{Map, Value, json};
 
 use super::spelled::{self, Asked, Chat};
-use super::{Heard, WireError, wrong};
+use super::{Heard, Unsaid, WireError, wrong};
 
 mod messages;
 mod own;
@@ -90,7 +90,7 @@ fn read(asked: Asked<'_>, size: usize) -> Result<Heard, WireError> {
     let most = asked.get("max_tokens").and_then(Value::as_u64);
     let encoder = Box::new(reply::Reply::new(std::mem::take(model), std::mem::take(warnings), stops, most));
     let session = crate::wire::session::session(&asked);
-    Ok(Heard { chat: chat.end(), encoder, session, tells_stop })
+    Ok(Heard { chat: chat.end(), encoder, session, tells_stop, unsaid: Unsaid::default() })
 }
 
 /// Reads a request to `POST /v1/messages/count_tokens`: a chat completion request that is only counted.

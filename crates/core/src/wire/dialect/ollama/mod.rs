@@ -8,7 +8,7 @@
 use serde_json::{Map, Value, json};
 
 use super::spelled::{self, Asked, Chat};
-use super::{Heard, WireError, object, wrong};
+use super::{Heard, Unsaid, WireError, object, wrong};
 use context::Context;
 pub use reply::timestamp;
 use reply::{Api, Reply};
@@ -37,7 +37,7 @@ pub fn chat(body: &[u8]) -> Result<Option<Heard>, WireError> {
         }
         let rest = request::translate(asked.fields)?;
         let encoder = Box::new(Reply::new(Api::Chat, model, Vec::new()));
-        Ok(Some(Heard { chat: chat.end(&rest), encoder, session: None, tells_stop: false }))
+        Ok(Some(Heard { chat: chat.end(&rest), encoder, session: None, tells_stop: false, unsaid: Unsaid::default() }))
     })
 }
 
@@ -92,7 +92,7 @@ fn generated(all: Asked<'_>, size: usize) -> Result<Option<Heard>, WireError> {
     asked.shift_remove("messages");
     let rest = request::translate(asked)?;
     let encoder = Box::new(Reply::new(Api::Generate, model, messages));
-    Ok(Some(Heard { chat: chat.end(&rest), encoder, session: None, tells_stop: false }))
+    Ok(Some(Heard { chat: chat.end(&rest), encoder, session: None, tells_stop: false, unsaid: Unsaid::default() }))
 }
 
 /// What of a request to `POST /api/generate` cannot be said as messages.

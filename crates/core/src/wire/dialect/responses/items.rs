@@ -1,35 +1,78 @@
-//! `instructions` and `input`: the history, item by item, as messages.
+//! `instructions` and `input`: the history, item by item, as messages. Nothing in it is refused: what chat completions have no
+//! word for becomes a line, or is left out and counted.
 
-use serde_json::value::RawValue;
-use serde_json::{Map, Value, json};
+use std::collections::{BTreeMap, HashMap};
+
+use serde_json::{Map, Value};
 
 use super::super::super::WireError;
 use super::super::super::json::{self as spelling, Fields};
 use super::super::spelled::{self, Asked, Chat, Item, Message, Part, each, given, joined};
 use super::super::wrong;
-use super::{PLAIN, path};
+use super::calls::Form;
+use super::content::{each_tool, is_audio, only_text, parts, plain, reasoning, result};
+use super::lines::{line, media};
+use super::tally::Tally;
+use super::tools::{Special, Tools};
 
 /// Stands in a tool's result for an image: most chat templates take only text there.
 const IMAGE: &str = "[image: in the next user message]";
 
+/// Items of an earlier reply by their ids, as JSON.
+pub type Items = HashMap<String, String>;
+
+/// What the history is read with.
+pub(super) struct With<'a> {
+    pub(super) tools: &'a Tools,
+    /// What `item_reference` may lead to.
+    pub(super) known: &'a Items,
+    pub(super) tally: &'a mut Tally,
+}
+
 /// Writes the messages of a request. A longer history gives the same messages and further ones; only the calls and texts of
 /// one assistant turn come together in one message.
-pub(super) fn messages(asked: &Asked<'_>, instructions: Option<&str>, chat: &mut Chat) -> Result<(), WireError> {
-    let mut history = History { chat, last: None, system: Vec::new(), reasoning: Vec::new(), images: Vec::new() };
-    history.system(instructions.unwrap_or_default().to_owned());
-    let input = asked.spelled("input").filter(|input| *input != "null");
-    let input = input.ok_or_else(|| wrong("input", "is missing: it must be a string or an array of items"))?;
-    if let Some(words) = spelling::string(input) {
-        history.push(Message::new("user", words.into()));
-    } else if !each(input, |at, item| history.item(&item, &format!("input[{at}]")))? {
-        return Err(wrong("input", "must be a string or an array of items"));
+pub(super) fn messages(
+    asked: &Asked<'_>,
+    instructions: Option<String>,
+    with: With<'_>,
+    chat: &mut Chat,
+) -> Result<(), WireError> {
+    let mut history = History::new(with, chat);
+    history.system(instructions.unwrap_or_default());
+    match asked.spelled("input").filter(|input| *input != "null") {
+        None => {}
+        Some(input) => match spelling::string(input) {
+            Some(words) => history.push(Message::new("user", words.into())),
+            None if each(input, |_, item| history.item(&item))? => {}
+            None => return Err(wrong("input", "must be a string or an array of items")),
+        },
     }
     history.finish();
-    if chat.is_empty() { Err(wrong("input", "is empty: it must hold at least one message")) } else { Ok(()) }
+    Ok(())
+}
+
+/// The tools that a history brings: found by a search, or given by the developer on the way.
+pub(super) fn brought(asked: &Asked<'_>) -> Result<Vec<Value>, WireError> {
+    let mut all = Vec::new();
+    let names = ["tool_search_output", "additional_tools"];
+    // Most histories have none, and are not read twice for it.
+    let input = asked.spelled("input").filter(|input| names.iter().any(|name| input.contains(name)));
+    each(input.unwrap_or_default(), |_, item: Item<'_>| {
+        let Item::Object(item) = item else { return Ok(()) };
+        let kind = item.string("type").unwrap_or_default();
+        if let Some(tools) = given(&item, "tools").filter(|_| names.contains(&kind.as_str()))
+            && let Value::Array(tools) = spelled::value(tools)?
+        {
+            all.extend(tools);
+        }
+        Ok(())
+    })?;
+    Ok(all)
 }
 
 /// Messages, and what waits for its place among them.
 struct History<'a> {
+    with: With<'a>,
     chat: &'a mut Chat,
     /// The last message, which may grow; those before it are written.
     last: Option<Message>,
@@ -37,63 +80,132 @@ struct History<'a> {
     system: Vec<String>,
     /// Reasoning that belongs to the assistant's next words or calls.
     reasoning: Vec<String>,
+    /// Lines that belong there, too.
+    lines: Vec<String>,
     /// Images of tool results, for the message after the last of these results.
     images: Vec<Part>,
+    /// Calls by the ids that a result may name: the id that the call has here, and how many calls came before it.
+    calls: HashMap<String, (String, usize)>,
+    /// Those that have no result yet.
+    open: BTreeMap<usize, String>,
+    /// How many calls there were.
+    count: usize,
+    /// The first call of the step that the last messages belong to.
+    step: usize,
 }
 
-impl History<'_> {
-    fn item(&mut self, item: &Item<'_>, at: &str) -> Result<(), WireError> {
-        let Item::Object(item) = item else { return Err(wrong(at, "must be an object")) };
-        match text_if(item, at, "type")?.as_deref() {
-            Some("message") => self.message(item, at),
-            None if given(item, "role").is_some() => self.message(item, at),
-            None => Err(wrong(path(at, "type"), "is missing: an item has a `type`, or a `role` where it is a message")),
-            Some("function_call") => {
-                let arguments = text(item, at, "arguments")?;
-                // Servers read the arguments as JSON, and some fail on nothing at all.
-                let arguments = if arguments.trim().is_empty() { "{}".into() } else { arguments };
-                self.call(item, at, arguments)
-            }
-            Some("custom_tool_call") => {
-                let arguments = json!({"input": text(item, at, "input")?}).to_string();
-                self.call(item, at, arguments)
-            }
-            Some("function_call_output" | "custom_tool_call_output") => self.output(item, at),
-            Some("reasoning") => {
-                let thought = reasoning(item, at)?;
-                self.reasoning.extend(Some(thought).filter(|t| !t.is_empty()));
+impl<'a> History<'a> {
+    fn new(with: With<'a>, chat: &'a mut Chat) -> History<'a> {
+        History {
+            with,
+            chat,
+            last: None,
+            system: Vec::new(),
+            reasoning: Vec::new(),
+            lines: Vec::new(),
+            images: Vec::new(),
+            calls: HashMap::new(),
+            open: BTreeMap::new(),
+            count: 0,
+            step: 0,
+        }
+    }
+
+    fn item(&mut self, item: &Item<'_>) -> Result<(), WireError> {
+        match item {
+            Item::Object(item) => self.object(item),
+            Item::Text(text) => {
+                self.push(Message::new("user", text.as_str().into()));
                 Ok(())
             }
-            // Says that there was a search, not what it found: the answer after it has that.
-            Some("web_search_call") => Ok(()),
-            Some("item_reference") => {
-                Err(wrong(at, "cannot be followed: windowsill keeps no items. Send the item itself"))
-            }
-            Some(_) => {
-                let what = "is not known here; an item is a `message`, `function_call`, `function_call_output`, \
-                            `custom_tool_call`, `custom_tool_call_output`, `reasoning` or `web_search_call`";
-                Err(wrong(path(at, "type"), what))
+            Item::Other => {
+                self.with.tally.left_out("item", None);
+                Ok(())
             }
         }
     }
 
-    fn message(&mut self, item: &Fields<'_>, at: &str) -> Result<(), WireError> {
-        let role = text(item, at, "role")?;
-        let parts = parts(item.get("content"), &path(at, "content"))?;
-        match role.as_str() {
-            "user" => self.push(Message::of("user", parts).plain()),
-            "assistant" => self.assistant(Message::of("assistant", parts).plain()),
-            "system" | "developer" => {
-                let words = only_text(parts, &path(at, "content"))?;
-                if self.is_empty() {
-                    self.system(words);
-                } else {
-                    self.push(reminder(&words));
+    fn object(&mut self, item: &Fields<'_>) -> Result<(), WireError> {
+        let kind = item.string("type").unwrap_or_default();
+        match kind.as_str() {
+            "message" => self.message(item)?,
+            "" if given(item, "role").is_some() => self.message(item)?,
+            "item_reference" => self.follow(item)?,
+            "" if given(item, "id").is_some() && given(item, "content").is_none() => self.follow(item)?,
+            "reasoning" => {
+                let thought = reasoning(item)?;
+                self.reasoning.extend(Some(thought).filter(|t| !t.is_empty()));
+            }
+            "function_call_output"
+            | "custom_tool_call_output"
+            | "local_shell_call_output"
+            | "shell_call_output"
+            | "apply_patch_call_output"
+            | "computer_call_output" => {
+                let parts = result(item, self.with.tally)?;
+                self.output(item, parts);
+            }
+            "tool_search_output" => self.found(item)?,
+            // Its tools are offered with the others.
+            "additional_tools" => {}
+            "configuration_update" => {
+                for key in ["reasoning", "text"] {
+                    let new = given(item, key).filter(|raw| raw.starts_with('{')).map(spelled::value).transpose()?;
+                    self.with.tally.update.extend(new.map(|new| (key.to_owned(), new)));
                 }
             }
-            _ => return Err(wrong(path(at, "role"), "must be `user`, `assistant`, `system` or `developer`")),
+            "compaction" | "compaction_summary" | "context_compaction" => match plain(item) {
+                Some(words) => self.push(reminder(&words)),
+                None => self.with.tally.left_out(&kind, Some(item)),
+            },
+            // For the client, or for the server's keeper: the model has no part in it.
+            "compaction_trigger" | "ghost_snapshot" => self.with.tally.left_out(&kind, Some(item)),
+            "mcp_approval_response" => {
+                self.with.tally.line(&kind, item);
+                self.push(reminder(&line(&kind, item)));
+            }
+            // A search that OpenAI ran has no id that a result could name.
+            "tool_search_call" if id_of(item, &["call_id"]).is_none() => self.line(&kind, item),
+            _ => match Form::of_call(&kind) {
+                Some(form) => self.call(item, form),
+                None => self.line(&kind, item),
+            },
         }
         Ok(())
+    }
+
+    fn message(&mut self, item: &Fields<'_>) -> Result<(), WireError> {
+        let parts = parts(item.get("content"), self.with.tally)?;
+        let role = item.string("role").unwrap_or_default();
+        match role.as_str() {
+            "assistant" => {
+                let lines = std::mem::take(&mut self.lines).into_iter().map(Part::Text);
+                self.assistant(Message::of("assistant", lines.chain(parts).collect()).plain());
+            }
+            "system" | "developer" if self.is_empty() => self.system(only_text(parts)),
+            "system" | "developer" => self.push(reminder(&only_text(parts))),
+            "user" | "" => self.push(Message::of("user", parts).plain()),
+            _ => {
+                self.with.tally.line("message", item);
+                let role = Part::Text(format!("[a message of `{}`]", role.escape_debug()));
+                self.push(Message::of("user", std::iter::once(role).chain(parts).collect()).plain());
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads an item in the place of a reference to it.
+    fn follow(&mut self, item: &Fields<'_>) -> Result<(), WireError> {
+        let id = item.string("id").unwrap_or_default();
+        let Some(kept) = self.with.known.get(&id) else {
+            self.with.tally.reference(&id);
+            return Ok(());
+        };
+        match spelled::object(kept)?.filter(|kept| given(kept, "type").is_some_and(|kind| kind != "\"item_reference\""))
+        {
+            Some(kept) => self.object(&kept),
+            None => Ok(()),
+        }
     }
 
     fn system(&mut self, words: String) {
@@ -111,10 +223,11 @@ impl History<'_> {
         self.last.as_mut().filter(|last| last.is_of("assistant"))
     }
 
+    /// Words of the assistant. They come into one message with what it said or called just before: a message of its own would
+    /// part calls from their results, and servers refuse two in a row at the end.
     fn assistant(&mut self, mut new: Message) {
         let thought = std::mem::take(&mut self.reasoning);
-        // Text after calls whose results are still to come: a message of its own would part the calls from them.
-        if let Some(turn) = self.turn().filter(|turn| turn.fields.contains_key("tool_calls"))
+        if let Some(turn) = self.turn()
             && turn.take_content(&mut new)
         {
             add_reasoning(&mut turn.fields, &thought);
@@ -125,55 +238,107 @@ impl History<'_> {
         self.add(new);
     }
 
-    fn call(&mut self, item: &Fields<'_>, at: &str, arguments: String) -> Result<(), WireError> {
-        let (id, name) = (text(item, at, "call_id")?, text(item, at, "name")?);
-        let call = spelled::call(id, name, arguments);
+    /// What a server elsewhere did in the assistant's turn.
+    fn line(&mut self, kind: &str, item: &Fields<'_>) {
+        self.with.tally.line(kind, item);
+        self.lines.push(line(kind, item));
+    }
+
+    fn call(&mut self, item: &Fields<'_>, form: Form) {
+        let ids: Vec<String> = ["call_id", "id"].iter().filter_map(|key| id_of(item, &[key])).collect();
+        let id = ids.first().cloned().unwrap_or_else(|| format!("call_{}", self.count));
+        let name = form.name().map(str::to_owned).or_else(|| item.string("name")).filter(|name| !name.is_empty());
+        let namespace = item.string("namespace").filter(|group| !group.is_empty());
+        let special = Special { form, namespace, name: name.unwrap_or_else(|| "unknown".into()) };
+        let call = spelled::call(id.clone(), self.with.tools.called(&special), form.arguments(item));
         if self.turn().is_none() {
             self.push_images();
             self.add(Message::new("assistant", Value::Null));
         }
-        let thought = std::mem::take(&mut self.reasoning);
-        let Some(Message { fields: turn, .. }) = self.turn() else { return Ok(()) };
-        add_reasoning(turn, &thought);
-        match turn.get_mut("tool_calls").and_then(Value::as_array_mut) {
+        self.open.insert(self.count, id.clone());
+        for name in ids.into_iter().chain([id.clone()]) {
+            self.calls.insert(name, (id.clone(), self.count));
+        }
+        self.count += 1;
+        let (thought, said) = (std::mem::take(&mut self.reasoning), std::mem::take(&mut self.lines));
+        let Some(turn) = self.turn() else { return };
+        if !said.is_empty() {
+            turn.take_content(&mut Message::new("assistant", joined(said, "\n").into()));
+        }
+        add_reasoning(&mut turn.fields, &thought);
+        match turn.fields.get_mut("tool_calls").and_then(Value::as_array_mut) {
             Some(calls) => calls.push(call),
-            None => _ = turn.insert("tool_calls".into(), vec![call].into()),
+            None => _ = turn.fields.insert("tool_calls".into(), vec![call].into()),
+        }
+    }
+
+    /// What a search for tools found. The tools are offered with the others.
+    fn found(&mut self, item: &Fields<'_>) -> Result<(), WireError> {
+        let tools = given(item, "tools").map(spelled::value).transpose()?.unwrap_or_default();
+        let mut names = Vec::new();
+        each_tool(&tools, None, &mut |kind, group, name| {
+            if let Some(form) = Form::of_tool(kind) {
+                let name = form.name().unwrap_or(name).to_owned();
+                let special = Special { form, namespace: group.map(str::to_owned), name };
+                names.push(self.with.tools.called(&special));
+            }
+        });
+        let words = match names.is_empty() {
+            true => "No tools were found.".to_owned(),
+            false => format!("Found, and can be called from now on: {}", names.join(", ")),
+        };
+        if id_of(item, &["call_id"]).is_some() {
+            self.output(item, vec![Part::Text(words)]);
+        } else {
+            self.lines.push(format!("[{words}]"));
         }
         Ok(())
     }
 
-    fn output(&mut self, item: &Fields<'_>, at: &str) -> Result<(), WireError> {
-        let place = path(at, "output");
+    /// A result. One whose call is not in this history, or has its result already, is said as a text.
+    fn output(&mut self, item: &Fields<'_>, parts: Vec<Part>) {
+        let (named, name) = (id_of(item, &["call_id"]), item.string("name"));
+        let call = named.clone().or_else(|| id_of(item, &["id"])).and_then(|id| self.calls.get(&id).cloned());
         // Codex reports what no model called, such as a goal that was set: an output with a name and no call.
-        if let (None, Some(name)) = (text_if(item, at, "call_id")?, text_if(item, at, "name")?) {
-            let words = only_text(parts(item.get("output"), &place)?, &place)?;
-            self.push(reminder(&format!("{name}: {words}")));
-            return Ok(());
+        if let (None, None, Some(name)) = (&named, &call, name) {
+            return self.push(reminder(&format!("{name}: {}", only_text(parts))));
         }
-        let id = text(item, at, "call_id")?;
-        let mut words = Vec::new();
-        let mut images = Vec::new();
-        for (nth, part) in parts(item.get("output"), &place)?.into_iter().enumerate() {
+        let next = || self.open.iter().next().map(|(at, id)| (id.clone(), *at)).filter(|_| named.is_none());
+        let call = call.or_else(next).filter(|(_, at)| *at >= self.step || self.open.contains_key(at));
+        let (mut words, mut images) = (Vec::new(), Vec::new());
+        for part in parts {
             match part {
                 Part::Text(text) => words.push(text),
-                Part::Media(media) if is_audio(&media) => {
-                    return Err(wrong(format!("{place}[{nth}]"), "must be text or an image"));
-                }
+                Part::Media(sound) if is_audio(&sound) => words.push(media("audio", "", None)),
                 image @ Part::Media(_) => {
                     images.push(image);
                     words.push(IMAGE.to_owned());
                 }
             }
         }
+        let words = joined(words, "\n");
         self.reasoning.clear();
-        self.add(Message::result(id, joined(words, "\n")));
-        self.images.append(&mut images);
-        Ok(())
+        match call {
+            Some((id, at)) => {
+                self.open.remove(&at);
+                self.add(Message::result(id, words));
+                self.images.append(&mut images);
+            }
+            None => {
+                let begin = "The result of a call that is not in this conversation any more:\n";
+                let parts = std::iter::once(Part::Text(format!("{begin}{words}"))).chain(images).collect();
+                self.push(Message::of("user", parts).plain());
+            }
+        }
     }
 
     /// Adds a message that is neither the assistant's nor a tool's.
     fn push(&mut self, message: Message) {
         self.reasoning.clear();
+        if !self.lines.is_empty() {
+            let lines = joined(std::mem::take(&mut self.lines), "\n");
+            self.assistant(Message::new("assistant", lines.into()));
+        }
         self.push_images();
         self.add(message);
     }
@@ -186,6 +351,9 @@ impl History<'_> {
     }
 
     fn add(&mut self, message: Message) {
+        if !message.is_of("tool") {
+            self.step = self.count;
+        }
         self.write_last();
         self.last = Some(message);
     }
@@ -200,10 +368,20 @@ impl History<'_> {
         }
     }
 
+    /// Lines at the end are no words of the assistant's that a model would go on with.
     fn finish(mut self) {
+        if !self.lines.is_empty() {
+            let lines = joined(std::mem::take(&mut self.lines), "\n");
+            self.push(reminder(&lines));
+        }
         self.push_images();
         self.write_last();
     }
+}
+
+/// The first of these fields that is a text with something in it.
+fn id_of(item: &Fields<'_>, keys: &[&str]) -> Option<String> {
+    keys.iter().find_map(|key| item.string(key).filter(|id| !id.is_empty()))
 }
 
 fn reminder(words: &str) -> Message {
@@ -217,101 +395,4 @@ fn add_reasoning(turn: &mut Map<String, Value>, thought: &[String]) {
         let all = all.join("\n\n");
         turn.insert("reasoning_content".into(), all.into());
     }
-}
-
-/// The text of a reasoning item: the reasoning itself, else its summary, else what [`PLAIN`] marks as ours.
-fn reasoning(item: &Fields<'_>, at: &str) -> Result<String, WireError> {
-    for key in ["content", "summary"] {
-        let mut all = Vec::new();
-        let is_list = each(given(item, key).unwrap_or("[]"), |_, part| {
-            let Item::Object(part) = part else { return Ok(()) };
-            all.extend(part.string("text").filter(|text| !text.is_empty()));
-            Ok(())
-        })?;
-        if !is_list {
-            return Err(wrong(path(at, key), "must be an array"));
-        }
-        if !all.is_empty() {
-            return Ok(joined(all, "\n\n"));
-        }
-    }
-    let kept = text_if(item, at, "encrypted_content")?;
-    Ok(kept.as_deref().and_then(|kept| kept.strip_prefix(PLAIN)).unwrap_or_default().to_owned())
-}
-
-fn parts(content: Option<&str>, at: &str) -> Result<Vec<Part>, WireError> {
-    let content = content.filter(|content| *content != "null");
-    let content = content.ok_or_else(|| wrong(at, "is missing: it must be a string or an array of parts"))?;
-    if let Some(text) = spelling::string(content) {
-        return Ok(vec![Part::Text(text)]);
-    }
-    let mut all = Vec::new();
-    let is_list = each(content, |nth, one| {
-        all.push(part(&one, &format!("{at}[{nth}]"))?);
-        Ok(())
-    })?;
-    if is_list { Ok(all) } else { Err(wrong(at, "must be a string or an array of parts")) }
-}
-
-fn part(part: &Item<'_>, at: &str) -> Result<Part, WireError> {
-    let Item::Object(part) = part else { return Err(wrong(at, "must be an object")) };
-    match text(part, at, "type")?.as_str() {
-        "input_text" | "output_text" | "text" => Ok(Part::Text(text(part, at, "text")?)),
-        "refusal" => Ok(Part::Text(text(part, at, "refusal")?)),
-        "input_image" => image(part, at),
-        "input_audio" => {
-            let audio = part.get("input_audio").filter(|audio| audio.starts_with('{'));
-            let audio = audio.ok_or_else(|| wrong(path(at, "input_audio"), "must be an object with the audio"))?;
-            Ok(Part::media(&json!({"type": "input_audio", "input_audio": spelled::value(audio)?})))
-        }
-        "input_file" => Err(wrong(at, "is a file, and files cannot be given to local models: send its text")),
-        _ => {
-            let what = "is not known here; a part is `input_text`, `output_text`, `refusal`, `input_image` or \
-                        `input_audio`";
-            Err(wrong(path(at, "type"), what))
-        }
-    }
-}
-
-fn is_audio(media: &RawValue) -> bool {
-    media.get().starts_with(r#"{"type":"input_audio""#)
-}
-
-fn image(part: &Fields<'_>, at: &str) -> Result<Part, WireError> {
-    let Some(url) = text_if(part, at, "image_url")? else {
-        if given(part, "file_id").is_some() {
-            let what = "names a file kept at OpenAI, which cannot be read here: send the image itself, as a data URL \
-                        in `image_url`";
-            return Err(wrong(at, what));
-        }
-        return Err(wrong(path(at, "image_url"), "is missing: it must be a data URL or an http URL"));
-    };
-    let mut image = Map::new();
-    image.insert("url".into(), url.into());
-    if let Some(detail) = text_if(part, at, "detail")? {
-        image.insert("detail".into(), detail.into());
-    }
-    Ok(Part::media(&json!({"type": "image_url", "image_url": image})))
-}
-
-/// The text of a system message, which cannot hold anything else.
-fn only_text(parts: Vec<Part>, at: &str) -> Result<String, WireError> {
-    let one = |(nth, part)| match part {
-        Part::Text(text) => Ok(text),
-        Part::Media(_) => Err(wrong(format!("{at}[{nth}]"), "must be text: the message is one of the system")),
-    };
-    let all: Result<Vec<String>, WireError> = parts.into_iter().enumerate().map(one).collect();
-    Ok(joined(all?, "\n"))
-}
-
-/// A text that may be absent.
-fn text_if(fields: &Fields<'_>, at: &str, key: &str) -> Result<Option<String>, WireError> {
-    let text =
-        given(fields, key).map(|raw| spelling::string(raw).ok_or_else(|| wrong(path(at, key), "must be a string")));
-    text.transpose()
-}
-
-/// A text that must be there.
-fn text(fields: &Fields<'_>, at: &str, key: &str) -> Result<String, WireError> {
-    text_if(fields, at, key)?.ok_or_else(|| wrong(path(at, key), "is missing: it must be a string"))
 }

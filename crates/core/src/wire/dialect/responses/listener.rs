@@ -6,7 +6,7 @@ use super::super::said::{CallPart, Said};
 use super::super::{Head, ReplyEncoder};
 
 pub(super) fn encoder(body: Value) -> Box<dyn ReplyEncoder> {
-    super::request(body.to_string().as_bytes()).unwrap_or_else(|error| panic!("{error}")).encoder
+    super::request(body.to_string().as_bytes(), &super::Items::new()).unwrap_or_else(|error| panic!("{error}")).encoder
 }
 
 /// A request with all kinds of tools, that wants its reasoning back.
@@ -65,7 +65,8 @@ pub(super) fn told(events: &[Value]) -> Value {
     let mut open = false;
     for event in events {
         let kind = event["type"].as_str().unwrap().strip_prefix("response.").unwrap();
-        if event.get("output_index").is_none() {
+        // The commands of a shell call are told beside it, without the id of the item.
+        if event.get("output_index").is_none() || kind.starts_with("shell_call_command") {
             continue;
         }
         // One item at a time.

@@ -4,12 +4,18 @@
 //! A local server runs no tools of its own. `web_search`, `file_search`, `code_interpreter`, `mcp` and the like are left
 //! out of the tools (Codex offers `web_search` in every request); one that is forced by `tool_choice` is an error.
 
+mod calls;
+mod content;
 mod items;
+mod lines;
 mod output;
 mod reply;
 mod request;
+mod tally;
 mod tools;
 
+#[cfg(test)]
+mod history_tests;
 #[cfg(test)]
 mod listener;
 #[cfg(test)]
@@ -26,12 +32,15 @@ use super::{Heard, wrong};
 /// reasoning in this field only. What begins otherwise was made elsewhere and cannot be read.
 const PLAIN: &str = "windowsill:";
 
-/// Reads the body of `POST /v1/responses`.
+pub use items::Items;
+
+/// Reads the body of `POST /v1/responses`. Items that `input` only refers to are those in `known`; see
+/// [`Unsaid::references`](super::Unsaid::references).
 ///
 /// # Errors
-/// Names the field that cannot be taken and says what it must be.
-pub fn request(body: &[u8]) -> Result<Heard, WireError> {
-    request::read(body)
+/// Names the field that cannot be taken and says what it must be. Nothing in the items of `input` is such an error.
+pub fn request(body: &[u8], known: &Items) -> Result<Heard, WireError> {
+    request::read(body, known)
 }
 
 /// A field that is there; `null` counts as absent.
@@ -56,19 +65,6 @@ fn text_if<'a>(fields: &'a Map<String, Value>, at: &str, key: &str) -> Result<Op
 /// A text that must be there.
 fn text<'a>(fields: &'a Map<String, Value>, at: &str, key: &str) -> Result<&'a str, WireError> {
     text_if(fields, at, key)?.ok_or_else(|| wrong(path(at, key), "is missing: it must be a string"))
-}
-
-/// An object that may be absent.
-fn object_if<'a>(
-    fields: &'a Map<String, Value>,
-    at: &str,
-    key: &str,
-) -> Result<Option<&'a Map<String, Value>>, WireError> {
-    match given(fields, key) {
-        None => Ok(None),
-        Some(Value::Object(inner)) => Ok(Some(inner)),
-        Some(_) => Err(wrong(path(at, key), "must be an object")),
-    }
 }
 
 /// A list that may be absent.

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::super::said::CallPart;
 use super::PLAIN;
+use super::calls::Form;
 use super::tools::Special;
 
 /// An item of the output, as far as it was heard and told.
@@ -78,9 +79,18 @@ impl Names {
         self.special.get(call.name.as_deref()?)
     }
 
-    /// Whether an item calls a tool that takes free text.
-    pub(super) fn custom(&self, item: &Item) -> bool {
-        self.special(item).is_some_and(|special| special.custom)
+    /// How a call's item is written.
+    pub(super) fn form(&self, item: &Item) -> Form {
+        self.special(item).map_or(Form::Function, |special| special.form)
+    }
+
+    /// The name that the client gave the tool of a call.
+    pub(super) fn name<'a>(&'a self, item: &'a Item) -> &'a str {
+        match (&item.body, self.special(item)) {
+            (_, Some(special)) => &special.name,
+            (Body::Call(call), None) => call.name.as_deref().unwrap_or_default(),
+            _ => "",
+        }
     }
 
     /// The id of an item.
@@ -91,8 +101,7 @@ impl Names {
             (Body::Reasoning(_), _) => format!("rs_{id}_{nth}"),
             (Body::Message(_), 0) => format!("msg_{id}"),
             (Body::Message(_), _) => format!("msg_{id}_{nth}"),
-            (Body::Call(_), _) if self.custom(item) => format!("ctc_{id}_{nth}"),
-            (Body::Call(_), _) => format!("fc_{id}_{nth}"),
+            (Body::Call(_), _) => format!("{}_{id}_{nth}", self.form(item).item().1),
         }
     }
 
@@ -115,20 +124,17 @@ impl Names {
                 json!({"id": id, "type": "message", "status": status, "role": "assistant", "content": list(parts)})
             }
             Body::Call(call) => {
-                let special = self.special(item);
-                let custom = special.is_some_and(|special| special.custom);
-                let (kind, key) = if custom { ("custom_tool_call", "input") } else { ("function_call", "arguments") };
-                let value = match (filled, custom) {
-                    (false, _) => String::new(),
-                    (true, true) => free_text(&call.arguments),
-                    (true, false) => call.arguments.clone(),
-                };
-                let name = call.name.as_deref().unwrap_or_default();
-                let mut out = json!({"id": id, "type": kind, "status": status, "call_id": call.id, "name": name});
+                let (special, form) = (self.special(item), self.form(item));
+                let mut out = json!({"id": id, "type": form.item().0, "status": status, "call_id": call.id});
+                if form.name().is_none() {
+                    out["name"] = self.name(item).into();
+                }
                 if let Some(namespace) = special.and_then(|special| special.namespace.as_ref()) {
                     out["namespace"] = namespace.as_str().into();
                 }
-                out[key] = value.into();
+                if let Some(out) = out.as_object_mut() {
+                    out.extend(form.fields(&call.arguments, filled));
+                }
                 out
             }
         }
@@ -149,19 +155,4 @@ impl Item {
 pub(super) fn complete(arguments: &str) -> bool {
     let text = arguments.trim();
     text.starts_with('{') && text.ends_with('}') && serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok()
-}
-
-/// The text in the arguments of a call of a custom tool. Models that give it another name, or no name at all, meant the
-/// same.
-pub(super) fn free_text(arguments: &str) -> String {
-    let text = match serde_json::from_str(arguments) {
-        Ok(Value::String(text)) => Some(text),
-        Ok(Value::Object(fields)) if fields.is_empty() => Some(String::new()),
-        Ok(Value::Object(fields)) => {
-            let only = fields.values().next().filter(|_| fields.len() == 1);
-            fields.get("input").or(only).and_then(Value::as_str).map(str::to_owned)
-        }
-        _ => None,
-    };
-    text.unwrap_or_else(|| arguments.to_owned())
 }

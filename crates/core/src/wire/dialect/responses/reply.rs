@@ -6,7 +6,8 @@ use serde_json::{Map, Value, json};
 
 use super::super::said::{CallPart, Said, Usage};
 use super::super::{Head, ReplyEncoder, event};
-use super::output::{Body, Item, Kind, Names, Part, complete, free_text};
+use super::calls::{Form, free_text};
+use super::output::{Body, Item, Kind, Names, Part, complete};
 use super::tools::Special;
 
 /// What there is to say, in the order in which it was first heard. Items are told one after another: what belongs to a
@@ -17,6 +18,8 @@ pub(super) struct Reply {
     /// The fields of the Response object that repeat the request.
     echo: Map<String, Value>,
     names: Names,
+    /// The client did not ask that nothing be stored.
+    stored: bool,
     /// Nothing is streamed.
     quiet: bool,
     sequence: u64,
@@ -107,6 +110,11 @@ impl ReplyEncoder for Reply {
         self.tell(&mut out, &format!("response.{status}"), json!({"response": response}));
         out
     }
+
+    fn kept(&self) -> Vec<(String, String)> {
+        let told = self.items[..self.front].iter().filter(|_| self.stored);
+        told.map(|item| (self.names.id(item), self.names.item(item, "completed", true).to_string())).collect()
+    }
 }
 
 impl Reply {
@@ -115,12 +123,14 @@ impl Reply {
         echo: Map<String, Value>,
         special: HashMap<String, Special>,
         carried: bool,
+        stored: bool,
     ) -> Reply {
         Reply {
             head: Head { id: String::new(), created: 0, prompt_tokens: None, window: None },
             model: model.to_owned(),
             echo,
             names: Names { reply: String::new(), special, carried },
+            stored,
             quiet: false,
             sequence: 0,
             items: Vec::new(),
@@ -189,7 +199,9 @@ impl Reply {
             let item = &mut self.items[at];
             let done = ended || !last && item.complete();
             if let Body::Call(call) = &mut item.body {
-                if call.name.is_none() && !done {
+                let waits = call.name.as_ref().and_then(|name| self.names.special.get(name));
+                let waits = call.name.is_none() || waits.is_some_and(|special| special.form.waits());
+                if waits && !done {
                     return;
                 }
                 // From here on the call keeps the id that the client has seen.
@@ -253,29 +265,44 @@ impl Reply {
 
     fn tell_call(&mut self, out: &mut String, at: usize, done: bool) {
         let id = self.names.id(&self.items[at]);
-        let custom = self.names.custom(&self.items[at]);
+        let (form, name) = (self.names.form(&self.items[at]), self.names.name(&self.items[at]).to_owned());
         let item = &mut self.items[at];
         let Body::Call(call) = &item.body else { return };
-        // The text of a custom call lies inside of its arguments: it can be read when they are whole.
-        let delta = match (custom, done) {
-            (true, false) => String::new(),
-            (true, true) => free_text(&call.arguments),
-            (false, _) => call.arguments.get(item.told..).unwrap_or_default().to_owned(),
+        let whole = call.arguments.clone();
+        let delta = match (form, done) {
+            (Form::Function, _) => whole.get(item.told..).unwrap_or_default().to_owned(),
+            // The text of a custom call lies inside of its arguments: it can be read when they are whole.
+            (Form::Custom, true) => free_text(&whole),
+            (Form::Shell, true) => return self.tell_commands(out, at),
+            _ => String::new(),
         };
-        item.told = call.arguments.len();
-        let whole = done.then(|| (call.name.clone().unwrap_or_default(), call.arguments.clone()));
-        let kind = if custom { "response.custom_tool_call_input" } else { "response.function_call_arguments" };
+        item.told = whole.len();
+        let kind = match form {
+            Form::Function => "response.function_call_arguments",
+            Form::Custom => "response.custom_tool_call_input",
+            _ => return,
+        };
         if !delta.is_empty() {
             let data = json!({"item_id": id, "output_index": at, "delta": delta});
             self.tell(out, &format!("{kind}.delta"), data);
         }
-        if let Some((name, arguments)) = whole {
-            let data = if custom {
-                json!({"item_id": id, "output_index": at, "input": delta})
-            } else {
-                json!({"item_id": id, "output_index": at, "name": name, "arguments": arguments})
+        if done {
+            let data = match form {
+                Form::Custom => json!({"item_id": id, "output_index": at, "input": delta}),
+                _ => json!({"item_id": id, "output_index": at, "name": name, "arguments": whole}),
             };
             self.tell(out, &format!("{kind}.done"), data);
+        }
+    }
+
+    /// The commands of a shell call have events of their own.
+    fn tell_commands(&mut self, out: &mut String, at: usize) {
+        let item = self.names.item(&self.items[at], "in_progress", true);
+        for (nth, command) in item["action"]["commands"].as_array().into_iter().flatten().enumerate() {
+            let about = |key: &str, command: &Value| json!({"output_index": at, "command_index": nth, key: command});
+            self.tell(out, "response.shell_call_command.added", about("command", &json!("")));
+            self.tell(out, "response.shell_call_command.delta", about("delta", command));
+            self.tell(out, "response.shell_call_command.done", about("command", command));
         }
     }
 

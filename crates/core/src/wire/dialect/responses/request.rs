@@ -5,8 +5,11 @@ use serde_json::{Map, Value, json};
 use super::super::super::WireError;
 use super::super::spelled::{self, Asked, Chat};
 use super::super::{Heard, wrong};
+use super::given;
+use super::items::{self, Items, With};
 use super::reply::Reply;
-use super::{given, items, list_if, object_if, path, text, text_if, tools};
+use super::tally::Tally;
+use super::tools::Tools;
 
 /// What servers take under the same name. Most of it is not in the Responses API, but clients of local servers send it.
 const COPIED: [&str; 12] = [
@@ -24,44 +27,58 @@ const COPIED: [&str; 12] = [
     "think",
 ];
 
-pub(super) fn read(body: &[u8]) -> Result<Heard, WireError> {
-    spelled::reading(body, &["input"], |asked| heard(&asked, body.len()))
+pub(super) fn read(body: &[u8], known: &Items) -> Result<Heard, WireError> {
+    spelled::reading(body, &["input"], |asked| heard(&asked, known, body.len()))
 }
 
-fn heard(asked: &Asked<'_>, size: usize) -> Result<Heard, WireError> {
+fn heard(asked: &Asked<'_>, known: &Items, size: usize) -> Result<Heard, WireError> {
     let fields = &asked.fields;
     refuse(fields)?;
-    let stream = flag(fields, "stream")?;
-    let model = text_if(fields, "", "model")?;
+    let model = given(fields, "model").and_then(Value::as_str);
     let mut written = Chat::new(model, size);
-    items::messages(asked, text_if(fields, "", "instructions")?, &mut written)?;
+    let tools = Tools::read(fields, &items::brought(asked)?)?;
+    let mut tally = Tally::default();
+    let with = With { tools: &tools, known, tally: &mut tally };
+    // Reply objects have lists of items here, too.
+    let instructions =
+        given(fields, "instructions").map(|said| said.as_str().map_or_else(|| said.to_string(), str::to_owned));
+    items::messages(asked, instructions, with, &mut written)?;
     let mut chat = Map::new();
-    if let Some(stream) = stream {
-        chat.insert("stream".into(), stream.into());
+    if let Some(stream) = given(fields, "stream") {
+        chat.insert("stream".into(), stream.clone());
     }
-    if stream == Some(true) {
+    if is(fields, "stream") {
         chat.insert("stream_options".into(), json!({"include_usage": true}));
     }
-    let offered = tools::read(fields)?;
-    let parallel = flag(fields, "parallel_tool_calls")?;
+    if is(fields, "background") {
+        tally.warnings.push("the reply came on this connection, not in the background".into());
+    }
+    let left_out = tools.left_out.clone();
+    let offered = tools.offered(fields)?;
     if !offered.chat.is_empty() {
         chat.insert("tools".into(), offered.chat.into());
         if let Some(choice) = offered.choice {
             chat.insert("tool_choice".into(), choice);
         }
-        if let Some(parallel) = parallel {
-            chat.insert("parallel_tool_calls".into(), parallel.into());
+        if let Some(parallel) = given(fields, "parallel_tool_calls") {
+            chat.insert("parallel_tool_calls".into(), parallel.clone());
         }
     }
-    settings(fields, &mut chat)?;
-    let includes = list_if(fields, "", "include")?;
-    let carried = includes.iter().any(|name| name == "reasoning.encrypted_content");
-    let encoder = Reply::new(model.unwrap_or_default(), echo(fields), offered.special, carried);
+    settings(fields, &tally.update, &mut chat);
+    let includes = given(fields, "include").and_then(Value::as_array).into_iter().flatten();
+    let carried = includes.into_iter().any(|name| name == "reasoning.encrypted_content");
+    let stored = fields.get("store") != Some(&Value::Bool(false));
+    let encoder = Reply::new(model.unwrap_or_default(), echo(fields), offered.special, carried, stored);
     let session = crate::wire::session::session(fields);
-    Ok(Heard { chat: written.end(&chat), encoder: Box::new(encoder), session, tells_stop: false })
+    let unsaid = tally.unsaid(&left_out);
+    Ok(Heard { chat: written.end(&chat), encoder: Box::new(encoder), session, tells_stop: false, unsaid })
 }
 
-/// What asks for a memory that is not there, or for a reply that comes later.
+fn is(fields: &Map<String, Value>, key: &str) -> bool {
+    fields.get(key) == Some(&Value::Bool(true))
+}
+
+/// What asks for a memory that is not there: without it the reply would be one to another question.
 fn refuse(fields: &Map<String, Value>) -> Result<(), WireError> {
     for key in ["previous_response_id", "conversation"] {
         if given(fields, key).is_some() {
@@ -70,9 +87,6 @@ fn refuse(fields: &Map<String, Value>) -> Result<(), WireError> {
             return Err(wrong(key, what));
         }
     }
-    if flag(fields, "background")? == Some(true) {
-        return Err(wrong("background", "cannot be true: the reply is sent on this connection and not kept for later"));
-    }
     if given(fields, "prompt").is_some() {
         let what = "cannot be used: prompt templates are stored at OpenAI. Send its text in `instructions` or `input`";
         return Err(wrong("prompt", what));
@@ -80,70 +94,43 @@ fn refuse(fields: &Map<String, Value>) -> Result<(), WireError> {
     Ok(())
 }
 
-/// How the reply is to be made.
-fn settings(fields: &Map<String, Value>, chat: &mut Map<String, Value>) -> Result<(), WireError> {
-    if let Some(limit) = given(fields, "max_output_tokens") {
-        if !limit.is_u64() {
-            return Err(wrong("max_output_tokens", "must be a whole number of tokens, 0 or more"));
-        }
-        chat.insert("max_tokens".into(), limit.clone());
-    }
-    for key in ["temperature", "top_p"] {
+/// How the reply is to be made; `update` is what the history says of it since. Values of another type than they should have go
+/// on as they are: some servers pass over them, and others say what is wrong.
+fn settings(fields: &Map<String, Value>, update: &Map<String, Value>, chat: &mut Map<String, Value>) {
+    for (key, name) in [("max_output_tokens", "max_tokens"), ("temperature", "temperature"), ("top_p", "top_p")] {
         if let Some(value) = given(fields, key) {
-            if !value.is_number() {
-                return Err(wrong(key, "must be a number"));
-            }
-            chat.insert(key.into(), value.clone());
+            chat.insert(name.into(), value.clone());
         }
     }
-    if let Some(reasoning) = object_if(fields, "", "reasoning")?
-        && let Some(effort) = text_if(reasoning, "reasoning", "effort")?
-    {
-        chat.insert("reasoning_effort".into(), effort.into());
-    }
-    if let Some(words) = object_if(fields, "", "text")?
-        && let Some(format) = object_if(words, "text", "format")?
-        && let Some(format) = response_format(format)?
-    {
-        chat.insert("response_format".into(), format);
+    for all in [fields, update] {
+        let said = |key: &str, inner: &str| given(all.get(key)?.as_object()?, inner);
+        if let Some(Value::String(effort)) = said("reasoning", "effort") {
+            chat.insert("reasoning_effort".into(), effort.as_str().into());
+        }
+        if let Some(Value::Object(format)) = said("text", "format") {
+            chat.shift_remove("response_format");
+            chat.extend(response_format(format).map(|format| ("response_format".to_owned(), format)));
+        }
     }
     for key in COPIED {
         if let Some(value) = given(fields, key) {
             chat.insert(key.into(), value.clone());
         }
     }
-    Ok(())
 }
 
 /// `text.format` as `response_format`. In chat completions the schema lies one level deeper.
-fn response_format(format: &Map<String, Value>) -> Result<Option<Value>, WireError> {
-    const AT: &str = "text.format";
-    match text(format, AT, "type")? {
-        "text" => Ok(None),
-        "json_object" => Ok(Some(json!({"type": "json_object"}))),
+fn response_format(format: &Map<String, Value>) -> Option<Value> {
+    match format.get("type").and_then(Value::as_str)? {
+        "json_object" => Some(json!({"type": "json_object"})),
         "json_schema" => {
-            let mut inner = Map::new();
-            inner.insert("name".into(), text(format, AT, "name")?.into());
-            if let Some(about) = text_if(format, AT, "description")? {
-                inner.insert("description".into(), about.into());
-            }
-            let schema = object_if(format, AT, "schema")?;
-            let schema = schema.ok_or_else(|| wrong(path(AT, "schema"), "is missing: it must be a JSON schema"))?;
-            inner.insert("schema".into(), schema.clone().into());
-            if let Some(strict) = given(format, "strict") {
-                inner.insert("strict".into(), strict.clone());
-            }
-            Ok(Some(json!({"type": "json_schema", "json_schema": inner})))
+            let mut inner = Map::from_iter([("name".to_owned(), json!("format"))]);
+            let known = ["name", "description", "schema", "strict"].into_iter();
+            inner.extend(known.filter_map(|key| Some((key.to_owned(), given(format, key)?.clone()))));
+            Some(json!({"type": "json_schema", "json_schema": inner}))
         }
-        _ => Err(wrong("text.format.type", "must be \"text\", \"json_object\" or \"json_schema\"")),
-    }
-}
-
-fn flag(fields: &Map<String, Value>, key: &str) -> Result<Option<bool>, WireError> {
-    match given(fields, key) {
-        None => Ok(None),
-        Some(Value::Bool(value)) => Ok(Some(*value)),
-        Some(_) => Err(wrong(key, "must be true or false")),
+        // `text`, and what no server knows either.
+        _ => None,
     }
 }
 

@@ -1,169 +1,282 @@
-//! `tools` and `tool_choice`: what the model may call, as functions.
+//! `tools` and `tool_choice`: what the model may call, as functions, each under a name of its own.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use serde_json::{Map, Value, json};
 
 use super::super::super::WireError;
 use super::super::wrong;
-use super::{given, list_if, object_if, path, text, text_if};
+use super::calls::Form;
+use super::{given, list_if, path, text, text_if};
 
-/// What a call must say of its tool besides the name, so that the client knows it again.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+/// What a call must say of its tool besides the name that the model knows, so that the client knows it again.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Special {
-    /// Takes free text rather than JSON.
-    pub(super) custom: bool,
+    pub(super) form: Form,
     /// The group it came in. Codex looks a tool up by both names.
     pub(super) namespace: Option<String>,
+    /// The name that the client gave it.
+    pub(super) name: String,
 }
 
-/// The tools of a request.
+/// The tools of a request in the words of chat completions.
 pub(super) struct Offered {
-    /// `tools` of chat completions.
     pub(super) chat: Vec<Value>,
-    /// `tool_choice` of chat completions.
     pub(super) choice: Option<Value>,
-    /// The tools that are not just functions, by name.
+    /// The tools that are not just functions of this name, by the name that the model knows.
     pub(super) special: HashMap<String, Special>,
 }
 
-struct Tool {
-    name: String,
-    special: Special,
-    chat: Value,
+/// The tools that a request offers, in its `tools` and in its history.
+#[derive(Default)]
+pub(super) struct Tools {
+    list: Vec<Tool>,
+    /// Where in `list` a tool stands.
+    at: HashMap<Special, usize>,
+    /// The names that the model knows.
+    names: HashSet<String>,
+    /// The types of those that run elsewhere and are not offered.
+    pub(super) left_out: Vec<String>,
 }
 
-pub(super) fn read(fields: &Map<String, Value>) -> Result<Offered, WireError> {
-    let mut tools = Vec::new();
-    add(list_if(fields, "", "tools")?, "tools", None, &mut tools)?;
-    let (allowed, choice) = match given(fields, "tool_choice") {
-        None => (None, None),
-        Some(Value::String(mode)) if ["auto", "none", "required"].contains(&mode.as_str()) => {
-            (None, Some(mode.as_str()))
+struct Tool {
+    special: Special,
+    /// The name that the model knows.
+    name: String,
+    /// `function` of a tool in chat completions, without the name.
+    function: Map<String, Value>,
+}
+
+/// What servers and chat templates take as a name, and OpenAI alone: names made here keep to it.
+const LONGEST_NAME: usize = 64;
+
+impl Tools {
+    /// Reads `tools`, and the tools that the history brought. What has no name is left out: servers pass over it, too.
+    pub(super) fn read(fields: &Map<String, Value>, brought: &[Value]) -> Result<Tools, WireError> {
+        let mut tools = Tools::default();
+        for list in [list_if(fields, "", "tools")?, brought] {
+            tools.add(list, None);
         }
-        Some(Value::Object(choice)) => match text(choice, "tool_choice", "type")? {
-            "function" | "custom" => {
-                let name = known(&tools, choice, "tool_choice")?;
-                return Ok(offered(tools, Some(json!({"type": "function", "function": {"name": name}}))));
+        tools.name_all();
+        Ok(tools)
+    }
+
+    /// Adds the tools of a list. The same one, by its group and its name, counts once: the first time.
+    fn add(&mut self, list: &[Value], namespace: Option<&str>) {
+        for tool in list {
+            let text = |key: &str| tool.get(key).and_then(Value::as_str).filter(|text| !text.is_empty());
+            let kind = text("type").unwrap_or_default();
+            if let ("namespace", None, Some(name)) = (kind, namespace, text("name")) {
+                self.add(tool["tools"].as_array().map_or(&[], Vec::as_slice), Some(name));
+                continue;
             }
-            "allowed_tools" => {
+            // In chat completions a function lies one level deeper, and some clients write it so here.
+            let tool = tool.get("function").filter(|inner| kind == "function" && inner.is_object()).unwrap_or(tool);
+            let form = Form::of_tool(kind).filter(|form| runs_here(*form, tool));
+            let name =
+                form.and_then(|form| form.name().or_else(|| tool.get("name")?.as_str().filter(|n| !n.is_empty())));
+            let (Some(form), Some(name)) = (form, name) else {
+                self.left_out.push(if form.is_some() { "nameless".into() } else { kind.to_owned() });
+                continue;
+            };
+            let function = match form.schema() {
+                Some((about, parameters)) => described(Some(about), parameters),
+                None if form == Form::Custom => free(tool),
+                None => function(tool),
+            };
+            let special = Special { form, namespace: namespace.map(str::to_owned), name: name.to_owned() };
+            if !self.at.contains_key(&special) {
+                self.at.insert(special.clone(), self.list.len());
+                self.list.push(Tool { special, name: String::new(), function });
+            }
+        }
+    }
+
+    /// Gives each tool a name that no other has: its own where it can be. A chat completion has no namespaces, so the tools
+    /// without one come first, and of several in namespaces the first keeps its bare name.
+    fn name_all(&mut self) {
+        let rank = |tool: &Tool| match (&tool.special.namespace, tool.special.form) {
+            (None, Form::Function | Form::Custom) => 0,
+            (None, _) => 1,
+            (Some(_), _) => 2,
+        };
+        for turn in 0..3 {
+            for tool in self.list.iter_mut().filter(|tool| rank(tool) == turn) {
+                let Special { namespace, name, form } = &tool.special;
+                let mut named = name.clone();
+                if let (true, Some(namespace)) = (self.names.contains(&named), namespace) {
+                    named = qualified(namespace, name);
+                }
+                if self.names.contains(&named) {
+                    named = ending(&named, &format!("{form:?}\0{namespace:?}\0{name}"));
+                }
+                let mut nth = 2;
+                while !self.names.insert(named.clone()) {
+                    named = ending(&named, &nth.to_string());
+                    nth += 1;
+                }
+                tool.name = named;
+            }
+        }
+    }
+
+    /// The name by which the model knows a tool that the history calls.
+    pub(super) fn called(&self, special: &Special) -> String {
+        if let Some(at) = self.at.get(special) {
+            return self.list[*at].name.clone();
+        }
+        match &special.namespace {
+            // Of another group than the tool that has the name now.
+            Some(namespace) if self.names.contains(&special.name) => qualified(namespace, &special.name),
+            _ => special.name.clone(),
+        }
+    }
+
+    /// The tools as the request wants them, with its `tool_choice`.
+    pub(super) fn offered(mut self, fields: &Map<String, Value>) -> Result<Offered, WireError> {
+        let (allowed, choice) = match given(fields, "tool_choice") {
+            None => (None, None),
+            // A word that nobody here knows is the server's to judge.
+            Some(Value::String(mode)) => (None, Some(mode.as_str())),
+            Some(Value::Object(choice)) if text(choice, "tool_choice", "type")? == "allowed_tools" => {
                 let mode = text(choice, "tool_choice", "mode")?;
                 if !["auto", "required"].contains(&mode) {
                     return Err(wrong("tool_choice.mode", "must be \"auto\" or \"required\""));
                 }
-                (Some(allowed(&tools, choice)?), Some(mode))
+                (Some(self.allowed(choice)?), Some(mode))
             }
-            _ => {
-                let what = "forces a tool that runs at OpenAI; a local server has none of these. Give a function, or \
-                            \"auto\"";
-                return Err(wrong("tool_choice", what));
+            Some(Value::Object(choice)) => {
+                let Some(names) = self.chosen(choice, "tool_choice")? else {
+                    let what = "forces a tool that runs at OpenAI; a local server has none of these. Give a function, \
+                                or \"auto\"";
+                    return Err(wrong("tool_choice", what));
+                };
+                let name = names.into_iter().next().unwrap_or_default();
+                return Ok(self.into_offered(Some(json!({"type": "function", "function": {"name": name}}))));
             }
-        },
-        Some(_) => return Err(wrong("tool_choice", "must be \"auto\", \"none\", \"required\" or an object")),
-    };
-    if let Some(allowed) = allowed {
-        tools.retain(|tool| allowed.contains(&tool.name));
+            Some(_) => return Err(wrong("tool_choice", "must be \"auto\", \"none\", \"required\" or an object")),
+        };
+        let choice = choice.map(Value::from);
+        if let Some(allowed) = allowed {
+            self.list.retain(|tool| allowed.contains(&tool.name));
+        }
+        if choice.as_ref().is_some_and(|choice| choice == "required") && self.list.is_empty() {
+            return Err(wrong("tool_choice", "forces a call, but `tools` has no function or custom tool to call"));
+        }
+        Ok(self.into_offered(choice))
     }
-    if choice == Some("required") && tools.is_empty() {
-        return Err(wrong("tool_choice", "forces a call, but `tools` has no function or custom tool to call"));
+
+    fn into_offered(self, choice: Option<Value>) -> Offered {
+        let mut out = Offered { chat: Vec::new(), choice, special: HashMap::new() };
+        for Tool { special, name, function } in self.list {
+            let mut named = Map::from_iter([("name".to_owned(), name.as_str().into())]);
+            named.extend(function);
+            out.chat.push(json!({"type": "function", "function": named}));
+            let plain = Special { name: name.clone(), ..Special::default() };
+            if special != plain {
+                out.special.insert(name, special);
+            }
+        }
+        out
     }
-    Ok(offered(tools, choice.map(Value::from)))
+
+    /// The names of the tools that `allowed_tools` allows. What is not offered is left out here as well.
+    fn allowed(&self, choice: &Map<String, Value>) -> Result<HashSet<String>, WireError> {
+        let mut out = HashSet::new();
+        for (nth, tool) in list_if(choice, "tool_choice", "tools")?.iter().enumerate() {
+            let at = format!("tool_choice.tools[{nth}]");
+            let Value::Object(tool) = tool else { return Err(wrong(at, "must be an object")) };
+            out.extend(self.chosen(tool, &at)?.unwrap_or_default());
+        }
+        Ok(out)
+    }
+
+    /// The names of the tools that a reference means: one, or those of a namespace. `None` for what runs elsewhere.
+    fn chosen(&self, choice: &Map<String, Value>, at: &str) -> Result<Option<Vec<String>>, WireError> {
+        let kind = text(choice, at, "type")?;
+        let group = text_if(choice, at, "namespace")?;
+        let form = Form::of_tool(kind);
+        let own = match form {
+            Some(form) => form.name().map_or_else(|| text(choice, at, "name"), Ok)?,
+            None if kind == "namespace" => text(choice, at, "name")?,
+            None => return Ok(None),
+        };
+        let means = |tool: &&Tool| match form {
+            None => tool.special.namespace.as_deref() == Some(own),
+            Some(form) if form.name().is_some() => tool.special.form.name() == Some(own),
+            Some(_) => {
+                tool.special.name == own && (group.is_none() || tool.special.namespace.as_deref() == group)
+                    || tool.name == own && group.is_none()
+            }
+        };
+        let mut found: Vec<&Tool> = self.list.iter().filter(means).collect();
+        // A bare name is first of all that of the tool which the model knows by it.
+        found.sort_by_key(|tool| tool.name != own);
+        if form.is_some() {
+            found.truncate(1);
+        }
+        match found.is_empty() && form.is_some() {
+            true => Err(wrong(path(at, "name"), "must be the name of a function or custom tool in `tools`")),
+            false => Ok(Some(found.into_iter().map(|tool| tool.name.clone()).collect())),
+        }
+    }
 }
 
-fn offered(tools: Vec<Tool>, choice: Option<Value>) -> Offered {
-    let mut out = Offered { chat: Vec::new(), choice, special: HashMap::new() };
-    for tool in tools {
-        out.chat.push(tool.chat);
-        if tool.special != Special::default() {
-            out.special.insert(tool.name, tool.special);
+/// Whether a tool of this form is run by the client. A search for tools, and a shell in a container, may be OpenAI's.
+fn runs_here(form: Form, tool: &Value) -> bool {
+    match form {
+        Form::ToolSearch => tool.get("execution").is_some_and(|by| by == "client"),
+        Form::Shell => {
+            let environment = tool.get("environment").and_then(|at| at.get("type")).and_then(Value::as_str);
+            environment.is_none_or(|kind| kind == "local")
         }
+        _ => true,
+    }
+}
+
+/// A name that says the group, too.
+fn qualified(namespace: &str, name: &str) -> String {
+    let usual = |c: char| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' };
+    let whole: String = format!("{namespace}__{name}").chars().map(usual).collect();
+    if whole.len() <= LONGEST_NAME { whole } else { ending(&whole, &format!("{namespace}\0{name}")) }
+}
+
+/// A name that ends in a digest of what tells it from others, cut to the length that names may have.
+fn ending(name: &str, of: &str) -> String {
+    let end = &blake3::hash(of.as_bytes()).to_hex()[..8];
+    let most = LONGEST_NAME - end.len() - 1;
+    let kept = name.char_indices().map(|(at, c)| at + c.len_utf8()).take_while(|end| *end <= most).last().unwrap_or(0);
+    format!("{}_{end}", &name[..kept])
+}
+
+fn described(about: Option<&str>, parameters: Value) -> Map<String, Value> {
+    let mut out = Map::new();
+    if let Some(about) = about {
+        out.insert("description".into(), about.into());
+    }
+    out.insert("parameters".into(), parameters);
+    out
+}
+
+fn function(tool: &Value) -> Map<String, Value> {
+    // Many templates look into the parameters without asking whether there are any.
+    let parameters = tool.get("parameters").filter(|schema| schema.is_object()).cloned();
+    let parameters = parameters.unwrap_or_else(|| json!({"type": "object", "properties": {}}));
+    let mut out = described(tool.get("description").and_then(Value::as_str), parameters);
+    if let Some(strict) = tool.get("strict").filter(|strict| !strict.is_null()) {
+        out.insert("strict".into(), strict.clone());
     }
     out
 }
 
-/// Adds the tools of a list. Where two have the same name the first one counts: a chat completion has no namespaces.
-fn add(list: &[Value], at: &str, namespace: Option<&str>, tools: &mut Vec<Tool>) -> Result<(), WireError> {
-    for (nth, tool) in list.iter().enumerate() {
-        let at = format!("{at}[{nth}]");
-        let Value::Object(tool) = tool else { return Err(wrong(at, "must be an object")) };
-        let custom = match text(tool, &at, "type")? {
-            "function" => false,
-            "custom" => true,
-            "namespace" if namespace.is_none() => {
-                let name = text(tool, &at, "name")?;
-                add(list_if(tool, &at, "tools")?, &path(&at, "tools"), Some(name), tools)?;
-                continue;
-            }
-            // Runs at OpenAI.
-            _ => continue,
-        };
-        let name = text(tool, &at, "name")?.to_owned();
-        let chat = if custom { free(tool, &name, &at)? } else { function(tool, &name, &at)? };
-        if !tools.iter().any(|tool| tool.name == name) {
-            tools.push(Tool { name, special: Special { custom, namespace: namespace.map(str::to_owned) }, chat });
-        }
-    }
-    Ok(())
-}
-
-fn function(tool: &Map<String, Value>, name: &str, at: &str) -> Result<Value, WireError> {
-    let mut out = Map::new();
-    out.insert("name".into(), name.into());
-    if let Some(about) = text_if(tool, at, "description")? {
-        out.insert("description".into(), about.into());
-    }
-    // Many templates look into the parameters without asking whether there are any.
-    let parameters = object_if(tool, at, "parameters")?.cloned().map(Value::Object);
-    out.insert("parameters".into(), parameters.unwrap_or_else(|| json!({"type": "object", "properties": {}})));
-    if let Some(strict) = given(tool, "strict") {
-        out.insert("strict".into(), strict.clone());
-    }
-    Ok(json!({"type": "function", "function": out}))
-}
-
 /// A tool that takes free text, as a function of one string. A grammar cannot be enforced; the model can read it.
-fn free(tool: &Map<String, Value>, name: &str, at: &str) -> Result<Value, WireError> {
+fn free(tool: &Value) -> Map<String, Value> {
     let mut input = json!({"type": "string"});
-    if let Some(format) = object_if(tool, at, "format")? {
-        let at = path(at, "format");
-        if let Some(grammar) = text_if(format, &at, "definition")? {
-            let syntax = text_if(format, &at, "syntax")?.unwrap_or("the");
-            input["description"] = format!("Text of this {syntax} grammar:\n{grammar}").into();
-        }
+    let format = |key: &str| tool.get("format")?.get(key)?.as_str();
+    if let Some(grammar) = format("definition") {
+        let syntax = format("syntax").unwrap_or("the");
+        input["description"] = format!("Text of this {syntax} grammar:\n{grammar}").into();
     }
-    let mut out = Map::new();
-    out.insert("name".into(), name.into());
-    if let Some(about) = text_if(tool, at, "description")? {
-        out.insert("description".into(), about.into());
-    }
-    out.insert("parameters".into(), json!({"type": "object", "properties": {"input": input}, "required": ["input"]}));
-    Ok(json!({"type": "function", "function": out}))
-}
-
-fn known<'a>(tools: &[Tool], choice: &'a Map<String, Value>, at: &str) -> Result<&'a str, WireError> {
-    let name = text(choice, at, "name")?;
-    if tools.iter().any(|tool| tool.name == name) {
-        return Ok(name);
-    }
-    Err(wrong(path(at, "name"), "must be the name of a function or custom tool in `tools`"))
-}
-
-/// The names that `allowed_tools` allows.
-fn allowed(tools: &[Tool], choice: &Map<String, Value>) -> Result<Vec<String>, WireError> {
-    let mut out = Vec::new();
-    for (nth, tool) in list_if(choice, "tool_choice", "tools")?.iter().enumerate() {
-        let at = format!("tool_choice.tools[{nth}]");
-        let Value::Object(tool) = tool else { return Err(wrong(at, "must be an object")) };
-        match text(tool, &at, "type")? {
-            "function" | "custom" => out.push(known(tools, tool, &at)?.to_owned()),
-            "namespace" => {
-                let name = text(tool, &at, "name")?;
-                let members = tools.iter().filter(|tool| tool.special.namespace.as_deref() == Some(name));
-                out.extend(members.map(|tool| tool.name.clone()));
-            }
-            // Left out of the tools as well.
-            _ => {}
-        }
-    }
-    Ok(out)
+    let parameters = json!({"type": "object", "properties": {"input": input}, "required": ["input"]});
+    described(tool.get("description").and_then(Value::as_str), parameters)
 }
