@@ -23,6 +23,7 @@ mod fit;
 mod fuzz;
 mod generate;
 mod guard;
+mod hostile;
 mod lines;
 mod mcp;
 mod memory;
