@@ -194,7 +194,9 @@ impl From<Error> for Failure {
             Error::Record { source } => Some(source.hint().to_owned()),
             Error::Internal { source, .. } => Some(source.to_string()),
         };
-        Failure::Bad(hint.map_or_else(|| e.to_string(), |hint| format!("{e}\n  hint: {hint}")))
+        // Both may repeat the words of a server.
+        let (why, hint) = (e.to_string(), hint.map(|hint| format!("\n  hint: {}", plain::line(&hint))));
+        Failure::Bad(format!("{}{}", plain::line(&why), hint.unwrap_or_default()))
     }
 }
 
@@ -218,7 +220,7 @@ fn main() -> ExitCode {
 
 /// Says something beside the data.
 fn note(text: &str) {
-    let _ = writeln!(io::stderr(), "note: {text}");
+    let _ = writeln!(io::stderr(), "note: {}", plain::page(text));
 }
 
 fn run(cli: Cli) -> Result<ExitCode, Failure> {
@@ -410,7 +412,7 @@ fn plan(config: Config, of: &OfFile) -> Result<ExitCode, Failure> {
         out_json(&report)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let text = |key: &str| report[key].as_str().unwrap_or("").to_owned();
+    let text = |key: &str| plain::line(report[key].as_str().unwrap_or("")).into_owned();
     let number = |value: &Value| value.as_u64().map_or("unknown".into(), |n| grouped(n as u32));
     let mut page = format!(
         "model    {}\nwindow   {} ({})\nprofile  {}\naction   {}\n\n{:<16}{:>12}{:>12}\n",
@@ -429,7 +431,7 @@ fn plan(config: Config, of: &OfFile) -> Result<ExitCode, Failure> {
     }
     page += &format!("\nprompt tokens as forwarded: {} ({})\n", number(&report["prompt_tokens"]), text("source"));
     for why in report["because"].as_array().into_iter().flatten().filter_map(Value::as_str) {
-        page += &format!("- {why}\n");
+        page += &format!("- {}\n", plain::line(why));
     }
     out(&page)?;
     Ok(ExitCode::SUCCESS)

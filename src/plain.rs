@@ -26,6 +26,11 @@ pub fn json(text: &str) -> Cow<'_, str> {
     )
 }
 
+/// Whether a character may stand in a line as it is.
+pub fn is_harmless(c: char) -> bool {
+    !is_control(c) && !is_hidden(c)
+}
+
 /// C0 (ESC and BEL among them), DEL and C1.
 fn is_control(c: char) -> bool {
     c.is_control()

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use windowsill::config::{Config, Environment};
+use windowsill::plain;
 use windowsill::proxy::running_models;
 
 use crate::Failure;
@@ -355,10 +356,14 @@ impl Places {
     /// Those of this proxy, with a model that is named or the first that the running proxy lists. `None` stands for a proxy
     /// that does not run: then the model has to be named.
     pub(crate) fn of(config: &Config, model: Option<&str>, listed: Option<Vec<String>>) -> Result<Places, Failure> {
-        let first = || listed.and_then(|models| models.into_iter().next());
-        let model = model.map(str::to_owned).or_else(first).ok_or_else(|| {
+        let listed = listed.unwrap_or_default();
+        let model = model.or(listed.first().map(String::as_str)).ok_or_else(|| {
             Failure::Bad("the server lists no model\n  hint: load or pull one, or name it with --model".into())
         })?;
+        if listed.iter().any(|name| name == model) {
+            is_plain(model)?;
+        }
+        let model = model.to_owned();
         let key = config.api_key.as_ref().map_or_else(|| "none".to_owned(), |key| key.expose().to_owned());
         Ok(Places { root: format!("http://{}", reachable(config)), model, key, file: String::new() })
     }
@@ -401,6 +406,23 @@ impl Places {
             _ => return None,
         })
     }
+}
+
+/// Refuses a name of the server's that a client would read as more than a name: clients put in for such characters what files and
+/// variables of the user hold, and send it along.
+fn is_plain(model: &str) -> Result<(), Failure> {
+    let odd = |c: &char| !plain::is_harmless(*c) || r#"{}$%"'`\"#.contains(*c);
+    let what = match model.chars().find(odd) {
+        Some(odd) => format!("the character `{}`", odd.escape_debug()),
+        // Else it would be an option of the client's.
+        None if model.starts_with('-') => "a `-` at its beginning".to_owned(),
+        None => return Ok(()),
+    };
+    Err(Failure::Bad(format!(
+        "the server calls a model `{}`: {what} may mean more to a client than a name does\n  hint: give the model a plain name (Ollama: \
+         `ollama cp`; llama-server: `--alias`), or name another with --model",
+        plain::line(model)
+    )))
 }
 
 /// A client by its name or its program's.
@@ -451,6 +473,48 @@ mod tests {
                 let settings = serde_json::from_str::<serde_json::Value>(&places.fill(written.settings));
                 assert!(settings.is_ok_and(|s| s.is_object()), "{}: {}", client.name, written.settings);
             }
+        }
+    }
+
+    #[test]
+    fn a_name_of_the_servers_that_means_more_to_clients_is_refused() {
+        let of = |model: Option<&str>, listed: &[&str]| {
+            let listed = listed.iter().map(|name| (*name).to_owned()).collect();
+            Places::of(&windowsill::config::defaults().unwrap(), model, Some(listed))
+                .map(|places| places.model)
+                .map_err(|failure| match failure {
+                    Failure::Bad(why) | Failure::Usage(why) => why,
+                })
+        };
+        for name in ["qwen3:8b", "hf.co/unsloth/Qwen3-8B-GGUF:Q4_K_M", "/models/a b+c~1@v2.gguf", "模型", "é"] {
+            assert_eq!(of(None, &[name]).as_deref(), Ok(name));
+        }
+        for name in [
+            "{file:~/.ssh/id_test}",
+            "m${SECRET}",
+            "$SECRET",
+            "%USERPROFILE%",
+            "${{ secrets.KEY }}",
+            "a\"b",
+            "a'b",
+            "`id`",
+            r"a\b",
+            "a\nb",
+            "a\u{1b}[31m",
+            "a\u{202e}b",
+            "a\u{9b}b",
+            "--config=/tmp/x",
+        ] {
+            let why = of(None, &[name]).unwrap_err();
+            assert!(
+                why.contains("--alias")
+                    && why.lines().count() == 2
+                    && why.chars().all(|c| c == '\n' || plain::is_harmless(c)),
+                "{why}"
+            );
+            assert_eq!(of(Some(name), &["m", name]).unwrap_err(), why, "also where it is named");
+            // What a person calls a model and no server does is that person's.
+            assert_eq!(of(Some(name), &["m"]).as_deref(), Ok(name));
         }
     }
 

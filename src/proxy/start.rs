@@ -6,13 +6,14 @@ use std::sync::Arc;
 
 use crate::config::{Config, ModelConfig, UpstreamConfig, UpstreamKind};
 use crate::engine;
+use crate::files;
 use crate::measure::count::CountWorker;
 use crate::measure::hardware::room::size;
 use crate::measure::hardware::{self, Place};
 use crate::store::Store;
 use crate::upstream::{self, Embedded, FreeRam, Held, KindHint, Serving, Upstream};
 
-use tracing::info;
+use tracing::{info, warn};
 
 use super::{App, Error};
 
@@ -40,6 +41,10 @@ impl App {
     /// # Errors
     /// As [`App::start`].
     pub async fn start_on(config: Config, store: Store) -> Result<(App, Found), Error> {
+        if let Some(why) = files::open_to_others(&config.data_dir) {
+            let data_dir = config.data_dir.display();
+            warn!(%data_dir, "data_dir {why}: they could replace or remove the record; `windowsill doctor` says how to mend it");
+        }
         let (app, found) = Self::with_store(config, store).await?;
         app.keep_house();
         app.rest_counters();
@@ -136,7 +141,7 @@ fn embedded(config: &Config, named: &UpstreamConfig) -> Result<Embedded, Error> 
 fn chat_template(file: &Path, counter: CountWorker) -> Result<String, String> {
     let failed = |why: String| format!("{} cannot be used as a chat template: {why}", file.display());
     let mut text = String::new();
-    let read = crate::files::open(file).and_then(|open| open.take(LARGEST_TEMPLATE + 1).read_to_string(&mut text));
+    let read = files::open(file).and_then(|open| open.take(LARGEST_TEMPLATE + 1).read_to_string(&mut text));
     let bytes = read.map_err(|e| failed(e.to_string()))?;
     if bytes as u64 > LARGEST_TEMPLATE {
         return Err(failed(format!("it is larger than {LARGEST_TEMPLATE} bytes")));

@@ -1,4 +1,5 @@
-//! What browsers are told about replies: preflights are answered here, and of CORS only our own headers go out.
+//! What browsers are told about replies: preflights are answered here, of CORS only our own headers go out, and what a server
+//! sends runs nowhere.
 
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
 
@@ -11,6 +12,11 @@ const HEADERS: HeaderValue = HeaderValue::from_static("authorization, content-ty
 
 /// How long a browser may go by an answer (seconds).
 const AGE: HeaderValue = HeaderValue::from_static("600");
+
+/// For all that is not our own page.
+const CONFINED: HeaderValue = HeaderValue::from_static(
+    "sandbox; default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+);
 
 const ASKS_PRIVATE: HeaderName = HeaderName::from_static("access-control-request-private-network");
 const ALLOW_PRIVATE: HeaderName = HeaderName::from_static("access-control-allow-private-network");
@@ -44,6 +50,13 @@ pub(super) fn strip_servers(response: &mut Response<Body>, is_ours: bool) {
     for name in theirs {
         headers.remove(name);
     }
+}
+
+/// A page of a server, opened at our address, would be one of ours: its scripts could read the record. So it has an origin of its
+/// own and runs nothing, and what is no page is taken for none. Our own page says more of itself.
+pub(super) fn confine(headers: &mut HeaderMap) {
+    headers.entry(header::CONTENT_SECURITY_POLICY).or_insert(CONFINED);
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
 }
 
 /// Lets the page that asked read a reply, its status and our headers on it.

@@ -1,7 +1,9 @@
 //! Who may come in: by the name that a request calls this proxy, and by the web page that sends it. A page can make its own
 //! name point at this machine, or send requests here from any site; programs that are no browser say nothing of pages.
 
-use std::net::IpAddr;
+use std::io::Read as _;
+use std::net::{IpAddr, UdpSocket};
+use std::path::Path;
 
 use http::uri::Authority;
 use http::{HeaderMap, HeaderName, HeaderValue, header};
@@ -14,15 +16,31 @@ const SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 /// Longest name that a message repeats (characters).
 const SHOWN: usize = 100;
 
+/// What containers call their host.
+const OF_CONTAINERS: [&str; 2] = ["host.docker.internal", "host.containers.internal"];
+
+/// Where a machine says itself who a name is.
+const HOSTS: &str = if cfg!(windows) { r"C:\Windows\System32\drivers\etc\hosts" } else { "/etc/hosts" };
+
+/// The longest such file that is read (bytes).
+const HOSTS_SIZE: u64 = 1 << 20;
+
 /// What is let in besides what always is.
 pub(super) struct Door {
     hosts: Vec<String>,
     origins: Vec<String>,
+    /// The names of [`OF_CONTAINERS`] that no page can make its own here.
+    of_containers: Vec<&'static str>,
 }
 
 impl Door {
     pub(super) fn new(config: &Config) -> Door {
-        Door { hosts: config.allowed_hosts.clone(), origins: config.allowed_origins.clone() }
+        // With a key, a page that makes a name its own gets nothing: it does not know the key. Without one, the name is good where
+        // this machine itself says that it is its own: a browser here then asks no DNS, which may be anybody's.
+        let file = if config.api_key.is_some() { String::new() } else { hosts_file(Path::new(HOSTS)) };
+        let safe = |name: &&str| config.api_key.is_some() || is_of_this_machine(&file, name);
+        let of_containers = OF_CONTAINERS.into_iter().filter(safe).collect();
+        Door { hosts: config.allowed_hosts.clone(), origins: config.allowed_origins.clone(), of_containers }
     }
 
     /// Checks a request; returns the origin of the page that sent it, which may read the reply, where a page did.
@@ -40,15 +58,12 @@ impl Door {
             let named = self.host(named.to_str().unwrap_or("\u{fffd}"))?;
             host = host.or(Some(named));
         }
-        let Some(host) = host else {
-            return match parts.version {
-                // It had no such header yet, and no browser speaks it.
-                http::Version::HTTP_10 => Ok(None),
-                _ => Err(Error::client(400, "bad_host", "the request has no `Host` header", "send one")),
-            };
-        };
+        // HTTP/1.0 had no such header yet. What it says of a page counts all the same.
+        if host.is_none() && parts.version != http::Version::HTTP_10 {
+            return Err(Error::client(400, "bad_host", "the request has no `Host` header", "send one"));
+        }
         match only(headers, &header::ORIGIN)? {
-            Some(origin) => self.origin(origin, &host).map(Some),
+            Some(origin) => self.origin(origin, host.as_ref()).map(Some),
             None => same_site(headers).map(|()| None),
         }
     }
@@ -56,7 +71,10 @@ impl Door {
     fn host(&self, named: &str) -> Result<Authority, Error> {
         let authority = named.parse::<Authority>().ok().filter(|a| !a.as_str().contains('@'));
         let name = authority.as_ref().map_or("", Authority::host).trim_end_matches('.').to_ascii_lowercase();
-        let known = ip(&name).is_some() || is_local(&name) || self.hosts.iter().any(|allowed| matches(allowed, &name));
+        let known = ip(&name).is_some()
+            || is_local(&name)
+            || self.of_containers.iter().any(|of_containers| *of_containers == name)
+            || self.hosts.iter().any(|allowed| matches(allowed, &name));
         match authority {
             Some(authority) if known => Ok(authority),
             _ => {
@@ -68,7 +86,7 @@ impl Door {
         }
     }
 
-    fn origin(&self, origin: &HeaderValue, host: &Authority) -> Result<HeaderValue, Error> {
+    fn origin(&self, origin: &HeaderValue, host: Option<&Authority>) -> Result<HeaderValue, Error> {
         let text = origin.to_str().unwrap_or("\u{fffd}");
         if is_own(text, host) || self.allows(&text.to_ascii_lowercase()) {
             return Ok(origin.clone());
@@ -90,13 +108,32 @@ impl Door {
     }
 }
 
-/// Names of this machine that no page can make its own: `localhost` (RFC 6761), and what containers call their host.
+/// Names of this machine that no page can make its own (RFC 6761).
 fn is_local(name: &str) -> bool {
-    matches!(name, "localhost" | "host.docker.internal" | "host.containers.internal") || name.ends_with(".localhost")
+    name == "localhost" || name.ends_with(".localhost")
+}
+
+/// The text of the file; nothing where it cannot be read.
+fn hosts_file(path: &Path) -> String {
+    let mut text = Vec::new();
+    let _ = std::fs::File::open(path).and_then(|file| file.take(HOSTS_SIZE).read_to_end(&mut text));
+    String::from_utf8_lossy(&text).into_owned()
+}
+
+/// Whether a hosts file has a name, and each address that it has there is one of this machine's.
+fn is_of_this_machine(hosts: &str, name: &str) -> bool {
+    let mut addresses = hosts.lines().filter_map(|line| {
+        let mut words = line.split('#').next().unwrap_or("").split_whitespace();
+        let address = words.next()?;
+        words.any(|word| word.eq_ignore_ascii_case(name)).then_some(address)
+    });
+    // Only an address of this machine can be bound.
+    let here = |address: &str| address.parse::<IpAddr>().is_ok_and(|ip| UdpSocket::bind((ip, 0)).is_ok());
+    addresses.next().is_some_and(here) && addresses.all(here)
 }
 
 /// Whether a page is this proxy's own, or served from this machine.
-fn is_own(origin: &str, host: &Authority) -> bool {
+fn is_own(origin: &str, host: Option<&Authority>) -> bool {
     let usual = match origin.split_once("://") {
         Some((scheme, _)) if scheme.eq_ignore_ascii_case("http") => 80,
         Some((scheme, _)) if scheme.eq_ignore_ascii_case("https") => 443,
@@ -108,7 +145,7 @@ fn is_own(origin: &str, host: &Authority) -> bool {
     let port = |a: &Authority| a.port_u16().unwrap_or(usual);
     let name = page.host().to_ascii_lowercase();
     let here = name == "localhost" || ip(&name).is_some_and(|ip| ip.to_canonical().is_loopback());
-    here || (name == host.host().to_ascii_lowercase() && port(&page) == port(host))
+    here || host.is_some_and(|host| name == host.host().to_ascii_lowercase() && port(&page) == port(host))
 }
 
 /// Browsers say so of requests that another site's page makes, also where they send no `Origin`.
@@ -164,6 +201,7 @@ mod tests {
                 "app://obsidian.md",
                 "https://*.trusted.net",
             ]),
+            of_containers: vec!["host.containers.internal"],
         }
     }
 
@@ -189,7 +227,7 @@ mod tests {
             "localhost.",
             "[::1]:8484",
             "10.1.2.3",
-            "host.docker.internal:8484",
+            "host.containers.internal:8484",
             "proxy.lan:80",
             "Proxy.LAN",
             "a.example.org",
@@ -210,6 +248,7 @@ mod tests {
             "",
             "a b",
             "proxy.lan.evil.test",
+            "host.docker.internal:8484",
         ] {
             assert_eq!(admit("/", &[("host", host)]), Err((403, Some("host_not_allowed"))), "{host}");
         }
@@ -255,6 +294,43 @@ mod tests {
         ] {
             assert_eq!(on("10.1.2.3:8484", origin), Err((403, Some("origin_not_allowed"))), "{origin}");
         }
+    }
+
+    #[test]
+    fn what_containers_call_their_host_is_let_in_where_no_page_can_make_it_its_own() {
+        for (file, expect) in [
+            ("127.0.0.1 localhost\n127.0.0.1\tkubernetes.docker.internal Host.Docker.Internal # ours", true),
+            ("::1 host.docker.internal\n127.0.0.1 host.docker.internal", UdpSocket::bind(("::1", 0)).is_ok()),
+            ("127.0.0.1 host.docker.internal\n192.0.2.7 host.docker.internal", false),
+            ("192.0.2.7 host.docker.internal", false),
+            ("# 127.0.0.1 host.docker.internal", false),
+            ("127.0.0.1 host.docker.internal.evil.test", false),
+            ("nonsense host.docker.internal", false),
+            ("", false),
+        ] {
+            assert_eq!(is_of_this_machine(file, "host.docker.internal"), expect, "{file}");
+        }
+        assert_eq!(hosts_file(Path::new("/nonesuch/hosts")), "");
+    }
+
+    #[test]
+    fn a_request_without_a_host_says_what_page_it_is_of() {
+        let admit = |headers: &[(&str, &str)]| {
+            let mut request = http::Request::builder().uri("/").version(http::Version::HTTP_10);
+            for (name, value) in headers {
+                request = request.header(*name, *value);
+            }
+            door().admit(&request.body(()).unwrap().into_parts().0).map_err(|e| match e {
+                Error::Client { status, code, .. } => (status, code),
+                other => panic!("{other}"),
+            })
+        };
+        assert_eq!(admit(&[]), Ok(None));
+        assert!(admit(&[("origin", "http://localhost:3000")]).is_ok_and(|origin| origin.is_some()));
+        for origin in ["https://evil.test", "null", "http://10.1.2.3"] {
+            assert_eq!(admit(&[("origin", origin)]), Err((403, Some("origin_not_allowed"))), "{origin}");
+        }
+        assert_eq!(admit(&[("sec-fetch-site", "cross-site")]), Err((403, Some("cross_site"))));
     }
 
     #[test]

@@ -50,6 +50,7 @@ impl Front {
             _ => self.admitted(&parts, body).await.unwrap_or_else(|e| reply_in(dialect, &e)),
         };
         cors::strip_servers(&mut response, parts.method == Method::OPTIONS);
+        cors::confine(response.headers_mut());
         cors::open_to(page.as_ref(), response.headers_mut());
         response
     }

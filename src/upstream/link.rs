@@ -46,7 +46,7 @@ impl Reply {
     /// JSON of our own with its length, under the headers of the server's reply, where there was one.
     pub(super) fn json(status: StatusCode, mut headers: HeaderMap, body: impl Into<Bytes>) -> Reply {
         let body = body.into();
-        strip_hop_by_hop(&mut headers);
+        strip_for_client(&mut headers);
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         headers.insert(header::CONTENT_LENGTH, HeaderValue::from(body.len()));
         Reply { status, headers, body: Content::whole(body) }
@@ -200,10 +200,15 @@ impl Link {
         if let Some(embedded) = &self.embedded {
             return Ok(embedded.answer(request).await);
         }
-        if request.method().is_safe() {
-            return self.question(request).await;
+        let response = match request.method().is_safe() {
+            true => self.question(request).await?,
+            false => unpooled()?.execute(request).await.map_err(|e| self.broken(e))?,
+        };
+        match response.status() {
+            // What follows is no HTTP any more, and nobody asked for it.
+            status if status.is_informational() => Err(self.protocol(format!("an answer with status {status}"))),
+            _ => Ok(response),
         }
-        unpooled()?.execute(request).await.map_err(|e| self.broken(e))
     }
 
     /// Sends what only asks, and sends it once more if a pooled connection turned out to be dead and the body can be sent
@@ -339,8 +344,22 @@ impl Link {
     /// The response as it arrives.
     pub(super) fn reply(&self, response: reqwest::Response) -> Reply {
         let mut headers = response.headers().clone();
-        strip_hop_by_hop(&mut headers);
+        let leads = headers.get(header::LOCATION).and_then(|to| self.here(response.url(), to));
+        strip_for_client(&mut headers);
+        headers.extend(leads.map(|to| (header::LOCATION, to)));
         Reply { status: response.status(), headers, body: Content::Bytes(self.stream(response)) }
+    }
+
+    /// Where a reply to `from` leads, as a path of ours; `None` where that is not below the base URL.
+    fn here(&self, from: &reqwest::Url, to: &HeaderValue) -> Option<HeaderValue> {
+        let to = from.join(to.to_str().ok()?).ok().filter(|to| to.origin() == self.base.origin())?;
+        let path = to.path().strip_prefix(self.base.path().trim_end_matches('/'))?;
+        // Two slashes would name a host.
+        if !path.starts_with('/') || path.starts_with("//") {
+            return None;
+        }
+        let query = to.query().map_or_else(String::new, |query| format!("?{query}"));
+        HeaderValue::from_str(&format!("{path}{query}")).ok()
     }
 
     pub(super) fn stream(&self, response: reqwest::Response) -> BoxStream<'static, Result<Bytes, Error>> {
@@ -418,6 +437,39 @@ pub(super) fn strip_hop_by_hop(headers: &mut HeaderMap) {
     }
     headers.remove("keep-alive");
     headers.remove("proxy-connection");
+}
+
+/// What a server may not say to a client: it would speak of this proxy's address, which is none of its own, or in this proxy's
+/// name. Where a reply leads is checked by [`Link::reply`].
+const OURS_TO_SAY: [HeaderName; 16] = [
+    header::LOCATION,
+    header::SET_COOKIE,
+    header::REFRESH,
+    header::STRICT_TRANSPORT_SECURITY,
+    header::ALT_SVC,
+    // The front door says it of all that a server sends.
+    header::CONTENT_SECURITY_POLICY,
+    header::CONTENT_SECURITY_POLICY_REPORT_ONLY,
+    HeaderName::from_static("set-cookie2"),
+    HeaderName::from_static("set-login"),
+    HeaderName::from_static("clear-site-data"),
+    HeaderName::from_static("service-worker-allowed"),
+    HeaderName::from_static("report-to"),
+    HeaderName::from_static("reporting-endpoints"),
+    HeaderName::from_static("nel"),
+    // Web servers in front of this one open files for them.
+    HeaderName::from_static("x-sendfile"),
+    HeaderName::from_static("x-lighttpd-send-file"),
+];
+
+/// A server's headers as they go on to the client.
+pub(super) fn strip_for_client(headers: &mut HeaderMap) {
+    strip_hop_by_hop(headers);
+    let ours = |name: &&HeaderName| {
+        OURS_TO_SAY.contains(name) || ["x-windowsill", "x-accel-"].iter().any(|start| name.as_str().starts_with(start))
+    };
+    let ours: Vec<HeaderName> = headers.keys().filter(ours).cloned().collect();
+    ours.iter().for_each(|name| drop(headers.remove(name)));
 }
 
 /// The client's headers as they go on to the server: without the hop-by-hop ones, and without those that the HTTP

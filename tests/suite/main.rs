@@ -25,6 +25,7 @@ mod foreign;
 mod fuzz;
 mod generate;
 mod guard;
+mod hostile;
 mod inside;
 mod lines;
 mod mcp;

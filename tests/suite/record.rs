@@ -395,11 +395,20 @@ fn a_record_is_served_in_parts(proxy: &TestProxy, conversation: &str, record: &s
         "r000000000000%00.txt",
         "%F0%28%8C",
         &format!("{conversation}:99"),
+        &format!("{conversation}:9223372036854775807"),
+        &format!("{conversation}:9999999999999999999"),
+        &format!("{conversation}:99999999999999999999"),
         "nonesuch:0",
         "12",
     ] {
         let answer = proxy.get(&format!("/windowsill/records/{id}"));
         assert_eq!((answer.status, answer.error().0.as_str()), (404, "not_found"), "{id}: {}", answer.text());
+    }
+    for at in ["9223372036854775807", "18446744073709551615", "99999999999999999999"] {
+        let answer = proxy.get(&format!("/windowsill/conversations/{conversation}/messages/{at}"));
+        assert_eq!((answer.status, answer.error().0.as_str()), (404, "not_found"), "{at}: {}", answer.text());
+        let from = proxy.get(&format!("/windowsill/conversations/{conversation}/messages?from={at}"));
+        assert!(matches!(from.status, 200 | 400), "{at}: {}", from.text());
     }
     assert_eq!(proxy.get(&format!("/windowsill/records/../records/{record}")).status, 404);
     for (args, code, says) in [

@@ -34,7 +34,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("engine", &["conversation", "gguf", "files"]),
     // `engine` and `gguf` only in embedded/, see EXCEPTIONS.
     ("upstream", &["conversation", "wire", "config"]),
-    ("measure", &["plan", "conversation", "wire", "gguf", "engine", "upstream", "store", "config", "files"]),
+    ("measure", &["plan", "conversation", "wire", "gguf", "engine", "upstream", "store", "config", "files", "plain"]),
     ("summarizer", &["brief", "conversation", "plan", "preview", "upstream", "wire"]),
     ("usage", &["plan", "conversation", "store", "upstream"]),
     (

@@ -19,9 +19,13 @@ struct House {
 
 impl House {
     fn new() -> House {
+        House::with("")
+    }
+
+    fn with(config: &str) -> House {
         let fake = Fake::start(Kind::LlamaServer, 4096);
         let dir = tempfile::tempdir().unwrap();
-        let served = Served::start(dir.path(), &[fake.url()], "");
+        let served = Served::start(dir.path(), &[fake.url()], config);
         House { home: tempfile::tempdir().unwrap(), dir, served, _fake: fake }
     }
 
@@ -347,4 +351,90 @@ fn a_group_that_cannot_be_kept_leaves_its_rights_to_no_other() {
     assert_eq!(rights(&path), (12_345, 12_345, 0o604), "while it is wrapped");
     run("unwrap");
     assert_eq!(rights(&path), (12_345, 12_345, 0o604), "afterwards");
+}
+
+#[test]
+fn a_name_that_a_client_would_read_as_more_is_written_nowhere() {
+    let house = House::new();
+    let before = house.of_clients();
+    for name in ["{file:~/.ssh/id_test}", "${SECRET}", "a`id`", "a\"b", "a\\b", "a\nb", "a\u{202e}b", "-x"] {
+        house._fake.set(|s| s.model = name.into());
+        for (client, _) in CLIENTS {
+            for how in ["wrap", "launch"] {
+                let refused = house.run(&[how, client]);
+                assert_eq!(refused.status.code(), Some(1), "{name} {how} {client}: {}", said(&refused));
+                assert!(said(&refused).contains("--alias"), "{}", said(&refused));
+            }
+        }
+    }
+    assert_eq!(house.of_clients(), before);
+}
+
+#[test]
+fn a_config_with_the_key_is_for_its_owner_alone_while_it_is_wrapped() {
+    let house = House::with("api_key = \"secret-key-7\"\n");
+    let path = house.put(".claude/settings.json", "{}");
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
+    let before = house.of_clients();
+    let told = ok(&house.run(&["wrap", "claude"]));
+    let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o7777;
+    assert!(std::fs::read_to_string(&path).unwrap().contains("secret-key-7") && mode(&path) == 0o600);
+    assert!(told.contains("settings.json holds the key now") && !told.contains("secret-key-7"), "{told}");
+    ok(&house.run(&["unwrap", "claude"]));
+    assert_eq!(house.of_clients(), before);
+    // Without a key there is nothing to hide.
+    let house = House::new();
+    let path = house.put(".claude/settings.json", "{}");
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
+    let told = ok(&house.run(&["wrap", "claude"]));
+    assert!(mode(&path) == 0o644 && !told.contains("the key now"), "{told}");
+}
+
+#[test]
+fn what_a_killed_wrap_left_is_cleared_away() {
+    let house = House::new();
+    let old = "{\"theme\": \"dark\"}";
+    let path = house.put(".claude/settings.json", old);
+    let before = house.of_clients();
+    ok(&house.run(&["wrap", "claude"]));
+    // As if it had been killed before the new config took the place of the old one.
+    std::fs::write(&path, old).unwrap();
+    house.put(".claude/settings.json.windowsill-new", "{\"key\": 1}");
+    ok(&house.run(&["unwrap", "claude"]));
+    assert_eq!(house.of_clients(), before);
+    let kept = ".local/state/windowsill/wrapped";
+    for left in ["claude.4194304/0.original", "claude.4194304/lock", "claude/0.original", "claude.md/mine"] {
+        house.put(&format!("{kept}/{left}"), "x");
+    }
+    // One that is still at it has its lock.
+    let lock = house.put(&format!("{kept}/claude.17/lock"), "");
+    let held = std::fs::File::open(&lock).unwrap();
+    held.lock().unwrap();
+    ok(&house.run(&["unwrap", "claude"]));
+    let there = |name: &str| house.path(&format!("{kept}/{name}")).exists();
+    assert!(!there("claude.4194304") && !there("claude") && there("claude.17") && there("claude.md/mine"));
+    drop(held);
+    ok(&house.run(&["wrap", "claude"]));
+    assert!(!there("claude.17") && there("claude/list.json"));
+    ok(&house.run(&["unwrap", "claude"]));
+    assert_eq!(house.of_clients(), before);
+}
+
+#[test]
+fn a_name_of_the_servers_stays_in_its_line_wherever_it_is_told() {
+    let house = House::new();
+    let name = "m\nPROBLEMS none\u{1b}[2J\u{202e}x";
+    house._fake.set(|s| s.model = name.into());
+    let asked = serde_json::json!({"model": name, "messages": [{"role": "user", "content": "Hello."}]}).to_string();
+    std::fs::write(house.dir.path().join("asked.json"), asked).unwrap();
+    for arguments in
+        [&["doctor"][..], &["plan", "asked.json"], &["fit", name], &["launch", "aider"], &["wrap", "aider"]]
+    {
+        let told = said(&house.run(arguments));
+        assert!(told.contains("m\\u{a}PROBLEMS none\\u{1b}[2J\\u{202e}x"), "{arguments:?}: {told}");
+        assert!(told.chars().all(|c| c == '\n' || windowsill::plain::is_harmless(c)), "{arguments:?}: {told:?}");
+        assert!(told.lines().all(|line| !line.starts_with("PROBLEMS")), "{arguments:?}: {told}");
+    }
+    let told = said(&house.run(&["wrap", "aider", "--model", "mine\u{1b}[2J", "--dry-run"]));
+    assert!(told.chars().all(|c| c == '\n' || windowsill::plain::is_harmless(c)), "{told:?}");
 }

@@ -138,7 +138,7 @@ pub(super) fn whole(row: &ConversationRow, messages: &[NodeRow], view: Option<&V
 /// Nodes of the history that ends in `chain`, deeper than `above`, in order: row and depth.
 pub(super) fn walk(conn: &Connection, chain: &Digest, above: usize) -> rusqlite::Result<Vec<(i64, usize)>> {
     let mut statement = conn.prepare_cached(WALK)?;
-    let rows = statement.query_map(params![chain.0, above], |r| Ok((r.get(0)?, r.get(1)?)))?;
+    let rows = statement.query_map(params![chain.0, super::read::bounded(above)], |r| Ok((r.get(0)?, r.get(1)?)))?;
     let mut nodes = rows.collect::<rusqlite::Result<Vec<(i64, usize)>>>()?;
     nodes.reverse();
     Ok(nodes)

@@ -638,6 +638,14 @@ impl Store {
         self.inner.read(|conn| read::family(conn, conversation, most))
     }
 
+    /// When a conversation was last used, of those that were used at `until_ms` or before (Unix time in milliseconds).
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn last_used(&self, until_ms: i64) -> Result<Option<i64>, Error> {
+        self.inner.read(|conn| read::last_used(conn, until_ms))
+    }
+
     /// The conversations of a session, as clients name it, the last active first.
     ///
     /// # Errors

@@ -214,7 +214,7 @@ fn original_row(r: &Row<'_>) -> rusqlite::Result<Original> {
 /// Conversations, the last active first.
 pub(super) fn conversations(conn: &Connection, limit: usize) -> rusqlite::Result<Vec<ConversationRow>> {
     let sql = format!("{CONVERSATION} ORDER BY c.updated_ms DESC, c.id DESC LIMIT ?1");
-    conn.prepare_cached(&sql)?.query_map([limit], conversation_row)?.collect()
+    conn.prepare_cached(&sql)?.query_map([bounded(limit)], conversation_row)?.collect()
 }
 
 /// The conversation of this id, or the only one whose id starts so, or the last active one of this session.
@@ -310,17 +310,28 @@ pub(super) fn named(conn: &Connection, prefix: &str, most: usize) -> rusqlite::R
     conn.prepare_cached(sql)?.query_map(params![prefix, most], |r| r.get(0))?.collect()
 }
 
+/// A number from outside as SQLite has it: what is larger than any is as good as the largest.
+pub(super) fn bounded(number: usize) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
 /// A conversation and those that forked from it, the one itself first, then the last active.
 pub(super) fn family(conn: &Connection, conversation: &str, most: usize) -> rusqlite::Result<Vec<String>> {
     let sql = "SELECT c.name FROM conversation c LEFT JOIN conversation p ON p.id = c.parent
         WHERE c.name = ?1 OR p.name = ?1 ORDER BY c.name <> ?1, c.updated_ms DESC LIMIT ?2";
-    conn.prepare_cached(sql)?.query_map(params![conversation, most], |r| r.get(0))?.collect()
+    conn.prepare_cached(sql)?.query_map(params![conversation, bounded(most)], |r| r.get(0))?.collect()
+}
+
+/// When a conversation was last used, up to a time.
+pub(super) fn last_used(conn: &Connection, until_ms: i64) -> rusqlite::Result<Option<i64>> {
+    let sql = "SELECT max(updated_ms) FROM conversation WHERE updated_ms <= ?1";
+    conn.prepare_cached(sql)?.query_row([until_ms], |r| r.get(0))
 }
 
 /// The conversations of a session, the last active first.
 pub(super) fn of_session(conn: &Connection, session: &str, most: usize) -> rusqlite::Result<Vec<String>> {
     let sql = "SELECT name FROM conversation WHERE session = ?1 ORDER BY updated_ms DESC LIMIT ?2";
-    conn.prepare_cached(sql)?.query_map(params![session, most], |r| r.get(0))?.collect()
+    conn.prepare_cached(sql)?.query_map(params![session, bounded(most)], |r| r.get(0))?.collect()
 }
 
 /// The messages `from..to` of a conversation, in order.
@@ -349,12 +360,14 @@ pub(super) fn chain(conn: &Connection, conversation: &str) -> rusqlite::Result<V
 /// One message of a conversation by its index. What it recorded there first stays what that index names, whatever the client sent
 /// in its place since; before that, it is what stood there where the conversation forked.
 pub(super) fn message(conn: &Connection, conversation: &str, at: usize) -> rusqlite::Result<Option<NodeRow>> {
+    let wanted = at.saturating_add(1);
     let sql = "SELECT n.id FROM node n JOIN conversation c ON c.id = n.conversation
         WHERE c.name = ?1 AND n.depth = ?2 ORDER BY n.id LIMIT 1";
-    let mut found = conn.prepare_cached(sql)?.query_row(params![conversation, at + 1], |r| r.get(0)).optional()?;
+    let row = params![conversation, bounded(wanted)];
+    let mut found = conn.prepare_cached(sql)?.query_row(row, |r| r.get(0)).optional()?;
     if found.is_none() {
         let Some(tip) = tip(conn, conversation)? else { return Ok(None) };
-        found = walk(conn, &tip, at)?.into_iter().find(|(_, depth)| *depth == at + 1).map(|(id, _)| id);
+        found = walk(conn, &tip, at)?.into_iter().find(|(_, depth)| *depth == wanted).map(|(id, _)| id);
     }
     found.map(|id| conn.prepare_cached(NODE)?.query_row([id], node_row)).transpose()
 }
@@ -372,7 +385,7 @@ pub(super) fn events(conn: &Connection, since: i64, limit: usize, of: &EventFilt
         Ok(EventRow { id: r.get(0)?, now_ms: r.get(1)?, conversation: r.get(2)?, kind: r.get(3)?, data })
     };
     let sql = if of.conversation.is_some() { ONE } else { ALL };
-    conn.prepare_cached(sql)?.query_map(params![since, limit, of.conversation, kinds(of)], row)?.collect()
+    conn.prepare_cached(sql)?.query_map(params![since, bounded(limit), of.conversation, kinds(of)], row)?.collect()
 }
 
 /// The id of the event before the newest `newest` of those asked for; 0 where there are no more than these.
@@ -382,7 +395,7 @@ pub(super) fn event_before(conn: &Connection, newest: usize, of: &EventFilter) -
     const ONE: &str = "SELECT id FROM event WHERE conversation = ?2
         AND (?3 = '[]' OR kind IN (SELECT value FROM json_each(?3))) ORDER BY id DESC LIMIT 1 OFFSET ?1";
     let sql = if of.conversation.is_some() { ONE } else { ALL };
-    let found = conn.prepare_cached(sql)?.query_row(params![newest, of.conversation, kinds(of)], |r| r.get(0));
+    let found = conn.prepare_cached(sql)?.query_row(params![bounded(newest), of.conversation, kinds(of)], |r| r.get(0));
     Ok(found.optional()?.unwrap_or(0))
 }
 

@@ -9,6 +9,7 @@ use std::process::{Command, ExitCode, Output};
 
 use clap::Subcommand;
 use windowsill::config::{self, Config, Environment, Flags};
+use windowsill::files;
 
 use super::clients;
 use crate::{Failure, note, out, runtime};
@@ -26,6 +27,17 @@ pub(crate) enum Service {
     Uninstall,
     /// Whether it is installed, runs and answers. Exit code 1 if it does not run.
     Status,
+}
+
+/// Writes a service. What somebody put there since it was looked at is replaced, never followed.
+fn write(path: &Path, text: &str) -> std::io::Result<()> {
+    files::replace(path, text.as_bytes(), |file| {
+        #[cfg(unix)]
+        file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o644))?;
+        #[cfg(not(unix))]
+        let _ = file;
+        Ok(())
+    })
 }
 
 /// The service manager of this machine.
@@ -61,9 +73,11 @@ impl Place {
         self.path.symlink_metadata().is_ok()
     }
 
-    /// A file of somebody else's is neither replaced nor removed.
+    /// A file of somebody else's is neither replaced nor removed, nor is a link.
     fn must_be_ours(&self) -> Result<(), Failure> {
-        if !self.is_installed() || windowsill::files::read_text(&self.path).is_ok_and(|text| text.contains(MARK)) {
+        let is_file = self.path.symlink_metadata().is_ok_and(|meta| meta.is_file());
+        let is_ours = is_file && files::read_text(&self.path).is_ok_and(|text| text.contains(MARK));
+        if !self.is_installed() || is_ours {
             return Ok(());
         }
         let path = self.path.display();
@@ -106,8 +120,8 @@ fn install(
     if let Some(folder) = place.path.parent() {
         std::fs::create_dir_all(folder)?;
     }
-    let was = windowsill::files::read_text(&place.path).ok();
-    std::fs::write(&place.path, &text)?;
+    let was = files::read_text(&place.path).ok();
+    write(&place.path, &text)?;
     if let Err(why) = start(place, was.is_some()) {
         go_back(place, was)?;
         return Err(why);
@@ -124,7 +138,7 @@ fn install(
 /// A service that does not start is not left behind, and one that was there before runs again.
 fn go_back(place: &Place, was: Option<String>) -> Result<(), Failure> {
     if let Some(was) = was {
-        std::fs::write(&place.path, was)?;
+        write(&place.path, &was)?;
         // It did run: a failure of this is no news beside the one that is told.
         let _ = start(place, true);
         return Ok(());

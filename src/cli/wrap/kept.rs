@@ -1,8 +1,8 @@
 //! The originals of wrapped configs: kept on disk before a file is changed, and put back byte for byte. They are kept in
 //! `$XDG_STATE_HOME/windowsill/wrapped/CLIENT`, away from the client's folder, which may be deleted meanwhile.
 
-use std::fs::{self, DirBuilder, Metadata, OpenOptions};
-use std::io::{self, Write as _};
+use std::fs::{self, DirBuilder, Metadata};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -35,6 +35,11 @@ struct Rights {
 impl Rights {
     /// Those of a new file: nobody else's.
     const MINE: Rights = Rights { mode: 0o600, owner: None };
+
+    /// The same for the owner, and none for others.
+    fn private(self) -> Rights {
+        Rights { mode: self.mode & !0o077, ..self }
+    }
 
     fn of(meta: &Metadata) -> Rights {
         #[cfg(unix)]
@@ -109,12 +114,17 @@ impl File {
         self.held.as_deref()
     }
 
-    /// Writes it, with its folders.
-    pub(super) fn write(&self, bytes: &[u8]) -> io::Result<()> {
+    /// Whether others than its owner may read it.
+    pub(super) fn is_open_to_others(&self) -> bool {
+        self.rights.mode & 0o077 != 0
+    }
+
+    /// Writes it, with its folders. `secret`: for its owner alone.
+    pub(super) fn write(&self, bytes: &[u8], secret: bool) -> io::Result<()> {
         if let Some(folder) = self.path.parent() {
             fs::create_dir_all(folder)?;
         }
-        replace(&self.path, bytes, self.rights)
+        replace(&self.path, bytes, if secret { self.rights.private() } else { self.rights })
     }
 
     /// The folders that have to be made for it, the outermost first.
@@ -126,27 +136,13 @@ impl File {
     }
 }
 
-/// Puts bytes in the place of a file, whole or not at all.
+/// Puts bytes in the place of a file, with rights.
 fn replace(path: &Path, bytes: &[u8], rights: Rights) -> io::Result<()> {
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(".windowsill-new");
-    let new = path.with_file_name(name);
-    let _ = fs::remove_file(&new);
-    let mut options = OpenOptions::new();
-    options.write(true).create_new(true);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    let done = options.open(&new).and_then(|mut file| {
-        file.write_all(bytes)?;
-        rights.give(&file)?;
-        file.sync_all()?;
-        fs::rename(&new, path)
-    });
-    if done.is_err() {
-        let _ = fs::remove_file(&new);
-    }
-    done
+    files::replace(path, bytes, |file| rights.give(file))
 }
+
+/// In the folder of a process that keeps originals, and locked by it.
+const LOCK: &str = "lock";
 
 /// The list of a client's originals.
 #[derive(Serialize, Deserialize)]
@@ -190,9 +186,13 @@ impl Kept {
     /// Keeps the originals of files that are about to be written. Done only once all is on the disk.
     pub(super) fn keep(&self, files: &[(&File, &[u8])]) -> io::Result<()> {
         // Of its own: of two that wrap at once, the second finds the first's originals, and stops.
+        self.sweep();
         let new = self.folder.with_extension(std::process::id().to_string());
         let _ = fs::remove_dir_all(&new);
         make_private(&new)?;
+        // Held to the end: whoever finds the folder knows by it whether it is still needed.
+        let lock = fs::File::create(new.join(LOCK))?;
+        lock.lock()?;
         let mut list = List { files: Vec::new() };
         for (at, (file, bytes)) in files.iter().enumerate() {
             let original = file.held.as_ref().map(|_| format!("{at}.original"));
@@ -208,12 +208,28 @@ impl Kept {
             });
         }
         replace(&new.join("list.json"), format!("{:#}\n", serde_json::to_value(&list)?).as_bytes(), Rights::MINE)?;
-        if !self.exists() {
-            let _ = fs::remove_dir_all(&self.folder);
-        }
         fs::rename(&new, &self.folder).inspect_err(|_| {
             let _ = fs::remove_dir_all(&new);
         })
+    }
+
+    /// Removes what killed processes left: copies that no list names.
+    pub(super) fn sweep(&self) {
+        if !self.exists() {
+            let _ = fs::remove_dir_all(&self.folder);
+        }
+        let Some((parent, client)) = self.folder.parent().zip(self.folder.file_name().and_then(|name| name.to_str()))
+        else {
+            return;
+        };
+        for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            let process = name.to_str().and_then(|name| name.strip_prefix(client)?.strip_prefix('.'));
+            if process.is_some_and(|id| id.bytes().all(|b| b.is_ascii_digit())) && is_left(&entry.path()) {
+                let _ = fs::remove_dir_all(entry.path());
+            }
+        }
+        let _ = fs::remove_dir(parent);
     }
 
     /// Puts all originals back and forgets them.
@@ -241,6 +257,8 @@ impl Kept {
 
     fn restore_one(&self, entry: &Entry) -> io::Result<Restored> {
         let path = PathBuf::from(&entry.path);
+        // Of a process that was killed while it wrote; the key is in it.
+        let _ = fs::remove_file(files::new_of(&path));
         let original = entry.original.as_ref().map(|name| fs::read(self.folder.join(name))).transpose()?;
         let now = match files::open(&path) {
             Ok(_) => Some(fs::read(&path)?),
@@ -280,6 +298,14 @@ impl Kept {
         let free = free.ok_or_else(|| io::Error::other("too many files were put aside"))?;
         replace(&free, bytes, Rights::MINE)?;
         Ok(free)
+    }
+}
+
+/// Whether no process holds the lock of a folder.
+fn is_left(folder: &Path) -> bool {
+    match files::open(&folder.join(LOCK)) {
+        Ok(lock) => lock.try_lock().is_ok(),
+        Err(e) => e.kind() == io::ErrorKind::NotFound,
     }
 }
 

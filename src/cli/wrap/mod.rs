@@ -12,6 +12,7 @@ use clap::Args;
 use serde_json::Value;
 use similar::algorithms::{Capture, Compact, Replace, myers};
 use windowsill::config::{Config, Environment};
+use windowsill::plain;
 
 use super::clients::{Client, Places, Written, find, models};
 use crate::{Failure, note, out, runtime};
@@ -39,6 +40,8 @@ pub(crate) struct Unwrap {
 struct New {
     file: File,
     text: String,
+    /// The key is in it.
+    secret: bool,
 }
 
 /// Points the client's config at windowsill.
@@ -71,14 +74,17 @@ pub(crate) fn wrap(config: &Config, of: &Wrap) -> Result<ExitCode, Failure> {
         let text = text_of(client, written, &file, &places)?;
         let shown = text_of(client, written, &file, &hidden)?;
         out(&diff(&file.path, file.text().unwrap_or(""), &shown))?;
-        all.push(New { file, text });
+        all.push(New { secret: text != shown, file, text });
     }
     if of.dry_run {
         note("nothing was written");
         return Ok(ExitCode::SUCCESS);
     }
     write(client, &kept, &all)?;
-    note(&format!("{} goes through {} with the model {}", client.name, places.root, places.model));
+    for new in all.iter().filter(|new| new.secret && new.file.is_open_to_others()) {
+        note(&format!("{} holds the key now: you alone may read it, until it is unwrapped", new.file.path.display()));
+    }
+    note(&format!("{} goes through {} with the model {}", client.name, places.root, plain::line(&places.model)));
     note(&format!("`windowsill unwrap {}` puts its config back as it was", client.name));
     if !client.then.is_empty() {
         note(client.then);
@@ -91,7 +97,7 @@ fn write(client: &Client, kept: &Kept, all: &[New]) -> Result<(), Failure> {
     let files: Vec<(&File, &[u8])> = all.iter().map(|new| (&new.file, new.text.as_bytes())).collect();
     kept.keep(&files)?;
     for new in all {
-        if let Err(e) = new.file.write(new.text.as_bytes()) {
+        if let Err(e) = new.file.write(new.text.as_bytes(), new.secret) {
             let undone = kept.restore();
             let why = format!("{} cannot be written: {e}", new.file.path.display());
             return Err(match undone {
@@ -159,6 +165,7 @@ pub(crate) fn unwrap(of: &Unwrap) -> Result<ExitCode, Failure> {
     let client = find(&of.client)?;
     let kept = Kept::of(&Environment::of_process(), client.name)?;
     if !kept.exists() {
+        kept.sweep();
         note(&format!("{} is not wrapped: there is nothing to put back", client.name));
         return Ok(ExitCode::SUCCESS);
     }

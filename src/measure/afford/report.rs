@@ -8,6 +8,7 @@ use super::fits::{Case, Fits, Where};
 use crate::gguf::CacheTypes;
 use crate::measure::hardware::room::{DeviceRoom, Room, size};
 use crate::measure::memory::{Cost, GpuLayers, Source};
+use crate::plain;
 
 /// How figures are found out.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -246,7 +247,9 @@ impl Report {
 
     /// For people: a table, the answer in one line, and what should be known.
     pub fn text(&self) -> String {
-        let mut page = format!("{} ({}, trained for {} tokens)\n\n", self.name, self.arch, self.trained);
+        // Names are those of servers and of files from anywhere.
+        let (name, arch) = (plain::line(&self.name), plain::line(&self.arch));
+        let mut page = format!("{name} ({arch}, trained for {} tokens)\n\n", self.trained);
         let gpu = !self.room.devices.is_empty();
         page += &format!(
             "{:>9} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10}  {}{}\n",
@@ -269,9 +272,9 @@ impl Report {
             (false, _, all) => format!("{} in RAM", n(all)),
             (true, gpu, all) => format!("{} on the GPU, {} on GPU and RAM", n(gpu), n(all)),
         };
-        page += &format!("; {}\n", self.fits.because);
+        page += &format!("; {}\n", plain::line(&self.fits.because));
         for line in self.room.because.iter().chain(&self.notes) {
-            page += &format!("- {line}\n");
+            page += &format!("- {}\n", plain::line(line));
         }
         page
     }

@@ -14,7 +14,7 @@ use futures_util::{FutureExt as _, Stream};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, Uri, header};
 use http_body::Frame;
-use http_body_util::{BodyExt as _, Limited, StreamBody};
+use http_body_util::{BodyExt as _, LengthLimitError, Limited, StreamBody};
 use serde_json::{Value, json};
 use tokio::time::{Instant, Sleep};
 
@@ -195,6 +195,7 @@ impl App {
         };
         let bytes = match Limited::new(body, LARGEST_BUFFERED).collect().await {
             Ok(whole) => whole.to_bytes(),
+            Err(e) if e.is::<LengthLimitError>() => return Err(super::too_large("said in the client's words")),
             Err(source) => return Err(Error::Internal { doing: "read the reply", source }),
         };
         let text = String::from_utf8_lossy(&bytes);

@@ -266,3 +266,12 @@ pub(super) async fn read_up_to(mut body: Content, limit: usize) -> Result<(Bytes
     }
     Ok((out.freeze(), None))
 }
+
+/// A reply that is larger than what is held in memory, where it has to be held to be `what`.
+pub(super) fn too_large(what: &str) -> Error {
+    let message = format!(
+        "the inference server's reply is larger than {LARGEST_BUFFERED} bytes ({} MiB), the most that can be {what}",
+        LARGEST_BUFFERED >> 20
+    );
+    Error::client(502, "reply_too_large", message, "ask for it as a stream (`\"stream\": true`), or for fewer tokens")
+}

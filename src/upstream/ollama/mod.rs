@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::error::Error;
 use super::event::{Content, Event};
-use super::link::{ERROR_BODY, Link, Reply, strip_hop_by_hop};
+use super::link::{ERROR_BODY, Link, Reply, strip_for_client};
 use super::ndjson::{Documents, LINE_LIMIT, Lines};
 use super::overflow::status_behind_200;
 use super::unique::{unique, unix_seconds};
@@ -114,7 +114,7 @@ pub(super) async fn chat(
             Err(what) => return Err(link.protocol(what)),
         });
     }
-    strip_hop_by_hop(&mut said);
+    strip_for_client(&mut said);
     said.remove(header::CONTENT_LENGTH);
     said.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     let chunks = response::Chunks::new(head, asked.include_usage);

@@ -134,7 +134,7 @@ impl Reference {
                 return Some(Reference::Messages(conversation, found[1].parse().ok()?, found[2].parse().ok()?));
             }
             let single = text.trim_start_matches("message").trim_start().trim_start_matches('#');
-            Some(Reference::Message(conversation, single.parse().ok()?))
+            Some(Reference::Message(conversation, index(single)?))
         };
         let of = |(conversation, text): (&str, &str)| {
             (!conversation.contains(['/', '\\', ' '])).then(|| numbered(Some(conversation), text)).flatten()
@@ -143,6 +143,12 @@ impl Reference {
             .or_else(|| bare.rsplit_once(':').and_then(of))
             .unwrap_or_else(|| Reference::Other(bare.chars().take(QUERY).collect()))
     }
+}
+
+/// The index of a message. One that is too large for any number is that of no message.
+fn index(digits: &str) -> Option<usize> {
+    let is_number = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
+    is_number.then(|| digits.parse().unwrap_or(usize::MAX))
 }
 
 /// A number, also where it is spelled as a string.
@@ -216,6 +222,10 @@ mod tests {
                 Asked::Text(Reference::Other("12-99999999999999999999".into()), all()),
             ),
             (r#"{"id":"c01:12"}"#.into(), Asked::Text(Reference::Message(Some("c01".into()), 12), all())),
+            (
+                r#"{"id":"c01:99999999999999999999"}"#.into(),
+                Asked::Text(Reference::Message(Some("c01".into()), usize::MAX), all()),
+            ),
             (r#"{"id":"../../etc/passwd"}"#.into(), Asked::Text(Reference::Other("../../etc/passwd".into()), all())),
             (r#"{"id":"/etc/x:1"}"#.into(), Asked::Text(Reference::Other("/etc/x:1".into()), all())),
             (r#"{"query":"!?"}"#.into(), Asked::Unclear),

@@ -137,6 +137,15 @@ fn a_message_is_found_by_its_number_on_either_side_of_a_fork() {
         }
     }
     assert_eq!(store.message("nonesuch", 0).unwrap(), None);
+    // Numbers that the database has no room for are those of nothing.
+    for at in [i64::MAX as usize - 1, i64::MAX as usize, i64::MAX as usize + 1, usize::MAX] {
+        assert_eq!(store.message("b", at).unwrap(), None, "{at}");
+        assert_eq!(store.messages_between("b", at, usize::MAX).unwrap(), [], "{at}");
+        assert_eq!(store.messages_between("b", 0, at).unwrap().len(), 4, "{at}");
+        assert_eq!(store.conversations(at).unwrap().len(), 3, "{at}");
+        assert_eq!(store.events(0, at, None).unwrap(), [], "{at}");
+        assert_eq!(store.event_before(at, &EventFilter::default()).unwrap(), 0, "{at}");
+    }
     let whole = store.history("c").unwrap().unwrap();
     assert!(whole.contains("## 2 · user\n\ndamson\n\n## 3 · assistant\n\nfig"), "{whole}");
     assert_eq!(store.history("nonesuch").unwrap(), None);

@@ -8,6 +8,7 @@ use serde_json::json;
 
 use super::{Finding, Seen, Server, Severity, loaded_window};
 use crate::config::{Config, NumCtx, Problem, Response, SizeClass, parameters_in_name};
+use crate::files;
 use crate::measure::afford::Afforded;
 use crate::measure::afford::fits::Fits;
 use crate::measure::hardware::room::size;
@@ -242,6 +243,11 @@ pub(super) fn data_dir(folder: &Path, findings: &mut Vec<Finding>) {
         let fix = "free some space, or name another folder with `data_dir`: without room, nothing can be rewritten";
         findings.push(Finding::new(Severity::Warning, message, fix));
     }
+    if let Some(why) = files::open_to_others(folder) {
+        let message = format!("data_dir {} {why}: they could replace or remove the record", folder.display());
+        let fix = format!("make it your own: chown \"$USER\" {0}; chmod 700 {0}", folder.display());
+        findings.push(Finding::new(Severity::Warning, message, fix));
+    }
     if let Err(e) = wrote {
         let message = format!("data_dir {} cannot be written: {e}", folder.display());
         findings.push(Finding::new(
@@ -347,5 +353,18 @@ mod tests {
         std::fs::write(&file, "").unwrap();
         data_dir(&file.join("below"), &mut findings);
         assert_eq!(findings[0].severity, Severity::Broken);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_folder_that_others_may_write_in_is_named_with_the_way_to_mend_it() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
+        let mut findings = Vec::new();
+        data_dir(dir.path(), &mut findings);
+        let [found] = &findings[..] else { panic!("{findings:?}") };
+        assert!(found.severity == Severity::Warning && found.message.contains("mode 0777"), "{found:?}");
+        assert!(found.fix.contains(&format!("chmod 700 {}", dir.path().display())), "{found:?}");
     }
 }

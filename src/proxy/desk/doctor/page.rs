@@ -1,10 +1,11 @@
-//! The diagnosis for people.
+//! The diagnosis for people. What servers say of themselves and their models stands in one line each, whatever it holds.
 
 use serde_json::Value;
 
 use super::{Diagnosis, Server};
 use crate::measure::hardware::room::size;
 use crate::measure::hardware::{Gpu, GpuMemory, Memory};
+use crate::plain;
 use crate::proxy::grouped;
 
 impl Diagnosis {
@@ -26,7 +27,7 @@ impl Diagnosis {
             page += "  no GPU\n";
         }
         self.hardware.gpus.iter().for_each(|gpu| page += &gpu_text(gpu));
-        let text = |key: &str| self.config[key].as_str().unwrap_or("none").to_owned();
+        let text = |key: &str| plain::line(self.config[key].as_str().unwrap_or("none")).into_owned();
         page += &format!(
             "\nConfig\n  file      {}\n  data_dir  {}\n  listen    {}\n",
             text("file"),
@@ -35,7 +36,7 @@ impl Diagnosis {
         );
         let names = |key: &str, usual: &str| {
             let more = self.config[key].as_array().into_iter().flatten().filter_map(Value::as_str);
-            std::iter::once(usual).chain(more).collect::<Vec<_>>().join(", ")
+            plain::line(&std::iter::once(usual).chain(more).collect::<Vec<_>>().join(", ")).into_owned()
         };
         page += &format!(
             "  hosts     {}\n  pages     {} (others: add their origin to `allowed_origins`)\n",
@@ -47,7 +48,8 @@ impl Diagnosis {
             page += "  none\n";
         }
         for finding in &self.findings {
-            page += &format!("  {}: {}\n    fix: {}\n", finding.severity.as_str(), finding.message, finding.fix);
+            let (message, fix) = (plain::line(&finding.message), plain::line(&finding.fix));
+            page += &format!("  {}: {message}\n    fix: {fix}\n", finding.severity.as_str());
         }
         page
     }
@@ -58,7 +60,8 @@ fn server_text(server: &Server) -> String {
         Ok(kind) => format!("{kind} {}", server.version.as_deref().unwrap_or("")).trim_end().to_owned(),
         Err(why) => format!("no answer: {why}"),
     };
-    let mut page = format!("  {} at {}: {kind}\n", server.name, server.url);
+    let (name, url, kind) = (plain::line(&server.name), plain::line(&server.url), plain::line(&kind));
+    let mut page = format!("  {name} at {url}: {kind}\n");
     if !server.models.is_empty() {
         page +=
             &format!("    {:<36} {:>9} {:>9} {:>10}  {}\n", "MODEL", "TRAINED", "LOADED", "AFFORDABLE", "COUNTED WITH");
@@ -69,7 +72,8 @@ fn server_text(server: &Server) -> String {
         let loaded = seen.as_ref().map_or(model.window, |seen| super::loaded_window(seen.loaded.as_ref()));
         let best = seen.as_ref().and_then(|seen| seen.afforded.as_ref().ok()).and_then(|a| a.fits.best);
         let counted = seen.as_ref().map_or("-", |seen| seen.counting.word());
-        page += &format!("    {:<36} {:>9} {:>9} {:>10}  {counted}\n", model.id, n(trained), n(loaded), n(best));
+        let id = plain::line(&model.id);
+        page += &format!("    {id:<36} {:>9} {:>9} {:>10}  {counted}\n", n(trained), n(loaded), n(best));
     }
     page
 }
@@ -86,5 +90,5 @@ fn gpu_text(gpu: &Gpu) -> String {
         GpuMemory::Unknown(why) => format!("memory not known ({why})"),
     };
     let engine = if gpu.engine { "; the embedded engine computes on it" } else { "" };
-    format!("  {:<9} {memory}{engine}\n", gpu.name)
+    format!("  {:<9} {}{engine}\n", plain::line(&gpu.name), plain::line(&memory))
 }

@@ -354,7 +354,7 @@ impl Answering {
         prepared.recalled = self.made.iter().filter_map(as_out).collect();
         self.app.note_recalled(&prepared);
         let mut reported = std::mem::take(&mut self.reported);
-        reported.called_tools = self.filter.message().get("tool_calls").is_some();
+        reported.called_tools = self.filter.calls_client();
         self.app.account(Arc::clone(&self.upstream), &self.headers, prepared, reported, end, self.started);
     }
 
@@ -389,7 +389,7 @@ impl Answering {
             let reply = self.again().await?;
             bytes = match crate::proxy::turn::read_up_to(reply.body, super::LARGEST_BUFFERED).await {
                 Ok((bytes, None)) => bytes,
-                Ok((_, Some(_))) => return Err(Stopped::Gone(too_large())),
+                Ok((_, Some(_))) => return Err(Stopped::Gone(super::too_large("put behind what was recalled"))),
                 Err(e) => return Err(Stopped::Gone(e)),
             };
         }
@@ -423,10 +423,6 @@ fn longest_reply(window: Option<Tokens>) -> usize {
 pub(in crate::proxy) async fn refusal(reply: Reply) -> Result<(StatusCode, Bytes), Error> {
     let (bytes, _) = crate::proxy::turn::read_up_to(reply.body, 1 << 20).await?;
     Ok((reply.status, bytes))
-}
-
-fn too_large() -> Error {
-    Error::Internal { doing: "read the reply", source: "it is larger than what is held in memory".into() }
 }
 
 /// A call as it stands in the prompt: of a tool that the list does not show, through the index.

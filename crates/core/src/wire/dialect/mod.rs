@@ -7,6 +7,7 @@ pub mod ollama;
 pub mod responses;
 pub mod said;
 mod spelled;
+mod whole;
 
 use bytes::Bytes;
 use serde_json::{Map, Value};

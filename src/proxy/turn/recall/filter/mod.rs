@@ -4,6 +4,8 @@
 pub(super) mod answered;
 mod settle;
 
+use std::collections::VecDeque;
+
 use serde_json::{Map, Value, json};
 
 use self::answered::{Answered, Held};
@@ -17,6 +19,10 @@ pub(super) struct Call {
     pub(super) name: String,
     pub(super) arguments: String,
 }
+
+/// Calls of one round that are looked at. A model that writes more is stuck or means harm: what follows is the client's and passes
+/// on, so that a call costs the same however many stand before it.
+const LOOKED_AT: usize = 256;
 
 /// What a fragment of a call is taken to weigh beside its text (bytes).
 const FRAGMENT: usize = 64;
@@ -43,6 +49,14 @@ struct Partial {
     held: Vec<Value>,
     /// It goes to the client as another call than the model wrote.
     instead: bool,
+    /// Bytes of its arguments when it was found to be answered here.
+    judged: Option<usize>,
+}
+
+impl Partial {
+    fn new(index: u64, call: Call, whose: Whose) -> Partial {
+        Partial { index, call, whose, held: Vec::new(), instead: false, judged: None }
+    }
 }
 
 /// Reads one reply over all of its rounds.
@@ -53,7 +67,13 @@ pub(super) struct Filter {
     /// What the client knows the reply by: `id`, `created` of the first round.
     head: Option<(Value, Value)>,
     round: usize,
+    /// At most [`LOOKED_AT`].
     calls: Vec<Partial>,
+    /// The last of the calls behind these, at most [`LOOKED_AT`] again: the server's number, which several may share, the id, and
+    /// the number that the client has.
+    passed: VecDeque<(u64, String, usize)>,
+    /// Calls of this round that the client has.
+    clients: usize,
     /// Text and reasoning of this round.
     pub(super) text: String,
     pub(super) reasoning: String,
@@ -107,29 +127,44 @@ impl Filter {
     fn keeps(&mut self, bytes: usize) -> bool {
         match self.room.checked_sub(bytes).filter(|_| !self.endless) {
             Some(room) => self.room = room,
-            None => {
-                self.endless = true;
-                for kept in [&mut self.text, &mut self.reasoning, &mut self.earlier_text, &mut self.earlier_reasoning] {
-                    *kept = String::new();
-                }
-                for partial in &mut self.calls {
-                    partial.call.arguments = String::new();
-                }
-            }
+            None => self.keep_no_more(),
         }
         !self.endless
     }
 
-    /// Our calls of this round; `Some` where the round ended so that they can be answered.
+    /// Lets go of what was kept of this round. What the earlier rounds said, a whole reply still needs.
+    fn keep_no_more(&mut self) {
+        if self.endless {
+            return;
+        }
+        self.endless = true;
+        // Once it has begun, text of this round is not set apart a second time.
+        self.apart &= self.text.is_empty();
+        (self.text, self.reasoning) = (String::new(), String::new());
+        for partial in &mut self.calls {
+            partial.call.arguments = String::new();
+        }
+    }
+
+    /// Our calls of this round; none where the round ended so that they cannot be answered.
+    fn answerable(&self) -> impl Iterator<Item = &Call> {
+        let cut = matches!(self.finish.as_deref(), Some("length" | "content_filter")) || self.endless;
+        self.calls.iter().filter(move |c| c.whose == Whose::Ours && !cut).map(|c| &c.call)
+    }
+
+    /// [`Filter::answerable`], to keep.
     pub(super) fn ours(&self) -> Vec<Call> {
-        let cut = matches!(self.finish.as_deref(), Some("length" | "content_filter"));
-        let all = self.calls.iter().filter(|c| c.whose == Whose::Ours && !cut && !self.endless);
-        all.map(|c| c.call.clone()).collect()
+        self.answerable().cloned().collect()
     }
 
     /// Whether the model is to go on once our calls are answered: there is nothing for the client to do.
     pub(super) fn goes_on(&self) -> bool {
-        !self.last && !self.ours().is_empty() && self.clients().next().is_none()
+        !self.last && self.clients == 0 && self.answerable().next().is_some()
+    }
+
+    /// Whether the client has calls of this round.
+    pub(super) fn calls_client(&self) -> bool {
+        self.clients > 0
     }
 
     /// Whether a reason to stop came.
@@ -164,6 +199,8 @@ impl Filter {
         self.earlier_text.push_str(&std::mem::take(&mut self.text));
         self.earlier_reasoning.push_str(&std::mem::take(&mut self.reasoning));
         self.calls.clear();
+        self.passed.clear();
+        self.clients = 0;
         self.held.clear();
         self.listens = !self.spoken.is_empty() && !last;
         self.finish = None;
@@ -201,13 +238,7 @@ impl Filter {
             delta.remove("content");
             for (index, arguments) in all.into_iter().enumerate() {
                 let call = Call { id: String::new(), name: tool.into(), arguments };
-                self.calls.push(Partial {
-                    index: index as u64,
-                    call,
-                    whose: Whose::Ours,
-                    held: Vec::new(),
-                    instead: false,
-                });
+                self.calls.push(Partial::new(index as u64, call, Whose::Ours));
             }
             return true;
         }
@@ -314,7 +345,7 @@ impl Filter {
         };
         let had = fragments.as_ref().map_or(0, Vec::len);
         let mut kept = Vec::new();
-        for fragment in fragments.iter().flatten() {
+        for fragment in fragments.into_iter().flatten() {
             changed |= self.fragment(fragment, &mut kept);
         }
         if finished || self.endless {
@@ -330,29 +361,32 @@ impl Filter {
     }
 
     /// Reads a fragment of a call; what the client may see goes to `kept`. Returns whether that differs from what came.
-    fn fragment(&mut self, fragment: &Value, kept: &mut Vec<Value>) -> bool {
+    fn fragment(&mut self, fragment: Value, kept: &mut Vec<Value>) -> bool {
         let said = |path: &str| fragment.pointer(path).and_then(Value::as_str).unwrap_or("");
         let (id, name) = (said("/id"), said("/function/name"));
         let index = fragment.get("index").and_then(Value::as_u64);
         let last = self.calls.len().saturating_sub(1) as u64;
         // Some servers number every call 0, or none.
-        let same =
-            |p: &Partial| p.index == index.unwrap_or(last) && (id.is_empty() || name.is_empty() || p.call.id == id);
+        let goes_on = |of: &str| id.is_empty() || name.is_empty() || of == id;
+        let number = index.unwrap_or(u64::MAX);
+        let passed = self.passed.iter().rev().find(|(of, ..)| *of == number);
+        if let Some(at) = passed.filter(|(_, of, _)| goes_on(of)).map(|(.., at)| *at) {
+            kept.push(numbered(fragment, at));
+            return index != Some(at as u64);
+        }
+        let same = |p: &Partial| p.index == index.unwrap_or(last) && goes_on(&p.call.id);
         let at = match self.calls.iter().rposition(same) {
             Some(at) => at,
+            None if self.calls.len() >= LOOKED_AT => {
+                let id = id.to_owned();
+                return self.pass_on(fragment, number, id, kept);
+            }
             None => {
                 let index = index.unwrap_or(self.calls.len() as u64);
-                self.calls.push(Partial {
-                    index,
-                    call: Call::default(),
-                    whose: Whose::Unknown,
-                    held: Vec::new(),
-                    instead: false,
-                });
+                self.calls.push(Partial::new(index, Call::default(), Whose::Unknown));
                 self.calls.len() - 1
             }
         };
-        let clients = self.clients().count();
         let arguments = match fragment.pointer("/function/arguments") {
             Some(Value::String(text)) => text.clone(),
             Some(Value::Null) | None => String::new(),
@@ -376,7 +410,10 @@ impl Filter {
                 Held::Answered => Whose::Ours,
                 Held::Hidden => Whose::Held,
                 Held::Perhaps => Whose::Unknown,
-                Held::No => Whose::Client(clients),
+                Held::No => {
+                    self.clients += 1;
+                    Whose::Client(self.clients - 1)
+                }
             };
         }
         match partial.whose {
@@ -385,17 +422,32 @@ impl Filter {
                 true
             }
             Whose::Unknown | Whose::Held => {
-                partial.held.push(fragment.clone());
+                partial.held.push(fragment);
                 true
             }
             Whose::Client(at) => {
                 let changed = !partial.held.is_empty() || index != Some(at as u64);
                 let mut all = std::mem::take(&mut partial.held);
-                all.push(fragment.clone());
+                all.push(fragment);
                 kept.extend(all.into_iter().map(|f| numbered(f, at)));
                 changed
             }
         }
+    }
+
+    /// The first fragment of a call behind those that are looked at: it is the client's, and so is what was held back.
+    fn pass_on(&mut self, fragment: Value, number: u64, id: String, kept: &mut Vec<Value>) -> bool {
+        self.keep_no_more();
+        let let_go = self.give_up_waiting(kept) | self.settle(kept);
+        let at = self.clients;
+        self.clients += 1;
+        let differs = number != at as u64;
+        if self.passed.len() == LOOKED_AT {
+            self.passed.pop_front();
+        }
+        self.passed.push_back((number, id, at));
+        kept.push(numbered(fragment, at));
+        let_go || differs
     }
 
     /// A reply that ends in calls of ours alone, with nobody to answer them, just ends.
@@ -403,7 +455,7 @@ impl Filter {
         let calls = matches!(choice.get("finish_reason").and_then(Value::as_str), Some("tool_calls" | "function_call"));
         if self.is_finished() && self.goes_on() {
             choice["finish_reason"] = Value::Null;
-        } else if calls && !self.calls.is_empty() && self.clients().next().is_none() {
+        } else if calls && !self.calls.is_empty() && !self.calls_client() {
             choice["finish_reason"] = json!("stop");
         } else if self.calls.iter().any(|c| c.instead) && choice.get("finish_reason").is_some_and(|f| f == "stop") {
             choice["finish_reason"] = json!("tool_calls");
@@ -434,34 +486,52 @@ impl Filter {
         self.finish = Some(choice.get("finish_reason").and_then(Value::as_str).unwrap_or("stop").to_owned());
         let message = choice.get_mut("message")?.as_object_mut()?;
         // A message is a delta that says everything at once.
-        let calls = message.get("tool_calls").and_then(Value::as_array).cloned().unwrap_or_default();
-        let calls = calls.into_iter().enumerate().map(|(i, call)| numbered(call, i)).collect::<Vec<_>>();
+        let all = message.get("tool_calls").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+        let behind = all.len().saturating_sub(LOOKED_AT);
+        if behind > 0 {
+            self.keep_no_more();
+        }
+        let looked_at = all.iter().take(LOOKED_AT).cloned().enumerate();
+        let calls: Vec<Value> = looked_at.map(|(i, call)| numbered(call, i)).collect();
         let mut delta = json!({"content": message.get("content"), "tool_calls": calls});
         for key in ["reasoning_content", "reasoning"] {
             delta[key] = message.get(key).cloned().unwrap_or_default();
         }
         let delta = delta.as_object_mut()?;
         changed |= self.delta(delta, true).0;
+        self.clients += behind;
         let differs = |c: &Partial| c.whose == Whose::Ours || c.instead;
-        if !self.ours().is_empty() || self.round > 0 || self.calls.iter().any(differs) {
-            message.insert("content".into(), self.message()["content"].clone());
-            if let Some(Value::Array(all)) = message.get_mut("tool_calls") {
-                // They were read in this order a moment ago.
-                let written = std::mem::take(all).into_iter().enumerate();
-                all.extend(written.filter_map(|(at, call)| self.for_client(at, call)));
-                if all.is_empty() {
-                    message.remove("tool_calls");
-                }
-            }
-            let reasoning = format!("{}{}", self.earlier_reasoning, self.reasoning);
-            if let Some(key) = ["reasoning_content", "reasoning"].into_iter().find(|k| message.contains_key(*k)) {
-                message.insert(key.into(), reasoning.into());
-            }
+        if self.round > 0 || self.calls.iter().any(differs) {
+            self.rewrite(message);
             changed = true;
         }
         changed |= self.settle_finish(choice);
         changed |= self.sum(&mut value);
         Some((value, changed))
+    }
+
+    /// Makes a whole message what the client may see of it, behind what the earlier rounds said.
+    fn rewrite(&self, message: &mut Map<String, Value>) {
+        // Of a reply that is too long to be kept, the text stands in the message alone.
+        let own = |key: &str, kept: &str| match message.get(key).and_then(Value::as_str).filter(|_| self.endless) {
+            Some(text) => text.to_owned(),
+            None => kept.to_owned(),
+        };
+        let text = self.earlier_text.clone() + &own("content", &self.text);
+        let reasoning = ["reasoning_content", "reasoning"].into_iter().find(|k| message.contains_key(*k));
+        let reasoning = reasoning.map(|key| (key, self.earlier_reasoning.clone() + &own(key, &self.reasoning)));
+        message.insert("content".into(), if text.is_empty() { Value::Null } else { text.into() });
+        if let Some(Value::Array(all)) = message.get_mut("tool_calls") {
+            // They were read in this order a moment ago.
+            let written = std::mem::take(all).into_iter().enumerate();
+            all.extend(written.filter_map(|(at, call)| self.for_client(at, call)));
+            if all.is_empty() {
+                message.remove("tool_calls");
+            }
+        }
+        if let Some((key, reasoning)) = reasoning {
+            message.insert(key.into(), reasoning.into());
+        }
     }
 }
 

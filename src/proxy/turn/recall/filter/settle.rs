@@ -3,22 +3,22 @@
 use serde_json::Value;
 
 use super::answered::Held;
-use super::{Filter, Whose, call_json, numbered};
+use super::{Filter, LOOKED_AT, Whose, call_json, numbered};
 use crate::conversation::Digest;
 
 impl Filter {
     /// A name that never came is not ours.
     pub(super) fn give_up_waiting(&mut self, kept: &mut Vec<Value>) -> bool {
-        let mut next = self.clients().count();
         let mut changed = false;
         for partial in self.calls.iter_mut().filter(|p| p.whose == Whose::Unknown) {
             if self.answered.held(&partial.call.name, true) == Held::Hidden {
                 partial.whose = Whose::Held;
                 continue;
             }
+            let next = self.clients;
+            self.clients += 1;
             partial.whose = Whose::Client(next);
             kept.extend(std::mem::take(&mut partial.held).into_iter().map(|f| numbered(f, next)));
-            next += 1;
             changed = true;
         }
         changed
@@ -29,10 +29,17 @@ impl Filter {
         let cut = self.endless || matches!(self.finish.as_deref(), Some("length" | "content_filter"));
         let mut changed = false;
         for at in 0..self.calls.len() {
-            let next = self.clients().count();
+            let next = self.clients;
             let partial = &mut self.calls[at];
-            let whole = !matches!(partial.whose, Whose::Ours | Whose::Held);
-            if whole || partial.whose == Whose::Ours && (cut || self.answered.is_own(&partial.call.name)) {
+            let settled = match partial.whose {
+                Whose::Ours => {
+                    let same = partial.judged == Some(partial.call.arguments.len());
+                    cut || same || self.answered.is_own(&partial.call.name)
+                }
+                Whose::Held => false,
+                Whose::Unknown | Whose::Client(_) => true,
+            };
+            if settled {
                 continue;
             }
             let goes = self.answered.goes(&partial.call.name, &partial.call.arguments, self.last);
@@ -51,11 +58,13 @@ impl Filter {
                 }
                 (_, None) => {
                     partial.whose = Whose::Ours;
+                    partial.judged = Some(partial.call.arguments.len());
                     partial.held.clear();
                     continue;
                 }
             }
             partial.whose = Whose::Client(next);
+            self.clients += 1;
             changed = true;
         }
         changed
@@ -63,7 +72,7 @@ impl Filter {
 
     /// A call of a whole reply as the client may see it.
     pub(super) fn for_client(&self, at: usize, call: Value) -> Option<Value> {
-        match self.calls.iter().find(|p| p.index == at as u64) {
+        match self.calls.iter().filter(|_| at < LOOKED_AT).find(|p| p.index == at as u64) {
             Some(partial) if partial.whose == Whose::Ours => None,
             Some(partial) if partial.instead => Some(call_json(&partial.call)),
             _ => Some(call),

@@ -183,3 +183,113 @@ fn a_reply_without_end_passes_on_and_is_not_kept() {
         assert!(filter.ours().is_empty() && !filter.goes_on());
     }
 }
+
+/// What a client puts together of deltas: name and arguments of each of its calls.
+fn put_together(deltas: &[Value]) -> Vec<(String, String)> {
+    let mut all: Vec<(String, String)> = Vec::new();
+    let deltas = deltas.iter().map(|delta| delta.as_array().map_or(delta, |with_finish| &with_finish[0]));
+    for part in deltas.filter_map(|delta| delta["tool_calls"].as_array()).flatten() {
+        let at = part["index"].as_u64().unwrap() as usize;
+        assert!(at <= all.len(), "{at} of {}: {part}", all.len());
+        if at == all.len() {
+            all.push((String::new(), String::new()));
+        }
+        all[at].0.push_str(part["function"]["name"].as_str().unwrap_or(""));
+        all[at].1.push_str(part["function"]["arguments"].as_str().unwrap_or(""));
+    }
+    all
+}
+
+/// A part of call `n` as a server numbers it.
+type Numbered = fn(usize) -> usize;
+
+#[test]
+fn of_very_many_calls_all_go_to_the_client_in_order() {
+    let ends = (json!({}), json!("tool_calls"));
+    for number in [(|n| n) as Numbered, |_| 0] {
+        let mut filter = Filter::new(true, vec![OURS], MOST, Answered::default());
+        let names = ["run", "windowsill_recall_all", "window"];
+        let of = |n: usize| (names[n % 3].to_owned(), format!("{{\"n\":{n}}}"));
+        let mut chunks = Vec::new();
+        for n in 0..3 * LOOKED_AT {
+            let (name, arguments) = of(n);
+            let (begin, end) = arguments.split_at(3);
+            chunks.push((json!({"tool_calls": [part(number(n), &format!("c{n}"), &name, begin)]}), Value::Null));
+            chunks.push((json!({"tool_calls": [part(number(n), "", "", end)]}), Value::Null));
+        }
+        chunks.push(ends.clone());
+        let seen = run(&mut filter, &chunks);
+        assert_eq!(put_together(&seen), (0..3 * LOOKED_AT).map(of).collect::<Vec<_>>());
+        assert!(filter.calls_client() && !filter.goes_on() && filter.is_endless());
+        assert_eq!(seen.last(), Some(&json!([{}, "tool_calls"])));
+    }
+    // Of the first ones, ours stay here, whatever follows.
+    let mut filter = Filter::new(true, vec![OURS], MOST, Answered::default());
+    let name = |n: usize| if n < 4 || n > LOOKED_AT { OURS } else { "run" };
+    let chunks =
+        (0..LOOKED_AT + 9).map(|n| (json!({"tool_calls": [part(n, &format!("c{n}"), name(n), "{}")]}), Value::Null));
+    let seen = run(&mut filter, &chunks.chain([ends]).collect::<Vec<_>>());
+    let names: Vec<String> = put_together(&seen).into_iter().map(|(name, _)| name).collect();
+    assert_eq!((names.len(), names.iter().filter(|name| *name == OURS).count()), (LOOKED_AT + 5, 8));
+    assert!(filter.ours().is_empty() && !filter.goes_on());
+}
+
+#[test]
+fn a_whole_reply_of_very_many_calls_is_the_clients_with_its_text() {
+    let reply = |calls: usize, name: &str| {
+        let calls: Vec<Value> =
+            (0..calls).map(|n| part(n, &format!("c{n}"), if n == 1 { name } else { "run" }, "{}")).collect();
+        json!({"id": "c", "choices": [{"finish_reason": "tool_calls", "message": {"content": "Look.", "reasoning_content": "So.", "tool_calls": calls}}]})
+    };
+    let mut filter = Filter::new(true, vec![OURS], MOST, Answered::default());
+    let many = reply(2_000, "run");
+    assert_eq!(filter.whole(many.clone()), Some((many, false)));
+    assert!(filter.calls_client() && !filter.goes_on());
+    let mut filter = Filter::new(true, vec![OURS], MOST, Answered::default());
+    let (seen, changed) = filter.whole(reply(2_000, OURS)).unwrap();
+    let message = &seen["choices"][0]["message"];
+    assert_eq!((message["content"].as_str(), message["reasoning_content"].as_str()), (Some("Look."), Some("So.")));
+    assert_eq!((message["tool_calls"].as_array().unwrap().len(), changed), (1_999, true));
+    assert_eq!(seen["choices"][0]["finish_reason"], "tool_calls");
+    assert!(filter.ours().is_empty() && !filter.goes_on());
+}
+
+/// Nanoseconds that this thread has computed, where the system tells it: what else runs is not in it.
+fn computed() -> u64 {
+    static START: std::sync::LazyLock<std::time::Instant> = std::sync::LazyLock::new(std::time::Instant::now);
+    let told = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
+    let told = told.and_then(|told| told.split(' ').next()?.parse().ok());
+    told.unwrap_or_else(|| START.elapsed().as_nanos() as u64)
+}
+
+#[test]
+fn a_call_costs_the_same_however_many_came_before_it() {
+    let stream = |calls: usize, finish: &Value| {
+        let mut filter = Filter::new(true, vec![OURS], 1 << 30, Answered::default());
+        let started = computed();
+        for n in 0..calls {
+            let delta = json!({"tool_calls": [part(n, &format!("c{n}"), "run", "{\"a\": 1}")]});
+            assert!(filter.chunk(chunk(delta, finish.clone())).is_some());
+        }
+        computed() - started
+    };
+    let whole = |calls: usize| {
+        let calls: Vec<Value> = (0..calls).map(|n| part(n, &format!("c{n}"), "run", "{\"a\": 1}")).collect();
+        let reply = json!({"id": "c", "choices": [{"message": {"content": "", "tool_calls": calls}}]});
+        let mut filter = Filter::new(true, vec![OURS], 1 << 30, Answered::default());
+        let started = computed();
+        assert!(filter.whole(reply).is_some_and(|(_, changed)| !changed));
+        computed() - started
+    };
+    let by_stream = |calls| stream(calls, &Value::Null);
+    // Some servers say with each chunk why they stop.
+    let by_finished_stream = |calls| stream(calls, &json!("tool_calls"));
+    for (what, cost) in
+        [("streamed", &by_stream as &dyn Fn(usize) -> u64), ("finished", &by_finished_stream), ("whole", &whole)]
+    {
+        // The square of four is sixteen.
+        let least = |calls: usize| (0..3).map(|_| cost(calls)).min().unwrap_or(0).max(1);
+        let (few, many) = (least(4_000), least(16_000));
+        assert!(many < 9 * few, "{what}: {few} ns for 4,000 calls, {many} for 16,000");
+    }
+}

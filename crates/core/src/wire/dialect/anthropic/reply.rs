@@ -1,10 +1,11 @@
 //! A reply as a message of Anthropic's, whole or as a stream of its events.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
 use serde_json::{Value, json};
 
 use super::super::said::{CallPart, Said, Usage};
+use super::super::whole::Whole;
 use super::super::{Head, ReplyEncoder, event};
 use super::error;
 
@@ -33,10 +34,12 @@ pub(super) struct Reply {
     blocks: usize,
     /// Calls that wait for the one before them to be whole; the first is open if [`Open::Call`] is.
     calls: VecDeque<Call>,
-    /// The numbers of those that were told to their end.
-    told: Vec<u64>,
+    /// The last call of each number, as the how manieth of the reply.
+    latest: HashMap<u64, usize>,
     /// Calls seen.
     called: usize,
+    /// Of these, told to their end.
+    told: usize,
     refused: bool,
     /// An error has ended the stream.
     over: bool,
@@ -53,21 +56,14 @@ enum Open {
 /// A call in the making.
 #[derive(Debug, Default)]
 struct Call {
-    index: u64,
     id: String,
     /// The server gave the id.
     given: bool,
     name: String,
     arguments: String,
+    whole: Whole,
     /// Bytes of the arguments that were sent.
     sent: usize,
-}
-
-impl Call {
-    /// Whether nothing can follow: its arguments are JSON.
-    fn is_whole(&self) -> bool {
-        serde_json::from_str::<serde_json::Map<String, Value>>(&self.arguments).is_ok()
-    }
 }
 
 impl Reply {
@@ -85,8 +81,9 @@ impl Reply {
             open: None,
             blocks: 0,
             calls: VecDeque::new(),
-            told: Vec::new(),
+            latest: HashMap::new(),
             called: 0,
+            told: 0,
             refused: false,
             over: false,
         }
@@ -159,7 +156,7 @@ impl Reply {
         match self.open.take() {
             None => return,
             Some(Open::Thinking) => self.delta(&json!({"type": "signature_delta", "signature": ""}), out),
-            Some(Open::Call) => self.told.extend(self.calls.pop_front().map(|call| call.index)),
+            Some(Open::Call) => self.told += self.calls.pop_front().map_or(0, |_| 1),
             Some(Open::Text) => {}
         }
         let stop = json!({"type": "content_block_stop", "index": self.blocks.saturating_sub(1)});
@@ -190,16 +187,19 @@ impl Reply {
     fn call(&mut self, part: &CallPart, out: &mut String) {
         // Some servers number all calls of a reply 0: another id and a name are another call.
         let another = |c: &Call| part.name.is_some() && part.id.as_ref().is_some_and(|id| c.given && c.id != *id);
-        let known = self.calls.iter().rposition(|c| c.index == part.index).filter(|at| !another(&self.calls[*at]));
-        if known.is_none() && part.name.is_none() && self.told.contains(&part.index) {
+        let latest = self.latest.get(&part.index).copied();
+        let waits = latest.and_then(|nth| nth.checked_sub(self.told));
+        let known = waits.filter(|at| self.calls.get(*at).is_some_and(|call| !another(call)));
+        if known.is_none() && part.name.is_none() && latest.is_some() {
             // Behind arguments that are whole comes white space, or nonsense.
             return;
         }
         let at = known.unwrap_or_else(|| {
             let id = self.id_of(part, self.called);
+            self.latest.insert(part.index, self.called);
             self.called += 1;
             let given = part.id.is_some();
-            self.calls.push_back(Call { index: part.index, id, given, ..Call::default() });
+            self.calls.push_back(Call { id, given, ..Call::default() });
             self.calls.len() - 1
         });
         if let Some(call) = self.calls.get_mut(at) {
@@ -231,7 +231,7 @@ impl Reply {
             let new = first.arguments.get(first.sent..).unwrap_or_default().to_owned();
             first.sent = first.arguments.len();
             // The next one begins once this one is whole: parts of several may come by turns.
-            let done = all || several && first.is_whole();
+            let done = all || several && first.whole.is(&first.arguments);
             if !new.is_empty() {
                 self.delta(&json!({"type": "input_json_delta", "partial_json": new}), out);
             }

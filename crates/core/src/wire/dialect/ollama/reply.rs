@@ -1,5 +1,7 @@
 //! A reply as Ollama gives it: one object, or a line for each piece and a last one with the figures.
 
+use std::collections::HashMap;
+
 use serde_json::{Map, Value, json};
 
 use super::super::said::{CallPart, Said, Usage};
@@ -25,6 +27,8 @@ pub(super) struct Reply {
     finish: Option<String>,
     /// Ollama gives calls whole, so they wait for the end of the stream.
     calls: Vec<CallPart>,
+    /// Where the last call of each number stands among them.
+    latest: HashMap<u64, usize>,
     /// What the reply answers: `/api/generate` gives it back as `context`, with the reply behind it.
     past: Vec<Value>,
     /// The words of the reply so far, where they are given back.
@@ -42,6 +46,7 @@ impl Reply {
             usage: Usage::default(),
             finish: None,
             calls: Vec::new(),
+            latest: HashMap::new(),
             past,
             words: String::new(),
             over: false,
@@ -130,14 +135,17 @@ impl Reply {
         // Some servers number all calls of a reply 0: another id is another call.
         let another =
             |call: &CallPart| part.name.is_some() && part.id.is_some() && call.id.is_some() && part.id != call.id;
-        let known = self.calls.iter_mut().rev().find(|call| call.index == part.index).filter(|call| !another(call));
-        match known {
+        let known = self.latest.get(&part.index).and_then(|at| self.calls.get_mut(*at));
+        match known.filter(|call| !another(call)) {
             Some(call) => {
                 call.id = call.id.take().or_else(|| part.id.clone());
                 call.name = call.name.take().or_else(|| part.name.clone());
                 call.arguments.push_str(&part.arguments);
             }
-            None => self.calls.push(part.clone()),
+            None => {
+                self.latest.insert(part.index, self.calls.len());
+                self.calls.push(part.clone());
+            }
         }
     }
 }

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use serde_json::{Value, json};
 
 use super::super::said::CallPart;
+use super::super::whole::Whole;
 use super::PLAIN;
 use super::calls::Form;
 use super::tools::Special;
@@ -20,6 +21,8 @@ pub(super) struct Item {
     pub(super) part_open: bool,
     pub(super) told: usize,
     pub(super) body: Body,
+    /// Of a call.
+    whole: Whole,
 }
 
 /// What an item holds.
@@ -142,17 +145,25 @@ impl Names {
 }
 
 impl Item {
+    pub(super) fn new(nth: usize, body: Body) -> Item {
+        Item { nth, open: false, part: 0, part_open: false, told: 0, body, whole: Whole::default() }
+    }
+
     /// Nothing can follow in it once another item has begun.
-    pub(super) fn complete(&self) -> bool {
+    pub(super) fn complete(&mut self) -> bool {
         match &self.body {
             Body::Reasoning(_) | Body::Message(_) => true,
-            Body::Call(call) => call.name.is_some() && complete(&call.arguments),
+            Body::Call(call) => call.name.is_some() && self.whole.is(&call.arguments),
         }
     }
-}
 
-/// Whether the arguments of a call are a whole JSON object: no call can go on after it.
-pub(super) fn complete(arguments: &str) -> bool {
-    let text = arguments.trim();
-    text.starts_with('{') && text.ends_with('}') && serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok()
+    /// Whether a part is of another call than this one, though it has its number.
+    pub(super) fn is_another(&mut self, part: &CallPart) -> bool {
+        let Body::Call(call) = &self.body else { return true };
+        if part.name.is_none() || call.name.is_none() {
+            return false;
+        }
+        let other = part.id.is_some() && call.id.is_some() && part.id != call.id;
+        other || !part.arguments.trim().is_empty() && self.whole.is(&call.arguments)
+    }
 }

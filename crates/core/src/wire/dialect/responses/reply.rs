@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::super::said::{CallPart, Said, Usage};
 use super::super::{Head, ReplyEncoder, event};
 use super::calls::{Form, free_text};
-use super::output::{Body, Item, Kind, Names, Part, complete};
+use super::output::{Body, Item, Kind, Names, Part};
 use super::tools::Special;
 
 /// What there is to say, in the order in which it was first heard. Items are told one after another: what belongs to a
@@ -24,6 +24,10 @@ pub(super) struct Reply {
     quiet: bool,
     sequence: u64,
     items: Vec<Item>,
+    /// How many of them there are of each kind: reasoning, messages, calls.
+    kinds: [usize; 3],
+    /// The last call of each number.
+    latest: HashMap<u64, usize>,
     /// The item that is told now.
     front: usize,
     finish: Option<String>,
@@ -134,6 +138,8 @@ impl Reply {
             quiet: false,
             sequence: 0,
             items: Vec::new(),
+            kinds: [0; 3],
+            latest: HashMap::new(),
             front: 0,
             finish: None,
             usage: Usage::default(),
@@ -143,9 +149,16 @@ impl Reply {
     }
 
     fn add(&mut self, body: Body) {
-        let kind = std::mem::discriminant(&body);
-        let nth = self.items.iter().filter(|item| std::mem::discriminant(&item.body) == kind).count();
-        self.items.push(Item { nth, open: false, part: 0, part_open: false, told: 0, body });
+        let kind = match &body {
+            Body::Reasoning(_) => 0,
+            Body::Message(_) => 1,
+            Body::Call(call) => {
+                self.latest.insert(call.index, self.items.len());
+                2
+            }
+        };
+        self.items.push(Item::new(self.kinds[kind], body));
+        self.kinds[kind] += 1;
     }
 
     fn text(&mut self, kind: Kind, text: &str) {
@@ -169,17 +182,11 @@ impl Reply {
     }
 
     fn call(&mut self, part: &CallPart) {
-        let same = |item: &Item| matches!(&item.body, Body::Call(call) if call.index == part.index);
-        let at = self.items.iter().rposition(same);
-        let found =
-            at.and_then(|at| if let Body::Call(call) = &mut self.items[at].body { Some((at, call)) } else { None });
+        let at = self.latest.get(&part.index).copied();
         // Some servers give every call the index 0: an id and a name of its own make it another call, and so does
         // anything more after JSON that is whole.
-        let Some((at, call)) = found.filter(|(_, call)| {
-            let other = part.id.is_some() && call.id.is_some() && part.id != call.id;
-            let more = !part.arguments.trim().is_empty() && complete(&call.arguments);
-            part.name.is_none() || call.name.is_none() || !(other || more)
-        }) else {
+        let found = at.filter(|at| !self.items.get_mut(*at).is_none_or(|item| item.is_another(part)));
+        let Some((at, Body::Call(call))) = found.and_then(|at| Some((at, &mut self.items.get_mut(at)?.body))) else {
             self.add(Body::Call(part.clone()));
             return;
         };
