@@ -140,7 +140,7 @@ fn encoders() -> Vec<(&'static str, fn() -> Box<dyn ReplyEncoder>)> {
         }),
         ("responses", || {
             let body = br#"{"model":"m","input":"x"}"#;
-            responses::request(body).unwrap_or_else(|e| panic!("{e}")).encoder
+            responses::request(body, &responses::Items::new()).unwrap_or_else(|e| panic!("{e}")).encoder
         }),
     ]
 }
@@ -170,7 +170,7 @@ fn parts(way: &str, n: usize) -> Vec<Value> {
 
 #[test]
 fn a_call_costs_each_dialect_the_same_however_many_came_before_it() {
-    let head = Head { id: "x".into(), created: 0, prompt_tokens: None };
+    let head = Head { id: "x".into(), created: 0, prompt_tokens: None, window: None };
     let said = |parts: &[Value]| Said::of(&json!({"choices": [{"delta": {"tool_calls": parts}}]})).unwrap();
     for (dialect, encoder) in encoders() {
         for way in ["numbered", "all number 0", "waiting", "one"] {

@@ -172,6 +172,8 @@ impl App {
 
     /// Takes room for a prompt and its reply in the pool of its server, and says where it has to wait for it.
     async fn take_room(&self, upstream: &Upstream, prepared: &mut Prepared) {
+        // Room that is still held from an earlier try would be waited for.
+        prepared.room = None;
         let pool = self.pool_of(upstream, prepared);
         if let Some(window) = prepared.window.tokens
             && (pool.is_shared() || self.measure.windows.is_shared(upstream, &prepared.request.model))

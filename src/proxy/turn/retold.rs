@@ -3,27 +3,25 @@
 //! request once more with lines in their place, and what it said of itself is remembered. So does one that wants no two
 //! replies in a row at the end.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
-use futures_util::{FutureExt as _, StreamExt as _};
+use futures_util::FutureExt as _;
 use http::request::Parts;
 use serde_json::Value;
 use tracing::{info, warn};
 
 use super::prepare::Prepared;
-use super::read_up_to;
+use super::refused::error_body;
 use crate::conversation::{Conversation, Message, Role, Tokens};
 use crate::measure::tokens;
 use crate::proxy::{App, Error};
-use crate::upstream::event::Content;
 use crate::upstream::{Reply, Upstream, overflow};
 use crate::wire::openai_chat::{self, Request};
 use crate::wire::parts::{self, Takes};
 
 /// llama-server's words for two replies in a row at the end (tools/server/server-common.cpp), in small letters.
 const TWO_REPLIES: &str = "2 or more assistant messages at the end";
-
-/// Most of an error that is read (bytes).
-const ERROR: usize = 64 << 10;
 
 /// Has the messages of a request say what its server takes, and lines for the rest. Returns what the client is told.
 pub(super) fn tell(request: &mut Request, takes: &Takes) -> Option<String> {
@@ -37,7 +35,7 @@ impl App {
     /// better is none: then the first one stands.
     pub(super) async fn retold(
         &self,
-        upstream: &Upstream,
+        upstream: &Arc<Upstream>,
         parts: &Parts,
         prepared: &mut Prepared,
         mut reply: Reply,
@@ -45,7 +43,7 @@ impl App {
         if !matches!(reply.status.as_u16(), 400 | 404 | 406 | 413 | 415 | 422 | 500 | 501) {
             return Ok(reply);
         }
-        let Some(body) = error_of(&mut reply).await else { return Ok(reply) };
+        let Some(body) = error_body(&mut reply).await else { return Ok(reply) };
         if overflow::overflow(reply.status.as_u16(), &body).is_some() {
             return Ok(reply);
         }
@@ -145,18 +143,6 @@ impl Prepared {
         }
         changed
     }
-}
-
-/// The body of an error, which is put back.
-async fn error_of(reply: &mut Reply) -> Option<Bytes> {
-    let body = std::mem::replace(&mut reply.body, Content::empty());
-    let (bytes, rest) = read_up_to(body, ERROR).await.ok()?;
-    let again = futures_util::stream::iter([Ok(bytes.clone())]);
-    reply.body = Content::Bytes(match rest {
-        Some(rest) => again.chain(rest).boxed(),
-        None => again.boxed(),
-    });
-    Some(bytes)
 }
 
 /// What an error says, in small letters: its message, not what it quotes.
