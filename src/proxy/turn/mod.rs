@@ -10,6 +10,7 @@ pub(super) mod guard;
 pub(super) mod headers;
 pub(super) mod history;
 pub(super) mod measured;
+pub(super) mod plainly;
 pub(super) mod prefix;
 pub(super) mod prepare;
 pub(super) mod recall;
@@ -81,6 +82,7 @@ impl App {
                 return Err(self.refused_twice(&prepared, refusal));
             }
         }
+        let reply = self.or_plainly(&upstream, parts, &mut prepared, reply).boxed().await?;
         self.metrics.request(&prepared.action(), reply.status.as_u16(), overhead.as_secs_f64());
         if prepared.window.tokens.is_some() {
             self.metrics.pressure(class::Class::of(&prepared.request.conversation).as_str(), prepared.pressure());
@@ -281,21 +283,28 @@ pub(super) async fn read_up_to(mut body: Content, limit: usize) -> Result<(Bytes
     Ok((out.freeze(), None))
 }
 
-/// Whether a reply says that the prompt is too long. The body of an error is read for it and put back.
-async fn refused(reply: &mut Reply) -> Option<(Refusal, Bytes)> {
-    if reply.status.is_success() || reply.status == StatusCode::UNAUTHORIZED {
-        return None;
-    }
+/// The body of an error, read and put back. `None` for one that is too large to be read whole.
+pub(super) async fn words_of(reply: &mut Reply) -> Option<Bytes> {
     let body = std::mem::replace(&mut reply.body, Content::empty());
     let (bytes, rest) = match read_up_to(body, 1 << 20).await {
         Ok(read) => read,
         Err(_) => (Bytes::new(), None),
     };
-    let found = rest.is_none().then(|| overflow::overflow(reply.status.as_u16(), &bytes)).flatten();
     let again = futures_util::stream::iter([Ok(bytes.clone())]);
+    let is_whole = rest.is_none();
     reply.body = Content::Bytes(match rest {
         Some(rest) => again.chain(rest).boxed(),
         None => again.boxed(),
     });
+    is_whole.then_some(bytes)
+}
+
+/// Whether a reply says that the prompt is too long. The body of an error is read for it and put back.
+async fn refused(reply: &mut Reply) -> Option<(Refusal, Bytes)> {
+    if reply.status.is_success() || reply.status == StatusCode::UNAUTHORIZED {
+        return None;
+    }
+    let bytes = words_of(reply).await?;
+    let found = overflow::overflow(reply.status.as_u16(), &bytes);
     found.map(|o| (Refusal { prompt: o.prompt.filter(|_| !o.prompt_is_lower_bound), window: o.window }, bytes))
 }
