@@ -8,6 +8,7 @@ mod answers;
 mod ask;
 mod background;
 mod busy;
+mod bytes;
 mod checkpoint;
 mod cli;
 mod clients;
@@ -28,6 +29,7 @@ mod mcp;
 mod memory;
 #[cfg(target_os = "linux")]
 mod nvml;
+mod odd;
 mod openapi;
 #[cfg(feature = "engine")]
 mod own_count;

@@ -1,7 +1,6 @@
 //! What the record knows of a request's history: which conversation it continues, the view that was remembered or made ahead
 //! for it, and the bytes that its messages had before.
 
-use bytes::Bytes;
 use http::HeaderMap;
 use tracing::debug;
 
@@ -18,7 +17,7 @@ use crate::proxy::{App, Error};
 use crate::recall;
 use crate::store::Located;
 use crate::upstream::{Kind, Upstream};
-use crate::wire::openai_chat::{self, Request};
+use crate::wire::openai_chat::Request;
 
 /// Conversations that begin alike, and may be the one that a client rebuilt, the last active first.
 const RELATIVES: usize = 8;
@@ -54,6 +53,8 @@ pub(in crate::proxy) struct History {
     pub(in crate::proxy) switched: Option<Switched>,
     /// What tells the messages as the client sent them from others.
     pub(in crate::proxy) client_marks: Vec<u64>,
+    /// Known messages that are spelled otherwise than in the record, by index.
+    pub(in crate::proxy) respelled: Vec<usize>,
 }
 
 /// The model that a conversation had until now.
@@ -78,8 +79,8 @@ impl History {
 }
 
 impl App {
-    /// What the record knows of a request's history. Its messages become those that were forwarded before, where only their
-    /// spelling differs.
+    /// What the record knows of a request's history. Its messages get the bytes that they were forwarded with before, where
+    /// no model sees the difference.
     pub(in crate::proxy) async fn history(
         &self,
         request: &mut Request,
@@ -117,19 +118,15 @@ impl App {
         let stored = self.store.view(&chain)?.map(|(_, view)| View::clone(&view)).unwrap_or_default();
         let counted_by = switched.is_none().then_some(&key);
         let ahead = self.ahead(&id, &chain, located.as_ref().map_or(0, |l| l.depth), attempt, counted_by);
-        let conversation = &mut request.conversation;
+        let conversation = &request.conversation;
         let client_marks = client_marks(conversation.tools.as_deref(), &conversation.system, &conversation.body);
-        if let Some(located) = &located {
-            let length = policy.policy.template.tool_call_id_length;
-            let place = (located, id.as_str(), seed.as_str());
-            if let Some(body) = self.settled(&conversation.body, &chain, &client_marks, place, length).await {
-                conversation.body = body;
-                // Also where nothing is edited: these are the bytes that the server's cache holds.
-                let all = conversation.system.iter().chain(&conversation.body);
-                let messages: Vec<Bytes> = all.map(|m| m.bytes().clone()).collect();
-                request.body = openai_chat::write(request, &messages, &[]);
+        let respelled = match &located {
+            Some(located) => {
+                let length = policy.policy.template.tool_call_id_length;
+                self.settle(request, &chain, &client_marks, (located, &id, &seed), length).await
             }
-        }
+            None => Vec::new(),
+        };
         let repeats_a_beginning = self.repeats_a_beginning(located.as_ref(), &id, &chain).await?;
         let history = History {
             chain,
@@ -142,6 +139,7 @@ impl App {
             carried,
             switched,
             client_marks,
+            respelled,
         };
         if history.located.is_some() {
             self.recollect(&history.id, &history.chain, history.old(), &key)?;
