@@ -4,7 +4,6 @@ use serde_json::{Value, json};
 use tracing::{error, warn};
 
 use crate::conversation::Tokens;
-use crate::conversation::repair::Orphan;
 use crate::plain::line;
 use crate::plan::Regions;
 use crate::wire::WireError;
@@ -129,26 +128,6 @@ impl From<WireError> for Error {
             param: e.param().map(str::to_owned),
             message: e.to_string(),
             hint: None,
-            sizes: None,
-        }
-    }
-}
-
-impl Error {
-    /// A tool result without its call. `leading` system messages stand before the body that it was found in.
-    pub fn orphan(orphan: &Orphan, leading: usize) -> Error {
-        let at = orphan.at + leading;
-        let id =
-            orphan.call_id.as_deref().map_or_else(|| "no tool_call_id".into(), |id| format!("tool_call_id `{id}`"));
-        Error::Client {
-            status: 400,
-            code: None,
-            param: Some(format!("messages[{at}]")),
-            message: format!(
-                "messages with role 'tool' must be a response to a preceding message with 'tool_calls': `messages[{at}]` has \
-                 {id}, and no assistant message before it makes that call"
-            ),
-            hint: Some("send the assistant message that made the call too, or leave the result out".into()),
             sizes: None,
         }
     }

@@ -19,7 +19,7 @@ use super::turn::history::Switched;
 use super::turn::prefix::Sent;
 use super::turn::whose::Whose;
 use crate::conversation::edit::View;
-use crate::conversation::{Digest, Tokens};
+use crate::conversation::{Digest, Plainness, Tokens};
 use crate::guard::books::Books;
 use crate::guard::triggers::{Folded, Pace};
 use crate::measure::Known;
@@ -236,6 +236,10 @@ pub(super) struct Live {
     pub(super) sent: Option<Sent>,
     /// The view that it was forwarded in.
     pub(super) sent_view: Option<View>,
+    /// How plainly its history has to be said, and to which model: the one that refused it otherwise.
+    pub(super) plainness: Option<(Switched, Plainness)>,
+    /// The last prompt that a server took: the chain hash of its last message, and how many it had.
+    pub(super) taken: Option<(Digest, usize)>,
     /// Marks of the client's messages, as far as they are spelled as the record has them.
     pub(super) as_recorded: Vec<u64>,
     /// A brief made ahead.

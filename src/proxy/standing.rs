@@ -159,7 +159,8 @@ impl App {
     pub(super) fn standing(&self, id: &str, parent: Option<&str>) -> Result<Arc<Standing>, Error> {
         for name in [Some(id), parent].into_iter().flatten() {
             if let Some(json) = self.store.standing(name)? {
-                let read = serde_json::from_str(&json);
+                // By way of a tree: numbers keep their digits here, and a flattened type cannot read them otherwise.
+                let read = serde_json::from_str::<serde_json::Value>(&json).and_then(serde_json::from_value);
                 return read
                     .map(Arc::new)
                     .map_err(|e| Error::Internal { doing: "read what is pinned", source: Box::new(e) });

@@ -59,8 +59,8 @@ fn the_clients_own_mistakes_are_named_and_nothing_is_sent() {
         (r#"{"model":"m","messages":null}"#, Some("messages")),
         (r#"{"model":"m","messages":["hi"]}"#, Some("messages")),
         (
-            r#"{"model":"m","messages":[{"role":"user","content":"a"},{"role":"tool","tool_call_id":"zz","content":"r"}]}"#,
-            Some("messages[1]"),
+            r#"{"model":"m","messages":[{"role":"user","content":"a"},{"role":"user","content":7}]}"#,
+            Some("messages[1].content"),
         ),
         (huge.as_str(), None),
     ] {

@@ -9,6 +9,7 @@ mod ask;
 mod background;
 mod belief;
 mod busy;
+mod bytes;
 mod checkpoint;
 mod cli;
 mod clients;
@@ -32,6 +33,7 @@ mod mcp;
 mod memory;
 #[cfg(target_os = "linux")]
 mod nvml;
+mod odd;
 mod openapi;
 #[cfg(feature = "engine")]
 mod own_count;

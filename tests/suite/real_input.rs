@@ -133,7 +133,10 @@ fn empty_turns() {
     sent =
         sent.push(json!({"role": "assistant"})).push(json!({"role": "user", "content": []})).assistant("").user("hi");
     assert_eq!(proxy.chat(&sent).ok().action(), "none");
-    assert_eq!(fake.last().body, sent.body(), "that is for the server to judge");
+    // Replies without words or calls get empty words, which every server takes. The rest is for the server to judge.
+    let mut expected = sent.clone();
+    expected.messages[2..4].iter_mut().for_each(|reply| reply["content"] = json!(""));
+    assert_eq!(fake.last().json(), expected.value());
     for n in 0..12 {
         sent = sent.assistant("").user("").assistant(&prose(n, 1_500)).user(" ");
     }

@@ -81,19 +81,27 @@ fn a_history_that_is_spelled_otherwise_is_forwarded_alike_each_time_and_after_a_
     assert_eq!(proxy.chat(&trunk).ok().action(), "evict");
     let first = fake.last().body;
     let mut padded = trunk.clone();
-    padded.messages[1]["content"] = "Repair the ingest service.\n ".into();
+    // What no model sees.
+    let marked = |m: &Value| json!([{"type": "text", "text": text(m), "cache_control": {"type": "ephemeral"}}]);
+    padded.messages[1]["content"] = marked(&padded.messages[1]);
     for again in 0..2 {
         proxy.chat(&padded).ok();
         assert_eq!(String::from_utf8_lossy(&fake.last().body), String::from_utf8_lossy(&first), "time {again}");
     }
     // An older state is sent in between, and says nothing of what stands after it.
     proxy.chat(&cut(&trunk, 2)).ok();
-    padded.messages[3]["content"] = format!("{}\n", text(&padded.messages[3])).into();
+    padded.messages[3]["content"] = marked(&padded.messages[3]);
     proxy.chat(&padded).ok();
     assert_eq!(String::from_utf8_lossy(&fake.last().body), String::from_utf8_lossy(&first), "after an older state");
     let proxy = TestProxy::at(proxy.stop(), &[fake.url()], toml);
     proxy.chat(&padded).ok();
     assert_eq!(String::from_utf8_lossy(&fake.last().body), String::from_utf8_lossy(&first), "after a restart");
+    // What a model may see is as the client sends it now.
+    padded.messages[1]["content"] = "Repair the ingest service.\n ".into();
+    proxy.chat(&padded).ok();
+    assert!(
+        fake.last().messages()[1]["content"].as_str().is_some_and(|c| c.starts_with("Repair the ingest service.\n "))
+    );
 }
 
 #[test]

@@ -34,6 +34,7 @@ pub(super) fn check(batch: &Batch) -> Result<(), String> {
 /// Bytes that a batch holds, about.
 pub(super) fn weigh(batch: &Batch) -> usize {
     let nodes: usize = batch.nodes.iter().map(|n| n.raw.len() + n.text.len() + 200).sum();
+    let respelled: usize = batch.respelled.iter().map(|(_, raw)| raw.len() + 100).sum();
     let originals: usize =
         batch.originals.iter().map(|o| o.text.len() + o.raw.as_ref().map_or(0, |raw| raw.len()) + 300).sum();
     let view = batch.view.as_ref().map_or(0, |(_, view)| recent::view_bytes(view));
@@ -44,7 +45,7 @@ pub(super) fn weigh(batch: &Batch) -> usize {
         Some(RuleChange::Put(rule)) => rule.text.len() + rule.client.len() + rule.project.len(),
         _ => 0,
     };
-    nodes + originals + view + recalled + items + standing + rule + 500 * (batch.events.len() + 1)
+    nodes + respelled + originals + view + recalled + items + standing + rule + 500 * (batch.events.len() + 1)
 }
 
 /// A batch larger than the queue takes all of it, and is written alone.

@@ -304,6 +304,22 @@ impl Store {
         })
     }
 
+    /// The longest prefix of a history whose prompt a server has counted in any view, by its number of messages; 0 where there is
+    /// none. Looks back some turns.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn counted_any(&self, chain: &[Digest]) -> Result<usize, Error> {
+        self.inner.read(|conn| {
+            for (at, digest) in chain.iter().enumerate().rev().take(COUNTED_BACK) {
+                if read::counted(conn, digest)?.is_some() {
+                    return Ok(at + 1);
+                }
+            }
+            Ok(0)
+        })
+    }
+
     /// What people want of a conversation, as [`Batch::standing`] wrote it last.
     ///
     /// # Errors

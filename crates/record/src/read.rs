@@ -161,7 +161,9 @@ pub(super) fn view(conn: &Connection, path: &Path, row: i64) -> Result<View, Err
     let mut statement = conn.prepare_cached("SELECT json FROM edit WHERE id = ?1").map_err(wrap)?;
     for id in ids {
         let json: String = statement.query_row([id], |r| r.get(0)).map_err(wrap)?;
-        edits.push(serde_json::from_str::<Edit>(&json).map_err(|e| corrupt(&e))?);
+        // By way of a tree: numbers keep their digits here, and a tagged type cannot read them otherwise.
+        let edit = serde_json::from_str::<Value>(&json).and_then(serde_json::from_value::<Edit>);
+        edits.push(edit.map_err(|e| corrupt(&e))?);
     }
     Ok(View { messages, edits, bare })
 }

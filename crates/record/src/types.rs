@@ -212,6 +212,8 @@ pub struct Batch {
     pub conversation: Option<ConversationUpdate>,
     /// New messages, parents before children. Nodes that are known already are left as they are.
     pub nodes: Vec<Node>,
+    /// Bytes that take the place of those of a known message: it says the same, spelled as its client does now.
+    pub respelled: Vec<(Digest, Bytes)>,
     /// Texts that are about to leave the prompt.
     pub originals: Vec<Original>,
     /// A view and the chain digest of the prefix it was made for. The newest one of a digest counts.

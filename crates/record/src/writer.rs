@@ -203,6 +203,7 @@ impl Apply<'_> {
                 }
             }
         }
+        batch.respelled.iter().try_for_each(|(chain, raw)| self.respelled(chain, raw))?;
         for original in &batch.originals {
             self.original(original, now_ms)?;
         }
@@ -337,6 +338,13 @@ impl Apply<'_> {
         self.files.watch.at("a message: in");
         self.run("UPDATE conversation SET deepest = max(deepest, ?2) WHERE id = ?1", params![conversation, depth])?;
         Ok(Tip { conversation: name.into(), depth: *depth })
+    }
+
+    /// Gives a message, if it is known, other bytes.
+    fn respelled(&self, chain: &Digest, raw: &[u8]) -> Result<(), Error> {
+        let sql = "UPDATE node SET raw = ?2 WHERE chain = ?1 RETURNING id";
+        let row: Option<i64> = self.get(sql, params![chain.0, large::bound(raw)])?;
+        row.map_or(Ok(()), |row| self.wrap(large::fill(self.tx, row, raw)))
     }
 
     /// Indexes a text for search, in pieces.

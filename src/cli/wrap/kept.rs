@@ -239,7 +239,9 @@ impl Kept {
     pub(super) fn restore(&self) -> Result<Vec<Restored>, String> {
         let kept = |e: &dyn std::fmt::Display| format!("{e}\n  hint: the originals are in {}", self.folder.display());
         let list = files::read_text(&self.folder.join("list.json")).map_err(|e| kept(&e))?;
-        let list: List = serde_json::from_str(&list).map_err(|e| kept(&format!("list.json: {e}")))?;
+        // By way of a tree: numbers keep their digits here, and a flattened type cannot read them otherwise.
+        let list = serde_json::from_str::<serde_json::Value>(&list).and_then(serde_json::from_value::<List>);
+        let list = list.map_err(|e| kept(&format!("list.json: {e}")))?;
         let mut restored = Vec::new();
         for entry in &list.files {
             restored.push(self.restore_one(entry).map_err(|e| kept(&format!("{}: {e}", entry.path)))?);

@@ -341,9 +341,8 @@ impl App {
         let rows = self.store.messages(&row.id)?;
         let chain: Vec<Digest> = rows.iter().map(|r| r.chain).collect();
         let mut request = head.unwrap_or_else(|| request_of(&row.model));
-        let body = rows.iter().filter_map(|row| openai_chat::message(row.raw.clone()).ok()).collect();
-        let repaired =
-            repair::repair(body, policy.template.tool_call_id_length).map_err(|o| Error::orphan(&o, 0))?.body;
+        let body = rows.iter().map(|row| openai_chat::recorded(row.raw.clone())).collect();
+        let repaired = repair::mend(body, policy.template.tool_call_id_length).body;
         if repaired.len() != chain.len() {
             let message = "the recorded history ends in open tool calls";
             return Err(Error::client(409, "not_foldable", message, "send the next request first"));

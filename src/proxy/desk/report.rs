@@ -176,7 +176,7 @@ fn view_of(store: &Store, row: &ConversationRow) -> Result<Value, crate::store::
     let rows = store.messages(&row.id)?;
     let chain: Vec<_> = rows.iter().map(|r| r.chain).collect();
     let view = store.view(&chain)?.map(|(_, v)| View::clone(&v)).unwrap_or_default();
-    let body = rows.iter().filter_map(|r| openai_chat::message(r.raw.clone()).ok()).collect();
+    let body = rows.iter().map(|r| openai_chat::recorded(r.raw.clone())).collect();
     let conversation = crate::conversation::Conversation { body, ..Default::default() };
     let out = rewrite::rewrite(&conversation, &view, &crate::plan::TemplateFacts::default());
     let messages: Vec<Value> = out.iter().filter_map(|m| serde_json::from_slice(&m.bytes).ok()).collect();

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use bytes::Bytes;
 use http::HeaderMap;
 use serde_json::{Value, json};
 use tracing::{debug, warn};
@@ -11,7 +12,7 @@ use super::place::said;
 use super::prepare::{Prepared, fingerprint};
 use super::relay;
 use super::save::{now_ms, update};
-use crate::conversation::Tokens;
+use crate::conversation::{Digest, Tokens};
 use crate::measure::{Known, Sureness};
 use crate::plan::emergency::Refusal;
 use crate::proxy::live::Kept;
@@ -56,6 +57,10 @@ impl App {
         }
         if let Some(exact) = counted {
             aside::once(prepared.request.body.len(), || self.learn_from(&prepared, exact));
+        }
+        if !matches!(end, relay::End::Failed(_)) {
+            let depth = prepared.chain.len();
+            self.lives.with(&prepared.id, |l| l.taken = prepared.chain.last().map(|tip| (*tip, depth)));
         }
         self.remember_reply(&upstream, &prepared, &reported, counted, events);
         if end == relay::End::Complete && !prepared.repeats_a_beginning {
@@ -103,7 +108,9 @@ impl App {
             let conversation = (!prepared.repeats_a_beginning).then_some(update);
             let view = fingerprint(&prepared.view, &prepared.key);
             let counted = counted.map(|tokens| Counted { chain: tip, view, tokens });
-            let batch = Batch { conversation, counted, events, ..Batch::default() };
+            // Only now: what a server refuses is no spelling to remember.
+            let respelled = respelled(prepared);
+            let batch = Batch { conversation, counted, respelled, events, ..Batch::default() };
             if let Err(e) = self.store.record_later(batch) {
                 debug!(error = %e, "a reply's figures were not recorded");
             }
@@ -212,6 +219,17 @@ fn event(prepared: &Prepared, kind: &str, data: Value) -> Event {
 /// What an estimated prompt has at least: what its server counted of its beginning, and half of an estimate, which errs high.
 fn at_least(estimate: Tokens, known: Option<Known>) -> Tokens {
     known.map_or(0, |known| known.tokens).max(estimate / 2)
+}
+
+/// The spellings of known messages that take the place of older ones.
+fn respelled(prepared: &Prepared) -> Vec<(Digest, Bytes)> {
+    let body = &prepared.request.conversation.body;
+    let now = |at: &usize| {
+        let raw = &body.get(*at)?.raw;
+        // A message that was added here has no bytes of the client's.
+        (!raw.is_empty()).then(|| (prepared.chain[*at], Bytes::copy_from_slice(raw)))
+    };
+    prepared.respelled.iter().filter_map(now).collect()
 }
 
 #[cfg(test)]

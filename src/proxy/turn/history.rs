@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use http::HeaderMap;
 use tracing::debug;
 
@@ -22,7 +21,7 @@ use crate::proxy::{App, Error};
 use crate::recall;
 use crate::store::Located;
 use crate::upstream::{Kind, Upstream};
-use crate::wire::openai_chat::{self, Request};
+use crate::wire::openai_chat::Request;
 
 /// Conversations that begin alike, and may be the one that a client rebuilt, the last active first.
 const RELATIVES: usize = 8;
@@ -60,6 +59,8 @@ pub(in crate::proxy) struct History {
     pub(in crate::proxy) client_marks: Vec<u64>,
     /// The conversation that it parted from once both had gone on together: what people want of that one holds here, too.
     pub(in crate::proxy) inherits: Option<String>,
+    /// Known messages that are spelled otherwise than in the record, by index.
+    pub(in crate::proxy) respelled: Vec<usize>,
 }
 
 /// The model that a conversation had until now.
@@ -84,8 +85,8 @@ impl History {
 }
 
 impl App {
-    /// What the record knows of a request's history. Its messages become those that were forwarded before, where only their
-    /// spelling differs.
+    /// What the record knows of a request's history. Its messages get the bytes that they were forwarded with before, where
+    /// no model sees the difference.
     pub(in crate::proxy) async fn history(
         &self,
         request: &mut Request,
@@ -131,19 +132,15 @@ impl App {
         let stored = self.store.view(&chain)?.map(|(_, view)| View::clone(&view)).unwrap_or_default();
         let counted_by = switched.is_none().then_some(&key);
         let ahead = self.ahead(&id, &chain, located.as_ref().map_or(0, |l| l.depth), attempt, counted_by);
-        let conversation = &mut request.conversation;
+        let conversation = &request.conversation;
         let client_marks = client_marks(conversation.tools.as_deref(), &conversation.system, &conversation.body);
-        if let Some(located) = &located {
-            let length = policy.policy.template.tool_call_id_length;
-            let place = (located, id.as_str(), &*seed);
-            if let Some(body) = self.settled(&conversation.body, &chain, &client_marks, place, length).await {
-                conversation.body = body;
-                // Also where nothing is edited: these are the bytes that the server's cache holds.
-                let all = conversation.system.iter().chain(&conversation.body);
-                let messages: Vec<Bytes> = all.map(|m| m.bytes().clone()).collect();
-                request.body = openai_chat::write(request, &messages, &[]);
+        let respelled = match &located {
+            Some(located) => {
+                let length = policy.policy.template.tool_call_id_length;
+                self.settle(request, &chain, &client_marks, (located, &id, &seed), length).await
             }
-        }
+            None => Vec::new(),
+        };
         let repeats_a_beginning = self.repeats_a_beginning(located.as_ref(), &id, &chain).await?;
         let history = History {
             chain,
@@ -157,6 +154,7 @@ impl App {
             switched,
             client_marks,
             inherits,
+            respelled,
         };
         if history.located.is_some() {
             self.recollect(&history.id, &history.chain, history.old(), &key)?;

@@ -11,8 +11,9 @@ pub(super) mod headers;
 pub(super) mod history;
 pub(super) mod items;
 pub(super) mod measured;
-pub(super) mod place;
 pub(super) mod opening;
+pub(super) mod place;
+pub(super) mod plainly;
 pub(super) mod prefix;
 pub(super) mod prepare;
 pub(super) mod recall;
@@ -93,6 +94,7 @@ impl App {
                 return Err(self.refused_twice(&prepared, again.refusal));
             }
         }
+        let reply = self.or_plainly(&upstream, parts, &mut prepared, reply).boxed().await?;
         self.metrics.request(&prepared.action(), reply.status.as_u16(), overhead.as_secs_f64());
         if prepared.window.tokens.is_some() {
             self.metrics.pressure(class::Class::of(&prepared.request.conversation).as_str(), prepared.pressure());

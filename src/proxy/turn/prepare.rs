@@ -115,6 +115,8 @@ pub(in crate::proxy) struct Prepared {
     pub lowered: Option<(Tokens, Tokens)>,
     /// What tells the messages as the client sent them from others.
     pub client_marks: Vec<u64>,
+    /// Known messages that are spelled otherwise than in the record, by index.
+    pub respelled: Vec<usize>,
     /// The client's tools with ours behind them, where the model may have it once something left its prompt.
     pub tools: Option<Bytes>,
     /// Whether the model has the tool that says that a task is done.
@@ -350,8 +352,8 @@ impl App {
         let Planned { drafted, before, lines, seconds } = planned;
         let Settled { request, done, wanted, warnings } = settled;
         let is_fork = history.inherits.is_some();
-        let History { chain, located, repeats_a_beginning, id, session, stored, ahead, switched, client_marks, .. } =
-            history;
+        let History { chain, located, repeats_a_beginning, id, session, stored, ahead, switched, .. } = history;
+        let History { client_marks, respelled, .. } = history;
         let left_out = indexed.iter().filter(|i| i.is_new).flat_map(|i| i.originals.clone());
         let made_ahead = ahead.into_iter().flat_map(|ahead| ahead.originals);
         let before_this = located.as_ref().map_or(chain.len(), |l| l.depth);
@@ -399,6 +401,7 @@ impl App {
             lines,
             warnings,
             client_marks,
+            respelled,
             tools,
             done,
             admitted,

@@ -9,9 +9,10 @@ use http::HeaderMap;
 use super::guard::Note;
 use super::headers;
 use super::history::History;
+use super::plainly;
 use super::prepare::{Attempt, UNKNOWN_WINDOW};
 use crate::config::{ModelHints, Resolved};
-use crate::conversation::{Tokens, repair};
+use crate::conversation::{Plainness, Tokens, repair};
 use crate::guard::triggers::Pace;
 use crate::measure::window::Window;
 use crate::measure::{ModelKey, own, shown};
@@ -19,6 +20,9 @@ use crate::plan::Policy;
 use crate::proxy::{App, Error};
 use crate::upstream::Upstream;
 use crate::wire::openai_chat::Request;
+
+/// Places of what is wrong with a history that a header names.
+const TOLD: usize = 4;
 
 /// What a request stands on.
 pub(in crate::proxy) struct Situation<'a> {
@@ -68,11 +72,11 @@ impl Situation<'_> {
 }
 
 impl App {
-    /// Resolves what a request stands on. Its messages are mended, and become those that were forwarded before where only their
-    /// spelling differs.
+    /// Resolves what a request stands on. Its messages are mended, and get the bytes that they were forwarded with before
+    /// where no model sees the difference.
     ///
     /// # Errors
-    /// What the guardrails refuse, messages that cannot be mended, and a record that cannot be read.
+    /// What the guardrails refuse, and a record that cannot be read.
     pub(in crate::proxy) async fn situation<'a>(
         self: &Arc<Self>,
         upstream: &'a Arc<Upstream>,
@@ -90,8 +94,12 @@ impl App {
         let header = headers::text(from_client, &headers::PROFILE);
         let policy = self.policy(&request.model, &window, header, request.task.as_deref());
         let mut warnings: Vec<String> = policy.warning.iter().cloned().collect();
-        let repaired = repair(request, &policy.policy)?;
+        let repaired = repair(request, &policy.policy, &mut warnings);
         let history = self.history(request, upstream, &policy, from_client, attempt).boxed().await?;
+        request.conversation.plainness = self.plainness_of(&history.id, upstream, &request.model);
+        if request.conversation.plainness != Plainness::AsItCame {
+            warnings.push(plainly::TOLD.into());
+        }
         let guarded = self.guard(request, &history, attempt)?;
         warnings.extend(guarded.warnings);
         let pace = self.pace(&policy, &history, &request.conversation.body, attempt);
@@ -139,11 +147,17 @@ impl App {
     }
 }
 
-/// Mends what strict templates do not take. Returns what was done.
-fn repair(request: &mut Request, policy: &Policy) -> Result<Vec<String>, Error> {
+/// Mends what servers and strict templates do not take. Returns what was done.
+fn repair(request: &mut Request, policy: &Policy, warnings: &mut Vec<String>) -> Vec<String> {
     let body = std::mem::take(&mut request.conversation.body);
     let leading = request.conversation.system.len();
-    let repaired = repair::repair(body, policy.template.tool_call_id_length).map_err(|o| Error::orphan(&o, leading))?;
+    let repaired = repair::mend(body, policy.template.tool_call_id_length);
     request.conversation.body = repaired.body;
-    Ok(repaired.notes)
+    let places: Vec<String> =
+        repaired.orphans.iter().take(TOLD).map(|o| format!("messages[{}]", o.at + leading)).collect();
+    if !places.is_empty() {
+        let more = if repaired.orphans.len() > TOLD { " and others" } else { "" };
+        warnings.push(format!("{}{more}: a tool result that answers no call of this history", places.join(", ")));
+    }
+    repaired.notes
 }

@@ -5,6 +5,8 @@
 //! real clients move, drop or rewrite every turn. Results of parallel calls compare as a set, since clients send them as
 //! they finish.
 
+use serde_json::Number;
+
 use super::{Digest, Message, Role};
 
 /// Digest of what a message says. `payloads` are digests of its media parts.
@@ -42,6 +44,7 @@ pub(super) fn canonical(arguments: &str) -> String {
                 serde_json::Value::Object(entries.into_iter().collect())
             }
             serde_json::Value::Array(items) => serde_json::Value::Array(items.into_iter().map(sorted).collect()),
+            serde_json::Value::Number(number) => serde_json::Value::Number(shortest(number)),
             other => other,
         }
     }
@@ -49,6 +52,27 @@ pub(super) fn canonical(arguments: &str) -> String {
         Ok(value) => sorted(value).to_string(),
         Err(_) => arguments.trim().to_owned(),
     }
+}
+
+/// A number as programs write it: clients spell 1.10 as 1.1 on their way. One with more digits than a double holds keeps them.
+fn shortest(number: Number) -> Number {
+    if (number.is_i64() || number.is_u64()) && number.as_str() != "-0" {
+        return number;
+    }
+    let short = number.as_f64().and_then(Number::from_f64);
+    short.filter(|short| decimal(short.as_str()) == decimal(number.as_str())).unwrap_or(number)
+}
+
+/// The sign, the digits and the power of ten of a number, which are the same however it is spelled.
+fn decimal(number: &str) -> (bool, String, i64) {
+    let (mantissa, exponent) = number.split_once(['e', 'E']).unwrap_or((number, "0"));
+    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+    let digits = format!("{}{fraction}", whole.trim_start_matches('-'));
+    let significant = digits.trim_end_matches('0');
+    let dropped = i64::try_from(digits.len() - significant.len()).unwrap_or(0);
+    let places = i64::try_from(fraction.len()).unwrap_or(0);
+    let power = exponent.parse::<i64>().unwrap_or(i64::MAX).saturating_sub(places).saturating_add(dropped);
+    (number.starts_with('-'), significant.trim_start_matches('0').to_owned(), power)
 }
 
 /// Chain hashes of a body: entry *i* stands for the messages `0..=i`. `seed` separates what must not be shared: the
@@ -158,6 +182,28 @@ mod tests {
             ),
         ] {
             assert_eq!(say(a).digest == say(b).digest, same, "{a} {b}");
+        }
+    }
+
+    #[test]
+    fn numbers_are_what_they_are_however_they_are_spelled() {
+        for (a, b, same) in [
+            ("1.10", "1.1", true),
+            ("1E5", "100000.0", true),
+            ("1.50e2", "150.0", true),
+            ("-0.0", "-0", true),
+            ("1.0", "1", false),
+            ("12345678901234567890123", "12345678901234567890124", false),
+            ("0.1000000000000000055", "0.1", false),
+            ("1e400", "1e401", false),
+            ("9007199254740993", "9007199254740992", false),
+        ] {
+            let one = |n: &str| canonical(&format!("{{\"n\":[{n}]}}"));
+            assert_eq!(one(a) == one(b), same, "{a} {b}: {} {}", one(a), one(b));
+        }
+        // As records of earlier versions have them.
+        for (n, before) in [("1.10", "1.1"), ("1e5", "100000.0"), ("1e20", "1e20"), ("7", "7"), ("2.5", "2.5")] {
+            assert_eq!(canonical(n), before);
         }
     }
 

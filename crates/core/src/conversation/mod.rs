@@ -9,6 +9,7 @@ pub mod files;
 pub mod fixed;
 pub mod person;
 pub mod repair;
+pub mod spelling;
 pub mod step;
 pub mod task;
 mod text;
@@ -148,6 +149,18 @@ impl Message {
     }
 }
 
+/// How plainly a history is said; see [`crate::plan::plain`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Plainness {
+    /// As the client says it.
+    #[default]
+    AsItCame,
+    /// With known roles, parts and calls alone, and no result without its call.
+    Plain,
+    /// And without pictures and sounds.
+    Words,
+}
+
 /// A conversation as one request carries it: the head that is never touched, and the messages after it.
 ///
 /// Indices in edits and plans count from the first message of `body`.
@@ -161,4 +174,6 @@ pub struct Conversation {
     pub tools: Option<Bytes>,
     /// Names of the client's tools that the array does not show: they are called through the index; see [`crate::admission`].
     pub hidden: Arc<HashSet<String>>,
+    /// How plainly it has to be said to its server.
+    pub plainness: Plainness,
 }

@@ -1,9 +1,10 @@
 //! Makes a history well-formed where real clients leave it broken and servers would refuse it: arguments that are not a
-//! JSON object, calls that were never answered, results that come after another message, ids of a shape that the model's
-//! template rejects. Deterministic, and append-only for a history that is: what was repaired once is repaired the same way
-//! next turn. Nothing is lost: unreadable arguments travel inside a valid object.
+//! JSON object, calls that were never answered, results that come after another message, replies of which nothing but the
+//! reasoning came, ids of a shape that the model's template rejects. Deterministic, and append-only for a history that is: what
+//! was repaired once is repaired the same way next turn. Nothing is lost: unreadable arguments travel inside a valid object.
 //!
-//! A result whose call is nowhere is not repaired but refused: only the client knows what it belongs to.
+//! A result whose call is nowhere stays where it is: many servers take it. Where a view is made, or the server refuses it, it is
+//! said as text; see [`crate::plan::plain`].
 
 use bytes::Bytes;
 
@@ -32,21 +33,37 @@ pub struct Repaired {
     pub body: Vec<Message>,
     /// One line for each repair, without any message text.
     pub notes: Vec<String>,
+    /// Results without their call: they stay where they are.
+    pub orphans: Vec<Orphan>,
 }
 
-/// Repairs a body.
+/// Repairs a body that must be well-formed.
+///
+/// # Errors
+/// The first result without its call.
 pub fn repair(body: Vec<Message>, call_id_length: Option<usize>) -> Result<Repaired, Orphan> {
-    let mut out = Repaired { body: Vec::with_capacity(body.len()), notes: Vec::new() };
+    let mut repaired = mend(body, call_id_length);
+    if repaired.orphans.is_empty() { Ok(repaired) } else { Err(repaired.orphans.swap_remove(0)) }
+}
+
+/// Repairs a body as far as that can be done.
+pub fn mend(body: Vec<Message>, call_id_length: Option<usize>) -> Repaired {
+    let last = body.len().saturating_sub(1);
+    let mut out = Repaired { body: Vec::with_capacity(body.len()), ..Repaired::default() };
     // Calls of earlier steps that still wait for a result: (index of the caller in `out`, id).
     let mut open: Vec<(usize, String)> = Vec::new();
     // Calls of the step at the end of `out`.
     let mut current: Vec<(usize, String)> = Vec::new();
     for (at, mut message) in body.into_iter().enumerate() {
         if message.role == Role::Tool {
-            place_result(&mut out, &mut current, &mut open, at, message)?;
+            place_result(&mut out, &mut current, &mut open, at, message);
             continue;
         }
         open.append(&mut current);
+        if message.role == Role::Assistant && says_nothing(&message, at == last) {
+            message.repaired = Some(openai_chat::with_text(message.bytes(), ""));
+            out.notes.push(format!("message {at}: a reply without words or calls got empty words"));
+        }
         if !message.calls.is_empty() {
             fix_arguments(&mut message, at, &mut out.notes);
             current = message.calls.iter().map(|c| (out.body.len(), c.id.clone())).collect();
@@ -59,7 +76,21 @@ pub fn repair(body: Vec<Message>, call_id_length: Option<usize>) -> Result<Repai
         name_calls(&mut out.body);
         out.body.iter_mut().for_each(|m| fix_ids(m, length));
     }
-    Ok(out)
+    out
+}
+
+/// Whether a reply has neither words nor calls, as it does that was cut while the model thought. Servers refuse it without
+/// `content`, and some with one that is `null`. The last message is for the model to go on with: it stays unless all refuse it.
+fn says_nothing(message: &Message, is_last: bool) -> bool {
+    if !message.text.is_empty() || !message.media.is_empty() || !message.calls.is_empty() {
+        return false;
+    }
+    let text = String::from_utf8_lossy(message.bytes());
+    let Ok(fields) = json::Fields::read(&text) else { return false };
+    match fields.get("content") {
+        None => true,
+        Some(content) => content == "null" && !is_last,
+    }
 }
 
 /// Puts a result where it belongs: behind the step at the end, or behind the earlier step that still waits for it.
@@ -69,23 +100,25 @@ fn place_result(
     open: &mut Vec<(usize, String)>,
     at: usize,
     message: Message,
-) -> Result<(), Orphan> {
+) {
     let id = message.call_id.clone().unwrap_or_default();
     // By id; in order where one of both has none.
     let by_id = current.iter().position(|(_, c)| *c == id);
     if let Some(i) = by_id.or_else(|| current.iter().position(|(_, c)| id.is_empty() || c.is_empty())) {
         current.remove(i);
         out.body.push(message);
-        return Ok(());
+        return;
     }
     // A second result for a call of the step at the end: servers take it, and it says something.
     let caller = out.body.iter().rposition(|m| m.role != Role::Tool);
     if caller.is_some_and(|c| out.body[c].calls.iter().any(|call| call.id == id)) {
         out.body.push(message);
-        return Ok(());
+        return;
     }
     let Some(i) = open.iter().rposition(|(_, c)| *c == id) else {
-        return Err(Orphan { at, call_id: message.call_id });
+        out.orphans.push(Orphan { at, call_id: message.call_id.clone() });
+        out.body.push(message);
+        return;
     };
     let (caller, _) = open.remove(i);
     let place = caller + 1 + out.body[caller + 1..].iter().take_while(|m| m.role == Role::Tool).count();
@@ -99,7 +132,6 @@ fn place_result(
             *index += 1;
         }
     }
-    Ok(())
 }
 
 fn answer_open_calls(out: &mut Repaired, open: &[(usize, String)]) {
@@ -139,7 +171,7 @@ fn fix_arguments(message: &mut Message, at: usize, notes: &mut Vec<String>) {
 /// `None` when the arguments are a JSON object; else an object that says the same.
 fn valid_arguments(arguments: &str) -> Option<String> {
     let trimmed = arguments.trim();
-    if trimmed.is_empty() {
+    if trimmed.is_empty() || trimmed == "null" {
         return Some("{}".into());
     }
     let is_object = |s: &str| s.starts_with('{') && serde_json::from_str::<serde::de::IgnoredAny>(s).is_ok();
@@ -271,11 +303,52 @@ mod tests {
     }
 
     #[test]
+    fn orphans_stay_where_they_are_and_are_told() {
+        for raws in [
+            vec![USER, RESULT_A],
+            vec![RESULT_A, USER],
+            vec![RESULT_A, USER, CALL, RESULT_A, RESULT_B],
+            vec![CALL, RESULT_A, RESULT_B, USER, RESULT_A, USER],
+        ] {
+            let mended = mend(body(&raws), None);
+            let told: Vec<usize> = mended.orphans.iter().map(|orphan| orphan.at).collect();
+            let are: Vec<usize> = (0..raws.len()).filter(|at| step::is_orphan(&mended.body, *at)).collect();
+            assert_eq!((told.len(), &told), (1, &are), "{raws:?}");
+            assert!(mended.body.iter().zip(&raws).all(|(m, raw)| m.bytes() == raw.as_bytes()), "{raws:?}");
+            assert_eq!(mend(mended.body.clone(), None).orphans, mended.orphans);
+        }
+        let nameless = [USER, NAMELESS, r#"{"role":"tool","tool_call_id":"x","content":"r"}"#];
+        assert!(!step::is_orphan(&body(&nameless), 2));
+    }
+
+    #[test]
+    fn replies_that_say_nothing_get_empty_words() {
+        let thought = r#"{"role":"assistant","reasoning_content":"hm"}"#;
+        let null = r#"{"role":"assistant","content":null,"tool_calls":[]}"#;
+        for (raw, last, expect) in [
+            (thought, false, Some(r#"{"role":"assistant","reasoning_content":"hm","content":""}"#)),
+            (thought, true, Some(r#"{"role":"assistant","reasoning_content":"hm","content":""}"#)),
+            (null, false, Some(r#"{"role":"assistant","content":"","tool_calls":[]}"#)),
+            (null, true, None),
+            (r#"{"role":"assistant","content":""}"#, false, None),
+            (r#"{"role":"assistant","content":[]}"#, false, None),
+            (r#"{"role":"assistant","refusal":"no"}"#, false, None),
+            (LEGACY, false, None),
+        ] {
+            let raws = if last { vec![USER, raw] } else { vec![USER, raw, USER] };
+            let mended = mend(body(&raws), None).body;
+            assert_eq!(mended[1].repaired.as_deref(), expect.map(str::as_bytes), "{raw}");
+            assert_eq!(mended[1].digest, body(&[raw])[0].digest);
+        }
+    }
+
+    #[test]
     fn arguments_become_objects_and_say_the_same() {
         for (arguments, expect) in [
             ("{\"a\": 1}", None),
             ("", Some("{}")),
             ("   \n", Some("{}")),
+            ("null", Some("{}")),
             ("\"{\\\"a\\\":1}\"", Some("{\"a\":1}")),
             ("[1]", Some("{\"_invalid_arguments\":\"[1]\"}")),
             ("{\"a\": \"x   ", Some("{\"_invalid_arguments\":\"{\\\"a\\\": \\\"x   \"}")),

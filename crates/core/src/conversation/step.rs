@@ -1,7 +1,7 @@
 //! Units: what stays or goes together. A *step* is an assistant message with its tool calls and all their results; any
 //! other message stands alone. A *turn* is a user message and the steps up to the next.
 
-use super::{Message, Role, person};
+use super::{Message, Role, ToolCall, person};
 
 /// A run of messages that may only be kept or folded together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,6 +68,16 @@ pub fn call_of(body: &[Message], result: usize) -> Option<(usize, usize)> {
     }
     let place = result - caller - 1;
     (place < calls.len()).then_some((caller, place))
+}
+
+/// Whether a message is a tool result whose call is nowhere: clients that cut their own history leave some behind.
+pub fn is_orphan(body: &[Message], at: usize) -> bool {
+    let Some(message) = body.get(at).filter(|m| m.role == Role::Tool) else { return false };
+    let Some(caller) = body[..at].iter().rfind(|m| m.role != Role::Tool) else { return true };
+    // Without ids, results answer in order.
+    let id = message.call_id.as_deref().unwrap_or("");
+    let answers = |call: &ToolCall| id.is_empty() || call.id.is_empty() || call.id == id;
+    !caller.calls.iter().any(answers)
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ pub mod economics;
 pub mod emergency;
 mod evict;
 pub mod facts;
+pub mod plain;
 pub mod policy;
 mod repeat;
 mod restore;

@@ -2,9 +2,11 @@
 
 use bytes::Bytes;
 
+use super::plain;
 use super::policy::TemplateFacts;
 use crate::admission::through;
 use crate::conversation::edit::{Edit, View};
+use crate::conversation::step::is_orphan;
 use crate::conversation::{Conversation, Message, Role, Tokens};
 use crate::wire::openai_chat as wire;
 
@@ -38,7 +40,7 @@ pub(super) fn extra(body: &[Message], template: &TemplateFacts) -> Vec<(usize, T
     let mut last = None;
     for (at, message) in body.iter().enumerate() {
         let (tool, calls) = (message.role == Role::Tool, message.calls.len() as Tokens);
-        if !template.tool_role && (tool || calls > 0) {
+        if !template.tool_role && (tool || calls > 0) || is_orphan(body, at) {
             out.push((at, AS_TEXT * calls.max(1)));
         }
         if !template.strict_alternation {
@@ -90,7 +92,7 @@ pub fn rewrite(conversation: &Conversation, view: &View, template: &TemplateFact
             }
         }
     }
-    out
+    plain::plain(out, conversation, conversation.plainness)
 }
 
 fn viewed(conversation: &Conversation, view: &View, template: &TemplateFacts) -> Vec<Out> {
@@ -102,7 +104,7 @@ fn viewed(conversation: &Conversation, view: &View, template: &TemplateFacts) ->
     });
     let Some((from, to, kept, brief)) = fold else {
         out.extend(bodies);
-        return shape(out, template);
+        return shape(whole(out, conversation), template);
     };
     out.extend_from_slice(&bodies[..from]);
     match out.last_mut().filter(|m| m.at.is_some() && m.role == Role::User) {
@@ -117,7 +119,15 @@ fn viewed(conversation: &Conversation, view: &View, template: &TemplateFacts) ->
         out.push(ours("assistant", Role::Assistant, ACKNOWLEDGED));
     }
     out.extend(rest.into_iter().cloned());
-    shape(out, template)
+    shape(whole(out, conversation), template)
+}
+
+/// A prompt that is not the client's own any more has no results without their call.
+fn whole(mut messages: Vec<Out>, conversation: &Conversation) -> Vec<Out> {
+    if messages.iter().any(|m| m.changed) {
+        plain::orphans_as_text(&mut messages, conversation);
+    }
+    messages
 }
 
 fn keep(message: &Message, at: Option<usize>) -> Out {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Number, Value};
 
 use super::clean::shorten;
 use super::fit::Draft;
@@ -273,7 +273,8 @@ struct Column<'v> {
     kinds: BTreeMap<&'static str, usize>,
     values: BTreeMap<&'v str, usize>,
     many: bool,
-    range: Option<(f64, f64)>,
+    /// The smallest number and the largest: by value, told as they are spelled.
+    range: Option<[(f64, &'v Number); 2]>,
 }
 
 impl<'v> Column<'v> {
@@ -284,8 +285,8 @@ impl<'v> Column<'v> {
             Value::Bool(false) => "false",
             Value::Number(n) => {
                 if let Some(x) = n.as_f64() {
-                    let (low, high) = self.range.unwrap_or((x, x));
-                    self.range = Some((low.min(x), high.max(x)));
+                    let [low, high] = self.range.unwrap_or([(x, n), (x, n)]);
+                    self.range = Some([if x < low.0 { (x, n) } else { low }, if x >= high.0 { (x, n) } else { high }]);
                 }
                 "number"
             }
@@ -310,8 +311,8 @@ impl<'v> Column<'v> {
             let shown: Vec<String> = values.iter().map(|(v, n)| format!("{v} {n}")).collect();
             return shown.join(", ");
         }
-        if let (1, Some((low, high))) = (self.kinds.len(), self.range) {
-            return if low == high { format!("{low}") } else { format!("{low}…{high}") };
+        if let (1, Some([(_, low), (_, high)])) = (self.kinds.len(), self.range) {
+            return if low == high { low.to_string() } else { format!("{low}…{high}") };
         }
         let kinds: Vec<&str> = self.kinds.keys().copied().collect();
         kinds.join("|")

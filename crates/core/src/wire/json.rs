@@ -116,6 +116,25 @@ pub fn value(text: &str) -> Result<serde_json::Value, serde_json::Error> {
     serde_json::from_str(text).or_else(|e| serde_json::from_str(&paired(text)).map_err(|_| e))
 }
 
+/// A body with U+FFFD in the place of what is no Unicode: halves of surrogate pairs (text that a JavaScript client cut in the
+/// middle of an emoji) and bytes that are no UTF-8. Servers refuse the first, and a history that holds one would be refused at
+/// every turn. The bytes of all else stay as they are.
+pub fn mended(body: &[u8]) -> Cow<'_, str> {
+    match std::str::from_utf8(body) {
+        Err(_) => Cow::Owned(paired(&String::from_utf8_lossy(body))),
+        Ok(text) if may_be_cut(text) => {
+            let whole = paired(text);
+            if whole == text { Cow::Borrowed(text) } else { Cow::Owned(whole) }
+        }
+        Ok(text) => Cow::Borrowed(text),
+    }
+}
+
+/// Whether an escape of a surrogate may stand in a text.
+fn may_be_cut(text: &str) -> bool {
+    ["\\ud", "\\uD"].iter().any(|escape| memchr::memmem::find(text.as_bytes(), escape.as_bytes()).is_some())
+}
+
 /// JSON text with U+FFFD in the place of every lone surrogate.
 pub(super) fn paired(raw: &str) -> String {
     let mut fixed = String::with_capacity(raw.len());
@@ -230,5 +249,11 @@ mod tests {
         let cut = r#"{"a":["\ud83d",{"b\udc00":1}],"c":"\ud83d\ude00"}"#;
         assert_eq!(value(cut).unwrap(), serde_json::json!({"a": ["\u{fffd}", {"b\u{fffd}": 1}], "c": "😀"}));
         assert!(value("{").is_err());
+        let whole = mended(cut.as_bytes());
+        assert_eq!(whole, r#"{"a":["\ufffd",{"b\ufffd":1}],"c":"\ud83d\ude00"}"#);
+        for text in [&*whole, r#"{"a":"\\ud83d","b":"\ud83d\ude00"}"#, "{}", ""] {
+            assert!(matches!(mended(text.as_bytes()), Cow::Borrowed(same) if same == text));
+        }
+        assert_eq!(mended(b"{\"a\":\"\xff\"}"), "{\"a\":\"\u{fffd}\"}");
     }
 }

@@ -130,9 +130,14 @@ impl Request {
     }
 }
 
-/// Reads a request body.
+/// Reads a request body. What is no Unicode in it becomes U+FFFD, see [`json::mended`]; a message of the history that cannot be
+/// read is said in a line, see [`said`].
 pub fn parse(body: &Bytes) -> Result<Request, WireError> {
-    let text = std::str::from_utf8(body).map_err(|e| WireError::NotJson(format!("it is not UTF-8: {e}")))?;
+    let body = &match json::mended(body) {
+        Cow::Borrowed(_) => body.clone(),
+        Cow::Owned(text) => Bytes::from(text),
+    };
+    let text = std::str::from_utf8(body).map_err(|e| WireError::NotJson(e.to_string()))?;
     let top: Top<'_> = serde_json::from_str(text).map_err(|e| WireError::NotJson(e.to_string()))?;
     let field = |key: &str| top.fields.iter().rev().find(|(k, _)| k == key).map(|(_, v)| v.get());
     let raws = match &top.messages {
@@ -145,11 +150,19 @@ pub fn parse(body: &Bytes) -> Result<Request, WireError> {
         tools: field("tools").map(|t| body.slice_ref(t.as_bytes())),
         ..Default::default()
     };
-    for (i, raw) in raws.iter().enumerate() {
-        let message = message(body.slice_ref(raw.get().as_bytes())).map_err(|what| {
-            let param = format!("messages[{i}]{}", what.0);
-            WireError::Field { message: format!("`{param}` {}", what.1), param }
-        })?;
+    let read: Vec<_> = raws.iter().map(|raw| message(body.slice_ref(raw.get().as_bytes()))).collect();
+    // What the client asks now may be refused, and never what stands in its history.
+    let is_users = |raw: &&RawValue| Fields::read(raw.get()).is_ok_and(|f| f.get("role") == Some("\"user\""));
+    let asked = || raws.iter().rposition(is_users);
+    for (i, (message, raw)) in read.into_iter().zip(raws).enumerate() {
+        let message = match message {
+            Err(_) if i + 1 < raws.len() && asked() != Some(i) => said(body.slice_ref(raw.get().as_bytes())),
+            Err(what) => {
+                let param = format!("messages[{i}]{}", what.0);
+                return Err(WireError::Field { message: format!("`{param}` {}", what.1), param });
+            }
+            Ok(message) => message,
+        };
         if message.role == Role::System && conversation.body.is_empty() {
             conversation.system.push(message);
         } else {
@@ -257,6 +270,28 @@ pub fn message(raw: Bytes) -> Result<Message, (String, &'static str)> {
         parts::tell(&mut out, &parts::Takes::default());
     }
     Ok(out)
+}
+
+/// A message of the record, or of a history, whatever it is.
+pub fn recorded(raw: Bytes) -> Message {
+    message(raw.clone()).unwrap_or_else(|_| said(raw))
+}
+
+/// What stands in the place of a message of the history that no server can read: one of the same speaker that says in words
+/// what stood there, and makes no calls.
+fn said(raw: Bytes) -> Message {
+    let text = String::from_utf8_lossy(&raw);
+    let fields = Fields::read(&text).unwrap_or(Fields(Vec::new()));
+    let spoken = |key: &str| fields.get(key).filter(|v| *v != "null").map(|v| json::string(v).unwrap_or(v.to_owned()));
+    let words: Vec<String> = ["content", "tool_calls"].into_iter().filter_map(spoken).collect();
+    let words = if words.is_empty() { text.clone().into_owned() } else { words.join("\n") };
+    let role = fields.string("role").filter(|r| matches!(r.as_str(), "system" | "developer" | "assistant" | "tool"));
+    let mended = match (role.as_deref().unwrap_or("user"), fields.string("tool_call_id")) {
+        ("tool", Some(id)) => new_result(&id, &words),
+        (role, _) => new_message(role, &words),
+    };
+    let message = message(mended.clone()).expect("a message of a role and a text can be read");
+    Message { raw, repaired: Some(mended), ..message }
 }
 
 #[derive(Default)]
@@ -582,6 +617,53 @@ mod tests {
         ] {
             assert_eq!(read(body).unwrap_err().to_string(), expect, "{body}");
         }
+    }
+
+    /// Only what is asked now may be refused.
+    #[test]
+    fn a_history_that_cannot_be_read_is_said_in_words() {
+        for (raw, role, words) in [
+            ("7", "user", "7"),
+            ("null", "user", "null"),
+            (r#"["a"]"#, "user", r#"["a"]"#),
+            ("{}", "user", "{}"),
+            (r#"{"content":"a"}"#, "user", "a"),
+            (r#"{"role":7,"content":"a"}"#, "user", "a"),
+            (r#"{"role":"assistant","content":7}"#, "assistant", "7"),
+            (r#"{"role":"user","content":{"text":"a"}}"#, "user", r#"{"text":"a"}"#),
+            (r#"{"role":"user","content":[7]}"#, "user", "[7]"),
+            (r#"{"role":"assistant","content":"a","tool_calls":"f()"}"#, "assistant", "a\nf()"),
+            (r#"{"role":"assistant","content":null,"tool_calls":["f"]}"#, "assistant", r#"["f"]"#),
+            (r#"{"role":"tool","tool_call_id":"c","content":true}"#, "tool", "true"),
+        ] {
+            let request = read(&format!(r#"{{"messages":[{raw},{{"role":"user","content":"b"}}]}}"#)).unwrap();
+            let message = &request.conversation.body[0];
+            let forwarded: serde_json::Value = serde_json::from_slice(message.bytes()).unwrap();
+            assert_eq!((forwarded["role"].as_str(), forwarded["content"].as_str()), (Some(role), Some(words)), "{raw}");
+            assert_eq!((&message.raw[..], message.text.as_str()), (raw.as_bytes(), words));
+            assert_eq!(recorded(message.raw.clone()).digest, message.digest);
+            let asked = read(&format!(r#"{{"messages":[{{"role":"user","content":"b"}},{raw}]}}"#)).unwrap_err();
+            assert!(asked.param().is_some_and(|param| param.starts_with("messages[1]")), "{asked}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_unicode_becomes_a_replacement_character() {
+        let body = r#"{"model":"m\ud83d","messages":[{"role":"user","content":"a\udc00"}],"tools":[{"x\ud800":1}]}"#;
+        let request = read(body).unwrap();
+        assert_eq!(
+            request.body,
+            body.replace("\\ud83d", "\\ufffd").replace("\\udc00", "\\ufffd").replace("\\ud800", "\\ufffd")
+        );
+        assert_eq!(request.conversation.body[0].text, "a\u{fffd}");
+        assert_eq!(
+            parse(&Bytes::from_static(b"{\"messages\":[{\"role\":\"user\",\"content\":\"\xff\"}]}"))
+                .unwrap()
+                .conversation
+                .body[0]
+                .text,
+            "\u{fffd}"
+        );
     }
 
     #[test]

@@ -62,6 +62,25 @@ fn another_text_with_the_same_id_gets_a_longer_one() {
 }
 
 #[test]
+fn a_message_has_its_newest_spelling() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    let first = batch("a", &["x", "y"], 0);
+    let (at, unknown) = (first.nodes[1].chain, Digest::of(b"nothing"));
+    runtime().block_on(store.record(first)).unwrap();
+    let before = store.messages("a").unwrap();
+    for raw in
+        [Bytes::from_static(b"{ \"content\":\"y\" }"), Bytes::from(vec![b'y'; 3 << 20]), Bytes::from_static(b"{}")]
+    {
+        let respelled = vec![(at, raw.clone()), (unknown, Bytes::from_static(b"z"))];
+        runtime().block_on(store.record(Batch { respelled, ..Batch::default() })).unwrap();
+        let now = store.messages("a").unwrap();
+        assert_eq!((now.len(), &now[0], &now[1].raw), (2, &before[0], &raw));
+        assert_eq!((now[1].chain, now[1].digest), (before[1].chain, before[1].digest));
+    }
+}
+
+#[test]
 fn conversations_are_found_by_id_prefix_and_session() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(dir.path()).unwrap();

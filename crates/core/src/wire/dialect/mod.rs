@@ -111,10 +111,9 @@ pub trait ReplyEncoder: Send {
     }
 }
 
-/// Reads a request body: a JSON object. Half of a surrogate pair (text cut by a JavaScript client) becomes U+FFFD.
+/// Reads a request body: a JSON object. What is no Unicode in it becomes U+FFFD.
 fn object(body: &[u8]) -> Result<Map<String, Value>, WireError> {
-    let text = std::str::from_utf8(body).map_err(|e| WireError::NotJson(format!("it is not UTF-8: {e}")))?;
-    match json::value(text).map_err(|e| WireError::NotJson(e.to_string()))? {
+    match json::value(&json::mended(body)).map_err(|e| WireError::NotJson(e.to_string()))? {
         Value::Object(fields) => Ok(fields),
         _ => Err(WireError::NotJson("it must be an object".into())),
     }

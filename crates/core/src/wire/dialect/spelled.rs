@@ -5,8 +5,7 @@ use std::fmt;
 use std::marker::PhantomData;
 
 use bytes::Bytes;
-use serde::de::value::MapAccessDeserializer;
-use serde::de::{Deserialize, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value, json};
@@ -28,23 +27,14 @@ impl<'a> Asked<'a> {
     }
 }
 
-/// Reads a request body, the fields named in `spelled` as they are spelled. Half of a surrogate pair (text cut by a JavaScript
-/// client) becomes U+FFFD.
+/// Reads a request body, the fields named in `spelled` as they are spelled. What is no Unicode becomes U+FFFD, see
+/// [`json::mended`].
 pub(super) fn reading<T>(
     body: &[u8],
     spelled: &'static [&'static str],
-    read: impl Fn(Asked<'_>) -> Result<T, WireError>,
+    read: impl FnOnce(Asked<'_>) -> Result<T, WireError>,
 ) -> Result<T, WireError> {
-    let text = std::str::from_utf8(body).map_err(|e| WireError::NotJson(format!("it is not UTF-8: {e}")))?;
-    let attempt = |text: &str| asked(text, spelled).and_then(&read);
-    match attempt(text) {
-        // Texts are read however they are cut. Keys are not, and values that are kept whole.
-        Err(first @ WireError::NotJson(_)) => match attempt(&json::paired(text)) {
-            Err(WireError::NotJson(_)) => Err(first),
-            other => other,
-        },
-        other => other,
-    }
+    asked(&json::mended(body), spelled).and_then(read)
 }
 
 fn asked<'a>(text: &'a str, spelled: &'static [&'static str]) -> Result<Asked<'a>, WireError> {
@@ -151,39 +141,11 @@ pub(super) enum Item<'a> {
 
 impl<'de> Deserialize<'de> for Item<'de> {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        struct V;
-        impl<'de> Visitor<'de> for V {
-            type Value = Item<'de>;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a value")
-            }
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
-                Fields::deserialize(MapAccessDeserializer::new(map)).map(Item::Object)
-            }
-            fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
-                Ok(Item::Text(text.to_owned()))
-            }
-            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
-                while seq.next_element::<IgnoredAny>()?.is_some() {}
-                Ok(Item::Other)
-            }
-            fn visit_bool<E>(self, _: bool) -> Result<Self::Value, E> {
-                Ok(Item::Other)
-            }
-            fn visit_f64<E>(self, _: f64) -> Result<Self::Value, E> {
-                Ok(Item::Other)
-            }
-            fn visit_u64<E>(self, _: u64) -> Result<Self::Value, E> {
-                Ok(Item::Other)
-            }
-            fn visit_i64<E>(self, _: i64) -> Result<Self::Value, E> {
-                Ok(Item::Other)
-            }
-            fn visit_unit<E>(self) -> Result<Self::Value, E> {
-                Ok(Item::Other)
-            }
+        let raw = <&RawValue>::deserialize(d)?.get();
+        if raw.starts_with('{') {
+            return Fields::read(raw).map(Item::Object).map_err(D::Error::custom);
         }
-        d.deserialize_any(V)
+        Ok(json::string(raw).map_or(Item::Other, Item::Text))
     }
 }
 

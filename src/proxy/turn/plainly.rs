@@ -1,0 +1,100 @@
+//! A history that the server refuses for something that stands in it is said again plainly (see [`crate::plan::plain`]), so that
+//! a session does not end with it. Only where the server takes that, the client sees it; else it gets the server's own words for
+//! what it sent.
+
+use std::sync::Arc;
+
+use http::StatusCode;
+use http::request::Parts;
+use tracing::{info, warn};
+
+use super::history::Switched;
+use super::prepare::Prepared;
+use super::refused::error_body;
+use crate::conversation::Plainness;
+use crate::plain;
+use crate::plan::plain::plain as said_plainly;
+use crate::proxy::{App, Error};
+use crate::upstream::{Reply, Upstream};
+use crate::wire::{json, openai_chat};
+
+/// What the client is told of a history that was said plainly.
+pub(super) const TOLD: &str = "the server refused something in this history: it was said to it in plain words";
+
+/// What servers speak of that refuse a picture or a sound.
+const MEDIA: [&str; 8] = ["image", "audio", "vision", "multimodal", "mmproj", "media", "modalit", "content part"];
+
+impl App {
+    /// The reply, or the one to the same request said more plainly, where the server refused it and takes that.
+    pub(in crate::proxy) async fn or_plainly(
+        &self,
+        upstream: &Arc<Upstream>,
+        parts: &Parts,
+        prepared: &mut Prepared,
+        mut refused: Reply,
+    ) -> Result<Reply, Error> {
+        if !may_be_the_history(refused.status) {
+            return Ok(refused);
+        }
+        let now = prepared.request.conversation.plainness;
+        let most = if is_about_media(&mut refused).await { Plainness::Words } else { Plainness::Plain };
+        for how in [Plainness::Plain, Plainness::Words].into_iter().filter(|how| *how > now && *how <= most) {
+            let out = said_plainly(prepared.out.clone(), &prepared.request.conversation, how);
+            if out.iter().map(|m| &m.bytes).eq(prepared.out.iter().map(|m| &m.bytes)) {
+                continue;
+            }
+            let messages: Vec<_> = out.iter().map(|m| m.bytes.clone()).collect();
+            let body = with_messages(prepared, &messages);
+            let before = (std::mem::replace(&mut prepared.out, out), std::mem::replace(&mut prepared.body, body));
+            match self.send(upstream, parts, prepared).await {
+                Ok(reply) if reply.status.is_success() => {
+                    info!(conversation = %prepared.id, model = %plain::line(&prepared.request.model), ?how, "said plainly");
+                    prepared.request.conversation.plainness = how;
+                    prepared.warnings.push(TOLD.into());
+                    let to = self.asked(upstream, &prepared.request.model);
+                    self.lives.with(&prepared.id, |live| live.plainness = Some((to, how)));
+                    self.note_sent(upstream, prepared);
+                    return Ok(reply);
+                }
+                Ok(_) => {}
+                Err(e) => warn!(error = %e, "a history could not be said plainly"),
+            }
+            (prepared.out, prepared.body) = before;
+        }
+        Ok(refused)
+    }
+
+    /// How plainly the history of a conversation has to be said to a model.
+    pub(in crate::proxy) fn plainness_of(&self, id: &str, upstream: &Upstream, model: &str) -> Plainness {
+        let to = self.asked(upstream, model);
+        self.lives
+            .with(id, |live| live.plainness.as_ref().filter(|(of, _)| *of == to).map(|(_, how)| *how))
+            .unwrap_or_default()
+    }
+
+    fn asked(&self, upstream: &Upstream, model: &str) -> Switched {
+        Switched { model: model.to_owned(), upstream: upstream.name().to_owned() }
+    }
+}
+
+/// Whether a refusal may be about the messages: servers say so with 400 and 422, and llama-server with 500 where a template
+/// fails.
+fn may_be_the_history(status: StatusCode) -> bool {
+    matches!(status, StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY | StatusCode::INTERNAL_SERVER_ERROR)
+}
+
+/// Whether a refusal speaks of pictures or sounds. A server that is only busy takes them the next time.
+async fn is_about_media(refused: &mut Reply) -> bool {
+    let words = error_body(refused).await.unwrap_or_default();
+    let words = String::from_utf8_lossy(&words).to_lowercase();
+    MEDIA.iter().any(|word| words.contains(word))
+}
+
+/// The body as it was sent, with other messages.
+fn with_messages(prepared: &Prepared, messages: &[bytes::Bytes]) -> bytes::Bytes {
+    let spelled: Vec<std::borrow::Cow<'_, str>> = messages.iter().map(|m| String::from_utf8_lossy(m)).collect();
+    let array = format!("[{}]", spelled.join(","));
+    let sent = String::from_utf8_lossy(&prepared.body);
+    let written = json::with_fields(&sent, &[("messages", Some(&array))]);
+    written.unwrap_or_else(|_| openai_chat::write(&prepared.request, messages, &[]))
+}
