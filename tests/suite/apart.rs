@@ -68,7 +68,7 @@ fn rounds(kin: Kin, secret: &str, system: &str, seed: u64) -> Vec<Chat> {
         let plain = format!("Not stated. {}", prose(seed + 20 + n, 500));
         let own = format!("It says {secret}. {}", prose(seed + 20 + n, 500));
         let (answer, ask) = match kin {
-            Kin::Questionnaire if n % 3 == 0 => (own, false),
+            Kin::Questionnaire | Kin::Template if n % 3 == 0 => (own, false),
             Kin::Questionnaire | Kin::Edited | Kin::Template => (plain, false),
             Kin::Evaluation | Kin::FirstWords => (own, n == 0),
             Kin::Fork => (plain, n >= 4),
@@ -237,7 +237,7 @@ impl Table {
         if !may_be_one && !one.ids.is_disjoint(&two.ids) {
             return Err(tell(format!("one conversation: {:?} {:?}", one.ids, two.ids)));
         }
-        if seed % 5 == 0 {
+        if seed % 8 == 0 {
             self.look(&one, &two, seen).and_then(|()| self.look(&two, &one, seen)).map_err(tell)?;
         }
         Ok(())
@@ -272,9 +272,12 @@ fn related_histories_share_nothing_but_what_both_say() {
         [&seen.folds, &seen.recalled, &seen.looked_at].map(|count| count.load(Ordering::Relaxed));
     eprintln!("{} pairs: {folds} folds, {recalled} recalls, {looked_at} pages", seeds.len());
     let wrong = wrong.into_inner().unwrap();
+    for wrong in &wrong {
+        eprintln!("{wrong:.300}");
+    }
     assert!(wrong.is_empty(), "{} of {} pairs; the first: {}", wrong.len(), seeds.len(), wrong[0]);
     if seeds.len() >= PAIRS {
-        assert!(folds >= PAIRS && recalled >= PAIRS && looked_at >= PAIRS, "{folds} {recalled} {looked_at}");
+        assert!(folds >= PAIRS && recalled >= PAIRS && looked_at >= PAIRS / 2, "{folds} {recalled} {looked_at}");
     }
 }
 
@@ -350,11 +353,11 @@ fn new_chats_with_the_same_first_words_have_books_of_their_own() {
 fn a_pin_by_the_id_of_the_first_reply_acts_on_that_chat_alone() {
     let fake = Fake::start(Kind::LlamaServer, 4096);
     fake.script(|seen| {
-        let said = text(&seen.messages()[0]);
-        let message = json!({"role": "assistant", "content": format!("I see: {said}")});
         if !seen.is_main() {
             return Play::Usual;
         }
+        let said = text(&seen.messages()[0]);
+        let message = json!({"role": "assistant", "content": format!("I see: {said}")});
         let choices = json!([{"index": 0, "finish_reason": "stop", "message": message}]);
         Play::Json(
             200,
