@@ -5,6 +5,7 @@
 
 mod admission;
 mod answers;
+mod apart;
 mod ask;
 mod background;
 mod belief;

@@ -246,7 +246,7 @@ impl App {
     /// Whether a history may be that of a conversation, as far as it is told whose it is.
     fn may_be(&self, id: &str, asks: &Whose, session: Option<&str>) -> Result<bool, Error> {
         Ok(match self.whose(id)? {
-            Some(whose) => whose.kin(asks, false) != Kin::Not,
+            Some(whose) => whose.kin(asks, 0) != Kin::Not,
             None => self.store.conversation(id)?.is_some_and(|row| row.session.as_deref() == session),
         })
     }

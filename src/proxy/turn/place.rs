@@ -182,7 +182,10 @@ impl App {
         for seed in self.seeds_alike(asked, request, from_client)? {
             let Some(replied) = self.knows_head(&seed, request, asked.opening)? else { continue };
             if !replied {
-                waiting.extend(self.waits(&seed, request, asked)?);
+                match self.waits(&seed, request, asked)? {
+                    Some(found) => waiting.push(found),
+                    None => moved = moved.or(self.moved(&seed, request, asked)?),
+                }
                 continue;
             }
             let sent = request.conversation.body.len();
@@ -285,7 +288,9 @@ impl App {
         let sent = request.conversation.body.len();
         let (chain, located) = self.threaded(seed, request)?;
         unweave(request, sent);
-        let Some(located) = located.filter(|located| goes_on(located, &chain)) else { return Ok(None) };
+        // Its last reply may be on record in other words than the client has it.
+        let whole = |l: &Located| l.depth + 1 >= l.conversation_depth && l.depth < chain.len();
+        let Some(located) = located.filter(whole) else { return Ok(None) };
         Ok(self.whose(&located.conversation)?.and_then(|whose| whose.moved_to(&asked.whose)))
     }
 
@@ -296,7 +301,7 @@ impl App {
         if located.depth < chain.len() || located.conversation_depth > chain.len() + 1 {
             return Ok(None);
         }
-        let kin = self.kin(&located.conversation, &asked.whose, false)?;
+        let kin = self.kin(&located.conversation, &asked.whose, 0)?;
         Ok((kin != Kin::Not).then(|| Found { seed: Arc::clone(seed), chain, located, kin }))
     }
 
@@ -340,9 +345,10 @@ impl App {
     }
 }
 
-/// Whether a history is all that its conversation has, and more.
-fn goes_on(located: &Located, chain: &[Digest]) -> bool {
-    located.depth == located.conversation_depth && located.depth < chain.len()
+/// How many messages a history goes on from, where these are all that its conversation has; else 0.
+fn goes_on(located: &Located, chain: &[Digest]) -> usize {
+    let whole = located.depth == located.conversation_depth && located.depth < chain.len();
+    if whole { located.depth } else { 0 }
 }
 
 /// Takes what was woven into a body out again. `sent`: how many messages it had.

@@ -37,6 +37,10 @@ pub(in crate::proxy) struct Whose {
     begun: usize,
 }
 
+/// So many messages that come back word for word, with more behind them, are those of the same conversation, also where something
+/// was added to the system prompt since, or left it: what clients say of a folder when they go on another day.
+const LONG: usize = 24;
+
 /// How near two of them are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::proxy) enum Kin {
@@ -76,10 +80,11 @@ impl Whose {
         self.session.is_some()
     }
 
-    /// How near a request is to the conversation that this one is of. `goes_on`: its history is that of the conversation, and
-    /// more.
-    pub(in crate::proxy) fn kin(&self, asks: &Whose, goes_on: bool) -> Kin {
-        let system = self.system == asks.system || goes_on && self.moved && self.system.stands_in(&asks.system);
+    /// How near a request is to the conversation that this one is of. `goes_on`: messages of the conversation, where the request
+    /// has all of them, and more; else 0.
+    pub(in crate::proxy) fn kin(&self, asks: &Whose, goes_on: usize) -> Kin {
+        let moved = || goes_on > 0 && self.moved && self.system.stands_in(&asks.system);
+        let system = self.system == asks.system || moved() || goes_on >= LONG && self.system.is_part_of(&asks.system);
         if !self.same_but_system(asks) || !system {
             return Kin::Not;
         }
@@ -153,7 +158,7 @@ impl App {
 
     /// How near a request is to a conversation. One that was recorded before it was kept whose it is goes to the first client
     /// that has its history, unless that one names another session.
-    pub(in crate::proxy) fn kin(&self, id: &str, asks: &Whose, goes_on: bool) -> Result<Kin, Error> {
+    pub(in crate::proxy) fn kin(&self, id: &str, asks: &Whose, goes_on: usize) -> Result<Kin, Error> {
         if let Some(whose) = self.whose(id)? {
             return Ok(whose.kin(asks, goes_on));
         }
@@ -197,8 +202,8 @@ mod tests {
     fn whatever_differs_sets_apart() {
         let agent = ("user-agent", "agent-a/1.0");
         let mine = of(&[agent], "Be brief. Today is Friday.");
-        assert_eq!(mine.kin(&of(&[("user-agent", "agent-a/2.1")], "Be brief. Today is Monday."), false), Kin::Same);
-        assert_eq!(mine.kin(&of(&[agent, ("x-windowsill-project", "p")], "Be brief."), false), Kin::Near);
+        assert_eq!(mine.kin(&of(&[("user-agent", "agent-a/2.1")], "Be brief. Today is Monday."), 0), Kin::Same);
+        assert_eq!(mine.kin(&of(&[agent, ("x-windowsill-project", "p")], "Be brief."), 0), Kin::Near);
         for other in [
             of(&[("user-agent", "agent-b/1.0")], "Be brief."),
             of(&[agent, ("authorization", "Bearer k")], "Be brief."),
@@ -206,10 +211,10 @@ mod tests {
             of(&[agent], "Be brief. You work for CORP."),
             of(&[agent], ""),
         ] {
-            assert_eq!(mine.kin(&other, true), Kin::Not, "{other:?}");
-            assert_eq!(other.kin(&mine, true), Kin::Not, "{other:?}");
+            assert_eq!(mine.kin(&other, 9), Kin::Not, "{other:?}");
+            assert_eq!(other.kin(&mine, 9), Kin::Not, "{other:?}");
         }
-        assert_eq!(mine.kin(&of(&[agent, ("x-client-request-id", "7")], "Be brief."), false), Kin::Same);
+        assert_eq!(mine.kin(&of(&[agent, ("x-client-request-id", "7")], "Be brief."), 0), Kin::Same);
     }
 
     #[test]
@@ -217,9 +222,11 @@ mod tests {
         let found = |found: &str| of(&[], &format!("Be brief.\nUse what was found.\n{found}"));
         let (one, two, three) = (found("Roses are red."), found("The sky is blue."), found("Grass is green."));
         let moved = one.moved_to(&two).unwrap();
-        assert_eq!((moved.kin(&three, true), moved.kin(&three, false)), (Kin::Same, Kin::Not));
-        assert_eq!(moved.with(three).kin(&two, true), Kin::Same);
-        assert_eq!(moved.kin(&of(&[], "Write a title."), true), Kin::Not);
+        assert_eq!((moved.kin(&three, 9), moved.kin(&three, 0)), (Kin::Same, Kin::Not));
+        assert_eq!(moved.with(three).kin(&two, 9), Kin::Same);
+        assert_eq!(moved.kin(&of(&[], "Write a title."), 9), Kin::Not);
         assert_eq!(one.moved_to(&of(&[], "Write a title.")), None);
+        let more = of(&[], "Be brief.\nUse what was found.\nRoses are red. They smell.");
+        assert_eq!((one.kin(&more, 9), one.kin(&more, 40), one.kin(&two, 40)), (Kin::Not, Kin::Same, Kin::Not));
     }
 }

@@ -44,8 +44,10 @@ impl Tongue {
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) tongue: Tongue,
-    /// Stands in everything that this client says, and in nothing that others say.
+    /// Stands in everything that this client says, and in nothing that others say; not in what it has in common with another.
     pub(super) mark: String,
+    /// The key that it sends.
+    pub(super) key: Option<String>,
     pub(super) chat: Chat,
     /// Every history that was sent, oldest first.
     sent: Vec<Chat>,
@@ -83,6 +85,7 @@ impl Session {
         Session {
             tongue,
             mark,
+            key: None,
             chat: out,
             sent: Vec::new(),
             spaced,
@@ -92,6 +95,20 @@ impl Session {
             known_as: None,
             count: 0,
         }
+    }
+
+    /// Has two clients begin alike, with some rounds that both have, and a key of its own for the second now and then.
+    pub(super) fn relate(one: &mut Session, two: &mut Session, dice: &mut Dice) {
+        let mut shared = chat().system("You serve everybody.").user(&prose(1, 10 + dice.below(200)));
+        for n in 0..dice.below(6) as u64 {
+            shared = shared.assistant(&prose(n + 2, 300)).user(&prose(n + 20, 100));
+        }
+        if one.tongue != Tongue::Ollama || dice.chance(50) {
+            shared = shared.tools();
+        }
+        two.key = dice.chance(50).then(|| format!("Bearer key-of-{}", two.mark));
+        two.tongue = one.tongue;
+        (one.chat, two.chat) = (shared.clone(), shared);
     }
 
     /// The bytes of a request.

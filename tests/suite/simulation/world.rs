@@ -81,7 +81,12 @@ impl World {
         let playing = Arc::clone(&turn);
         fake.script(move |seen| playing.lock().unwrap().play(kind, window, seen));
         let marks: Vec<String> = (0..SESSIONS).map(|n| format!("owner-{seed}-{n}-x")).collect();
-        let sessions = marks.iter().map(|mark| Session::new(mark.clone(), &mut dice)).collect();
+        let mut sessions: Vec<Session> = marks.iter().map(|mark| Session::new(mark.clone(), &mut dice)).collect();
+        if seed % 4 > 1 {
+            // Two clients have much in common. The dice are others, so that all other worlds stay as they were.
+            let [one, two, ..] = &mut sessions[..] else { unreachable!("there are five") };
+            Session::relate(one, two, &mut Dice(seed.wrapping_mul(0x2001)));
+        }
         let trap = Trap::default();
         let proxy = Some(TestProxy::watched(folder(), &[fake.url()], &toml, trap.watcher()));
         let log = vec![format!("{kind:?}, window {window}, {toml:?}")];
@@ -164,7 +169,7 @@ impl World {
         self.sessions[who].asks(&chat);
         self.begin(Turn::default());
         self.trap.set(&self.proxy().data(), self.dice.below(40));
-        let mut conn = self.send(tongue, &body);
+        let mut conn = self.send(who, tongue, &body);
         // An answer that begins is not read: what it waits for may never be written.
         while !self.trap.is_sprung() && !conn.is_readable() {}
         let seen = self.fake.since(before);
@@ -203,7 +208,7 @@ impl World {
         let before = self.fake.count();
         self.sessions[who].asks(&chat);
         self.begin(Turn { fault: Some(Fault::Silent(Vec::new())), ..Turn::default() });
-        let mut conn = self.send(tongue, &body);
+        let mut conn = self.send(who, tongue, &body);
         // Sometimes before anything is forwarded; a request that is refused is answered.
         let waits = self.dice.chance(75);
         let mut seen = Vec::new();
@@ -225,9 +230,11 @@ impl World {
         *self.turn.lock().unwrap() = turn;
     }
 
-    fn send(&self, tongue: Tongue, body: &[u8]) -> Conn {
+    fn send(&self, who: usize, tongue: Tongue, body: &[u8]) -> Conn {
         let mut conn = Conn::open(self.proxy().address);
-        conn.send("POST", tongue.path(), &[("Content-Type", "application/json")], body);
+        let mut headers = vec![("Content-Type", "application/json")];
+        headers.extend(self.sessions[who].key.as_deref().map(|key| ("Authorization", key)));
+        conn.send("POST", tongue.path(), &headers, body);
         conn
     }
 
@@ -253,7 +260,7 @@ impl World {
         self.sessions[who].asks(&chat);
         let turn = Turn { fault: fault.clone(), recalls, ..Turn::default() };
         self.begin(turn);
-        let mut conn = self.send(tongue, &body);
+        let mut conn = self.send(who, tongue, &body);
         if let Some(Fault::Silent(_)) = fault {
             return self.give_up(conn, before);
         }
@@ -374,22 +381,32 @@ impl World {
             self.can_be_read(asked.chat, first)?;
         }
         if let (200, true, Some(id)) = (answer.status, clean, answer.header("x-windowsill-conversation")) {
+            // Behind one key, who only words the last request otherwise has the same conversation.
+            let replaced = |known: &str, chat: &Chat| known == id && !asked.chat.messages.starts_with(&chat.messages);
+            for session in &mut self.sessions {
+                session.known_as.take_if(|(known, chat)| replaced(known, chat));
+            }
             self.sessions[who].known_as = Some((id.to_owned(), asked.chat.clone()));
         }
         if wrong.is_empty() {
             return Ok(());
         }
-        let told = self.keep(asked);
+        let told = self.keep(who, asked);
         Err(format!("{}; {told}", wrong.join("; ")))
     }
 
+    /// What tells a client's request from others.
+    fn key(&self, who: usize, asked: &Asked<'_>) -> Vec<u8> {
+        [self.marks[who].as_bytes(), asked.tongue.path().as_bytes(), asked.body].concat()
+    }
+
     /// Leaves what was sent and forwarded in `target/simulation`.
-    fn keep(&self, asked: &Asked<'_>) -> String {
+    fn keep(&self, who: usize, asked: &Asked<'_>) -> String {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/simulation").join(self.seed.to_string());
         let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir_all(&folder).unwrap();
         std::fs::write(folder.join("client.json"), asked.body).unwrap();
-        let key = [asked.tongue.path().as_bytes(), asked.body].concat();
+        let key = self.key(who, asked);
         if let Some(then) = self.given.get(&key) {
             std::fs::write(folder.join("forwarded-then.json"), &then.bytes).unwrap();
         }
@@ -416,7 +433,7 @@ impl World {
         if fault.is_some() || answer.status != 200 {
             return None;
         }
-        let key = [asked.tongue.path().as_bytes(), asked.body].concat();
+        let key = self.key(who, asked);
         // A server of an unknown window may have refused the first.
         let taken = asked.forwarded.iter().find(|seen| tokens(&seen.json()) < self.fake.window())?;
         let now = comparable(taken);

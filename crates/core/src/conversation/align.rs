@@ -55,8 +55,8 @@ impl Alignment {
         self.to.iter().flatten().count()
     }
 
-    /// The edits of a view that still hold: those of messages that are there, and a fold where every message that its brief was
-    /// made from is. What is new in between (aider's map of the repository changes each turn) stays in view; where it cannot stay
+    /// The edits of a view that still hold: those of messages that are there, and a fold where every message that its brief stands
+    /// for is, and every one before. What is new in between (aider's map of the repository changes each turn) stays in view; where it cannot stay
     /// without what is folded, as a result cannot without its call, the fold does not hold. `alone`: whether a message of the
     /// newer history can. A text that speaks of another message's holds where nothing is missing.
     pub fn carry(&self, view: &View, alone: impl Fn(usize) -> bool) -> View {
@@ -76,9 +76,13 @@ impl Alignment {
             Edit::Fold { from, to, keep, .. } => {
                 let last = to.checked_sub(1).filter(|last| last >= from)?;
                 let (start, end) = (place(from)?, place(&last)? + 1);
-                // The model that wrote the brief read what stands in front of the fold, too, and what stayed in view inside.
-                let before: Vec<usize> = (0..*to).map(|at| place(&at)).collect::<Option<_>>()?;
-                let known = &before[*from..];
+                // The model that wrote the brief read what stands in front of the fold, too. What stayed in view inside of it may
+                // be another one now: aider's files.
+                let is_there = |at: usize| place(&at).is_some() || at >= *from && keep.contains(&at);
+                if !(0..*to).all(is_there) {
+                    return None;
+                }
+                let known: Vec<usize> = (*from..*to).filter_map(|at| place(&at)).collect();
                 let new = (start..end).filter(|at| known.binary_search(at).is_err());
                 let kept = keep.iter().filter_map(place);
                 let stay: BTreeSet<usize> = new.chain(kept).collect();
@@ -145,6 +149,10 @@ mod tests {
         assert_eq!(held(old, "u1 map1 a1 new u2 a2 u3", false), []);
         assert_eq!(held(old, "u1 map1 map2 u2 a2 u3", true), [], "a1 is gone, and the brief was made from it");
         assert_eq!(held(old, "u1 map2 a1 u2 a2 u3", true), []);
+        assert_eq!(held("u1 map1 a1 u2 a2 u3", "other map1 a1 u2 a2 u3", true), [], "it was read for the brief");
+        let view = View { messages: 0, edits: vec![fold(1, 5, vec![3])], bare: false };
+        let kept = Alignment::of(&digests("u1 a1 u2 files1 a2 u3"), &digests("u1 a1 u2 files2 a2 u3 a3 u4"));
+        assert_eq!(kept.carry(&view, any).edits, [fold(1, 5, vec![3])], "what stayed in view may be another one now");
         assert_eq!(held(old, "u1 map1 n1 n2 n3 n4 a2 u3", true), []);
     }
 }

@@ -3,6 +3,7 @@
 //!
 //! Pure. Only marks of the parts are kept, never their text.
 
+use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
 use regex::Regex;
@@ -38,58 +39,86 @@ static STATE: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(&format!(r"(?i)^[\s>*-]*(?:{branch}|{file}|{commit})$")).expect("it is a constant")
 });
 
+/// Words of which marks are kept at most: those with the smallest ones, which are the same words in every prompt.
+const WORDS: usize = 128;
+
 /// Marks of the fixed parts of a system prompt, sorted.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct Fixed(Vec<u32>);
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Fixed {
+    parts: Vec<u32>,
+    /// Its words.
+    words: Vec<u32>,
+}
+
+impl PartialEq for Fixed {
+    fn eq(&self, other: &Fixed) -> bool {
+        self.parts == other.parts
+    }
+}
+
+impl Eq for Fixed {}
 
 impl Fixed {
     /// Those of the system messages that lead a request.
     pub fn of(system: &[Message]) -> Fixed {
-        let mut lines = Vec::new();
+        let (mut lines, mut words) = (Vec::new(), BTreeSet::new());
         for message in system {
-            collect(&message.text, &mut lines);
+            collect(&message.text, &mut lines, &mut words);
         }
-        Fixed::gathered(&lines)
+        Fixed { parts: gathered(&lines), words: words.into_iter().take(WORDS).collect() }
+    }
+
+    /// Whether one is the other one without some words, and most of it stands in both.
+    pub fn is_part_of(&self, other: &Fixed) -> bool {
+        let shared = self.shared(other).parts.len() * 2 >= self.parts.len().max(other.parts.len());
+        // Of longer prompts only the words up to the larger marks that both have are known.
+        let full = |all: &[u32]| if all.len() < WORDS { u32::MAX } else { all.last().copied().unwrap_or(u32::MAX) };
+        let known = full(&self.words).min(full(&other.words));
+        let within = |a: &Fixed, b: &Fixed| {
+            a.words.iter().take_while(|word| **word <= known).all(|word| b.words.binary_search(word).is_ok())
+        };
+        shared && (within(self, other) || within(other, self))
     }
 
     /// The parts that both have.
     pub fn shared(&self, other: &Fixed) -> Fixed {
-        Fixed(self.0.iter().filter(|part| other.0.binary_search(part).is_ok()).copied().collect())
+        let both = |a: &[u32], b: &[u32]| a.iter().filter(|one| b.binary_search(one).is_ok()).copied().collect();
+        Fixed { parts: both(&self.parts, &other.parts), words: both(&self.words, &other.words) }
     }
 
     /// Whether all parts of this one are in the other one, and there are any.
     pub fn stands_in(&self, other: &Fixed) -> bool {
-        !self.0.is_empty() && self.0.iter().all(|part| other.0.binary_search(part).is_ok())
+        !self.parts.is_empty() && self.parts.iter().all(|part| other.parts.binary_search(part).is_ok())
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// Puts neighboring lines together where there are many. Where a part ends, its last line says: so a line that is another one
-    /// changes its own part alone.
-    fn gathered(lines: &[u32]) -> Fixed {
-        let every = (lines.len() / MOST + 1) as u32;
-        let (mut parts, mut part) = (Vec::new(), Vec::new());
-        for line in lines {
-            part.extend_from_slice(&line.to_le_bytes());
-            if line % every == 0 {
-                parts.push(mark(&std::mem::take(&mut part)));
-            }
-        }
-        if !part.is_empty() {
-            parts.push(mark(&part));
-        }
-        parts.sort_unstable();
-        parts.dedup();
-        Fixed(parts)
+        self.parts.is_empty()
     }
 }
 
-/// Marks of the lines of a text that stay.
-fn collect(text: &str, out: &mut Vec<u32>) {
+/// Puts neighboring lines together where there are many. Where a part ends, its last line says: so a line that is another one changes
+/// its own part alone.
+fn gathered(lines: &[u32]) -> Vec<u32> {
+    let every = (lines.len() / MOST + 1) as u32;
+    let (mut parts, mut part) = (Vec::new(), Vec::new());
+    for line in lines {
+        part.extend_from_slice(&line.to_le_bytes());
+        if line % every == 0 {
+            parts.push(mark(&std::mem::take(&mut part)));
+        }
+    }
+    if !part.is_empty() {
+        parts.push(mark(&part));
+    }
+    parts.sort_unstable();
+    parts.dedup();
+    parts
+}
+
+/// Marks of the lines of a text that stay, and of their words.
+fn collect(text: &str, out: &mut Vec<u32>, all: &mut BTreeSet<u32>) {
     let mut in_repository = false;
     for line in text.lines().map(str::trim) {
         let ends = line.is_empty() || line.starts_with(['#', '<']);
@@ -105,6 +134,7 @@ fn collect(text: &str, out: &mut Vec<u32>) {
         let said = said.trim_end_matches(['.', ';', ',', '!', '?', ' ']);
         if said.chars().any(char::is_alphanumeric) {
             out.push(mark(said.as_bytes()));
+            all.extend(said.split(' ').map(|word| mark(word.as_bytes())));
         }
     }
 }
@@ -197,7 +227,16 @@ mod tests {
         let (a, b) = (of(&long(1)), of(&long(2)));
         let shared = a.shared(&b);
         assert!(a != b && shared.stands_in(&a) && shared.stands_in(&b), "{a:?} {b:?}");
-        assert!(a.0.len() <= MOST * 2 && shared.0.len() + 3 >= a.0.len(), "{} of {}", shared.0.len(), a.0.len());
+        let (kept, all) = (shared.parts.len(), a.parts.len());
+        assert!(all <= MOST * 2 && kept + 3 >= all, "{kept} of {all}");
         assert!(!Fixed::default().stands_in(&a));
+    }
+
+    #[test]
+    fn a_prompt_without_some_words_is_part_of_the_other() {
+        let base = "Be brief.\nUse the tools.\nThe folder holds main";
+        assert!(of(base).is_part_of(&of("Be brief.\nUse the tools.\nThe folder holds main and the tests")));
+        assert!(!of(base).is_part_of(&of("Be brief.\nUse the tools.\nThe folder holds tests")));
+        assert!(!of(base).is_part_of(&of("Be brief.")));
     }
 }
