@@ -264,7 +264,7 @@ impl App {
         let head = self.head(&situation, &mut request)?;
         let Measured { mut draft, facts, sureness, wishes } = self.measured(&situation, &head, request).boxed().await;
         let planned = match self.planned(&mut draft, facts, sureness, &head).boxed().await {
-            Err(refused) if refused.is_too_long() && attempt == Attempt::First && !situation.can_count() => {
+            Err(refused) if refused.is_too_long() && attempt == Attempt::First && !sureness.is_exact() => {
                 let (facts, sureness) = self.uncounted(&draft, false);
                 let planned = self.planned(&mut draft, facts, sureness, &head).boxed().await;
                 planned.map_err(|_| refused)?
