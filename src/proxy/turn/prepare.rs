@@ -148,6 +148,8 @@ pub(in crate::proxy) struct Prepared {
     pub room: Option<crate::proxy::pool::Room>,
     /// How long it waited for that.
     pub waited: std::time::Duration,
+    /// The client is to be told which of its stop sequences ended the reply.
+    pub tells_stop: bool,
 }
 
 impl Prepared {
@@ -381,6 +383,7 @@ impl App {
             flight: None,
             room: None,
             waited: std::time::Duration::ZERO,
+            tells_stop: false,
             wanted,
             key,
             chain,

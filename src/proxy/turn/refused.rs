@@ -146,6 +146,7 @@ impl App {
         parts: &Parts,
         prepared: &mut Prepared,
     ) -> Result<Reply, Error> {
+        prepared.tells_stop = parts.headers.contains_key(super::headers::TELLS_STOP);
         self.take_room(upstream, prepared).await;
         let mut reply = self.send_once(upstream, parts, prepared).await?;
         if !is_pool_full(&mut reply).await {
@@ -173,8 +174,7 @@ impl App {
         let headers = self.outgoing(&parts.headers);
         let path = path_of(parts);
         let id_slot = self.slot_of(upstream, prepared).await;
-        let tells_stop = parts.headers.contains_key(super::headers::TELLS_STOP);
-        let options = ChatOptions { num_ctx: prepared.window.set, id_slot, tells_stop };
+        let options = ChatOptions { num_ctx: prepared.window.set, id_slot, tells_stop: prepared.tells_stop };
         match upstream.chat(&headers, &path, prepared.body.clone(), options).await {
             Ok(reply) => opening::opened(reply, prepared.request.stream).await,
             Err(e) => {
