@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 
 use crate::conversation::Tokens;
 use crate::upstream::event::Says;
+use crate::wire::reply;
 
 /// What a server says a reply cost.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -123,7 +124,7 @@ impl Reported {
                 self.prompt = self.prompt.or(Some(tokens(cached + evaluated)));
             }
         }
-        self.failed |= chunk.error.is_some_and(|e| !e.is_null());
+        self.failed |= chunk.error.is_some_and(|e| reply::says(&e));
         for choice in chunk.choices {
             let finish = choice.finish_reason.filter(|reason| !reason.is_empty());
             let Some(said) = choice.delta.or(choice.message) else {

@@ -205,7 +205,8 @@ impl Measure {
     }
 }
 
-/// What a server may add to a prompt that nobody here sees (tokens): a system prompt of its own, a template's preamble.
+/// What a server may add to a prompt that nobody here sees (tokens), and at most a quarter of its window: a system prompt of its
+/// own, a template's preamble.
 const ADDED: Tokens = 2048;
 
 /// What is known of a prompt that a server says it has counted.
@@ -225,9 +226,10 @@ pub struct Sent {
 /// base of every later count of a conversation.
 pub fn is_plausible(reported: Tokens, sent: Sent) -> bool {
     let Sent { planned, exact, window, most } = sent;
+    let added = window.map_or(ADDED, |window| ADDED.min(window / 4));
     let (above, below) = match exact {
-        true => (planned.saturating_add(planned / 4 + ADDED / 4), planned / 2),
-        false => (planned.saturating_mul(4).saturating_add(ADDED), planned / 4),
+        true => (planned.saturating_add(planned / 4 + added / 4), planned / 2),
+        false => (planned.saturating_mul(4).saturating_add(added), planned / 4),
     };
     window.is_none_or(|window| reported <= window)
         && can_be_of(reported, most)
@@ -245,6 +247,32 @@ pub fn slack(window: Tokens, sureness: Sureness) -> Tokens {
     match sureness {
         Sureness::Counted | Sureness::Own(_) | Sureness::OwnUnchecked(_) => SLACK,
         _ => SLACK + (f64::from(window) * ESTIMATE_SLACK) as Tokens,
+    }
+}
+
+#[cfg(test)]
+mod reported {
+    use super::*;
+
+    #[test]
+    fn a_size_that_cannot_be_is_not_taken() {
+        let sent = |planned, exact, window| Sent { planned, exact, window, most: Some(planned * 6) };
+        for (reported, sent, plausible) in [
+            (1_000_000, sent(500, false, Some(4096)), false),
+            (1_000_000, sent(500, false, None), false),
+            (4097, sent(3000, false, Some(4096)), false),
+            (4096, sent(3000, false, Some(4096)), true),
+            // An estimate may be off by a lot, a count by little.
+            (1400, sent(500, false, Some(4096)), true),
+            (1400, sent(500, true, Some(4096)), false),
+            (700, sent(500, true, Some(4096)), true),
+            // More than its bytes, and far too little.
+            (60_000, sent(8000, false, None), false),
+            (1000, sent(8000, false, None), false),
+            (3, sent(400, false, None), true),
+        ] {
+            assert_eq!(is_plausible(reported, sent), plausible, "{reported} {sent:?}");
+        }
     }
 }
 

@@ -25,6 +25,8 @@ pub(super) struct Pool(Mutex<State>);
 struct State {
     /// Tokens of the pool, where it is shared.
     size: Option<Tokens>,
+    /// The load of the model that this is known of.
+    identity: String,
     used: u64,
     line: VecDeque<(Tokens, oneshot::Sender<()>)>,
 }
@@ -70,14 +72,21 @@ impl Drop for Place<'_> {
 }
 
 impl Pool {
-    /// Notes that the pool is shared, and how large it is.
-    pub(super) fn share(&self, size: Tokens) {
-        self.0.lock().size = Some(size.max(1));
+    /// Notes that the slots of this load of the model share their pool, and how large it is.
+    pub(super) fn share(&self, identity: &str, size: Tokens) {
+        let mut state = self.0.lock();
+        state.size = Some(size.max(1));
+        identity.clone_into(&mut state.identity);
     }
 
-    /// Whether it is known to be shared.
-    pub(super) fn is_shared(&self) -> bool {
-        self.0.lock().size.is_some()
+    /// Whether this load's slots are known to share it. Of another load nothing is known.
+    pub(super) fn is_shared(&self, identity: &str) -> bool {
+        let mut state = self.0.lock();
+        if state.size.is_some() && state.identity != identity {
+            state.size = None;
+            state.let_in();
+        }
+        state.size.is_some()
     }
 
     /// Whether so many tokens have to wait now.
@@ -109,26 +118,32 @@ impl Pool {
     fn leave(&self, tokens: Tokens) {
         let mut state = self.0.lock();
         state.used = state.used.saturating_sub(u64::from(tokens));
-        while let Some((wanted, _)) = state.line.front() {
-            let wanted = state.least(*wanted);
-            if !state.has(wanted) {
-                return;
-            }
-            let Some((_, give)) = state.line.pop_front() else { return };
-            if give.send(()).is_ok() {
-                state.used += u64::from(wanted);
-            }
-        }
+        state.let_in();
     }
 }
 
 impl State {
+    /// Lets in who is next, as far as there is room.
+    fn let_in(&mut self) {
+        while let Some((wanted, _)) = self.line.front() {
+            let wanted = *wanted;
+            if !self.has(wanted) {
+                return;
+            }
+            let Some((_, give)) = self.line.pop_front() else { return };
+            if give.send(()).is_ok() {
+                self.used += u64::from(wanted);
+            }
+        }
+    }
+
     fn least(&self, tokens: Tokens) -> Tokens {
         self.size.map_or(tokens, |size| tokens.min(size))
     }
 
+    /// Whether there is room; what is alone has it always.
     fn has(&self, tokens: Tokens) -> bool {
-        self.size.is_none_or(|size| self.used + u64::from(tokens) <= u64::from(size))
+        self.used == 0 || self.size.is_none_or(|size| self.used + u64::from(tokens) <= u64::from(size))
     }
 
     /// Whether there is room, and nobody came before.
@@ -153,7 +168,7 @@ mod tests {
         // Not known to be shared: nobody waits, and all is counted.
         let first = now(pool.enter(700)).unwrap();
         let second = now(pool.enter(700)).unwrap();
-        pool.share(1000);
+        pool.share("load", 1000);
         assert!(pool.is_full(1));
         let (mut large, mut small) = (Box::pin(pool.enter(900)), Box::pin(pool.enter(100)));
         assert!((&mut large).now_or_never().is_none() && (&mut small).now_or_never().is_none());
@@ -165,12 +180,16 @@ mod tests {
         let small = (&mut small).now_or_never().unwrap();
         drop((large, small));
         assert!(!pool.is_full(5000), "what is larger than the pool has it for itself");
+        // Another load may have slots of their own.
+        let held = now(pool.enter(900)).unwrap();
+        assert!(pool.is_full(900) && pool.is_shared("load") && !pool.is_shared("another") && !pool.is_full(900));
+        drop(held);
     }
 
     #[test]
     fn who_goes_away_holds_nobody_up() {
         let pool = Pools::default().of("up", "m");
-        pool.share(1000);
+        pool.share("load", 1000);
         let first = now(pool.enter(1000)).unwrap();
         let (mut gone, mut also) = (Box::pin(pool.enter(800)), Box::pin(pool.enter(600)));
         let mut stays = Box::pin(pool.enter(500));

@@ -227,7 +227,7 @@ mod tests {
             (vec![word("a", empty.clone()), word("b", empty)], false, false, "- -"),
             // A `stop` on every chunk.
             (vec![word("a", stop.clone()), word("b", stop.clone())], true, false, "- stop DONE"),
-            (vec![word("a", stop.clone()), word("b", stop.clone()), end.clone()], false, false, "- - stop"),
+            (vec![word("a", stop.clone()), word("b", stop.clone()), end.clone()], false, false, "- stop stop"),
             (vec![word("a", stop.clone()), word("b", stop.clone())], false, false, "- -"),
             (vec![word("a", stop.clone()), word("b", stop.clone())], false, true, "- -"),
             (

@@ -141,9 +141,9 @@ fn an_overflow_behind_a_200_is_learned_and_sent_again_harder() {
                 for dialect in dialects().take(if how < 2 { 4 } else { 1 }) {
                     let what = format!("{} {kind:?} streamed: {streamed} {content} {body}", dialect.name);
                     let fake = Fake::start(kind, 8192);
-                    let said = body.clone();
+                    let bytes = body.clone();
                     fake.script(move |seen| match seen.is_main() && tokens(&seen.json()) > 2048 {
-                        true => with_200(content, &said),
+                        true => with_200(content, &bytes),
                         false => Play::Usual,
                     });
                     let proxy = TestProxy::with(&[fake.url()], "[context]\nstrategy = \"truncate\"\n");
@@ -168,8 +168,8 @@ fn any_other_error_behind_a_200_is_told_with_a_status_and_in_the_servers_words()
         let proxy = TestProxy::before(&fake);
         for streamed in [true, false] {
             for (content, body) in framings(words, streamed, kind) {
-                let said = body.clone();
-                fake.script(move |seen| if seen.is_main() { with_200(content, &said) } else { Play::Usual });
+                let bytes = body.clone();
+                fake.script(move |seen| if seen.is_main() { with_200(content, &bytes) } else { Play::Usual });
                 for dialect in dialects() {
                     let what = format!("{} {kind:?} streamed: {streamed} {content} {body}", dialect.name);
                     let before = fake.count();
@@ -195,7 +195,12 @@ fn any_other_error_behind_a_200_is_told_with_a_status_and_in_the_servers_words()
 }
 
 fn word(text: &str, finish: Value) -> Value {
-    json!({"id": "c1", "choices": [{"index": 0, "delta": {"content": text}, "finish_reason": finish}]})
+    said(json!({ "content": text }), finish)
+}
+
+fn said(delta: Value, finish: Value) -> Value {
+    json!({"id": "c1", "choices": [{"index": 0, "delta": delta, "finish_reason": finish}],
+        "usage": {"prompt_tokens": 9, "completion_tokens": 3}})
 }
 
 fn sse(all: &[Value]) -> String {
@@ -247,7 +252,7 @@ fn a_reply_ends_by_its_end() {
         all.push(last);
         all
     };
-    let last = |finish: &Value| json!({"id": "c1", "choices": [{"index": 0, "delta": {}, "finish_reason": finish}]});
+    let last = |finish: &Value| said(json!({}), finish.clone());
     let usage = json!({"id": "c1", "choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 3}});
     let cases: Vec<(Vec<Value>, End, bool)> = vec![
         (three(&empty), End::Cut, false),
@@ -271,10 +276,10 @@ fn a_reply_ends_by_its_end() {
         let proxy = TestProxy::before(&fake);
         for (chunks, end, whole) in &cases {
             let (body, end) = (sse(chunks) + if *end == End::Done { "data: [DONE]\n\n" } else { "" }, *end);
-            let said = body.clone();
+            let bytes = body.clone();
             fake.script(move |seen| match (seen.is_main(), end) {
-                (true, End::Cut) => Play::Cut([sse_head(), chunk(said.as_bytes())].concat()),
-                (true, _) => with_200(SSE, &said),
+                (true, End::Cut) => Play::Cut([sse_head(), chunk(bytes.as_bytes())].concat()),
+                (true, _) => with_200(SSE, &bytes),
                 (false, _) => Play::Usual,
             });
             for dialect in dialects() {
@@ -292,11 +297,12 @@ fn a_reply_ends_by_its_end() {
 #[test]
 fn a_call_in_pieces_without_finish_reasons_is_one_whole_call() {
     for finish in ["", "tool_calls", "stop"] {
-        let part = |delta: Value| json!({"id": "c1", "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]});
+        let part =
+            |delta: Value| json!({"id": "c1", "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]});
         let call = |call: Value| part(json!({ "tool_calls": [call] }));
-        let mut chunks = vec![
-            call(json!({"index": 0, "id": "c1", "type": "function", "function": {"name": "run", "arguments": ""}})),
-        ];
+        let mut chunks = vec![call(
+            json!({"index": 0, "id": "c1", "type": "function", "function": {"name": "run", "arguments": ""}}),
+        )];
         for piece in ["{\"pa", "th\":\"", "a b\"}"] {
             chunks.push(call(json!({"index": 0, "function": {"arguments": piece}})));
         }
@@ -306,8 +312,8 @@ fn a_call_in_pieces_without_finish_reasons_is_one_whole_call() {
         for request in [chat().user("hi").tools(), evicted()] {
             for dialect in dialects() {
                 let fake = Fake::start(Kind::LlamaServer, 4096);
-                let said = body.clone();
-                fake.script(move |seen| if seen.is_main() { with_200(SSE, &said) } else { Play::Usual });
+                let bytes = body.clone();
+                fake.script(move |seen| if seen.is_main() { with_200(SSE, &bytes) } else { Play::Usual });
                 let proxy = TestProxy::before(&fake);
                 let answer = ask(&proxy, dialect, &request.clone().stream()).ok();
                 let read = read(dialect, true, &answer);
@@ -339,8 +345,8 @@ fn a_reply_comes_in_the_form_that_was_asked_for() {
         let proxy = TestProxy::before(&fake);
         for content in [SSE, JSON, "text/plain; charset=utf-8", "application/x-ndjson", "application/octet-stream"] {
             for body in [&events, &lines, &pretty, &whole.to_string()] {
-                let said = body.clone();
-                fake.script(move |seen| if seen.is_main() { with_200(content, &said) } else { Play::Usual });
+                let bytes = body.clone();
+                fake.script(move |seen| if seen.is_main() { with_200(content, &bytes) } else { Play::Usual });
                 for dialect in dialects() {
                     for streamed in [true, false] {
                         let what = format!("{} {kind:?} streamed: {streamed} {content} {body}", dialect.name);
@@ -394,8 +400,8 @@ fn an_ollama_that_answers_in_another_form_is_understood() {
     let fake = Fake::start(Kind::Ollama, 8192);
     let proxy = TestProxy::before(&fake);
     for body in [lines, whole.to_string(), pretty] {
-        let said = body.clone();
-        fake.script(move |seen| if seen.is_main() { with_200(JSON, &said) } else { Play::Usual });
+        let bytes = body.clone();
+        fake.script(move |seen| if seen.is_main() { with_200(JSON, &bytes) } else { Play::Usual });
         for dialect in dialects() {
             for streamed in [true, false] {
                 let answer = ask(&proxy, dialect, &whole_or_streamed(chat().user("hi"), streamed)).ok();

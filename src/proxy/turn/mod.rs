@@ -85,7 +85,10 @@ impl App {
             let attempt = self.learned(&upstream, &prepared, &refused)?;
             let (app, to, headers) = (Arc::clone(self), Arc::clone(&upstream), parts.headers.clone());
             let harder = async move { app.harder(&to, prepared, attempt, &headers).await };
-            prepared = self.aside.run(size, harder.boxed()).await??;
+            prepared = match self.aside.run(size, harder.boxed()).await? {
+                Err(e) if e.is_too_long() => return Err(refused.own_words().unwrap_or(e)),
+                harder => harder?,
+            };
             reply = self.send(&upstream, parts, &mut prepared).boxed().await?;
             // Where the words stand in the request, the server's own say more than ours.
             let again = self.refused(&upstream, &prepared, &mut reply).await.filter(|again| !again.echoed);

@@ -133,18 +133,32 @@ async fn whole(mut reply: Reply) -> Result<Reply, Error> {
     }
     let read = aside::once(bytes.len(), || read(&bytes));
     Ok(match read {
-        Whole::Reply => Reply { body: Content::whole(bytes), ..reply },
+        Whole::Reply => as_it_is(reply, bytes),
         Whole::Error(error) => refusal(reply, &error),
         Whole::Events => {
             let events = Content::whole(bytes.clone()).events();
             match collected(events).await {
                 Ok(Some(all)) => with_json(reply, Bytes::from(all.to_string())),
                 // Not a word of a reply: what it is, whoever reads it must see.
-                Ok(None) => Reply { body: Content::whole(bytes), ..reply },
+                Ok(None) => as_it_is(reply, bytes),
                 Err(error) => refusal(reply, &error),
             }
         }
     })
+}
+
+/// A body that stays as it came, under a type that is true.
+fn as_it_is(mut reply: Reply, bytes: Bytes) -> Reply {
+    let kind = reply.headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    let is_json = bytes.trim_ascii_start().starts_with(b"{");
+    if is_json && (!kind.contains("json") || kind.contains("ndjson")) {
+        return with_json(reply, bytes);
+    }
+    if super::headers::is_event_stream(&reply.headers) {
+        reply.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain"));
+    }
+    reply.body = Content::whole(bytes);
+    reply
 }
 
 enum Whole {

@@ -151,6 +151,8 @@ pub(in crate::proxy) struct Prepared {
     pub room: Option<crate::proxy::pool::Room>,
     /// How long it waited for that.
     pub waited: std::time::Duration,
+    /// The client is to be told which of its stop sequences ended the reply.
+    pub tells_stop: bool,
 }
 
 impl Prepared {
@@ -269,7 +271,7 @@ impl App {
         head.warnings.extend(retold::tell(&mut request, &situation.window.takes));
         let Measured { mut draft, facts, sureness, wishes } = self.measured(&situation, &head, request).boxed().await;
         let planned = match self.planned(&mut draft, facts, sureness, &head).boxed().await {
-            Err(refused) if refused.is_too_long() && attempt == Attempt::First && !situation.can_count() => {
+            Err(refused) if refused.is_too_long() && attempt == Attempt::First && !sureness.is_exact() => {
                 let (facts, sureness) = self.uncounted(&draft, false);
                 let planned = self.planned(&mut draft, facts, sureness, &head).boxed().await;
                 planned.map_err(|_| refused)?
@@ -386,6 +388,7 @@ impl App {
             flight: None,
             room: None,
             waited: std::time::Duration::ZERO,
+            tells_stop: false,
             wanted,
             key,
             chain,

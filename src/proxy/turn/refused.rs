@@ -18,6 +18,7 @@ use crate::plan::emergency::Refusal;
 use crate::proxy::{App, Error};
 use crate::upstream::event::Content;
 use crate::upstream::{ChatOptions, Flavor, Kind, Reply, Upstream, overflow};
+use crate::wire::reply;
 
 /// The longest error that is read (bytes).
 const LONGEST: usize = 1 << 20;
@@ -40,6 +41,22 @@ pub(in crate::proxy) struct Refused {
     coded: bool,
     /// The words stand in the request, too.
     pub(in crate::proxy) echoed: bool,
+}
+
+impl Refused {
+    /// The server's own words as the client's error, where ours would only repeat what the request says itself.
+    pub(in crate::proxy) fn own_words(&self) -> Option<Error> {
+        let error = self.echoed.then(|| serde_json::from_slice(&self.body).ok()).flatten();
+        let error = error.as_ref().and_then(reply::error_in)?;
+        Some(Error::Client {
+            status: 400,
+            code: None,
+            param: None,
+            message: error["message"].as_str().unwrap_or_default().to_owned(),
+            hint: None,
+            sizes: None,
+        })
+    }
 }
 
 /// The body of an error, which is put back.
@@ -94,8 +111,8 @@ impl App {
             return None;
         }
         let echoed = !found.coded && overflow::is_echo(status, &body, &prepared.request.body);
-        // A load that answered more has no smaller window.
-        let window = found.window.filter(|w| *w > answered);
+        // A load that answered more has no smaller window, unless it is another load, unseen: then this prompt is too long, too.
+        let window = found.window.filter(|w| *w > answered || prepared.tokens > *w);
         let prompt = found.prompt.filter(|_| !found.prompt_is_lower_bound);
         Some(Refused { refusal: Refusal { prompt, window }, body, coded: found.coded, echoed })
     }
@@ -116,7 +133,7 @@ impl App {
             }
         } else if prepared.window.tokens.is_none() && refusal.prompt.is_none() {
             // Nothing is known of the window and nothing was said: guessing would cut blindly.
-            return Err(self.pass_refusal(prepared, &refused.body));
+            return Err(refused.own_words().unwrap_or_else(|| self.pass_refusal(prepared, &refused.body)));
         }
         Ok(Attempt::Emergency { refusal, counted: prepared.tokens })
     }
@@ -129,6 +146,7 @@ impl App {
         parts: &Parts,
         prepared: &mut Prepared,
     ) -> Result<Reply, Error> {
+        prepared.tells_stop = parts.headers.contains_key(super::headers::TELLS_STOP);
         self.take_room(upstream, prepared).await;
         let mut reply = self.send_once(upstream, parts, prepared).await?;
         if !is_pool_full(&mut reply).await {
@@ -140,7 +158,8 @@ impl App {
             "pool_full",
             json!({"upstream": upstream.name(), "prompt_tokens": prepared.tokens}),
         );
-        self.pool_of(upstream, prepared).share(prepared.window.tokens.unwrap_or(Tokens::MAX));
+        let size = prepared.window.tokens.unwrap_or(Tokens::MAX);
+        self.pool_of(upstream, prepared).share(&prepared.window.identity, size);
         prepared.room = None;
         tokio::time::sleep(PAUSE).await;
         self.take_room(upstream, prepared).await;
@@ -155,8 +174,7 @@ impl App {
         let headers = self.outgoing(&parts.headers);
         let path = path_of(parts);
         let id_slot = self.slot_of(upstream, prepared).await;
-        let tells_stop = parts.headers.contains_key(super::headers::TELLS_STOP);
-        let options = ChatOptions { num_ctx: prepared.window.set, id_slot, tells_stop };
+        let options = ChatOptions { num_ctx: prepared.window.set, id_slot, tells_stop: prepared.tells_stop };
         match upstream.chat(&headers, &path, prepared.body.clone(), options).await {
             Ok(reply) => opening::opened(reply, prepared.request.stream).await,
             Err(e) => {
@@ -176,9 +194,10 @@ impl App {
         prepared.room = None;
         let pool = self.pool_of(upstream, prepared);
         if let Some(window) = prepared.window.tokens
-            && (pool.is_shared() || self.measure.windows.is_shared(upstream, &prepared.request.model))
+            && (pool.is_shared(&prepared.window.identity)
+                || self.measure.windows.is_shared(upstream, &prepared.request.model))
         {
-            pool.share(window);
+            pool.share(&prepared.window.identity, window);
         }
         let tokens = prepared.tokens.saturating_add(prepared.after.output_reserved);
         if !pool.is_full(tokens) {
@@ -194,15 +213,15 @@ impl App {
     }
 }
 
-/// Whether the server itself would say that a prompt fits: it goes by the window that it names, and the prompt was counted.
+/// Whether the server itself would say that a prompt fits: it goes by the window that it names, and the prompt is short enough.
 fn known_to_fit(upstream: &Upstream, prepared: &Prepared) -> bool {
     let goes_by_it = matches!(
         upstream.kind(),
         Some(Kind::LlamaServer { .. } | Kind::Embedded | Kind::OpenAi(Flavor::Vllm | Flavor::SgLang))
     );
-    let Some(window) = prepared.window.tokens.filter(|_| goes_by_it && prepared.sureness.is_exact()) else {
-        return false;
-    };
+    let Some(window) = prepared.window.tokens.filter(|_| goes_by_it) else { return false };
+    // An estimate errs high, and by no more than half.
+    let prompt = if prepared.sureness.is_exact() { prepared.tokens } else { prepared.tokens.saturating_mul(2) };
     let asked = prepared.request.max_tokens.unwrap_or(0).min(window.saturating_sub(prepared.tokens));
-    f64::from(prepared.tokens.saturating_add(asked)) <= f64::from(window) * FITS
+    f64::from(prompt.saturating_add(asked)) <= f64::from(window) * FITS
 }

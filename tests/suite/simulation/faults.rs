@@ -21,6 +21,12 @@ pub(super) enum Fault {
     CountsNothing,
     /// It writes no usable brief.
     Summarizes(u16, &'static str),
+    /// It answers, and reports a prompt of a size that it made up.
+    Lies(u32),
+    /// A status of 200, and an error behind it: the type, and the body.
+    Pretends(&'static str, String),
+    /// The pool that its slots share is full.
+    PoolFull(u16),
 }
 
 /// What servers say of a prompt of `p` tokens at a window of `w`.
@@ -70,9 +76,38 @@ fn broken(kind: Kind, dice: &mut Dice) -> Vec<u8> {
     }
 }
 
+/// A reply with a size of the prompt that was made up. A prompt that does not fit is refused as usual.
+fn lie(kind: Kind, window: u32, said: u32, seen: &Seen) -> Play {
+    let body = seen.json();
+    if !has_room(kind, window, &body) {
+        return Play::Usual;
+    }
+    if kind == Kind::Ollama {
+        let line = json!({"model": MODEL, "created_at": "2026-08-21T18:48:22.1Z", "message": {"role": "assistant", "content": "Yes."},
+            "done": true, "done_reason": "stop", "prompt_eval_count": said, "eval_count": 2});
+        return Play::Json(200, line);
+    }
+    let usage = json!({"prompt_tokens": said, "completion_tokens": 2, "total_tokens": said.saturating_add(2)});
+    let head = json!({"id": "c1", "created": 1, "model": MODEL});
+    let with = |fields: serde_json::Value| {
+        let mut all = head.clone();
+        all.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        all
+    };
+    if body["stream"] != true {
+        let message = json!({"role": "assistant", "content": "Yes."});
+        let choice = json!({"index": 0, "finish_reason": "stop", "message": message});
+        return Play::Json(200, with(json!({"object": "chat.completion", "choices": [choice], "usage": usage})));
+    }
+    let piece = with(json!({"choices": [{"index": 0, "delta": {"role": "assistant", "content": "Yes."}}]}));
+    let last = with(json!({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}], "usage": usage}));
+    let events = format!("data: {piece}\n\ndata: {last}\n\ndata: [DONE]\n\n");
+    Play::Pieces(vec![sse_head(), chunk(events.as_bytes()), b"0\r\n\r\n".to_vec()])
+}
+
 impl Fault {
     pub(super) fn any(kind: Kind, window: u32, dice: &mut Dice) -> Fault {
-        match dice.below(9) {
+        match dice.below(12) {
             0 | 1 => {
                 let claimed = if dice.chance(50) { window } else { window - dice.below(window as usize / 4) as u32 };
                 let said = refusals(claimed + 1 + dice.below(4_000) as u32, claimed);
@@ -108,6 +143,21 @@ impl Fault {
                 _ => broken(kind, dice),
             }),
             7 => Fault::CountsNothing,
+            9 => Fault::Lies([1_000_000, window * 2, window - 1, window / 2, 1][dice.below(5)]),
+            10 => {
+                let words = "the model crashed, and its context is gone";
+                let error = json!({"error": {"message": words}});
+                let kinds = ["application/json", "text/event-stream", "text/plain", "application/x-ndjson"];
+                let bodies = [
+                    error.to_string(),
+                    json!({ "detail": words }).to_string(),
+                    format!("event: error\ndata: {error}\n\n"),
+                    format!("data: {error}\n\ndata: [DONE]\n\n"),
+                    format!("{}\n", json!({ "error": words })),
+                ];
+                Fault::Pretends(kinds[dice.below(kinds.len())], bodies[dice.below(bodies.len())].clone())
+            }
+            11 => Fault::PoolFull([500, 200][dice.below(2)]),
             _ => Fault::Summarizes(
                 [200, 500][dice.below(2)],
                 ["", "{}", "null", "{\"choices\":[{\"message\":{\"content\":\"\"}}]}"][dice.below(4)],
@@ -117,7 +167,7 @@ impl Fault {
 
     /// Whether the reply to the client's own prompt is what it would be without it.
     pub(super) fn is_aside(&self) -> bool {
-        matches!(self, Fault::CountsNothing | Fault::Summarizes(..))
+        matches!(self, Fault::CountsNothing | Fault::Summarizes(..) | Fault::Lies(..) | Fault::PoolFull(..))
     }
 }
 
@@ -152,6 +202,12 @@ impl Turn {
             Some(Fault::Silent(bytes)) => {
                 Play::Then(bytes.clone(), self.never.clone(), Box::new(Play::Cut(Vec::new())))
             }
+            Some(Fault::Pretends(kind, said)) => Play::Pieces(vec![whole(200, kind, said.as_bytes())]),
+            Some(Fault::PoolFull(status)) => {
+                let error = json!({"code": 500, "message": "Context size has been exceeded.", "type": "server_error"});
+                Play::Json(*status, json!({ "error": error }))
+            }
+            Some(Fault::Lies(tokens)) => lie(kind, window, *tokens, seen),
             Some(Fault::CountsNothing | Fault::Summarizes(..)) => Play::Usual,
             None => self.recall(kind, window, seen),
         }

@@ -344,7 +344,15 @@ impl World {
     ) -> Result<(), String> {
         let clean = fault.is_none_or(Fault::is_aside);
         self.sessions[who].refused |= matches!(fault, Some(Fault::Refuses(..)));
+        if matches!(fault, Some(Fault::Lies(..))) && matches!(self.kind, Kind::OpenAi | Kind::Ollama) {
+            // A size that may be is believed where nobody counts.
+            (self.misled, self.sessions[who].edited) = (true, true);
+            self.given.clear();
+        }
         let mut wrong = asked.wrong(self.misled || self.sessions[who].refused);
+        if matches!(fault, Some(Fault::Pretends(..))) && answer.status == 200 && !asked.forwarded.is_empty() {
+            wrong.push(format!("an error behind a status of 200 looks like a reply: {:.200}", answer.text()));
+        }
         if !answer.whole {
             wrong.push("the reply has no proper end".into());
         }

@@ -22,7 +22,8 @@ pub fn error_in(value: &Value) -> Option<Value> {
         return None;
     }
     // SGLang and older vLLMs do without the envelope.
-    let calls_itself_one = ["object", "type"].iter().any(|key| fields.get(*key).is_some_and(|v| v == "error"));
+    let calls_itself_one =
+        ["object", "type", "status"].iter().any(|key| fields.get(*key).is_some_and(|v| v == "error"));
     // FastAPI's own errors.
     let is_detail = said("detail").is_some();
     let is_status = said("message").is_some_and(Value::is_string) && status_of(value).is_some();
@@ -61,7 +62,7 @@ pub fn upstream_error(code: &str, message: &str) -> Value {
 }
 
 /// Whether a value says anything: an empty object, an empty text and `false` do not.
-fn says(value: &Value) -> bool {
+pub fn says(value: &Value) -> bool {
     match value {
         Value::Null | Value::Bool(false) => false,
         Value::String(text) => !text.trim().is_empty(),

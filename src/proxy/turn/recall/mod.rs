@@ -269,7 +269,8 @@ impl Answering {
         let Some(prepared) = &self.prepared else {
             return Err(Stopped::Gone(Error::Internal { doing: "go on with a reply", source: "it is over".into() }));
         };
-        let options = ChatOptions { num_ctx: prepared.window.set, ..ChatOptions::default() };
+        let (num_ctx, tells_stop) = (prepared.window.set, prepared.tells_stop);
+        let options = ChatOptions { num_ctx, tells_stop, ..ChatOptions::default() };
         let body = aside::once(prepared.body.len(), || self.body(prepared));
         let reply = self.upstream.chat(&self.headers, &self.path, body, options).await;
         let reply = reply.map_err(|e| Stopped::Gone(e.into()))?;

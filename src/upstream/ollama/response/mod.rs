@@ -306,7 +306,7 @@ pub(super) fn completion(head: Head, body: &[u8]) -> Result<Completion, String> 
 fn streamed(head: Head, body: &[u8]) -> Result<Completion, String> {
     let is_json = |line: &[u8]| framed(line).is_none_or(|data| serde_json::from_slice::<IgnoredAny>(data).is_ok());
     let lines = || body.split(|b| *b == b'\n').map(<[u8]>::trim_ascii).filter(|line| !line.is_empty());
-    if lines().count() < 2 || !lines().all(is_json) {
+    if lines().next().is_none() || !lines().all(is_json) {
         return Err("the reply is not the JSON of a chat".to_owned());
     }
     let (mut chunks, mut events) = (Chunks::new(head, true), Vec::new());

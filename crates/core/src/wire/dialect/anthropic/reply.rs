@@ -8,6 +8,7 @@ use super::super::said::{CallPart, Said, Usage};
 use super::super::whole::Whole;
 use super::super::{Head, ReplyEncoder, event};
 use super::error;
+use crate::wire::reply;
 
 /// A reply that ends so many tokens before the window's end was ended by it.
 const NEAR: u64 = 16;
@@ -312,7 +313,8 @@ impl ReplyEncoder for Reply {
         }
         if let Some(failed) = &said.error {
             self.over = true;
-            out.push_str(&event("error", &error(500, failed, &format!("req_{}", self.id))));
+            let status = reply::status_of(failed).unwrap_or(500);
+            out.push_str(&event("error", &error(status, failed, &format!("req_{}", self.id))));
         }
         out
     }
