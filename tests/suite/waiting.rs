@@ -491,7 +491,7 @@ fn requests_of_ours_keep_the_model_as_long_as_the_client_wants() {
         let fake = Fake::start(Kind::Ollama, 4096);
         let proxy = TestProxy::before(&fake);
         up_to_the_wall(&proxy, path, &long);
-        fake.wait("a prompt sent ahead", |seen| seen.iter().filter(|s| summary_or_ahead(s)).count() > 1);
+        fake.wait("a prompt sent ahead", |seen| seen.iter().any(|s| s.json()["options"]["num_predict"] == 1));
         for seen in fake.all().iter().filter(|s| summary_or_ahead(s)) {
             assert_eq!(seen.json()["keep_alive"], long, "{path}");
         }
