@@ -69,8 +69,6 @@ pub struct App {
     /// Where large requests are worked on.
     aside: Aside,
     lives: Arc<LiveConversations>,
-    /// Who uses which model of which server.
-    traffic: Arc<Traffic>,
     lent: ahead::slots::Lent,
     heads: desk::price::Heads,
     /// One change of what people want of a conversation at a time.
@@ -79,6 +77,8 @@ pub struct App {
     summarizers: Mutex<LruCache<String, ahead::brief::Trial>>,
     /// Which upstream lists which model.
     places: Mutex<HashMap<String, usize>>,
+    /// Who uses which model of which server.
+    traffic: Arc<Traffic>,
     /// Policies by model, profile header, what the server has loaded, and task.
     policies: Mutex<Policies>,
 }
@@ -97,12 +97,12 @@ impl App {
             tasks,
             aside: Aside::default(),
             lives: Arc::default(),
-            traffic: Arc::default(),
             lent: ahead::slots::Lent::default(),
             heads: desk::price::Heads::default(),
             standing_turn: tokio::sync::Mutex::default(),
             summarizers: Mutex::new(LruCache::new(NAMES)),
             places: Mutex::default(),
+            traffic: Arc::default(),
             policies: Mutex::default(),
         }
     }

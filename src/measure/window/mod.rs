@@ -187,21 +187,37 @@ impl Windows {
             Some((window, _, _, goal)) => (Some(window), goal),
             None => (None, Goal::default()),
         };
+        if loads == Loads::Never && can_set(upstream, model) {
+            return self.foretold(upstream, model, num_ctx, (known, goal)).await;
+        }
         match self.ask(upstream, model, num_ctx, goal, loads).await {
             Ok((loaded, goal)) => {
                 let mut entries = self.entries.lock();
-                let learned =
-                    entries.get(&key).and_then(|e| e.learned.clone()).filter(|(_, id)| *id == loaded.identity);
+                let learned = entries.remove(&key).and_then(|e| e.learned).filter(|(_, id)| *id == loaded.identity);
                 let entry = Entry { loaded, at: Some(Instant::now()), learned, goal };
                 let mut out = window(&entry, num_ctx);
-                if loads == Loads::Never && can_set(upstream, model) {
-                    // What a request will find once it is loaded is not known by this.
-                    return out;
-                }
                 out.changed = change(known.as_ref(), &out, &entry);
                 entries.insert(key, entry);
                 out
             }
+            Err(why) => known.unwrap_or_else(|| unknown(num_ctx, upstream, &why)),
+        }
+    }
+
+    /// The window that a model has, or would be loaded with. Nothing of it is kept: what a request finds once the model is loaded
+    /// is not known by this. `known`: what was seen last.
+    async fn foretold(
+        &self,
+        upstream: &Upstream,
+        model: &str,
+        num_ctx: &NumCtx,
+        (known, goal): (Option<Window>, Goal),
+    ) -> Window {
+        match self.ask(upstream, model, num_ctx, goal, Loads::Never).await {
+            Ok((loaded, goal)) => match known.filter(|known| known.identity == loaded.identity) {
+                Some(known) => known,
+                None => window(&Entry { loaded, at: None, learned: None, goal }, num_ctx),
+            },
             Err(why) => known.unwrap_or_else(|| unknown(num_ctx, upstream, &why)),
         }
     }

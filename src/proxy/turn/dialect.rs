@@ -167,7 +167,7 @@ impl App {
         if let Some(session) = heard.session.and_then(|name| HeaderValue::try_from(name).ok()) {
             asked.headers.insert(headers::CLIENT_SESSION, session);
         }
-        let response = self.answer_in_time(&asked, heard.chat).await?;
+        let response = self.answer(&asked, heard.chat).await?;
         let (mut parts, answer) = response.into_parts();
         let length = [header::CONTENT_LENGTH, header::TRANSFER_ENCODING];
         length.iter().for_each(|name| drop(parts.headers.remove(name)));
