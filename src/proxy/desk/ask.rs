@@ -125,13 +125,7 @@ impl App {
     async fn reader_of(&self, upstream: Arc<Upstream>, model: &str, id_slot: Option<u32>) -> Reader {
         let window = self.window_of(&upstream, model).await;
         let options = ChatOptions { num_ctx: window.set, id_slot };
-        Reader {
-            upstream,
-            model: model.to_owned(),
-            window: window.tokens.unwrap_or(SMALL_WINDOW),
-            options,
-            keep_alive: None,
-        }
+        Reader { upstream, model: model.to_owned(), window: window.tokens.unwrap_or(SMALL_WINDOW), options }
     }
 
     async fn read_for(
