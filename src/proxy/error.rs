@@ -163,6 +163,7 @@ impl Error {
                     401 | 403 => "authentication_error",
                     404 | 410 => "not_found_error",
                     429 => "rate_limit_error",
+                    502 => "upstream_error",
                     503 => "service_unavailable_error",
                     _ => "invalid_request_error",
                 };

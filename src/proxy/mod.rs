@@ -72,8 +72,6 @@ pub struct App {
     lives: Arc<LiveConversations>,
     /// What is in flight at servers whose slots share a pool.
     pools: pool::Pools,
-    /// Who uses which model of which server.
-    traffic: Arc<Traffic>,
     lent: ahead::slots::Lent,
     heads: desk::price::Heads,
     /// One change of what people want of a conversation at a time.
@@ -82,6 +80,8 @@ pub struct App {
     summarizers: Mutex<LruCache<String, ahead::brief::Trial>>,
     /// Which upstream lists which model.
     places: Mutex<HashMap<String, usize>>,
+    /// Who uses which model of which server.
+    traffic: Arc<Traffic>,
     /// Policies by model, profile header, what the server has loaded, and task.
     policies: Mutex<Policies>,
 }
@@ -101,12 +101,12 @@ impl App {
             aside: Aside::default(),
             lives: Arc::default(),
             pools: pool::Pools::default(),
-            traffic: Arc::default(),
             lent: ahead::slots::Lent::default(),
             heads: desk::price::Heads::default(),
             standing_turn: tokio::sync::Mutex::default(),
             summarizers: Mutex::new(LruCache::new(NAMES)),
             places: Mutex::default(),
+            traffic: Arc::default(),
             policies: Mutex::default(),
         }
     }

@@ -447,20 +447,24 @@ fn nothing_of_ours_is_asked_of_a_model_that_is_not_there() {
     assert_eq!(router.swaps(), ["b -> a"], "as the client's own request had it");
 }
 
-/// Sends a conversation that is near its wall, in two steps, so that an Ollama's count of the first tells the size of the second.
-fn near_the_wall(proxy: &TestProxy, path: &str, keep_alive: &Value) {
-    for messages in [9, usize::MAX] {
-        let mut body = pressed().value();
-        body["keep_alive"] = keep_alive.clone();
-        body["stream"] = json!(false);
-        body["messages"].as_array_mut().unwrap().truncate(messages);
+/// Sends a conversation turn by turn until a fold is due behind its last reply. Returns how many there were.
+fn up_to_the_wall(proxy: &TestProxy, path: &str, keep_alive: &Value) -> usize {
+    let mut sent = chat().system("You are a helpful assistant.").user("Let us plan the garden.");
+    for n in 0.. {
+        sent = sent.assistant(&prose(n, 1_300)).user(&format!("And what about item {n}?"));
+        let mut body = sent.clone().with("keep_alive", keep_alive.clone()).with("stream", json!(false)).value();
         if path == "/v1/responses" {
             body["input"] = body["messages"].take();
         }
         let answer = proxy.post(path, &[], body.to_string().as_bytes()).ok();
-        assert_eq!(answer.action(), "none");
-        behind_the_reply(proxy, 1);
+        assert_eq!(answer.action(), "none", "turn {n}");
+        let turns = usize::try_from(n).unwrap() + 1;
+        behind_the_reply(proxy, turns);
+        if tokens(&sent.value()) > 2_350 {
+            return turns;
+        }
     }
+    unreachable!("it grows")
 }
 
 /// Whoever frees the memory with `keep_alive` 0 finds it free.
@@ -470,13 +474,13 @@ fn nothing_follows_a_reply_that_unloads_the_model() {
     {
         let fake = Fake::start(Kind::Ollama, 4096);
         let proxy = TestProxy::before(&fake);
-        near_the_wall(&proxy, path, &zero);
+        let turns = up_to_the_wall(&proxy, path, &zero);
         assert_eq!(fake.last().json()["keep_alive"], zero, "{path}");
         // Requests of others: more than enough time for a summary that was begun to be seen.
         for n in 0..8 {
             proxy.chat(&chat().user(&format!("other {n}"))).ok();
         }
-        behind_the_reply(&proxy, 10);
+        behind_the_reply(&proxy, turns + 8);
         assert!(!fake.all().iter().any(summary_or_ahead), "{path}");
     }
 }
@@ -486,8 +490,8 @@ fn requests_of_ours_keep_the_model_as_long_as_the_client_wants() {
     for (path, long) in [("/api/chat", json!(-1)), ("/v1/chat/completions", json!("24h"))] {
         let fake = Fake::start(Kind::Ollama, 4096);
         let proxy = TestProxy::before(&fake);
-        near_the_wall(&proxy, path, &long);
-        fake.wait("a summary", |seen| seen.iter().any(Seen::is_summary));
+        up_to_the_wall(&proxy, path, &long);
+        fake.wait("a prompt sent ahead", |seen| seen.iter().any(|s| s.json()["options"]["num_predict"] == 1));
         for seen in fake.all().iter().filter(|s| summary_or_ahead(s)) {
             assert_eq!(seen.json()["keep_alive"], long, "{path}");
         }

@@ -233,6 +233,9 @@ impl Windows {
             Some((window, _, _, goal)) => (Some(window), goal),
             None => (None, Goal::default()),
         };
+        if loads == Loads::Never && can_set(upstream, model) {
+            return self.foretold(upstream, model, num_ctx, (known, goal)).await;
+        }
         match self.ask(upstream, model, num_ctx, goal, loads).await {
             Ok((loaded, goal)) => {
                 let mut entries = self.entries.lock();
@@ -245,14 +248,28 @@ impl Windows {
                 let answered = if same { before.answered } else { 0 };
                 let entry = Entry { loaded, at: Some(Instant::now()), learned, answered, refused, goal };
                 let mut out = window(&entry, num_ctx);
-                if loads == Loads::Never && can_set(upstream, model) {
-                    // What a request will find once it is loaded is not known by this.
-                    return out;
-                }
                 out.changed = change(known.as_ref(), &out, &entry);
                 entries.insert(key, entry);
                 out
             }
+            Err(why) => known.unwrap_or_else(|| unknown(num_ctx, upstream, &why)),
+        }
+    }
+
+    /// The window that a model has, or would be loaded with. Nothing of it is kept: what a request finds once the model is loaded
+    /// is not known by this. `known`: what was seen last.
+    async fn foretold(
+        &self,
+        upstream: &Upstream,
+        model: &str,
+        num_ctx: &NumCtx,
+        (known, goal): (Option<Window>, Goal),
+    ) -> Window {
+        match self.ask(upstream, model, num_ctx, goal, Loads::Never).await {
+            Ok((loaded, goal)) => match known.filter(|known| known.identity == loaded.identity) {
+                Some(known) => known,
+                None => window(&Entry { loaded, goal, ..Entry::default() }, num_ctx),
+            },
             Err(why) => known.unwrap_or_else(|| unknown(num_ctx, upstream, &why)),
         }
     }

@@ -125,11 +125,7 @@ impl App {
         if let Some(ready) = self.brief_at_hand(id, chain) {
             return Some(ready);
         }
-        let needed = self.needed(draft, plan, window)?;
-        // Who has the model leave memory at once wants nothing of it afterwards.
-        let for_itself = needed.request.unloads();
-        let making = self.make_needed(needed);
-        let _stop = for_itself.then(|| making.cancel.clone().drop_guard());
+        let making = self.make_needed(self.needed(draft, plan, window)?);
         let _waiting = making.waited_for();
         // It ends by itself.
         let _ = making.over.clone().wait_for(|over| *over).await;

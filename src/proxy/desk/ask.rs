@@ -43,8 +43,6 @@ struct Reader {
     model: String,
     window: Tokens,
     options: ChatOptions,
-    /// How long the model is to stay in memory, where the client of its conversation said so.
-    keep_alive: Option<Value>,
 }
 
 impl Reader {
@@ -87,11 +85,7 @@ impl App {
                 let hint = "ask again when it is done, or name a `digest_model` in [context] of config.toml";
                 return Err(Error::client(409, "busy", format!("`{}` is at work on a request", row.model), hint));
             }
-            None => {
-                let kept = self.lives.with(&row.id, |live| live.keep_alive.clone());
-                let keep_alive = kept.and_then(|kept| serde_json::from_str(&kept).ok());
-                Reader { keep_alive, ..self.reader_of(upstream, &row.model, None).await }
-            }
+            None => self.reader_of(upstream, &row.model, None).await,
         };
         let answered = self.read_for(&row.id, id, &found, question, &reader, PATIENCE).await;
         Ok(json!({
@@ -131,13 +125,7 @@ impl App {
     async fn reader_of(&self, upstream: Arc<Upstream>, model: &str, id_slot: Option<u32>) -> Reader {
         let window = self.window_of(&upstream, model).await;
         let options = ChatOptions { num_ctx: window.set, id_slot, ..ChatOptions::default() };
-        Reader {
-            upstream,
-            model: model.to_owned(),
-            window: window.tokens.unwrap_or(SMALL_WINDOW),
-            options,
-            keep_alive: None,
-        }
+        Reader { upstream, model: model.to_owned(), window: window.tokens.unwrap_or(SMALL_WINDOW), options }
     }
 
     async fn read_for(
@@ -178,8 +166,13 @@ impl App {
             "model": reader.model, "messages": [{"role": "user", "content": question::prompt(part, asked)}],
             "max_tokens": WRITES, "temperature": 0, "stream": false,
         });
-        if let Some(keep_alive) = &reader.keep_alive {
-            body["keep_alive"] = keep_alive.clone();
+        // The client of the conversation said how long its model is to stay in memory.
+        let kept = self.lives.with(conversation, |live| {
+            let own = live.model.as_ref()?;
+            live.keep_alive.clone().filter(|_| own.model == reader.model && own.upstream == reader.upstream.name())
+        });
+        if let Some(keep_alive) = kept.and_then(|kept| serde_json::from_str(&kept).ok()) {
+            body["keep_alive"] = keep_alive;
         }
         let (json_headers, body) = (headers::json(), Bytes::from(body.to_string()));
         let sent = reader.upstream.chat(&json_headers, "/v1/chat/completions", body, reader.options);

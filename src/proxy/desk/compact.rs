@@ -508,11 +508,11 @@ fn request_of(model: &str) -> Request {
         max_tokens: None,
         choices: 1,
         stream: false,
-        keep_alive: None,
         num_ctx: None,
         session: None,
         client_tools: None,
         task: None,
+        keep_alive: None,
         listed_tools: None,
         seed: None,
     }

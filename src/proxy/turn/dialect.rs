@@ -170,7 +170,7 @@ impl App {
         if heard.tells_stop {
             asked.headers.insert(headers::TELLS_STOP, HeaderValue::from_static("on"));
         }
-        let response = self.answer_in_time(&asked, heard.chat).await?;
+        let response = self.answer(&asked, heard.chat).await?;
         let (mut parts, answer) = response.into_parts();
         headers::warn(&mut parts.headers, heard.encoder.warnings());
         let length = [header::CONTENT_LENGTH, header::TRANSFER_ENCODING];

@@ -66,12 +66,12 @@ impl App {
         if self.config.shadow {
             return self.shadowed(parts, body.clone(), Ok(body)).await;
         }
-        Ok(self.answer_in_time(parts, body).await?.map(|answer| self.body_of(answer)))
+        Ok(self.answer(parts, body).await?.map(|answer| self.body_of(answer)))
     }
 
     /// Answers a request that is neither passed nor shadowed, however long that takes. What is known of the answer before it is
     /// there goes to `early`.
-    async fn answer(self: &Arc<Self>, parts: &Parts, body: Bytes, early: &Early) -> Result<Response<Answer>, Error> {
+    async fn answered(self: &Arc<Self>, parts: &Parts, body: Bytes, early: &Early) -> Result<Response<Answer>, Error> {
         let started = Instant::now();
         let size = body.len();
         let (app, headers, known) = (Arc::clone(self), parts.headers.clone(), early.clone());

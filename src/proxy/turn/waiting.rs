@@ -57,14 +57,10 @@ type Answering = BoxFuture<'static, Result<Response<Answer>, Error>>;
 impl App {
     /// Answers a request that is neither passed nor shadowed. Where a stream was asked for and the answer takes long, the head
     /// of the reply goes out before it.
-    pub(super) async fn answer_in_time(
-        self: &Arc<Self>,
-        parts: &Parts,
-        body: Bytes,
-    ) -> Result<Response<Answer>, Error> {
+    pub(super) async fn answer(self: &Arc<Self>, parts: &Parts, body: Bytes) -> Result<Response<Answer>, Error> {
         let early = Early::default();
         let (app, parts, known) = (Arc::clone(self), parts.clone(), early.clone());
-        let mut answer = async move { app.answer(&parts, body, &known).await }.boxed();
+        let mut answer = async move { app.answered(&parts, body, &known).await }.boxed();
         let mut patience = Duration::from_secs(self.config.limits.head_seconds);
         loop {
             if let Ok(answered) = tokio::time::timeout(patience, &mut answer).await {

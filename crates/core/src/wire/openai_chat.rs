@@ -30,8 +30,6 @@ pub struct Request {
     pub choices: u32,
     /// `stream`: the reply is to come in pieces.
     pub stream: bool,
-    /// `keep_alive` as it is spelled: how long an Ollama is to hold the model after the reply.
-    pub keep_alive: Option<String>,
     /// `options.num_ctx`: the window that clients of Ollama's ask it to load the model with.
     pub num_ctx: Option<Tokens>,
     /// What the client calls its session, if it does; see [`super::session`].
@@ -40,6 +38,8 @@ pub struct Request {
     pub client_tools: Option<Bytes>,
     /// What the conversation is for, where somebody said so; never in the body.
     pub task: Option<String>,
+    /// `keep_alive` as it is spelled: how long an Ollama is to hold the model after the reply.
+    pub keep_alive: Option<String>,
     /// The list that stands for the client's tools, where they are named by index.
     pub listed_tools: Option<Bytes>,
     /// What makes the chain of its history, once that is known: a second try of the same request has the same one. Never in the
@@ -176,7 +176,6 @@ pub fn parse(body: &Bytes) -> Result<Request, WireError> {
         max_tokens: max_tokens.map(|n| n.min(f64::from(u32::MAX)) as Tokens),
         choices: number("n").map_or(1, |n| n.min(128.0) as u32),
         stream: field("stream") == Some("true"),
-        keep_alive: field("keep_alive").filter(|value| *value != "null").map(str::to_owned),
         num_ctx: field("options")
             .and_then(|o| Fields::read(o).ok())
             .and_then(|o| o.get("num_ctx")?.parse::<f64>().ok())
@@ -185,6 +184,7 @@ pub fn parse(body: &Bytes) -> Result<Request, WireError> {
         session: session(&field),
         client_tools: None,
         task: None,
+        keep_alive: field("keep_alive").filter(|value| *value != "null").map(str::to_owned),
         listed_tools: None,
         seed: None,
         conversation,
