@@ -98,13 +98,17 @@ pub(crate) const CLIENTS: &[Client] = &[
             // It asks for 32,000 tokens of reply otherwise, more than most local windows hold.
             ("CLAUDE_CODE_MAX_OUTPUT_TOKENS", "4096"),
             ("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "1"),
+            // Both change with each request: a count of the tokens left, and a checksum before the system prompt. `ollama launch
+            // claude` switches them off, too.
+            ("CLAUDE_CODE_TOTAL_TOKENS_REMINDER", "off"),
+            ("CLAUDE_CODE_ATTRIBUTION_HEADER", "0"),
         ],
         unset: &["ANTHROPIC_API_KEY", "CLAUDE_CODE_USE_BEDROCK", "CLAUDE_CODE_USE_VERTEX"],
         configs: &[Written::new(
             ("CLAUDE_CONFIG_DIR", ".claude"),
             &["settings.json"],
             Format::Json,
-            r#"{"env": {"ANTHROPIC_BASE_URL": "{root}", "ANTHROPIC_AUTH_TOKEN": {key!}, "ANTHROPIC_MODEL": {model!}, "ANTHROPIC_DEFAULT_HAIKU_MODEL": {model!}, "CLAUDE_CODE_MAX_OUTPUT_TOKENS": "4096", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1"}}"#,
+            r#"{"env": {"ANTHROPIC_BASE_URL": "{root}", "ANTHROPIC_AUTH_TOKEN": {key!}, "ANTHROPIC_MODEL": {model!}, "ANTHROPIC_DEFAULT_HAIKU_MODEL": {model!}, "CLAUDE_CODE_MAX_OUTPUT_TOKENS": "4096", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "CLAUDE_CODE_TOTAL_TOKENS_REMINDER": "off", "CLAUDE_CODE_ATTRIBUTION_HEADER": "0"}}"#,
         )],
         ..PLAIN
     },

@@ -478,6 +478,32 @@ fn a_command_that_went_well_is_no_error() {
 }
 
 #[test]
+fn a_call_that_failed_is_among_the_errors() {
+    let called = |id: &str, tool: &str, arguments: &str, result: &str| {
+        let call = json!({"id": id, "type": "function", "function": {"name": tool, "arguments": arguments}});
+        [
+            json!({"role": "assistant", "content": null, "tool_calls": [call]}),
+            json!({"role": "tool", "tool_call_id": id, "content": result}),
+        ]
+    };
+    let list = [
+        called("a", "deploy", r#"{"path":"staging"}"#, "Error: release 41"),
+        called("b", "deploy", r#"{"path":"prod"}"#, "release 41"),
+        called("c", "bash", r#"{"command":"make"}"#, "Error: Exit code 2\nlinking"),
+        called("d", "git_log", "{}", r#"{"content":[{"type":"text","text":"gone"}],"isError":true}"#),
+    ]
+    .concat();
+    let all = messages(&json!(list));
+    let known = facts(&material(&all.iter().collect::<Vec<_>>(), None));
+    let errors: Vec<&str> = known.part(Part::Errors).items.iter().map(|item| item.text.as_str()).collect();
+    let failed = |what: &str| errors.iter().any(|error| error.contains(what));
+    assert!(failed("staging failed: release 41") && !failed("prod"), "{errors:?}");
+    assert!(failed("git_log") && failed("gone"), "{errors:?}");
+    let text = render(None, &known, 2000, &tokens);
+    assert!(!text.contains("make → ok") && text.contains("make → "), "{text}");
+}
+
+#[test]
 fn only_a_person_is_quoted() {
     let all = messages(&json!([
         {"role": "user", "content": "<environment_context>\n  <cwd>/proj</cwd>\n</environment_context>"},

@@ -86,7 +86,7 @@ pub fn tool_name(tool: &Value) -> Option<&str> {
     let definition = &tool["definition"];
     let servers = [&definition["mcp_server_name"], &tool["mcp_server_name"], &tool["server_name"]];
     let names = [&definition["name"], &tool["name"]].into_iter().chain(servers);
-    names.into_iter().find_map(|name| name.as_str())
+    names.into_iter().find_map(Value::as_str)
 }
 
 /// The text of a result, which begins with `Error:` where the call failed, unless it says so itself.

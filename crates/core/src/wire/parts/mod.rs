@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 
 use super::json::{self, Fields};
 use super::openai_chat;
-use crate::conversation::{Media, Message};
+use crate::conversation::Message;
 
 pub mod blocks;
 mod size;
@@ -128,10 +128,8 @@ pub fn tell(message: &mut Message, takes: &Takes) {
     let Some(told) = Fields::read(&source).ok().and_then(|fields| Told::of(fields.get("content")?, takes)) else {
         return;
     };
-    let mut media = message.media.drain(..).zip(&told.whole).filter(|(_, whole)| **whole).map(|(media, _)| media);
-    let left: Vec<Media> = media.by_ref().collect();
-    drop(media);
-    message.media = left;
+    let mut whole = told.whole.iter();
+    message.media.retain(|_| whole.next() == Some(&true));
     message.repaired = Some(openai_chat::patch(message.bytes(), "content", &told.content()));
     message.text = told.text.join("\n").into();
     message.lines.extend(told.lines);
@@ -140,10 +138,8 @@ pub fn tell(message: &mut Message, takes: &Takes) {
 /// The bytes of a message for a server that takes so much; `None` where they are the same.
 pub fn bytes(message: &bytes::Bytes, takes: &Takes) -> Option<bytes::Bytes> {
     let mut read = openai_chat::message(message.clone()).ok()?;
-    let before = read.repaired.take();
-    read.repaired.clone_from(&before);
     tell(&mut read, takes);
-    read.repaired.filter(|after| before.as_ref() != Some(after))
+    read.repaired.filter(|after| after != message)
 }
 
 /// A content that is said otherwise than it came.

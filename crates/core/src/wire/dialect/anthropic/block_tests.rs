@@ -106,6 +106,10 @@ fn odd_shapes_are_read() {
     let mut body = asked(json!([{"role": "user", "content": "a"}]));
     body["system"] = json!([{"type": "text", "text": "S"}, {"type": "odd"}, null]);
     assert!(heard(&body).0["messages"][0]["content"].as_str().unwrap().starts_with("S\n[a part of type odd"));
+    // Half of a surrogate pair in a block that is carried.
+    let cut = br#"{"model":"m","messages":[{"role":"user","content":[{"type":"odd","x":"\ud83d"}]}]}"#;
+    let chat: Value = serde_json::from_slice(&request(cut).unwrap().chat).unwrap();
+    assert_eq!(chat["messages"][0]["content"][0]["block"]["x"], "\u{fffd}");
     // A call whose input was cut is wrapped further on, and not refused.
     let out = messages(
         json!([{"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "f", "input": "{\"a\": 1"}]}]),

@@ -56,10 +56,10 @@ fn message(out: &mut Out<'_>, place: &str, message: &Fields<'_>, passed: bool) -
             let text = instruction(out, &format!("{place}.content"), content)?;
             // A reminder that holds until the user's next message: it stays in the array, and is not shown any more.
             let is_over = passed && message.string("clear_at").as_deref() == Some("next_user_message");
-            if text.is_empty() || is_over {
-            } else if out.is_at_the_start() {
+            let is_shown = !text.is_empty() && !is_over;
+            if is_shown && out.is_at_the_start() {
                 out.system(&text);
-            } else {
+            } else if is_shown {
                 out.user(vec![Part::Text(format!("<system-reminder>\n{text}\n</system-reminder>"))]);
             }
             Ok(())
@@ -343,6 +343,8 @@ fn as_it_stands(block: &Fields<'_>) -> String {
 
 fn carried(block: &Fields<'_>) -> Part {
     let whole = format!("{{\"type\":\"{CARRIED}\",\"block\":{}}}", as_it_stands(block));
+    // Half of a surrogate pair is JSON as it is spelled, and cannot be read as a value.
+    let whole = if whole.contains("\\u") { json::paired(&whole) } else { whole };
     RawValue::from_string(whole).map_or_else(|_| Part::Text(told(block)), Part::Media)
 }
 
