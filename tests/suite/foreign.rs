@@ -179,7 +179,7 @@ fn what_is_said_as_a_line_is_in_the_record_and_in_a_header() {
         assert!(
             warning.contains("takes: mcp_call")
                 && warning.contains("prompt: compaction")
-                && warning.contains("provider: web_search"),
+                && warning.contains("run them: web_search"),
             "{warning}"
         );
         assert!(!fake.last().json().to_string().contains("zebra"), "the line is short");

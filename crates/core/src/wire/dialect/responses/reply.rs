@@ -275,15 +275,16 @@ impl Reply {
         let (form, name) = (self.names.form(&self.items[at]), self.names.name(&self.items[at]).to_owned());
         let item = &mut self.items[at];
         let Body::Call(call) = &item.body else { return };
-        let whole = call.arguments.clone();
         let delta = match (form, done) {
-            (Form::Function, _) => whole.get(item.told..).unwrap_or_default().to_owned(),
+            (Form::Function, _) => call.arguments.get(item.told..).unwrap_or_default().to_owned(),
             // The text of a custom call lies inside of its arguments: it can be read when they are whole.
-            (Form::Custom, true) => free_text(&whole),
+            (Form::Custom, true) => free_text(&call.arguments),
             (Form::Shell, true) => return self.tell_commands(out, at),
             _ => String::new(),
         };
-        item.told = whole.len();
+        item.told = call.arguments.len();
+        // A copy for each piece would make long arguments cost the square of their length.
+        let whole = (done && form == Form::Function).then(|| call.arguments.clone());
         let kind = match form {
             Form::Function => "response.function_call_arguments",
             Form::Custom => "response.custom_tool_call_input",

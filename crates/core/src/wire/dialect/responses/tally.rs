@@ -52,7 +52,7 @@ impl Tally {
         let told = [
             ("a line in the prompt stands for what no local server takes", &self.lines),
             ("left out of the prompt", &self.left_out),
-            ("left out of the tools, since they run at the model's provider", &of_tools),
+            ("left out of the tools, as no local server can run them", &of_tools),
         ];
         let warnings = told.into_iter().filter(|(_, kinds)| !kinds.is_empty());
         let warnings = warnings.map(|(what, kinds)| format!("{what}: {}", list(kinds))).chain(self.warnings).collect();
