@@ -15,6 +15,12 @@ use crate::measure::memory::{self, Cost, GpuLayers, Model, Refused, Settings, So
 
 pub use crate::engine::dry_run::work;
 
+/// The largest window that is tried (tokens): a dry run notes each cell of its cache, 50 bytes or so.
+const LARGEST_WINDOW: u64 = 1 << 24;
+
+/// The most tensors of a file that is tried: llama.cpp compares their names with each other.
+const MOST_TENSORS: usize = 32_768;
+
 /// Dry runs of one file. What was asked once is not asked again.
 pub struct DryRunner {
     run: Mutex<DryRun>,
@@ -51,6 +57,9 @@ impl DryRunner {
         // What is refused by rule is so in words; and the dry run leaves the output buffer out, and tells state and cache
         // together.
         let formula = memory::cost(model, settings)?;
+        if formula.n_ctx > LARGEST_WINDOW {
+            return Ok(formula);
+        }
         // Of GPUs that are here it is what they do; of one that is stood in for, what it does beyond its own weights is told
         // beside the rest, as by formulas.
         let real = !self.covers.devices.is_empty();
@@ -147,6 +156,13 @@ fn ask(settings: &Settings) -> Ask {
 fn whole(file: &Path) -> Result<Option<tempfile::NamedTempFile>, String> {
     let trouble = |e: &dyn std::fmt::Display| format!("{}: {e}", file.display());
     let gguf = Gguf::open(file).map_err(|e| trouble(&e))?;
+    if gguf.tensors.len() > MOST_TENSORS {
+        let why = format!(
+            "it has {} tensors, and llama.cpp would take minutes over more than {MOST_TENSORS}",
+            gguf.tensors.len()
+        );
+        return Err(trouble(&why));
+    }
     let mine = gguf.tensors.iter().filter(|tensor| tensor.part == 0);
     let ends = mine.filter_map(|tensor| gguf.data_offset.checked_add(tensor.offset)?.checked_add(tensor.bytes?));
     let length = ends.max().unwrap_or(0);

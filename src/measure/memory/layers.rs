@@ -1,7 +1,7 @@
 //! What each block keeps: whether it attends or recurs, how wide its rows are, and which blocks have a sliding window.
 
 use super::arch::{Facts, Family, Sliding};
-use super::shape::{Attention, Cells, Error, Keys, Layer, Model, Row, State};
+use super::shape::{Attention, Cells, Error, Keys, Layer, MAX_LAYERS, Model, Row, State};
 
 impl Keys<'_> {
     pub(super) fn layers(&self, model: &mut Model, facts: Facts) -> Result<(), Error> {
@@ -39,8 +39,7 @@ impl Keys<'_> {
             }
             model.layers.push(layer);
         }
-        self.extra_layers(model);
-        Ok(())
+        self.extra_layers(model)
     }
 
     /// How many blocks, from the first, own a cache (src/models/gemma3n.cpp:7, src/models/gemma4.cpp:8-11).
@@ -220,8 +219,12 @@ impl Keys<'_> {
     }
 
     /// Blocks that the code adds to those of the file.
-    fn extra_layers(&self, model: &mut Model) {
+    fn extra_layers(&self, model: &mut Model) -> Result<(), Error> {
         let loops = if self.arch == "nanbeige" { self.number("num_loops").unwrap_or(1).clamp(1, 64) } else { 1 };
+        if model.blocks.saturating_mul(loops) > MAX_LAYERS {
+            let why = format!("{} blocks, {loops} times, are more than {MAX_LAYERS} layers", model.blocks);
+            return Err(Error::Missing { key: self.key("num_loops"), why });
+        }
         if loops > 1 {
             let once = model.layers.clone();
             model.layers.extend((1..loops).flat_map(|_| once.clone()));
@@ -230,7 +233,7 @@ impl Keys<'_> {
         }
         if self.arch == "graniteswitch" {
             // One more layer with a single head holds the router's keys (src/models/granite-switch.cpp:55-71).
-            let Some(attention) = model.layers.last().and_then(|layer| layer.attention) else { return };
+            let Some(attention) = model.layers.last().and_then(|layer| layer.attention) else { return Ok(()) };
             let one = Attention { heads: 1, kv_heads: 1, ..attention };
             let row = Row {
                 key: one.key,
@@ -243,5 +246,6 @@ impl Keys<'_> {
             model.layers.push(Layer { attention: Some(one), rows: vec![row], state: None, feed_forward: 0 });
             model.blocks += 1;
         }
+        Ok(())
     }
 }

@@ -9,7 +9,9 @@ use super::weights::{Place, Weight};
 use crate::gguf::{Gguf, Kind, Value};
 
 /// The most layers a model may have (`LLAMA_MAX_LAYERS` is 512; much more is a broken file).
-const MAX_LAYERS: u64 = 1_024;
+pub(super) const MAX_LAYERS: u64 = 1_024;
+/// The longest window that a model is trained for (tokens): some dozen times the longest there is.
+const MAX_TRAINED: u64 = 1 << 27;
 /// Larger numbers are taken as this: no sum of a few of them, nor their bytes, passes a u64.
 const MAX_NUMBER: u64 = 1 << 40;
 
@@ -241,6 +243,12 @@ impl Keys<'_> {
             let why = format!("{blocks} blocks are not between 1 and {MAX_LAYERS}");
             return Err(Error::Missing { key: self.key("block_count"), why });
         }
+        let trained = self.number("context_length").unwrap_or(0);
+        if trained > MAX_TRAINED {
+            let why =
+                format!("no model was trained for a window of {trained} tokens; at most {MAX_TRAINED} are believed");
+            return Err(Error::Missing { key: self.key("context_length"), why });
+        }
         let embedding = self.gguf.tensor("token_embd.weight");
         let listed = self.gguf.array("tokenizer.ggml.tokens").map(|tokens| tokens.length);
         let vocab = listed.or(self.number("vocab_size")).or(embedding.map(|tensor| tensor.dims[1])).unwrap_or(0);
@@ -257,7 +265,7 @@ impl Keys<'_> {
         Ok(Model {
             arch: self.arch.to_owned(),
             name: self.gguf.text("general.name").map(str::to_owned),
-            trained: self.number("context_length").unwrap_or(0),
+            trained,
             layers: Vec::new(),
             blocks,
             trunk,

@@ -213,3 +213,25 @@ fn lying(gguf: &Gguf) {
         }
     }
 }
+
+#[test]
+fn numbers_that_no_model_has_are_refused_by_name() {
+    use crate::gguf::Writer;
+    let header = |arch: &str, blocks: u32, more: &[(&str, u32)]| {
+        let key = |name: &str| format!("{arch}.{name}");
+        let writer = Writer::default().text("general.architecture", arch).number(&key("block_count"), blocks);
+        let writer = writer.number(&key("embedding_length"), 64).number(&key("attention.head_count"), 1);
+        let bytes = more.iter().fold(writer, |writer, (name, number)| writer.number(&key(name), *number)).bytes();
+        Model::of(&Gguf::read(std::io::Cursor::new(bytes)).unwrap())
+    };
+    assert_eq!(header("llama", 2, &[("context_length", 10_485_760)]).unwrap().trained, 10_485_760);
+    assert_eq!(header("nanbeige", 32, &[("num_loops", 3)]).unwrap().layers.len(), 96);
+    for (header, number) in [
+        (header("llama", 2, &[("context_length", u32::MAX)]), "4294967295"),
+        (header("llama", 1_000_000, &[]), "1000000"),
+        (header("nanbeige", 1_000, &[("num_loops", 60)]), "60 times"),
+    ] {
+        let why = header.unwrap_err().to_string();
+        assert!(why.contains(number) && why.contains("no usable `"), "{why}");
+    }
+}

@@ -181,6 +181,8 @@ pub(super) struct Turn {
     pub(super) never: Gate,
     /// Prompts that came so far.
     pub(super) prompts: usize,
+    /// The machine sleeps in the middle of the next question about the server: when it is awake, the connection is gone.
+    pub(super) sleeps: bool,
 }
 
 impl Turn {
@@ -213,7 +215,10 @@ impl Turn {
         }
     }
 
-    fn aside(&self, seen: &Seen) -> Play {
+    fn aside(&mut self, seen: &Seen) -> Play {
+        if seen.method == "GET" && std::mem::take(&mut self.sleeps) {
+            return Play::Cut(Vec::new());
+        }
         match &self.fault {
             Some(Fault::CountsNothing) if seen.path().contains("tokens") || seen.path() == "/tokenize" => {
                 Play::Json(500, json!({"error": "no"}))

@@ -1,5 +1,7 @@
 //! Simulated sessions: one seed makes a world of a proxy, its record, a server that misbehaves, and five clients, two of which have
-//! much in common in every second world. Each step is a request, a crash (at a single write of the record, too) or a restart, and after each the invariants are checked.
+//! much in common in every second world. Each step is a request, a crash (at a single write of the record, too) or a restart, and
+//! after each the invariants are checked. The machine sleeps in the middle of a question about the server, and its clock jumps by
+//! years while no proxy runs.
 //!
 //! The harness is ours. turmoil and madsim simulate a network of their own, and need everything to be built on it: reqwest,
 //! hyper and tokio's timers here are the real ones, and the record's writer is a thread with SQLite. What they would add is

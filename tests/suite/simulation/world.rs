@@ -30,6 +30,8 @@ pub(super) struct World {
     trap: Trap,
     toml: String,
     dice: Dice,
+    /// For what the machine does: the rest of a world stays as it was before there was that.
+    machine: Dice,
     sessions: Vec<Session>,
     marks: Vec<String>,
     turn: Arc<Mutex<Turn>>,
@@ -67,7 +69,8 @@ impl World {
         let mut dice = Dice(seed.wrapping_mul(0x1000));
         let kind = [Kind::LlamaServer, Kind::LlamaServer, Kind::Vllm, Kind::OpenAi, Kind::Ollama][dice.below(5)];
         let window = [1024, 1536, 2048, 2048, 4096, 4096, 8192, 16384][dice.below(8)];
-        let mut toml = String::new();
+        // Nothing here is so old, whatever the clock says.
+        let mut toml = "retention_days = 30\n".to_owned();
         if kind == Kind::OpenAi && dice.chance(70) {
             toml += &format!("[window]\nnum_ctx = {window}\n");
         }
@@ -99,6 +102,7 @@ impl World {
             trap,
             toml,
             dice,
+            machine: Dice(!seed),
             sessions,
             marks,
             turn,
@@ -158,7 +162,23 @@ impl World {
     }
 
     fn start(&mut self, on: Arc<TempDir>) {
+        if self.machine.chance(30) {
+            self.jump(on.path());
+        }
         self.proxy = Some(TestProxy::watched(on, &[self.fake.url()], &self.toml, self.trap.watcher()));
+    }
+
+    /// Sets the clock by years while no proxy runs: to what it says then, all that is recorded is years older. Or it had been years
+    /// ahead for one conversation.
+    fn jump(&mut self, on: &Path) {
+        let ahead = self.machine.chance(30);
+        self.step += if ahead { ", a conversation of the future" } else { ", the clock jumps" };
+        let all = ["UPDATE conversation SET updated_ms = updated_ms - ?1", "UPDATE event SET now_ms = now_ms - ?1"];
+        let one = ["UPDATE conversation SET updated_ms = updated_ms + ?1 WHERE id = 1"];
+        let conn = rusqlite::Connection::open(on.join("data/windowsill.sqlite")).unwrap();
+        for sql in if ahead { &one[..] } else { &all[..] } {
+            conn.execute(sql, [900 * 86_400_000_i64]).unwrap();
+        }
     }
 
     /// Kills the proxy at one of the writes that a request brings: what left the prompt was on disk before.
@@ -226,8 +246,9 @@ impl World {
         Ok(())
     }
 
-    fn begin(&self, turn: Turn) {
-        *self.turn.lock().unwrap() = turn;
+    fn begin(&mut self, turn: Turn) {
+        let sleeps = self.machine.chance(10);
+        *self.turn.lock().unwrap() = Turn { sleeps, ..turn };
     }
 
     fn send(&self, who: usize, tongue: Tongue, body: &[u8]) -> Conn {
@@ -300,7 +321,7 @@ impl World {
     }
 
     /// The client hangs up on a server that says nothing; the proxy must, too.
-    fn give_up(&self, mut conn: Conn, before: usize) -> Result<(), String> {
+    fn give_up(&mut self, mut conn: Conn, before: usize) -> Result<(), String> {
         let was = self.fake.hung_up();
         let seen = self.forwarded_or_answered(before, &mut conn);
         drop(conn);

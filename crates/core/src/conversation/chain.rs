@@ -35,7 +35,7 @@ pub fn digest(message: &Message, payloads: &[Digest]) -> Digest {
 }
 
 /// Arguments without their incidental spelling: keys sorted, no white space. What is not JSON is only trimmed.
-pub(super) fn canonical(arguments: &str) -> String {
+pub(crate) fn canonical(arguments: &str) -> String {
     fn sorted(value: serde_json::Value) -> serde_json::Value {
         match value {
             serde_json::Value::Object(map) => {

@@ -224,11 +224,11 @@ impl Superseded {
     pub fn of(body: &[Message]) -> Superseded {
         let mut all = Superseded::default();
         let mut files: HashMap<String, File> = HashMap::new();
-        let mut read = 0;
+        let (links, mut read) = (step::Links::of(body), 0);
         // From the end, so that what came later is known.
         for (at, message) in body.iter().enumerate().rev().filter(|(_, m)| m.role == Role::Assistant) {
             for (nth, call) in message.calls.iter().enumerate().rev() {
-                let result = result_of(body, at, nth);
+                let result = links.result_of(at, nth);
                 read += call.arguments.len() + result.map_or(0, |r| body[r].text.len());
                 // An edit that failed changed nothing; an error is no text of a file.
                 let failed = result.is_some_and(|r| watch::is_error(&body[r].text));
@@ -324,12 +324,6 @@ impl Superseded {
         message.calls.retain(|_| nth.next().is_some_and(|nth| !self.call(at, nth)));
         Some(Cow::Owned(message))
     }
-}
-
-/// The result of a call, as an index of the body.
-fn result_of(body: &[Message], at: usize, nth: usize) -> Option<usize> {
-    let results = (at + 1..body.len()).take_while(|r| body[*r].role == Role::Tool);
-    results.into_iter().find(|r| step::call_of(body, *r) == Some((at, nth)))
 }
 
 #[cfg(test)]

@@ -1,6 +1,8 @@
 //! Units: what stays or goes together. A *step* is an assistant message with its tool calls and all their results; any
 //! other message stands alone. A *turn* is a user message and the steps up to the next.
 
+use std::collections::HashMap;
+
 use super::{Message, Role, ToolCall, person};
 
 /// A run of messages that may only be kept or folded together.
@@ -80,6 +82,51 @@ pub fn is_orphan(body: &[Message], at: usize) -> bool {
     !caller.calls.iter().any(answers)
 }
 
+/// [`call_of`] of every result of a body, and the other way round: who asks for many asks once.
+#[derive(Debug, Default)]
+pub struct Links {
+    calls: Vec<Option<(usize, usize)>>,
+    results: HashMap<(usize, usize), usize>,
+}
+
+impl Links {
+    /// Those of a body.
+    pub fn of(body: &[Message]) -> Links {
+        let mut links = Links { calls: Vec::with_capacity(body.len()), results: HashMap::new() };
+        let mut caller = None;
+        let mut by_id: HashMap<&str, usize> = HashMap::new();
+        for (at, message) in body.iter().enumerate() {
+            if message.role != Role::Tool {
+                caller = Some(at);
+                by_id.clear();
+                message.calls.iter().enumerate().for_each(|(nth, call)| _ = by_id.entry(&call.id).or_insert(nth));
+                links.calls.push(None);
+                continue;
+            }
+            let nth = |caller: usize| match message.call_id.as_deref().filter(|id| !id.is_empty()) {
+                Some(id) => by_id.get(id).copied(),
+                None => Some(at - caller - 1).filter(|place| *place < body[caller].calls.len()),
+            };
+            let link = caller.and_then(|caller| Some((caller, nth(caller)?)));
+            links.calls.push(link);
+            if let Some(link) = link {
+                links.results.entry(link).or_insert(at);
+            }
+        }
+        links
+    }
+
+    /// The call that a result answers.
+    pub fn call_of(&self, result: usize) -> Option<(usize, usize)> {
+        self.calls.get(result).copied().flatten()
+    }
+
+    /// The first result of a call.
+    pub fn result_of(&self, message: usize, call: usize) -> Option<usize> {
+        self.results.get(&(message, call)).copied()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
@@ -107,6 +154,41 @@ mod tests {
         ] {
             let got: Vec<_> = units(&body(roles)).iter().map(|u| (u.start, u.end)).collect();
             assert_eq!(got, expect, "{roles}");
+        }
+    }
+
+    #[test]
+    fn all_links_at_once_are_those_one_by_one() {
+        let calls = |ids: &[&str]| {
+            let all: Vec<String> = ids
+                .iter()
+                .map(|id| format!(r#"{{"id":"{id}","function":{{"name":"f","arguments":"{{}}"}}}}"#))
+                .collect();
+            format!(r#"{{"role":"assistant","tool_calls":[{}]}}"#, all.join(","))
+        };
+        let result = |id: &str| format!(r#"{{"role":"tool","tool_call_id":"{id}","content":"t"}}"#);
+        let raw = [
+            result("a"),
+            calls(&["a", "b", "a"]),
+            result("b"),
+            result("a"),
+            result("a"),
+            result("none"),
+            calls(&["", ""]),
+            result(""),
+            result(""),
+            result(""),
+            r#"{"role":"user","content":"u"}"#.to_owned(),
+            result("a"),
+        ];
+        let body: Vec<Message> = raw.into_iter().map(|raw| message(Bytes::from(raw)).unwrap()).collect();
+        let links = Links::of(&body);
+        for at in 0..=body.len() {
+            assert_eq!(links.call_of(at), call_of(&body, at), "{at}");
+            for nth in 0..4 {
+                let first = (0..body.len()).find(|result| call_of(&body, *result) == Some((at, nth)));
+                assert_eq!(links.result_of(at, nth), first, "{at} {nth}");
+            }
         }
     }
 }

@@ -1,12 +1,15 @@
 //! What a step reads again after it left the prompt: the price of forgetting, as far as it shows.
 
+use std::collections::{HashMap, HashSet};
+
 use serde_json::{Map, Value};
 
 use super::is_ours;
+use crate::conversation::chain::canonical;
 use crate::conversation::edit::{Edit, View};
 use crate::conversation::files;
-use crate::conversation::step::call_of;
-use crate::conversation::{Message, Role};
+use crate::conversation::step::Links;
+use crate::conversation::{Message, Role, ToolCall};
 
 /// Arguments longer than this, in bytes, write something: a call that repeats them reads nothing.
 const LONGEST_QUESTION: usize = 600;
@@ -51,32 +54,33 @@ pub struct Missed {
 /// missed, whatever reads it again; and a command that says something else now is no reading.
 pub fn missed(body: &[Message], view: &View, from: usize) -> Vec<Missed> {
     let mut out = Vec::new();
-    if view.edits.is_empty() {
+    let new = || body.iter().skip(from).flat_map(|message| &message.calls);
+    if view.edits.is_empty() || new().next().is_none() {
         return out;
     }
-    for at in from..body.len() {
-        for (nth, call) in body[at].calls.iter().enumerate() {
+    let asked: HashSet<&str> = new().filter(|call| !is_ours(&call.name)).map(|call| call.name.as_str()).collect();
+    let links = Links::of(body);
+    // The newest result of each question so far.
+    let mut answers: HashMap<(&str, String), usize> = HashMap::new();
+    for (at, message) in body.iter().enumerate() {
+        if message.role == Role::Tool {
+            let call =
+                links.call_of(at).map(|(m, c)| &body[m].calls[c]).filter(|call| asked.contains(call.name.as_str()));
+            if let Some(question) = call.and_then(question) {
+                answers.insert(question, at);
+            }
+        }
+        for (nth, call) in message.calls.iter().enumerate().filter(|_| at >= from) {
             if is_ours(&call.name) {
                 out.push(Missed { kind: Kind::Recall, at, of: None });
                 continue;
             }
-            let arguments = read(&call.arguments);
-            if call.arguments.len() > LONGEST_QUESTION || arguments.as_ref().is_none_or(Map::is_empty) {
-                continue;
-            }
-            let same = |i: usize| {
-                call_of(body, i).map(|(m, c)| &body[m].calls[c]).is_some_and(|earlier| {
-                    earlier.name == call.name
-                        && earlier.arguments.len() <= LONGEST_QUESTION
-                        && (earlier.arguments == call.arguments || read(&earlier.arguments) == arguments)
-                })
-            };
-            let Some(of) = (0..at).rev().find(|i| body[*i].role == Role::Tool && same(*i)) else { continue };
+            let Some(of) = question(call).and_then(|question| answers.get(&question).copied()) else { continue };
             if !is_gone(view, of) {
                 continue;
             }
-            let names_file = arguments.as_ref().and_then(files::path).is_some();
-            let answer = (at + 1..body.len()).find(|i| call_of(body, *i) == Some((at, nth)));
+            let names_file = read(&call.arguments).as_ref().and_then(files::path).is_some();
+            let answer = links.result_of(at, nth);
             let unchanged = answer.is_some_and(|i| body[i].text == body[of].text);
             if names_file || unchanged {
                 let kind = if names_file { Kind::File } else { Kind::Query };
@@ -85,6 +89,13 @@ pub fn missed(body: &[Message], view: &View, from: usize) -> Vec<Missed> {
         }
     }
     out
+}
+
+/// What a call asks for, however it is spelled; `None` where it writes something, or asks for nothing that can be told.
+fn question(call: &ToolCall) -> Option<(&str, String)> {
+    let short = call.arguments.len() <= LONGEST_QUESTION;
+    let says = short && read(&call.arguments).is_some_and(|arguments| !arguments.is_empty());
+    says.then(|| (call.name.as_str(), canonical(&call.arguments)))
 }
 
 fn read(arguments: &str) -> Option<Map<String, Value>> {

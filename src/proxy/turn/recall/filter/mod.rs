@@ -72,6 +72,8 @@ pub(super) struct Filter {
     /// The last of the calls behind these, at most [`LOOKED_AT`] again: the server's number, which several may share, the id, and
     /// the number that the client has.
     passed: VecDeque<(u64, String, usize)>,
+    /// A whole reply has more calls than are looked at.
+    many: bool,
     /// Calls of this round that the client has.
     clients: usize,
     /// Text and reasoning of this round.
@@ -488,9 +490,7 @@ impl Filter {
         // A message is a delta that says everything at once.
         let all = message.get("tool_calls").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
         let behind = all.len().saturating_sub(LOOKED_AT);
-        if behind > 0 {
-            self.keep_no_more();
-        }
+        self.many = behind > 0;
         let looked_at = all.iter().take(LOOKED_AT).cloned().enumerate();
         let calls: Vec<Value> = looked_at.map(|(i, call)| numbered(call, i)).collect();
         let mut delta = json!({"content": message.get("content"), "tool_calls": calls});
@@ -499,7 +499,10 @@ impl Filter {
         }
         let delta = delta.as_object_mut()?;
         changed |= self.delta(delta, true).0;
-        self.clients += behind;
+        if self.many {
+            self.keep_no_more();
+            self.clients += behind;
+        }
         let differs = |c: &Partial| c.whose == Whose::Ours || c.instead;
         if self.round > 0 || self.calls.iter().any(differs) {
             self.rewrite(message);

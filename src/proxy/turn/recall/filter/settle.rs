@@ -26,7 +26,7 @@ impl Filter {
 
     /// The reply is whole: calls that go to the client after all are said to it, the others are answered here.
     pub(super) fn settle(&mut self, kept: &mut Vec<Value>) -> bool {
-        let cut = self.endless || matches!(self.finish.as_deref(), Some("length" | "content_filter"));
+        let cut = self.endless || self.many || matches!(self.finish.as_deref(), Some("length" | "content_filter"));
         let mut changed = false;
         for at in 0..self.calls.len() {
             let next = self.clients;

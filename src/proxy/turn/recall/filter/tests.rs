@@ -243,7 +243,7 @@ fn a_whole_reply_of_very_many_calls_is_the_clients_with_its_text() {
     };
     let mut filter = Filter::new(true, vec![OURS], MOST, Answered::default());
     let many = reply(2_000, "run");
-    assert_eq!(filter.whole(many.clone()), Some((many, false)));
+    assert!(filter.whole(many.clone()) == Some((many, false)), "it passes as it is");
     assert!(filter.calls_client() && !filter.goes_on());
     let mut filter = Filter::new(true, vec![OURS], MOST, Answered::default());
     let (seen, changed) = filter.whole(reply(2_000, OURS)).unwrap();
