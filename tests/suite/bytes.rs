@@ -159,7 +159,7 @@ fn change(message: &mut Value, dice: &mut Dice) -> &'static str {
                 None => "nothing",
             }
         }
-        _ => match message.pointer_mut("/tool_calls/0/function/arguments").or(None) {
+        _ => match message.pointer_mut("/tool_calls/0/function/arguments") {
             Some(arguments @ Value::String(_)) => {
                 *arguments = json!("{ \"n\" : 1.0, \"path\":\"a.rs\" }");
                 "the spelling of arguments"
