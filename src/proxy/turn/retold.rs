@@ -59,8 +59,8 @@ impl App {
             return Ok(reply);
         }
         info!(conversation = %prepared.id, status = reply.status.as_u16(), "the server refused the history; once more in other words");
-        let again = self.send(upstream, parts, prepared).boxed().await?;
-        if !again.status.is_success() {
+        let mut again = self.send(upstream, parts, prepared).boxed().await?;
+        if !again.status.is_success() && !is_too_long(&mut again).await {
             warn!(conversation = %prepared.id, status = again.status.as_u16(), "the server refuses it in other words, too");
             (prepared.out, prepared.body, prepared.tokens, prepared.request.conversation) = before;
             return Ok(reply);
@@ -145,6 +145,12 @@ impl Prepared {
         }
         changed
     }
+}
+
+/// Whether a prompt is refused for its length alone, now that all of it is text: that is for the caller to mend.
+async fn is_too_long(reply: &mut Reply) -> bool {
+    let status = reply.status.as_u16();
+    error_of(reply).await.is_some_and(|body| overflow::overflow(status, &body).is_some())
 }
 
 /// The body of an error, which is put back.
