@@ -164,7 +164,7 @@ fn places(block: &Value) -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// How many blocks say nothing to a model.
+/// Blocks that say nothing to a model.
 const SILENT: [&str; 5] = ["thinking", "redacted_thinking", "fallback", "mcp_tool_listing", "compaction"];
 
 #[test]
@@ -337,6 +337,25 @@ fn a_server_that_says_nothing_of_itself_is_asked_once() {
     // Now it is known.
     ask(&proxy, MODEL, &pictured()).ok();
     assert_eq!((fake.count(), fake.last().messages()[0]["content"].as_str()), (3, Some(line)));
+}
+
+#[test]
+fn a_prompt_that_is_too_long_is_still_mended_once_its_pictures_are_lines() {
+    let fake = Fake::start(Kind::OpenAi, 2048);
+    let refusal = json!({"error": {"message": "this model does not support image input", "type": "invalid_request_error", "code": 400}});
+    fake.script(move |seen| match seen.is_main() && !seen.messages().iter().all(|m| is_text(&m["content"])) {
+        true => Play::Json(400, refusal.clone()),
+        false => Play::Usual,
+    });
+    let proxy = TestProxy::before(&fake);
+    let mut messages = pictured();
+    for n in 0..8 {
+        messages.push(json!({"role": "assistant", "content": prose(n, 2_000)}));
+        messages.push(json!({"role": "user", "content": format!("And {n}?")}));
+    }
+    let answer = ask(&proxy, MODEL, &messages).ok();
+    assert!(answer.action().contains("emergency"), "{}", answer.action());
+    assert!(fake.last().messages().iter().all(|m| is_text(&m["content"])));
 }
 
 #[test]

@@ -21,7 +21,7 @@ use crate::proxy::{App, Error};
 use crate::recall;
 use crate::store::Located;
 use crate::upstream::{Kind, Upstream};
-use crate::wire::openai_chat::Request;
+use crate::wire::openai_chat::{self, Request};
 
 /// Conversations that begin alike, and may be the one that a client rebuilt, the last active first.
 const RELATIVES: usize = 8;

@@ -12,7 +12,7 @@ use serde_json::Value;
 use tracing::{info, warn};
 
 use super::prepare::Prepared;
-use super::refused::error_body;
+use super::refused::{error_body, is_too_long};
 use crate::conversation::{Conversation, Message, Role, Tokens};
 use crate::measure::tokens;
 use crate::proxy::{App, Error};
@@ -57,8 +57,8 @@ impl App {
             return Ok(reply);
         }
         info!(conversation = %prepared.id, status = reply.status.as_u16(), "the server refused the history; once more in other words");
-        let again = self.send(upstream, parts, prepared).boxed().await?;
-        if !again.status.is_success() {
+        let mut again = self.send(upstream, parts, prepared).boxed().await?;
+        if !again.status.is_success() && !is_too_long(&mut again).await {
             warn!(conversation = %prepared.id, status = again.status.as_u16(), "the server refuses it in other words, too");
             (prepared.out, prepared.body, prepared.tokens, prepared.request.conversation) = before;
             return Ok(reply);
