@@ -22,6 +22,9 @@ use crate::wire::openai_chat::Request;
 /// Conversations with the same first message that are looked at, the last active first.
 const ALIKE: usize = 1024;
 
+/// Messages without a reply that may be a person's first words and what a client puts around them; more are a history of their own.
+const FIRST_WORDS: usize = 5;
+
 /// What stands between a seed and what tells its chain from those that begin alike.
 const TAG: &str = "\n\n+";
 
@@ -64,7 +67,7 @@ struct Asked<'a> {
     /// The name that the client gave, where it can be one.
     wish: Option<&'a str>,
     whose: Whose,
-    /// Messages before the first reply.
+    /// Messages before the first reply, or before what shows as well as one that a history is the same.
     opening: usize,
     /// What tells each prefix from others.
     ends: Vec<u64>,
@@ -126,6 +129,7 @@ impl App {
         }
         let root = chain::chain(&base, &body[..1])[0];
         let opening = body.iter().position(|message| message.role == Role::Assistant).unwrap_or(body.len());
+        let opening = opening.min(FIRST_WORDS);
         let ends = ends(&base, body);
         let end = ends.last().copied();
         let wish = wish.filter(|wish| !super::history::has_form_of_id(wish));
@@ -378,7 +382,7 @@ pub(in crate::proxy) fn said(text: &str) -> Option<Digest> {
     (!text.is_empty()).then(|| Digest::of(text.as_bytes()))
 }
 
-/// Whether messages hold a reply: what a person says alone may begin many conversations.
+/// Whether messages hold a reply, or so many words that nobody begins with: what a person says first may begin many conversations.
 pub(super) fn is_talk(body: &[Message]) -> bool {
-    body.iter().any(|message| message.role == Role::Assistant)
+    body.len() > FIRST_WORDS || body.iter().any(|message| message.role == Role::Assistant)
 }

@@ -107,7 +107,8 @@ impl Session {
             shared = shared.tools();
         }
         two.key = dice.chance(50).then(|| format!("Bearer key-of-{}", two.mark));
-        two.tongue = one.tongue;
+        // What one spells otherwise than the other would come as the record has it from the first.
+        (two.tongue, two.spaced) = (one.tongue, one.spaced);
         (one.chat, two.chat) = (shared.clone(), shared);
     }
 
