@@ -297,8 +297,7 @@ fn a_reply_ends_by_its_end() {
 #[test]
 fn a_call_in_pieces_without_finish_reasons_is_one_whole_call() {
     for finish in ["", "tool_calls", "stop"] {
-        let part =
-            |delta: Value| json!({"id": "c1", "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]});
+        let part = |delta: Value| said(delta, json!(finish));
         let call = |call: Value| part(json!({ "tool_calls": [call] }));
         let mut chunks = vec![call(
             json!({"index": 0, "id": "c1", "type": "function", "function": {"name": "run", "arguments": ""}}),

@@ -67,7 +67,7 @@ pub fn is_echo(status: u16, body: &[u8], request: &[u8]) -> bool {
     if evidence.is_empty() {
         return false;
     }
-    let asked = words(&spoken(request));
+    let asked = words(spoken(request));
     let holds = |part: &str| !part.is_empty() && format!(" {asked} ").contains(&format!(" {part} "));
     evidence.iter().any(|e| holds(e) || particular(e).iter().any(|part| holds(part)))
 }

@@ -131,10 +131,10 @@ fn made(words: &str, around: Option<&Map<String, Value>>) -> Value {
 /// Keeps the code that stands beside an error.
 fn keep_status(out: &mut Value, around: &Map<String, Value>) {
     for key in ["code", "status", "status_code", "statusCode"] {
-        if let Some(value) = around.get(key).filter(|v| says(v)) {
-            if out.get(key).is_none_or(Value::is_null) {
-                out[key] = value.clone();
-            }
+        if let Some(value) = around.get(key).filter(|v| says(v))
+            && out.get(key).is_none_or(Value::is_null)
+        {
+            out[key] = value.clone();
         }
     }
 }
@@ -243,7 +243,11 @@ impl Collected {
                 for choice in value.as_array().into_iter().flatten() {
                     self.choice(choice);
                 }
-            } else if !value.is_null() && !(self.head.contains_key(key) && matches!(key.as_str(), "id" | "created")) {
+                continue;
+            }
+            // One reply has one id.
+            let is_of_first = matches!(key.as_str(), "id" | "created") && self.head.contains_key(key);
+            if !value.is_null() && !is_of_first {
                 self.head.insert(key.clone(), value.clone());
             }
         }
