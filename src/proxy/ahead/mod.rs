@@ -2,7 +2,8 @@
 //! the prompt that it holds; and when the next turn would pass the wall, the history is folded now and the new prompt is
 //! sent for evaluation, so that the next request finds it in the server's cache.
 //!
-//! A request of the same conversation always goes first: it stops whatever is under way here.
+//! A request of the same conversation always goes first: it stops whatever is under way here. So does a request for another
+//! model of the same server, and nothing is begun for a model that is not in memory (`proxy/traffic.rs`).
 
 pub mod background;
 pub(super) mod brief;
