@@ -124,6 +124,31 @@ fn a_server_leads_nobody_elsewhere_and_switches_no_protocol() {
     }
 }
 
+#[test]
+fn a_reply_that_is_too_large_to_be_put_into_other_words_is_an_error_with_the_number() {
+    let text = "x".repeat((64 << 20) + 1);
+    let said = format!(
+        r#"{{"id":"c","choices":[{{"index":0,"message":{{"role":"assistant","content":"{text}"}},"finish_reason":"stop"}}]}}"#
+    );
+    let head = format!("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n", said.len());
+    let fake = answering("/v1/chat/completions", head + &said);
+    let proxy = TestProxy::before(&fake);
+    let messages = json!([{"role": "user", "content": "Hello."}]);
+    for (path, body) in [
+        ("/v1/messages", json!({"model": MODEL, "max_tokens": 9, "messages": messages})),
+        ("/v1/responses", json!({"model": MODEL, "input": "Hello."})),
+        ("/api/chat", json!({"model": MODEL, "messages": messages, "stream": false})),
+    ] {
+        let body = body.to_string();
+        let answer = request(proxy.address, "POST", path, &[("content-type", "application/json")], body.as_bytes());
+        assert_eq!(answer.status, 502, "{path}");
+        assert!(answer.text().contains("67108864 bytes") && answer.json()["error"].as_null().is_none(), "{path}");
+    }
+    // As a chat completion it passes.
+    let answer = proxy.chat(&chat().user("Hello.")).ok();
+    assert_eq!(answer.body.len(), said.len());
+}
+
 /// Nanoseconds that this thread has computed, where the system tells it: what else runs is not in it.
 fn computed() -> u64 {
     static START: std::sync::LazyLock<Instant> = std::sync::LazyLock::new(Instant::now);
