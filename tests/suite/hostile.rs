@@ -157,8 +157,11 @@ fn computed() -> u64 {
     told.unwrap_or_else(|| START.elapsed().as_nanos() as u64)
 }
 
+/// Begins a reply.
+type Begin = fn() -> Box<dyn ReplyEncoder>;
+
 /// The encoder of each dialect.
-fn encoders() -> Vec<(&'static str, fn() -> Box<dyn ReplyEncoder>)> {
+fn encoders() -> Vec<(&'static str, Begin)> {
     vec![
         ("anthropic", || {
             let body = br#"{"model":"m","max_tokens":9,"messages":[{"role":"user","content":"x"}]}"#;
