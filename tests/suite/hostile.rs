@@ -3,8 +3,13 @@
 use std::time::Instant;
 
 use serde_json::{Value, json};
+use windowsill::conversation::Message;
+use windowsill::conversation::edit::{Edit, View};
+use windowsill::conversation::files::Superseded;
+use windowsill::recall::missed::missed;
 use windowsill::wire::dialect::said::Said;
 use windowsill::wire::dialect::{Head, ReplyEncoder, anthropic, ollama, responses};
+use windowsill::wire::openai_chat;
 
 use super::support::*;
 
@@ -119,6 +124,31 @@ fn a_server_leads_nobody_elsewhere_and_switches_no_protocol() {
     }
 }
 
+#[test]
+fn a_reply_that_is_too_large_to_be_put_into_other_words_is_an_error_with_the_number() {
+    let text = "x".repeat((64 << 20) + 1);
+    let said = format!(
+        r#"{{"id":"c","choices":[{{"index":0,"message":{{"role":"assistant","content":"{text}"}},"finish_reason":"stop"}}]}}"#
+    );
+    let head = format!("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n", said.len());
+    let fake = answering("/v1/chat/completions", head + &said);
+    let proxy = TestProxy::before(&fake);
+    let messages = json!([{"role": "user", "content": "Hello."}]);
+    for (path, body) in [
+        ("/v1/messages", json!({"model": MODEL, "max_tokens": 9, "messages": messages})),
+        ("/v1/responses", json!({"model": MODEL, "input": "Hello."})),
+        ("/api/chat", json!({"model": MODEL, "messages": messages, "stream": false})),
+    ] {
+        let body = body.to_string();
+        let answer = request(proxy.address, "POST", path, &[("content-type", "application/json")], body.as_bytes());
+        assert_eq!(answer.status, 502, "{path}");
+        assert!(answer.text().contains("67108864 bytes") && answer.json()["error"].as_null().is_none(), "{path}");
+    }
+    // As a chat completion it passes.
+    let answer = proxy.chat(&chat().user("Hello.")).ok();
+    assert_eq!(answer.body.len(), said.len());
+}
+
 /// Nanoseconds that this thread has computed, where the system tells it: what else runs is not in it.
 fn computed() -> u64 {
     static START: std::sync::LazyLock<Instant> = std::sync::LazyLock::new(Instant::now);
@@ -127,8 +157,11 @@ fn computed() -> u64 {
     told.unwrap_or_else(|| START.elapsed().as_nanos() as u64)
 }
 
+/// Begins a reply.
+type Begin = fn() -> Box<dyn ReplyEncoder>;
+
 /// The encoder of each dialect.
-fn encoders() -> Vec<(&'static str, fn() -> Box<dyn ReplyEncoder>)> {
+fn encoders() -> Vec<(&'static str, Begin)> {
     vec![
         ("anthropic", || {
             let body = br#"{"model":"m","max_tokens":9,"messages":[{"role":"user","content":"x"}]}"#;
@@ -190,6 +223,34 @@ fn a_call_costs_each_dialect_the_same_however_many_came_before_it() {
             assert!(many < 9 * few, "{dialect}, {way}: {few} ns for 4,000 calls, {many} for 16,000");
         }
     }
+}
+
+/// A step of so many calls, and their results behind it.
+fn step_of(calls: usize) -> Vec<Message> {
+    let call = |n: usize| json!({"id": format!("c{n}"), "type": "function", "function": {"name": "read_file", "arguments": format!("{{\"path\": \"src/{n}.rs\"}}")}});
+    let step = json!({"role": "assistant", "content": null, "tool_calls": (0..calls).map(call).collect::<Vec<_>>()});
+    let result =
+        |n: usize| json!({"role": "tool", "tool_call_id": format!("c{n}"), "content": format!("fn f{n}() {{}}")});
+    let all = std::iter::once(step).chain((0..calls).map(result));
+    all.map(|raw| openai_chat::message(raw.to_string().into()).unwrap()).collect()
+}
+
+#[test]
+fn a_call_in_the_history_costs_the_same_however_many_stand_beside_it() {
+    let cost = |calls: usize| {
+        // Each is read twice, and none of it is in the prompt any more.
+        let mut body = step_of(calls);
+        body.extend(step_of(calls));
+        let fold = Edit::Fold { from: 0, to: calls + 1, keep: Vec::new(), brief: "b".into() };
+        let view = View { messages: calls + 1, edits: vec![fold], bare: false };
+        let started = computed();
+        assert_eq!(missed(&body, &view, calls + 1).len(), calls);
+        std::hint::black_box(Superseded::of(&body));
+        computed() - started
+    };
+    let least = |calls: usize| (0..3).map(|_| cost(calls)).min().unwrap_or(0).max(1);
+    let (few, many) = (least(1_000), least(4_000));
+    assert!(many < 9 * few, "{few} ns for 1,000 calls, {many} for 4,000");
 }
 
 /// A `cn` that tells its config and then runs until it is ended, or at once where `ends`.

@@ -225,7 +225,7 @@ fn of_very_many_calls_all_go_to_the_client_in_order() {
     }
     // Of the first ones, ours stay here, whatever follows.
     let mut filter = Filter::new(true, vec![OURS], MOST, Answered::default());
-    let name = |n: usize| if n < 4 || n > LOOKED_AT { OURS } else { "run" };
+    let name = |n: usize| if (4..=LOOKED_AT).contains(&n) { "run" } else { OURS };
     let chunks =
         (0..LOOKED_AT + 9).map(|n| (json!({"tool_calls": [part(n, &format!("c{n}"), name(n), "{}")]}), Value::Null));
     let seen = run(&mut filter, &chunks.chain([ends]).collect::<Vec<_>>());
