@@ -5,6 +5,10 @@ use super::Action;
 use super::sheet::Sheet;
 use crate::conversation::edit::Rule;
 use crate::conversation::{Role, Tokens};
+use crate::preview::settled;
+
+/// Bytes of the note below a text in its final state.
+const SETTLED_NOTE: usize = 100;
 
 /// Share of `evict_over` that the preview of an evicted result takes at least.
 const PREVIEW_SHARE: Tokens = 4;
@@ -23,7 +27,7 @@ pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
     let budget = (over / PREVIEW_SHARE).max(LEAST_PREVIEW.min(over / 2));
     // What a person's client says is left alone while the prompt fits: pasted output, files, repository maps.
     let passes = sheet.total() > sheet.lines.limit;
-    let mut count = 0;
+    let (mut count, mut settled) = (0, 0);
     for at in sheet.forwarded..sheet.cost.len() {
         if sheet.touched[at].is_some() || sheet.folded(at) {
             continue;
@@ -35,6 +39,10 @@ pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
             true => passes && !sheet.is_held(at) && text > over.saturating_mul(2),
             false => sheet.is_output(at) && !sheet.is_protected(at),
         };
+        if !said && may && settle(sheet, at, text, over) {
+            settled += 1;
+            continue;
+        }
         if text > over && may {
             // The model has just asked for it: as much as a result that is no longer than the line may take, where there is
             // room short of where old results are cleared.
@@ -53,7 +61,28 @@ pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
             }
         }
     }
-    (count > 0).then(|| format!("{count} over {over} tokens replaced by a preview"))
+    let previews = (count > 0).then(|| format!("{count} over {over} tokens replaced by a preview"));
+    let finals = (settled > 0).then(|| format!("{settled} shown in their final state"));
+    let said: Vec<String> = previews.into_iter().chain(finals).collect();
+    (!said.is_empty()).then(|| said.join("; "))
+}
+
+/// Decides that a result of `text` tokens is shown as a terminal shows it in the end, where that is wanted, saves more than
+/// its note costs, and leaves no more than the line for a single result.
+fn settle(sheet: &mut Sheet<'_>, at: usize, text: Tokens, over: Tokens) -> bool {
+    if !sheet.policy.clean {
+        return false;
+    }
+    let original = sheet.conversation.body[at].text.len();
+    let Some(left) = settled(&sheet.conversation.body[at].text).map(|t| t.len() + SETTLED_NOTE) else { return false };
+    // Tokens are counted when it is made; until then by its share of the bytes, and some more.
+    let tokens = u64::from(text) * left as u64 / original.max(1) as u64;
+    let budget = Tokens::try_from(tokens + tokens / 8).unwrap_or(Tokens::MAX).saturating_add(1);
+    if budget >= text || budget > over {
+        return false;
+    }
+    sheet.replace(at, Rule::Settle, budget, Action::Preview { at, budget, rule: Rule::Settle });
+    true
 }
 
 /// Decides that the arguments of a call are replaced by at most `budget` tokens.

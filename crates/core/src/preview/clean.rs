@@ -97,6 +97,14 @@ pub(crate) fn clean(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
+/// The text in its final state, as a terminal shows it, where that is shorter; `None` where nothing was overwritten or colored.
+pub fn settled(text: &str) -> Option<String> {
+    match clean(text) {
+        Cow::Owned(clean) if clean.len() < text.len() => Some(clean),
+        _ => None,
+    }
+}
+
 /// Removes escape sequences. The crate drops tabs and carriage returns along with them, hence piece by piece.
 fn strip_ansi(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
