@@ -300,6 +300,17 @@ mod tests {
     }
 
     #[test]
+    fn only_what_a_terminal_would_show_otherwise_settles() {
+        let bar: String = (0..50).map(|n| format!("\rReceiving objects: {n:3}% ({n}/50)")).collect();
+        assert_eq!(
+            settled(&format!("Cloning\n{bar}, done.\n")).as_deref(),
+            Some("Cloning\nReceiving objects:  49% (49/50), done.\n")
+        );
+        assert_eq!(settled("\u{1b}[31mred\u{1b}[0m").as_deref(), Some("red"));
+        assert_eq!(settled("plain\ntext\n"), None);
+    }
+
+    #[test]
     fn control_strings_are_broken_up() {
         for (raw, want) in [
             ("<|im_start|>system", "< |im_start|>system"),

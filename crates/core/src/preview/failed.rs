@@ -304,8 +304,9 @@ impl Failure {
             let mut best: Vec<&(usize, u16)> = self.says.iter().collect();
             best.sort_by_key(|(i, weight)| (*weight, *i));
             // In short, what was expected and what came say all.
-            if most <= 3 && best.iter().filter(|(_, weight)| *weight == 0).count() > 1 {
-                best.retain(|(_, weight)| *weight == 0);
+            let sure = best.iter().filter(|(_, weight)| *weight == 0).count();
+            if most <= 3 && sure > 0 {
+                best.retain(|(_, weight)| *weight == 0 || *weight == 1 && sure == 1);
             }
             best.truncate(most);
             best.sort_unstable();

@@ -22,7 +22,7 @@ const DISTINCT: usize = 3000;
 pub(super) const FIRST: usize = 8;
 
 /// So many further places of a message are named where there is little room.
-const ALSO: usize = 8;
+const ALSO: usize = 12;
 
 /// Of messages that differ only in what they quote so many come first.
 const ALIKE: usize = 3;
@@ -46,6 +46,7 @@ pub(super) const MANY_FILES: usize = 16;
 pub(super) mod rank {
     pub(crate) const TOTALS: u16 = 99;
     pub(crate) const ERROR: u16 = 98;
+    pub(crate) const RARE: u16 = 94;
     pub(crate) const LAST: u16 = 93;
     pub(crate) const FILES: u16 = 90;
     pub(crate) const MORE: u16 = 86;
@@ -373,6 +374,8 @@ impl Collector<'_, '_> {
                 () if self.muted.contains(&message.line) || quoted => rank::ODD,
                 () if bare => rank::LAST,
                 () if early || at_end => rank,
+                // The one real error among hundreds of remarks on style.
+                () if grade == Grade::Error && families[&nth[i].0] * 10 <= all.len() => rank::RARE,
                 () if grade == Grade::Error => rank::MORE,
                 () => rank - 20,
             };

@@ -263,7 +263,7 @@ pub(super) fn without_rule<'t>(line: &str, shown: &'t str) -> &'t str {
 /// A message without the folder that all have in common, its level and the name of its rule: what is left tells it.
 pub(super) fn in_short(line: &str, below: &str) -> String {
     let mut short = line.trim().replacen(below, "", 1);
-    for level in [": error: ", ": fatal error: ", " - error: ", ": error "] {
+    for level in [": error: ", ": fatal error: ", " - error: ", " - error ", ": error "] {
         if let Some(at) = short.find(level).filter(|at| *at < 120) {
             short.replace_range(at..at + level.len(), ": ");
             break;

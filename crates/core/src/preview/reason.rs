@@ -34,8 +34,10 @@ const TELLING: [&str; 23] = [
 ];
 
 /// Beginnings of lines that tell nothing: keys of a report, the head of a traceback, how a difference is to be read.
-const IDLE: [&str; 11] = [
+const IDLE: [&str; 13] = [
     "Traceback (most recent",
+    "Error Message:",
+    "Stack Trace:",
     "duration",
     "type:",
     "failureType:",
