@@ -1,5 +1,5 @@
-//! Evict: a single result over `evict_over` is replaced, on the turn it arrives, by a preview and a pointer. Nothing
-//! before it changes, so it costs the prompt cache nothing.
+//! Evict: a single result over `evict_over` is replaced, on the turn it arrives, by a preview and a pointer; with `clean`, one
+//! that shows progress by its final state, whatever its size. Nothing before it changes, so it costs the prompt cache nothing.
 
 use super::Action;
 use super::sheet::Sheet;
@@ -91,4 +91,37 @@ pub(super) fn elide(sheet: &mut Sheet<'_>, at: usize, call: usize, budget: Token
     sheet.actions.retain(|a| !matches!(a, Action::Elide { at: m, call: c, .. } if (*m, *c) == (at, call)));
     sheet.set_call(at, call, budget);
     sheet.actions.push(Action::Elide { at, call, budget, rule });
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::conversation::edit::Rule;
+    use crate::plan::{Action, Cost, Facts, Policy, plan};
+    use crate::wire::openai_chat;
+
+    #[test]
+    fn progress_of_any_size_settles_by_choice() {
+        let bar: String = (0..60).map(|n| format!("\\rReceiving objects: {n}% ({n}/60)")).collect();
+        let body = format!(
+            r#"{{"model": "m", "messages": [{{"role": "user", "content": "Clone it."}}, {{"role": "assistant", "tool_calls":
+            [{{"id": "a", "type": "function", "function": {{"name": "bash", "arguments": "{{}}"}}}},
+            {{"id": "b", "type": "function", "function": {{"name": "bash", "arguments": "{{}}"}}}}]}},
+            {{"role": "tool", "tool_call_id": "a", "content": "{bar}, done."}}, {{"role": "tool", "tool_call_id": "b", "content": "plain"}}]}}"#
+        );
+        let request = openai_chat::parse(&body.into()).expect("a request");
+        let cost = |m: &crate::conversation::Message| Cost {
+            text: m.text.len() as u32 / 4 + 4,
+            calls: vec![9; m.calls.len()],
+            ..Cost::default()
+        };
+        let costs: Vec<Cost> = request.conversation.body.iter().map(cost).collect();
+        let facts = Facts { window: 16_384, output_reserved: 512, costs, ..Facts::default() };
+        assert!(plan(&request.conversation, &facts, &Policy::default()).actions.is_empty(), "it is off by default");
+        let made = plan(&request.conversation, &facts, &Policy { clean: true, ..Policy::default() });
+        let settled = |a: &Action| matches!(a, Action::Preview { at: 2, rule: Rule::Settle, budget } if *budget < 100);
+        assert!(made.actions.len() == 1 && settled(&made.actions[0]), "{made:?}");
+        // What was forwarded already keeps its bytes.
+        let later = Facts { forwarded: 4, ..facts };
+        assert!(plan(&request.conversation, &later, &Policy { clean: true, ..Policy::default() }).actions.is_empty());
+    }
 }

@@ -71,17 +71,12 @@ pub(super) fn weighed(
 ) -> (Vec<(usize, String)>, Vec<(usize, u16)>) {
     let mut places: Vec<(usize, String)> = Vec::new();
     let mut says: Vec<(usize, u16)> = Vec::new();
+    // pytest marks its reasons.
     let marked = block.iter().any(|&i| lines[i].starts_with("E   "));
-    let mut first = true;
-    let mut hints = 0;
-    // After the reason and the place come hints.
-    let mut done = false;
-    // `ArgumentError:` and `Expected values to be equal:` have what they speak of below them.
-    let mut open = false;
+    let mut scale = Scale { lines, grades, name, first: true, hints: 0, done: false, open: false };
     for &i in block {
         let line = lines[i];
-        let body = line.trim().trim_start_matches("# ").trim_start_matches("│").trim_start();
-        // A key of a report whose value stands below, and what is no reason.
+        let body = line.trim().trim_start_matches("# ").trim_start_matches('│').trim_start();
         // What the test printed, and the frames of a panic, come after what counts.
         if body.starts_with("stack backtrace:") || body.starts_with("---") && body.contains(" Captured ") {
             break;
@@ -90,65 +85,85 @@ pub(super) fn weighed(
         if body.is_empty() || idle || is_drawn(line) {
             continue;
         }
-        let counts = |found: &Place<'_>| !done && !is_foreign(line) && (!marked || line.starts_with(found.whole));
+        let counts = |found: &Place<'_>| !scale.done && !is_foreign(line) && (!marked || line.starts_with(found.whole));
         if let Some(found) = place(line).filter(counts) {
             let said = says_only_place(body, &found) || body.contains(" panicked at ");
             places.push((i, found.whole.to_owned()));
-            done |= said && says.iter().any(|(_, weight)| *weight == 0);
+            scale.done |= said && says.iter().any(|(_, weight)| *weight == 0);
             if said {
                 continue;
             }
         }
-        let lower: String = body
-            .strip_prefix("E ")
-            .unwrap_or(body)
-            .trim_start_matches(['→', ' '])
-            .chars()
-            .take(16)
-            .flat_map(char::to_lowercase)
-            .collect();
-        let telling = TELLING.iter().any(|w| lower.starts_with(w));
-        let difference = (body.starts_with("+ ") || body.starts_with("- ")) && body.len() < 120 && !is_legend(body);
-        let weight = if marked {
-            match () {
-                () if line.starts_with("E   ") && std::mem::take(&mut first) => 0,
-                () if line.starts_with("E   ") && (telling || grades[i] == Grade::Error) => 1,
-                () if line.starts_with("E   ") => 3,
-                () if line.starts_with(">   ") => 2,
-                () => continue,
-            }
-        } else {
-            match () {
-                // The message of a panic, and the code that a traceback quotes.
-                () if i > 0 && lines[i - 1].contains(" panicked at ") => 0,
-                () if open => 0,
-                () if i > 0 && lines[i - 1].trim_start().starts_with("File \"") => 2,
-                () if done && !telling => 3,
-                () if grades[i] == Grade::Error && !body.contains(name) => 0,
-                () if telling => 0,
-                () if is_frame(body) => continue,
-                () if difference => 1,
-                () if std::mem::take(&mut first) => 1,
-                () if place(line).is_some() && hints < 2 => {
-                    hints += 1;
-                    2
-                }
-                () => 3,
-            }
-        };
-        open = weight == 0 && body.ends_with(':');
-        if weight == 0 {
-            first = false;
+        if let Some(weight) = if marked { scale.marked(i) } else { scale.plain(i, body) } {
+            scale.open = weight == 0 && body.ends_with(':');
+            scale.first &= weight > 0;
+            says.push((i, weight));
         }
-        says.push((i, weight));
     }
     // The best few, in the order of the text.
-    let mut best = says;
-    best.sort_by_key(|(i, weight)| (*weight, *i));
-    best.truncate(REASONS);
-    best.retain(|(_, weight)| *weight < 3);
-    best.sort_unstable();
-    (ends_of(places), best)
+    says.sort_by_key(|(i, weight)| (*weight, *i));
+    says.truncate(REASONS);
+    says.retain(|(_, weight)| *weight < 3);
+    says.sort_unstable();
+    (ends_of(places), says)
+}
+
+/// Weighs the lines of one block, in order.
+struct Scale<'a> {
+    lines: &'a [&'a str],
+    grades: &'a [Grade],
+    name: &'a str,
+    /// Whether nothing has said why so far.
+    first: bool,
+    /// Lines with a place that were taken for want of better.
+    hints: u8,
+    /// After the reason and the place come hints.
+    done: bool,
+    /// `ArgumentError:` and `Expected values to be equal:` have what they speak of below them.
+    open: bool,
+}
+
+impl Scale<'_> {
+    /// What a line weighs where reasons are marked; `None` where it is no reason.
+    fn marked(&mut self, i: usize) -> Option<u16> {
+        let line = self.lines[i];
+        let Some(said) = line.strip_prefix("E   ") else { return line.starts_with(">   ").then_some(2) };
+        match () {
+            () if std::mem::take(&mut self.first) => Some(0),
+            () if is_telling(said) || self.grades[i] == Grade::Error => Some(1),
+            () => Some(3),
+        }
+    }
+
+    /// What a line weighs elsewhere.
+    fn plain(&mut self, i: usize, body: &str) -> Option<u16> {
+        let above = if i > 0 { self.lines[i - 1] } else { "" };
+        let difference = (body.starts_with("+ ") || body.starts_with("- ")) && body.len() < 120 && !is_legend(body);
+        let telling = is_telling(body);
+        match () {
+            // The message of a panic, and the code that a traceback quotes.
+            () if above.contains(" panicked at ") || self.open => Some(0),
+            () if above.trim_start().starts_with("File \"") => Some(2),
+            () if self.done && !telling => Some(3),
+            () if self.grades[i] == Grade::Error && !body.contains(self.name) => Some(0),
+            () if telling => Some(0),
+            () if is_frame(body) => None,
+            () if difference => Some(1),
+            () if std::mem::take(&mut self.first) => Some(1),
+            () if place(body).is_some() && self.hints < 2 => {
+                self.hints += 1;
+                Some(2)
+            }
+            () => Some(3),
+        }
+    }
+}
+
+/// Whether a line begins with a word that says what was expected, what came, or why.
+fn is_telling(said: &str) -> bool {
+    let said = said.trim_start_matches(['→', ' ']);
+    let lower: String = said.chars().take(16).flat_map(char::to_lowercase).collect();
+    TELLING.iter().any(|word| lower.starts_with(word))
 }
 
 /// The first place and the last one: where the test stands, and where it broke.
