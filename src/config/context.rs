@@ -91,6 +91,8 @@ settings! {
     keep_recent: KeepRecent = read::keep_recent, read::show_keep_recent;
     /// Names of tools whose results stay.
     never_clear: Vec<String> = read::names, |names: &Vec<String>| format!("{names:?}");
+    /// Whether progress output is shown in its final state.
+    clean: bool = read::boolean, bool::to_string;
     /// What to do when clearing is not enough.
     strategy: Strategy = read::strategy, read::show_strategy;
     /// Most tokens that a model may write into a brief.
@@ -296,6 +298,7 @@ impl Context {
             fold_at: self.fold_at.value,
             keep_recent: self.keep_recent.value,
             never_clear: self.never_clear.value.clone(),
+            clean: self.clean.value,
             strategy: self.strategy.value,
             summary_max_tokens: self.summary_max_tokens.value,
             template: TemplateFacts {

@@ -180,7 +180,9 @@ impl<A: Archive> Work<'_, A> {
                     .and_then(|all| all.get(at))
                     .filter(|d| *rule == Rule::Evict && (input.count)(d) <= *budget);
                 let persons = step::is_persons(&input.conversation.body[*at]);
+                let settled = if *rule == Rule::Settle { preview::settled(self.text(*at)) } else { None };
                 let text = match digest {
+                    _ if settled.is_some() => settled.unwrap_or_default() + &preview::settled_note(&record),
                     Some(digest) => digest.clone(),
                     // What a person says is cut in the middle: the question stands at the end as a rule.
                     None if persons => preview::cut(self.text(*at), *budget, input.count, &pointer),

@@ -128,6 +128,7 @@ fn word(rule: Rule) -> &'static str {
         Rule::Repeat => "pointer",
         Rule::Restore => "restored",
         Rule::Truncate => "cut",
+        Rule::Settle => "settled",
         Rule::Note => "noted",
     }
 }
@@ -168,6 +169,9 @@ fn edit_for_people(edit: &Edit, state: &Value) -> Value {
             Rule::Repeat => "The same text stands in full elsewhere in the prompt.".to_owned(),
             Rule::Restore => "It points at a text that had left the prompt; where to find that was added.".to_owned(),
             Rule::Truncate => "Alone it would not have fit the window.".to_owned(),
+            Rule::Settle => {
+                "It showed progress that was overwritten since: its final state stays (`clean`).".to_owned()
+            }
             Rule::Note => "The watchdog saw a loop and added a line that says so.".to_owned(),
         },
     };

@@ -24,6 +24,8 @@ pub enum Rule {
     Restore,
     /// A message that alone passes the window was cut with a marker.
     Truncate,
+    /// Progress output became its final state, as a terminal shows it.
+    Settle,
     /// A line was added to a result: what the watchdog saw. Nothing of it left the prompt.
     Note,
 }

@@ -1,10 +1,14 @@
-//! Evict: a single result over `evict_over` is replaced, on the turn it arrives, by a preview and a pointer. Nothing
-//! before it changes, so it costs the prompt cache nothing.
+//! Evict: a single result over `evict_over` is replaced, on the turn it arrives, by a preview and a pointer; with `clean`, one
+//! that shows progress by its final state, whatever its size. Nothing before it changes, so it costs the prompt cache nothing.
 
 use super::Action;
 use super::sheet::Sheet;
 use crate::conversation::edit::Rule;
 use crate::conversation::{Role, Tokens};
+use crate::preview::settled;
+
+/// Bytes of the note below a text in its final state.
+const SETTLED_NOTE: usize = 100;
 
 /// Share of `evict_over` that the preview of an evicted result takes at least.
 const PREVIEW_SHARE: Tokens = 4;
@@ -23,7 +27,7 @@ pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
     let budget = (over / PREVIEW_SHARE).max(LEAST_PREVIEW.min(over / 2));
     // What a person's client says is left alone while the prompt fits: pasted output, files, repository maps.
     let passes = sheet.total() > sheet.lines.limit;
-    let mut count = 0;
+    let (mut count, mut settled) = (0, 0);
     for at in sheet.forwarded..sheet.cost.len() {
         if sheet.touched[at].is_some() || sheet.folded(at) {
             continue;
@@ -35,6 +39,10 @@ pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
             true => passes && !sheet.is_held(at) && text > over.saturating_mul(2),
             false => sheet.is_output(at) && !sheet.is_protected(at),
         };
+        if !said && may && settle(sheet, at, text, over) {
+            settled += 1;
+            continue;
+        }
         if text > over && may {
             // The model has just asked for it: as much as a result that is no longer than the line may take, where there is
             // room short of where old results are cleared.
@@ -53,7 +61,28 @@ pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
             }
         }
     }
-    (count > 0).then(|| format!("{count} over {over} tokens replaced by a preview"))
+    let previews = (count > 0).then(|| format!("{count} over {over} tokens replaced by a preview"));
+    let finals = (settled > 0).then(|| format!("{settled} shown in their final state"));
+    let said: Vec<String> = previews.into_iter().chain(finals).collect();
+    (!said.is_empty()).then(|| said.join("; "))
+}
+
+/// Decides that a result of `text` tokens is shown as a terminal shows it in the end, where that is wanted, saves more than
+/// its note costs, and leaves no more than the line for a single result.
+fn settle(sheet: &mut Sheet<'_>, at: usize, text: Tokens, over: Tokens) -> bool {
+    if !sheet.policy.clean {
+        return false;
+    }
+    let original = sheet.conversation.body[at].text.len();
+    let Some(left) = settled(&sheet.conversation.body[at].text).map(|t| t.len() + SETTLED_NOTE) else { return false };
+    // Tokens are counted when it is made; until then by its share of the bytes, and some more.
+    let tokens = u64::from(text) * left as u64 / original.max(1) as u64;
+    let budget = Tokens::try_from(tokens + tokens / 8).unwrap_or(Tokens::MAX).saturating_add(1);
+    if budget >= text || budget > over {
+        return false;
+    }
+    sheet.replace(at, Rule::Settle, budget, Action::Preview { at, budget, rule: Rule::Settle });
+    true
 }
 
 /// Decides that the arguments of a call are replaced by at most `budget` tokens.
@@ -62,4 +91,37 @@ pub(super) fn elide(sheet: &mut Sheet<'_>, at: usize, call: usize, budget: Token
     sheet.actions.retain(|a| !matches!(a, Action::Elide { at: m, call: c, .. } if (*m, *c) == (at, call)));
     sheet.set_call(at, call, budget);
     sheet.actions.push(Action::Elide { at, call, budget, rule });
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::conversation::edit::Rule;
+    use crate::plan::{Action, Cost, Facts, Policy, plan};
+    use crate::wire::openai_chat;
+
+    #[test]
+    fn progress_of_any_size_settles_by_choice() {
+        let bar: String = (0..60).map(|n| format!("\\rReceiving objects: {n}% ({n}/60)")).collect();
+        let body = format!(
+            r#"{{"model": "m", "messages": [{{"role": "user", "content": "Clone it."}}, {{"role": "assistant", "tool_calls":
+            [{{"id": "a", "type": "function", "function": {{"name": "bash", "arguments": "{{}}"}}}},
+            {{"id": "b", "type": "function", "function": {{"name": "bash", "arguments": "{{}}"}}}}]}},
+            {{"role": "tool", "tool_call_id": "a", "content": "{bar}, done."}}, {{"role": "tool", "tool_call_id": "b", "content": "plain"}}]}}"#
+        );
+        let request = openai_chat::parse(&body.into()).expect("a request");
+        let cost = |m: &crate::conversation::Message| Cost {
+            text: m.text.len() as u32 / 4 + 4,
+            calls: vec![9; m.calls.len()],
+            ..Cost::default()
+        };
+        let costs: Vec<Cost> = request.conversation.body.iter().map(cost).collect();
+        let facts = Facts { window: 16_384, output_reserved: 512, costs, ..Facts::default() };
+        assert!(plan(&request.conversation, &facts, &Policy::default()).actions.is_empty(), "it is off by default");
+        let made = plan(&request.conversation, &facts, &Policy { clean: true, ..Policy::default() });
+        let settled = |a: &Action| matches!(a, Action::Preview { at: 2, rule: Rule::Settle, budget } if *budget < 100);
+        assert!(made.actions.len() == 1 && settled(&made.actions[0]), "{made:?}");
+        // What was forwarded already keeps its bytes.
+        let later = Facts { forwarded: 4, ..facts };
+        assert!(plan(&request.conversation, &later, &Policy { clean: true, ..Policy::default() }).actions.is_empty());
+    }
 }

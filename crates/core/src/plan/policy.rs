@@ -106,6 +106,8 @@ pub struct Policy {
     pub keep_recent: KeepRecent,
     /// Names of tools whose results are never cleared or evicted.
     pub never_clear: Vec<String>,
+    /// Whether progress output is shown in its final state, as a terminal shows it, whatever its size.
+    pub clean: bool,
     /// What to do when clearing is not enough.
     pub strategy: Strategy,
     /// Most tokens that a model may write into a brief.
@@ -126,6 +128,7 @@ impl Default for Policy {
             fold_at: FoldAt::Wall,
             keep_recent: KeepRecent::ByWindow,
             never_clear: Vec::new(),
+            clean: false,
             strategy: Strategy::Summarize,
             summary_max_tokens: 1024,
             template: TemplateFacts::default(),

@@ -97,6 +97,14 @@ pub(crate) fn clean(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
+/// The text in its final state, as a terminal shows it, where that is shorter; `None` where nothing was overwritten or colored.
+pub fn settled(text: &str) -> Option<String> {
+    match clean(text) {
+        Cow::Owned(clean) if clean.len() < text.len() => Some(clean),
+        _ => None,
+    }
+}
+
 /// Removes escape sequences. The crate drops tabs and carriage returns along with them, hence piece by piece.
 fn strip_ansi(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
@@ -289,6 +297,17 @@ mod tests {
         ] {
             assert_eq!(clean(raw), want, "{raw:?}");
         }
+    }
+
+    #[test]
+    fn only_what_a_terminal_would_show_otherwise_settles() {
+        let bar: String = (0..50).map(|n| format!("\rReceiving objects: {n:3}% ({n}/50)")).collect();
+        assert_eq!(
+            settled(&format!("Cloning\n{bar}, done.\n")).as_deref(),
+            Some("Cloning\nReceiving objects:  49% (49/50), done.\n")
+        );
+        assert_eq!(settled("\u{1b}[31mred\u{1b}[0m").as_deref(), Some("red"));
+        assert_eq!(settled("plain\ntext\n"), None);
     }
 
     #[test]

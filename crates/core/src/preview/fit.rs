@@ -68,6 +68,33 @@ pub(crate) struct Piece {
     pub(crate) text: String,
     /// Worth: the highest go in first.
     pub(crate) rank: u16,
+    /// Of what a reader needs before all else (an error, a failed test): the same, shorter, for where not all has room.
+    pub(crate) brief: Option<String>,
+}
+
+/// How much of each piece that is needed before all else is shown.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Form {
+    /// All of them in full.
+    Full,
+    /// All of them, in short: lines of at most so many bytes.
+    Brief(usize),
+    /// The best of them, in short.
+    Crowd,
+}
+
+/// Widths of lines in short forms, the best first.
+const WIDTHS: [usize; 3] = [150, 120, LEAST];
+
+/// The least width at which most messages still say what is wrong and where.
+const LEAST: usize = 100;
+
+/// A text whose lines are cut to so many bytes.
+fn lines_within(text: &str, width: usize) -> Cow<'_, str> {
+    if text.len() <= width || text.lines().all(|l| l.len() <= width) {
+        return Cow::Borrowed(text);
+    }
+    Cow::Owned(text.lines().map(|line| shorten(line, width)).collect::<Vec<_>>().join("\n"))
 }
 
 /// The line of remarks that stand before all lines.
@@ -86,17 +113,29 @@ pub(crate) struct Draft {
     pub(crate) loose: bool,
     /// How many lines there should be room for; the more, the shorter each is cut.
     pub(crate) wish: usize,
+    /// The folder that the short forms of pieces leave out of their paths.
+    pub(crate) below: String,
+    /// Whether what is left out of pieces is more than they say.
+    pub(crate) crowded: bool,
+    /// Pieces of this rank stand in for others that have no room: they go where all have.
+    pub(crate) instead: Option<std::ops::RangeInclusive<u16>>,
 }
 
 impl Draft {
     /// Adds a line of the text.
     pub(crate) fn line(&mut self, line: usize, rank: u16, text: &str) {
-        self.pieces.push(Piece { line, lines: 1, text: shorten(text.trim_end(), 600).into_owned(), rank });
+        self.pieces.push(Piece { line, lines: 1, text: shorten(text.trim_end(), 600).into_owned(), rank, brief: None });
+    }
+
+    /// Adds what a reader needs before all else, with a shorter form of it.
+    pub(crate) fn needed(&mut self, line: usize, rank: u16, text: String, brief: String) {
+        let lines = text.lines().count();
+        self.pieces.push(Piece { line, lines, text, rank, brief: Some(brief) });
     }
 
     /// Adds a remark of our own at a place of the text.
     pub(crate) fn remark(&mut self, line: usize, rank: u16, text: String) {
-        self.pieces.push(Piece { line, lines: 0, text, rank });
+        self.pieces.push(Piece { line, lines: 0, text, rank, brief: None });
     }
 
     /// Adds a remark that is shown before all lines.
@@ -111,21 +150,62 @@ impl Draft {
         order
     }
 
+    /// How the pieces that a reader needs before all else are shown in `left` bytes.
+    fn form(&self, left: usize) -> Form {
+        let needed = || self.pieces.iter().filter_map(|p| Some((p, p.brief.as_deref()?)));
+        let full: usize = needed().map(|(p, _)| p.text.len() + 10).sum();
+        if full <= left / 10 * 7 {
+            return Form::Full;
+        }
+        let within = |width: usize| -> usize { needed().map(|(_, brief)| lines_within(brief, width).len() + 10).sum() };
+        let fits = WIDTHS.into_iter().find(|width| within(*width) <= left / 20 * 19);
+        match fits {
+            _ if self.crowded => Form::Crowd,
+            Some(width) => Form::Brief(width),
+            // A third of them says more than a list of files does.
+            None if within(LEAST) <= left * 3 => Form::Brief(LEAST),
+            None => Form::Crowd,
+        }
+    }
+
+    /// What a piece shows in so many bytes a line.
+    fn shown<'p>(&'p self, piece: &'p Piece, form: Form, widest: usize) -> Cow<'p, str> {
+        match &piece.brief {
+            Some(brief) => match form {
+                Form::Full => Cow::Borrowed(&piece.text),
+                Form::Brief(width) => lines_within(brief, width),
+                Form::Crowd => lines_within(brief, 120),
+            },
+            // Our own remarks are as short as they can be already.
+            None if piece.lines == 0 => shorten(&piece.text, widest.max(480)),
+            None => narrow(&piece.text, widest.max(if piece.rank >= 90 { 200 } else { 0 })),
+        }
+    }
+
     /// The pieces that fit into `allowance` bytes, as text, with the number of lines of the original that it holds.
     pub(crate) fn render(&self, order: &[usize], allowance: usize) -> (String, usize) {
         let widest = (allowance / self.wish.clamp(8, 30)).clamp(90, 480);
         let summary = shorten(&self.summary, allowance.max(60));
+        let form = self.form(allowance.saturating_sub(summary.len()));
+        let summary = match self.below.as_str() {
+            below if !below.is_empty() && form != Form::Full => Cow::Owned(format!("{summary}; paths below {below}")),
+            _ => summary,
+        };
         let mut left = allowance.saturating_sub(summary.len());
         let mut taken: Vec<(usize, String)> = Vec::new();
         let mut misses = 0;
-        for &index in order {
+        // Where all that is needed has room, it goes before everything but the totals.
+        let first = |i: &&usize| form != Form::Crowd && self.pieces[**i].brief.is_some();
+        let spare = |i: &&usize| {
+            form != Form::Crowd
+                && self.pieces[**i].lines == 0
+                && self.instead.as_ref().is_some_and(|ranks| ranks.contains(&self.pieces[**i].rank))
+        };
+        let needed = order.iter().filter(first);
+        let others = order.iter().filter(|i| !first(i) && !spare(i));
+        for &index in needed.chain(others) {
             let piece = &self.pieces[index];
-            // Our own remarks are as short as they can be already.
-            let text = if piece.lines == 0 {
-                shorten(&piece.text, widest.max(480))
-            } else {
-                narrow(&piece.text, widest.max(if piece.rank >= 90 { 200 } else { 0 }))
-            };
+            let text = self.shown(piece, form, widest);
             let cost = text.len() + 8;
             if cost > left {
                 misses += 1;
@@ -148,7 +228,8 @@ impl Draft {
                 out.push('\n');
             }
             // A jump is shown by the number of the line jumped to; it serves `recall --range` too.
-            if piece.lines > 0 && !self.numbered && piece.line > next + usize::from(self.loose) {
+            let dense = piece.brief.is_some() && matches!(form, Form::Brief(_));
+            if piece.lines > 0 && !self.numbered && !dense && piece.line > next + usize::from(self.loose) {
                 out.push_str(&format!("…L{}: ", piece.line + 1));
             }
             out.push_str(&text);

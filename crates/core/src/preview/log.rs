@@ -1,14 +1,16 @@
 //! Build and test logs of any tool, stack traces, and texts of unknown kind: what went wrong and where, counts, ends.
 //! Reads the shapes that tools share (a message, a place, indented context), not every tool's own grammar.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use super::clean::{floor, shorten};
-use super::failed;
+use super::failed::{self, Failure};
 use super::fit::Draft;
-use super::paths::{by_folder, common_folder, grouped};
+use super::message;
+use super::paths::common_folder;
 use super::place::{family, gist, place};
 use super::signal::{Grade, Graded};
+use super::tally::{codes, files};
 
 /// How many places of a repeated message are remembered.
 const PLACES: usize = 60;
@@ -17,7 +19,10 @@ const PLACES: usize = 60;
 const DISTINCT: usize = 3000;
 
 /// So many distinct messages come before everything else.
-const FIRST: usize = 8;
+pub(super) const FIRST: usize = 8;
+
+/// So many further places of a message are named where there is little room.
+const ALSO: usize = 12;
 
 /// Of messages that differ only in what they quote so many come first.
 const ALIKE: usize = 3;
@@ -29,19 +34,20 @@ const END: usize = 40;
 struct Message {
     line: usize,
     times: usize,
+    /// Where it was seen first.
+    first: Option<String>,
     places: Vec<String>,
 }
 
-/// Of failed tests beyond so many the reasons no longer come before other things.
-const REASONS: usize = 24;
-
 /// A log with errors in more files than this names the files before it tells more than a few messages.
-const MANY_FILES: usize = 16;
+pub(super) const MANY_FILES: usize = 16;
 
 /// Ranks, highest first: what a reader needs to act comes before what helps to understand.
 pub(super) mod rank {
     pub(crate) const TOTALS: u16 = 99;
     pub(crate) const ERROR: u16 = 98;
+    pub(crate) const RARE: u16 = 94;
+    pub(crate) const LAST: u16 = 93;
     pub(crate) const FILES: u16 = 90;
     pub(crate) const MORE: u16 = 86;
     pub(crate) const REASON: u16 = 89;
@@ -63,17 +69,20 @@ pub(super) mod rank {
 pub(super) fn draft(graded: &Graded<'_>) -> Draft {
     let mut draft = Draft::default();
     let muted = passes(&graded.lines);
+    let failures = failed::distinct(&graded.lines, failed::failures(graded, &muted));
     let mut collector = Collector {
+        graded,
         lines: &graded.lines,
         taken: vec![false; graded.lines.len()],
+        inside: vec![false; graded.lines.len()],
         muted,
         joined: HashMap::new(),
         draft: &mut draft,
     };
+    collector.failures(&failures);
+    collector.again(&failures);
     collector.traces();
-    collector.again_below();
     collector.sections(&graded.grades);
-    collector.reasons(&graded.grades);
     let (errors, error_files) = collector.messages(&graded.grades, Grade::Error, rank::ERROR);
     let (_, _) = collector.messages(&graded.grades, Grade::Trouble, rank::TROUBLE);
     let (warnings, _) = collector.messages(&graded.grades, Grade::Warning, rank::WARNING);
@@ -90,6 +99,7 @@ pub(super) fn draft(graded: &Graded<'_>) -> Draft {
     }
     draft.summary = facts.join("; ");
     draft.wish = errors.1;
+    draft.instead = Some(rank::MORE - 2..=rank::FILES + 2);
     if errors.1 > FIRST + ALIKE {
         codes(&mut draft, graded);
     }
@@ -97,56 +107,6 @@ pub(super) fn draft(graded: &Graded<'_>) -> Draft {
     let files_rank = if errors.1 > FIRST + ALIKE { rank::FILES } else { rank::MORE - 2 };
     files(&mut draft, error_files, files_rank);
     draft
-}
-
-/// How often each code of an error came (`TS2307`, `E0599`), with one of its messages.
-fn codes(draft: &mut Draft, graded: &Graded<'_>) {
-    let mut codes: Vec<(&str, usize, &str)> = Vec::new();
-    for (line, _) in graded.lines.iter().zip(&graded.grades).filter(|(_, g)| **g == Grade::Error) {
-        let Some((code, said)) = code(line) else { continue };
-        if let Some((_, times, _)) = codes.iter_mut().find(|(known, ..)| *known == code) {
-            *times += 1;
-        } else if codes.len() < 100 {
-            codes.push((code, 1, said));
-        }
-    }
-    codes.sort_by_key(|(code, times, _)| (std::cmp::Reverse(*times), *code));
-    if codes.len() > 1 {
-        for (code, times, said) in codes.into_iter().take(FIRST - 2) {
-            draft.top(rank::FILES + 2, format!("{code}: {} (×{times})", shorten(said, 70)));
-        }
-    }
-}
-
-/// The code of an error and what is said behind it: `error TS2307: x`, `error[E0599]: x`, `fatal error C1083: x`.
-fn code(line: &str) -> Option<(&str, &str)> {
-    let rest = &line[line.find("error")? + 5..];
-    let (code, said) = rest.trim_start_matches([' ', '[']).split_once(':')?;
-    let code = code.trim_end_matches(']');
-    let letters = code.bytes().take_while(u8::is_ascii_uppercase).count();
-    let digits = code.bytes().skip(letters).take_while(u8::is_ascii_digit).count();
-    ((1..=8).contains(&letters) && digits > 1 && letters + digits == code.len()).then_some((code, said.trim()))
-}
-
-/// The files that errors were found in.
-fn files(draft: &mut Draft, files: HashMap<String, usize>, rank: u16) {
-    let mut files: Vec<(String, usize)> = files.into_iter().collect();
-    if files.len() < 2 {
-        return;
-    }
-    files.sort();
-    let above = common_folder(files.iter().map(|(path, _)| path.as_str())).to_owned();
-    if files.len() <= 4 || above.len() < 3 {
-        return grouped(&files).into_iter().for_each(|group| draft.top(rank, format!("errors in {group}")));
-    }
-    // What they have in common is said once.
-    let below: Vec<(String, usize)> = files.iter().map(|(path, n)| (path[above.len()..].to_owned(), *n)).collect();
-    if files.len() > MANY_FILES {
-        let folders: Vec<(String, usize)> = by_folder(&below).into_iter().collect();
-        draft.top(rank + 2, format!("errors by folder, in {above}: {}", grouped(&folders).join(", ")));
-    }
-    draft.top(rank + 1, format!("errors by file, in {above}"));
-    grouped(&below).into_iter().for_each(|group| draft.top(rank, group));
 }
 
 /// Where pytest shows the output of tests that passed: from that heading to the last summary.
@@ -158,8 +118,11 @@ fn passes(lines: &[&str]) -> std::ops::Range<usize> {
 }
 
 struct Collector<'a, 't> {
+    graded: &'a Graded<'t>,
     lines: &'a [&'t str],
     taken: Vec<bool>,
+    /// Lines in the block of a failure that is told already.
+    inside: Vec<bool>,
     /// Lines in the output of tests that passed.
     muted: std::ops::Range<usize>,
     /// Places of messages that stand on the line below.
@@ -171,15 +134,38 @@ impl Collector<'_, '_> {
     fn take(&mut self, line: usize, rank: u16) {
         if line < self.lines.len() && !self.taken[line] && !self.lines[line].trim().is_empty() {
             self.taken[line] = true;
+            let rank = if self.inside[line] { rank.min(rank::FRAME - 4) } else { rank };
             self.draft.line(line, rank, self.lines[line]);
         }
+    }
+
+    /// Where a message points to: in it, above it where messages stand below their file, or on one of the next two lines.
+    fn near(&self, i: usize) -> Option<(String, String)> {
+        if let Some(&above) = self.graded.named_at.get(&i) {
+            let (file, whole) = message::place_below(self.lines, above, i);
+            return Some((file.to_owned(), whole));
+        }
+        let found = [0, 1, 2].into_iter().filter_map(|d| self.lines.get(i + d)).find_map(|l| place(l))?;
+        Some((found.file.to_owned(), found.whole.to_owned()))
+    }
+
+    /// Whether a line has the form of a compiler's or a linter's message.
+    fn is_message(&self, i: usize) -> bool {
+        let arrow = || self.lines.get(i + 1).is_some_and(|l| message::is_arrow(l));
+        self.graded.named_at.contains_key(&i) || arrow() || message::message(self.lines[i]).is_some()
+    }
+
+    /// Which messages a message is like: those of its rule, else those that differ in what they quote.
+    fn family(&self, i: usize) -> u64 {
+        let rule = if self.is_message(i) { message::rule(self.lines[i]) } else { None };
+        rule.map_or_else(|| family(self.lines[i]), gist)
     }
 
     /// Python tracebacks: the frames next to the error matter most, and they stand last.
     fn traces(&mut self) {
         let mut i = 0;
         while i < self.lines.len() {
-            if !self.lines[i].contains("Traceback (most recent call last)") {
+            if self.inside[i] || !self.lines[i].contains("Traceback (most recent call last)") {
                 i += 1;
                 continue;
             }
@@ -205,40 +191,49 @@ impl Collector<'_, '_> {
         }
     }
 
-    /// pytest lists what failed once more at the end: the lines on which it said so while running add nothing to that.
-    fn again_below(&mut self) {
-        let summary = |l: &&str| l.starts_with("===") && l.contains(" short test summary ");
-        let Some(start) = self.lines.iter().rposition(summary) else { return };
-        let name = |l: &str| l.split(" - ").next().unwrap_or(l).trim().to_owned();
-        let told = self.lines[start..].iter().filter_map(|l| Some(name(l.strip_prefix("FAILED ")?)));
-        let told: HashSet<String> = told.collect();
-        for (i, line) in self.lines[..start].iter().enumerate() {
-            let before = line.split_once(" FAILED").map_or("", |(before, _)| before);
-            self.taken[i] |= told.contains(before.trim());
-        }
-    }
-
-    /// Why tests failed, which stands around their names.
-    fn reasons(&mut self, grades: &[Grade]) {
-        let mut failures = 0;
-        for i in 0..self.lines.len() {
-            let line = self.lines[i].trim_start();
-            let names = grades[i] == Grade::Error || line.starts_with(['●', '✕', '✗', '✖', '×']);
-            if !names || self.muted.contains(&i) {
+    /// Failed tests, each with its name, its place and why, on lines of its own.
+    fn failures(&mut self, failures: &[Failure]) {
+        // Many failures: each is told in less.
+        let (width, most) = if failures.len() <= 12 { (200, 5) } else { (160, 4) };
+        let files = || failures.iter().flat_map(|f| &f.places).map(|(_, place)| failed::file_of(place));
+        let below = if failures.len() > 2 { common_folder(files()) } else { "" };
+        for failure in failures {
+            for line in failure.name..failure.end.min(self.lines.len()) {
+                self.inside[line] = true;
+            }
+            if failure.suite {
+                (failure.name..failure.end.min(self.lines.len())).for_each(|line| self.taken[line] = true);
                 continue;
             }
-            let found = failed::reasons(self.lines, i);
-            failures += usize::from(!found.is_empty());
-            for (n, (at, weight)) in found.into_iter().enumerate() {
-                let rank = match weight {
-                    0 if failures <= REASONS => rank::REASON,
-                    0 | 1 if failures <= REASONS => rank::FRAME,
-                    _ => rank::ODD - n.min(16) as u16,
-                };
-                // What a tool calls an error is told as one.
-                if grades[at] != Grade::Error {
-                    self.take(at, rank);
-                }
+            for line in failure.says.iter().map(|(line, _)| *line).chain([failure.name]) {
+                self.taken[line] = true;
+            }
+            for (line, _) in &failure.places {
+                self.taken[*line] = true;
+            }
+            let text = failure.told(self.lines, width, most, "");
+            let brief = failure.told(self.lines, 120, 3, below);
+            self.draft.needed(failure.name, rank::ERROR, text, brief);
+        }
+        self.draft.below = below.to_owned();
+    }
+
+    /// Lines that only name once more what a failure is told of: where it ran, and in a list at the end.
+    fn again(&mut self, failures: &[Failure]) {
+        let names: Vec<&str> = failures.iter().map(|f| f.called.as_str()).collect();
+        let all = names.join("\n");
+        let places = failures.iter().flat_map(|f| &f.places).map(|(_, p)| p.as_str()).collect::<Vec<_>>().join("\n");
+        if all.is_empty() {
+            return;
+        }
+        for (i, line) in self.lines.iter().enumerate() {
+            let body = line.trim();
+            let listed = self.graded.grades[i] == Grade::Error && !self.is_message(i)
+                || body.starts_with(['✕', '✗', '✖', '×', '✘', '●']);
+            // `FAIL src/a.test.js`: a file whose failures are told.
+            let file = || body.strip_prefix("FAIL ").is_some_and(|file| places.contains(file.trim()));
+            if listed && !self.inside[i] && (file() || failed::name_in(body).is_some_and(|name| all.contains(name))) {
+                self.taken[i] = true;
             }
         }
     }
@@ -249,6 +244,9 @@ impl Collector<'_, '_> {
         let is_rule = |c: char| matches!(c, '_' | '=' | '!');
         for (i, &line) in self.lines.iter().enumerate() {
             let Some(first) = line.chars().next() else { continue };
+            if self.taken[i] || self.graded.named_at.contains_key(&i) {
+                continue;
+            }
             if is_rule(first) && line.len() > 12 && line.ends_with(first) {
                 let name = line.trim_matches(|c| c == first || c == ' ');
                 if !name.is_empty() && name.len() < 200 {
@@ -284,70 +282,119 @@ impl Collector<'_, '_> {
         for (i, _) in grades.iter().enumerate().filter(|(_, g)| **g == grade) {
             total += 1;
             let line = self.lines[i];
-            // The place is in the message, or on one of the next two lines, as rustc writes it.
-            let near = [0, 1, 2].into_iter().filter_map(|d| self.lines.get(i + d)).find_map(|l| place(l));
+            let near = self.near(i);
             if grade == Grade::Error {
                 self.join_place(i);
             }
-            if let Some(near) = &near {
-                *files.entry(near.file.to_owned()).or_default() += 1;
+            if let Some((file, _)) = &near
+                && !self.inside[i]
+            {
+                *files.entry(file.clone()).or_default() += 1;
             }
             // Words of trouble come in families: `Missing entry: a`, `Missing entry: b`.
-            let key = gist(if grade == Grade::Trouble { &line[..floor(line, 44)] } else { line });
+            let formal = grade == Grade::Error && self.is_message(i);
+            let key = if formal {
+                message::same(line)
+            } else {
+                gist(if grade == Grade::Trouble { &line[..floor(line, 44)] } else { line })
+            };
+            let whole = near.map(|(_, whole)| whole);
             match seen.get(&key) {
                 Some(&at) => {
                     let message = &mut all[at];
+                    let known =
+                        |whole: &String| message.first.as_ref() == Some(whole) || message.places.contains(whole);
+                    // What is told once more at the end is the same message, not another one.
+                    if whole.as_ref().is_some_and(|whole| !known(whole)) && message.places.len() < PLACES {
+                        message.places.extend(whole);
+                    }
                     message.times += 1;
-                    if message.places.len() < PLACES
-                        && let Some(near) = near
-                    {
-                        message.places.push(near.whole.to_owned());
+                    // Told with the first one.
+                    self.taken[i] |= formal;
+                    if let Some(&above) = self.graded.named_at.get(&i) {
+                        self.taken[above] |= formal;
                     }
                 }
                 None if all.len() < DISTINCT => {
                     seen.insert(key, all.len());
-                    all.push(Message { line: i, times: 1, places: Vec::new() });
+                    all.push(Message { line: i, times: 1, first: whole, places: Vec::new() });
                 }
                 None => {}
             }
         }
         let distinct = all.len();
+        if grade == Grade::Error && distinct > 3 {
+            let paths: Vec<&str> = files.keys().map(String::as_str).collect();
+            let below = common_folder(paths.iter().copied());
+            if self.draft.below.is_empty() && below.len() > 3 {
+                self.draft.below = below.to_owned();
+            }
+        }
+        self.rank(&all, grade, rank, files.len() > MANY_FILES);
+        // Where places have to be left out, the list of files stands for them.
+        let elided: usize = all.iter().map(|m| m.places.len().saturating_sub(ALSO)).sum();
+        self.draft.crowded |= grade == Grade::Error && elided > 100 && elided > 4 * distinct;
         // Many different messages: each still counts, but the context of each does not.
-        let roomy = distinct <= 12;
+        for message in all.iter().filter(|_| matches!(grade, Grade::Error | Grade::Warning)) {
+            self.context(message.line, grades, rank, distinct <= 12);
+        }
+        ((total, distinct), files)
+    }
+
+    /// Adds messages of one grade: those of rare kinds first, then one of each kind, then the second of each.
+    fn rank(&mut self, all: &[Message], grade: Grade, rank: u16, crowded: bool) {
+        let formal = all.iter().any(|m| self.is_message(m.line));
         let mut families: HashMap<u64, usize> = HashMap::new();
+        let nth: Vec<(u64, usize)> = all
+            .iter()
+            .map(|message| {
+                let family = self.family(message.line);
+                let alike = families.entry(family).or_default();
+                *alike += 1;
+                (family, *alike)
+            })
+            .collect();
+        let mut order: Vec<usize> = (0..all.len()).collect();
+        order.sort_by_key(|&i| (if families[&nth[i].0] <= ALIKE { 0 } else { nth[i].1 }, i));
         let (mut first, mut late) = (0, 0);
-        let crowded = files.len() > MANY_FILES;
         let most = if crowded { FIRST / 4 } else { FIRST };
-        for message in &all {
+        for i in order {
+            let message = &all[i];
             // After the first ones, and three of a kind, the names of the files say more than one more message; but
             // what stands at the end is the tool's own list of what went wrong.
-            let alike = families.entry(family(self.lines[message.line])).or_default();
-            *alike += 1;
-            let early = *alike <= ALIKE && first < most;
+            let early = nth[i].1 <= ALIKE && first < most;
             first += usize::from(early);
             let at_end = message.line + END > self.lines.len() && late < most && !crowded;
             late += usize::from(at_end && !early);
             // Code in a diff speaks of trouble without having any.
             let quoted = grade != Grade::Error && self.lines[message.line].starts_with(['-', '+']);
-            let later = if grade == Grade::Error { rank::MORE } else { rank - 20 };
-            let rank = match (self.muted.contains(&message.line) || quoted, early || at_end) {
-                (true, _) => rank::ODD,
-                (false, true) => rank,
-                (false, false) => later,
+            // Beside messages with a place, what only says that something failed comes after them.
+            let bare = grade == Grade::Error && formal && !self.is_message(message.line);
+            let rank = match () {
+                () if self.muted.contains(&message.line) || quoted => rank::ODD,
+                () if bare => rank::LAST,
+                () if early || at_end => rank,
+                // The one real error among hundreds of remarks on style.
+                () if grade == Grade::Error && families[&nth[i].0] * 10 <= all.len() => rank::RARE,
+                () if grade == Grade::Error => rank::MORE,
+                () => rank - 20,
             };
             self.message(message, rank);
         }
-        for message in all.iter().filter(|_| matches!(grade, Grade::Error | Grade::Warning)) {
-            self.context(message.line, grades, rank, roomy);
-        }
-        ((total, distinct), files)
     }
 
-    /// A message with its place on the next line, as rustc writes it, is told on one line.
+    /// A message with its place on the next line, as rustc writes it, or above it, is told on one line.
     fn join_place(&mut self, i: usize) {
-        let below = self.lines.get(i + 1).filter(|l| l.trim_start().starts_with("--> "));
+        if self.taken[i] {
+            return;
+        }
+        if let Some(&above) = self.graded.named_at.get(&i) {
+            self.joined.insert(i, message::place_below(self.lines, above, i).1);
+            self.taken[above] = true;
+            return;
+        }
+        let below = self.lines.get(i + 1).filter(|l| message::is_arrow(l));
         if let Some(found) = below.and_then(|l| place(l))
-            && !self.taken[i]
             && !self.taken[i + 1]
         {
             self.joined.insert(i, found.whole.to_owned());
@@ -358,19 +405,33 @@ impl Collector<'_, '_> {
     /// A message where it came first, how often it came, and where else.
     fn message(&mut self, message: &Message, rank: u16) {
         let i = message.line;
-        if !self.taken[i] {
-            self.take(i, rank);
-            if let Some(piece) = self.draft.pieces.last_mut().filter(|p| p.line == i) {
-                if let Some(place) = self.joined.get(&i) {
-                    piece.text.insert_str(0, &format!("{place}: "));
-                }
-                if message.times > 1 {
-                    piece.text.push_str(&format!(" (×{})", message.times));
-                }
-            }
+        if self.taken[i] {
+            return;
         }
+        self.take(i, rank);
+        let joined = self.joined.get(&i);
+        let graded = self.graded;
+        let needed = graded.grades[i] == Grade::Error && rank >= rank::MORE && rank != rank::LAST && !self.inside[i];
+        let Some(piece) = self.draft.pieces.last_mut().filter(|p| p.line == i) else { return };
+        if let Some(place) = joined {
+            piece.text = format!("{place}: {}", message::without_place(&piece.text));
+        }
+        let times = if message.times > 1 { format!(" (×{})", message.times) } else { String::new() };
+        let also = |most: usize| match message.places.as_slice() {
+            [] => String::new(),
+            all if all.len() <= most => format!("\n    also {}", all.join(", ")),
+            all => format!("\n    also {} and {} more", all[..most].join(", "), all.len() - most),
+        };
+        if needed {
+            let whole = if joined.is_some() { message::without_rule(self.lines[i], &piece.text) } else { &piece.text };
+            let short = message::in_short(whole, &self.draft.below);
+            piece.brief = Some(format!("{}{times}{}", shorten(&short, 150), also(ALSO).replace(&self.draft.below, "")));
+            piece.text = format!("{}{times}{}", shorten(&piece.text, 300), also(24));
+            return;
+        }
+        piece.text.push_str(&times);
         if !message.places.is_empty() {
-            self.draft.remark(i, rank::AGAIN.min(rank), format!("    also {}", message.places.join(", ")));
+            self.draft.remark(i, rank::AGAIN.min(rank), also(PLACES).trim_start_matches('\n').to_owned());
         }
     }
 
@@ -410,7 +471,9 @@ impl Collector<'_, '_> {
     fn ends(&mut self) {
         let full: Vec<usize> = (0..self.lines.len()).filter(|&i| !self.lines[i].trim().is_empty()).collect();
         for (n, &i) in full.iter().rev().take(6).enumerate() {
-            self.take(i, if n < 3 { rank::END } else { rank::DETAIL });
+            // How it ended stands on the very last lines.
+            let rank = [rank::LAST, rank::LAST, rank::END].get(n).copied().unwrap_or(rank::DETAIL);
+            self.take(i, rank);
         }
         for (n, &i) in full.iter().take(6).enumerate() {
             self.take(i, if n < 2 { rank::START } else { rank::DETAIL });

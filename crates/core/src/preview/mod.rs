@@ -12,13 +12,16 @@ pub(crate) mod fit;
 mod html;
 pub(crate) mod json;
 mod log;
+mod message;
 mod opaque;
 mod paths;
 pub(crate) mod place;
+mod reason;
 mod short;
 pub(crate) mod signal;
 pub(crate) mod sniff;
 mod table;
+mod tally;
 
 use serde_json::Value;
 
@@ -27,7 +30,7 @@ use self::fit::{Draft, first_that_fits};
 use self::signal::{Graded, grade};
 use crate::unwrap::unwrap;
 
-pub use self::clean::{floor, sanitize};
+pub use self::clean::{floor, sanitize, settled};
 pub use self::fit::largest;
 pub(crate) use self::short::exit_code;
 pub use self::short::{cut, elide_arguments, placeholder, plural};
@@ -223,6 +226,11 @@ pub fn preview(
     Preview { text, kind }
 }
 
+/// What stands below a text that is shown in its final state.
+pub(crate) fn settled_note(id: &str) -> String {
+    format!("\n[progress shown in its final state; as it came: windowsill recall {id}]")
+}
+
 /// The marker alone, in ever shorter forms.
 fn markers(text: &str, lines: usize, what: &str, pointer: &Pointer<'_>) -> Vec<String> {
     let size = size(text.len());
@@ -263,7 +271,8 @@ fn draft(text: &str, call: &Call<'_>) -> (Kind, Draft) {
         return (Kind::JsonLines, draft);
     }
     let cleaned = clean(text);
-    let graded = grade(&cleaned);
+    let mut graded = grade(&cleaned);
+    message::regrade(&mut graded);
     let kind = sniff::by_lines(text, &graded, call);
     let mut draft = match kind {
         Kind::Binary => opaque::binary_draft(text),
@@ -367,5 +376,7 @@ fn fill(draft: &mut Draft, graded: &Graded<'_>) {
     }
 }
 
+#[cfg(test)]
+mod runs;
 #[cfg(test)]
 mod survey;

@@ -69,7 +69,10 @@ pub(super) fn hit(line: &str) -> Option<(&str, &str)> {
         }
     }
     let (path, rest) = line_head.split_once(':')?;
-    (is_path(path) && path.contains('.') && !rest.starts_with("//")).then_some((path, &line[path.len() + 1..]))
+    // `name.x: text` is a tool's own line: a file's text follows the colon as it stands.
+    let spoken = rest.starts_with(' ') && !rest.starts_with("  ");
+    (is_path(path) && path.contains('.') && !rest.starts_with("//") && !rest.starts_with(':') && !spoken)
+        .then_some((path, &line[path.len() + 1..]))
 }
 
 fn is_path(text: &str) -> bool {
@@ -234,7 +237,9 @@ mod tests {
         ] {
             assert_eq!(hit(line), Some((path, rest)), "{line}");
         }
-        for line in ["12:41: started", "https://x.example/y", "key: value", "let a = b::c(3:4);", ""] {
+        for line in
+            ["a/b.py::test_c PASSED", "12:41: started", "https://x.example/y", "key: value", "let a = b::c(3:4);", ""]
+        {
             assert_eq!(hit(line), None, "{line}");
         }
     }

@@ -4,7 +4,7 @@ use std::hash::{Hash, Hasher};
 
 use super::clean::floor;
 
-/// The place a message speaks of: `path.ext:12:5`, `path.ext(5,36)`, `File "path.py", line 4`.
+/// The place a message speaks of: `path.ext:12:5`, `path.ext(5,36)`, `path.ext:[5,36]`, `path.ext line 4`.
 pub(crate) struct Place<'t> {
     /// The file's path as it is written.
     pub(crate) file: &'t str,
@@ -29,7 +29,8 @@ pub(crate) fn place(line: &str) -> Option<Place<'_>> {
             || c >= 0x80
     };
     for at in memchr::memchr2_iter(b':', b'(', bytes) {
-        let digits = bytes[at + 1..].iter().take_while(|c| c.is_ascii_digit()).count();
+        let bracket = usize::from(bytes[at] == b':' && bytes.get(at + 1) == Some(&b'['));
+        let digits = bytes[at + 1 + bracket..].iter().take_while(|c| c.is_ascii_digit()).count();
         if digits == 0 || digits > 7 {
             continue;
         }
@@ -45,20 +46,21 @@ pub(crate) fn place(line: &str) -> Option<Place<'_>> {
             start -= 2;
         }
         let file = &line[start..at];
-        let Some((stem, ext)) = file.rsplit_once('.') else { continue };
-        if stem.is_empty()
-            || ext.is_empty()
-            || ext.len() > 8
-            || !ext.bytes().next().is_some_and(|c| c.is_ascii_alphabetic())
-        {
+        if !is_file(file) {
             continue;
         }
-        let mut end = at + 1 + digits;
+        let mut end = at + 1 + bracket + digits;
         if let Some(&sep) = bytes.get(end)
             && matches!(sep, b':' | b',')
         {
             let more = bytes[end + 1..].iter().take_while(|c| c.is_ascii_digit()).count();
             end += if more > 0 { 1 + more } else { 0 };
+        }
+        if bracket > 0 {
+            if bytes.get(end) != Some(&b']') {
+                continue;
+            }
+            end += 1;
         }
         if bytes[at] == b'(' {
             // `Math.max(0,50-x)` is a call.
@@ -69,7 +71,57 @@ pub(crate) fn place(line: &str) -> Option<Place<'_>> {
         }
         return Some(Place { file, whole: &line[start..end] });
     }
+    in_words(line)
+}
+
+/// Whether a word is the name of a file: with an extension, or like `Makefile`.
+fn is_file(name: &str) -> bool {
+    let bare = name.rsplit(['/', '\\']).next().unwrap_or(name);
+    if bare.ends_with("file") && bare.starts_with(|c: char| c.is_ascii_uppercase()) {
+        return true;
+    }
+    name.rsplit_once('.').is_some_and(|(stem, ext)| {
+        !stem.is_empty() && ext.len() <= 8 && ext.starts_with(|c: char| c.is_ascii_alphabetic())
+    })
+}
+
+/// A place told in words: `t/a.t line 12`, `(in test file a.bats, line 7)`, `in A.cs:line 12`, `a.php on line 3`.
+fn in_words(line: &str) -> Option<Place<'_>> {
+    for (at, word) in line.match_indices("line ") {
+        let digits = line[at + word.len()..].bytes().take_while(u8::is_ascii_digit).count();
+        let before = line[..at].strip_suffix(" on ").or_else(|| line[..at].strip_suffix([' ', ':']));
+        let Some(before) = before.filter(|_| digits > 0) else { continue };
+        let before = before.trim_end_matches([',', ' ', '"', '\'']);
+        let start = before.rfind([' ', '(', '"', '\'', '\t']).map_or(0, |i| i + 1);
+        let file = &before[start..];
+        if is_file(file) {
+            return Some(Place { file, whole: &line[start..at + word.len() + digits] });
+        }
+    }
     None
+}
+
+/// Whether a place lies in what others wrote: a frame of a library says little.
+pub(super) fn is_foreign(line: &str) -> bool {
+    const OTHERS: [&str; 16] = [
+        "node_modules",
+        "site-packages",
+        "dist-packages",
+        "/lib/python",
+        "node:internal",
+        "/rustc/",
+        "/.cargo/registry",
+        "/usr/",
+        "/go/pkg/",
+        "/go/src/",
+        "java.base/",
+        "jdk.internal",
+        "org.junit",
+        "/vendor/",
+        "/gems/",
+        "<frozen",
+    ];
+    OTHERS.iter().any(|part| line.contains(part))
 }
 
 /// What makes two messages the same: their words, without places, numbers and times.
@@ -132,6 +184,13 @@ mod tests {
             ("  File \"/t/x.py\", line 70, in f", "/t/x.py", "/t/x.py\", line 70"),
             ("c:\\W\\M.targets(2703,9): error MSB3021: x", "c:\\W\\M.targets", "c:\\W\\M.targets(2703,9)"),
             ("at 12:41 in main.go:33", "main.go", "main.go:33"),
+            ("[ERROR] /s/A.java:[8,16] x", "/s/A.java", "/s/A.java:[8,16]"),
+            ("#   at t/a_0.t line 5.", "t/a_0.t", "t/a_0.t line 5"),
+            (" (in test file test/s.bats, line 7)", "test/s.bats", "test/s.bats, line 7"),
+            ("at X.Y() in /s/A.cs:line 12", "/s/A.cs", "/s/A.cs:line 12"),
+            ("PHP Fatal error in /s/a.php on line 3", "/s/a.php", "/s/a.php on line 3"),
+            ("│   on main.tf line 12, in resource", "main.tf", "main.tf line 12"),
+            ("Dockerfile:5 DL3004 error: x", "Dockerfile", "Dockerfile:5"),
         ] {
             let found = place(line).unwrap_or_else(|| panic!("no place in {line:?}"));
             assert_eq!((found.file, found.whole), (file, whole));

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::code::{definition, unnumbered};
 use super::signal::{Grade, Graded};
-use super::{Call, html, opaque, paths, table};
+use super::{Call, html, message, opaque, paths, table};
 
 /// What kind of output a result is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -181,7 +181,10 @@ fn by_sample(sample: &[(usize, &str)], graded: &Graded<'_>, call: &Call<'_>) -> 
     let troubled = count(&|i, _| graded.grades[i] >= Grade::Warning && graded.grades[i] != Grade::Trouble);
     let hits = count(&|_, l| paths::hit(l).is_some());
     let searched = says(&["grep", "rg ", "search", "ag ", "find_references"]);
-    if total >= 3 && share(hits, 60) && (searched || !share(troubled, 30)) {
+    // A compiler's messages have a place at their head as well, and a test runner says at its end how it went.
+    let messages = count(&|_, l| message::message(l).is_some());
+    let ended = !call.names_code() && has_verdict(graded);
+    if total >= 3 && share(hits, 60) && messages * 2 < hits && (searched || !ended && !share(troubled, 30)) {
         return Kind::Search;
     }
     let listed = count(&|_, l| {
@@ -203,8 +206,15 @@ fn by_sample(sample: &[(usize, &str)], graded: &Graded<'_>, call: &Call<'_>) -> 
     let code = count(&|_, l| is_code(unnumbered(l).1));
     let defined = count(&|_, l| definition(unnumbered(l).1).is_some());
     // Tools quote code with their messages; a message at the left edge says which of the two it is.
-    let compiled = !call.names_code()
-        && graded.lines.iter().zip(&graded.grades).any(|(l, g)| *g == Grade::Error && !l.starts_with([' ', '\t']));
+    let compiled = ended
+        || !call.names_code()
+            && (graded.messages > 0
+                || graded.lines.iter().any(|l| l.trim_start().starts_with(RESULTS))
+                || graded
+                    .lines
+                    .iter()
+                    .zip(&graded.grades)
+                    .any(|(l, g)| *g == Grade::Error && !l.starts_with([' ', '\t'])));
     if numbered && (defined > 0 || share(code, 25))
         || !compiled && share(code, 45) && (defined >= 2 || call.names_code())
     {
@@ -228,9 +238,22 @@ fn by_sample(sample: &[(usize, &str)], graded: &Graded<'_>, call: &Call<'_>) -> 
     if share(code, 45) && !compiled { Kind::Source } else { Kind::Text }
 }
 
+/// Whether one of the last lines counts what failed, passed or was found.
+fn has_verdict(graded: &Graded<'_>) -> bool {
+    let full = graded.lines.iter().zip(&graded.grades).rev().filter(|(l, _)| !l.trim().is_empty());
+    full.take(8).any(|(l, g)| *g == Grade::Summary && paths::hit(l).is_none())
+}
+
+/// What test runners put before the name of a test.
+const RESULTS: [char; 7] = ['✓', '✔', '✖', '✕', '✗', '✘', '●'];
+
 /// A line that looks like code in some language.
 fn is_code(line: &str) -> bool {
     let body = line.trim();
+    // A test's result is none.
+    if body.starts_with(RESULTS) {
+        return false;
+    }
     body.ends_with([';', '{', '}', ')', ',', ':']) && !body.contains(". ")
         || body.starts_with("//")
         || body.starts_with("import ")

@@ -1,0 +1,327 @@
+//! Messages as compilers and linters print them: a place at the head of the line, a level or a code, and what is said.
+//! Reads the forms that these tools share, so that no list of tools is needed.
+
+use std::hash::{Hash, Hasher};
+
+use super::clean::floor;
+use super::place::place;
+use super::signal::{Grade, Graded};
+
+/// Reads a line that starts with a place and goes on with a message: what its own level or code says of it, or `None` in it
+/// where it has neither. A line of search results is no message.
+pub(super) fn message(line: &str) -> Option<Option<Grade>> {
+    let body = line.trim_start();
+    // `[ERROR] /path/A.java:[8,16] text` has its level first.
+    let (tag, body) = match body.strip_prefix('[').and_then(|rest| rest.split_once("] ")) {
+        Some((tag, rest)) if level(tag).is_some() => (level(tag).map(|(grade, _)| grade), rest),
+        _ => (None, body),
+    };
+    // The place ends within the first bytes, or there is none at the head.
+    let head = &body[..floor(body, 260)];
+    if !head.contains([':', '(']) || head.starts_with(['"', '\'', '-', '+', '|', '>', '<']) {
+        return None;
+    }
+    let found = place(head)?;
+    let start = found.whole.as_ptr() as usize - body.as_ptr() as usize;
+    if start != 0 {
+        return None;
+    }
+    let after = &body[found.whole.len()..];
+    // `12:5-9` is a span.
+    let span = after.strip_prefix('-').map_or(0, |rest| 1 + digits(rest));
+    let after = if span > 1 { &after[span..] } else { after };
+    let column = found.whole.len() - found.file.len() > 1 + digits(&found.whole[found.file.len() + 1..]);
+    // What a search prints follows its colon as it stands in the file; a tool puts one space there.
+    let said = after.strip_prefix(": ").or_else(|| after.strip_prefix(" - ")).or_else(|| after.strip_prefix(' '))?;
+    if said.starts_with([' ', '\t', '*']) || said.is_empty() {
+        return None;
+    }
+    // Hadolint has its code before the level.
+    let told = said.split_once(' ').filter(|(code, _)| is_code(code)).map_or(said, |(_, rest)| rest);
+    let level = tag
+        .or_else(|| self::level(said).or_else(|| self::level(told)).map(|(grade, _)| grade))
+        .or_else(|| code_level(said));
+    let coded = is_code(said.split(' ').next().unwrap_or(said));
+    (level.is_some() || coded || column && !after.starts_with(' ')).then_some(level)
+}
+
+fn digits(text: &str) -> usize {
+    text.bytes().take_while(u8::is_ascii_digit).count()
+}
+
+/// The level that a message begins with, and what follows.
+fn level(said: &str) -> Option<(Grade, &str)> {
+    let bare = said.trim_start_matches(['[', '(']);
+    let end = bare.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(bare.len());
+    let (word, rest) = (&bare[..end], &bare[end..]);
+    let grade = match word.to_ascii_lowercase().as_str() {
+        "error" | "errors" | "failure" | "critical" => Grade::Error,
+        "fatal" => Grade::Error,
+        "warning" | "warn" => Grade::Warning,
+        "note" | "info" | "information" | "hint" | "help" | "style" | "performance" | "portability" | "convention"
+        | "refactor" | "suggestion" => Grade::Mark,
+        // RuboCop's letters.
+        "E" | "F" if rest.starts_with(": ") => Grade::Error,
+        "w" if rest.starts_with(": ") => Grade::Warning,
+        "c" | "r" | "i" if rest.starts_with(": ") => Grade::Mark,
+        "e" | "f" if rest.starts_with(": ") => Grade::Error,
+        _ => return None,
+    };
+    // `error_code` or `error.c` is a word of the source.
+    (rest.is_empty() || rest.starts_with([':', ' ', '[', ']', ')', ','])).then_some((grade, rest))
+}
+
+/// Whether a word is the code of a rule: `F821`, `E0602`, `SC2086`, `TS2322`, `CS0103`.
+pub(super) fn is_code(word: &str) -> bool {
+    let word = word.trim_end_matches([':', ',', ']', ')']).trim_start_matches(['[', '(']);
+    let letters = word.bytes().take_while(u8::is_ascii_uppercase).count();
+    let numbers = word.bytes().skip(letters).take_while(u8::is_ascii_digit).count();
+    (1..=6).contains(&letters) && (2..=6).contains(&numbers) && letters + numbers == word.len()
+}
+
+/// The level that a code of Pylint's form tells: a letter, four digits and a colon.
+fn code_level(said: &str) -> Option<Grade> {
+    let (code, _) = said.split_once(": ")?;
+    if code.len() != 5 || digits(&code[1..]) != 4 {
+        return None;
+    }
+    match code.as_bytes()[0] {
+        b'E' | b'F' => Some(Grade::Error),
+        b'W' => Some(Grade::Warning),
+        b'C' | b'R' | b'I' => Some(Grade::Mark),
+        _ => None,
+    }
+}
+
+/// A message below the name of its file: `  12:5  error  text`, `  12:5 F821 text`.
+fn below_name(line: &str) -> Option<Option<Grade>> {
+    let body = line.trim_start();
+    if body.len() == line.len() {
+        return None;
+    }
+    let row = digits(body);
+    let rest = body[row..].strip_prefix(':').filter(|_| row > 0 && row < 7)?;
+    let column = digits(rest);
+    let said = rest[column..].strip_prefix([' ', '\t', ':']).filter(|_| column > 0)?;
+    let said = said.trim_start_matches([' ', '-', '\t']);
+    let graded = level(said).map(|(grade, _)| grade);
+    // `✖` and `⚠`, as linters of style sheets draw their levels.
+    let drawn = said.starts_with(['✖', '×', '✘']).then_some(Grade::Error);
+    let warned = said.starts_with(['⚠', '‼']).then_some(Grade::Warning);
+    let level = graded.or(drawn).or(warned);
+    let coded = said.split_whitespace().next().is_some_and(is_code);
+    (level.is_some() || coded).then_some(level)
+}
+
+/// A message below its place: `  × text`, `  ! text`, `   ^-- SC2086 (info): text`.
+fn below_place(line: &str) -> Option<Option<Grade>> {
+    let body = line.trim_start();
+    if body.starts_with(['×', '✖']) {
+        return Some(Some(Grade::Error));
+    }
+    if body.starts_with("! ") {
+        return Some(Some(Grade::Warning));
+    }
+    let said = body.strip_prefix('^')?.trim_start_matches(['^', '-']).strip_prefix(' ')?;
+    let (code, rest) = said.split_once(' ')?;
+    is_code(code).then(|| level(rest).map(|(grade, _)| grade))
+}
+
+/// The path that stands alone on a line, or before a colon at its end.
+fn name_of_file(line: &str) -> Option<&str> {
+    let name = line.trim_end().strip_suffix(':').unwrap_or(line.trim_end());
+    let name = name.strip_prefix("************* Module ").unwrap_or(name).trim();
+    let path = !name.is_empty() && name.len() < 260 && name.contains(['.', '/', '\\']) && !name.contains(" - ");
+    let words = name.split(' ').count();
+    (path && words <= 3 && !name.contains(['(', '"', '=', '{', ';', '<']) && !name.starts_with(['-', '*', '#']))
+        .then_some(name)
+}
+
+/// Lines below which an arrow names the place: `--> path:3:4`, `╭─[path:3:4]`.
+pub(super) fn is_arrow(line: &str) -> bool {
+    let body = line.trim_start_matches([' ', '│', '|']);
+    ["--> ", "╭─[", ",-[", "┌─ ", "╭▸ "].iter().any(|arrow| body.starts_with(arrow))
+}
+
+/// Lets the tools' own levels decide what a line is worth, and finds the files that messages stand below.
+pub(super) fn regrade(graded: &mut Graded<'_>) {
+    let mut bare: Vec<usize> = Vec::new();
+    let mut levels = false;
+    let mut file: Option<usize> = None;
+    let mut pointed: Option<usize> = None;
+    for i in 0..graded.lines.len() {
+        let line = graded.lines[i];
+        let found = if let Some(level) = message(line) {
+            file = None;
+            Some(level)
+        } else if let Some(at) = file
+            && let Some(level) = below_name(line)
+        {
+            graded.named_at.insert(i, at);
+            Some(level)
+        } else if let Some(at) = pointed
+            && let Some(level) = below_place(line)
+        {
+            graded.named_at.insert(i, at);
+            Some(level)
+        } else {
+            None
+        };
+        match found {
+            Some(Some(grade)) => {
+                levels |= grade >= Grade::Warning;
+                graded.grades[i] = grade;
+                graded.messages += 1;
+            }
+            Some(None) => {
+                bare.push(i);
+                graded.messages += 1;
+            }
+            None if line.trim_start().starts_with("Location: ") && place(line).is_some() => {
+                // The message begins the paragraph.
+                let full = |at: &usize| !graded.lines[*at].trim_start_matches(['-', '=']).trim().is_empty();
+                let above = (i.saturating_sub(8)..i).rev().take_while(full).last().unwrap_or(i);
+                graded.named_at.insert(above, i);
+                bare.push(above);
+                graded.messages += 1;
+            }
+            None if is_arrow(line) && i > 0 && place(line).is_some() => {
+                let above = i - 1;
+                if graded.grades[above] < Grade::Warning && !graded.lines[above].trim_start().starts_with(['=', '|']) {
+                    bare.push(above);
+                }
+                graded.messages += 1;
+            }
+            None if !line.starts_with([' ', '\t']) && !line.trim().is_empty() => {
+                file = name_of_file(line).map(|_| i);
+                let heads =
+                    (line.ends_with('━') || line.ends_with(':') && line.starts_with("In ")) && place(line).is_some();
+                pointed = if heads { Some(i) } else { pointed.filter(|at| i - at < 8 && !line.ends_with('━')) };
+            }
+            None => {}
+        }
+    }
+    for i in bare {
+        // Where others have levels, one without is no error.
+        let grade = if levels { Grade::Warning } else { Grade::Error };
+        graded.grades[i] = graded.grades[i].max(grade);
+        graded.plain_messages += usize::from(!levels);
+    }
+}
+
+/// The file and the place of a message at `at` below a line that names the file, or the whole place, at `above`.
+pub(super) fn place_below<'t>(lines: &[&'t str], above: usize, at: usize) -> (&'t str, String) {
+    if let Some(found) = place(lines[above]) {
+        return (found.file, found.whole.to_owned());
+    }
+    let file = name_of_file(lines[above]).unwrap_or_default();
+    let row: String = lines[at].trim_start().chars().take_while(|c| c.is_ascii_digit() || *c == ':').collect();
+    (file, format!("{file}:{}", row.trim_end_matches(':')))
+}
+
+/// A message without the row and column that it begins with, and with single spaces between its columns.
+pub(super) fn without_place(line: &str) -> String {
+    let body = line.trim_start();
+    let row: usize = body.bytes().take_while(|c| c.is_ascii_digit() || *c == b':').count();
+    let said = if row > 1 { &body[row..] } else { body };
+    said.split_whitespace().collect::<Vec<_>>().join(" ").trim_start_matches(['^', '-', ' ']).to_owned()
+}
+
+/// What makes two messages the same: what they say, without their places. A number counts where it belongs to a name.
+pub(super) fn same(line: &str) -> u64 {
+    let line = &line[..floor(line, 400)];
+    let said = place(line).map_or_else(|| without_place(line), |found| line.replacen(found.whole, "", 1));
+    let mut hasher = std::hash::DefaultHasher::new();
+    let mut last = ' ';
+    for c in said.trim().chars() {
+        let measured = c.is_ascii_digit() && !(last.is_alphanumeric() || last == '_');
+        if !measured {
+            c.hash(&mut hasher);
+            last = c;
+        }
+    }
+    hasher.finish()
+}
+
+/// The rule that a message is of: its code, or a name in brackets at its end.
+pub(super) fn rule(line: &str) -> Option<&str> {
+    let words = || line.split([' ', '[', ']', '(', ')']).map(|w| w.trim_end_matches([':', ',']));
+    words().find(|w| is_code(w)).or_else(|| {
+        let last = line.trim_end().rsplit([' ', '\t']).next()?;
+        let bare = last.trim_matches(['[', ']', '(', ')']);
+        (bare.len() != last.len() || bare.contains('-') && line.contains("  ")).then_some(bare)
+    })
+}
+
+/// A message (as it is shown) without the name of its rule, which stands in a column of its own in the tool's line.
+pub(super) fn without_rule<'t>(line: &str, shown: &'t str) -> &'t str {
+    let last = line.trim_end().rsplit("  ").next().unwrap_or_default().trim();
+    let rule = last.len() < 40 && !last.contains(' ') && last.contains(['-', '/']);
+    shown.strip_suffix(last).filter(|_| rule).map_or(shown, str::trim_end)
+}
+
+/// A message without the folder that all have in common, its level and the name of its rule: what is left tells it.
+pub(super) fn in_short(line: &str, below: &str) -> String {
+    let mut short = line.trim().replacen(below, "", 1);
+    for level in [": error: ", ": fatal error: ", " - error: ", " - error ", ": error "] {
+        if let Some(at) = short.find(level).filter(|at| *at < 120) {
+            short.replace_range(at..at + level.len(), ": ");
+            break;
+        }
+    }
+    // `[attr-defined]`, `(reportReturnType)`: the last word, in brackets.
+    let rule = short.rfind(['[', '(']).filter(|at| short.ends_with([']', ')']) && short.len() - at < 40 && *at > 20);
+    if let Some(at) = rule.filter(|at| !short[*at..].contains(' ') && short[..*at].ends_with(' ')) {
+        short.truncate(at);
+    }
+    short.trim_end().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::preview::signal::grade;
+
+    #[test]
+    fn a_message_is_told_from_a_search_result() {
+        for (line, level) in [
+            ("src/a.c:3:4: error: x", Some(Grade::Error)),
+            ("shop/a.py:5: error: x  [name-defined]", Some(Grade::Error)),
+            ("shop/a.py:5: note: x", Some(Grade::Mark)),
+            ("a.py:1:8: F401 [*] `os` imported but unused", None),
+            ("./a.go:5:2: undefined: x", None),
+            ("a/b.py:6:23: W0613: Unused argument 'y'", Some(Grade::Warning)),
+            ("a/b.py:6:23: E0602: Undefined variable 'y'", Some(Grade::Error)),
+            ("src/a.ts(5,36): error TS2307: x", Some(Grade::Error)),
+            ("src/a.ts:15:12 - error TS2339: x", Some(Grade::Error)),
+            ("  /home/a/b.py:13:12 - error: x (reportY)", Some(Grade::Error)),
+            ("lib/a.rb:6:5: W: [Correctable] Lint/X: y", Some(Grade::Warning)),
+            ("src/A.java:8: error: cannot find symbol", Some(Grade::Error)),
+            ("a.tf:1:2-9: warning: x", Some(Grade::Warning)),
+        ] {
+            let found = message(line).unwrap_or_else(|| panic!("no message: {line}"));
+            assert_eq!(found, level, "{line}");
+        }
+        for line in [
+            "src/a.rs:12:    let x = 1;",
+            "src/a.rs:12:fn error() {}",
+            "src/a.rs:12:5:fn x()",
+            "src/a.c:12: * @param error",
+            "tests/a.py::test_b PASSED",
+            "12:41: started",
+            "at a.js:3:4",
+        ] {
+            assert!(message(line).is_none(), "{line}");
+        }
+    }
+
+    #[test]
+    fn messages_below_the_name_of_their_file() {
+        let text = "/home/a/b.js\n   2:7  warning  'z' is never  prefer-const\n  13:3  error    'm' is not defined  no-undef\n\nnothing";
+        let mut graded = grade(text);
+        regrade(&mut graded);
+        assert_eq!(graded.grades[1..3], [Grade::Warning, Grade::Error]);
+        assert_eq!(graded.named_at.get(&2), Some(&0));
+        assert_eq!(place_below(&graded.lines, 0, 2), ("/home/a/b.js", "/home/a/b.js:13:3".to_owned()));
+    }
+}
