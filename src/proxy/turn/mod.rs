@@ -25,8 +25,8 @@ pub(super) mod shadow;
 pub(super) mod situation;
 pub(super) mod system;
 pub(super) mod task;
-pub(super) mod whose;
 mod waiting;
+pub(super) mod whose;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
