@@ -128,8 +128,9 @@ impl Whose {
 fn key(from_client: &HeaderMap) -> Option<Digest> {
     let bare = |value: &[u8]| {
         let value = value.trim_ascii();
-        let scheme = value.get(..7).is_some_and(|scheme| scheme.eq_ignore_ascii_case(b"bearer "));
-        value[if scheme { 7 } else { 0 }..].trim_ascii().to_vec()
+        let (scheme, rest) = value.split_at(value.len().min(6));
+        let is_scheme = scheme.eq_ignore_ascii_case(b"bearer") && rest.first().is_none_or(u8::is_ascii_whitespace);
+        if is_scheme { rest.trim_ascii().to_vec() } else { value.to_vec() }
     };
     let sent = KEYS.into_iter().flat_map(|name| from_client.get_all(name)).map(|value| bare(value.as_bytes()));
     let mut keys: Vec<Vec<u8>> = sent.filter(|key| !key.is_empty()).collect();

@@ -134,7 +134,9 @@ fn collect(text: &str, out: &mut Vec<u32>, all: &mut BTreeSet<u32>) {
         let said = said.trim_end_matches(['.', ';', ',', '!', '?', ' ']);
         if said.chars().any(char::is_alphanumeric) {
             out.push(mark(said.as_bytes()));
-            all.extend(said.split(' ').map(|word| mark(word.as_bytes())));
+            // A word that ends a line here may go on with a comma there.
+            let bare = said.split(' ').map(|word| word.trim_matches(|c: char| !c.is_alphanumeric()));
+            all.extend(bare.filter(|word| !word.is_empty()).map(|word| mark(word.as_bytes())));
         }
     }
 }
