@@ -214,12 +214,13 @@ fn what_is_asked_now_is_refused_in_the_servers_words() {
     let fake = strict();
     let proxy = TestProxy::before(&fake);
     let history = r#"{"role":"user","content":"a","name":null},{"role":"assistant","content":"b"}"#;
-    for asked in [r#"{"role":"user"}"#, r#"{"role":"user","content":[{"type":"file"}]}"#] {
-        let answer = proxy.post("/v1/chat/completions", &[], body(&format!("{history},{asked}")).as_bytes());
-        assert_eq!(answer.status, 400);
-        let direct = refusal(body(&format!("{history},{asked}")).as_bytes()).unwrap().1;
-        assert_eq!(answer.error().1, direct);
-    }
+    let asked = body(&format!("{history},{}", r#"{"role":"user"}"#));
+    let answer = proxy.post("/v1/chat/completions", &[], asked.as_bytes());
+    assert_eq!((answer.status, answer.error().1), (400, refusal(asked.as_bytes()).unwrap().1));
+    // What a server cannot take beside words becomes a line, wherever it stands.
+    let asked = body(&format!("{history},{}", r#"{"role":"user","content":[{"type":"file"}]}"#));
+    let answer = proxy.post("/v1/chat/completions", &[], asked.as_bytes()).ok();
+    assert!(answer.header("x-windowsill-warning").is_some());
     // The end of a request is the model's to go on with.
     let prefilled = r#"{"role":"user","content":"a"},{"role":"assistant","content":"b"},{"role":"assistant","content":"def f():\n    "}"#;
     proxy.post("/v1/chat/completions", &[], body(prefilled).as_bytes()).ok();

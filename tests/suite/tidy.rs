@@ -14,7 +14,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("conversation", &["preview", "wire"]),
     ("wire", &["conversation"]),
     ("admission", &["conversation", "wire"]),
-    ("plan", &["admission", "conversation", "wire"]),
+    ("plan", &["admission", "conversation", "preview", "wire"]),
     ("preview", &["conversation", "unwrap"]),
     ("unwrap", &["preview"]),
     ("salience", &["conversation", "preview"]),
@@ -36,7 +36,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("upstream", &["conversation", "wire", "config"]),
     ("measure", &["plan", "conversation", "wire", "gguf", "engine", "upstream", "store", "config", "files", "plain"]),
     ("summarizer", &["brief", "conversation", "plan", "preview", "upstream", "wire"]),
-    ("usage", &["plan", "conversation", "store", "upstream"]),
+    ("usage", &["plan", "conversation", "store", "upstream", "wire"]),
     (
         "proxy",
         &[
