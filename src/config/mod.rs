@@ -192,6 +192,8 @@ pub struct Resolved {
     pub policy: Policy,
     /// Name of the profile.
     pub profile: String,
+    /// The profile that the request named, where it named one: the same name again gives the same policy.
+    pub named_profile: Option<String>,
     /// Name of the task, where there is one.
     pub task: Option<String>,
     /// What briefs of this task keep above all.
@@ -411,6 +413,7 @@ impl Config {
         Resolved {
             policy: context.policy(&template),
             profile: profiles.first().map_or(profile::DEFAULT, |profile| &profile.name).to_owned(),
+            named_profile: asked.map(str::to_owned),
             task: task.map(|task| task.name.clone()),
             focus: task.and_then(|task| task.focus.clone()),
             keep: task.and_then(|task| task.keep),

@@ -1,5 +1,7 @@
 //! Briefs made between requests: ahead of need, never in anybody's way, used once they are there.
 
+use std::sync::Arc;
+
 use serde_json::json;
 
 use super::proxy::sound;
@@ -323,4 +325,28 @@ fn a_brief_is_read_before_it_is_folded() {
     let done = proxy.post(&path, &[], br#"{"focus": "ROSES"}"#).ok().json();
     assert_eq!((&done["brief"], fake.summaries().len()), (&priced["brief"], 1), "it was written once");
     assert_eq!(proxy.post(&path, &[], br#"{"write_brief": true}"#).status, 400);
+}
+
+/// What a person asks for beside a conversation goes by the profile that its requests name.
+#[test]
+fn a_fold_on_demand_goes_by_the_profile_of_the_conversation() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let dir = Arc::new(tempfile::tempdir().unwrap());
+    std::fs::create_dir(dir.path().join("p")).unwrap();
+    let careful = "[match]\nnames = []\n[context]\nkeep_recent = 12\n";
+    std::fs::write(dir.path().join("p/careful.toml"), careful).unwrap();
+    let settings =
+        "profile_dir = 'p'\n[context]\nbackground = false\nkeep_recent = 2\nsummarize_at = 0.99\nfold_at = \"line\"\n";
+    let proxy = TestProxy::at(dir, &[fake.url()], settings);
+    let folded = |headers: &[(&str, &str)], say: &str| {
+        let sent = (0..16).fold(chat().system("s").user(say), |chat, n| chat.assistant(&prose(n, 400)).user("And?"));
+        let answer = proxy.post("/v1/chat/completions", headers, &sent.body()).ok();
+        let id = answer.header("x-windowsill-conversation").unwrap().to_owned();
+        proxy.eventually(&format!("/windowsill/conversations/{id}"), |_| true);
+        let price = proxy.post(&format!("/windowsill/conversations/{id}/compact"), &[], br#"{"dry_run": true}"#);
+        price.ok().json()["after"].as_u64().expect("tokens after the fold")
+    };
+    let usual = folded(&[], "One.");
+    let kept = folded(&[("x-windowsill-profile", "careful")], "Two.");
+    assert!(kept >= usual + 300, "{kept} tokens stay by the profile, {usual} without it");
 }

@@ -78,7 +78,7 @@ impl App {
         let row = self.row(&found.conversation)?;
         let upstream = self.upstream_of(&row.model).await?;
         let window = self.window_of(&upstream, &row.model).await;
-        let policy = self.policy(&row.model, &window, None, row.state["task"].as_str());
+        let policy = self.policy_of(&row, &window);
         let reader = match self.reader(&policy, &upstream, &row.model).await {
             Some(reader) => reader,
             None if self.lives.is_busy() => {

@@ -283,7 +283,7 @@ impl App {
         let row = self.whole_row(id).await?;
         let upstream = self.upstream_of(&row.model).await?;
         let window = self.window_without_loading(&upstream, &row.model).await;
-        let resolved = self.policy(&row.model, &window, None, row.state["task"].as_str());
+        let resolved = self.policy_of(&row, &window);
         let (standing, head) = (self.standing(id, None)?, self.heads.of(id));
         let head_request = head.as_ref().and_then(|head| head.request());
         let has_head = head_request.is_some();

@@ -18,6 +18,7 @@ use crate::measure::window::Window;
 use crate::measure::{ModelKey, own, shown};
 use crate::plan::Policy;
 use crate::proxy::{App, Error};
+use crate::store::ConversationRow;
 use crate::upstream::Upstream;
 use crate::wire::openai_chat::Request;
 
@@ -120,6 +121,12 @@ impl App {
             repaired,
             warnings,
         })
+    }
+
+    /// The policy of a recorded conversation: by the profile and the task that its last request went by.
+    pub(in crate::proxy) fn policy_of(&self, row: &ConversationRow, window: &Window) -> Arc<Resolved> {
+        let text = |key: &str| row.state[key].as_str();
+        self.policy(&row.model, window, text("named_profile").map(str::to_owned), text("task"))
     }
 
     /// The policy of a model, worked out once.

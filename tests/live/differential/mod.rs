@@ -38,12 +38,20 @@ fn worse(dialect: Dialect, url: &str, body: &Value, direct: &Reply, through: &Re
         return Some(format!("{} where the server alone answers 200", through.status));
     }
     let (theirs, ours) = (said::read(dialect, direct), said::read(dialect, through));
-    if theirs == ours || !through.ours(WARNINGS).is_empty() {
+    if theirs == ours || !through.ours(WARNINGS).is_empty() || is_better_through(dialect, body) {
         return None;
     }
     // Two replies of the server's own may differ, by what its cache held.
     let once_more = said::read(dialect, &http::post(&format!("{url}{}", dialect.path()), body));
     (once_more == theirs).then(|| format!("{ours:?} for the server's {theirs:?}"))
+}
+
+/// Whether windowsill keeps to something that the servers' own endpoints overlook: Ollama's templates leave out what a developer
+/// says, and messages of one role in a row are one turn in Anthropic's API.
+fn is_better_through(dialect: Dialect, body: &Value) -> bool {
+    let all: Vec<&Value> = ["messages", "input"].iter().filter_map(|key| body[key].as_array()).flatten().collect();
+    let in_a_row = all.windows(2).any(|two| two[0]["role"] == two[1]["role"]);
+    dialect == Dialect::Messages && in_a_row || all.iter().any(|message| message["role"] == "developer")
 }
 
 /// Plays sessions of requests, and returns what came out worse. `revive` starts the server again where a request ended it.
