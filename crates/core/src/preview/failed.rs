@@ -314,7 +314,8 @@ impl Failure {
         };
         let mut shown = out.clone();
         let mut add = |text: &str, out: &mut String| {
-            if !shown.contains(text) {
+            // `ArgumentError:` below `raise ArgumentError, 'x'` says nothing more.
+            if !shown.contains(text.strip_suffix(':').unwrap_or(text)) {
                 out.push_str("\n  ");
                 out.push_str(text);
                 shown.push_str(text);
@@ -393,6 +394,10 @@ mod tests {
             assert!(wanted.iter().all(|w| told.contains(w)), "{wanted:?} in {told}");
             assert!(!told.contains("fine") && !told.contains("PASS"), "{told}");
         }
+        let text = "  1) a service\n     Failure/Error: raise ArgumentError, 'no c'\n\n     ArgumentError:\n       no c\n     # ./a.rb:2:in 'x'\n";
+        let graded = grade(text);
+        let told = failures(&graded, &(0..0))[0].told(&graded.lines, 160, 4, "");
+        assert!(told.contains("'no c'") && !told.contains("ArgumentError:"), "{told}");
         let graded = grade("test a ... ok\n    x");
         assert!(failures(&graded, &(0..0)).is_empty());
     }

@@ -438,9 +438,13 @@ impl Collector<'_, '_> {
     /// What tools print below a message: the place first, then the code and the hints.
     fn context(&mut self, i: usize, grades: &[Grade], rank: u16, roomy: bool) {
         let (near, far) = if rank == rank::ERROR { (rank - 2, rank::CONTEXT) } else { (rank - 1, rank::DETAIL - 10) };
+        let indent = |line: &str| line.len() - line.trim_start().len();
+        let base = indent(self.lines[i]);
         for (d, context) in (i + 1..self.lines.len().min(i + 9)).enumerate() {
             let line = self.lines[context].trim();
-            if line.is_empty() || grades[context] >= Grade::Warning {
+            // A line further to the left belongs to what comes next: it is the name of the next file, say.
+            let left = indent(self.lines[context]) < base;
+            if line.is_empty() || left || grades[context] >= Grade::Warning {
                 break;
             }
             let located = line.starts_with("--> ") || line.starts_with("at ") && d < 2;

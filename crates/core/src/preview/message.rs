@@ -265,8 +265,15 @@ pub(super) fn in_short(line: &str, below: &str) -> String {
     let mut short = line.trim().replacen(below, "", 1);
     for level in [": error: ", ": fatal error: ", " - error: ", " - error ", ": error "] {
         if let Some(at) = short.find(level).filter(|at| *at < 120) {
-            short.replace_range(at..at + level.len(), ": ");
-            break;
+            let said = &short[at + level.len()..];
+            // The level stands behind a place, and before a code where it has no mark of its own. In `error: error
+            // validating "a"` and `cannot open a: error reading b` the word is part of what is said.
+            let coded = || said.split(' ').next().is_some_and(is_code);
+            let marked = level != ": error " || coded();
+            if marked && place(&short[..at]).is_some() {
+                short.replace_range(at..at + level.len(), ": ");
+                break;
+            }
         }
     }
     // `[attr-defined]`, `(reportReturnType)`: the last word, in brackets.
@@ -323,5 +330,20 @@ mod tests {
         assert_eq!(graded.grades[1..3], [Grade::Warning, Grade::Error]);
         assert_eq!(graded.named_at.get(&2), Some(&0));
         assert_eq!(place_below(&graded.lines, 0, 2), ("/home/a/b.js", "/home/a/b.js:13:3".to_owned()));
+    }
+
+    #[test]
+    fn a_message_in_short_says_what_it_said() {
+        for (line, short) in [
+            (r#"error: error validating "a.yaml": error validating data"#, ""),
+            ("cannot open a.txt: error reading it", ""),
+            ("ld: error: undefined symbol: x", ""),
+            ("b/a.c:3:4: error reading b", "a.c:3:4: error reading b"),
+            ("b/a.c:3:4: error: error of x", "a.c:3:4: error of x"),
+            ("b/a.ts(5,36): error TS2307: x", "a.ts(5,36): TS2307: x"),
+            ("b/a.py:1:2 - error: it is no number (reportThing)", "a.py:1:2: it is no number"),
+        ] {
+            assert_eq!(in_short(line, "b/"), if short.is_empty() { line } else { short });
+        }
     }
 }
