@@ -377,6 +377,7 @@ fn fill(draft: &mut Draft, graded: &Graded<'_>) {
 }
 
 #[cfg(test)]
+#[path = "runs/tests.rs"]
 mod runs;
 #[cfg(test)]
 mod survey;
