@@ -226,3 +226,17 @@ fn what_is_asked_now_is_refused_in_the_servers_words() {
     proxy.post("/v1/chat/completions", &[], body(prefilled).as_bytes()).ok();
     assert!(text(fake.last().messages().last().unwrap()).ends_with("def f():\n    "));
 }
+
+/// A client that was stopped in the middle of a step is told what stands for the results that it never had.
+#[test]
+fn calls_that_got_no_result_are_told_of() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let proxy = TestProxy::before(&fake);
+    let sent = chat().user("Look.").call("c1", "read_file", json!({"path": "a"})).user("And now?").tools();
+    let answer = proxy.chat(&sent).ok();
+    assert_eq!(
+        answer.header("x-windowsill-warning"),
+        Some("the model is told that a call of this history got no result (1)")
+    );
+    assert!(proxy.chat(&chat().user("Look.")).ok().header("x-windowsill-warning").is_none());
+}

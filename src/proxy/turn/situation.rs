@@ -12,7 +12,7 @@ use super::history::History;
 use super::plainly;
 use super::prepare::{Attempt, UNKNOWN_WINDOW};
 use crate::config::{ModelHints, Resolved};
-use crate::conversation::{Plainness, Tokens, repair};
+use crate::conversation::{Message, Plainness, Tokens, repair};
 use crate::guard::triggers::Pace;
 use crate::measure::window::Window;
 use crate::measure::{ModelKey, own, shown};
@@ -165,6 +165,12 @@ fn repair(request: &mut Request, policy: &Policy, warnings: &mut Vec<String>) ->
     if !places.is_empty() {
         let more = if repaired.orphans.len() > TOLD { " and others" } else { "" };
         warnings.push(format!("{}{more}: a tool result that answers no call of this history", places.join(", ")));
+    }
+    let unanswered = |m: &&Message| m.raw.is_empty() && m.text.as_str() == repair::NO_RESULT;
+    let unanswered = request.conversation.body.iter().filter(unanswered).count();
+    if unanswered > 0 {
+        let calls = if unanswered == 1 { "a call" } else { "calls" };
+        warnings.push(format!("the model is told that {calls} of this history got no result ({unanswered})"));
     }
     repaired.notes
 }
