@@ -4,6 +4,7 @@
 //! anew.
 
 use std::borrow::Cow;
+use std::cell::LazyCell;
 use std::fmt;
 use std::sync::Arc;
 
@@ -150,13 +151,13 @@ pub fn parse(body: &Bytes) -> Result<Request, WireError> {
         tools: field("tools").map(|t| body.slice_ref(t.as_bytes())),
         ..Default::default()
     };
-    let read: Vec<_> = raws.iter().map(|raw| message(body.slice_ref(raw.get().as_bytes()))).collect();
     // What the client asks now may be refused, and never what stands in its history.
     let is_users = |raw: &&RawValue| Fields::read(raw.get()).is_ok_and(|f| f.get("role") == Some("\"user\""));
-    let asked = || raws.iter().rposition(is_users);
-    for (i, (message, raw)) in read.into_iter().zip(raws).enumerate() {
-        let message = match message {
-            Err(_) if i + 1 < raws.len() && asked() != Some(i) => said(body.slice_ref(raw.get().as_bytes())),
+    let asked = LazyCell::new(|| raws.iter().rposition(is_users));
+    for (i, raw) in raws.iter().enumerate() {
+        let bytes = body.slice_ref(raw.get().as_bytes());
+        let message = match message(bytes.clone()) {
+            Err(_) if i + 1 < raws.len() && *asked != Some(i) => said(bytes),
             Err(what) => {
                 let param = format!("messages[{i}]{}", what.0);
                 return Err(WireError::Field { message: format!("`{param}` {}", what.1), param });

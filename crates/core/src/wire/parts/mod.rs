@@ -5,11 +5,14 @@
 //! take becomes a line that says what it was. The message keeps its own bytes in [`Message::raw`], which is what the record
 //! holds and what its digest is made of; only the bytes that are forwarded differ. A server that takes the part gets it whole.
 
+use std::borrow::Cow;
+
+use bytes::Bytes;
 use serde_json::value::RawValue;
 
 use super::json::{self, Fields};
 use super::openai_chat;
-use crate::conversation::Message;
+use crate::conversation::{Message, Text};
 
 pub mod blocks;
 mod size;
@@ -124,19 +127,23 @@ pub fn tell(message: &mut Message, takes: &Takes) {
     if !message.mixed {
         return;
     }
-    let source = String::from_utf8_lossy(message.bytes()).into_owned();
+    // The bytes are shared, and can be megabytes.
+    let bytes = message.bytes().clone();
+    let source = String::from_utf8_lossy(&bytes);
     let Some(told) = Fields::read(&source).ok().and_then(|fields| Told::of(fields.get("content")?, takes)) else {
         return;
     };
     let mut whole = told.whole.iter();
     message.media.retain(|_| whole.next() == Some(&true));
-    message.repaired = Some(openai_chat::patch(message.bytes(), "content", &told.content()));
-    message.text = told.text.join("\n").into();
-    message.lines.extend(told.lines);
+    message.lines.extend_from_slice(&told.lines);
+    // What it said before makes room for what it says now.
+    message.text = Text::default();
+    message.repaired = Some(told.within(&source).unwrap_or_else(|_| bytes.clone()));
+    message.text = told.text.unwrap_or_default().into();
 }
 
 /// The bytes of a message for a server that takes so much; `None` where they are the same.
-pub fn bytes(message: &bytes::Bytes, takes: &Takes) -> Option<bytes::Bytes> {
+pub fn bytes(message: &Bytes, takes: &Takes) -> Option<Bytes> {
     let mut read = openai_chat::message(message.clone()).ok()?;
     tell(&mut read, takes);
     read.repaired.filter(|after| after != message)
@@ -144,33 +151,35 @@ pub fn bytes(message: &bytes::Bytes, takes: &Takes) -> Option<bytes::Bytes> {
 
 /// A content that is said otherwise than it came.
 #[derive(Default)]
-struct Told {
+struct Told<'a> {
     /// Its parts, as they are spelled now.
-    parts: Vec<String>,
-    text: Vec<String>,
+    parts: Vec<Cow<'a, str>>,
+    /// Its texts, joined by line ends; `None` where there are none.
+    text: Option<String>,
     lines: Vec<Kind>,
     /// Of its media in order: whether they still stand there.
     whole: Vec<bool>,
 }
 
-impl Told {
-    /// `None` where nothing is said otherwise.
-    fn of(content: &str, takes: &Takes) -> Option<Told> {
+impl<'a> Told<'a> {
+    /// `None` where nothing is said otherwise: nothing is kept to find that out.
+    fn of(content: &'a str, takes: &Takes) -> Option<Told<'a>> {
         let raws: Vec<&RawValue> = serde_json::from_str(content).ok()?;
+        if raws.iter().all(|raw| matches!(part(raw.get(), takes).0, Said::Same(_))) {
+            return None;
+        }
         let mut told = Told::default();
-        let mut same = true;
         for raw in raws {
             let (said, is_media) = part(raw.get(), takes);
-            same &= matches!(said, Said::Same(_));
             if is_media {
                 told.whole.push(matches!(said, Said::Same(_) | Said::Other(_)));
             }
             match said {
                 Said::Same(text) => {
-                    told.parts.push(raw.get().to_owned());
-                    told.text.extend(text);
+                    told.parts.push(Cow::Borrowed(raw.get()));
+                    text.into_iter().for_each(|text| told.add(text));
                 }
-                Said::Other(part) => told.parts.push(part),
+                Said::Other(part) => told.parts.push(Cow::Owned(part)),
                 Said::Text(text) => told.say(text),
                 Said::Line(kind, text) => {
                     told.lines.push(kind);
@@ -178,23 +187,38 @@ impl Told {
                 }
             }
         }
-        (!same).then_some(told)
+        Some(told)
     }
 
     fn say(&mut self, text: String) {
         if !text.is_empty() {
-            self.parts.push(format!("{{\"type\":\"text\",\"text\":{}}}", json::quote(&text)));
-            self.text.push(text);
+            self.parts.push(Cow::Owned(format!("{{\"type\":\"text\",\"text\":{}}}", json::quote(&text))));
+            self.add(text);
         }
     }
 
-    /// The content as it is spelled now: texts alone are one string, since some chat templates take no parts.
-    fn content(&self) -> String {
-        if self.whole.contains(&true) {
-            format!("[{}]", self.parts.join(","))
-        } else {
-            json::quote(&self.text.join("\n"))
+    fn add(&mut self, text: String) {
+        match &mut self.text {
+            None => self.text = Some(text),
+            Some(all) => {
+                all.push('\n');
+                all.push_str(&text);
+            }
         }
+    }
+
+    /// A message with the content as it is spelled now: texts alone are one string, since some chat templates take no parts.
+    fn within(&self, message: &str) -> Result<Bytes, serde_json::Error> {
+        if !self.whole.contains(&true) {
+            let text = json::quote(self.text.as_deref().unwrap_or_default());
+            return json::with_fields(message, &[("content", Some(&text))]);
+        }
+        let mut pieces = Vec::with_capacity(2 * self.parts.len() + 2);
+        for part in &self.parts {
+            pieces.extend([if pieces.is_empty() { "[" } else { "," }, part.as_ref()]);
+        }
+        pieces.push("]");
+        json::with_pieces(message, &[("content", Some(&pieces))])
     }
 }
 
