@@ -237,7 +237,7 @@ impl Table {
         if !may_be_one && !one.ids.is_disjoint(&two.ids) {
             return Err(tell(format!("one conversation: {:?} {:?}", one.ids, two.ids)));
         }
-        if seed % 8 == 0 {
+        if seed.is_multiple_of(8) {
             self.look(&one, &two, seen).and_then(|()| self.look(&two, &one, seen)).map_err(tell)?;
         }
         Ok(())
@@ -245,7 +245,7 @@ impl Table {
 }
 
 fn number(name: &str) -> Option<u64> {
-    std::env::var(name).ok().and_then(|n| n.parse().ok())
+    std::env::var_os(name)?.to_str()?.parse().ok()
 }
 
 #[test]

@@ -278,7 +278,7 @@ pub(super) fn key(line: &str) -> Option<&str> {
     for start in ["FAILED", "FAIL", "ERROR", "--- FAIL:", "---- ", "[  FAILED  ]", "not ok", "test ", "Failed"] {
         body = body.strip_prefix(start).unwrap_or(body).trim_start_matches([':', ' ', '\t']);
     }
-    body = body.trim_start_matches(|c: char| matches!(c, '✕' | '✗' | '✖' | '×' | '✘' | '●' | ' '));
+    body = body.trim_start_matches(['✕', '✗', '✖', '×', '✘', '●', ' ']);
     let digits = body.bytes().take_while(u8::is_ascii_digit).count();
     body = body[digits..].strip_prefix([')', ' ']).map_or(body, |rest| rest.trim_start_matches(['-', ' ']));
     for end in [" ... FAILED", " ... FAIL", " ... ERROR", " FAILED", " stdout", " stderr"] {

@@ -62,13 +62,11 @@ fn is_drawn(line: &str) -> bool {
     quoted || numbered || !line.chars().any(char::is_alphanumeric)
 }
 
+/// Lines, each with its rank.
+type Ranked = Vec<(usize, u16)>;
+
 /// Places and reasons in the lines of a block, in the order of the text.
-pub(super) fn weighed(
-    lines: &[&str],
-    grades: &[Grade],
-    block: &[usize],
-    name: &str,
-) -> (Vec<(usize, String)>, Vec<(usize, u16)>) {
+pub(super) fn weighed(lines: &[&str], grades: &[Grade], block: &[usize], name: &str) -> (Vec<(usize, String)>, Ranked) {
     let mut places: Vec<(usize, String)> = Vec::new();
     let mut says: Vec<(usize, u16)> = Vec::new();
     // pytest marks its reasons.
