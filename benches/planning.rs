@@ -102,14 +102,18 @@ fn view(request: &Request, actions: &[Action]) -> View {
                     record: "r0123456789ab".into(),
                 })
             }
-            Action::Fold { from, to, keep, .. } => {
-                Some(Edit::Fold { from: *from, to: *to, keep: keep.clone(), brief: code(7, 4_000).into() })
-            }
+            Action::Fold { from, to, keep, .. } => Some(Edit::Fold {
+                from: *from,
+                to: *to,
+                keep: keep.clone(),
+                brief: code(7, 4_000).into(),
+                unread: Vec::new(),
+            }),
             _ => None,
         })
         .collect();
     edits.sort_by_key(|e| !matches!(e, Edit::Fold { .. }));
-    View { messages: body.len(), edits, bare: false }
+    View { messages: body.len(), edits, ..View::default() }
 }
 
 fn parts() {

@@ -154,7 +154,8 @@ fn merge(old: &View, new: Vec<Edit>, messages: usize) -> View {
     let kept: Vec<Edit> = old.edits.iter().filter(|e| !replaced(e)).cloned().collect();
     let mut edits: Vec<Edit> = kept.into_iter().chain(new).filter(|e| stands(e)).collect();
     edits.sort_by_key(place);
-    View { messages, edits, bare: old.bare }
+    let changing = old.changing.iter().copied().filter(|at| !folded(*at)).collect();
+    View { messages, edits, bare: old.bare, changing }
 }
 
 struct Work<'a, A> {
@@ -324,7 +325,7 @@ impl<A: Archive> Work<'_, A> {
     fn fold(&mut self, from: usize, to: usize, keep: &[usize], budget: Tokens) {
         let input = self.input;
         let old = input.old.edits.iter().find_map(|e| match e {
-            Edit::Fold { from, to, keep, brief } => Some((*from, *to, keep.clone(), brief.clone())),
+            Edit::Fold { from, to, keep, brief, .. } => Some((*from, *to, keep.clone(), brief.clone())),
             _ => None,
         });
         // What the last brief holds already is not read again. A fold may begin before the last one: at a large first
@@ -356,7 +357,8 @@ impl<A: Archive> Work<'_, A> {
         }
         if from == to {
             // Nothing is folded: the brief carries what is pinned, and nothing else.
-            self.edits.push(Edit::Fold { from, to, keep: keep.to_vec(), brief: Arc::from(pinned) });
+            let (keep, unread) = (keep.to_vec(), Vec::new());
+            self.edits.push(Edit::Fold { from, to, keep, brief: Arc::from(pinned), unread });
             return;
         }
         let budget = budget - if pinned.is_empty() { 0 } else { (input.count)(&pinned) };
@@ -377,7 +379,8 @@ impl<A: Archive> Work<'_, A> {
         facts.work = self.work(from, to, keep);
         facts.keep = input.words.keep;
         let text = pinned::with(&brief::render(input.words.written, &facts, budget, input.count), &pinned);
-        self.edits.push(Edit::Fold { from, to, keep: keep.to_vec(), brief: Arc::from(text) });
+        let unread = input.old.unread().into_iter().filter(|at| keep.contains(at)).collect();
+        self.edits.push(Edit::Fold { from, to, keep: keep.to_vec(), brief: Arc::from(text), unread });
     }
 }
 

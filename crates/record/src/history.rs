@@ -100,7 +100,7 @@ pub(super) fn append(
 pub(super) fn whole(row: &ConversationRow, messages: &[NodeRow], view: Option<&View>) -> String {
     let edits = view.map(|v| v.edits.as_slice()).unwrap_or_default();
     let fold = edits.iter().find_map(|edit| match edit {
-        Edit::Fold { from, to, keep, brief } => {
+        Edit::Fold { from, to, keep, brief, .. } => {
             Some((Fold { from: *from, to: *to, keep, brief_chars: brief.chars().count() }, brief))
         }
         _ => None,

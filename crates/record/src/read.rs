@@ -165,7 +165,7 @@ pub(super) fn view(conn: &Connection, path: &Path, row: i64) -> Result<View, Err
         let edit = serde_json::from_str::<Value>(&json).and_then(serde_json::from_value::<Edit>);
         edits.push(edit.map_err(|e| corrupt(&e))?);
     }
-    Ok(View { messages, edits, bare })
+    Ok(View { messages, edits, bare, ..View::default() })
 }
 
 /// The JSON of an item of an earlier reply.

@@ -418,7 +418,7 @@ impl Apply<'_> {
     /// Brings the conversation's Markdown file up to the view's fold.
     fn fold(&self, conversation: i64, chain: &Digest, view: &View) -> Result<(), Error> {
         let fold = view.edits.iter().find_map(|edit| match edit {
-            Edit::Fold { from, to, keep, brief } => Some((*from, *to, keep, brief)),
+            Edit::Fold { from, to, keep, brief, .. } => Some((*from, *to, keep, brief)),
             _ => None,
         });
         let Some((from, to, keep, brief)) = fold else { return Ok(()) };

@@ -28,7 +28,7 @@ use crate::store::{Batch, Event};
 use crate::summarizer::{self, Job};
 use crate::upstream::{ChatOptions, Upstream};
 use crate::usage::Reported;
-use crate::wire::openai_chat::Request;
+use crate::wire::openai_chat::{self, Request};
 
 /// How long a request waits for a brief that is being made, rather than begin one of its own.
 const WAIT: Duration = Duration::from_secs(90);
@@ -39,6 +39,9 @@ const WAITED_FOR: Duration = Duration::from_secs(90);
 /// How long a summary may take that nobody waits for. A local model writes a thousand tokens within this even at five a
 /// second.
 const UNSEEN: Duration = Duration::from_secs(240);
+
+/// What stands for a message that no brief is made from, so that roles go on to alternate.
+const LEFT_OUT: &str = "[left out here: it stays in view]";
 
 /// How a summarizer did lately. One that writes nothing of use (the smallest models do) is left out for a while, and
 /// longer each time, since asking costs the user minutes.
@@ -204,6 +207,7 @@ impl App {
             .into_iter()
             .take_while(|m| m.at.is_none_or(|at| at < *to))
             .collect();
+        let view = readable(view, old);
         let ask = Ask {
             upstream: &needed.upstream,
             headers: &needed.headers,
@@ -328,5 +332,27 @@ pub(in crate::proxy) fn folded<'a>(request: &'a Request, old: &View, to: usize) 
         _ => None,
     });
     let from = fold.as_ref().map_or(0, |(to, _)| *to).min(to);
-    (body[from..to.min(body.len())].iter().collect(), fold.map(|(_, brief)| brief))
+    let unread = old.unread();
+    let read = (from..to.min(body.len())).filter(|at| !unread.contains(at));
+    (read.map(|at| &body[at]).collect(), fold.map(|(_, brief)| brief))
+}
+
+/// What a model may read for a brief: the messages of a view without what the client is likely to replace, since the brief stands
+/// on when that is gone. A message that holds the last brief stays: where it is replaced, the fold holds no longer anyway.
+pub(in crate::proxy) fn readable(mut out: Vec<Out>, view: &View) -> Vec<Out> {
+    let (unread, began) = (view.unread(), view.edits.iter().find_map(began));
+    let is_unread = |m: &&mut Out| m.at.is_some_and(|at| unread.contains(&at) && began.is_none_or(|from| at >= from));
+    for message in out.iter_mut().filter(is_unread) {
+        message.bytes = openai_chat::new_message("user", LEFT_OUT);
+        message.changed = true;
+    }
+    out
+}
+
+/// Where a fold begins.
+fn began(edit: &Edit) -> Option<usize> {
+    match edit {
+        Edit::Fold { from, .. } => Some(*from),
+        _ => None,
+    }
 }

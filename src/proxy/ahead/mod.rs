@@ -21,7 +21,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
-use super::ahead::brief::{Ask, folded};
+use super::ahead::brief::{Ask, folded, readable};
 use super::live::{Ahead, Brief, Making};
 use super::traffic::Asked;
 use super::turn::prepare::{self, Prepared};
@@ -209,7 +209,7 @@ impl App {
     async fn make_brief(self: &Arc<Self>, behind: &Behind) {
         let Behind { upstream, prepared, reported, window, .. } = behind;
         let body = &prepared.request.conversation.body;
-        let mut view = prepared.out.clone();
+        let mut view = readable(prepared.out.clone(), &prepared.view);
         view.extend_from_slice(&prepared.recalled);
         // The reply stands in the server's cache behind the prompt; a client that echoes it lets the next prompt begin
         // with both.

@@ -147,7 +147,7 @@ impl App {
         let whole = |at: &usize| units.iter().find(|unit| (unit.start..unit.end).contains(at)).copied();
         let mut has_fold = false;
         for edit in &mut view.edits {
-            let Edit::Fold { from, to, keep, brief } = edit else { continue };
+            let Edit::Fold { from, to, keep, brief, .. } = edit else { continue };
             has_fold = true;
             let back = held.messages.iter().filter(|at| (*from..*to).contains(*at)).filter_map(whole);
             keep.extend(back.flat_map(|unit| unit.start..unit.end).filter(|at| (*from..*to).contains(at)));
@@ -159,7 +159,8 @@ impl App {
         let block = pinned::block(&held.texts, &|_| true);
         if !has_fold && !block.is_empty() {
             let at = plan::anchor(conversation, &ground.facts, &ground.resolved.policy);
-            view.edits.insert(0, Edit::Fold { from: at, to: at, keep: Vec::new(), brief: Arc::from(block) });
+            let (keep, unread) = (Vec::new(), Vec::new());
+            view.edits.insert(0, Edit::Fold { from: at, to: at, keep, brief: Arc::from(block), unread });
         }
         view.edits.retain(|edit| !matches!(edit, Edit::Fold { from, to, brief, .. } if from == to && brief.is_empty()));
         view

@@ -166,7 +166,7 @@ fn edit_json(edit: &Edit) -> Value {
         Edit::Arguments { at, call, rule, record, .. } => {
             json!({"message": at, "call": call, "rule": rule, "record": record})
         }
-        Edit::Fold { from, to, keep, brief } => {
+        Edit::Fold { from, to, keep, brief, .. } => {
             json!({"from": from, "to": to, "kept": keep, "rule": "fold", "brief": brief.as_ref()})
         }
     }

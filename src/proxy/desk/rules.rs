@@ -178,7 +178,8 @@ impl App {
         let block = pinned::block(&draft.wanted.texts, &|_| true);
         if !block.is_empty() {
             let at = plan::anchor(&draft.request.conversation, facts, &draft.policy);
-            draft.old.edits.insert(0, Edit::Fold { from: at, to: at, keep: Vec::new(), brief: Arc::from(block) });
+            let (keep, unread) = (Vec::new(), Vec::new());
+            draft.old.edits.insert(0, Edit::Fold { from: at, to: at, keep, brief: Arc::from(block), unread });
         }
         Some(Ruled { ids: kept.iter().map(|rule| rule.id).collect(), tokens: draft.wanted.tokens, left_out })
     }

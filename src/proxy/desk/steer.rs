@@ -316,7 +316,7 @@ fn restored(old: &View, at: usize, messages: usize) -> Result<View, Error> {
         return Err(Error::client(409, "folded", format!("message {at} is folded into the brief"), hint));
     }
     let edits: Vec<Edit> = old.edits.iter().filter(|edit| !touches(edit, at)).cloned().collect();
-    Ok(View { messages: old.messages, edits, bare: old.bare })
+    Ok(View { edits, ..old.clone() })
 }
 
 /// A view whose brief says something else. What is pinned stays in front of it.

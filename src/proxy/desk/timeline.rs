@@ -137,7 +137,7 @@ fn word(rule: Rule) -> &'static str {
 pub(in crate::proxy) fn fold(view: &View) -> Value {
     let fold = view.edits.iter().find_map(|edit| match edit {
         // One that folds nothing only carries what is pinned.
-        Edit::Fold { from, to, keep, brief } if from < to => Some(json!({
+        Edit::Fold { from, to, keep, brief, .. } if from < to => Some(json!({
             "from": from, "to": to, "kept": keep, "brief": pinned::without(brief), "brief_tokens": tokens::edit(edit),
         })),
         _ => None,

@@ -129,7 +129,11 @@ impl App {
             }
             _ => None,
         };
-        let stored = self.store.view(&chain)?.map(|(_, view)| View::clone(&view)).unwrap_or_default();
+        let mut stored = self.store.view(&chain)?.map(|(_, view)| View::clone(&view)).unwrap_or_default();
+        if let Some(carried) = &carried {
+            stored.changing.clone_from(&carried.changing);
+        }
+        let carried = carried.filter(|view| !view.edits.is_empty());
         let counted_by = switched.is_none().then_some(&key);
         let ahead = self.ahead(&id, &chain, located.as_ref().map_or(0, |l| l.depth), attempt, counted_by);
         let conversation = &request.conversation;
@@ -228,13 +232,16 @@ impl App {
             let alignment = Alignment::of(&old, &new);
             // Those that do not even begin alike share more than a greeting.
             let alike = begin_alike.contains(&id) || alignment.kept() >= KEPT;
-            // The last reply may be on record in other words than the client has it.
-            let answers = alignment.gone().filter(|at| rows[*at].is_reply && at + LAST_WORDS < rows.len());
+            // The reply at the end may be on record in other words than the client has it. Those before it are as it sent them.
+            let answers = alignment.gone().filter(|at| rows[*at].is_reply && at + 1 < rows.len());
             if alike && alignment.is_rebuilt() && self.are_ours(&id, answers)? {
                 let path: Vec<Digest> = rows.iter().map(|row| row.chain).collect();
-                let view = self.store.view(&path)?.map(|(_, view)| alignment.carry(&view, alone));
+                let changing = alignment.replaced().into_iter().filter(|at| body[*at].role == Role::User);
+                let changing: Vec<usize> = changing.collect();
+                let view = self.store.view(&path)?.map(|(_, view)| View::clone(&view)).unwrap_or_default();
+                let view = alignment.carry(&view, alone, &changing);
                 debug!(conversation = id, known = located.map_or(0, |l| l.depth), "the client rebuilt its history");
-                return Ok(Some((id, view.filter(|v| !v.edits.is_empty()))));
+                return Ok(Some((id, Some(view))));
             }
         }
         let said_otherwise = |l: &&Located| {

@@ -208,8 +208,7 @@ impl App {
             let located = located.unwrap_or(found.located);
             return Ok(Some((Found { chain, located, ..found }, false)));
         }
-        let reply = &request.conversation.body[asked.opening];
-        if let Some(found) = self.chosen(waiting, reply) {
+        if let Some(found) = self.chosen(waiting, &request.conversation.body[asked.opening..]) {
             return Ok(Some((found, true)));
         }
         asked.whose = moved.unwrap_or_else(|| asked.whose.clone());
@@ -309,17 +308,25 @@ impl App {
         Ok((kin != Kin::Not).then(|| Found { seed: Arc::clone(seed), chain, located, kin }))
     }
 
-    /// Which of the conversations that wait for a second request this one is: the only one, or the last that was answered with
-    /// these words. Where that is not clear it is none of them.
-    fn chosen(&self, mut waiting: Vec<Found>, reply: &Message) -> Option<Found> {
+    /// Which of the conversations that wait for a second request this one is: the one that was answered with these words. A client
+    /// may spell them otherwise: then it is the only one that waits, if there is no other reply, which that one never had. Where it
+    /// is not clear, it is none of them. `said_since`: the first reply, and what stands behind it.
+    fn chosen(&self, mut waiting: Vec<Found>, said_since: &[Message]) -> Option<Found> {
         let nearest = waiting.iter().map(|found| found.kin).max()?;
         waiting.retain(|found| found.kin == nearest);
-        if waiting.len() == 1 {
-            return waiting.pop();
+        let said = said(&said_since.first()?.text);
+        let answered = |found: &Found| said.is_some() && self.replied(found) == said;
+        if waiting.iter().any(answered) {
+            waiting.retain(answered);
+        } else if has_more_replies(said_since) {
+            return None;
         }
-        let said = said(&reply.text)?;
-        let answered = |found: &Found| self.lives.with(&found.located.conversation, |l| l.replied) == Some(said);
-        waiting.into_iter().find(answered)
+        if waiting.len() == 1 { waiting.pop() } else { None }
+    }
+
+    /// What tells the reply that a conversation waits behind from others.
+    fn replied(&self, found: &Found) -> Option<Digest> {
+        self.lives.with(&found.located.conversation, |live| live.replied)
     }
 
     /// A seed for a history that begins a conversation. The first with these words has none but the client's own.
@@ -347,6 +354,12 @@ impl App {
             }
         }
     }
+}
+
+/// Whether messages that begin with a reply hold another one. Several messages in a row may be one reply.
+fn has_more_replies(messages: &[Message]) -> bool {
+    let is_reply = |message: &&Message| message.role == Role::Assistant;
+    messages.iter().skip_while(is_reply).any(|message| is_reply(&message))
 }
 
 /// How many messages a history goes on from, where these are all that its conversation has; else 0.

@@ -197,7 +197,8 @@ fn for_forks(prepared: &Prepared) -> Option<(Digest, View)> {
         Edit::Fold { to, .. } => *to <= before,
     };
     let edits: Vec<Edit> = prepared.view.edits.iter().filter(holds).cloned().collect();
-    (!edits.is_empty()).then_some((chain, View { messages: before, edits, bare: prepared.view.bare }))
+    (!edits.is_empty())
+        .then_some((chain, View { messages: before, edits, bare: prepared.view.bare, ..View::default() }))
 }
 
 /// The gauge of a conversation, as it is kept and shown.

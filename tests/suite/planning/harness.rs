@@ -116,7 +116,7 @@ pub(crate) fn view_of(conversation: &Conversation, old: &View, plan: &Plan) -> V
         Edit::Text { at, .. } => (1, *at, 0),
         Edit::Arguments { at, call, .. } => (1, *at, 1 + call),
     });
-    View { messages: conversation.body.len(), edits, bare: false }
+    View { messages: conversation.body.len(), edits, ..View::default() }
 }
 
 /// The message whose text an action replaces.
@@ -169,9 +169,13 @@ fn edit(conversation: &Conversation, action: &Action) -> Edit {
                 record: format!("r{at}.{call}"),
             }
         }
-        Action::Fold { from, to, keep, budget, .. } => {
-            Edit::Fold { from: *from, to: *to, keep: keep.clone(), brief: Arc::from(filler(BRIEF_MARK, *budget)) }
-        }
+        Action::Fold { from, to, keep, budget, .. } => Edit::Fold {
+            from: *from,
+            to: *to,
+            keep: keep.clone(),
+            brief: Arc::from(filler(BRIEF_MARK, *budget)),
+            unread: Vec::new(),
+        },
     }
 }
 

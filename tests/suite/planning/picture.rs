@@ -69,7 +69,7 @@ pub(crate) fn read(picture: &str) -> Picture {
             *digest = conversation.body[*at].digest;
         }
     }
-    let view = View { messages: conversation.body.len(), edits, bare: false };
+    let view = View { messages: conversation.body.len(), edits, ..View::default() };
     let facts = Facts { forwarded, guessed, ..harness::facts(&conversation, &view, window, reserve) };
     Picture { conversation, facts, policy }
 }
@@ -207,6 +207,7 @@ impl Builder {
             to: to.parse().expect("a number"),
             keep: parts.map(|k| k.parse().expect("a number")).collect(),
             brief: Arc::from(filler(BRIEF_MARK, brief.parse().expect("tokens"))),
+            unread: Vec::new(),
         });
     }
 }

@@ -467,9 +467,9 @@ mod tests {
             text: Arc::from("x"),
             record: String::new(),
         };
-        let fold = Edit::Fold { from: 1, to: 3, keep: vec![], brief: Arc::from("x") };
+        let fold = Edit::Fold { from: 1, to: 3, keep: vec![], brief: Arc::from("x"), unread: vec![] };
         for edit in [edit, fold] {
-            assert!(taught(&body, &View { messages: 5, edits: vec![edit], bare: false }).is_empty());
+            assert!(taught(&body, &View { messages: 5, edits: vec![edit], ..View::default() }).is_empty());
         }
     }
 }

@@ -55,30 +55,45 @@ impl Alignment {
         self.to.iter().flatten().count()
     }
 
-    /// The edits of a view that still hold: those of messages that are there, and a fold where every message that its brief stands
-    /// for is, and every one before. What is new in between (aider's map of the repository changes each turn) stays in view; where it cannot stay
-    /// without what is folded, as a result cannot without its call, the fold does not hold. `alone`: whether a message of the
-    /// newer history can. A text that speaks of another message's holds where nothing is missing.
-    pub fn carry(&self, view: &View, alone: impl Fn(usize) -> bool) -> View {
+    /// Messages of the newer history that stand in the place of as many others, between two that are still the same.
+    pub fn replaced(&self) -> Vec<usize> {
+        let (mut out, mut before) = (Vec::new(), (0, 0));
+        for (old, new) in self.to.iter().enumerate().filter_map(|(old, new)| Some((old, (*new)?))) {
+            if old - before.0 == new - before.1 {
+                out.extend(before.1..new);
+            }
+            before = (old + 1, new + 1);
+        }
+        out
+    }
+
+    /// The edits of a view that still hold: those of messages that are there, and a fold where every message that its brief was
+    /// made from is: those in front of it and inside of it, but for what no brief is made from ([`View::unread`]). What is new in
+    /// between (aider's map of the repository changes each turn) stays in view; where it cannot stay without what is folded, as a
+    /// result cannot without its call, the fold does not hold. `alone`: whether a message of the newer history can. `changing`: those of [`Alignment::replaced`] that are likely to be replaced again. A text that speaks of
+    /// another message's holds where nothing is missing.
+    pub fn carry(&self, view: &View, alone: impl Fn(usize) -> bool, changing: &[usize]) -> View {
+        let were = view.unread().into_iter().filter_map(|at| self.to.get(at).copied().flatten());
+        let changing: BTreeSet<usize> = were.chain(changing.iter().copied()).collect();
         View {
             messages: self.messages,
-            edits: view.edits.iter().filter_map(|edit| self.carried(edit, &alone)).collect(),
+            edits: view.edits.iter().filter_map(|edit| self.carried(edit, &alone, &changing)).collect(),
             bare: view.bare,
+            changing: changing.into_iter().collect(),
         }
     }
 
-    fn carried(&self, edit: &Edit, alone: &impl Fn(usize) -> bool) -> Option<Edit> {
+    fn carried(&self, edit: &Edit, alone: &impl Fn(usize) -> bool, changing: &BTreeSet<usize>) -> Option<Edit> {
         let place = |at: &usize| self.to.get(*at).copied().flatten();
         let mut edit = edit.clone();
         match &mut edit {
             Edit::Text { rule: Rule::Restore, .. } if self.to.contains(&None) => return None,
             Edit::Text { at, .. } | Edit::Arguments { at, .. } => *at = place(at)?,
-            Edit::Fold { from, to, keep, .. } => {
+            Edit::Fold { from, to, keep, unread, .. } => {
                 let last = to.checked_sub(1).filter(|last| last >= from)?;
                 let (start, end) = (place(from)?, place(&last)? + 1);
-                // The model that wrote the brief read what stands in front of the fold, too. What stayed in view inside of it may
-                // be another one now: aider's files.
-                let is_there = |at: usize| place(&at).is_some() || at >= *from && keep.contains(&at);
+                // The model that wrote the brief read what stands in front of the fold, too, and most of what stayed in view inside.
+                let is_there = |at: usize| place(&at).is_some() || at >= *from && unread.contains(&at);
                 if !(0..*to).all(is_there) {
                     return None;
                 }
@@ -89,6 +104,8 @@ impl Alignment {
                 if known.len() * 5 < (end - start) * KEPT_OF_FIVE || !stay.iter().all(|at| alone(*at)) {
                     return None;
                 }
+                // The brief was made before there was any of what is new.
+                *unread = stay.intersection(changing).copied().collect();
                 (*from, *to, *keep) = (start, end, stay.into_iter().collect());
             }
         }
@@ -132,17 +149,16 @@ mod tests {
             text: "[cleared]".into(),
             record: "r".into(),
         };
-        let fold = |from: usize, to: usize, keep: Vec<usize>| Edit::Fold { from, to, keep, brief: "b".into() };
+        let fold =
+            |from: usize, to: usize, keep: Vec<usize>| Edit::Fold { from, to, keep, brief: "b".into(), unread: vec![] };
         let alignment = Alignment::of(&digests("u1 a1 u2 a2 map1 u3"), &digests("new u1 a1 u2 a2 map2 u3"));
-        let view = View { messages: 6, edits: vec![fold(1, 4, vec![2]), text(4), text(5)], bare: false };
-        assert_eq!(
-            alignment.carry(&view, any),
-            View { messages: 7, edits: vec![fold(2, 5, vec![3]), text(6)], bare: false }
-        );
+        let of = |edits: Vec<Edit>, messages: usize| View { messages, edits, ..View::default() };
+        let view = of(vec![fold(1, 4, vec![2]), text(4), text(5)], 6);
+        assert_eq!(alignment.carry(&view, any, &[]), of(vec![fold(2, 5, vec![3]), text(6)], 7));
         // What is new among the folded messages stays, if it can; without its ends a fold does not hold.
         let held = |old: &str, new: &str, alone: bool| {
-            let view = View { messages: 0, edits: vec![fold(1, 5, vec![])], bare: false };
-            Alignment::of(&digests(old), &digests(new)).carry(&view, |_| alone).edits
+            let view = of(vec![fold(1, 5, vec![])], 0);
+            Alignment::of(&digests(old), &digests(new)).carry(&view, |_| alone, &[]).edits
         };
         let old = "u1 map1 a1 u2 a2 u3";
         assert_eq!(held(old, "u1 map1 a1 new u2 a2 u3", true), [fold(1, 6, vec![3])]);
@@ -150,9 +166,24 @@ mod tests {
         assert_eq!(held(old, "u1 map1 map2 u2 a2 u3", true), [], "a1 is gone, and the brief was made from it");
         assert_eq!(held(old, "u1 map2 a1 u2 a2 u3", true), []);
         assert_eq!(held("u1 map1 a1 u2 a2 u3", "other map1 a1 u2 a2 u3", true), [], "it was read for the brief");
-        let view = View { messages: 0, edits: vec![fold(1, 5, vec![3])], bare: false };
-        let kept = Alignment::of(&digests("u1 a1 u2 files1 a2 u3"), &digests("u1 a1 u2 files2 a2 u3 a3 u4"));
-        assert_eq!(kept.carry(&view, any).edits, [fold(1, 5, vec![3])], "what stayed in view may be another one now");
         assert_eq!(held(old, "u1 map1 n1 n2 n3 n4 a2 u3", true), []);
+    }
+
+    #[test]
+    fn what_changes_with_each_request_is_in_no_brief_and_ends_none() {
+        let any = |_: usize| true;
+        let fold =
+            |keep: Vec<usize>, unread: Vec<usize>| Edit::Fold { from: 1, to: 5, keep, brief: "b".into(), unread };
+        let (old, new) = (digests("u1 a1 map1 a2 u2 files1 a3 u3"), digests("u1 a1 map2 a2 u2 u3 a4 files2 a3 u4"));
+        let alignment = Alignment::of(&old, &new);
+        assert_eq!(alignment.replaced(), [2], "files1 was replaced by a whole step");
+        let carried = |keep: Vec<usize>, unread: Vec<usize>| {
+            let view = View { messages: 8, edits: vec![fold(keep, unread)], ..View::default() };
+            alignment.carry(&view, any, &[2])
+        };
+        assert_eq!(carried(vec![], vec![]).edits, [], "the brief was made from it");
+        assert_eq!(carried(vec![2], vec![]).edits, [], "it was read though it stayed in view");
+        assert_eq!(carried(vec![], vec![]).unread(), [2], "the next brief is made without it");
+        assert_eq!(carried(vec![2], vec![2]).edits, [fold(vec![2], vec![2])]);
     }
 }

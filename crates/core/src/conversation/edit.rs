@@ -72,6 +72,9 @@ pub enum Edit {
         keep: Vec<usize>,
         /// The brief that stands for them, appended to the first user message.
         brief: Arc<str>,
+        /// Of `keep`, those that the brief was not made from: see [`View::unread`].
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        unread: Vec<usize>,
     },
 }
 
@@ -98,9 +101,25 @@ pub struct View {
     /// Whether the tool that reads things back was left out for want of room. It stays out while the view stays as it is.
     #[serde(default)]
     pub bare: bool,
+    /// Messages that the client just put in the place of others, as far as they are not folded. Not kept with the view.
+    #[serde(skip)]
+    pub changing: Vec<usize>,
 }
 
 impl View {
+    /// Messages that the client is likely to replace again, such as aider's map of the repository. They stay in view while there is
+    /// room, and no brief is made from them: it could not stand any more once they are gone.
+    pub fn unread(&self) -> Vec<usize> {
+        let folds = self.edits.iter().filter_map(|edit| match edit {
+            Edit::Fold { unread, .. } => Some(unread),
+            _ => None,
+        });
+        let mut all: Vec<usize> = self.changing.iter().chain(folds.flatten()).copied().collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+
     /// Whether this edit removes something from the prompt. A fold of no messages only carries the pins.
     pub fn lacks(&self) -> bool {
         self.edits.iter().any(|edit| !matches!(edit, Edit::Fold { from, to, .. } if from == to))

@@ -99,7 +99,9 @@ fn viewed(conversation: &Conversation, view: &View, template: &TemplateFacts) ->
     let mut out: Vec<Out> = conversation.system.iter().map(|m| keep(m, None)).collect();
     let bodies = edited(&conversation.body, view);
     let fold = view.edits.iter().find_map(|e| match e {
-        Edit::Fold { from, to, keep, brief } if from <= to && *to <= bodies.len() => Some((*from, *to, keep, brief)),
+        Edit::Fold { from, to, keep, brief, .. } if from <= to && *to <= bodies.len() => {
+            Some((*from, *to, keep, brief))
+        }
         _ => None,
     });
     let Some((from, to, kept, brief)) = fold else {

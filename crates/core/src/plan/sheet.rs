@@ -130,8 +130,8 @@ impl<'a> Sheet<'a> {
         sheet
     }
 
-    /// Works out what is protected, and which steps stay inside a fold for it: those with a pin always; those with a result
-    /// that is never cleared, the newest first, while there is room for them.
+    /// Works out what is protected, and which steps stay inside a fold for it: those with a pin always; what the client is likely to
+    /// replace, and those with a result that is never cleared, the newest first, while there is room for them.
     fn protect(&mut self) {
         for at in &self.facts.pinned {
             if let (Some(pinned), Some(protected)) = (self.pinned.get_mut(*at), self.protected.get_mut(*at)) {
@@ -143,7 +143,10 @@ impl<'a> Sheet<'a> {
         }
         let mut room = self.facts.window / PROTECTED;
         let mut kept = Vec::new();
-        for (wanted, always) in [(&self.pinned, true), (&self.protected, false)] {
+        let unread = self.facts.view.unread();
+        let is_changing = |at: usize| !self.folded(at) && unread.binary_search(&at).is_ok();
+        let changing: Vec<bool> = (0..self.pinned.len()).map(is_changing).collect();
+        for (wanted, always) in [(&self.pinned, true), (&changing, false), (&self.protected, false)] {
             for unit in self.units.iter().rev().filter(|unit| wanted[unit.start..unit.end].contains(&true)) {
                 let tokens = (unit.start..unit.end).map(|at| self.cost[at]).fold(0, Tokens::saturating_add);
                 if !kept.contains(&unit.start) && (always || tokens <= room) {

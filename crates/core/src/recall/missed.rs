@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn what_is_read_again_after_it_left_is_missed() {
-        let fold = Edit::Fold { from: 0, to: 8, keep: vec![6, 7], brief: Arc::from("b") };
+        let fold = Edit::Fold { from: 0, to: 8, keep: vec![6, 7], brief: Arc::from("b"), unread: vec![] };
         let body: Vec<Message> = [
             step(0, "read_file", json!({"path": "a.rs"}), "fn a() {}"),
             step(1, "search", json!({"query": "retry"}), "a.rs:3"),
@@ -152,7 +152,7 @@ mod tests {
         .into_iter()
         .flatten()
         .collect();
-        let view = View { messages: 8, edits: vec![fold], bare: false };
+        let view = View { messages: 8, edits: vec![fold], ..View::default() };
         let found: Vec<_> = missed(&body, &view, 8).into_iter().map(|m| (m.kind, m.at, m.of)).collect();
         assert_eq!(found, [(Kind::File, 8, Some(1)), (Kind::Query, 10, Some(3)), (Kind::Recall, 18, None)]);
         assert_eq!(missed(&body, &View::default(), 8), []);

@@ -94,9 +94,9 @@ fn text_edit(at: usize, text: &str) -> Edit {
 }
 
 fn fold(from: usize, to: usize, brief: &str) -> Edit {
-    Edit::Fold { from, to, keep: vec![], brief: brief.into() }
+    Edit::Fold { from, to, keep: vec![], brief: brief.into(), unread: vec![] }
 }
 
 fn view_of(messages: usize, edits: Vec<Edit>) -> View {
-    View { messages, edits, bare: false }
+    View { messages, edits, ..View::default() }
 }
