@@ -156,7 +156,7 @@ fn what_an_edit_puts_in_place_is_what_counts() {
     let view = View {
         messages: conversation.body.len(),
         edits: vec![text(2, "[cleared]"), text(4, "[cleared]")],
-        bare: false,
+        ..View::default()
     };
     let sample = |view| estimates.sample(&conversation, view, None);
     let [before, after] = [sample(&View::default()), sample(&view)].map(|s: Sample| s.new.texts());
