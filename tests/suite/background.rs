@@ -333,21 +333,19 @@ fn a_fold_on_demand_goes_by_the_profile_of_the_conversation() {
     let fake = Fake::start(Kind::LlamaServer, 4096);
     let dir = Arc::new(tempfile::tempdir().unwrap());
     std::fs::create_dir(dir.path().join("p")).unwrap();
-    let careful = "[match]\nnames = []\n[context]\nkeep_recent = 12\n";
-    std::fs::write(dir.path().join("p/careful.toml"), careful).unwrap();
-    let settings =
-        "profile_dir = 'p'\n[context]\nbackground = false\nkeep_recent = 2\nsummarize_at = 0.99\nfold_at = \"line\"\n";
+    let brief = "[match]\nnames = []\n[context]\nsummary_max_tokens = 300\n";
+    std::fs::write(dir.path().join("p/brief.toml"), brief).unwrap();
+    let settings = "profile_dir = 'p'\n[context]\nbackground = false\nsummarize_at = 0.99\nfold_at = \"line\"\n";
     let proxy = TestProxy::at(dir, &[fake.url()], settings);
-    let folded = |headers: &[(&str, &str)], say: &str| {
+    let longest = |headers: &[(&str, &str)], say: &str| {
         let sent = (0..16).fold(chat().system("s").user(say), |chat, n| chat.assistant(&prose(n, 400)).user("And?"));
         let answer = proxy.post("/v1/chat/completions", headers, &sent.body()).ok();
         let id = answer.header("x-windowsill-conversation").unwrap().to_owned();
         proxy.eventually(&format!("/windowsill/conversations/{id}"), |_| true);
         proxy.post(&format!("/windowsill/conversations/{id}/compact"), &[], b"{}").ok();
-        let events = proxy.get(&format!("/windowsill/events?kind=context_compaction&conversation={id}")).ok().json();
-        events["events"][0]["data"]["depth"].as_u64().expect("how many messages the brief stands for")
+        fake.summaries().pop().expect("a model was asked").json()["max_tokens"].as_u64().expect("a limit")
     };
-    let usual = folded(&[], "One.");
-    let kept = folded(&[("x-windowsill-profile", "careful")], "Two.");
-    assert!(kept > 0 && kept + 8 <= usual, "{kept} messages are folded by the profile, {usual} without it");
+    let usual = longest(&[], "One.");
+    let short = longest(&[("x-windowsill-profile", "brief")], "Two.");
+    assert!(short < usual && short <= 300, "{short} by the profile, {usual} without it");
 }

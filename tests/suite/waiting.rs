@@ -349,6 +349,21 @@ impl Router {
         Router { fake, held }
     }
 
+    /// Each chat: its model, and the most tokens of its reply.
+    fn chats(&self) -> Vec<String> {
+        let chats = self.fake.all().into_iter().filter(|seen| seen.path() == "/v1/chat/completions");
+        chats
+            .map(|seen| {
+                format!(
+                    "{} {}{}",
+                    seen.json()["model"],
+                    seen.json()["max_tokens"],
+                    if seen.is_summary() { " summary" } else { "" }
+                )
+            })
+            .collect()
+    }
+
     fn swaps(&self) -> Vec<String> {
         self.held.lock().unwrap().1.clone()
     }
@@ -391,7 +406,7 @@ fn work_of_ours_gives_way_to_another_model() {
     gate.open();
     proxy.chat(&of("b", chat().user("hi again"))).ok();
     behind_the_reply(&proxy, 3);
-    assert_eq!(router.swaps(), ["a -> b"]);
+    assert_eq!(router.swaps(), ["a -> b"], "{:?}", router.chats());
     assert_eq!(router.fake.summaries().len(), 1);
     // It is made once its model is asked for again.
     proxy.chat(&sent.assistant("Done; what is next?").user("Go on.")).ok();

@@ -132,7 +132,7 @@ impl Request {
 }
 
 /// Reads a request body. What is no Unicode in it becomes U+FFFD, see [`json::mended`]; a message of the history that cannot be
-/// read is said in a line, see [`said`].
+/// read is said in a line, see `said`.
 pub fn parse(body: &Bytes) -> Result<Request, WireError> {
     let body = &match json::mended(body) {
         Cow::Borrowed(_) => body.clone(),
