@@ -4,9 +4,10 @@ const KEY = "windowsill-key";
 let asking = null;
 
 export class Refused extends Error {
-  constructor(status, message) {
+  constructor(status, message, hint) {
     super(message);
     this.status = status;
+    this.hint = hint;
   }
 }
 
@@ -40,10 +41,20 @@ async function body(response) {
   return value;
 }
 
-export const get = async (path, signal) => body(await send(path, { signal, headers: { Accept: "application/json" } }));
+const written = (method) => async (path, value, signal) =>
+  body(await send(path, { method, signal, headers: { "Content-Type": "application/json" }, body: JSON.stringify(value) }));
 
-export const post = async (path, value) =>
-  body(await send(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(value) }));
+export const get = async (path, signal) => body(await send(path, { signal, headers: { Accept: "application/json" } }));
+export const post = written("POST");
+// What is taken back.
+export const remove = written("DELETE");
+
+// An original, or another file, as it is.
+export async function text(path) {
+  const response = await send(path, {});
+  if (!response.ok) await body(response);
+  return response.text();
+}
 
 // The events of a stream, as they come; each as its field `data` and its `id`.
 async function* events(response) {
@@ -63,47 +74,63 @@ async function* events(response) {
   }
 }
 
-// One turn with a model, through windowsill as any client has it. `tell` gets the text as it grows.
-export async function talk(value, tell) {
+// One turn with a model, through windowsill as any client has it. `tell` gets the text and the thoughts as they grow.
+export async function talk(value, tell, signal) {
   const asked = { ...value, stream: true, stream_options: { include_usage: true } };
-  const response = await send("/v1/chat/completions", { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(asked) });
+  const response = await send("/v1/chat/completions", { method: "POST", signal, headers: { "Content-Type": "application/json" }, body: JSON.stringify(asked) });
   if (!response.ok) await body(response);
-  let [content, usage, ended] = ["", null, false];
-  for await (const { data } of events(response)) {
-    if (data === "[DONE]") { ended = true; break; }
-    const chunk = JSON.parse(data);
-    if (chunk.error) throw new Refused(response.status, chunk.error.message ?? "the reply broke off");
-    usage = chunk.usage ?? usage;
-    content += chunk.choices?.[0]?.delta?.content ?? "";
-    tell(content);
+  const id = response.headers.get("x-windowsill-conversation");
+  let [content, thoughts, usage, ended] = ["", "", null, false];
+  try {
+    for await (const { data } of events(response)) {
+      if (data === "[DONE]") { ended = true; break; }
+      const chunk = JSON.parse(data);
+      if (chunk.error) throw new Refused(response.status, chunk.error.message ?? "the reply broke off");
+      usage = chunk.usage ?? usage;
+      const delta = chunk.choices?.[0]?.delta ?? {};
+      content += delta.content ?? "";
+      thoughts += delta.reasoning_content ?? delta.reasoning ?? "";
+      tell(content, thoughts);
+    }
+  } catch (problem) {
+    // What was written until somebody stopped it was said.
+    if (!signal?.aborted) throw problem;
+    ended = true;
   }
   if (!ended) throw new Refused(response.status, "the reply broke off");
-  return { id: response.headers.get("x-windowsill-conversation"), usage, message: { role: "assistant", content } };
+  return { id, usage, thoughts, message: { role: "assistant", content } };
 }
-
-// The same with another verb, for what is taken back.
-export const remove = async (path, value) =>
-  body(await send(path, { method: "DELETE", headers: { "Content-Type": "application/json" }, body: JSON.stringify(value) }));
 
 export const of = (id, rest = "") => `/windowsill/conversations/${encodeURIComponent(id)}${rest}`;
 
-// Follows the trace until `signal` says stop. A lost connection is taken up again where it broke.
-export async function follow(tell, told, signal) {
+// Whoever wants to know what happens. `live` says whether the events come at all.
+const listeners = new Set();
+export const heard = { live: false };
+
+export function listen(tell) {
+  listeners.add(tell);
+  return () => listeners.delete(tell);
+}
+
+const tell = (event) => listeners.forEach((listener) => listener(event));
+
+// Follows the trace. A lost connection is taken up again where it broke.
+export async function follow() {
   let last = null;
-  while (!signal.aborted) {
+  for (;;) {
     try {
       const more = last === null ? {} : { "Last-Event-ID": last };
-      const response = await send("/windowsill/events?follow", { signal, headers: { Accept: "text/event-stream", ...more } });
+      const response = await send("/windowsill/events?follow", { headers: { Accept: "text/event-stream", ...more } });
       if (!response.ok) throw new Refused(response.status, "the events cannot be followed");
-      told("live");
+      heard.live = true;
+      tell(null);
       for await (const { data, id } of events(response)) {
         last = id ?? last;
         tell(JSON.parse(data));
       }
-    } catch (e) {
-      if (signal.aborted) return;
-    }
-    told("lost");
+    } catch { /* it is taken up again below */ }
+    heard.live = false;
+    tell(null);
     await new Promise((resolve) => setTimeout(resolve, 2000));
   }
 }

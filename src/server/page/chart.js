@@ -1,35 +1,35 @@
-// Pressure by turn, with each rewrite marked.
+// Pressure by request, with each rewrite marked.
 
-import { svg, percent } from "./dom.js";
+import { html } from "./lib.js";
+import { percent } from "./format.js";
+import { walls } from "./strip.js";
 
-const WIDTH = 340;
-const HEIGHT = 130;
-
-export function chart(turns, state) {
+export function Chart({ turns, state }) {
   const known = turns.filter((turn) => typeof turn.pressure === "number");
+  const lines = state.window ? walls(state) : [];
   const top = Math.max(1, ...known.map((turn) => turn.pressure));
-  const x = (i) => (known.length < 2 ? WIDTH / 2 : (i / (known.length - 1)) * (WIDTH - 8) + 4);
-  const y = (pressure) => HEIGHT - 6 - (pressure / top) * (HEIGHT - 20);
+  const x = (i) => (known.length < 2 ? 50 : (i / (known.length - 1)) * 100);
+  const y = (share) => 100 - (share / top) * 100;
   const marks = known.flatMap((turn, i) => (turn.rewritten ? [[i, turn]] : []));
   const label = known.length
-    ? `Pressure over ${known.length} turns, now ${percent(known.at(-1).pressure)}, with ${marks.length} rewrites`
-    : "No turns yet";
-  const out = svg("svg", { class: "chart", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": label });
-  const window = state.window;
-  for (const [name, tokens] of window ? [["clear", state.lines?.clear_at], ["fold", state.lines?.fold_at ?? state.lines?.summarize_at]] : []) {
-    if (!(tokens > 0)) continue;
-    // Pressure counts what is kept for the reply; the walls are those of the prompt alone.
-    const wall = (tokens + (state.regions?.output_reserved ?? 0)) / window;
-    const at = y(wall);
-    const text = svg("text", { x: 2, y: at - 3 });
-    text.textContent = `${name} ${percent(wall)}`;
-    out.append(svg("line", { class: "wall", x1: 0, x2: WIDTH, y1: at, y2: at }), text);
-  }
-  out.append(svg("polyline", { points: known.map((turn, i) => `${x(i).toFixed(1)},${y(turn.pressure).toFixed(1)}`).join(" ") }));
-  for (const [i, turn] of marks) {
-    const title = svg("title");
-    title.textContent = `rewritten: ${percent(turn.pressure)} afterwards`;
-    out.append(svg("circle", { cx: x(i), cy: y(turn.pressure), r: 4 }, title));
-  }
-  return out;
+    ? `Pressure over ${known.length} requests, now ${percent(known.at(-1).pressure)}, with ${marks.length} rewrites`
+    : "No requests yet";
+  return html`<div class="chart" role="img" aria-label=${label}>
+    <div class="plot">
+      <svg viewBox="0 0 100 100" preserveAspectRatio="none" aria-hidden="true">
+        ${lines.map(([name, share, kind]) => html`<line key=${name} class=${`wall ${kind}`} x1="0" x2="100" y1=${y(share)} y2=${y(share)} />`)}
+        <polyline points=${known.map((turn, i) => `${x(i).toFixed(2)},${y(turn.pressure).toFixed(2)}`).join(" ")} />
+      </svg>
+      ${marks.map(([i, turn]) => html`<span key=${turn.event} class=${marks.length > 40 ? "dot small" : "dot"} style=${{ left: `${x(i)}%`, top: `${y(turn.pressure)}%` }} title=${`rewritten: ${percent(turn.pressure)} afterwards`}></span>`)}
+    </div>
+    <div class="scale" aria-hidden="true">${apart(lines.map(([name, share]) => ({ name, at: y(share) }))).map(({ name, at }) => html`<span key=${name} style=${{ top: `${at}%` }}>${name}</span>`)}</div>
+  </div>`;
+}
+
+// Labels one below the other, at least so far apart (in hundredths of the height).
+const APART = 11;
+function apart(labels) {
+  const sorted = [...labels].sort((a, b) => b.at - a.at);
+  for (let i = 1; i < sorted.length; i++) sorted[i].at = Math.min(sorted[i].at, sorted[i - 1].at - APART);
+  return sorted;
 }

@@ -1,19 +1,22 @@
 // One conversation: what fills its window, both sides of its history, what was done, what it cost.
 
-import { h, count, percent, ago } from "./dom.js";
-import { get, of } from "./api.js";
-import { strip } from "./strip.js";
-import { chart } from "./chart.js";
-import { Timeline } from "./list.js";
-import { actions, standing, steps } from "./steer.js";
+import { html, useEffect, useMemo, useRef, useState } from "./lib.js";
+import { get, of, listen, text } from "./api.js";
+import { useData, Ago, Button, Card, Copy, Dialog, Scroll, Wrong, open, save } from "./use.js";
+import { count, percent, cut } from "./format.js";
+import { Strip } from "./strip.js";
+import { Chart } from "./chart.js";
+import { History, Rows } from "./history.js";
+import { Actions, Pinned, Steps } from "./steer.js";
 
 // Characters of one text that are shown at once: a browser lays out no megabytes.
 const SHOWN = 100_000;
 
 const WORDS = { red: "nearly full", yellow: "filling up", green: "room left" };
-const ROLES = { main: "the talk", summary: "briefs", digest: "digests", recall: "recalls", prefill: "ahead", title: "titles" };
+const ROLES = { main: "conversation", summary: "briefs", digest: "digests", recall: "recalls", prefill: "read ahead", title: "titles" };
+const WHO = { user: "you", assistant: "assistant", tool: "result", system: "system" };
 
-function meter(seen) {
+function Meter({ seen }) {
   const { state, turns } = seen;
   const last = turns.at(-1);
   const cached = last?.cached_tokens > 0 && last.prompt_tokens > 0
@@ -21,122 +24,136 @@ function meter(seen) {
   const grown = turns.filter((turn) => turn.added > 0 && !turn.rewritten).slice(-8).map((turn) => turn.added);
   const mean = grown.length ? grown.reduce((a, b) => a + b, 0) / grown.length : 0;
   const left = (state.lines?.fold_at ?? state.lines?.summarize_at ?? 0) - (state.prompt_tokens ?? 0);
-  const soon = mean > 0 ? `a turn adds about ${count(mean)} tokens` : null;
-  const fold = mean > 0 && left > 0 ? `fold in about ${count(Math.max(1, left / mean))} turns` : null;
-  return h("div", { class: "meter" },
-    h("b", { class: seen.severity ?? "" }, state.window ? percent(state.pressure) : count(state.prompt_tokens)),
-    h("span", { class: "soft" }, state.window ? `${count(state.prompt_tokens)} of ${count(state.window)} tokens` : "tokens"),
-    seen.severity && h("span", { class: `badge ${seen.severity}` }, WORDS[seen.severity]),
-    h("span", { class: "right" }, [cached, soon, fold].filter(Boolean).join(" · ")));
+  const soon = mean > 0 ? `a request adds about ${count(mean)} tokens` : null;
+  const fold = mean > 0 && left > 0 ? `fold in about ${count(Math.max(1, left / mean))} requests` : null;
+  const about = /estimat/.test(state.prompt_tokens_source ?? "") ? "about " : "";
+  return html`<div class="meter"><b class=${seen.severity ?? ""}>${state.window ? percent(state.pressure) : count(state.prompt_tokens)}</b>
+    <span class="soft" title=${state.prompt_tokens_source ?? ""}>${state.window ? `${about}${count(state.prompt_tokens)} of ${count(state.window)} tokens` : "tokens"}</span>
+    ${seen.severity && html`<span class=${`badge ${seen.severity}`}>${WORDS[seen.severity]}</span>`}
+    <span class="right">${[cached, soon, fold].filter(Boolean).join(" · ")}</span></div>`;
 }
 
-function spent(seen) {
-  const cell = (n) => h("td", { class: "num" }, count(n));
-  return h("section", { class: "card" }, h("h2", {}, "Spent"), h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Spent" }, h("table", {},
-    h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Model"), ["Sent", "Cached", "Evaluated"].map((name) => h("th", { class: "num", scope: "col" }, name)))),
-    h("tbody", {}, seen.models.map((m) => h("tr", {}, h("td", {}, `${m.model}, ${ROLES[m.role] ?? m.role}`), cell(m.prompt_tokens), cell(m.cached_tokens), cell(m.evaluated_tokens)))))));
+// Which messages fill the window, the largest first, each with what can be done about it.
+function Largest({ seen, show }) {
+  const all = seen.largest ?? [];
+  if (!all.length) return null;
+  const name = (m) => m.call ?? m.calls?.[0] ?? m.words ?? "";
+  return html`<${Card} title="Largest messages" small="as the model sees them" id="largest"><ul class="plain">${all.map((m) => html`<li key=${m.at}>
+    <button type="button" class="link" onclick=${() => show(m.at)}><span class="num">${count(m.view_tokens)}</span> <span class="soft">${m.at} · ${WHO[m.role] ?? m.role}</span> ${cut(name(m), 90)}</button></li>`)}</ul><//>`;
 }
 
-function readAgain(missed) {
-  const said = [["file", "of a file"], ["query", "by the same query"], ["recall", "by recall"]].filter(([kind]) => missed?.[kind]).map(([kind, name]) => `${count(missed[kind])} ${name}`);
-  return said.length ? h("p", { class: "why" }, `Read again after it had left the prompt: ${said.join(", ")}.`) : null;
+function Spent({ seen }) {
+  const cell = (n) => html`<td class="num">${count(n)}</td>`;
+  return html`<${Card} title="Spent"><${Scroll} label="Spent"><table><thead><tr><th scope="col">Model</th>${["Sent", "Cached", "Evaluated"].map((name) => html`<th key=${name} class="num" scope="col">${name}</th>`)}</tr></thead>
+    <tbody>${seen.models.map((m) => html`<tr key=${`${m.model} ${m.role}`}><td>${m.model}, ${ROLES[m.role] ?? m.role}</td>${cell(m.prompt_tokens)}${cell(m.cached_tokens)}${cell(m.evaluated_tokens)}</tr>`)}</tbody></table><//><//>`;
 }
 
-function rewrites(seen) {
+function Rewrites({ seen }) {
   const list = [...seen.rewrites].reverse().slice(0, 30);
-  const item = (event) => h("li", {},
-    h("details", {}, h("summary", {}, `${event.data.action}: ${count(event.data.before?.prompt)} → ${count(event.data.after?.prompt)} tokens`),
-      h("p", { class: "why" }, ago(event.time_ms), event.data.asked_by ? " · asked for by you" : ""), h("ul", { class: "plain" }, (event.data.because ?? []).map((why) => h("li", {}, why)))));
-  return h("section", { class: "card" }, h("h2", {}, "Rewrites ", h("small", {}, `· ${count(seen.did.compactions)}, ${count(seen.did.freed_tokens)} tokens freed`)),
-    list.length ? h("ul", { class: "plain" }, list.map(item)) : h("p", { class: "why" }, "None: the model sees everything as the client has it."),
-    readAgain(seen.state.missed));
+  const missed = [["file", "of a file"], ["query", "by the same query"], ["recall", "by recall"]].filter(([kind]) => seen.state.missed?.[kind]).map(([kind, name]) => `${count(seen.state.missed[kind])} ${name}`);
+  return html`<${Card} title="Rewrites" small=${`${count(seen.did.compactions)}, ${count(seen.did.freed_tokens)} tokens freed`}>
+    ${list.length ? html`<ul class="plain">${list.map(({ id, time_ms, data }) => html`<li key=${id}><details><summary>${data.action}: ${count(data.before?.prompt)} → ${count(data.after?.prompt)} tokens <span class="soft">· <${Ago} ms=${time_ms} /></span></summary>
+      ${(data.asked_by || data.focus) && html`<p class="why">${data.asked_by && "You asked for it."}${data.focus && html` Its focus: <i>${data.focus}</i>`}</p>`}
+      <ul class="plain">${(data.because ?? []).map((why) => html`<li key=${why}>${why}</li>`)}</ul></details></li>`)}</ul>`
+    : html`<p class="why">None: the model sees everything as the client has it.</p>`}
+    ${missed.length > 0 && html`<p class="why">Needed again after it had left the prompt: ${missed.join(", ")}.</p>`}<//>`;
 }
 
-function advice(seen) {
-  if (!seen.advice.length) return null;
-  return h("section", { class: "card" }, h("h2", {}, "Advice"), h("ul", { class: "plain" },
-    seen.advice.map((a) => h("li", {}, a.what, a.key ? h("span", { class: "soft" }, " (", h("code", {}, a.key), " in config.toml)") : ""))));
-}
-
-function shown(text) {
-  const rest = text.length - SHOWN;
-  return h("pre", { tabindex: 0 }, rest > 0 ? `${text.slice(0, SHOWN)}\n… and ${count(rest)} characters more: windowsill recall prints them` : text);
-}
-
-async function message(id, at, pins, changed) {
-  const m = await get(of(id, `/messages/${at}`));
-  const edits = m.edits.flatMap((edit) => [
-    h("p", { class: "why" }, edit.why, ` · ${count(edit.tokens)} tokens`, edit.record ? h("span", {}, " · original ", h("code", {}, edit.record)) : ""),
-    h("details", { open: edit.kind !== "folded" }, h("summary", {}, edit.kind === "folded" ? `The brief of messages ${edit.from}–${edit.to - 1}` : "What the model sees"), shown(edit.text)),
-  ]);
-  return h("section", { class: "card", "aria-live": "polite", id: "message" },
-    h("h2", {}, `Message ${m.at} · ${m.role} `, h("small", {}, `· ${count(m.tokens)} tokens`)),
-    m.edits.length ? edits : h("p", { class: "why" }, "The model sees it as it is."),
-    h("details", { open: true }, h("summary", {}, m.edits.length ? "The original, word for word" : "Its words"), shown(m.text)),
-    steps(id, m, pins, changed));
-}
+const Advice = ({ seen }) => seen.advice.length > 0 && html`<${Card} title="Advice"><ul class="plain">${seen.advice.map((a) => html`<li key=${a.what}>${a.what}${a.key && html`<span class="soft"> (<code>${a.key}</code> in config.toml)</span>`}</li>`)}</ul><//>`;
 
 // How near the ceilings are, and what the guardrails saw and did, the newest last.
-function guardrails(seen) {
+function Guardrails({ seen }) {
   const { ceilings, cost, watt_hours: energy } = seen.books;
   if (!seen.guardrails.length && !ceilings.length && cost === null && energy === null) return null;
-  const severity = (share) => share >= 1 ? "red" : share >= 0.8 ? "yellow" : "green";
-  const ceiling = (c) => h("li", {}, h("code", {}, c.key), ` ${count(c.spent)} of ${count(c.most)} `, h("span", { class: `badge ${severity(c.share)}` }, percent(c.share)));
+  const severity = (share) => (share >= 1 ? "red" : share >= 0.8 ? "yellow" : "green");
   const paid = [cost !== null && `cost ${cost.toFixed(2)}`, energy !== null && `${energy.toFixed(1)} Wh`].filter(Boolean).join(" · ");
-  return h("section", { class: "card", id: "guardrails" }, h("h2", {}, "Guardrails ", h("small", {}, paid && `· ${paid}`)), h("ul", { class: "plain" }, ceilings.map(ceiling),
-    seen.guardrails.map((event) => h("li", {}, event.what, h("span", { class: "soft" }, ` · ${ago(event.time_ms)}`)))));
+  return html`<${Card} title="Guardrails" small=${paid} id="guardrails"><ul class="plain">
+    ${ceilings.map((c) => html`<li key=${c.key}><code>${c.key}</code> ${count(c.spent)} of ${count(c.most)} <span class=${`badge ${severity(c.share)}`}>${percent(c.share)}</span></li>`)}
+    ${seen.guardrails.map((event) => html`<li key=${`${event.time_ms} ${event.what}`}>${event.what}<span class="soft"> · <${Ago} ms=${event.time_ms} /></span></li>`)}</ul><//>`;
 }
 
-export async function conversation(id, signal) {
+function Shown({ words }) {
+  const rest = words.length - SHOWN;
+  return html`<div class="quoted"><${Copy} text=${words} /><pre tabindex="0">${rest > 0 ? `${words.slice(0, SHOWN)}\n… and ${count(rest)} characters more: copy or save it to have it whole` : words}</pre></div>`;
+}
+
+// An original, as it came.
+function Original({ record }) {
+  const keep = async () => save(`${record}.txt`, await text(`/windowsill/records/${encodeURIComponent(record)}`));
+  return html` · original <code>${record}</code> <button type="button" class="copy" onclick=${keep}>Save</button>`;
+}
+
+function Panel({ id, at, pins, changed, leave }) {
+  const [m, error, again] = useData(at < 0 ? null : of(id, `/messages/${at}`), { wants: (event) => event.conversation === id });
+  const shell = (inner) => html`<section class=${at < 0 ? "card panel idle" : "card panel"} id=${at < 0 ? null : "message"} aria-live="polite">${inner}</section>`;
+  if (at < 0) return shell(html`<h2>Message</h2><p class="why">Choose a message to see its original, what the model sees of it, and why.</p>`);
+  if (error && !m) return shell(html`<${Wrong} error=${error} />`);
+  if (!m) return shell(html`<p class="soft">reading …</p>`);
+  return shell(html`<button type="button" class="btn leave" onclick=${leave} aria-label="Close the message">✕</button>
+    <h2>Message ${m.at} · ${WHO[m.role] ?? m.role} <small>· ${count(m.tokens)} tokens</small></h2>
+    ${m.edits.length === 0 && html`<p class="why">The model sees it as it is.</p>`}
+    ${m.edits.map((edit, n) => html`<div key=${`${m.at} ${n}`}><p class="why">${edit.why} · ${count(edit.tokens)} tokens${edit.record && html`<${Original} record=${edit.record} />`}</p>
+      <details open=${edit.kind !== "folded"}><summary>${edit.kind === "folded" ? `The brief of messages ${edit.from}–${edit.to - 1}` : "What the model sees"}</summary><${Shown} words=${edit.text} /></details></div>`)}
+    <details open key=${m.at}><summary>${m.edits.length ? "The original, word for word" : "Its words"}</summary><${Shown} words=${m.text} /></details>
+    <${Steps} id=${id} message=${m} pins=${pins} changed=${async () => { await changed(); await again(); }} />`);
+}
+
+// The prompt as it went out last, whole: as a chat, as JSON, or as a command that sends it again.
+function Sent({ id, model }) {
+  const [view, error] = useData(of(id, "/view"));
+  const [raw, choose] = useState(false);
+  const asked = view && { model, messages: view.messages };
+  const said = (content) => (typeof content === "string" ? content : Array.isArray(content) ? content.map((part) => part.text ?? `(${part.type})`).join("\n") : "");
+  const curl = () => `curl ${location.origin}/v1/chat/completions -H 'content-type: application/json' -H 'x-windowsill: off' -d @- <<'EOF'\n${JSON.stringify(asked)}\nEOF\n`;
+  return html`<${Dialog} name="sent-title" wide><h1 id="sent-title">The prompt as it was sent last</h1>
+    <p class="why">These are the messages that the server got. The system prompt and the tools are not in the record.</p>
+    ${error && html`<${Wrong} error=${error} />`}
+    ${view && html`<div class="sent" tabindex="0" role="region" aria-label="Messages as sent">${raw ? html`<pre>${JSON.stringify(view.messages, null, 2).slice(0, 4 * SHOWN)}</pre>`
+      : view.messages.map((m, n) => html`<div key=${n} class=${`say ${m.role}`}><b>${WHO[m.role] ?? m.role}</b><p>${said(m.content).slice(0, SHOWN)}</p>${(m.tool_calls ?? []).map((c) => html`<p key=${c.id}><code>${c.function?.name} ${c.function?.arguments}</code></p>`)}</div>`)}</div>
+      <div class="buttons"><${Button} onclick=${() => choose(!raw)}>${raw ? "As a chat" : "As JSON"}<//><${Copy} text=${() => JSON.stringify(asked, null, 2)} label="Copy as JSON" /><${Copy} text=${curl} label="Copy as curl" />
+        <${Button} onclick=${(e) => e.target.closest("dialog").close()}>Close<//></div>`}<//>`;
+}
+
+export function Conversation({ id, goto, title }) {
+  const [version, changedRows] = useState(0);
+  const [error, fail] = useState(null);
+  const [ready, say] = useState(false);
+  const [chosen, choose] = useState(-1);
+  const [go, bring] = useState(null);
+  const rows = useMemo(() => new Rows(id, () => changedRows((n) => n + 1)), [id]);
+  const mine = (event) => event.conversation === id;
   // What fills the window takes a while to add up for a long session; its history is there at once.
-  let seen = null;
-  let pins = { pins: [], waiting: [], paused: false };
-  const head = h("div", {}, h("p", { class: "soft" }, "adding up …"));
-  const detail = h("div", {}, h("section", { class: "card" }, h("h2", {}, "Message"), h("p", { class: "why" }, "Choose a message: its original, what the model sees of it, and why.")));
-  const side = h("div", { class: "side" });
-  const held = h("div", {});
-  let chosen = -1;
-  const choose = async (at) => {
-    chosen = at;
-    try {
-      const node = await message(id, at, pins, refresh);
-      if (chosen === at) detail.replaceChildren(node);
-    } catch (e) {
-      detail.replaceChildren(h("section", { class: "card wrong" }, e.message));
-    }
-  };
-  const timeline = new Timeline(id, choose);
-  const draw = () => {
-    const since = seen.turns.length ? ` · last turn ${ago(seen.updated_ms)}` : "";
-    head.replaceChildren(
-      h("div", { class: "title" }, h("h1", {}, seen.title || seen.id), actions(seen, refresh)),
-      h("p", { class: "sub" }, `${seen.model} · ${count(seen.messages)} messages · begun ${ago(seen.created_ms)}${since}${seen.state.task ? ` · task ${seen.state.task}` : ""} · `, h("code", {}, seen.id)),
-      h("section", { class: "card" }, meter(seen), strip(seen)));
-    side.replaceChildren(detail, held,
-      h("section", { class: "card" }, h("h2", {}, "Pressure by turn"), chart(seen.turns, seen.state)),
-      spent(seen), rewrites(seen), guardrails(seen) ?? "", advice(seen) ?? "");
-  };
-  async function look() {
-    seen = await get(of(id, "/insight"), signal);
-    seen.fold = timeline.fold;
-    draw();
-    // What is pinned is priced by the server's own count, which may take a moment.
-    pins = await get(of(seen.id, "/pins"), signal);
-    held.replaceChildren(standing(seen.id, pins, refresh));
-    timeline.pinned = new Set(pins.pins.flatMap((pin) => (pin.message === null ? [] : [pin.message])));
-    timeline.draw();
-  }
-  async function refresh() {
-    await timeline.refresh();
-    await look();
-    if (chosen >= 0) await choose(chosen);
-  }
-  await timeline.open(signal);
-  const node = h("div", {}, head, h("div", { class: "grid" }, h("section", { class: "card" }, h("h2", {}, "History"), timeline.heads, timeline.node), side));
-  const shown = () => {
-    timeline.end();
-    look().then(() => { document.title = `${seen.title || seen.id} — windowsill`; })
-      .catch((e) => { if (!signal.aborted) head.replaceChildren(h("section", { class: "card wrong" }, e.message)); });
-  };
-  return { node, title: id, shown, onEvent: (event) => seen !== null && event.conversation === seen.id, refresh };
+  const [seen, insightError, look] = useData(ready ? of(id, "/insight") : null, { wants: mine });
+  const [pins, pinsError, lookPins] = useData(ready ? of(id, "/pins") : null, { wants: mine });
+  const none = { pins: [], waiting: [], paused: false };
+  useEffect(() => {
+    const leave = new AbortController();
+    rows.open(leave.signal).then(() => say(true), (e) => { if (!leave.signal.aborted) fail(e); });
+    let waiting = 0;
+    const stop = listen((event) => {
+      if (event && mine(event)) waiting ||= setTimeout(() => { waiting = 0; rows.refresh(rows.sight ?? [0, 0]).catch(() => {}); }, 300);
+    });
+    return () => { leave.abort(); stop(); clearTimeout(waiting); };
+  }, [rows]);
+  useEffect(() => { if (seen) title(cut(seen.title || seen.id, 60)); }, [seen?.title]);
+  const show = (at) => { choose(at); bring({ message: at }); };
+  useEffect(() => { if (ready && goto !== null) show(goto); }, [ready, goto]);
+  const changed = async () => { await Promise.all([rows.refresh(rows.sight ?? [0, 0]), look(), lookPins()]); };
+  const pinned = useMemo(() => new Set((pins?.pins ?? []).flatMap((pin) => (pin.message === null ? [] : [pin.message]))), [pins]);
+  if (error) return html`<${Card} title="Conversation"><${Wrong} error=${error} /><p><a href="#/">All conversations</a></p><//>`;
+  const both = seen && { ...seen, fold: rows.fold };
+  return html`<div class="conversation">
+    ${insightError && !seen && html`<section class="card"><${Wrong} error=${insightError} /></section>`}
+    ${!seen && !insightError && html`<p class="soft">adding up …</p>`}
+    ${seen && html`<div class="title"><h1>${seen.title || seen.id}</h1><${Actions} seen=${both} changed=${changed} sent=${() => open(html`<${Sent} id=${seen.id} model=${seen.model} />`)} /></div>
+      <p class="sub">${[seen.state.whose?.client, seen.model, `${count(seen.messages)} messages`].filter(Boolean).join(" · ")} · begun <${Ago} ms=${seen.created_ms} />${seen.turns.length > 0 && html` · last request <${Ago} ms=${seen.updated_ms} />`}
+        ${seen.state.task && ` · task ${seen.state.task}`}${seen.parent && html` · branched off <a href=${`#/c/${seen.parent}`}>${seen.parent}</a>`} · <code>${seen.id}</code> <${Copy} text=${seen.id} /></p>
+      <section class="card gauge"><${Meter} seen=${seen} /><${Strip} seen=${seen} /></section>`}
+    <div class="grid"><section class="card"><h2>History</h2><div class="heads" aria-hidden="true"><span>What the client has</span><span>What the model sees</span></div>
+      ${ready ? html`<${History} rows=${rows} version=${version} pinned=${pinned} chosen=${chosen} choose=${choose} go=${go} />` : html`<p class="soft">reading …</p>`}</section>
+      <${Panel} id=${id} at=${chosen} pins=${pins ?? none} changed=${changed} leave=${() => choose(-1)} /></div>
+    ${seen && html`<div class="columns"><div class="side"><${Pinned} id=${seen.id} pins=${pins} error=${pinsError} changed=${changed} /><${Largest} seen=${seen} show=${show} /><${Advice} seen=${seen} /></div>
+      <div class="side"><${Card} title="Pressure by request"><${Chart} turns=${seen.turns} state=${seen.state} /><//><${Spent} seen=${seen} /><${Guardrails} seen=${seen} /></div>
+      <div class="side"><${Rewrites} seen=${seen} /></div></div>`}
+  </div>`;
 }

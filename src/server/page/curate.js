@@ -1,11 +1,13 @@
 // A new conversation from turns of an old one: as a file of messages for a client, or to go on with on this page.
 
-import { h, count } from "./dom.js";
-import { get, post, of } from "./api.js";
+import { html, useMemo, useState } from "./lib.js";
+import { post, of } from "./api.js";
+import { useData, Button, Dialog, Wrong, save } from "./use.js";
+import { count, plural } from "./format.js";
 import { begin } from "./chat.js";
 
-// Turns that a person sees in the dialog: nobody reads thousands there.
-const LISTED = 300;
+// Rows that stand in the dialog at once; more come when they are asked for.
+const LISTED = 200;
 
 // "3-7,12" as numbers; null for anything else.
 export function numbers(text) {
@@ -29,60 +31,55 @@ export function ranges(all) {
   return out.map(([from, to]) => (from === to ? `${from}` : `${from}-${to}`)).join(", ");
 }
 
-function save(messages) {
-  const file = URL.createObjectURL(new Blob([JSON.stringify({ messages }, null, 2)], { type: "application/json" }));
-  h("a", { href: file, download: "messages.json" }).click();
-  setTimeout(() => URL.revokeObjectURL(file), 10_000);
-}
-
-export async function curate(id, model) {
-  const said = h("div", { "aria-live": "polite" });
-  const input = h("input", { name: "turns", placeholder: "3-7, 12", autocomplete: "off", oninput: tick });
-  const brief = h("input", { name: "brief", type: "checkbox" });
-  const list = h("div", { class: "segments", tabindex: 0, role: "region", "aria-label": "Turns" }, h("p", { class: "soft" }, "reading the turns …"));
-  const briefLabel = h("label", { class: "check", hidden: true }, brief, "with the brief");
-  function tick() {
-    const chosen = numbers(input.value) ?? [];
-    for (const box of list.querySelectorAll("input")) box.checked = chosen.includes(Number(box.value));
-  }
-  const chosen = () => ranges([...list.querySelectorAll("input:checked")].map((box) => Number(box.value)));
-  async function build() {
-    const turns = input.value.trim() ? numbers(input.value) : [];
-    if (!turns) throw new Error("Write numbers and ranges, such as 3-7, 12.");
-    return post(of(id, "/build"), { turns, briefs: brief.checked ? [1] : [] });
-  }
+export function Curate({ id, model }) {
+  const [segments, error] = useData(of(id, "/segments"));
+  const [text, write] = useState("");
+  const [brief, take] = useState(false);
+  const [listed, more] = useState(LISTED);
+  const [said, say] = useState(null);
+  const turns = segments?.turns ?? [];
+  const chosen = useMemo(() => new Set(text.trim() ? numbers(text) ?? [] : []), [text]);
+  const tokens = turns.reduce((sum, turn) => sum + (chosen.has(turn.turn) ? turn.tokens : 0), 0);
+  const set = (next) => write(ranges(next));
+  const toggle = (turn) => {
+    const next = new Set(chosen);
+    if (!next.delete(turn)) next.add(turn);
+    set(next);
+  };
   const act = (done) => async (e) => {
     e.preventDefault();
+    const dialog = e.target.closest("dialog");
     try {
-      done(await build());
+      const wanted = text.trim() ? numbers(text) : [];
+      if (!wanted) throw new Error("Write numbers and ranges, such as 3-7, 12.");
+      done(await post(of(id, "/build"), { turns: wanted, briefs: brief ? [1] : [] }), dialog);
     } catch (problem) {
-      said.replaceChildren(h("p", { class: "wrong" }, problem.message));
+      say({ problem });
     }
   };
   const download = act((built) => {
-    save(built.messages);
-    said.replaceChildren(h("p", { class: "why", id: "built" }, `${count(built.messages.length)} messages, about ${count(built.tokens)} tokens. `, built.notes.join(" · ")));
+    save("messages.json", JSON.stringify({ messages: built.messages }, null, 2), "application/json");
+    say({ built });
   });
-  const go = act((built) => {
+  const go = act((built, dialog) => {
     dialog.close();
-    begin(built.messages, model);
+    begin(built.messages, model, built.notes);
   });
-  const dialog = h("dialog", { "aria-labelledby": "build-title", onclose: () => dialog.remove() },
-    h("form", { method: "dialog", onsubmit: download },
-      h("h1", { id: "build-title" }, "Build a new conversation"),
-      h("p", { class: "why" }, "Whole turns only, so that no call loses its result. This conversation stays as it is."),
-      h("label", {}, "Turns", input), briefLabel, list, said,
-      h("div", { class: "buttons" }, h("button", { class: "btn", type: "button", onclick: () => dialog.close() }, "Close"),
-        h("button", { class: "btn", type: "submit" }, "Download messages.json"), h("button", { class: "btn primary", type: "button", onclick: go }, "Continue here"))));
-  document.body.append(dialog);
-  dialog.showModal();
-  try {
-    const segments = await get(of(id, "/segments"));
-    briefLabel.hidden = segments.briefs.length === 0;
-    const box = (turn) => h("input", { type: "checkbox", value: turn, "aria-label": `turn ${turn}`, onchange: () => { input.value = chosen(); } });
-    list.replaceChildren(h("table", {}, h("tbody", {}, segments.turns.slice(-LISTED).map((turn) => h("tr", {}, h("td", {}, box(turn.turn)), h("td", { class: "num" }, turn.turn),
-      h("td", {}, turn.words), h("td", { class: "num" }, count(turn.tokens)), h("td", { class: "soft" }, turn.folded ? "in the brief" : ""))))));
-  } catch (problem) {
-    list.replaceChildren(h("p", { class: "wrong" }, problem.message));
-  }
+  const from = Math.max(0, turns.length - listed);
+  return html`<${Dialog} name="build-title" wide><form method="dialog" onsubmit=${download}>
+    <h1 id="build-title">Build a new conversation</h1>
+    <p class="why">Choose whole turns, so that no call loses its result. This conversation stays as it is.</p>
+    <label>Turns<input name="turns" placeholder="3-7, 12" autocomplete="off" value=${text} oninput=${(e) => write(e.target.value)} /></label>
+    <div class="between"><span class="soft" aria-live="polite">${chosen.size ? `${plural(chosen.size, "turn")}, about ${count(tokens)} tokens` : plural(turns.length, "turn")}</span>
+      <span><button type="button" class="link" onclick=${() => set(turns.map((turn) => turn.turn))}>Choose all</button> · <button type="button" class="link" onclick=${() => write("")}>none</button></span></div>
+    ${segments?.briefs.length > 0 && html`<label class="check"><input name="brief" type="checkbox" checked=${brief} onchange=${(e) => take(e.target.checked)} />with the brief, which stands for the folded turns</label>`}
+    <div class="segments" tabindex="0" role="region" aria-label="Turns">${error ? html`<${Wrong} error=${error} />` : !segments ? html`<p class="soft">reading the turns …</p>` : html`
+      ${from > 0 && html`<button type="button" class="link" onclick=${() => more(listed + 5 * LISTED)}>Show earlier turns: ${count(from)} more</button>`}
+      <table><thead><tr><th scope="col"></th><th scope="col" class="num">Turn</th><th scope="col">Begins with</th><th scope="col" class="num">Tokens</th><th scope="col"></th></tr></thead>
+        <tbody>${turns.slice(from).map((turn) => html`<tr key=${turn.turn} class=${chosen.has(turn.turn) ? "chosen" : ""} onclick=${(e) => { if (e.target.tagName !== "INPUT") toggle(turn.turn); }}>
+          <td><input type="checkbox" value=${turn.turn} aria-label=${`turn ${turn.turn}`} checked=${chosen.has(turn.turn)} onchange=${() => toggle(turn.turn)} /></td>
+          <td class="num">${turn.turn}</td><td>${turn.words}</td><td class="num">${count(turn.tokens)}</td><td class="soft">${turn.folded ? "in the brief" : ""}</td></tr>`)}</tbody></table>`}</div>
+    <div aria-live="polite">${said?.problem && html`<p class="wrong">${said.problem.message}</p>`}
+      ${said?.built && html`<p class="why" id="built">${count(said.built.messages.length)} messages, about ${count(said.built.tokens)} tokens. ${said.built.notes.join(" · ")}</p>`}</div>
+    <div class="buttons"><${Button} onclick=${(e) => e.target.closest("dialog").close()}>Close<//><button class="btn" type="submit">Download messages.json</button><button class="btn primary" type="button" onclick=${go}>Continue here</button></div></form><//>`;
 }

@@ -1,24 +1,31 @@
-// What is going on: servers and their windows, conversations, and what was saved.
+// What is going on: conversations, what was saved, and the servers with their windows.
 
-import { h, count, percent, plural, ago } from "./dom.js";
-import { get } from "./api.js";
-import { thin } from "./strip.js";
+import { html, useState } from "./lib.js";
+import { useData, useFocusKept, Ago, Card, Copy, Scroll, Wrong } from "./use.js";
+import { count, percent, plural, bytes, seconds } from "./format.js";
+import { Thin } from "./strip.js";
 
 const DAY = 24 * 3600 * 1000;
-const SPANS = [["today", DAY], ["the last 7 days", 7 * DAY], ["all time", 0]];
-// A conversation that had a turn so lately is live.
+const SPANS = [["the last 24 hours", DAY], ["the last 7 days", 7 * DAY], ["all time", 0]];
+// A conversation that had a request so lately is live.
 const LIVE = 10 * 60 * 1000;
 
-const long = (s) => (s < 90 ? `${Math.round(s)} seconds` : s < 5400 ? `${count(s / 60)} minutes` : `${(s / 3600).toFixed(1)} hours`);
-const bytes = (n) => (typeof n !== "number" ? "–" : n >= 1 << 30 ? `${(n / (1 << 30)).toFixed(1)} GiB` : `${count(n / (1 << 20))} MiB`);
+const Figure = ({ value, children }) => html`<div class="card figure"><b>${value}</b><span>${children}</span></div>`;
 
-function figures(report) {
-  const { prompt_tokens: prompt, cached_tokens: cached, kept_out_tokens: out } = report;
-  const figure = (value, what) => h("div", { class: "card figure" }, h("b", {}, value), h("span", {}, what));
-  return h("div", { class: "three", id: "saved" },
-    figure(count(out), `tokens that ${plural(report.rewrites, "rewrite")} took out of prompts; ${count(report.read_back_tokens)} were read back`),
-    figure(count(cached), prompt ? `tokens not evaluated again: ${percent(cached / prompt)} of the prompts came from the servers' caches` : "tokens not evaluated again"),
-    figure(report.not_waited_seconds > 0 ? long(report.not_waited_seconds) : "–", "not waited for that, at the servers' measured speed"));
+function Saved({ busy }) {
+  const [span, choose] = useState(2);
+  const [since, setSince] = useState(0);
+  const pick = (e) => {
+    const n = Number(e.target.value);
+    choose(n);
+    setSince(SPANS[n][1] ? Date.now() - SPANS[n][1] : 0);
+  };
+  const [report, error] = useData(`/windowsill/report?since=${since}`, { wants: busy });
+  return html`<div class="title"><h1>Overview</h1><label class="actions soft">What was saved, <select aria-label="Of which time" value=${span} onchange=${pick}>${SPANS.map(([name], n) => html`<option key=${n} value=${n}>${name}</option>`)}</select></label></div>
+    <div class="three" id="saved">${error && !report ? html`<${Wrong} error=${error} />` : html`
+      <${Figure} value=${count(report?.kept_out_tokens)}>tokens that ${plural(report?.rewrites ?? 0, "rewrite")} took out of prompts; ${count(report?.read_back_tokens)} were read back<//>
+      <${Figure} value=${count(report?.cached_tokens)}>tokens that came from the servers' caches${report?.prompt_tokens ? `: ${percent(report.cached_tokens / report.prompt_tokens)} of all prompts` : ""}<//>
+      <${Figure} value=${report?.not_waited_seconds > 0 ? seconds(report.not_waited_seconds) : "–"}>of reading saved by the caches, at the servers' measured speed<//>`}</div>`;
 }
 
 function memory(m) {
@@ -27,68 +34,67 @@ function memory(m) {
   return [held, free && `${free} to use`].filter(Boolean).join(", ") || "–";
 }
 
-function models(answer) {
-  const line = (m) => m.error
-    ? h("tr", {}, h("td", {}, m.upstream), h("td", { colspan: 6, class: "wrong" }, m.error))
-    : h("tr", {}, h("td", {}, m.model), h("td", {}, `${m.upstream}${m.kind ? ` · ${m.kind}` : ""}`), h("td", { class: "num" }, count(m.window)),
-        h("td", { class: "num" }, count(m.affordable?.num_ctx)), h("td", { class: "num" }, count(m.trained)), h("td", { class: "optional" }, memory(m)), h("td", {}, m.loaded ? "loaded" : "not loaded"));
-  return h("section", { class: "card" }, h("h2", {}, "Models and their windows"),
-    answer.models.length === 0
-      ? h("p", { class: "empty" }, "No inference server was found. Start Ollama or llama-server, or name one with ", h("code", {}, "--upstream URL"), ".")
-      : h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Models" }, h("table", {},
-          h("thead", {}, h("tr", {}, ["Model", "Server"].map((name) => h("th", { scope: "col" }, name)),
-            ["Window", "Would fit", "Trained for"].map((name) => h("th", { class: "num", scope: "col" }, name)), h("th", { scope: "col", class: "optional" }, "Memory"), h("th", { scope: "col" }, "State"))),
-          h("tbody", {}, answer.models.map(line)))));
+const Model = ({ m }) => (m.error
+  ? html`<tr><td>${m.upstream}</td><td colspan="6" class="wrong">${m.error}</td></tr>`
+  : html`<tr><td>${m.model}</td><td>${m.upstream}${m.kind ? ` · ${m.kind}` : ""}</td><td class="num">${count(m.window)}</td>
+      <td class="num">${count(m.affordable?.num_ctx)}</td><td class="num">${count(m.trained)}</td><td class="optional">${memory(m)}</td>
+      <td><span class=${m.loaded ? "green" : "soft"}>${m.loaded ? "loaded" : "not loaded"}</span></td></tr>`);
+
+function Models({ servers, error }) {
+  return html`<${Card} title="Models and their windows" id="models">
+    ${error && !servers ? html`<${Wrong} error=${error} />`
+    : !servers ? html`<p class="soft">asking the servers …</p>`
+    : servers.models.length === 0 ? html`<p class="empty">No inference server was found. Start Ollama or llama-server, or name one with <code>--upstream URL</code>.</p>`
+    : html`<${Scroll} label="Models"><table><thead><tr><th scope="col">Model</th><th scope="col">Server</th><th class="num" scope="col">Window</th><th class="num" scope="col">Would fit</th>
+        <th class="num" scope="col">Trained for</th><th scope="col" class="optional">Memory</th><th scope="col">State</th></tr></thead>
+        <tbody>${servers.models.map((m, n) => html`<${Model} key=${`${m.upstream}/${m.model}/${n}`} m=${m} />`)}</tbody></table><//>`}<//>`;
 }
 
-function line(row) {
-  const { spend, action, pressure } = row.state ?? {};
+function Line({ row }) {
+  const { spend, pressure } = row.state ?? {};
   const cached = spend?.prompt_tokens > 0 ? percent(spend.cached_tokens / spend.prompt_tokens) : "–";
   const live = Date.now() - row.updated_ms < LIVE;
-  return h("tr", {},
-    h("td", {}, live && h("span", { class: "lately", title: "had a turn in the last ten minutes" }, "● "), h("a", { href: `#/c/${encodeURIComponent(row.id)}` }, row.title || row.id),
-      row.helper && h("span", { class: "soft" }, " · a client's helper")),
-    h("td", { class: "optional" }, row.model), h("td", {}, thin(row.state)),
-    h("td", { class: "num" }, row.severity ? h("span", { class: row.severity }, percent(pressure)) : "–"),
-    h("td", { class: "num optional" }, cached), h("td", { class: "num optional" }, count(row.messages)),
-    h("td", { class: "optional" }, action && action !== "none" ? action : "–"), h("td", {}, ago(row.updated_ms)));
+  return html`<tr>
+    <td>${live && html`<span class="lately" title="had a request in the last ten minutes">● </span>`}<a href=${`#/c/${encodeURIComponent(row.id)}`}>${row.title || row.id}</a>
+      <span class="soft under">${[row.state?.whose?.client, row.parent && `branched off ${row.parent}`, row.helper && "a client's helper"].filter(Boolean).join(" · ")}</span></td>
+    <td class="optional">${row.model}</td><td><${Thin} state=${row.state} /></td>
+    <td class="num">${row.severity ? html`<span class=${row.severity}>${percent(pressure)}</span>` : "–"}</td>
+    <td class="num optional">${cached}</td><td class="num optional">${count(row.messages)}</td>
+    <td class="num optional">${spend?.rewrites > 0 ? count(spend.rewrites) : "–"}</td><td><${Ago} ms=${row.updated_ms} /></td></tr>`;
 }
 
-function table(rows) {
-  const head = [["Title"], ["Model", "optional"], ["Window"], ["Pressure", "num"], ["From cache", "num optional"], ["Messages", "num optional"], ["Last action", "optional"], ["Last turn"]];
-  return h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Conversations" }, h("table", {},
-    h("thead", {}, h("tr", {}, head.map(([name, kind]) => h("th", { scope: "col", class: kind }, name)))), h("tbody", {}, rows.map(line))));
+const HEAD = [["Title"], ["Model", "optional"], ["Window"], ["Full", "num"], ["From cache", "num optional"], ["Messages", "num optional"], ["Rewrites", "num optional"], ["Last request"]];
+function Table({ rows }) {
+  useFocusKept();
+  return html`<${Scroll} label="Conversations"><table class="conversations"><thead><tr>${HEAD.map(([name, kind]) => html`<th key=${name} scope="col" class=${kind}>${name}</th>`)}</tr></thead>
+    <tbody>${rows.map((row) => html`<${Line} key=${row.id} row=${row} />`)}</tbody></table><//>`;
 }
 
-function conversations(rows) {
+// What a newcomer does first.
+function First({ servers }) {
+  const base = location.origin;
+  const up = servers?.models.find((m) => !m.error);
+  const curl = `curl ${base}/v1/chat/completions -H 'content-type: application/json' \\\n  -d '{"model": "${up?.model ?? "MODEL"}", "messages": [{"role": "user", "content": "Say hello."}]}'`;
+  const lines = [["For this run alone", "windowsill launch claude"], ["For good", "windowsill wrap claude"], ["Any other client", `OPENAI_BASE_URL=${base}/v1 OPENAI_API_KEY=none`], ["Or by hand", curl]];
+  return html`<div class="first" id="first"><p><b>Nothing was recorded yet.</b> Point a client at <code>${base}/v1</code>${up ? "" : ", once a server runs"}; its conversations appear here by themselves.
+      The key may be anything, unless the config has an <code>api_key</code>.</p>
+    <dl class="lines">${lines.map(([name, line]) => html`<dt key=${name}>${name}</dt><dd><pre tabindex="0">${line}</pre><${Copy} text=${line} /></dd>`)}</dl>
+    <p class="soft"><code>claude</code> may be <code>codex</code>, <code>opencode</code>, <code>aider</code> and others: <code>windowsill launch --help</code> lists them.</p></div>`;
+}
+
+export function Overview({ servers, serversError }) {
+  // Each request changes what is listed; what is only told of one (a warning, say) does not.
+  const busy = () => true;
+  const [answer, error] = useData("/windowsill/conversations", { wants: busy, every: 60 });
+  const rows = answer?.conversations ?? [];
   const own = rows.filter((row) => !row.helper);
   const helpers = rows.filter((row) => row.helper);
-  return h("section", { class: "card" }, h("h2", {}, "Conversations ", h("small", {}, `· ${count(own.length)}`)),
-    rows.length === 0
-      ? h("p", { class: "empty" }, "Nothing was recorded yet. Point a client at this address, and its conversations appear here.")
-      : own.length > 0 && table(own),
-    helpers.length > 0 && h("details", { id: "helpers" }, h("summary", {}, `${plural(helpers.length, "call")} of clients' own helpers: titles, tags, follow-ups`), table(helpers)));
-}
-
-export async function overview(signal) {
-  const list = h("div", {});
-  const saved = h("div", {});
-  const servers = h("div", {}, h("section", { class: "card" }, h("h2", {}, "Models and their windows"), h("p", { class: "soft" }, "asking the servers …")));
-  const select = h("select", { "aria-label": "Of which time", onchange: () => figure() }, SPANS.map(([name], n) => h("option", { value: n }, name)));
-  select.value = "2";
-  const figure = async () => {
-    const span = SPANS[select.value][1];
-    saved.replaceChildren(figures(await get(`/windowsill/report?since=${span ? Date.now() - span : 0}`, signal)));
-  };
-  const draw = async () => {
-    const { conversations: rows } = await get("/windowsill/conversations", signal);
-    list.replaceChildren(conversations(rows));
-    figure().catch((e) => saved.replaceChildren(h("p", { class: "wrong" }, e.message)));
-  };
-  await draw();
-  // Servers may take seconds to answer; nothing else waits for them.
-  get("/windowsill/models", signal).then((answer) => servers.replaceChildren(models(answer)))
-    .catch((e) => servers.replaceChildren(h("section", { class: "card wrong" }, e.message)));
-  const node = h("div", { class: "side" }, h("div", { class: "title" }, h("h1", {}, "Overview"), h("label", { class: "actions soft" }, "What was saved, ", select)), saved, list, servers);
-  return { node, title: "Overview", onEvent: () => true, refresh: draw };
+  return html`<div class="side"><${Saved} busy=${busy} />
+    <${Card} title="Conversations" small=${answer && count(own.length)}>
+      ${error && html`<${Wrong} error=${error} />`}
+      ${!answer && !error && html`<p class="soft">reading the record …</p>`}
+      ${answer && rows.length === 0 && html`<${First} servers=${servers} />`}
+      ${own.length > 0 && html`<${Table} rows=${own} />`}
+      ${helpers.length > 0 && html`<details id="helpers"><summary>${plural(helpers.length, "call")} of clients' own helpers: titles, tags, follow-ups</summary><${Table} rows=${helpers} /></details>`}<//>
+    <${Models} servers=${servers} error=${serversError} /></div>`;
 }

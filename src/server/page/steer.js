@@ -1,161 +1,177 @@
 // What changes a conversation: each shows its price before it is done, and most can wait until the prompt is rewritten anyway.
 
-import { h, count } from "./dom.js";
+import { html, useEffect, useRef, useState } from "./lib.js";
 import { post, remove, of } from "./api.js";
-import { curate } from "./curate.js";
+import { Button, Card, Dialog, Wrong, open } from "./use.js";
+import { count, seconds } from "./format.js";
+import { Curate } from "./curate.js";
 
-export const seconds = (n) => (typeof n === "number" ? `${n < 10 ? n.toFixed(1) : count(n)} s` : "not measured yet");
+function Price({ answer }) {
+  const about = answer.counted === false ? "about " : "";
+  const reads = answer.brief_reads > 0;
+  const lines = [
+    ["the prompt now", `${about}${count(answer.before)} tokens`],
+    ["the prompt then", `${about}${count(answer.after)} tokens`],
+    reads && ["to write the brief, the model reads", `${count(answer.brief_reads)} tokens`],
+    reads && answer.brief_seconds !== undefined && ["writing the brief takes about", answer.brief_seconds === null ? "not measured yet" : seconds(answer.brief_seconds)],
+    ["evaluated again with the next request", `${about}${count(answer.evaluated_again)} tokens`],
+    ["that takes about", answer.evaluated_again === 0 ? "no time" : seconds(answer.seconds)],
+  ];
+  return html`<dl class="price">${lines.filter(Boolean).map(([what, value]) => html`<dt key=${what}>${what}</dt><dd>${value}</dd>`)}</dl>
+    ${answer.brief && html`<details open><summary>${answer.written_by_a_model ? "The brief, as the model wrote it" : "The brief"}</summary><pre tabindex="0">${answer.brief}</pre></details>`}
+    ${answer.note && html`<p class="why">${answer.note}</p>`}
+    ${answer.when === "next_break" && html`<p class="why">It waits until the prompt is rewritten anyway.</p>`}`;
+}
 
-function price(answer) {
-  const list = h("dl", { class: "price" });
-  const line = (what, value) => value !== undefined && value !== null && list.append(h("dt", {}, what), h("dd", {}, value));
-  line("the prompt now", `${count(answer.before)} tokens`);
-  line("the prompt then", `${count(answer.after)} tokens`);
-  line("evaluated again with the next request", `${answer.counted === false ? "about " : ""}${count(answer.evaluated_again)} tokens`);
-  line("that takes about", answer.evaluated_again === 0 ? "no time" : seconds(answer.seconds));
-  line("to write the brief, the model reads", answer.brief_reads > 0 ? `${count(answer.brief_reads)} tokens` : null);
-  const brief = answer.brief && h("details", { open: true }, h("summary", {}, answer.written_by_a_model ? "The brief, as the model wrote it" : "The brief"), h("pre", {}, answer.brief));
-  return [list, brief, answer.note && h("p", { class: "why" }, answer.note), answer.when === "next_break" && h("p", { class: "why" }, "It waits until the prompt is rewritten anyway.")];
+// Seconds that something has taken so far.
+function Working({ what }) {
+  const [begun] = useState(Date.now());
+  const [, tick] = useState(0);
+  useEffect(() => {
+    const timer = setInterval(() => tick((n) => n + 1), 1000);
+    return () => clearInterval(timer);
+  }, []);
+  const passed = Math.floor((Date.now() - begun) / 1000);
+  return html`<p class="soft working"><progress aria-label=${what}></progress> ${what} …${passed > 1 ? ` ${passed} s` : ""}</p>`;
 }
 
 // Asks the price, shows it, and does it when told to. `fields` are inputs whose values go along; `waits`: it can be left for the
-// next break; `send`: how it is asked for; `first`: a label and values for a closer price that takes the model's time.
-export function ask(title, path, values, { fields = [], verb = "Do it", explain = "", waits = true, needs = false, send = post, first, changed }) {
-  const shown = h("div", { "aria-live": "polite", class: "quote" }, h("p", { class: "soft" }, needs ? "the price comes with the text" : "asking the price …"));
-  const go = h("button", { class: "btn primary", type: "submit", disabled: true }, verb);
-  const inputs = fields.map(([name, label, kind, value]) => {
-    const input = h(kind, { name, oninput: later });
-    input.value = value ?? "";
-    return [name, input, h("label", {}, label, input)];
+// next break; `send`: how it is asked for; `first`: a label and values for a closer price that takes the model's time; `check`: a box whose
+// value goes along.
+function Ask({ title, path, values, fields = [], check, verb = "Do it", explain = "", waits = true, needs = false, send = post, first, changed }) {
+  const [texts, write] = useState(() => Object.fromEntries(fields.map(([name, , , value]) => [name, value ?? ""])));
+  const [when, wait] = useState("now");
+  const [checked, tick] = useState(false);
+  const [shown, show] = useState(needs ? { later: true } : { asking: "asking the price" });
+  const form = useRef(null);
+  const leave = useRef(new AbortController());
+  const working = useRef(false);
+  const all = (more) => ({
+    ...values, ...(waits ? { when } : {}), ...(check && checked ? { [check[0]]: true } : {}),
+    ...Object.fromEntries(Object.entries(texts).filter(([, text]) => text.trim())), ...more,
   });
-  const radio = (value, label, checked) => {
-    const input = h("input", { type: "radio", name: "when", value, onchange: quote });
-    input.checked = checked;
-    return h("label", { class: "check" }, input, label);
-  };
-  const when = waits && h("fieldset", { class: "when" }, h("legend", {}, "When"),
-    radio("now", "with the next request", true), radio("next_break", "once the prompt is rewritten anyway: no price of its own", false));
-  // The answers may come in another order than the questions.
-  let asked = 0;
-  // The price follows what is typed, once the typing pauses.
-  let pause = 0;
-  function later() {
-    clearTimeout(pause);
-    go.disabled = true;
+  const quote = async (more, asking = "asking the price") => {
     // What is under way is the price of something else.
-    asked += 1;
-    shown.replaceChildren(h("p", { class: "soft" }, "the price comes with the text"));
-    pause = setTimeout(quote, 400);
-  }
-  const all = () => ({
-    ...values, ...(when ? { when: dialog.querySelector("[name=when]:checked").value } : {}),
-    ...Object.fromEntries(inputs.map(([name, input]) => [name, input.value]).filter(([, text]) => text.trim())),
-  });
-  const dialog = h("dialog", { "aria-labelledby": "ask-title", onclose: () => dialog.remove() },
-    h("form", { method: "dialog", onsubmit: async (e) => {
-      e.preventDefault();
-      go.disabled = true;
-      shown.replaceChildren(h("p", { class: "soft" }, "at work …"));
-      try {
-        await send(path, all());
-        dialog.close();
-        await changed();
-      } catch (problem) {
-        shown.replaceChildren(h("p", { class: "wrong" }, problem.message));
-      }
-    } },
-    h("h1", { id: "ask-title" }, title), explain && h("p", { class: "why" }, explain), inputs.map(([, , label]) => label), when, shown,
-    h("div", { class: "buttons" }, button("Leave it", () => dialog.close()), first && button(first.label, () => quote(first.values)), go)));
-  document.body.append(dialog);
-  dialog.showModal();
-  async function quote(more) {
-    if (needs && inputs.every(([, input]) => !input.value.trim())) return;
-    const mine = ++asked;
-    const closer = first && more === first.values;
-    go.disabled = true;
-    if (closer) shown.replaceChildren(h("p", { class: "soft" }, first.waits));
+    leave.current.abort();
+    if (needs && Object.values(texts).every((text) => !text.trim())) return show({ later: true });
+    const mine = (leave.current = new AbortController());
+    show({ asking });
     try {
-      const answer = await send(path, { ...all(), ...(closer ? more : {}), dry_run: true });
-      if (mine !== asked) return;
-      shown.replaceChildren(...price(answer).filter(Boolean));
-      go.disabled = false;
-    } catch (problem) {
-      if (mine === asked) shown.replaceChildren(h("p", { class: "wrong" }, problem.message));
+      const answer = await send(path, all({ ...more, dry_run: true }), mine.signal);
+      if (!mine.signal.aborted) show({ answer });
+    } catch (error) {
+      if (!mine.signal.aborted) show({ error });
     }
-  }
-  quote();
+  };
+  // The price follows what is typed, once the typing pauses.
+  const typed = JSON.stringify(texts);
+  const asked = useRef(null);
+  useEffect(() => {
+    const first = asked.current === null;
+    if (asked.current === typed + when) return undefined;
+    asked.current = typed + when;
+    if (first) { quote(); return undefined; }
+    leave.current.abort();
+    show({ later: true });
+    const pause = setTimeout(quote, 400);
+    return () => clearTimeout(pause);
+  }, [typed, when]);
+  const act = async (e) => {
+    e.preventDefault();
+    if (!shown.answer) return;
+    const mine = (leave.current = new AbortController());
+    working.current = true;
+    show({ asking: "at work" });
+    try {
+      await send(path, all(), mine.signal);
+      form.current?.closest("dialog").close();
+      await changed();
+    } catch (error) {
+      if (!mine.signal.aborted) show({ error });
+    }
+    working.current = false;
+  };
+  // Closing it takes back what is under way: the server stops when nobody waits for the answer.
+  const leaves = () => { leave.current.abort(); if (working.current) changed(); };
+  const input = ([name, label, kind]) => html`<label key=${name}>${label}${kind === "textarea"
+    ? html`<textarea name=${name} value=${texts[name]} oninput=${(e) => write({ ...texts, [name]: e.target.value })}></textarea>`
+    : html`<input name=${name} value=${texts[name]} oninput=${(e) => write({ ...texts, [name]: e.target.value })} />`}</label>`;
+  const radio = (value, label) => html`<label class="check"><input type="radio" name="when" value=${value} checked=${when === value} onchange=${() => wait(value)} />${label}</label>`;
+  return html`<${Dialog} name="ask-title" onclose=${leaves}><form method="dialog" onsubmit=${act} ref=${form}>
+    <h1 id="ask-title">${title}</h1>${explain && html`<p class="why">${explain}</p>`}
+    ${fields.map(input)}
+    ${check && html`<label class="check"><input type="checkbox" name=${check[0]} checked=${checked} onchange=${(e) => tick(e.target.checked)} />${check[1]}</label>`}
+    ${waits && html`<fieldset class="when"><legend>When</legend>${radio("now", "with the next request")}${radio("next_break", "with the next rewrite, at no extra cost")}</fieldset>`}
+    <div class="quote" aria-live="polite">${shown.asking ? html`<${Working} what=${shown.asking} />` : shown.later ? html`<p class="soft">the price comes with the text</p>`
+      : shown.error ? html`<p class="wrong">${shown.error.message}</p>` : html`<${Price} answer=${shown.answer} />`}</div>
+    <div class="buttons"><${Button} onclick=${(e) => e.target.closest("dialog").close()}>Cancel<//>
+      ${first && html`<${Button} onclick=${() => quote(first.values, first.waits)}>${first.label}<//>`}
+      <button class="btn primary" type="submit" disabled=${!shown.answer}>${verb}</button></div></form><//>`;
 }
 
-export const button = (label, act) => h("button", { class: "btn", type: "button", onclick: act }, label);
+const ask = (title, path, values, more) => open(html`<${Ask} key=${`${title} ${path}`} title=${title} path=${path} values=${values} ...${more} />`);
 
-export function actions(seen, changed) {
+const pinRule = (id, changed) => ask("Pin a rule", of(id, "/pins"), {}, {
+  fields: [["text", "What the model should read through every fold, word for word", "textarea"]], verb: "Pin", changed, needs: true,
+  check: ["always", "in every conversation of this project, from now on"],
+});
+const editBrief = (id, brief, changed) => ask("Edit the brief", of(id, "/brief"), {}, {
+  fields: [["text", "The brief, as the model reads it", "textarea", brief]], verb: "Save", changed,
+});
+
+export function Actions({ seen, changed, sent }) {
   const path = (what) => of(seen.id, `/${what}`);
-  return h("div", { class: "actions" },
-    button("Fold now…", () => ask("Fold now", path("compact"), {}, {
-      fields: [["focus", "What the brief should keep above all (optional)", "input"]], verb: "Fold", changed,
-      explain: "Older messages become a brief. Their originals stay, word for word. What waits is the focus, for the next fold.",
-      first: { label: "Read the brief first", values: { write_brief: true }, waits: "the model writes the brief …" },
-    })),
-    seen.fold && button("Edit the brief…", () => ask("Edit the brief", path("brief"), {}, {
-      fields: [["text", "The brief, as the model reads it", "textarea", seen.fold.brief]], verb: "Save", changed,
-    })),
-    seen.rewrites.length > 0 && button("Undo last…", () => ask("Undo the last rewrite", path("undo"), {}, {
-      verb: "Undo", changed, waits: false, explain: "The model sees the conversation as before the last rewrite. Undo again takes that back.",
-    })),
-    button("Build new…", () => curate(seen.id, seen.model)));
+  const fold = () => ask("Fold now", path("compact"), {}, {
+    fields: [["focus", "What the brief should keep above all (optional)", "input"]], verb: "Fold", changed,
+    explain: "Older messages become a brief. Their originals stay, word for word. If it waits, only the focus waits, for the next fold.",
+    first: { label: "Read the brief first", values: { write_brief: true }, waits: "the model writes the brief" },
+  });
+  const undo = () => ask("Undo the last rewrite", path("undo"), {}, {
+    verb: "Undo", changed, waits: false, explain: "The model sees the conversation as before the last rewrite. Undo again takes that back.",
+  });
+  return html`<div class="actions"><${Button} onclick=${() => pinRule(seen.id, changed)}>Pin a rule…<//><${Button} onclick=${fold}>Fold now…<//>
+    ${seen.fold && html`<${Button} onclick=${() => editBrief(seen.id, seen.fold.brief, changed)}>Edit the brief…<//>`}
+    ${seen.rewrites.length > 0 && html`<${Button} onclick=${undo}>Undo last…<//>`}
+    <${Button} onclick=${() => open(html`<${Curate} id=${seen.id} model=${seen.model} />`)}>Build new…<//><${Button} onclick=${sent}>As sent…<//></div>`;
 }
+
+const STANDS = { brief: "in front of the brief", history: "where it was said", waits: "waits for the next rewrite" };
+const WISHES = { restore: "restore", clear: "clear", evict: "preview", brief: "another brief", focus: "a focus for the next fold" };
 
 // What is pinned, what waits, and whether anything is rewritten.
-export function standing(id, pins, changed) {
-  const line = (pin) => h("li", {},
-    h("span", { class: "pin" }, pin.text || `message ${pin.message}`),
-    h("span", { class: "soft" }, [pin.message === null ? null : `message ${pin.message}`, `${count(pin.tokens)} tokens`,
-      { brief: "in front of the brief", history: "where it was said", waits: "waits for the next rewrite" }[pin.stands], pin.match && `by the pattern ${pin.match}`, pin.rule && `rule ${pin.rule} of this project`].filter(Boolean).join(" · ")),
-    pin.pin !== null && h("div", { class: "buttons" }, button("Unpin…", () => ask(`Unpin ${pin.pin}`, of(id, `/pins/${pin.pin}`), {}, {
-      verb: "Unpin", changed, send: remove, explain: "It no longer holds through folds. Where it was said, it stays.",
-    }))));
-  const words = { restore: "restore", clear: "clear", evict: "preview", brief: "another brief", focus: "a focus for the next fold" };
-  const waiting = pins.waiting.map((wish) => Object.entries(wish)[0]).map(([kind, what]) => h("li", {}, words[kind] ?? kind, typeof what === "number" ? ` · message ${what}` : ""));
-  const toggle = button(pins.paused ? "Resume rewriting" : "Stop rewriting", async (e) => {
-    e.target.disabled = true;
-    await post(of(id, "/rewriting"), { on: pins.paused });
-    await changed();
+export function Pinned({ id, pins, error, changed }) {
+  const [busy, work] = useState(false);
+  if (!pins) return html`<${Card} title="Pinned">${error ? html`<${Wrong} error=${error} />` : html`<p class="soft">reading …</p>`}<//>`;
+  const unpin = (pin) => ask(`Unpin ${pin.pin}`, of(id, `/pins/${pin.pin}`), {}, {
+    verb: "Unpin", changed, send: remove, explain: "It no longer holds through folds. Where it was said, it stays.",
   });
-  return h("section", { class: "card", id: "pins" }, h("h2", {}, "Pinned ", h("small", {}, pins.tokens ? `· ${count(pins.tokens)} of at most ${count(pins.most)} tokens` : "· holds through every fold")),
-    pins.pins.length ? h("ul", { class: "plain" }, pins.pins.map(line)) : h("p", { class: "why" }, "Nothing. Pin a message from the history, or a text of your own."),
-    waiting.length > 0 && [h("h2", {}, "Waits for the next rewrite"), h("ul", { class: "plain", id: "waiting" }, waiting)],
-    pins.paused && h("p", { class: "wrong" }, "Nothing is rewritten: what no longer fits is refused."),
-    h("div", { class: "buttons" },
-      waiting.length > 0 && button("Take back what waits", async () => { await remove(of(id, "/waiting"), {}); await changed(); }),
-      toggle,
-      button("Pin a text…", () => ask("Pin a text", of(id, "/pins"), {}, {
-        fields: [["text", "What the model should read through every fold, word for word", "textarea"]], verb: "Pin", changed, needs: true,
-      }))));
+  const line = (pin, n) => html`<li key=${pin.pin ?? `r${n}`}><span class="pin">${pin.text || `message ${pin.message}`}</span>
+    <span class="soft">${[pin.message === null ? null : `you said this in message ${pin.message}`, `${count(pin.tokens)} tokens`, STANDS[pin.stands], pin.match && `by the pattern ${pin.match}`, pin.rule && `rule ${pin.rule} of this project`].filter(Boolean).join(" · ")}</span>
+    ${pin.pin !== null && html`<div class="buttons"><${Button} onclick=${() => unpin(pin)}>Unpin…<//></div>`}</li>`;
+  const waiting = pins.waiting.map((wish) => Object.entries(wish)[0]);
+  const doing = (what) => async () => {
+    work(true);
+    try { await what(); await changed(); } finally { work(false); }
+  };
+  return html`<${Card} id="pins" title="Pinned" small=${pins.tokens ? `${count(pins.tokens)} of at most ${count(pins.most)} tokens` : "holds through every fold"}>
+    ${pins.pins.length ? html`<ul class="plain">${pins.pins.map(line)}</ul>` : html`<p class="why">Nothing. Pin a message from the history, or a rule of your own.</p>`}
+    ${waiting.length > 0 && html`<h2>Waits for the next rewrite</h2><ul class="plain" id="waiting">${waiting.map(([kind, what]) => html`<li key=${`${kind} ${what}`}>${WISHES[kind] ?? kind}${typeof what === "number" ? ` · message ${what}` : ""}</li>`)}</ul>`}
+    ${pins.paused && html`<p class="wrong">Nothing is rewritten: what no longer fits is refused.</p>`}
+    <div class="buttons">${waiting.length > 0 && html`<${Button} disabled=${busy} onclick=${doing(() => remove(of(id, "/waiting"), {}))}>Take back what waits<//>`}
+      <${Button} disabled=${busy} onclick=${doing(() => post(of(id, "/rewriting"), { on: pins.paused }))}>${pins.paused ? "Resume rewriting" : "Stop rewriting"}<//></div><//>`;
 }
 
 // What can be done with one message.
-export function steps(id, message, pins, changed) {
+export function Steps({ id, message, pins, changed }) {
   const at = message.at;
   const brief = message.edits.find((edit) => edit.kind === "folded");
-  const cut = !brief && message.edits.length > 0;
   const whole = message.edits.length === 0 && message.role === "tool";
-  const pinned = pins.pins.find((pin) => pin.pin !== null && pin.message === at);
-  const list = [
-    cut && button("Restore…", () => ask(`Restore message ${at}`, of(id, "/restore"), { message: at }, {
-      verb: "Restore", changed, explain: "The model sees it in full again.",
-    })),
-    whole && button("Preview…", () => ask(`Preview message ${at}`, of(id, "/evict"), { message: at }, {
-      verb: "Evict", changed, explain: "The lines that matter stay; the original can be recalled.",
-    })),
-    whole && button("Clear…", () => ask(`Clear message ${at}`, of(id, "/clear"), { message: at }, {
-      verb: "Clear", changed, explain: "A placeholder takes its place; the original stays, and the model can recall it.",
-    })),
-    !pinned && button("Pin…", () => ask(`Pin message ${at}`, of(id, "/pins"), { message: at }, {
-      verb: "Pin", changed, explain: "It stays in the prompt through every fold, with the whole step that it belongs to.",
-    })),
-    brief && button("Edit the brief…", () => ask("Edit the brief", of(id, "/brief"), {}, {
-      fields: [["text", "The brief, as the model reads it", "textarea", brief.text]], verb: "Save", changed,
-    })),
-  ].filter(Boolean);
-  return list.length > 0 && h("div", { class: "buttons" }, list);
+  const pinned = pins.pins.some((pin) => pin.pin !== null && pin.message === at);
+  const step = (name, title, path, verb, explain) => html`<${Button} key=${name} onclick=${() => ask(title, of(id, path), { message: at }, { verb, changed, explain })}>${name}<//>`;
+  return html`<div class="buttons">
+    ${!brief && message.edits.length > 0 && step("Restore…", `Restore message ${at}`, "/restore", "Restore", "The model sees it in full again.")}
+    ${whole && step("Preview…", `Preview message ${at}`, "/evict", "Preview", "The lines that matter stay; the original can be recalled.")}
+    ${whole && step("Clear…", `Clear message ${at}`, "/clear", "Clear", "One line takes its place. The original stays, and the model can recall it.")}
+    ${!pinned && step("Pin…", `Pin message ${at}`, "/pins", "Pin", "It stays in the prompt through every fold, with the whole step that it belongs to.")}
+    ${brief && html`<${Button} onclick=${() => editBrief(id, brief.text, changed)}>Edit the brief…<//>`}</div>`;
 }

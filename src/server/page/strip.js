@@ -1,10 +1,11 @@
-// The window as a strip by region, with its walls and the warm line.
+// The window as a strip by region, with its walls and how far the server's cache reaches.
 
-import { h, count, percent } from "./dom.js";
+import { html } from "./lib.js";
+import { count, percent } from "./format.js";
 
 export const NAMES = {
   system: "System", tools: "Tools", brief: "Brief", user: "You", assistant: "Assistant", results: "Results", other: "Other",
-  media: "Media", history: "History", reserve: "Kept for the reply", free: "Free",
+  media: "Media", history: "History", reserve: "Kept for the reply",
 };
 
 // The regions of a conversation's state; `history` tells who said what, where that is known.
@@ -15,32 +16,56 @@ export function regions(state, history) {
   return all.filter(([, tokens]) => tokens > 0);
 }
 
-export function thin(state) {
+const Part = ({ name, tokens, window, title }) => html`<span class=${`k-${name}`} style=${{ width: `${(tokens / window) * 100}%` }} title=${title}></span>`;
+
+export function Thin({ state }) {
   const window = state?.window;
-  const parts = window ? regions(state) : [];
   const label = window ? `${percent(state.pressure)} of ${count(window)} tokens` : "the window is not known";
-  return h("div", { class: "strip thin", role: "img", "aria-label": label },
-    parts.map(([name, tokens]) => h("span", { class: `k-${name}`, width: `${(tokens / window) * 100}%` })));
+  return html`<div class="strip thin" role="img" aria-label=${label}>
+    ${window && regions(state).map(([name, tokens]) => html`<${Part} key=${name} name=${name} tokens=${tokens} window=${window} />`)}</div>`;
 }
 
-export function strip(seen) {
+// The walls of a window, each as [name, share of the window, kind]; walls at one place are one.
+export function walls(state) {
+  const lines = state.lines ?? {};
+  const all = [["clear", lines.clear_at, "clear"], ["fold", lines.fold_at ?? lines.summarize_at, "fold"], ["limit", lines.limit, "limit"]];
+  const out = [];
+  for (const [name, tokens, kind] of all) {
+    if (!(tokens > 0) || tokens > state.window) continue;
+    const last = out.at(-1);
+    if (last && Math.abs(last[1] - tokens / state.window) < 0.005) out[out.length - 1] = [`${last[0]} and ${name}`, tokens / state.window, kind];
+    else out.push([name, tokens / state.window, kind]);
+  }
+  return out.map(([name, share, kind]) => [`${name} ${percent(share)}`, share, kind]);
+}
+
+// Labels that would lie on each other go one level down; a label is about so wide (pixels).
+const LABEL = 125;
+function levels(marks) {
+  const ends = [];
+  const width = Math.min(0.5, LABEL / Math.max(200, Math.min(innerWidth, 1400) - 90));
+  return marks.map(([name, share, kind]) => {
+    const from = share > 0.9 ? share - width : Math.max(0, share - width / 2);
+    let level = ends.findIndex((end) => end <= from);
+    if (level < 0) level = ends.length;
+    ends[level] = from + width;
+    return { name, share, kind, level };
+  });
+}
+
+export function Strip({ seen }) {
   const { state, history } = seen;
   const window = state.window;
-  if (!window) return h("p", { class: "soft" }, "Nobody knows the window of this model: nothing is rewritten for it. ", h("code", {}, "--num-ctx N"), " says one.");
+  if (!window) return html`<p class="soft">The window of this model is not known, so nothing is rewritten for it. <code>--num-ctx N</code> sets one.</p>`;
   const parts = regions(state, history);
-  const label = parts.map(([name, tokens]) => `${NAMES[name]} ${count(tokens)}`).join(", ");
-  const lines = state.lines ?? {};
-  const fold = lines.fold_at ?? lines.summarize_at;
-  // Where folds wait for the wall, the two are one.
-  const last = fold < lines.limit ? [["fold", fold, "fold"], ["limit", lines.limit, "limit"]] : [["fold and limit", lines.limit, "limit"]];
-  const walls = [["clear", lines.clear_at, "clear"], ...last]
-    .filter(([, tokens]) => tokens > 0 && tokens <= window)
-    .map(([name, tokens, kind]) => [`${name} ${percent(tokens / window)}`, tokens, kind]);
-  if (seen.warm_tokens > 0) walls.push(["warm to here", Math.min(seen.warm_tokens, window), "warm low"]);
-  return h("div", {},
-    h("div", { class: "strip", role: "img", "aria-label": `The window by region: ${label}` },
-      parts.map(([name, tokens]) => h("span", { class: `k-${name}`, width: `${(tokens / window) * 100}%`, title: `${NAMES[name]}: ${count(tokens)} tokens` }))),
-    h("div", { class: "walls" }, walls.map(([name, tokens, kind]) =>
-      h("i", { class: tokens / window > 0.93 ? `${kind} end` : kind, left: `${(tokens / window) * 100}%` }, h("b", {}, name)))),
-    h("ul", { class: "legend" }, parts.map(([name, tokens]) => h("li", {}, h("b", { class: `k-${name}` }), `${NAMES[name]} `, h("em", {}, count(tokens))))));
+  const warm = seen.warm_tokens > 0 ? [["cached up to here", Math.min(1, seen.warm_tokens / window), "warm"]] : [];
+  const marks = levels([...walls(state), ...warm].sort((a, b) => a[1] - b[1]));
+  const deep = Math.max(0, ...marks.map((mark) => mark.level)) + 1;
+  return html`<div>
+    <div class="strip" role="img" aria-label=${`The window by region: ${parts.map(([name, tokens]) => `${NAMES[name]} ${count(tokens)}`).join(", ")}`}>
+      ${parts.map(([name, tokens]) => html`<${Part} key=${name} name=${name} tokens=${tokens} window=${window} title=${`${NAMES[name]}: ${count(tokens)} tokens`} />`)}</div>
+    <div class="walls" style=${{ height: `${deep * 17 + 6}px` }}>${marks.map(({ name, share, kind, level }) => html`
+      <i key=${kind} class=${`${kind} ${share > 0.9 ? "end" : share < 0.08 ? "begin" : ""}`} style=${{ left: `${share * 100}%`, height: `${46 + level * 17}px` }}><b>${name}</b></i>`)}</div>
+    <ul class="legend">${parts.map(([name, tokens]) => html`<li key=${name}><b class=${`k-${name}`}></b>${NAMES[name]} <em>${count(tokens)}</em></li>`)}
+      ${warm.length > 0 && html`<li class="right">The server has read everything left of the red line already.</li>`}</ul></div>`;
 }

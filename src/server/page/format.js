@@ -1,0 +1,31 @@
+// Figures as people read them.
+
+const whole = new Intl.NumberFormat("en-US");
+export const count = (n) => (typeof n === "number" ? whole.format(Math.round(n)) : "–");
+export const plural = (n, one, many = `${one}s`) => `${count(n)} ${n === 1 ? one : many}`;
+export const percent = (p) => (typeof p === "number" ? `${Math.round(p * 100)} %` : "–");
+export const bytes = (n) => (typeof n !== "number" ? "–" : n >= 1 << 30 ? `${(n / (1 << 30)).toFixed(1)} GiB` : `${count(n / (1 << 20))} MiB`);
+
+// A time that something took or takes, in seconds.
+export const seconds = (s) => (typeof s !== "number" ? "not measured yet" : s < 10 ? `${s.toFixed(1)} s` : s < 90 ? `${Math.round(s)} s` : s < 5400 ? `${Math.round(s / 60)} min` : `${(s / 3600).toFixed(1)} h`);
+
+// A text cut at a word, with an ellipsis.
+export function cut(text, most) {
+  if (text.length <= most) return text;
+  const head = text.slice(0, most);
+  const space = head.lastIndexOf(" ");
+  return `${head.slice(0, space > most / 2 ? space : most).trimEnd()} …`;
+}
+
+export function ago(then, now = Date.now()) {
+  const s = Math.max(0, Math.floor((now - then) / 1000));
+  if (s < 2) return "just now";
+  const [n, unit] =
+    s < 90 ? [s, "second"]
+    : s < 5400 ? [Math.round(s / 60), "minute"]
+    : s < 129600 ? [Math.round(s / 3600), "hour"]
+    : [Math.round(s / 86400), "day"];
+  return `${n} ${unit}${n === 1 ? "" : "s"} ago`;
+}
+
+export const clock = (ms) => new Date(ms).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
