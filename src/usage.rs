@@ -280,6 +280,11 @@ impl Metrics {
         }
     }
 
+    /// Counts a managed request that got no answer of the server's.
+    pub fn failed(&self, status: u16) {
+        self.requests.get_or_create(&Outcome { action: "none".to_owned(), status: u32::from(status) }).inc();
+    }
+
     /// Notes how full the window of a managed request is, by the class of its conversation.
     pub fn pressure(&self, class: &'static str, pressure: f64) {
         self.pressure.get_or_create(&Kind { class }).observe(pressure);

@@ -69,6 +69,29 @@ impl Error {
         matches!(self, Error::Client { code: Some("context_length_exceeded"), .. })
     }
 
+    /// The code that the caller gets, where there is one.
+    pub fn code(&self) -> Option<&'static str> {
+        match self {
+            Error::Client { code, .. } => *code,
+            Error::Upstream { .. } => Some("upstream_unreachable"),
+            Error::Record { .. } => Some("record_unwritable"),
+            Error::Internal { .. } => Some("internal_error"),
+        }
+    }
+
+    /// Why, in one line and in words that quote nothing of a request; `None` where only the code can be told.
+    pub(super) fn reason(&self) -> Option<String> {
+        match self {
+            Error::Client { sizes: Some((prompt, window)), .. } => {
+                Some(format!("{prompt} tokens, and the window has {window}"))
+            }
+            Error::Client { .. } => None,
+            Error::Upstream { source, .. } => Some(line(&chain(source)).chars().take(200).collect()),
+            Error::Record { source } => Some(line(&source.to_string()).chars().take(200).collect()),
+            Error::Internal { doing, .. } => Some(format!("failed to {doing}")),
+        }
+    }
+
     /// The HTTP status.
     pub fn status(&self) -> u16 {
         match self {

@@ -195,10 +195,10 @@ def overview(browser, url, shots):
 def conversation(browser, url, id, shots):
     browser.open(f"{url}/#/c/{id}")
     browser.until("rows", "return document.querySelectorAll('.row .v').length > 5")
-    browser.until("the gauge", "return !!document.querySelector('.strip') && !!document.querySelector('svg.chart')")
+    browser.until("the gauge", "return !!document.querySelector('.strip') && !!document.querySelector('.chart svg')")
     browser.until("what is pinned", "return !!document.getElementById('pins')")
     text = browser.run(TEXT)
-    for part in ("KEPT FOR THE REPLY", "WHAT THE MODEL SEES", "PRESSURE BY TURN", "SPENT", "REWRITES", "GUARDRAILS", "session_requests", "PINNED", "fold "):
+    for part in ("KEPT FOR THE REPLY", "WHAT THE MODEL SEES", "PRESSURE BY REQUEST", "LARGEST MESSAGES", "SPENT", "REWRITES", "GUARDRAILS", "session_requests", "PINNED", "fold "):
         assert part.lower() in text.lower(), f"no {part!r} in:\n{text}"
     # By the keyboard alone: the first message, and then one that became something else.
     browser.run("document.querySelector('.list').focus()")
@@ -214,7 +214,7 @@ def conversation(browser, url, id, shots):
         browser.dark(mode)
         accessible(browser, f"a conversation, {'dark' if mode else 'light'}")
     browser.shots(shots, "conversation")
-    for narrow in (360, 800):
+    for narrow in (360, 390, 800, 1024):
         browser.wide(narrow)
         time.sleep(0.2)
         assert browser.run("return document.documentElement.scrollWidth <= innerWidth"), f"it scrolls sideways at {narrow} px"
@@ -246,6 +246,7 @@ def close_to(what, said, evaluated):
 
 def fill(browser, name, text):
     """Types into the dialog; the price that stood there goes first."""
+    browser.until(f"a field {name!r}", "return !!document.querySelector(`dialog[open] [name=${arguments[0]}]`)", name)
     browser.run("""const i = document.querySelector(`dialog[open] [name=${arguments[0]}]`); i.value = arguments[1];
         i.dispatchEvent(new Event('input', {bubbles: true}))""", name, text)
 
@@ -264,7 +265,7 @@ def choose(browser, wanted, became):
 def results(browser, session):
     """One result out of the prompt as a placeholder, back, out as a preview, and back."""
     session.send()
-    for button, verb, became in (("Clear…", "Clear", "as it is"), ("Restore…", "Restore", "a placeholder"), ("Preview…", "Evict", "as it is"), ("Restore…", "Restore", "a preview")):
+    for button, verb, became in (("Clear…", "Clear", "as it is"), ("Restore…", "Restore", "cleared"), ("Preview…", "Preview", "as it is"), ("Restore…", "Restore", "preview")):
         before = session.edits()
         choose(browser, "result", became)
         browser.click(button)
@@ -276,7 +277,7 @@ def results(browser, session):
 
 
 def pins(browser, session, shots):
-    browser.click("Pin a text…")
+    browser.click("Pin a rule…")
     fill(browser, "text", RULE)
     said = price(browser)
     browser.shot(shots, "price")
@@ -337,6 +338,7 @@ def waiting(browser, session):
     """What waits for a break costs nothing, and is taken back; and nothing is rewritten while a person says so."""
     browser.click("Fold now…")
     fill(browser, "focus", "names of files")
+    browser.until("a choice", "return !!document.querySelector('dialog[open] [value=next_break]')")
     browser.run("document.querySelector('dialog[open] [value=next_break]').click()")
     browser.until("no price", "return document.querySelector('dialog[open] dl.price')?.innerText.includes('no time')")
     assert price(browser) == 0
@@ -365,9 +367,9 @@ def curate(browser, shots):
     browser.click("Continue here")
     browser.until("the chat", "return document.querySelectorAll('#talk .say').length >= 2")
     browser.run("""window.grew = new Set(); new MutationObserver(() => window.grew.add(document.querySelector('#talk .say:last-child p')?.textContent))
-        .observe(document.getElementById('talk'), {childList: true, subtree: true})""")
+        .observe(document.getElementById('talk'), {childList: true, characterData: true, subtree: true})""")
     before = browser.run("return document.querySelectorAll('#talk .say').length")
-    browser.run("document.querySelector('textarea[name=say]').value = 'And now?'")
+    browser.run("""const say = document.querySelector('textarea[name=say]'); say.value = 'And now?'; say.dispatchEvent(new Event('input', {bubbles: true}))""")
     browser.click("Send")
     browser.until("the model answered", "return document.querySelectorAll('#talk .say').length === arguments[0] + 2 && document.querySelector('main').innerText.includes('in the prompt')", before)
     assert browser.run("return window.grew.size") > 3, "the reply grew as it was written"
@@ -381,6 +383,29 @@ def accessible(browser, where):
     found = browser.do("POST", "/execute/async", {"args": [], "script": """const done = arguments[arguments.length - 1];
         axe.run(document, {resultTypes: ['violations']}).then((r) => done(r.violations.map((v) => `${v.id}: ${v.help}: ${v.nodes.map((n) => n.target).slice(0, 3)}`)), (e) => done([String(e)]))"""})
     assert not found, f"{where}, by axe-core:\n" + "\n".join(found)
+
+
+def place(browser, session):
+    """What happens takes nobody's place away: the focus, an opened part, where a text is scrolled to, and what is typed stay."""
+    browser.run("document.querySelector('.list').scrollTop = 0")
+    browser.run("document.querySelector('.row').click()")
+    browser.until("a message", "return !!document.querySelector('#message pre')")
+    browser.run("""const rewrite = [...document.querySelectorAll('.card')].find((c) => c.querySelector('h2')?.textContent.startsWith('Rewrites')).querySelector('details');
+        rewrite.open = true; window.held = {rewrite, text: document.querySelector('#message pre')}; window.held.text.scrollTop = 20; window.held.scrolled = window.held.text.scrollTop;
+        window.held.button = [...document.querySelectorAll('button')].find((b) => b.textContent === 'Stop rewriting'); window.held.button.focus();
+        window.told = document.querySelector('.sub time:last-of-type').getAttribute('datetime')""")
+    session.send()
+    browser.until("the request shows", "return document.querySelector('.sub time:last-of-type').getAttribute('datetime') !== window.told")
+    time.sleep(1)
+    kept = browser.run("""return {open: held.rewrite.isConnected && held.rewrite.open, focus: document.activeElement === held.button, text: held.text.isConnected && held.text.scrollTop === held.scrolled}""")
+    assert all(kept.values()), f"an event took a place away: {kept}"
+    # In a dialog, too: what is typed stays while an agent works.
+    browser.click("Pin a rule…")
+    fill(browser, "text", "half a")
+    session.send()
+    time.sleep(1)
+    assert browser.run("return document.querySelector('dialog[open] [name=text]').value") == "half a", "what was typed is gone"
+    browser.click("Cancel")
 
 
 def hostile(browser, url, id):
@@ -412,6 +437,37 @@ def long(browser, url, id):
     browser.until("the beginning", "return document.querySelector('.row .t')?.innerText === 'Message 0.'")
 
 
+def without_server(browser, program, folder, id, environment):
+    """The record is readable without a server, as the last line of the demo opens it; and what fails is seen."""
+    copy = pathlib.Path(folder) / "copy"
+    shutil.copytree(pathlib.Path(folder) / "data", copy, ignore=shutil.ignore_patterns("*.lock", "lock"))
+    # Nothing listens on port 9, "discard".
+    serve = [program, "serve", "--data-dir", str(copy), "--listen", "127.0.0.1:0", "--upstream", "http://127.0.0.1:9"]
+    with running(serve, "listening on", env=environment, cwd=folder) as line:
+        url = line.split()[-1]
+        browser.open(url)
+        browser.until("the form for the key", "return !!document.querySelector('dialog input[name=key]')")
+        browser.run("document.querySelector('dialog input').value = arguments[0]", KEY)
+        browser.click("Open")
+        browser.until("the server is told to be down", "return document.getElementById('status').classList.contains('down')")
+        browser.run("location.hash = `#/c/${arguments[0]}`", id)
+        browser.until("rows", "return document.querySelectorAll('.row .v').length > 1")
+        browser.until("title, gauge, actions and pins", "return !!document.querySelector('.title h1') && !!document.querySelector('.strip') && !!document.getElementById('pins') && document.querySelectorAll('.actions .btn').length > 2")
+        status = str(failing(url))
+        browser.run("location.hash = '#/requests'")
+        browser.until("the failed request", "return document.querySelector('tr.failed')?.innerText.includes(arguments[0])", status)
+        accessible(browser, "the requests")
+
+
+def failing(url):
+    """The status that a request to a server that is gone gets."""
+    try:
+        chat(url, [{"role": "user", "content": "Is anybody there?"}])
+    except urllib.error.HTTPError as problem:
+        return problem.code
+    raise AssertionError("a server that is gone answered")
+
+
 def main():
     arguments = sys.argv[1:]
     shots = pathlib.Path(arguments[arguments.index("--shots") + 1]) if "--shots" in arguments else None
@@ -441,6 +497,7 @@ def main():
             browser.folder = shots
             try:
                 everything(browser, session)
+                without_server(browser, program, folder, session.id, environment)
             except BaseException:
                 browser.shot(shots or pathlib.Path(tempfile.gettempdir()), "failed")
                 raise
@@ -459,6 +516,7 @@ def everything(browser, session):
     pins(browser, session, shots)
     fold(browser, session)
     waiting(browser, session)
+    place(browser, session)
     curate(browser, shots)
     hostile(browser, url, chat(url, [{"role": "user", "content": HOSTILE}], max_tokens=1)[1])
     live(browser, url)

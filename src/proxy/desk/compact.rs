@@ -201,7 +201,10 @@ impl App {
         let view = self.folded_view(ground, &fold.plan, fold.focus, text)?.view;
         let price = self.price_of(ground, &view).await;
         let mut told = self.priced(ground, &price, wanted.when, true);
-        told["brief_reads"] = json!((fold.asks && written.is_none()).then(|| reads(&ground.facts, fold.to)));
+        let to_read = (fold.asks && written.is_none()).then(|| reads(&ground.facts, fold.to));
+        let id = &ground.recorded.row.id;
+        told["brief_reads"] = json!(to_read);
+        told["brief_seconds"] = json!(to_read.and_then(|reads| self.brief_seconds(id, reads, fold.max_tokens)));
         let is_written = written.is_some() || !fold.asks;
         told["brief"] = json!(is_written.then(|| brief_of(&view)).flatten());
         told["written_by_a_model"] = json!(text.is_some());

@@ -9,11 +9,13 @@ use serde_json::{Value, json};
 
 use super::compact::{Asked, Ground};
 use super::price::Price;
+use super::record::spoken;
 use super::steer::{Steer, When, absent};
-use super::timeline::touches;
+use super::timeline::{touches, view_of};
 use crate::conversation::Tokens;
 use crate::conversation::edit::{Edit, View};
 use crate::conversation::step;
+use crate::measure::tokens;
 use crate::pinned;
 use crate::plan;
 use crate::proxy::standing::{ALL_PINS, LARGEST_PIN, Pinned, Standing, What, matched, text};
@@ -44,8 +46,47 @@ impl App {
     /// 404 for an unknown conversation.
     pub async fn pins(self: &Arc<Self>, id: &str) -> Result<Value, Error> {
         let (app, id) = (Arc::clone(self), id.to_owned());
-        let work = async move { app.ground(&id).await.map(|ground| app.listed(&ground)) };
+        let work = async move {
+            match app.ground(&id).await {
+                Ok(ground) => Ok(app.listed(&ground)),
+                // What is on record is readable without a server.
+                Err(e) if e.status() >= 500 => app.listed_without_server(&id).map_err(|_| e),
+                Err(e) => Err(e),
+            }
+        };
         self.aside.run(aside::LARGE, work.boxed()).await?
+    }
+
+    /// What is pinned, as the record says it: sizes are estimates, and the window is that of the last request.
+    fn listed_without_server(&self, id: &str) -> Result<Value, Error> {
+        let row = self.row(id)?;
+        let standing = self.standing(&row.id, None)?;
+        let view = view_of(&self.store, &row)?;
+        let folded = |at: usize| view.edits.iter().any(|e| matches!(e, Edit::Fold { .. }) && touches(e, at));
+        let said = |at: usize| {
+            let node = self.store.messages_between(&row.id, at, at.saturating_add(1)).ok()?.into_iter().next()?;
+            Some(spoken(&String::from_utf8_lossy(&node.raw)))
+        };
+        let mut sum: Tokens = 0;
+        let mut pins = Vec::new();
+        for pin in &standing.pins {
+            let (text, at) = match &pin.what {
+                What::Text(text) => (text.to_string(), None),
+                What::Message(at, _) => (said(*at).unwrap_or_default(), Some(*at)),
+            };
+            let tokens = tokens::estimate(&text);
+            sum = sum.saturating_add(tokens);
+            let stands = if at.is_some_and(|at| !folded(at)) { "history" } else { "brief" };
+            pins.push(
+                json!({"pin": pin.id, "by": by(pin), "rule": pin.rule, "message": at, "text": text, "tokens": tokens,
+                "stands": stands, "created_ms": pin.created_ms}),
+            );
+        }
+        let window = row.state["window"].as_u64().and_then(|n| Tokens::try_from(n).ok());
+        Ok(json!({
+            "conversation": row.id, "pins": pins, "tokens": sum, "window": window, "most": window.map(|w| w / ALL_PINS),
+            "most_each": window.map(|w| w / LARGEST_PIN), "paused": standing.paused, "waiting": standing.wishes,
+        }))
     }
 
     /// Pins a text or a message, or says what that would cost.
@@ -239,8 +280,7 @@ impl App {
                 Some(at) => ground.facts.costs.get(at).map_or(0, plan::Cost::total),
                 None => self.measure.count(&ground.key, text),
             };
-            let by = pin.rule.map_or_else(|| "user".to_owned(), |n| format!("rule {n}"));
-            json!({"pin": pin.id, "by": by, "rule": pin.rule, "message": place, "text": text, "tokens": tokens,
+            json!({"pin": pin.id, "by": by(pin), "rule": pin.rule, "message": place, "text": text, "tokens": tokens,
                 "stands": stands(at, text), "created_ms": pin.created_ms})
         });
         let by_pattern = matched(body, &ground.resolved.pins).into_iter().map(|found| {
@@ -256,6 +296,11 @@ impl App {
             "waiting": ground.standing.wishes,
         })
     }
+}
+
+/// Who pinned it.
+fn by(pin: &Pinned) -> String {
+    pin.rule.map_or_else(|| "user".to_owned(), |n| format!("rule {n}"))
 }
 
 fn bad(message: String, hint: &str) -> Error {

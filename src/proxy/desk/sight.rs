@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::record;
 use super::report::row_json;
-use super::timeline::{line, size_in, view_of};
+use super::timeline::{called, line, size, size_in, view_of};
 use super::trace::event_json;
 use crate::config::{Config, Gauge, Severity};
 use crate::conversation::Tokens;
@@ -47,10 +47,24 @@ impl App {
     /// Tokens of a prompt that the server of a conversation evaluates in a second: as measured with that conversation, or
     /// else with whatever was asked last.
     pub(in crate::proxy) fn measured_speed(&self, id: &str) -> Option<f64> {
+        self.from_usages(id, speed)
+    }
+
+    /// Seconds that a brief takes whose model reads so many tokens and may write so many: at the speeds that were measured
+    /// with this conversation, or else with whatever was asked last. `None` where nothing was measured.
+    pub(in crate::proxy) fn brief_seconds(&self, id: &str, reads: Tokens, most: Tokens) -> Option<f64> {
+        let reading = self.from_usages(id, speed)?;
+        let writing = self.from_usages(id, writing_speed)?;
+        let (new, written) = self.from_usages(id, briefs).unwrap_or((1.0, f64::from(most)));
+        Some(f64::from(reads) * new / reading + written.min(f64::from(most)) / writing)
+    }
+
+    /// What the usages of a conversation tell, or else those of all conversations.
+    fn from_usages<T>(&self, id: &str, tell: impl Fn(&[EventRow]) -> Option<T>) -> Option<T> {
         [Some(id.to_owned()), None].into_iter().find_map(|conversation| {
             let of = EventFilter { conversation, kinds: vec!["model_usage".into()] };
             let since = self.store.event_before(200, &of).ok()?;
-            speed(&self.store.events_of(since, 200, &of).ok()?)
+            tell(&self.store.events_of(since, 200, &of).ok()?)
         })
     }
 }
@@ -94,6 +108,7 @@ fn insight(store: &Store, row: &ConversationRow, config: &Config) -> Result<Valu
     out["warm_tokens"] = warm(&events);
     out["tokens_per_second"] = json!(speed(&events));
     out["largest"] = largest(&rows, &sizes, &view);
+    out["client_tokens"] = json!(rows.iter().map(|n| size(&n.raw)).fold(0, Tokens::saturating_add));
     out["models"] = models(&events, &row.model);
     out["did"] = did(&events, &turns);
     out["guardrails"] = guardrails(&events);
@@ -167,6 +182,30 @@ pub(in crate::proxy) fn speed(events: &[EventRow]) -> Option<f64> {
     (ms > 0.0).then(|| tokens * 1000.0 / ms)
 }
 
+/// Tokens that the server writes in a second, of the newest replies that are long enough to tell.
+fn writing_speed(events: &[EventRow]) -> Option<f64> {
+    let usages = events.iter().rev().filter(|e| e.kind == "model_usage");
+    let measured = usages.filter_map(|e| {
+        let (written, all) = (e.data["completion_tokens"].as_f64()?, e.data["milliseconds"].as_f64()?);
+        let writing = all - e.data["prompt_milliseconds"].as_f64()?;
+        (written >= 8.0 && writing > 0.0).then_some((written, writing))
+    });
+    let (tokens, ms) = measured.take(8).fold((0.0, 0.0), |(t, m), (tokens, ms)| (t + tokens, m + ms));
+    (ms > 0.0).then(|| tokens * 1000.0 / ms)
+}
+
+/// Of the newest briefs: which share of their prompts the server evaluated, and the mean of the tokens that were written.
+fn briefs(events: &[EventRow]) -> Option<(f64, f64)> {
+    let of = |e: &EventRow, name: &str| e.data[name].as_f64();
+    let briefs = events.iter().rev().filter(|e| role_is(e, "summary"));
+    let measured =
+        briefs.filter_map(|e| Some((of(e, "evaluated_tokens")?, of(e, "prompt_tokens")?, of(e, "completion_tokens")?)));
+    let all: Vec<(f64, f64, f64)> = measured.take(4).collect();
+    let sum = |part: fn(&(f64, f64, f64)) -> f64| all.iter().map(part).sum::<f64>();
+    let (evaluated, prompts, written) = (sum(|b| b.0), sum(|b| b.1), sum(|b| b.2));
+    (prompts > 0.0).then(|| ((evaluated / prompts).min(1.0), written / all.len() as f64))
+}
+
 /// The history's tokens by who said them: estimates, scaled so that they add up to the count of the whole. What is folded has
 /// no size of its own.
 fn by_role(rows: &[NodeRow], sizes: &[Tokens], history: u64) -> Value {
@@ -189,7 +228,13 @@ fn by_role(rows: &[NodeRow], sizes: &[Tokens], history: u64) -> Value {
 fn largest(rows: &[NodeRow], sizes: &[Tokens], view: &View) -> Value {
     let mut sorted: Vec<(Tokens, &NodeRow)> = sizes.iter().copied().zip(rows).filter(|(size, _)| *size > 0).collect();
     sorted.sort_by_key(|(size, node)| (std::cmp::Reverse(*size), node.at));
-    sorted.into_iter().take(LARGEST).map(|(_, node)| line(node, view)).collect()
+    let called = called(rows);
+    let named = |(_, node): (Tokens, &NodeRow)| {
+        let mut line = line(node, view);
+        line["call"] = json!(called.get(&node.at));
+        line
+    };
+    sorted.into_iter().take(LARGEST).map(named).collect()
 }
 
 /// What was spent, by model and role.

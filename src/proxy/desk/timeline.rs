@@ -1,6 +1,8 @@
 //! A conversation message by message: what the client has, and what became of it in the view that the model gets. A page at a
 //! time, so that long sessions open at once.
 
+use std::collections::HashMap;
+
 use bytes::Bytes;
 use serde_json::{Value, json};
 
@@ -19,6 +21,9 @@ const PAGE: usize = 500;
 /// Characters of a message that stand in a list.
 const SHOWN: usize = 200;
 
+/// Messages before a page that are looked at for the calls that its first results answer.
+const CALLS_BEFORE: usize = 16;
+
 impl App {
     /// `GET /windowsill/conversations/{id}/messages?from=A&limit=N`: messages of the client's history from index A on, each
     /// in one line, and what became of it; without `from`, the last page of so many.
@@ -31,8 +36,16 @@ impl App {
         let limit = limit.clamp(1, PAGE);
         let from = from.unwrap_or(row.depth.saturating_sub(1) / limit * limit);
         let to = from.saturating_add(limit).min(row.depth);
-        let rows = self.store.messages_between(&row.id, from, to)?;
-        let messages: Vec<Value> = rows.iter().map(|node| line(node, &view)).collect();
+        // The calls that the first results of the page answer stand before it.
+        let before = from.saturating_sub(CALLS_BEFORE);
+        let rows = self.store.messages_between(&row.id, before, to)?;
+        let called = called(&rows);
+        let named = |node: &NodeRow| {
+            let mut line = line(node, &view);
+            line["call"] = json!(called.get(&node.at));
+            line
+        };
+        let messages: Vec<Value> = rows.iter().filter(|node| node.at >= from).map(named).collect();
         Ok(json!({"conversation": row.id, "total": row.depth, "from": from, "messages": messages, "fold": fold(&view)}))
     }
 
@@ -97,6 +110,31 @@ pub(in crate::proxy) fn size_in(view: &View, at: usize, raw: &Bytes) -> Tokens {
     out.unwrap_or_else(|| size(raw))
 }
 
+/// What each result answers: the call's name and arguments, by the result's index.
+pub(in crate::proxy) fn called(rows: &[NodeRow]) -> HashMap<usize, String> {
+    let mut open: HashMap<String, String> = HashMap::new();
+    let mut out = HashMap::new();
+    for node in rows {
+        let Ok(message) = openai_chat::message(node.raw.clone()) else { continue };
+        for call in &message.calls {
+            open.insert(call.id.to_string(), short(&format!("{} {}", call.name, call.arguments)));
+        }
+        if let Some(call) = message.call_id.as_ref().and_then(|id| open.get(id.as_str())) {
+            out.insert(node.at, call.clone());
+        }
+    }
+    out
+}
+
+/// The beginning of what stands in the prompt for a message that was changed there.
+fn seen(view: &View, at: usize) -> Option<String> {
+    let text = view.edits.iter().find_map(|edit| match edit {
+        Edit::Text { at: changed, text, .. } if *changed == at => Some(text),
+        _ => None,
+    })?;
+    Some(short(&text.split_whitespace().take(SHOWN).collect::<Vec<_>>().join(" ")))
+}
+
 /// A message in one line.
 pub(in crate::proxy) fn line(node: &NodeRow, view: &View) -> Value {
     let message = openai_chat::message(node.raw.clone()).ok();
@@ -108,6 +146,7 @@ pub(in crate::proxy) fn line(node: &NodeRow, view: &View) -> Value {
     json!({
         "at": node.at, "role": node.role, "words": short(&words), "calls": calls, "media": media,
         "tool": message.as_ref().and_then(|m| m.name.clone()),
+        "seen": seen(view, node.at),
         "tokens": size(&node.raw), "view_tokens": size_in(view, node.at, &node.raw), "became": became(view, node.at),
     })
 }

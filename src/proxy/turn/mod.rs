@@ -93,7 +93,6 @@ impl App {
             // Where the words stand in the request, the server's own say more than ours.
             let again = self.refused(&upstream, &prepared, &mut reply).await.filter(|again| !again.echoed);
             if let Some(again) = again {
-                self.metrics.request(&prepared.action(), 400, overhead.as_secs_f64());
                 return Err(self.refused_twice(&prepared, again.refusal));
             }
         }

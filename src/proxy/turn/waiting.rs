@@ -15,13 +15,16 @@ use http_body::Frame;
 use http_body_util::{BodyExt as _, Limited, StreamBody};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
+use tracing::warn;
 
 use super::LARGEST_BUFFERED;
 use super::dialect::failure;
 use super::prepare::Prepared;
 use super::relay::{Answer, Body};
+use super::save::now_ms;
 use crate::proxy::{App, Error};
-use crate::upstream::event::{Event, Says};
+use crate::store::{Batch, Event};
+use crate::upstream::event::{self, Says};
 
 /// How often it is looked whether a request asks for a stream that was not even read when its head was due.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
@@ -36,6 +39,8 @@ struct Known {
     stream: Option<bool>,
     /// The headers of ours, as far as they are known.
     headers: HeaderMap,
+    /// The conversation and the model, once they are known.
+    of: Option<(String, String)>,
 }
 
 impl Early {
@@ -46,9 +51,10 @@ impl Early {
 
     /// Notes what is sent to the server.
     pub(super) fn prepared(&self, prepared: &Prepared, app: &App) {
-        let headers = &mut self.0.lock().headers;
-        prepared.mark(headers, &app.config.gauge);
-        app.mark_record(headers);
+        let mut known = self.0.lock();
+        known.of = Some((prepared.id.clone(), prepared.request.model.clone()));
+        prepared.mark(&mut known.headers, &app.config.gauge);
+        app.mark_record(&mut known.headers);
     }
 }
 
@@ -60,7 +66,12 @@ impl App {
     pub(super) async fn answer(self: &Arc<Self>, parts: &Parts, body: Bytes) -> Result<Response<Answer>, Error> {
         let early = Early::default();
         let (app, parts, known) = (Arc::clone(self), parts.clone(), early.clone());
-        let mut answer = async move { app.answered(&parts, body, &known).await }.boxed();
+        let answering = async move {
+            let answered = app.answered(&parts, body, &known).await;
+            app.note_failure(&known, &answered);
+            answered
+        };
+        let mut answer = answering.boxed();
         let mut patience = Duration::from_secs(self.config.limits.head_seconds);
         loop {
             if let Ok(answered) = tokio::time::timeout(patience, &mut answer).await {
@@ -72,6 +83,25 @@ impl App {
                 Some(false) => return answer.await,
                 None => patience = LOOK_AGAIN,
             }
+        }
+    }
+
+    /// Counts a request that failed, and puts it into the trace: whoever looks there sees failures, too. The event has the status and
+    /// the code, and the words only where they are ours or the network's: what a server says of a request may quote it.
+    fn note_failure(&self, early: &Early, answered: &Result<Response<Answer>, Error>) {
+        let (status, code, reason) = match answered {
+            Ok(response) if response.status().is_success() => return,
+            Ok(response) => (response.status().as_u16(), None, Some("the server's own answer".to_owned())),
+            Err(e) => (e.status(), e.code(), e.reason()),
+        };
+        if answered.is_err() {
+            self.metrics.failed(status);
+        }
+        let (conversation, model) = early.0.lock().of.clone().unzip();
+        let data = json!({"status": status, "code": code, "reason": reason, "model": model});
+        let event = Event { now_ms: now_ms(), conversation, kind: "request_failed".into(), data };
+        if let Err(e) = self.store.record_later(Batch { events: vec![event], ..Batch::default() }) {
+            warn!(error = %e, "a request that failed is not in the trace");
         }
     }
 
@@ -100,12 +130,12 @@ fn begun(early: &Early, answer: Answering) -> Response<Answer> {
 }
 
 /// An answer as the events of a stream whose head is gone already.
-fn events(answered: Result<Response<Answer>, Error>) -> BoxStream<'static, Event> {
+fn events(answered: Result<Response<Answer>, Error>) -> BoxStream<'static, event::Event> {
     let response = match answered {
         Ok(response) => response,
         Err(e) => {
             e.log();
-            return stream::iter([Event::chunk(json!({"error": e.openai()}))]).boxed();
+            return stream::iter([event::Event::chunk(json!({"error": e.openai()}))]).boxed();
         }
     };
     let (parts, answer) = response.into_parts();
@@ -119,8 +149,8 @@ fn events(answered: Result<Response<Answer>, Error>) -> BoxStream<'static, Event
             let text = String::from_utf8_lossy(&read);
             let completion = serde_json::from_str::<Value>(&text).ok().filter(|v| v["choices"].is_array());
             stream::iter(match completion.filter(|_| parts.status.is_success()) {
-                Some(completion) => vec![Event::chunk(as_chunk(completion)), Event::done()],
-                None => vec![Event::chunk(json!({"error": failure(parts.status, &text)}))],
+                Some(completion) => vec![event::Event::chunk(as_chunk(completion)), event::Event::done()],
+                None => vec![event::Event::chunk(json!({"error": failure(parts.status, &text)}))],
             })
         }
         .flatten_stream()
@@ -144,13 +174,13 @@ fn as_chunk(mut completion: Value) -> Value {
 }
 
 /// What chat completions have for a stream that has nothing to say.
-fn comment() -> Event {
-    Event { raw: Bytes::from_static(b": keep-alive\n\n"), says: Says::Nothing }
+fn comment() -> event::Event {
+    event::Event { raw: Bytes::from_static(b": keep-alive\n\n"), says: Says::Nothing }
 }
 
 /// The events, with a comment wherever none came for so long.
-fn kept_alive(events: BoxStream<'static, Event>, quiet: Duration) -> BoxStream<'static, Event> {
-    let next = async |(mut events, quiet): (BoxStream<'static, Event>, Duration)| {
+fn kept_alive(events: BoxStream<'static, event::Event>, quiet: Duration) -> BoxStream<'static, event::Event> {
+    let next = async |(mut events, quiet): (BoxStream<'static, event::Event>, Duration)| {
         let next = tokio::time::timeout(quiet, events.next()).await;
         next.unwrap_or_else(|_| Some(comment())).map(|event| (event, (events, quiet)))
     };

@@ -6,7 +6,7 @@ import { useData, Ago, Button, Card, Copy, Dialog, Scroll, Wrong, open, save } f
 import { count, percent, cut } from "./format.js";
 import { Strip } from "./strip.js";
 import { Chart } from "./chart.js";
-import { History, Rows } from "./history.js";
+import { History, Rows, spoken } from "./history.js";
 import { Actions, Pinned, Steps } from "./steer.js";
 
 // Characters of one text that are shown at once: a browser lays out no megabytes.
@@ -37,7 +37,7 @@ function Meter({ seen }) {
 function Largest({ seen, show }) {
   const all = seen.largest ?? [];
   if (!all.length) return null;
-  const name = (m) => m.call ?? m.calls?.[0] ?? m.words ?? "";
+  const name = (m) => spoken(m.call ?? m.calls?.[0] ?? "") || m.words || "";
   return html`<${Card} title="Largest messages" small="as the model sees them" id="largest"><ul class="plain">${all.map((m) => html`<li key=${m.at}>
     <button type="button" class="link" onclick=${() => show(m.at)}><span class="num">${count(m.view_tokens)}</span> <span class="soft">${m.at} · ${WHO[m.role] ?? m.role}</span> ${cut(name(m), 90)}</button></li>`)}</ul><//>`;
 }
@@ -46,6 +46,13 @@ function Spent({ seen }) {
   const cell = (n) => html`<td class="num">${count(n)}</td>`;
   return html`<${Card} title="Spent"><${Scroll} label="Spent"><table><thead><tr><th scope="col">Model</th>${["Sent", "Cached", "Evaluated"].map((name) => html`<th key=${name} class="num" scope="col">${name}</th>`)}</tr></thead>
     <tbody>${seen.models.map((m) => html`<tr key=${`${m.model} ${m.role}`}><td>${m.model}, ${ROLES[m.role] ?? m.role}</td>${cell(m.prompt_tokens)}${cell(m.cached_tokens)}${cell(m.evaluated_tokens)}</tr>`)}</tbody></table><//><//>`;
+}
+
+// Requests that failed lately, the newest first.
+function Failed({ id }) {
+  const [page] = useData(`/windowsill/events?last=5&kind=request_failed&conversation=${encodeURIComponent(id)}`, { wants: (event) => event.kind === "request_failed" && event.conversation === id });
+  const lately = (page?.events ?? []).filter((event) => Date.now() - event.time_ms < 3600_000).reverse();
+  return lately.length > 0 && html`<section class="card failed" id="failed"><b class="red">The last request failed: ${lately[0].data.status}${lately[0].data.reason ? `, ${lately[0].data.reason}` : lately[0].data.code ? `, ${lately[0].data.code}` : ""}</b> <span class="soft">· <${Ago} ms=${lately[0].time_ms} />${lately.length > 1 && ` · ${lately.length} in the last hour`}</span></section>`;
 }
 
 function Rewrites({ seen }) {
@@ -148,8 +155,8 @@ export function Conversation({ id, goto, title }) {
     ${seen && html`<div class="title"><h1>${seen.title || seen.id}</h1><${Actions} seen=${both} changed=${changed} sent=${() => open(html`<${Sent} id=${seen.id} model=${seen.model} />`)} /></div>
       <p class="sub">${[seen.state.whose?.client, seen.model, `${count(seen.messages)} messages`].filter(Boolean).join(" · ")} · begun <${Ago} ms=${seen.created_ms} />${seen.turns.length > 0 && html` · last request <${Ago} ms=${seen.updated_ms} />`}
         ${seen.state.task && ` · task ${seen.state.task}`}${seen.parent && html` · branched off <a href=${`#/c/${seen.parent}`}>${seen.parent}</a>`} · <code>${seen.id}</code> <${Copy} text=${seen.id} /></p>
-      <section class="card gauge"><${Meter} seen=${seen} /><${Strip} seen=${seen} /></section>`}
-    <div class="grid"><section class="card"><h2>History</h2><div class="heads" aria-hidden="true"><span>What the client has</span><span>What the model sees</span></div>
+      <${Failed} id=${seen.id} /><section class="card gauge"><${Meter} seen=${seen} /><${Strip} seen=${seen} /></section>`}
+    <div class="grid"><section class="card"><h2>History</h2><div class="heads" aria-hidden="true"><span>What the client has${seen ? ` · about ${count(seen.client_tokens)} tokens` : ""}</span><span>What the model sees${seen ? ` · ${count(seen.state.prompt_tokens)} tokens` : ""}</span></div>
       ${ready ? html`<${History} rows=${rows} version=${version} pinned=${pinned} chosen=${chosen} choose=${choose} go=${go} />` : html`<p class="soft">reading …</p>`}</section>
       <${Panel} id=${id} at=${chosen} pins=${pins ?? none} changed=${changed} leave=${() => choose(-1)} /></div>
     ${seen && html`<div class="columns"><div class="side"><${Pinned} id=${seen.id} pins=${pins} error=${pinsError} changed=${changed} /><${Largest} seen=${seen} show=${show} /><${Advice} seen=${seen} /></div>

@@ -111,6 +111,13 @@ export class Rows {
   }
 }
 
+// A call as people read it: its tool, and the values of its arguments (the text may be cut anywhere).
+export function spoken(call) {
+  const found = /^(\S+) \{(.*)$/s.exec(call);
+  const values = [...(found?.[2] ?? "").matchAll(/"[^"\\]*"\s*:\s*(?:"((?:[^"\\]|\\.)*)|([^",}\]]+))/g)].map((m) => (m[1] ?? m[2]).replace(/\\[nrt]/g, " ").replace(/\\(.)/g, "$1").trim());
+  return values.length ? `${found[1]} ${values.join(" · ")}` : call;
+}
+
 function Folded({ run, rows, ...more }) {
   const open = rows.opened.has(run.from);
   const { fold } = rows;
@@ -126,7 +133,7 @@ function Message({ at, message, pinned, ...more }) {
   const changed = message.became !== "same" && message.became !== "folded";
   const seen = message.became === "same" ? "as it is" : message.became === "folded" ? "in the brief"
     : html`<b>${VIEW[message.became] ?? message.became} · ${count(message.view_tokens)} tokens</b> ${message.seen ?? ""}`;
-  const call = message.calls[0] ?? message.call;
+  const call = spoken(message.calls[0] ?? message.call ?? "");
   return html`<div ...${more} class=${`row ${message.became === "folded" ? "inside" : changed ? "changed" : "same"}`} id=${`m${at}`}><span class="n">${at}</span><span class="who">${WHO[message.role] ?? message.role}</span>
     <span class="t">${pinned && html`<span class="mark">pinned</span>`}${call && html`<code>${call}</code> `}${message.words || (call ? "" : message.media ? "(media)" : "(empty)")}</span>
     <span class="k">${count(message.tokens)}</span><span class="v">${seen}</span></div>`;

@@ -50,13 +50,15 @@ function Models({ servers, error }) {
         <tbody>${servers.models.map((m, n) => html`<${Model} key=${`${m.upstream}/${m.model}/${n}`} m=${m} />`)}</tbody></table><//>`}<//>`;
 }
 
-function Line({ row }) {
+function Line({ row, failed }) {
   const { spend, pressure } = row.state ?? {};
   const cached = spend?.prompt_tokens > 0 ? percent(spend.cached_tokens / spend.prompt_tokens) : "–";
   const live = Date.now() - row.updated_ms < LIVE;
-  return html`<tr>
+  // A request that failed after the last one that was answered.
+  const wrong = failed && failed.time_ms > row.updated_ms ? failed : null;
+  return html`<tr class=${wrong ? "failed" : ""}>
     <td>${live && html`<span class="lately" title="had a request in the last ten minutes">● </span>`}<a href=${`#/c/${encodeURIComponent(row.id)}`}>${row.title || row.id}</a>
-      <span class="soft under">${[row.state?.whose?.client, row.parent && `branched off ${row.parent}`, row.helper && "a client's helper"].filter(Boolean).join(" · ")}</span></td>
+      <span class="soft under">${[row.state?.whose?.client, row.parent && `branched off ${row.parent}`, row.helper && "a client's helper"].filter(Boolean).join(" · ")}${wrong && html`<b class="red"> failed: ${wrong.data.status}${wrong.data.code ? `, ${wrong.data.code}` : ""}</b>`}</span></td>
     <td class="optional">${row.model}</td><td><${Thin} state=${row.state} /></td>
     <td class="num">${row.severity ? html`<span class=${row.severity}>${percent(pressure)}</span>` : "–"}</td>
     <td class="num optional">${cached}</td><td class="num optional">${count(row.messages)}</td>
@@ -64,10 +66,10 @@ function Line({ row }) {
 }
 
 const HEAD = [["Title"], ["Model", "optional"], ["Window"], ["Full", "num"], ["From cache", "num optional"], ["Messages", "num optional"], ["Rewrites", "num optional"], ["Last request"]];
-function Table({ rows }) {
+function Table({ rows, failed }) {
   useFocusKept();
   return html`<${Scroll} label="Conversations"><table class="conversations"><thead><tr>${HEAD.map(([name, kind]) => html`<th key=${name} scope="col" class=${kind}>${name}</th>`)}</tr></thead>
-    <tbody>${rows.map((row) => html`<${Line} key=${row.id} row=${row} />`)}</tbody></table><//>`;
+    <tbody>${rows.map((row) => html`<${Line} key=${row.id} row=${row} failed=${failed.get(row.id)} />`)}</tbody></table><//>`;
 }
 
 // What a newcomer does first.
@@ -86,6 +88,8 @@ export function Overview({ servers, serversError }) {
   // Each request changes what is listed; what is only told of one (a warning, say) does not.
   const busy = () => true;
   const [answer, error] = useData("/windowsill/conversations", { wants: busy, every: 60 });
+  const [failures] = useData("/windowsill/events?last=200&kind=request_failed", { wants: (event) => event.kind === "request_failed" });
+  const failed = new Map((failures?.events ?? []).map((event) => [event.conversation, event]));
   const rows = answer?.conversations ?? [];
   const own = rows.filter((row) => !row.helper);
   const helpers = rows.filter((row) => row.helper);
@@ -94,7 +98,7 @@ export function Overview({ servers, serversError }) {
       ${error && html`<${Wrong} error=${error} />`}
       ${!answer && !error && html`<p class="soft">reading the record …</p>`}
       ${answer && rows.length === 0 && html`<${First} servers=${servers} />`}
-      ${own.length > 0 && html`<${Table} rows=${own} />`}
-      ${helpers.length > 0 && html`<details id="helpers"><summary>${plural(helpers.length, "call")} of clients' own helpers: titles, tags, follow-ups</summary><${Table} rows=${helpers} /></details>`}<//>
+      ${own.length > 0 && html`<${Table} rows=${own} failed=${failed} />`}
+      ${helpers.length > 0 && html`<details id="helpers"><summary>${plural(helpers.length, "call")} of clients' own helpers: titles, tags, follow-ups</summary><${Table} rows=${helpers} failed=${failed} /></details>`}<//>
     <${Models} servers=${servers} error=${serversError} /></div>`;
 }

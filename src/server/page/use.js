@@ -66,7 +66,7 @@ export const close = () => showDialog(null);
 
 export function Dialog({ name, wide, onclose = () => {}, children }) {
   const node = useRef(null);
-  useEffect(() => {
+  useLayoutEffect(() => {
     const before = document.activeElement;
     node.current.showModal();
     return () => { if (before?.isConnected) before.focus({ preventScroll: true }); };
