@@ -22,6 +22,7 @@ mod docs;
 mod doors;
 mod dry_run;
 mod errors;
+mod failed;
 mod fit;
 mod foreign;
 mod fuzz;

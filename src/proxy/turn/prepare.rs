@@ -20,8 +20,8 @@ use super::retold;
 use super::situation::Situation;
 use super::system::Indexed;
 use crate::config::{Gauge, Resolved};
-use crate::conversation::edit::{Edit, View};
-use crate::conversation::{Digest, Tokens};
+use crate::conversation::edit::{Edit, Rule, View};
+use crate::conversation::{Digest, Message, Role, Tokens};
 use crate::measure::window::Window;
 use crate::measure::{self, Known, ModelKey, Sureness, own};
 use crate::plan::emergency::Refusal;
@@ -352,7 +352,8 @@ impl App {
         let Head { tools, admitted, indexed, .. } = head;
         let Wishes { standing, scope, ruled, granted } = wishes;
         let Planned { drafted, before, lines, seconds } = planned;
-        let Settled { request, done, wanted, warnings } = settled;
+        let Settled { request, done, wanted, mut warnings } = settled;
+        warnings.extend(cut(&drafted.view, &request.conversation.body));
         let is_fork = history.inherits.is_some();
         let History { chain, located, repeats_a_beginning, id, session, stored, ahead, switched, .. } = history;
         let History { client_marks, respelled, .. } = history;
@@ -418,6 +419,17 @@ impl App {
             request,
         }
     }
+}
+
+/// That what the client asks now was too long for the window, and what was cut of it.
+fn cut(view: &View, body: &[Message]) -> Option<String> {
+    let newest = body.iter().rposition(|message| message.role == Role::Assistant).map_or(0, |at| at + 1);
+    let cut = view.edits.iter().filter_map(|edit| match edit {
+        Edit::Text { at, rule: Rule::Truncate, record, .. } if *at >= newest => Some(format!("message {at} (whole: windowsill recall {record})")),
+        _ => None,
+    });
+    let all: Vec<String> = cut.collect();
+    (!all.is_empty()).then(|| format!("too long for the window, so its middle was cut: {}", all.join(", ")))
 }
 
 /// The layers that acted, with those of what was made ahead.

@@ -1,6 +1,6 @@
 //! The page at `/`: a few files, built into the program. They hold no data, so anybody who is let in at the door may have them; the
 //! data that they show is asked for with the key. `preact.js`, `hooks.js` (both of Preact 10.29.8, MIT) and `htm.js` (htm 3.1.1,
-//! Apache-2.0) are vendored as they are published, but for an import's path; `licenses/` has their licenses.
+//! Apache-2.0) are vendored as they are published, but for an import's path; `licenses.txt` has their licenses.
 
 use http::{HeaderValue, Response, header};
 
@@ -13,6 +13,7 @@ const FOLDER: &str = "/windowsill/page/";
 const FILES: &[(&str, &str, &str)] = &[
     ("style.css", "text/css; charset=utf-8", include_str!("style.css")),
     ("icon.svg", "image/svg+xml", include_str!("icon.svg")),
+    ("licenses.txt", "text/plain; charset=utf-8", include_str!("licenses.txt")),
     ("api.js", SCRIPT, include_str!("api.js")),
     ("app.js", SCRIPT, include_str!("app.js")),
     ("chart.js", SCRIPT, include_str!("chart.js")),
@@ -75,7 +76,7 @@ mod tests {
             FILES.iter().map(|(name, _, text)| (*name, *text)).chain([("index.html", include_str!("index.html"))]);
         let texts: Vec<(&str, &str)> = texts.collect();
         assert!(texts.iter().map(|(_, text)| text.len()).sum::<usize>() < 400 * 1024);
-        for (name, text) in &texts {
+        for (name, text) in texts.iter().filter(|(name, _)| *name != "licenses.txt") {
             // The names of SVG, MathML and HTML are no addresses that a browser asks.
             let text = text.replace("http://www.w3.org/", "");
             // Preact sets HTML only where it is asked to with `dangerouslySetInnerHTML`, which no file of ours does.
