@@ -150,6 +150,23 @@ enum Command {
     Pin(cli::pin::Pin),
     /// Take back what was pinned.
     Unpin(cli::pin::Unpin),
+    /// Have the model see a conversation as before its last rewrite.
+    Undo(cli::steer::Undo),
+    /// Have the model see a message in full again.
+    Restore(cli::steer::OfMessage),
+    /// Take a tool result out of the prompt: one line stands for it.
+    Clear(cli::steer::OfMessage),
+    /// Have a preview stand for a tool result.
+    #[command(visible_alias = "preview")]
+    Evict(cli::steer::OfMessage),
+    /// Print the brief of a conversation, or have it say something else.
+    Brief(cli::steer::Brief),
+    /// Rewrite nothing of a conversation; what no longer fits is refused.
+    Pause(cli::steer::Paused),
+    /// Take the rewriting of a conversation up again.
+    Unpause(cli::steer::Paused),
+    /// How full a window is and how soon it is folded, in one line: for a status bar.
+    Status(cli::steer::Status),
     /// List, change and remove the rules that new conversations of a project begin with.
     Rules(cli::rules::Rules),
     /// Serve recall, search, context and window to an agent as MCP tools, over standard input and output.
@@ -285,6 +302,14 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Resume(of) => cli::guard::resume(&config, &of),
         Command::Pin(of) => cli::pin::pin(&config, &of),
         Command::Unpin(of) => cli::pin::unpin(&config, &of),
+        Command::Undo(of) => cli::steer::undo(&config, &of),
+        Command::Restore(of) => cli::steer::message(&config, &of, "restore"),
+        Command::Clear(of) => cli::steer::message(&config, &of, "clear"),
+        Command::Evict(of) => cli::steer::message(&config, &of, "evict"),
+        Command::Brief(of) => cli::steer::brief(&config, &of),
+        Command::Pause(of) => cli::steer::rewriting(&config, &of, false),
+        Command::Unpause(of) => cli::steer::rewriting(&config, &of, true),
+        Command::Status(of) => cli::steer::status(&config, &of),
         Command::Rules(of) => cli::rules::run(&config, &of),
         Command::Launch(of) => cli::launch::run(&config, &of),
         Command::Wrap(of) => cli::wrap::wrap(&config, &of),

@@ -18,4 +18,5 @@ pub(crate) mod recall;
 pub(crate) mod report;
 pub(crate) mod rules;
 pub(crate) mod service;
+pub(crate) mod steer;
 pub(crate) mod wrap;

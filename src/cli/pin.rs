@@ -39,20 +39,20 @@ pub(crate) struct Unpin {
 }
 
 #[derive(Args)]
-struct How {
+pub(super) struct How {
     /// Wait until the prompt is rewritten anyway: nothing is evaluated again for it.
     #[arg(long)]
-    next_break: bool,
+    pub(super) next_break: bool,
     /// Only say what it would cost.
     #[arg(long)]
-    dry_run: bool,
+    pub(super) dry_run: bool,
     /// Print JSON.
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
 }
 
 impl How {
-    fn body(&self) -> Value {
+    pub(super) fn body(&self) -> Value {
         json!({"when": if self.next_break { "next_break" } else { "now" }, "dry_run": self.dry_run})
     }
 }
@@ -100,7 +100,7 @@ pub(crate) fn ask(
     Ok(runtime()?.block_on(steer_running(&address, key.as_deref(), method, (id, what), body))?)
 }
 
-fn told(answer: &Value, how: &How) -> Result<ExitCode, Failure> {
+pub(super) fn told(answer: &Value, how: &How) -> Result<ExitCode, Failure> {
     if how.json {
         out_json(answer)?;
         return Ok(ExitCode::SUCCESS);

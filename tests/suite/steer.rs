@@ -213,3 +213,38 @@ fn a_result_becomes_a_preview_and_what_waits_comes_with_a_rewrite() {
         assert_eq!(it.ask("compact", &body).error().0, code);
     }
 }
+
+/// What the page can do, the terminal can do, by the same words.
+#[test]
+fn the_terminal_steers_as_the_page_does() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let proxy = TestProxy::before(&fake);
+    let id = proxy.chat(&rewritten()).ok().header("x-windowsill-conversation").unwrap().to_owned();
+    let view = || proxy.get(&format!("/windowsill/conversations/{id}/view")).ok().json()["edits"].clone();
+    let at = view()[0]["at"].as_u64().expect("a result was evicted").to_string();
+    let said = |args: &[&str]| {
+        let done = proxy.cli(args);
+        assert!(done.status.success(), "{args:?}: {}", String::from_utf8_lossy(&done.stderr));
+        String::from_utf8(done.stdout).unwrap()
+    };
+    let before = view();
+    let short = &id[..6];
+    assert!(said(&["restore", short, &at, "--dry-run"]).contains("evaluated again"), "the price alone");
+    assert_eq!(view(), before);
+    said(&["restore", short, &at]);
+    assert_ne!(view(), before, "restored");
+    said(&["clear", short, &at]);
+    assert!(view().to_string().contains("\"clear\""), "{}", view());
+    said(&["undo", short]);
+    assert!(!view().to_string().contains("\"clear\""), "{}", view());
+    said(&["evict", short, &at]);
+    assert_eq!(view()[0]["rule"], "evict");
+    assert_eq!(proxy.cli(&["brief", short]).status.code(), Some(1), "nothing is folded");
+    assert!(said(&["pause", short]).contains("nothing is rewritten"));
+    assert_eq!(proxy.get(&format!("/windowsill/conversations/{id}/pins")).ok().json()["paused"], true);
+    said(&["unpause", short]);
+    assert_eq!(proxy.get(&format!("/windowsill/conversations/{id}/pins")).ok().json()["paused"], false);
+    let line = said(&["status", "--short"]);
+    assert!(line.trim_end().split(" · ").next().unwrap().ends_with('%') && line.lines().count() == 1, "{line}");
+    assert!(said(&["status", short]).contains(" · "), "with its title");
+}

@@ -115,6 +115,9 @@ fn insight(store: &Store, row: &ConversationRow, config: &Config) -> Result<Valu
     out["books"] = crate::proxy::turn::guard::books_json(&row.state, &config.ceiling, busy(&events));
     out["rewrites"] = events.iter().filter(|e| e.kind == "context_compaction").map(event_json).collect();
     out["advice"] = json!(advice(&out, &events, turns.len()));
+    let adds = grows_by(&turns);
+    out["grows_by"] = json!(adds);
+    out["fold_in_requests"] = json!(adds.and_then(|adds| fold_in(&row.state, adds)));
     out["turns"] = Value::Array(turns.into_iter().rev().take(TURNS).rev().collect());
     Ok(out)
 }
@@ -161,6 +164,25 @@ fn turns(events: &[EventRow]) -> Vec<Value> {
         rewritten = false;
     }
     out
+}
+
+/// Requests that tell how a conversation grows, the newest.
+const GROWTH: usize = 8;
+
+/// Tokens that a request adds: the mean of the newest that added some and were not rewritten.
+fn grows_by(turns: &[Value]) -> Option<u64> {
+    let grown = turns.iter().rev().filter(|turn| turn["rewritten"] == false);
+    let added: Vec<u64> = grown.filter_map(|turn| turn["added"].as_u64().filter(|n| *n > 0)).take(GROWTH).collect();
+    (!added.is_empty()).then(|| added.iter().sum::<u64>() / added.len() as u64).filter(|n| *n > 0)
+}
+
+/// After how many requests of that size the prompt passes the line from which it is folded; `None` where it has passed it, or
+/// the line is not known.
+fn fold_in(state: &Value, adds: u64) -> Option<u64> {
+    let lines = &state["lines"];
+    let line = lines["fold_at"].as_u64().or(lines["summarize_at"].as_u64())?;
+    let left = line.checked_sub(state["prompt_tokens"].as_u64()?).filter(|left| *left > 0)?;
+    Some((left / adds).max(1))
 }
 
 /// How far the server's cache reaches: what it evaluated last, unless something was rewritten since.

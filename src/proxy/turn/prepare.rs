@@ -425,7 +425,9 @@ impl App {
 fn cut(view: &View, body: &[Message]) -> Option<String> {
     let newest = body.iter().rposition(|message| message.role == Role::Assistant).map_or(0, |at| at + 1);
     let cut = view.edits.iter().filter_map(|edit| match edit {
-        Edit::Text { at, rule: Rule::Truncate, record, .. } if *at >= newest => Some(format!("message {at} (whole: windowsill recall {record})")),
+        Edit::Text { at, rule: Rule::Truncate, record, .. } if *at >= newest => {
+            Some(format!("message {at} (whole: windowsill recall {record})"))
+        }
         _ => None,
     });
     let all: Vec<String> = cut.collect();

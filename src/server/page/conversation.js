@@ -3,7 +3,7 @@
 import { html, useEffect, useMemo, useRef, useState } from "./lib.js";
 import { get, of, listen, text } from "./api.js";
 import { useData, Ago, Button, Card, Copy, Dialog, Scroll, Wrong, open, save } from "./use.js";
-import { count, percent, cut } from "./format.js";
+import { count, percent, plural, cut } from "./format.js";
 import { Strip } from "./strip.js";
 import { Chart } from "./chart.js";
 import { History, Rows, spoken } from "./history.js";
@@ -21,11 +21,8 @@ function Meter({ seen }) {
   const last = turns.at(-1);
   const cached = last?.cached_tokens > 0 && last.prompt_tokens > 0
     ? `${percent(last.cached_tokens / last.prompt_tokens)} of the last prompt came from the server's cache` : null;
-  const grown = turns.filter((turn) => turn.added > 0 && !turn.rewritten).slice(-8).map((turn) => turn.added);
-  const mean = grown.length ? grown.reduce((a, b) => a + b, 0) / grown.length : 0;
-  const left = (state.lines?.fold_at ?? state.lines?.summarize_at ?? 0) - (state.prompt_tokens ?? 0);
-  const soon = mean > 0 ? `a request adds about ${count(mean)} tokens` : null;
-  const fold = mean > 0 && left > 0 ? `fold in about ${count(Math.max(1, left / mean))} requests` : null;
+  const soon = seen.grows_by ? `a request adds about ${count(seen.grows_by)} tokens` : null;
+  const fold = seen.fold_in_requests ? `fold in about ${plural(seen.fold_in_requests, "request")}` : null;
   const about = /estimat/.test(state.prompt_tokens_source ?? "") ? "about " : "";
   return html`<div class="meter"><b class=${seen.severity ?? ""}>${state.window ? percent(state.pressure) : count(state.prompt_tokens)}</b>
     <span class="soft" title=${state.prompt_tokens_source ?? ""}>${state.window ? `${about}${count(state.prompt_tokens)} of ${count(state.window)} tokens` : "tokens"}</span>

@@ -1,0 +1,142 @@
+//! Steering from the terminal, as the page does it: `undo`, `restore`, `clear`, `evict`, `brief`, `pause`, `unpause`. The running proxy does
+//! it. And `status`, in one line, for a prompt or a status bar.
+
+use std::io::Read as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use http::Method;
+use serde_json::{Value, json};
+use windowsill::config::Config;
+use windowsill::proxy::Record;
+
+use super::pin::{How, ask, told};
+use crate::{Failure, out, out_json};
+
+#[derive(Args)]
+pub(crate) struct Undo {
+    /// A conversation's id, or the beginning of one.
+    id: String,
+    /// Only say what it would cost.
+    #[arg(long)]
+    dry_run: bool,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct OfMessage {
+    /// A conversation's id, or the beginning of one.
+    id: String,
+    /// The message's number, from 0, as `windowsill context ID` and the page say it.
+    message: usize,
+    #[command(flatten)]
+    how: How,
+}
+
+#[derive(Args)]
+pub(crate) struct Brief {
+    /// A conversation's id, or the beginning of one.
+    id: String,
+    /// A file with the new text of the brief; - for standard input. Without it: prints the brief.
+    file: Option<PathBuf>,
+    #[command(flatten)]
+    how: How,
+}
+
+#[derive(Args)]
+pub(crate) struct Paused {
+    /// A conversation's id, or the beginning of one.
+    id: String,
+}
+
+#[derive(Args)]
+pub(crate) struct Status {
+    /// A conversation's id, or the beginning of one. Without it: the one that was active last.
+    id: Option<String>,
+    /// One line without a title, such as "74 % · fold in 5".
+    #[arg(long)]
+    short: bool,
+}
+
+/// The view before the last rewrite.
+pub(crate) fn undo(config: &Config, of: &Undo) -> Result<ExitCode, Failure> {
+    let answer = ask(config, &of.id, Method::POST, "undo", Some(&json!({"dry_run": of.dry_run})))?;
+    told(&answer, &How { next_break: false, dry_run: of.dry_run, json: of.json })
+}
+
+/// One message in another shape: `what` is `restore`, `clear` or `evict`.
+pub(crate) fn message(config: &Config, of: &OfMessage, what: &str) -> Result<ExitCode, Failure> {
+    let mut body = of.how.body();
+    body["message"] = json!(of.message);
+    told(&ask(config, &of.id, Method::POST, what, Some(&body))?, &of.how)
+}
+
+/// Prints the brief, or has it say something else.
+pub(crate) fn brief(config: &Config, of: &Brief) -> Result<ExitCode, Failure> {
+    let Some(file) = &of.file else {
+        let view = ask(config, &of.id, Method::GET, "view", None)?;
+        let fold = view["edits"].as_array().into_iter().flatten().find(|edit| edit["rule"] == "fold");
+        let brief = fold.and_then(|fold| fold["brief"].as_str());
+        let Some(brief) = brief else { return Err(Failure::Bad(format!("nothing of {} is folded", of.id))) };
+        if of.how.json {
+            out_json(&json!({"brief": brief}))?
+        } else {
+            out(&format!("{brief}\n"))?
+        }
+        return Ok(ExitCode::SUCCESS);
+    };
+    let mut text = String::new();
+    if file.as_os_str() == "-" {
+        std::io::stdin().read_to_string(&mut text)?;
+    } else {
+        text = std::fs::read_to_string(file)
+            .map_err(|e| Failure::Usage(format!("failed to read {}: {e}", file.display())))?;
+    }
+    let mut body = of.how.body();
+    body["text"] = json!(text.trim());
+    told(&ask(config, &of.id, Method::POST, "brief", Some(&body))?, &of.how)
+}
+
+/// Stops the rewriting of a conversation, or takes it up again.
+pub(crate) fn rewriting(config: &Config, of: &Paused, on: bool) -> Result<ExitCode, Failure> {
+    ask(config, &of.id, Method::POST, "rewriting", Some(&json!({"on": on})))?;
+    let said = if on { "the rules go on" } else { "nothing is rewritten; what no longer fits is refused" };
+    out(&format!("{}: {said}\n", of.id))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// How full a window is, in one line. A status bar calls this often: it reads the record alone, and asks no server.
+pub(crate) fn status(config: &Config, of: &Status) -> Result<ExitCode, Failure> {
+    let record = Record::open(&config.data_dir)?;
+    let id = match &of.id {
+        Some(id) => id.clone(),
+        None => {
+            let all = record.context(None)?;
+            let rows = all["conversations"].as_array().map_or(&[][..], Vec::as_slice);
+            let own = rows.iter().filter(|row| row["helper"] != true);
+            let newest = own.max_by_key(|row| row["updated_ms"].as_i64());
+            let Some(newest) = newest.and_then(|row| row["id"].as_str()) else {
+                return Err(Failure::Bad("no conversations yet".to_owned()));
+            };
+            newest.to_owned()
+        }
+    };
+    let seen = record.insight(&id, config)?;
+    let short = line(&seen);
+    let title = seen["title"].as_str().filter(|title| !title.is_empty()).unwrap_or(&id);
+    out(&if of.short { format!("{short}\n") } else { format!("{short} · {title}\n") })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// How full the window is, and how soon it is rewritten.
+fn line(seen: &Value) -> String {
+    let full = seen["state"]["pressure"].as_f64().filter(|_| seen["state"]["window"].is_u64());
+    let full = full.map_or_else(|| "window unknown".to_owned(), |pressure| format!("{:.0} %", pressure * 100.0));
+    match seen["fold_in_requests"].as_u64() {
+        Some(n) => format!("{full} · fold in {n}"),
+        None => full,
+    }
+}
