@@ -217,9 +217,8 @@ fn a_result_becomes_a_preview_and_what_waits_comes_with_a_rewrite() {
 /// What the page can do, the terminal can do, by the same words.
 #[test]
 fn the_terminal_steers_as_the_page_does() {
-    let fake = Fake::start(Kind::LlamaServer, 4096);
-    let proxy = TestProxy::before(&fake);
-    let id = proxy.chat(&rewritten()).ok().header("x-windowsill-conversation").unwrap().to_owned();
+    let Steered { fake: _fake, proxy, base, .. } = previewed();
+    let id = base.rsplit('/').next().unwrap().to_owned();
     let view = || proxy.get(&format!("/windowsill/conversations/{id}/view")).ok().json()["edits"].clone();
     let at = view()[0]["at"].as_u64().expect("a result was evicted").to_string();
     let said = |args: &[&str]| {
