@@ -220,7 +220,7 @@ fn the_terminal_steers_as_the_page_does() {
     let Steered { fake: _fake, proxy, base, .. } = previewed();
     let id = base.rsplit('/').next().unwrap().to_owned();
     let view = || proxy.get(&format!("/windowsill/conversations/{id}/view")).ok().json()["edits"].clone();
-    let at = view()[0]["at"].as_u64().expect("a result was evicted").to_string();
+    let at = view()[0]["message"].as_u64().expect("a result was evicted").to_string();
     let said = |args: &[&str]| {
         let done = proxy.cli(args);
         assert!(done.status.success(), "{args:?}: {}", String::from_utf8_lossy(&done.stderr));

@@ -183,9 +183,9 @@ impl TestProxy {
         Arc::clone(&self.dir)
     }
 
-    /// What `windowsill ARGS` prints on this proxy's record.
+    /// What `windowsill ARGS` prints on this proxy's record, and of this proxy where it asks the running one.
     pub(crate) fn cli(&self, args: &[&str]) -> Output {
-        cli(self.dir.path(), args)
+        command(self.dir.path()).env("WINDOWSILL_LISTEN", self.address.to_string()).args(args).output().unwrap()
     }
 }
 
