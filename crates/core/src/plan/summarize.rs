@@ -5,6 +5,7 @@ use super::sheet::{Fold, Sheet};
 use super::{Action, FoldAt, Strategy, clear, economics, repeat};
 use crate::conversation::edit::Edit;
 use crate::conversation::{Role, Tokens};
+use crate::{brief, pinned};
 
 /// Share of the summarize-to line that the opening may take and still stay whole in front of the brief.
 const LARGEST_OPENING: f64 = 0.35;
@@ -97,17 +98,28 @@ pub(super) fn commit(sheet: &mut Sheet<'_>, fold: Fold) -> String {
         | Action::Cut { at, .. } => !gone(at),
         Action::Fold { .. } => false,
     });
-    let folded_before = sheet.facts.view.edits.iter().find_map(|e| match e {
-        Edit::Fold { to, .. } => Some(*to),
-        _ => None,
-    });
     repeat::whole_again(sheet);
-    let fresh: Tokens = (folded_before.unwrap_or(from).min(to)..to).map(|i| sheet.cost[i]).sum();
-    let ask_model = sheet.policy.strategy == Strategy::Summarize
-        && economics::worth_a_summary(fresh, brief.min(sheet.lines.summary));
+    let ask_model = asks_model(sheet, from, to, brief);
     let what = format!("messages {from}..{to} folded into a brief of at most {brief} tokens");
     sheet.actions.push(Action::Fold { from, to, keep, budget: brief, ask_model });
     what
+}
+
+/// Whether a model is asked for the brief of a fold: what was folded since it was asked last adds up until that is worth it.
+/// No state that it wrote stands for longer than one fold more, where less is worth it, too.
+fn asks_model(sheet: &Sheet<'_>, from: usize, to: usize, brief: Tokens) -> bool {
+    let last = sheet.facts.view.edits.iter().find_map(|e| match e {
+        Edit::Fold { from, to, brief, .. } if from < to => Some((*to, brief::goes_to(pinned::without(brief), *to))),
+        _ => None,
+    });
+    let told = last.and_then(|(_, told)| told).unwrap_or(from);
+    let fresh = (told.min(to)..to).map(|i| sheet.cost[i]).sum();
+    let brief = brief.min(sheet.lines.summary);
+    let worth = match last {
+        Some((done, _)) if told < done => economics::worth_keeping_up(fresh, brief),
+        _ => economics::worth_a_summary(fresh, brief),
+    };
+    sheet.policy.strategy == Strategy::Summarize && worth
 }
 
 /// The fold that keeps as much as fits under `target`, at least the newest unit, and `keep_recent` messages wherever they
