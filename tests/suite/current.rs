@@ -151,7 +151,8 @@ impl Session {
             let name = format!("{}-{}-{}-{}", self.parameters, self.window, self.background, self.pauses);
             for (at, seen) in fake.mains().iter().enumerate() {
                 let file = std::path::Path::new(&dir).join(format!("{name}-{at:03}.txt"));
-                let all: String = seen.messages().iter().map(|m| format!("=== {}\n{m}\n{}\n", m["role"], text(m))).collect();
+                let all: String =
+                    seen.messages().iter().map(|m| format!("=== {}\n{m}\n{}\n", m["role"], text(m))).collect();
                 std::fs::write(file, all).unwrap();
             }
         }
@@ -170,7 +171,11 @@ fn the_state_is_never_more_than_one_fold_old() {
                 let out = session.run();
                 eprintln!(
                     "{billions} {window} {background} {pauses}: {} folds, {} summaries, {} stale {:?} {:.1?}",
-                    out.folds, out.summaries, out.stale.len(), out.stale.first(), started.elapsed()
+                    out.folds,
+                    out.summaries,
+                    out.stale.len(),
+                    out.stale.first(),
+                    started.elapsed()
                 );
             }
         }

@@ -126,6 +126,7 @@ impl App {
                 headers::json()
             },
             options: ChatOptions { num_ctx: window.set, id_slot, ..ChatOptions::default() },
+            temperature: draft.situation.policy.summary_temperature,
             window: window.tokens.unwrap_or(SMALL_WINDOW),
             text,
             call: crate::apply::call(&draft.request.conversation, at),

@@ -27,7 +27,8 @@ pub(super) fn mark(told: usize) -> String {
 /// A part without its mark, and what the mark says.
 pub(super) fn unmarked(summary: &str) -> (Option<usize>, &str) {
     let (line, rest) = summary.split_once('\n').unwrap_or((summary, ""));
-    let number = line.strip_prefix(MARK).and_then(|line| line.strip_suffix(LATER)).and_then(|n| n.parse::<usize>().ok());
+    let number =
+        line.strip_prefix(MARK).and_then(|line| line.strip_suffix(LATER)).and_then(|n| n.parse::<usize>().ok());
     number.map_or((None, summary), |last| (Some(last.saturating_add(1)), rest))
 }
 

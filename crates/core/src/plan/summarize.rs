@@ -46,19 +46,20 @@ pub(super) fn keep_request(sheet: &mut Sheet<'_>) -> Option<String> {
 fn fold(sheet: &mut Sheet<'_>, total: Tokens) -> Result<Fold, String> {
     let lines = sheet.lines;
     let at_wall = total > lines.limit;
+    let now = at_wall || sheet.policy.fold_at == FoldAt::Now;
     if sheet.policy.strategy == Strategy::Off {
         return Err("strategy = \"off\"".into());
     }
     if sheet.policy.fold_at == FoldAt::Wall && !at_wall {
         return Err(format!("fold_at = \"wall\", and a prompt of {} tokens fits", lines.limit));
     }
-    if sheet.facts.guessed && !at_wall {
+    if sheet.facts.guessed && !now {
         return Err(clear::GUESSED.into());
     }
     let (keep_recent, target) = (sheet.keep_recent(), sheet.fold_target());
     let mut fold = choose(sheet, keep_recent, target).ok_or("what may go is folded already")?;
     let (mut freed, mut again) = weighed(sheet, &fold, total);
-    if !at_wall && !economics::worthwhile(freed, again) {
+    if !now && !economics::worthwhile(freed, again) {
         // Deeper frees more and leaves less to evaluate again.
         let stays = sheet.facts.head() + sheet.span(0..fold.from);
         let deeper = target.min(total.midpoint(stays));
@@ -66,7 +67,10 @@ fn fold(sheet: &mut Sheet<'_>, total: Tokens) -> Result<Fold, String> {
         (freed, again) = weighed(sheet, &fold, total);
     }
     let deep = economics::deep_fold(freed, lines.summarize_at, lines.summarize_to);
-    if freed == 0 || !(at_wall || deep && economics::worthwhile(freed, again)) {
+    if freed == 0 && now {
+        return Err("a fold would free nothing".into());
+    }
+    if !(now || deep && economics::worthwhile(freed, again)) {
         let least = again.max(lines.summarize_at.saturating_sub(lines.summarize_to));
         return Err(format!("a fold would free {freed} tokens, and pays from {least} on"));
     }
@@ -119,7 +123,7 @@ fn asks_model(sheet: &Sheet<'_>, from: usize, to: usize, brief: Tokens) -> bool 
         Some((done, _)) if told < done => economics::worth_keeping_up(fresh, brief),
         _ => economics::worth_a_summary(fresh, brief),
     };
-    sheet.policy.strategy == Strategy::Summarize && worth
+    sheet.policy.strategy == Strategy::Summarize && worth && sheet.lines.no_summary().is_none()
 }
 
 /// The fold that keeps as much as fits under `target`, at least the newest unit, and `keep_recent` messages wherever they
