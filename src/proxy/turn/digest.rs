@@ -98,7 +98,7 @@ impl App {
     ) -> Answer {
         let started = Instant::now();
         let text = &draft.request.conversation.body[at].text;
-        let nothing = |how: String| Answer { text: None, reply: bytes::Bytes::new(), how, continued: false };
+        let nothing = |how: String| Answer { how, ..Answer::default() };
         // The id that the original is going to have.
         let id = match self.store.free_id(text) {
             Ok(id) => id,

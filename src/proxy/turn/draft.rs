@@ -14,7 +14,6 @@ use super::situation::Situation;
 use crate::apply::{Applied, Words};
 use crate::conversation::edit::{Edit, View};
 use crate::conversation::{Conversation, Tokens};
-use crate::guard::triggers::Pace;
 use crate::measure::count::Counted;
 use crate::measure::{self, Sureness, tokens};
 use crate::plan::rewrite::{self, Out};

@@ -1,6 +1,7 @@
 //! Summarize: steps from after the first user message up to a safe cut become one brief. There is always exactly one:
 //! the next one folds the last one in.
 
+use super::budget::LEAST_BRIEF;
 use super::sheet::{Fold, Sheet};
 use super::{Action, FoldAt, Strategy, clear, economics, repeat};
 use crate::conversation::edit::Edit;
@@ -130,9 +131,10 @@ fn asks_model(sheet: &Sheet<'_>, from: usize, to: usize, brief: Tokens) -> bool 
 /// fit; `None` when nothing new can be folded.
 pub(super) fn choose(sheet: &Sheet<'_>, keep_recent: usize, target: Tokens) -> Option<Fold> {
     let fold = choose_with(sheet, keep_recent, target, sheet.lines.brief)?;
-    // A brief of little is short.
+    // A brief of little is short, and one that a pace asks for has to free something.
+    let least = if sheet.policy.fold_at == FoldAt::Now { LEAST_BRIEF } else { sheet.lines.summary };
     let folded = (fold.from..fold.to).filter(|at| !fold.keep.contains(at)).map(|at| sheet.facts.costs[at].total());
-    let brief = (folded.sum::<Tokens>() / BRIEF_OF_FOLDED).max(sheet.lines.summary + sheet.facts.pins);
+    let brief = (folded.sum::<Tokens>() / BRIEF_OF_FOLDED).max(least + sheet.facts.pins);
     if brief >= fold.brief { Some(fold) } else { choose_with(sheet, keep_recent, target, brief) }
 }
 
