@@ -68,9 +68,7 @@ struct Run<'a> {
     view: View,
     forwarded: usize,
     /// A brief made between requests.
-    ready: Option<String>,
-    /// How many messages it has seen.
-    covers: usize,
+    ready: Option<(String, usize)>,
     made: Made,
     tally: Tally,
 }
@@ -96,7 +94,6 @@ pub(crate) fn replay(session: &Session, window: Tokens, setting: &Setting, store
         view: View::default(),
         forwarded: 0,
         ready: None,
-        covers: 0,
         made: Made::default(),
         tally: Tally::default(),
     };
@@ -161,7 +158,7 @@ impl Run<'_> {
     /// Plans until the view fits what is counted.
     fn draft(&mut self) -> Option<Draft> {
         let mut facts = self.facts();
-        let mut written: Option<Option<String>> = None;
+        let mut written: Option<Option<(String, usize)>> = None;
         for _ in 0..PLANS + 2 {
             let plan = plan::plan(&self.conversation, &facts, &self.setting.policy);
             if plan::gives_way(&mut facts, &plan, OUTPUT_RESERVED) {
@@ -174,10 +171,15 @@ impl Run<'_> {
                 Action::Fold { to, budget, ask_model: true, .. } => Some((*to, *budget)),
                 _ => None,
             });
+            let folds = plan.actions.iter().any(|a| matches!(a, Action::Fold { .. }));
             if let (Some((to, budget)), None) = (asks, &written) {
+                let ready = self.ready.take().filter(|(_, covers)| self.is_enough(*covers, to, plan.lines.summary));
                 let budget = budget.min(plan.lines.summary);
-                written = Some(self.ready.take().or_else(|| self.at_the_wall(to, budget)));
+                written = Some(ready.or_else(|| Some((self.at_the_wall(to, budget)?, to))));
+            } else if folds && written.is_none() {
+                written = self.ready.take().map(Some);
             }
+            let brief = written.as_ref().and_then(Option::as_ref);
             let view = if plan.actions.is_empty() {
                 self.view.clone()
             } else {
@@ -188,7 +190,11 @@ impl Run<'_> {
                     old: &self.view,
                     store: self.store,
                     count: &estimate,
-                    words: apply::Words { written: written.as_ref().and_then(Option::as_deref), ..Default::default() },
+                    words: apply::Words {
+                        written: brief.map(|(text, _)| text.as_str()),
+                        reach: brief.map(|(_, covers)| *covers),
+                        ..Default::default()
+                    },
                 };
                 apply::apply(&input).expect("the record can be asked").view
             };
@@ -235,11 +241,13 @@ impl Run<'_> {
             self.ready = None;
         }
         let (from, line) = draft.plan.lines.brief_at(size(&draft.prompt));
+        let is_near = economics::brief_is_due(size(&draft.prompt), step, from, line);
+        let (done, told) = self.told();
+        let told = self.ready.as_ref().map_or(told, |(_, covers)| *covers);
+        let (untold, lags) = (self.cost_of(told, self.conversation.body.len()), told < done);
         let wanted = *background
             && policy.strategy == Strategy::Summarize
-            && economics::brief_is_due(size(&draft.prompt), step, from, line)
-            && economics::worth_a_summary(draft.plan.after.history, budget)
-            && !self.is_covered(draft.plan.lines.summary);
+            && (lags || is_near && economics::worth_keeping_up(untold, draft.plan.lines.summary));
         if wanted {
             let mut prompt = draft.prompt.clone();
             // The reply stands in the cache behind the prompt, where it calls no tools.
@@ -247,15 +255,26 @@ impl Run<'_> {
             if let Some(reply) = reply.filter(|m| m.role == windowsill::conversation::Role::Assistant) {
                 prompt.push(Segment::of(reply));
             }
-            self.ready = self.ask(prompt, end, budget);
-            self.covers = end;
+            self.ready = self.ask(prompt, end, budget).map(|text| (text, end));
         }
     }
 
-    /// Whether a brief made earlier still stands for all but a little of the history.
-    fn is_covered(&self, brief: Tokens) -> bool {
-        let since: Tokens = self.session.costs[self.covers..self.conversation.body.len()].iter().map(Cost::total).sum();
-        self.ready.is_some() && !economics::worth_a_summary(since, brief)
+    /// Where the fold of the view ends, and how far what a model wrote in its brief goes.
+    fn told(&self) -> (usize, usize) {
+        let fold = self.view.edits.iter().find_map(|edit| match edit {
+            Edit::Fold { to, brief, .. } => Some((*to, brief::goes_to(brief, *to).unwrap_or(0))),
+            _ => None,
+        });
+        fold.unwrap_or_default()
+    }
+
+    fn cost_of(&self, from: usize, to: usize) -> Tokens {
+        self.session.costs[from.min(to)..to].iter().map(Cost::total).sum()
+    }
+
+    /// Whether a brief tells so much of a fold up to `to` that another one is not worth asking for.
+    fn is_enough(&self, covers: usize, to: usize, summary: Tokens) -> bool {
+        covers >= self.told().0 && !economics::worth_keeping_up(self.cost_of(covers, to), summary)
     }
 
     fn ask(&mut self, mut prompt: Prompt, to: usize, budget: Tokens) -> Option<String> {

@@ -4,7 +4,7 @@
 
 use crate::admission::Listing;
 use crate::conversation::Tokens;
-use crate::plan::{FoldAt, KeepRecent, Policy, Size, Strategy, TemplateFacts};
+use crate::plan::{ClearLine, FoldAt, KeepRecent, Policy, Size, Strategy, TemplateFacts};
 
 use super::file::Layer;
 use super::model::SizeClass;
@@ -81,6 +81,8 @@ settings! {
     clear_at: f64 = read::share, f64::to_string;
     /// Pressure that clearing goes down to.
     clear_to: f64 = read::share, f64::to_string;
+    /// Which line clearing waits for.
+    clear_line: ClearLine = read::clear_line, read::show_clear_line;
     /// Pressure from which old steps are folded into a brief.
     summarize_at: f64 = read::share, f64::to_string;
     /// Pressure that folding goes down to.
@@ -97,6 +99,8 @@ settings! {
     strategy: Strategy = read::strategy, read::show_strategy;
     /// Most tokens that a model may write into a brief.
     summary_max_tokens: Tokens = read::brief_tokens, Tokens::to_string;
+    /// The temperature of summaries and digests.
+    summary_temperature: f64 = read::temperature, f64::to_string;
     /// Which model writes briefs.
     summary_model: SummaryModel = summary_model, SummaryModel::to_string;
     /// Turns after which there is a fold, whatever the pressure; 0 for none.
@@ -293,6 +297,7 @@ impl Context {
             digest_over: self.digest_over.value.filter(|_| self.digest_model.value.is_some()),
             clear_at: self.clear_at.value,
             clear_to: self.clear_to.value,
+            clear_line: self.clear_line.value,
             summarize_at: self.summarize_at.value,
             summarize_to: self.summarize_to.value,
             fold_at: self.fold_at.value,

@@ -224,6 +224,8 @@ pub struct Resolved {
     pub pins: Vec<PinPattern>,
     /// Which model writes briefs.
     pub summary_model: SummaryModel,
+    /// The temperature of summaries and digests, whatever a client wants for its own replies.
+    pub summary_temperature: f64,
     /// Which model condenses large results, where one does.
     pub digest_model: Option<OtherModel>,
     /// Which model names conversations, where one does.
@@ -432,6 +434,7 @@ impl Config {
             },
             pins,
             summary_model: context.summary_model.value,
+            summary_temperature: context.summary_temperature.value,
             digest_model: context.digest_model.value,
             title_model: context.title_model.value,
             warning,

@@ -5,7 +5,7 @@
 
 use crate::admission::Listing;
 use crate::conversation::Tokens;
-use crate::plan::{FoldAt, KeepRecent, Size, Strategy};
+use crate::plan::{ClearLine, FoldAt, KeepRecent, Size, Strategy};
 
 use super::problem::{Problem, near};
 
@@ -259,6 +259,26 @@ pub(crate) fn show_fold_at(at: &FoldAt) -> String {
     match at {
         FoldAt::Line => "line",
         FoldAt::Wall => "wall",
+        FoldAt::Now => "now",
+    }
+    .to_owned()
+}
+
+/// Which line clearing waits for.
+pub(crate) fn clear_line(value: &Value) -> Result<ClearLine, String> {
+    Ok(match choice(value, &["pays", "line", "wall"])? {
+        "line" => ClearLine::Line,
+        "wall" => ClearLine::Wall,
+        _ => ClearLine::Pays,
+    })
+}
+
+/// How that is written.
+pub(crate) fn show_clear_line(line: &ClearLine) -> String {
+    match line {
+        ClearLine::Pays => "pays",
+        ClearLine::Line => "line",
+        ClearLine::Wall => "wall",
     }
     .to_owned()
 }
@@ -308,6 +328,11 @@ pub(crate) fn amount(value: &Value) -> Result<f64, String> {
         .number()
         .filter(|amount| (0.0..1e9).contains(amount))
         .ok_or_else(|| "must be a number, and not negative".to_owned())
+}
+
+/// What a model's choice of words is spread by, as servers take it.
+pub(crate) fn temperature(value: &Value) -> Result<f64, String> {
+    value.number().filter(|t| (0.0..=2.0).contains(t)).ok_or_else(|| "must be a temperature, from 0 to 2".to_owned())
 }
 
 /// Bytes of the record; 0 sets no limit.

@@ -21,6 +21,7 @@ pub fn told(kind: &str, data: &Value) -> Option<String> {
             let tools = if data["tools"] == true { "tools and " } else { "" };
             format!("a small model is given {tools}{} tokens; {}", n("prompt_tokens"), text("action"))
         }
+        "not_summarized" => format!("no model writes briefs: {}", text("because")),
         "task" if data["how"] == "told" => {
             format!("task {}, told from {} words (the next task has {})", text("task"), n("cues"), n("next"))
         }
@@ -54,8 +55,18 @@ mod tests {
 
     #[test]
     fn every_kind_has_words_and_no_control_characters() {
-        let kinds =
-            ["ceiling", "resumed", "loop", "small_model", "task", "checkpoint", "rule", "rules_applied", "question"];
+        let kinds = [
+            "ceiling",
+            "resumed",
+            "loop",
+            "small_model",
+            "not_summarized",
+            "task",
+            "checkpoint",
+            "rule",
+            "rules_applied",
+            "question",
+        ];
         for kind in kinds {
             assert!(told(kind, &json!({})).is_some_and(|words| !words.is_empty()), "{kind}");
         }

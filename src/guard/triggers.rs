@@ -89,12 +89,22 @@ impl Pace {
         self.why().filter(|_| folds).map(str::to_owned)
     }
 
+    /// Why a plan does not fold though the pace asks for it, with the count.
+    pub fn waits(&self, plan: &Plan) -> Option<String> {
+        let why = self.why().filter(|_| self.reason(plan).is_none())?;
+        let waits = plan.waits.iter().find(|waiting| waiting.rule == "summarize");
+        Some(format!("{why} waits: {}", waits.map_or("nothing is left to fold", |waiting| &waiting.why)))
+    }
+
     /// The policy that a request is planned by.
     pub fn policy(&self, usual: &Policy) -> Policy {
         match self {
             Pace::Usual => usual.clone(),
             Pace::Fold(_) => {
-                Policy { summarize_at: 0.000_1, summarize_to: 0.000_05, fold_at: FoldAt::Line, ..usual.clone() }
+                // Clearing instead would leave the pace where it is.
+                let (clear_at, clear_to) = (1.0, 0.99);
+                let (summarize_at, summarize_to) = (0.000_1, 0.000_05);
+                Policy { clear_at, clear_to, summarize_at, summarize_to, fold_at: FoldAt::Now, ..usual.clone() }
             }
             // The steps of a task that is done are no longer needed, however new they are.
             Pace::Done(_) => Policy {
@@ -102,7 +112,7 @@ impl Pace {
                 summarize_to: 0.000_05,
                 clear_at: 1.0,
                 clear_to: 0.99,
-                fold_at: FoldAt::Line,
+                fold_at: FoldAt::Now,
                 keep_recent: KeepRecent::Messages(1),
                 ..usual.clone()
             },

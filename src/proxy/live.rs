@@ -276,6 +276,8 @@ pub(super) struct Live {
     pub(super) unsaid: HashSet<Digest>,
     /// Whether the record was asked what was spent before.
     pub(super) loaded: bool,
+    /// Why no model wrote a brief of it the last time, where none did.
+    pub(super) unsummarized: Option<String>,
     /// Whether it was said that the model is too small.
     pub(super) small_told: bool,
 }

@@ -9,7 +9,7 @@ use http::HeaderMap;
 use serde_json::{Value, json};
 
 pub use super::Answer;
-use super::exchange;
+use super::{exchange, number};
 use crate::brief;
 use crate::conversation::Tokens;
 use crate::preview::{self, Call, Pointer, largest, plural, sanitize, size};
@@ -42,6 +42,8 @@ pub struct Job<'a> {
     pub headers: &'a HeaderMap,
     /// How requests to this model are sent.
     pub options: ChatOptions,
+    /// The temperature that it is written at.
+    pub temperature: f64,
     /// The model's own window.
     pub window: Tokens,
     /// The result.
@@ -64,7 +66,7 @@ pub struct Job<'a> {
 
 /// Asks for a digest.
 pub async fn ask(job: &Job<'_>) -> Answer {
-    let nothing = |reply: Bytes, how: String| Answer { text: None, reply, how, continued: false };
+    let nothing = |reply: Bytes, how: String| Answer { text: None, reply, how, ..Answer::default() };
     let marker = marker(job);
     let room = job.budget.saturating_sub((job.count)(&marker) + (job.count)(CUT) + 8);
     if room < LEAST {
@@ -77,7 +79,7 @@ pub async fn ask(job: &Job<'_>) -> Answer {
         "model": job.model,
         "messages": [{"role": "user", "content": prompt}],
         "max_tokens": room,
-        "temperature": 0,
+        "temperature": number(job.temperature),
         "stream": false,
     });
     let body = Bytes::from(body.to_string());
@@ -93,7 +95,8 @@ pub async fn ask(job: &Job<'_>) -> Answer {
     let (text, end) = if finish == "length" { (whole_lines(text), format!("\n{CUT}")) } else { (text, String::new()) };
     match judge(text, (&prompt, &instruction), job, room) {
         Ok(text) => {
-            Answer { text: Some(format!("{marker}\n{text}{end}")), reply, how: "digest".into(), continued: false }
+            let text = Some(format!("{marker}\n{text}{end}"));
+            Answer { text, reply, how: "digest".into(), ..Answer::default() }
         }
         Err(_) if finish == "length" && text.is_empty() => nothing(reply, "the digest is too long".into()),
         Err(why) => nothing(reply, why),

@@ -38,6 +38,25 @@ const DROPPED: [&str; 15] = [
     "timings_per_token",
 ];
 
+/// How the client wants its own replies to be spread: a summary has its own temperature, and nothing else.
+const SAMPLING: [&str; 15] = [
+    "top_p",
+    "top_k",
+    "min_p",
+    "typical_p",
+    "top_n_sigma",
+    "presence_penalty",
+    "frequency_penalty",
+    "repeat_penalty",
+    "repetition_penalty",
+    "mirostat",
+    "dynatemp_range",
+    "xtc_probability",
+    "dry_multiplier",
+    "logit_bias",
+    "samplers",
+];
+
 /// What a summary is made of and by whom.
 pub struct Job<'a> {
     /// Who writes it.
@@ -60,6 +79,8 @@ pub struct Job<'a> {
     pub window: Tokens,
     /// Most tokens it may write.
     pub max_tokens: Tokens,
+    /// The temperature that it is written at.
+    pub temperature: f64,
     /// What the person who asked wants kept.
     pub focus: Option<&'a str>,
     /// Tokens of a text, erring high.
@@ -74,7 +95,7 @@ pub struct Job<'a> {
 }
 
 /// What came of it.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Answer {
     /// What the model wrote, judged and cleaned; `None` when that is of no use.
     pub text: Option<String>,
@@ -84,16 +105,18 @@ pub struct Answer {
     pub how: String,
     /// Whether the reply went on from the conversation's own prompt, in the slot that holds it.
     pub continued: bool,
+    /// How many messages of the view were read for it: the newest are left out where the window has no room for them.
+    pub read: usize,
 }
 
 /// Asks for a brief; once more, as a flat transcript, when the first answer is of no use.
 pub async fn ask(job: &Job<'_>) -> Answer {
     let instruction = brief::instruction(job.focus, job.max_tokens, None);
     let mut last = None;
-    if let Some(body) = continuation(job, &instruction).await {
+    if let Some((body, read)) = continuation(job, &instruction).await {
         let answer = send(job, &body, job.options, &instruction, "continued the prompt").await;
         if answer.text.is_some() || !job.retry {
-            return Answer { continued: true, ..answer };
+            return Answer { continued: true, read, ..answer };
         }
         last = Some(answer);
     }
@@ -113,9 +136,15 @@ pub fn prefill(request: &openai_chat::Request, view: &[Out]) -> Bytes {
     openai_chat::write(request, &messages, &changes)
 }
 
+/// A number as it is written: 0, not 0.0.
+fn number(of: f64) -> serde_json::Value {
+    serde_json::from_str(&of.to_string()).unwrap_or_default()
+}
+
 fn changes(job: &Job<'_>) -> Vec<(&'static str, Option<String>)> {
-    let mut out: Vec<(&'static str, Option<String>)> = DROPPED.iter().map(|k| (*k, None)).collect();
+    let mut out: Vec<(&'static str, Option<String>)> = DROPPED.iter().chain(&SAMPLING).map(|k| (*k, None)).collect();
     out.push(("stream", Some("false".into())));
+    out.push(("temperature", Some(number(job.temperature).to_string())));
     out.push(("max_tokens", Some(job.max_tokens.to_string())));
     if let Some(model) = job.other_model {
         // How long the client wants its own model in memory says nothing of this one.
@@ -128,7 +157,7 @@ fn changes(job: &Job<'_>) -> Vec<(&'static str, Option<String>)> {
 }
 
 /// The request that continues the prompt, if it fits the window; without the newest steps, if it must.
-async fn continuation(job: &Job<'_>, instruction: &str) -> Option<Bytes> {
+async fn continuation(job: &Job<'_>, instruction: &str) -> Option<(Bytes, usize)> {
     if job.other_model.is_some() {
         return None;
     }
@@ -149,7 +178,7 @@ async fn continuation(job: &Job<'_>, instruction: &str) -> Option<Bytes> {
         };
         let needed = needed.unwrap_or_else(|| (job.count)(&String::from_utf8_lossy(&body)));
         if needed <= room {
-            return Some(body);
+            return Some((body, view.len()));
         }
         view = shorter(job, view, needed - room);
     }
@@ -211,7 +240,7 @@ fn write(job: &Job<'_>, messages: &[Bytes], more: &[(&'static str, Option<String
 
 async fn send(job: &Job<'_>, body: &Bytes, options: ChatOptions, instruction: &str, how: &str) -> Answer {
     let nothing =
-        |reply: Bytes, why: String| Answer { text: None, reply, how: format!("{how}: {why}"), continued: false };
+        |reply: Bytes, why: String| Answer { text: None, reply, how: format!("{how}: {why}"), ..Answer::default() };
     let asked = tokio::time::timeout(job.limit, exchange(job.upstream, job.headers, options, body)).await;
     let reply = match asked {
         Err(_) => return nothing(Bytes::new(), format!("no answer within {} s", job.limit.as_secs())),
@@ -231,7 +260,7 @@ async fn send(job: &Job<'_>, body: &Bytes, options: ChatOptions, instruction: &s
         records: &[],
     };
     match brief::judge(&text, instruction, &material, job.max_tokens, job.count) {
-        Ok(text) => Answer { text: Some(text), reply, how: how.to_owned(), continued: false },
+        Ok(text) => Answer { text: Some(text), reply, how: how.to_owned(), continued: false, read: job.view.len() },
         Err(fault) => nothing(reply, format!("answer of no use ({fault})")),
     }
 }

@@ -112,6 +112,29 @@ fn the_fold_is_evaluated_before_it_is_needed() {
     }
 }
 
+/// What a client wants of its own replies says nothing of ours.
+#[test]
+fn summaries_have_a_temperature_of_their_own() {
+    for kind in [Kind::LlamaServer, Kind::Ollama, Kind::Vllm] {
+        for (toml, own) in [("", json!(0)), ("[context]\nsummary_temperature = 0.4\n", json!(0.4))] {
+            let fake = Fake::start(kind, 4096);
+            let proxy = TestProxy::with(&[fake.url()], toml);
+            let hot =
+                pressed().with("temperature", json!(1.1)).with("top_p", json!(0.5)).with("presence_penalty", json!(1));
+            proxy.chat(&hot).ok();
+            fake.wait("a summary", |seen| seen.iter().any(Seen::is_summary));
+            let of = |seen: &Seen, key: &str| {
+                let body = seen.json();
+                if kind == Kind::Ollama { body["options"][key].clone() } else { body[key].clone() }
+            };
+            let (asked, main) = (&fake.summaries()[0], &fake.mains()[0]);
+            assert_eq!(of(asked, "temperature"), own, "{kind:?}");
+            assert_eq!([of(asked, "top_p"), of(asked, "presence_penalty")], [json!(null), json!(null)], "{kind:?}");
+            assert_eq!([of(main, "temperature"), of(main, "top_p")], [json!(1.1), json!(0.5)], "{kind:?}");
+        }
+    }
+}
+
 #[test]
 fn a_request_that_comes_meanwhile_goes_first() {
     let fake = Fake::start(Kind::LlamaServer, 4096);

@@ -16,6 +16,7 @@ mod cli;
 mod clients;
 mod config;
 mod curate;
+mod current;
 mod dialects;
 mod digest;
 mod docs;

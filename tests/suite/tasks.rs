@@ -166,6 +166,83 @@ fn a_fold_at_the_users_pace_is_made_after_the_reply() {
     assert!(rewrites(&proxy)[0]["data"]["because"][0].as_str().unwrap().starts_with("fold_every_turns: 12 turns"));
 }
 
+/// Whatever the pressure: a tenth of the window is in use. Where there is nothing to fold, that is said with the count.
+#[test]
+fn a_pace_folds_at_any_pressure_or_says_why_it_waits() {
+    for background in [false, true] {
+        let fake = Fake::start(Kind::LlamaServer, 65_536);
+        let toml = format!("[context]\nfold_every_turns = 3\nbackground = {background}\n");
+        let proxy = TestProxy::with(&[fake.url()], &toml);
+        let (mut sent, mut folds) = (chat().system("s"), Vec::new());
+        for turn in 1..=10 {
+            sent = sent.user(&format!("Turn {turn}: {}", prose(turn, 900)));
+            let answer = proxy.chat(&sent).ok();
+            let id = answer.header("x-windowsill-conversation").unwrap().to_owned();
+            match answer.action() {
+                "none" if turn >= 3 && !background && folds.is_empty() => {
+                    let why = format!("fold_every_turns: {turn} turns so far (every 3) waits: ");
+                    let path = format!("/windowsill/conversations/{id}");
+                    proxy.eventually(&path, |c| c["state"]["waits"].to_string().contains(&why));
+                }
+                "none" => {}
+                action => folds.push((turn, action.to_owned())),
+            }
+            sent = sent.assistant(&prose(turn + 50, 900));
+        }
+        assert!(folds.len() >= 2 && folds.iter().all(|(_, action)| action == "summarize"), "{background}: {folds:?}");
+    }
+}
+
+/// A clearing is no fold, and the count is that of the request.
+#[test]
+fn a_pace_of_calls_folds_and_clears_nothing() {
+    for background in [false, true] {
+        let fake = Fake::start(Kind::LlamaServer, 16_384);
+        let toml =
+            format!("[context]\nfold_every_calls = 6\nclear_at = 0.3\nclear_to = 0.1\nbackground = {background}\n");
+        let proxy = TestProxy::with(&[fake.url()], &toml);
+        let mut sent = chat().system("s").user("Read all parts.").tools();
+        for step in 0..20 {
+            sent = sent.step(step, &prose(step as u64, 1_200));
+            proxy.chat(&sent).ok();
+        }
+        let all = rewrites(&proxy);
+        let why = |e: &Value| e["data"]["because"][0].as_str().unwrap_or("").to_owned();
+        let paced: Vec<_> = all.iter().filter(|e| why(e).starts_with("fold_every_calls")).collect();
+        assert!(paced.len() >= 2, "{background}: {all:?}");
+        for event in paced {
+            assert_eq!(event["data"]["action"], "summarize", "{event}");
+            let said: u64 = why(event).split(' ').nth(1).unwrap().parse().unwrap();
+            assert!((6..=8).contains(&said), "{event}");
+        }
+    }
+}
+
+/// Where clearing stands: at its line, at the wall, or in between where that pays.
+#[test]
+fn clearing_comes_at_the_line_that_is_chosen() {
+    let pressures = |line: &str| {
+        let fake = Fake::start(Kind::LlamaServer, 16_384);
+        let toml = format!("[context]\nclear_at = 0.5\nclear_to = 0.3\nclear_line = '{line}'\nbackground = false\n");
+        let proxy = TestProxy::with(&[fake.url()], &toml);
+        let mut sent = chat().system("s").user("Read all parts.").tools();
+        for step in 0..60 {
+            sent = sent.step(step, &prose(step as u64, 1_600));
+            proxy.chat(&sent).ok();
+        }
+        let of = |e: &Value| {
+            let (prompt, reserve) = (&e["data"]["before"]["prompt"], &e["data"]["before"]["output_reserved"]);
+            (prompt.as_f64().unwrap() + reserve.as_f64().unwrap()) / 16_384.0
+        };
+        let clears = |e: &&Value| e["data"]["action"].as_str().is_some_and(|action| action.contains("clear"));
+        rewrites(&proxy).iter().filter(clears).map(of).collect::<Vec<f64>>()
+    };
+    let line = pressures("line");
+    assert!(line.len() > 1 && line.iter().all(|p| (0.5..0.56).contains(p)), "{line:?}");
+    let wall = pressures("wall");
+    assert!(wall.iter().all(|p| *p > 0.97), "{wall:?}");
+}
+
 #[test]
 fn after_a_fold_nothing_is_rewritten_for_so_many_turns() {
     let fake = Fake::start(Kind::LlamaServer, 32_768);

@@ -88,6 +88,8 @@ pub struct Words<'a> {
     pub pins: &'a [pinned::Pin],
     /// What a model wrote for the brief, where there is something.
     pub written: Option<&'a str>,
+    /// One past the last message that it was written of; `None`: it was written of all that is folded.
+    pub reach: Option<usize>,
     /// What the person who asked for it wants kept above all.
     pub focus: Option<&'a str>,
     /// The kind of content that the conversation's task keeps longest.
@@ -373,7 +375,8 @@ impl<A: Archive> Work<'_, A> {
             conversation: &named,
             records: &records,
         };
-        let mut facts = brief::facts(&material);
+        let written = input.words.written.map(|_| input.words.reach.unwrap_or(to));
+        let mut facts = brief::facts(&material).aged(done, to, written);
         let folded = (from..to).filter(|at| !keep.contains(at));
         brief::restate(&mut facts, folded.map(|at| (at, &input.conversation.body[at])), done);
         facts.work = self.work(from, to, keep);

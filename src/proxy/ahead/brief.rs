@@ -10,15 +10,14 @@ use http::HeaderMap;
 use serde_json::json;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, info};
+use tracing::{info, warn};
 
 use crate::config::{Resolved, SummaryModel};
 use crate::conversation::edit::{Edit, View};
 use crate::conversation::{Digest, Message, Tokens};
 use crate::measure::ModelKey;
-use crate::pinned;
 use crate::plan::rewrite::{self, Out};
-use crate::plan::{Action, Plan};
+use crate::plan::{Action, Cost, Plan, economics};
 use crate::proxy::live::{Brief, Making};
 use crate::proxy::traffic::Asked;
 use crate::proxy::turn::draft::Draft;
@@ -29,6 +28,7 @@ use crate::summarizer::{self, Job};
 use crate::upstream::{ChatOptions, Upstream};
 use crate::usage::Reported;
 use crate::wire::openai_chat::{self, Request};
+use crate::{brief, pinned};
 
 /// How long a request waits for a brief that is being made, rather than begin one of its own.
 const WAIT: Duration = Duration::from_secs(90);
@@ -83,6 +83,7 @@ pub(in crate::proxy) struct Ask<'a> {
     pub(in crate::proxy) previous: Option<&'a str>,
     pub(in crate::proxy) window: Tokens,
     pub(in crate::proxy) max_tokens: Tokens,
+    pub(in crate::proxy) temperature: f64,
     pub(in crate::proxy) focus: Option<&'a str>,
 }
 
@@ -98,9 +99,10 @@ struct Needed {
     old: View,
     policy: Arc<Resolved>,
     id: String,
-    /// How many messages it covers, and the chain hash of the last of them.
+    /// How many messages it covers, the chain hash of the last of them, and those of all before.
     to: usize,
     chain: Digest,
+    history: Vec<Digest>,
     view_tokens: Tokens,
     window: Tokens,
     max_tokens: Tokens,
@@ -115,7 +117,7 @@ impl App {
         draft: &Draft<'_>,
         plan: &Plan,
         window: Tokens,
-    ) -> Option<Arc<str>> {
+    ) -> Option<Brief> {
         let (id, chain) = (draft.situation.id(), &draft.situation.history.chain);
         if let Some(making) = self.lives.with(id, |l| l.making.clone()) {
             // One that was not begun yet is not waited for: the pause before it may be long, and it gives way to requests.
@@ -125,14 +127,24 @@ impl App {
             }
             self.stop_making(id);
         }
-        if let Some(ready) = self.brief_at_hand(id, chain) {
-            return Some(ready);
+        let needed = self.needed(draft, plan, window)?;
+        let ready = self.brief_at_hand(id, chain, &draft.old);
+        if ready.as_ref().is_some_and(|brief| self.covers(draft, plan, brief, needed.to)) {
+            return ready;
         }
-        let making = self.make_needed(self.needed(draft, plan, window)?);
+        let making = self.make_needed(needed);
         let _waiting = making.waited_for();
         // It ends by itself.
         let _ = making.over.clone().wait_for(|over| *over).await;
-        self.brief_at_hand(id, chain)
+        self.brief_at_hand(id, chain, &draft.old)
+    }
+
+    /// Whether a brief tells so much of a fold up to `to` that another one is not worth asking for, and of the last fold all.
+    fn covers(&self, draft: &Draft<'_>, plan: &Plan, brief: &Brief, to: usize) -> bool {
+        let costs = self.measure.costs(&draft.situation.key, &draft.request.conversation);
+        let untold =
+            costs.get(brief.covers..to).unwrap_or_default().iter().map(Cost::total).fold(0, Tokens::saturating_add);
+        brief.covers >= folded_to(&draft.old) && !economics::worth_keeping_up(untold, plan.lines.summary)
     }
 
     /// What is to be asked for the fold of a plan.
@@ -154,6 +166,7 @@ impl App {
             id: situation.id().to_owned(),
             to,
             chain: *situation.history.chain.get(to.checked_sub(1)?)?,
+            history: situation.history.chain.get(..to)?.to_vec(),
             view_tokens: plan.before.prompt(),
             window,
             max_tokens: (budget.min(plan.lines.summary) / 4 * 3).min(policy.policy.summary_max_tokens),
@@ -223,18 +236,21 @@ impl App {
             previous: previous.as_deref(),
             window: needed.window,
             max_tokens: needed.max_tokens,
+            temperature: policy.summary_temperature,
             focus: needed.focus.as_deref(),
         };
-        let Some(text) = self.ask(&ask).await else { return };
+        let Some((text, read)) = self.ask(&ask).await else { return };
+        let covers = reach(&view, read, *to).max(told(old));
+        let Some(chain) = covers.checked_sub(1).and_then(|last| needed.history.get(last)).copied() else { return };
         let seconds = started.elapsed().as_secs_f64();
-        let brief = Brief { covers: *to, chain: needed.chain, text, seconds };
+        let brief = Brief { covers, chain, text, seconds };
         self.lives.with(&needed.id, |l| l.brief = Some(brief));
     }
 
-    /// A brief that was made ahead for a history that this one goes on.
-    pub(in crate::proxy) fn brief_at_hand(&self, id: &str, chain: &[Digest]) -> Option<Arc<str>> {
+    /// A brief that was made ahead for a history that this one goes on, where it goes farther than what its view tells.
+    pub(in crate::proxy) fn brief_at_hand(&self, id: &str, chain: &[Digest], view: &View) -> Option<Brief> {
         let ready = self.lives.with(id, |l| l.brief.clone());
-        ready.filter(|b| b.covers >= 1 && chain.get(b.covers - 1) == Some(&b.chain)).map(|brief| brief.text)
+        ready.filter(|b| b.covers > told(view) && chain.get(b.covers - 1) == Some(&b.chain))
     }
 
     /// What is believed of a request's model is kept under this key.
@@ -242,8 +258,8 @@ impl App {
         ModelKey::new(upstream.name(), &request.model)
     }
 
-    /// Asks, and accounts for it.
-    pub(in crate::proxy) async fn ask(&self, ask: &Ask<'_>) -> Option<Arc<str>> {
+    /// Asks, and accounts for it. Returns what was written, and of how many messages of the view.
+    pub(in crate::proxy) async fn ask(&self, ask: &Ask<'_>) -> Option<(Arc<str>, usize)> {
         let started = std::time::Instant::now();
         let key = self.key(ask.upstream, ask.request);
         let count = move |text: &str| self.measure.count(&key, text);
@@ -251,26 +267,38 @@ impl App {
         let (upstream, model, window, options) = match ask.summary_model {
             SummaryModel::Own => (Arc::clone(ask.upstream), None, ask.window, ask.options),
             SummaryModel::Other { upstream, model } => {
-                let other = self.upstreams.iter().find(|u| u.name() == upstream)?;
-                if ask.waited_for {
-                    self.moves_nothing(other, model, Asked::Other).await.then_some(())?;
+                let Some(other) = self.upstreams.iter().find(|u| u.name() == upstream) else {
+                    return self
+                        .not_summarized(ask.id, &format!("there is no upstream `{upstream}` for summary_model"));
+                };
+                let may = if ask.waited_for {
+                    self.moves_nothing(other, model, Asked::Other).await
                 } else {
-                    errand = Some(self.errand(other, model, Asked::Other).await?);
+                    errand = self.errand(other, model, Asked::Other).await;
+                    errand.is_some()
+                };
+                if !may {
+                    let why =
+                        format!("summary_model {upstream}/{model} is not in memory, and would push another one out");
+                    return self.not_summarized(ask.id, &why);
                 }
                 let window = self.window_of(other, model).await;
                 let options = ChatOptions { num_ctx: window.set, ..ChatOptions::default() };
                 (Arc::clone(other), Some(model.as_str()), window.tokens.unwrap_or(ask.window), options)
             }
             SummaryModel::Embedded => {
-                let (other, model) = self.upstreams.iter().find_map(|u| Some((u, u.embedded_model()?)))?;
+                let Some((other, model)) = self.upstreams.iter().find_map(|u| Some((u, u.embedded_model()?))) else {
+                    return self
+                        .not_summarized(ask.id, "summary_model is \"embedded\", and windowsill serves no model");
+                };
                 let window = self.window_of(other, model).await;
                 (Arc::clone(other), Some(model), window.tokens.unwrap_or(ask.window), ChatOptions::default())
             }
         };
         let who = format!("{}/{}", upstream.name(), model.unwrap_or(&ask.request.model));
         if !self.summarizers.lock().get_or_insert_mut(who.clone(), Default::default).may_try() {
-            debug!(conversation = ask.id, who, "the summarizer wrote nothing of use lately; left out this time");
-            return None;
+            return self
+                .not_summarized(ask.id, &format!("{who} wrote nothing of use lately, and is left out for a while"));
         }
         let slots = self.slots(&upstream, model.unwrap_or(&ask.request.model), None).await;
         // A client's key is for its own server alone.
@@ -286,6 +314,7 @@ impl App {
             previous: ask.previous,
             window,
             max_tokens: ask.max_tokens,
+            temperature: ask.temperature,
             focus: ask.focus,
             count: &count,
             limit: if ask.waited_for { WAITED_FOR } else { UNSEEN },
@@ -320,21 +349,55 @@ impl App {
         if let Err(e) = self.store.record_later(batch) {
             tracing::debug!(error = %e, "an event was not recorded");
         }
-        answer.text.map(Arc::from)
+        let Some(text) = answer.text else { return self.not_summarized(ask.id, &format!("{who}: {}", answer.how)) };
+        self.lives.with(ask.id, |l| l.unsummarized = None);
+        Some((Arc::from(text), answer.read))
+    }
+
+    /// Says why no model writes briefs of a conversation: once, until it is another reason.
+    pub(in crate::proxy) fn not_summarized<T>(&self, id: &str, because: &str) -> Option<T> {
+        let before = self.lives.with(id, |l| l.unsummarized.replace(because.to_owned()));
+        if before.as_deref() != Some(because) {
+            warn!(conversation = id, because, "no summary");
+            self.note_event(id, "not_summarized", json!({"because": because}));
+        }
+        None
     }
 }
 
-/// The messages that a fold up to `to` takes in anew, and the brief before it.
+/// The messages that a fold up to `to` takes in anew, with those that no model has told of yet, and the brief before it.
 pub(in crate::proxy) fn folded<'a>(request: &'a Request, old: &View, to: usize) -> (Vec<&'a Message>, Option<String>) {
     let body = &request.conversation.body;
     let fold = old.edits.iter().find_map(|e| match e {
-        Edit::Fold { to, brief, .. } => Some((*to, pinned::without(brief).to_owned())),
+        Edit::Fold { brief, .. } => Some(pinned::without(brief).to_owned()),
         _ => None,
     });
-    let from = fold.as_ref().map_or(0, |(to, _)| *to).min(to);
+    let from = told(old).min(to);
     let unread = old.unread();
     let read = (from..to.min(body.len())).filter(|at| !unread.contains(at));
-    (read.map(|at| &body[at]).collect(), fold.map(|(_, brief)| brief))
+    (read.map(|at| &body[at]).collect(), fold)
+}
+
+/// One past the last message that a view folds.
+pub(in crate::proxy) fn folded_to(view: &View) -> usize {
+    view.edits.iter().find_map(|edit| if let Edit::Fold { to, .. } = edit { Some(*to) } else { None }).unwrap_or(0)
+}
+
+/// One past the last message that a model's part of a view's brief tells of; 0 where there is none.
+pub(in crate::proxy) fn told(view: &View) -> usize {
+    let told = view.edits.iter().find_map(|edit| match edit {
+        Edit::Fold { to, brief, .. } => brief::goes_to(pinned::without(brief), *to),
+        _ => None,
+    });
+    told.unwrap_or(0)
+}
+
+/// One past the last of `all` messages that a model read, which had the first `read` messages of a view of them.
+pub(in crate::proxy) fn reach(view: &[Out], read: usize, all: usize) -> usize {
+    match view.get(..read) {
+        Some(part) if read < view.len() => part.iter().filter_map(|m| m.at).next_back().map_or(0, |at| at + 1),
+        _ => all,
+    }
 }
 
 /// What a model may read for a brief: the messages of a view without what the client is likely to replace, since the brief stands

@@ -21,7 +21,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
-use super::ahead::brief::{Ask, folded, readable};
+use super::ahead::brief::{Ask, folded, folded_to, reach, readable, told};
 use super::live::{Ahead, Brief, Making};
 use super::traffic::Asked;
 use super::turn::prepare::{self, Prepared};
@@ -71,6 +71,8 @@ struct Behind {
     used: Tokens,
     /// Tokens that the last step added.
     step: Tokens,
+    /// Whether messages are folded that no model has told of.
+    lags: bool,
 }
 
 /// A fold that was made ahead: its plan, its view, the messages to send, and the seconds that a model wrote on the brief.
@@ -115,10 +117,11 @@ impl App {
         let step = last_step(&prepared);
         let fold = due || passes_with(used, step, prepared.lines.fold_at, window);
         let (from, line) = prepared.lines.brief_at(used);
+        let (untold, lags) = self.untold(&prepared);
+        let is_near = due || economics::brief_is_due(used, step, from, line);
         let brief = strategy == Strategy::Summarize
-            && (due || economics::brief_is_due(used, step, from, line))
-            && economics::worth_a_summary(prepared.after.history, prepared.lines.summary)
-            && !self.is_covered(&prepared);
+            && prepared.lines.no_summary().is_none()
+            && (lags || is_near && economics::worth_keeping_up(untold, prepared.lines.summary));
         let busy = self.lives.with(&prepared.id, |l| l.in_flight > 0 || l.making.is_some());
         if busy || !brief && !fold {
             return;
@@ -143,7 +146,7 @@ impl App {
                 (_, stopped) => AFTER_TOOL_CALLS * 2u32.pow(stopped),
             };
             let (size, id) = (prepared.request.body.len(), prepared.id.clone());
-            let behind = Behind { upstream, headers, prepared, reported, window, used, step };
+            let behind = Behind { upstream, headers, prepared, reported, window, used, step, lags };
             let (worker, asking) = (Arc::clone(&app), Arc::clone(&making.asking));
             let work = async move {
                 tokio::time::sleep(wait).await;
@@ -171,7 +174,7 @@ impl App {
             return;
         };
         let work = async {
-            if brief && self.would_use_a_brief(behind) {
+            if brief && (behind.lags || self.would_use_a_brief(behind)) {
                 asking.store(true, Ordering::Relaxed);
                 self.make_brief(behind).await;
                 asking.store(false, Ordering::Relaxed);
@@ -194,16 +197,14 @@ impl App {
             || self.foreseen(behind, &prepared.request, economics::steps_ahead(*step, line)).is_some()
     }
 
-    /// Whether a brief made earlier still stands for all but a little of the history.
-    fn is_covered(&self, prepared: &Prepared) -> bool {
-        let covers = self.lives.with(&prepared.id, |l| {
-            let brief = l.brief.as_ref()?;
-            (prepared.chain.get(brief.covers.wrapping_sub(1)) == Some(&brief.chain)).then_some(brief.covers)
-        });
-        let Some(covers) = covers else { return false };
+    /// Tokens of the history that no brief of a model tells of, neither in the view nor at hand, and whether some of them are
+    /// folded.
+    fn untold(&self, prepared: &Prepared) -> (Tokens, bool) {
+        let Prepared { id, chain, view, .. } = prepared;
+        let told = self.brief_at_hand(id, chain, view).map_or_else(|| told(view), |brief| brief.covers);
         let costs = self.measure.costs(&prepared.key, &prepared.request.conversation);
-        let since: Tokens = costs.iter().skip(covers).map(plan::Cost::total).sum();
-        !economics::worth_a_summary(since, prepared.lines.summary)
+        let untold = costs.iter().skip(told).map(plan::Cost::total).fold(0, Tokens::saturating_add);
+        (untold, told < folded_to(view))
     }
 
     async fn make_brief(self: &Arc<Self>, behind: &Behind) {
@@ -234,13 +235,15 @@ impl App {
             previous: previous.as_deref(),
             window: *window,
             max_tokens: (budget / 4 * 3).min(prepared.policy.policy.summary_max_tokens),
+            temperature: prepared.policy.summary_temperature,
             focus: prepared.standing.focus().or(prepared.policy.focus.as_deref()),
         };
         let started = Instant::now();
-        let Some(text) = self.ask(&ask).await else { return };
-        let Some(chain) = prepared.chain.last().copied() else { return };
+        let Some((text, read)) = self.ask(&ask).await else { return };
+        let covers = reach(&view, read, prepared.chain.len()).max(told(&prepared.view));
+        let Some(chain) = covers.checked_sub(1).and_then(|last| prepared.chain.get(last)).copied() else { return };
         let seconds = started.elapsed().as_secs_f64();
-        let brief = Brief { covers: prepared.chain.len(), chain, text, seconds };
+        let brief = Brief { covers, chain, text, seconds };
         self.lives.with(&prepared.id, |l| {
             l.brief = Some(brief);
             l.stopped = 0;
@@ -317,20 +320,24 @@ impl App {
             ..self.measure.facts(&prepared.key, conversation, &prepared.view, known)
         };
         prepared.wanted.tell(&mut facts);
-        // A fold that is due for another reason than the wall goes as deep as it can.
+        // One that is due for another reason than the wall has a policy of its own.
         let due = self.lives.with(&prepared.id, |l| l.fold_due.clone());
         let is_due = due.is_some();
         let policy = &due.unwrap_or_default().policy(&prepared.policy.policy);
         let total = plan::plan(conversation, &Facts { slack: 0, ..facts.clone() }, policy).before.prompt();
-        let at_wall = is_due || used.saturating_add(more) > prepared.lines.limit;
+        let at_wall = !is_due && used.saturating_add(more) > prepared.lines.limit;
         if at_wall {
             // The wall stands where the prompt is.
             facts.slack = window.saturating_sub(facts.output_reserved).saturating_sub(total.saturating_sub(1));
-        } else {
+        } else if !is_due {
             facts.foreseen = used.saturating_add(more).saturating_sub(total);
         }
         let plan = plan::plan(conversation, &facts, policy);
-        let folds = plan.actions.iter().any(|a| matches!(a, Action::Fold { .. } | Action::Placeholder { .. }));
+        let folds = plan.actions.iter().any(|a| match a {
+            Action::Fold { .. } => true,
+            Action::Placeholder { .. } => !is_due,
+            _ => false,
+        });
         let cuts = plan.actions.iter().any(|a| matches!(a, Action::Cut { .. }));
         let pays = !at_wall || f64::from(plan.after.prompt()) <= f64::from(total) * WORTH_IT;
         (plan.fits && folds && !cuts && pays).then_some(plan)
@@ -342,11 +349,11 @@ impl App {
         let Some(plan) = self.foreseen(behind, request, next_step(*step, *window)) else { return Ok(None) };
         let conversation = &request.conversation;
         let policy = &prepared.policy.policy;
-        let brief = self.lives.with(&prepared.id, |l| l.brief.clone());
-        let brief = brief.filter(|b| b.covers >= 1 && prepared.chain.get(b.covers - 1) == Some(&b.chain));
+        let brief = self.brief_at_hand(&prepared.id, &prepared.chain, &prepared.view);
         let words = Words {
             pins: &prepared.wanted.texts,
             written: brief.as_ref().map(|b| &*b.text),
+            reach: brief.as_ref().map(|b| b.covers),
             focus: prepared.standing.focus().or(prepared.policy.focus.as_deref()),
             keep: prepared.policy.keep,
             digests: None,

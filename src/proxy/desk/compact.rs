@@ -258,9 +258,11 @@ impl App {
                 previous: previous.as_deref(),
                 window: facts.window,
                 max_tokens: fold.max_tokens,
+                temperature: resolved.summary_temperature,
                 focus: fold.focus,
             })
-            .await;
+            .await
+            .map(|(text, _)| text);
         let draft = fold.draft(ground, text.clone());
         self.lives.with(&recorded.row.id, |live| live.draft = Some(draft));
         Some(text)
@@ -274,7 +276,8 @@ impl App {
         focus: Option<&str>,
         written: Option<&str>,
     ) -> Result<Applied, crate::store::Error> {
-        let words = Words { focus, written, keep: ground.resolved.keep, pins: &ground.held.texts, digests: None };
+        let (keep, pins) = (ground.resolved.keep, &*ground.held.texts);
+        let words = Words { focus, written, keep, pins, ..Words::default() };
         self.make_view(&ground.subject(), plan, words)
     }
 

@@ -360,6 +360,11 @@ fn advice(seen: &Value, events: &[EventRow], turns: usize) -> Vec<Value> {
     if events.iter().any(|e| e.kind == "small_model") {
         say("the model has fewer than 3 billion parameters: it calls tools wrongly and loses long prompts; take a larger one".into(), "small_model");
     }
+    let is_summary = |e: &&EventRow| e.kind == "not_summarized" || role_is(e, "summary") && e.data["used"] == true;
+    if let Some(event) = events.iter().rev().find(is_summary).filter(|e| e.kind == "not_summarized") {
+        let why = event.data["because"].as_str().unwrap_or("");
+        say(format!("the last time it was not summarized by a model: {why}"), "summary_model");
+    }
     let unread = events.iter().filter(|e| e.kind == "recall" && e.data["outcome"] != "found").count();
     if unread >= 3 {
         say(

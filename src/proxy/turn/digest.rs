@@ -98,7 +98,7 @@ impl App {
     ) -> Answer {
         let started = Instant::now();
         let text = &draft.request.conversation.body[at].text;
-        let nothing = |how: String| Answer { text: None, reply: bytes::Bytes::new(), how, continued: false };
+        let nothing = |how: String| Answer { how, ..Answer::default() };
         // The id that the original is going to have.
         let id = match self.store.free_id(text) {
             Ok(id) => id,
@@ -126,6 +126,7 @@ impl App {
                 headers::json()
             },
             options: ChatOptions { num_ctx: window.set, id_slot, ..ChatOptions::default() },
+            temperature: draft.situation.policy.summary_temperature,
             window: window.tokens.unwrap_or(SMALL_WINDOW),
             text,
             call: crate::apply::call(&draft.request.conversation, at),

@@ -14,11 +14,11 @@ use super::situation::Situation;
 use crate::apply::{Applied, Words};
 use crate::conversation::edit::{Edit, View};
 use crate::conversation::{Conversation, Tokens};
-use crate::guard::triggers::Pace;
 use crate::measure::count::Counted;
 use crate::measure::{self, Sureness, tokens};
 use crate::plan::rewrite::{self, Out};
-use crate::plan::{self, Action, Facts, Plan, Policy, Regions};
+use crate::plan::{self, Action, Facts, Plan, Policy, Regions, Strategy};
+use crate::proxy::live::Brief;
 use crate::proxy::standing::Held;
 use crate::proxy::view::Subject;
 use crate::proxy::{App, Error};
@@ -43,7 +43,7 @@ pub(in crate::proxy) struct Draft<'a> {
     pub(in crate::proxy) counted: Option<(Tokens, Sureness)>,
     pub(in crate::proxy) warnings: Vec<String>,
     /// What a model wrote for the fold, if anything, once one was asked.
-    pub(in crate::proxy) written: Option<Option<Arc<str>>>,
+    pub(in crate::proxy) written: Option<Option<Brief>>,
     /// Digests by message, once they were asked for.
     pub(in crate::proxy) digests: Option<HashMap<usize, String>>,
     /// Whether the model has the tool that says that a task is done.
@@ -247,9 +247,14 @@ impl App {
         if !asks {
             // The client goes first; what was begun for later is begun again behind this reply.
             self.stop_making(situation.id());
-            if matches!(situation.pace, Pace::Done(_)) {
-                // The record of the task is there, however little there is to fold.
-                draft.written = Some(self.brief_at_hand(situation.id(), &situation.history.chain));
+            let folds = plan.actions.iter().any(|a| matches!(a, Action::Fold { .. }));
+            if let Some(why) = plan.lines.no_summary().filter(|_| folds && draft.policy.strategy == Strategy::Summarize)
+            {
+                self.not_summarized::<()>(situation.id(), &why);
+            }
+            // What is there costs nothing, however little there is to fold.
+            if folds && draft.written.is_none() {
+                draft.written = self.brief_at_hand(situation.id(), &situation.history.chain, &draft.old).map(Some);
             }
         } else if draft.written.is_none() {
             draft.written = Some(self.written(draft, plan, window).await);
@@ -273,9 +278,11 @@ impl App {
             return Ok(Applied { view: draft.old.clone(), originals: Vec::new() });
         }
         let policy = &draft.situation.policy;
+        let written = draft.written.as_ref().and_then(Option::as_ref);
         let words = Words {
             pins: &draft.wanted.texts,
-            written: draft.written.as_ref().and_then(|w| w.as_deref()),
+            written: written.map(|brief| &*brief.text),
+            reach: written.map(|brief| brief.covers),
             focus: draft.focus.as_deref().or(policy.focus.as_deref()),
             keep: policy.keep,
             digests: draft.digests.as_ref(),

@@ -150,20 +150,18 @@ impl App {
                 return Pace::Usual;
             }
             let asked = live.fold_due.take();
-            let pace = match (triggers::pace(&policy.triggers, body, &live.folded, now_ms()), asked) {
-                (Pace::Hold, _) => return Pace::Hold,
-                (_, Some(asked)) => asked,
-                (Pace::Usual, None) => return Pace::Usual,
-                (pace, None) if policy.background => {
-                    live.fold_due = Some(pace);
-                    return Pace::Usual;
+            let due = triggers::pace(&policy.triggers, body, &live.folded, now_ms());
+            match (due, asked) {
+                (Pace::Hold, _) => Pace::Hold,
+                (_, Some(done @ Pace::Done(_))) => done,
+                (Pace::Usual, _) => Pace::Usual,
+                (due, asked) => {
+                    let now = asked.is_some() || !policy.background;
+                    // Should there be nothing to fold, it is tried again behind this reply, and with the next request.
+                    live.fold_due = Some(due.clone());
+                    if now { due } else { Pace::Usual }
                 }
-                (pace, None) => pace,
-            };
-            // Should it not pay, the count starts again all the same.
-            let Folded { to, at_ms, .. } = live.folded;
-            live.folded = Folded::at(body, to, at_ms);
-            pace
+            }
         })
     }
 
@@ -228,6 +226,7 @@ impl App {
         self.lives.with(&prepared.id, |live| {
             if let Some(to) = to.filter(|to| *to != live.folded.to) {
                 live.folded = Folded::at(body, to, now_ms());
+                live.fold_due.take_if(|due| matches!(due, Pace::Fold(_)));
             }
         });
     }

@@ -348,12 +348,14 @@ impl App {
     ) -> Prepared {
         let actions = actions(&situation, &planned.drafted.plan);
         let because = because(&situation, &head, &wishes, &planned.drafted.plan);
+        let waits = waits(&situation, &planned.drafted.plan);
         let Situation { attempt, window, policy, history, key, own, .. } = situation;
         let Head { tools, admitted, indexed, .. } = head;
         let Wishes { standing, scope, ruled, granted } = wishes;
         let Planned { drafted, before, lines, seconds } = planned;
         let Settled { request, done, wanted, mut warnings } = settled;
         warnings.extend(cut(&drafted.view, &request.conversation.body));
+        warnings.extend(advice(&request, admitted.is_some(), window.tokens, &drafted.plan));
         let is_fork = history.inherits.is_some();
         let History { chain, located, repeats_a_beginning, id, session, stored, ahead, switched, .. } = history;
         let History { client_marks, respelled, .. } = history;
@@ -376,7 +378,7 @@ impl App {
             originals: drafted.originals.into_iter().chain(more).collect(),
             actions,
             because,
-            waits: drafted.plan.waits.iter().map(ToString::to_string).collect(),
+            waits,
             after: drafted.plan.after,
             out: drafted.out,
             body: drafted.body,
@@ -454,6 +456,28 @@ fn because(situation: &Situation<'_>, head: &Head, wishes: &Wishes, plan: &Plan)
     out.extend(head.admitted.as_ref().map(|a| a.because()));
     out.extend(head.indexed.as_ref().map(Indexed::because));
     out
+}
+
+/// What helps where system prompt and tools leave so little of the window that the next rewrite comes soon.
+fn advice(request: &Request, by_index: bool, window: Option<Tokens>, plan: &Plan) -> Option<String> {
+    let (window, head) = (window?, plan.after.system.saturating_add(plan.after.tools));
+    let helps = request.own_tools().is_some() && !by_index && head > window / 2;
+    (helps && plan.is_soon_done_again()).then(|| {
+        // From there on "auto" does something.
+        let listing = if window - head.min(window) < window / 3 { "auto" } else { "index" };
+        format!(
+            "system prompt and tools take {head} of {window} tokens, so that this rewrite lasts for less than four steps: \
+             tools = \"{listing}\" in [context], or the header x-windowsill-tools: {listing}, leaves more"
+        )
+    })
+}
+
+/// Why lines that are passed led to nothing; a pace that waits says so itself.
+fn waits(situation: &Situation<'_>, plan: &Plan) -> Vec<String> {
+    let pace = situation.pace.waits(plan);
+    let of_lines = plan.waits.iter().filter(|waiting| pace.is_none() || waiting.rule != "summarize");
+    let of_lines: Vec<String> = of_lines.map(ToString::to_string).collect();
+    pace.into_iter().chain(of_lines).collect()
 }
 
 /// How far the fold of a view reaches.

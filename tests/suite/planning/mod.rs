@@ -9,3 +9,4 @@ mod picture;
 mod pictures;
 mod properties;
 pub(crate) mod sessions;
+mod tight;

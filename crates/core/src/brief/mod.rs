@@ -11,6 +11,7 @@ mod language;
 mod prompt;
 mod render;
 mod results;
+mod state;
 mod statements;
 mod words;
 mod work;
@@ -23,6 +24,7 @@ pub use self::judge::{Fault, judge};
 pub use self::prompt::{instruction, transcript};
 pub use self::render::{parse, render};
 pub use self::results::findings;
+pub use self::state::goes_to;
 pub use self::work::{Work, of_text as quotes_of};
 
 /// What a brief is made from.
@@ -121,6 +123,9 @@ pub struct Facts {
     pub conversation: String,
     /// The last part that a model wrote; shown again if the next summary fails.
     pub summary: Option<String>,
+    /// One past the last message that this part was made from, by the numbers of the messages, where it is older than the
+    /// brief; `None` where it goes as far as the brief does.
+    pub told: Option<usize>,
     /// The sections, in the order of [`Part::ALL`].
     pub sections: [Section; 8],
     /// In which message each of the newer user's items was said, by the item's key.
@@ -146,7 +151,9 @@ impl Facts {
         if !newer.conversation.is_empty() {
             self.conversation = newer.conversation;
         }
-        self.summary = newer.summary.or(self.summary);
+        if newer.summary.is_some() {
+            (self.summary, self.told) = (newer.summary, newer.told);
+        }
         self.work = newer.work;
         for (part, section) in Part::ALL.into_iter().zip(newer.sections) {
             let own = &mut self.sections[part as usize];

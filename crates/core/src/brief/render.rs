@@ -3,7 +3,7 @@
 use super::collect::defuse;
 use super::statements::Stated;
 use super::words::{condense, corrects, said, specifics};
-use super::{Facts, Item, Part, Section, work};
+use super::{Facts, Item, Part, Section, state, work};
 use crate::conversation::task::Keep;
 use crate::preview::clean::{floor, sanitize};
 use crate::preview::fit::{first_that_fits, largest};
@@ -113,14 +113,18 @@ pub(super) fn worth(part: Part, item: &Item, at: usize, total: usize) -> i32 {
 /// `model_part` is a summary that passed [`super::judge()`]; without one, the last one known stands in. What does not
 /// fit goes out lowest worth first, and is counted. Parsing what was rendered gives the facts that it shows.
 pub fn render(model_part: Option<&str>, facts: &Facts, budget: u32, count: &dyn Fn(&str) -> u32) -> String {
-    let model =
-        model_part.or(facts.summary.as_deref()).map(|m| defuse(&sanitize(m)).replace(FACTS, "")).unwrap_or_default();
+    let model = model_part.or(facts.summary.as_deref());
+    let model = model.map(|m| state::without_marks(&defuse(&sanitize(m)).replace(FACTS, ""))).unwrap_or_default();
+    let model = match (facts.told, model.trim()) {
+        (Some(told), said) if !said.is_empty() => format!("{}\n{said}", state::mark(told)),
+        (_, said) => said.to_owned(),
+    };
     let head = header(facts, false);
     let whole = |allowance: usize| {
         let head = header(facts, allowance >= ROOMY);
         let frame = head.len() + END.len() + 2;
         let room = allowance.saturating_sub(frame);
-        let summary = cut_summary(model.trim(), room * 55 / 100);
+        let summary = cut_summary(&model, room * 55 / 100);
         let body = sections(facts, room.saturating_sub(summary.len() + FACTS.len() + 2));
         let mut out = head;
         for part in
@@ -366,7 +370,9 @@ pub fn parse(brief: &str) -> Option<Facts> {
         None if Part::ALL.iter().any(|&p| body.lines().any(|l| l == shape(p).0)) => ("", body),
         None => (body.trim(), ""),
     };
+    let (told, summary) = state::unmarked(summary);
     facts.summary = (!summary.is_empty()).then(|| summary.to_owned());
+    facts.told = told.filter(|_| facts.summary.is_some());
     read_sections(body, &mut facts);
     Some(facts)
 }

@@ -38,6 +38,17 @@ impl Lines {
         self.summarize_to.midpoint(self.summarize_at)
     }
 
+    /// Why a model is asked for no brief, in words; `None` where one is.
+    pub fn no_summary(&self) -> Option<String> {
+        let room = self.summary;
+        (room < LEAST_SUMMARY).then(|| {
+            format!(
+                "a brief may take {room} tokens, and one with a summary takes {LEAST_SUMMARY}: the window is small, system prompt \
+                 and tools take most of it, or summary_max_tokens is low"
+            )
+        })
+    }
+
     /// From where on a brief may be made ahead of a prompt of `used` tokens, and for a fold at which line. A prompt that is past
     /// a line short of the wall was not folded there, since that would not pay.
     pub fn brief_at(&self, used: Tokens) -> (Tokens, Tokens) {
@@ -70,7 +81,7 @@ impl Lines {
         let (clear_at, summarize_at) = (line(policy.clear_at), line(policy.summarize_at));
         let summarize_to = line(policy.summarize_to).min(summarize_at);
         let depth = match policy.fold_at {
-            FoldAt::Line => summarize_to,
+            FoldAt::Line | FoldAt::Now => summarize_to,
             FoldAt::Wall => summarize_to.max(sparse(limit, facts.window)),
         };
         let small = tight || facts.window < LEAST_WITH_WORK;
@@ -82,7 +93,7 @@ impl Lines {
             summarize_at,
             summarize_to,
             fold_at: match policy.fold_at {
-                FoldAt::Line if policy.strategy != Strategy::Off => summarize_at,
+                FoldAt::Line | FoldAt::Now if policy.strategy != Strategy::Off => summarize_at,
                 _ => limit,
             },
             // Where no digest comes of it, there is a preview.
@@ -141,6 +152,9 @@ pub(super) fn most_used(freed: Tokens, window: Tokens) -> Tokens {
 pub fn brief_budget(window: Tokens, room: Tokens, summary_max_tokens: Tokens) -> Tokens {
     (window / 8).min(room / 4).min(summary_max_tokens.saturating_mul(2)).max(LEAST_BRIEF)
 }
+
+/// A brief of fewer tokens has no room for what a model writes: half of it is marks and the last thing that the person said.
+const LEAST_SUMMARY: Tokens = 128;
 
 /// The smallest brief, in tokens.
 pub(super) const LEAST_BRIEF: Tokens = 96;

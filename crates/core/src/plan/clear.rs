@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::facts::{SMALL, placeholder};
 use super::sheet::Sheet;
-use super::{Action, Strategy, budget, economics, evict, restore, summarize};
+use super::{Action, ClearLine, Strategy, budget, economics, evict, restore, summarize};
 use crate::conversation::edit::{Edit, Rule};
 use crate::conversation::{Digest, Tokens};
 
@@ -53,17 +53,27 @@ fn short_of_the_wall(sheet: &mut Sheet<'_>, recent: usize) -> Option<String> {
         sheet.wait("clear", lines.clear_at, GUESSED);
         return None;
     }
+    let line = sheet.policy.clear_line;
+    if line == ClearLine::Wall {
+        let why = format!("clear_line = \"wall\", and a prompt of {} tokens fits", lines.limit);
+        sheet.wait("clear", lines.clear_at, why);
+        return None;
+    }
     let ahead = sheet.ahead();
     // Where folding waits for the wall, so may clearing.
     let done = attempt(sheet, recent, |freed, again, _| {
-        economics::deep_clear(freed, lines.clear_at, lines.clear_to)
-            && freed >= ahead
-            && economics::worth_it_now(freed, again, total, lines.clear_at, lines.fold_at)
+        let pays = || freed >= ahead && economics::worth_it_now(freed, again, total, lines.clear_at, lines.fold_at);
+        economics::deep_clear(freed, lines.clear_at, lines.clear_to) && (line == ClearLine::Line || pays())
     });
     match done {
         Ok(what) => Some(what),
         Err((0, ..)) => {
             sheet.wait("clear", lines.clear_at, "no old result is left to clear");
+            None
+        }
+        Err((_, freed, _)) if line == ClearLine::Line => {
+            let least = (lines.clear_at - lines.clear_to) / 2;
+            sheet.wait("clear", lines.clear_at, format!("it would free {freed} tokens, and comes from {least} on"));
             None
         }
         Err((_, freed, again)) => {

@@ -47,6 +47,12 @@ pub fn worth_a_summary(fresh: Tokens, brief: Tokens) -> bool {
     fresh >= 2 * (brief + INSTRUCTION)
 }
 
+/// Whether a summary that would be more than one fold old otherwise is worth asking for: state and next steps that are that old
+/// must go, so that half as much is enough.
+pub fn worth_keeping_up(fresh: Tokens, brief: Tokens) -> bool {
+    fresh >= brief + INSTRUCTION
+}
+
 /// Within how many steps like the last one a fold must be in sight, for its brief to be made ahead.
 const STEPS_AHEAD: f64 = 4.0;
 
@@ -97,6 +103,7 @@ mod tests {
         assert!(worth_it_now(20, 10, 60, 60, 60) && !worth_it_now(0, 0, 60, 60, 60));
         assert!(as_good((100, 250), (200, 200)) && !as_good((100, 251), (200, 200)) && as_good((100, 0), (0, 0)));
         assert!(worth_a_summary(2600, 1000) && !worth_a_summary(2599, 1000));
+        assert!(worth_keeping_up(1300, 1000) && !worth_keeping_up(1299, 1000));
         assert!(brief_is_due(851, 10, 850, 1000) && !brief_is_due(850, 500, 850, 1000));
         assert!(!brief_is_due(500, 125, 350, 1000) && brief_is_due(501, 125, 350, 1000));
         assert!(worthwhile(10, 10) && !worthwhile(9, 10) && !worthwhile(0, 0));

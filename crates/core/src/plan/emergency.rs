@@ -2,7 +2,7 @@
 //! refusal taught, and harder.
 
 use super::facts::Facts;
-use super::policy::{FoldAt, KeepRecent, Policy};
+use super::policy::{ClearLine, FoldAt, KeepRecent, Policy};
 use crate::conversation::Tokens;
 
 /// What a refusal taught.
@@ -63,6 +63,7 @@ pub fn policy(policy: &Policy, window: Tokens, refusal: Refusal) -> Policy {
     let share = if refusal.window.is_some() || refusal.prompt.is_some() { 1.0 } else { 0.5 };
     Policy {
         fold_at: FoldAt::Line,
+        clear_line: ClearLine::Pays,
         keep_recent: KeepRecent::Messages(policy.keep_recent.messages(window) / 2),
         clear_at: policy.clear_at / 2.0,
         clear_to: policy.clear_to.min(policy.clear_at / 2.0) * share,

@@ -22,11 +22,11 @@ use std::fmt;
 
 pub use budget::{Lines, gives_way, least_reserve, output_reserved, usual_reserve};
 pub use facts::{Cost, Facts, Regions};
-pub use policy::{FoldAt, KeepRecent, Policy, Size, Strategy, TemplateFacts};
+pub use policy::{ClearLine, FoldAt, KeepRecent, Policy, Size, Strategy, TemplateFacts};
 
 use crate::conversation::edit::Rule;
 use crate::conversation::{Conversation, Tokens};
-use sheet::Sheet;
+use sheet::{STEPS_AHEAD, Sheet};
 
 /// One thing to do. Indices are of the conversation's body.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -196,17 +196,36 @@ pub struct Plan {
     pub lines: Lines,
     /// Whether something of a person's or of the newest step had to go. Less is kept for the reply before that is sent.
     pub hard: bool,
+    /// Tokens that the next four steps take, if they are like those so far.
+    pub four_steps: Tokens,
     /// Whether the view fits the budget after all of this, with what was asked in it. When false, the request must be
     /// refused with the counts.
     pub fits: bool,
 }
 
 impl Plan {
+    /// Whether this rewrites what was forwarded before, and leaves less room than the next four steps take.
+    pub fn is_soon_done_again(&self) -> bool {
+        // What arrives is evicted, and changes nothing before it.
+        let rewrites = self.actions.iter().any(|action| action.layer(Strategy::Summarize) != "evict");
+        rewrites && self.after.prompt().saturating_add(self.four_steps) > self.lines.limit
+    }
+
     /// These actions and nothing else: a person asked for them.
     pub fn of(actions: Vec<Action>) -> Plan {
         let lines = Lines::of(&Facts::default(), &Policy::default());
         let (before, after) = (Regions::default(), Regions::default());
-        Plan { actions, before, after, because: Vec::new(), waits: Vec::new(), lines, hard: false, fits: true }
+        Plan {
+            actions,
+            before,
+            after,
+            because: Vec::new(),
+            waits: Vec::new(),
+            lines,
+            hard: false,
+            four_steps: 0,
+            fits: true,
+        }
     }
 }
 
@@ -249,6 +268,7 @@ pub fn plan(conversation: &Conversation, facts: &Facts, policy: &Policy) -> Plan
         before,
         after: sheet.regions(),
         hard: sheet.hard,
+        four_steps: sheet.next_steps() / STEPS_AHEAD * 4,
         fits: sheet.total() <= sheet.lines.limit && asks,
         lines: sheet.lines,
         actions: sheet.actions,

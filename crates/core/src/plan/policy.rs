@@ -40,6 +40,19 @@ pub enum FoldAt {
     Line,
     /// It comes only where the prompt would not fit otherwise.
     Wall,
+    /// It comes at once, whatever the prompt takes and whatever it costs: a pace asks for it, or a task is done.
+    Now,
+}
+
+/// Which line a clearing waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ClearLine {
+    /// It comes from `clear_at` on, as soon as it frees enough for what the server must evaluate again.
+    Pays,
+    /// It comes once the prompt passes `clear_at`, if it goes half as deep as the lines promise.
+    Line,
+    /// It comes only where the prompt would not fit otherwise.
+    Wall,
 }
 
 /// How many of the newest messages are neither cleared nor folded.
@@ -96,6 +109,8 @@ pub struct Policy {
     pub clear_at: f64,
     /// Pressure that clearing goes down to.
     pub clear_to: f64,
+    /// Which line clearing waits for.
+    pub clear_line: ClearLine,
     /// Pressure from which old steps are folded into a brief.
     pub summarize_at: f64,
     /// Pressure that folding goes down to.
@@ -123,6 +138,7 @@ impl Default for Policy {
             digest_over: None,
             clear_at: 0.75,
             clear_to: 0.40,
+            clear_line: ClearLine::Pays,
             summarize_at: 0.85,
             summarize_to: 0.45,
             fold_at: FoldAt::Wall,

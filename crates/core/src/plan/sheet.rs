@@ -16,7 +16,7 @@ use crate::conversation::{Conversation, Role, Tokens, person};
 const HELD: Tokens = 4;
 
 /// Steps that a rewrite leaves room for; they differ in size, so that it is about one in four requests that is rewritten.
-const STEPS_AHEAD: usize = 5;
+pub(super) const STEPS_AHEAD: Tokens = 5;
 
 /// Steps with results that are never cleared stay inside a fold while they take at most one part in this many of the window.
 const PROTECTED: Tokens = 4;
@@ -271,7 +271,7 @@ impl<'a> Sheet<'a> {
     pub(super) fn fold_depth(&self) -> Tokens {
         let lines = &self.lines;
         let sparse = budget::sparse(lines.limit, self.facts.window);
-        let least = if self.policy.fold_at == FoldAt::Line { sparse.min(lines.half_way()) } else { sparse };
+        let least = if self.policy.fold_at != FoldAt::Wall { sparse.min(lines.half_way()) } else { sparse };
         lines.summarize_to.max(least)
     }
 
@@ -282,15 +282,18 @@ impl<'a> Sheet<'a> {
     }
 
     /// Tokens that a rewrite leaves free for the next steps where system prompt and tools take most of the window: as many
-    /// as [`STEPS_AHEAD`] steps like the last ones need, and at most half of the room. A little at a time would be done
-    /// again every turn there, and each time the person waits for it.
+    /// as [`STEPS_AHEAD`] steps like the last ones need, and at most half of the room, or three quarters where they take more
+    /// than half of the window: a brief has the rest. A little at a time would be done again every turn there, and each time
+    /// the person waits for it.
     pub(super) fn ahead(&self) -> Tokens {
         if !self.lines.tight {
             return 0;
         }
         let opening = if self.holds_opening { self.span(0..self.opening) } else { 0 };
-        let room = self.lines.limit.saturating_sub(self.facts.head() + opening);
-        self.next_steps().min(room / 2)
+        let head = self.facts.head() + opening;
+        let room = self.lines.limit.saturating_sub(head);
+        let most = if head > self.facts.window / 2 { room / 4 * 3 } else { room / 2 };
+        self.next_steps().min(most)
     }
 
     /// Tokens that the next [`STEPS_AHEAD`] steps will take, if they are like the last ones. What clients send as a user message
@@ -305,11 +308,11 @@ impl<'a> Sheet<'a> {
                 _ if self.is_output(unit.start) => after += tokens,
                 _ => after = 0,
             }
-            if sizes.len() == 2 * STEPS_AHEAD {
+            if sizes.len() == 2 * STEPS_AHEAD as usize {
                 break;
             }
         }
-        sizes.iter().sum::<Tokens>() * STEPS_AHEAD as Tokens / sizes.len().max(1) as Tokens
+        sizes.iter().sum::<Tokens>() * STEPS_AHEAD / sizes.len().max(1) as Tokens
     }
 
     /// Which texts of files were replaced since.

@@ -1,10 +1,12 @@
 //! Summarize: steps from after the first user message up to a safe cut become one brief. There is always exactly one:
 //! the next one folds the last one in.
 
+use super::budget::LEAST_BRIEF;
 use super::sheet::{Fold, Sheet};
 use super::{Action, FoldAt, Strategy, clear, economics, repeat};
 use crate::conversation::edit::Edit;
 use crate::conversation::{Role, Tokens};
+use crate::{brief, pinned};
 
 /// Share of the summarize-to line that the opening may take and still stay whole in front of the brief.
 const LARGEST_OPENING: f64 = 0.35;
@@ -45,19 +47,20 @@ pub(super) fn keep_request(sheet: &mut Sheet<'_>) -> Option<String> {
 fn fold(sheet: &mut Sheet<'_>, total: Tokens) -> Result<Fold, String> {
     let lines = sheet.lines;
     let at_wall = total > lines.limit;
+    let now = at_wall || sheet.policy.fold_at == FoldAt::Now;
     if sheet.policy.strategy == Strategy::Off {
         return Err("strategy = \"off\"".into());
     }
     if sheet.policy.fold_at == FoldAt::Wall && !at_wall {
         return Err(format!("fold_at = \"wall\", and a prompt of {} tokens fits", lines.limit));
     }
-    if sheet.facts.guessed && !at_wall {
+    if sheet.facts.guessed && !now {
         return Err(clear::GUESSED.into());
     }
     let (keep_recent, target) = (sheet.keep_recent(), sheet.fold_target());
     let mut fold = choose(sheet, keep_recent, target).ok_or("what may go is folded already")?;
     let (mut freed, mut again) = weighed(sheet, &fold, total);
-    if !at_wall && !economics::worthwhile(freed, again) {
+    if !now && !economics::worthwhile(freed, again) {
         // Deeper frees more and leaves less to evaluate again.
         let stays = sheet.facts.head() + sheet.span(0..fold.from);
         let deeper = target.min(total.midpoint(stays));
@@ -65,7 +68,10 @@ fn fold(sheet: &mut Sheet<'_>, total: Tokens) -> Result<Fold, String> {
         (freed, again) = weighed(sheet, &fold, total);
     }
     let deep = economics::deep_fold(freed, lines.summarize_at, lines.summarize_to);
-    if freed == 0 || !(at_wall || deep && economics::worthwhile(freed, again)) {
+    if freed == 0 && now {
+        return Err("a fold would free nothing".into());
+    }
+    if !(now || deep && economics::worthwhile(freed, again)) {
         let least = again.max(lines.summarize_at.saturating_sub(lines.summarize_to));
         return Err(format!("a fold would free {freed} tokens, and pays from {least} on"));
     }
@@ -97,26 +103,38 @@ pub(super) fn commit(sheet: &mut Sheet<'_>, fold: Fold) -> String {
         | Action::Cut { at, .. } => !gone(at),
         Action::Fold { .. } => false,
     });
-    let folded_before = sheet.facts.view.edits.iter().find_map(|e| match e {
-        Edit::Fold { to, .. } => Some(*to),
-        _ => None,
-    });
     repeat::whole_again(sheet);
-    let fresh: Tokens = (folded_before.unwrap_or(from).min(to)..to).map(|i| sheet.cost[i]).sum();
-    let ask_model = sheet.policy.strategy == Strategy::Summarize
-        && economics::worth_a_summary(fresh, brief.min(sheet.lines.summary));
+    let ask_model = asks_model(sheet, from, to, brief);
     let what = format!("messages {from}..{to} folded into a brief of at most {brief} tokens");
     sheet.actions.push(Action::Fold { from, to, keep, budget: brief, ask_model });
     what
+}
+
+/// Whether a model is asked for the brief of a fold: what was folded since it was asked last adds up until that is worth it.
+/// No state that it wrote stands for longer than one fold more, where less is worth it, too.
+fn asks_model(sheet: &Sheet<'_>, from: usize, to: usize, brief: Tokens) -> bool {
+    let last = sheet.facts.view.edits.iter().find_map(|e| match e {
+        Edit::Fold { from, to, brief, .. } if from < to => Some((*to, brief::goes_to(pinned::without(brief), *to))),
+        _ => None,
+    });
+    let told = last.and_then(|(_, told)| told).unwrap_or(from);
+    let fresh = (told.min(to)..to).map(|i| sheet.cost[i]).sum();
+    let brief = brief.min(sheet.lines.summary);
+    let worth = match last {
+        Some((done, _)) if told < done => economics::worth_keeping_up(fresh, brief),
+        _ => economics::worth_a_summary(fresh, brief),
+    };
+    sheet.policy.strategy == Strategy::Summarize && worth && sheet.lines.no_summary().is_none()
 }
 
 /// The fold that keeps as much as fits under `target`, at least the newest unit, and `keep_recent` messages wherever they
 /// fit; `None` when nothing new can be folded.
 pub(super) fn choose(sheet: &Sheet<'_>, keep_recent: usize, target: Tokens) -> Option<Fold> {
     let fold = choose_with(sheet, keep_recent, target, sheet.lines.brief)?;
-    // A brief of little is short.
+    // A brief of little is short, and one that a pace asks for has to free something.
+    let least = if sheet.policy.fold_at == FoldAt::Now { LEAST_BRIEF } else { sheet.lines.summary };
     let folded = (fold.from..fold.to).filter(|at| !fold.keep.contains(at)).map(|at| sheet.facts.costs[at].total());
-    let brief = (folded.sum::<Tokens>() / BRIEF_OF_FOLDED).max(sheet.lines.summary + sheet.facts.pins);
+    let brief = (folded.sum::<Tokens>() / BRIEF_OF_FOLDED).max(least + sheet.facts.pins);
     if brief >= fold.brief { Some(fold) } else { choose_with(sheet, keep_recent, target, brief) }
 }
 

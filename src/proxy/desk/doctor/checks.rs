@@ -1,5 +1,6 @@
 //! What may be wrong, one check each, and what to do about it.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,13 +8,14 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::{Finding, Seen, Server, Severity, loaded_window};
-use crate::config::{Config, NumCtx, Problem, Response, SizeClass, parameters_in_name};
+use crate::config::{Config, ModelHints, NumCtx, Problem, Response, SizeClass, SummaryModel, parameters_in_name};
 use crate::files;
 use crate::measure::afford::Afforded;
 use crate::measure::afford::fits::Fits;
 use crate::measure::hardware::room::size;
 use crate::measure::hardware::{GpuMemory, Hardware};
 use crate::measure::own::Counters;
+use crate::plan::{self, Facts, Lines, Strategy};
 use crate::proxy::grouped;
 use crate::upstream::{Kind, KindHint, Loaded, ModelInfo, SMALLEST_DEFAULT_WINDOW, Upstream, client};
 
@@ -175,6 +177,40 @@ fn window_of_use(
         out.push(warning(message, format!("load it with {carried} or less")));
     }
     out
+}
+
+/// Conversations that no model can summarize, though `strategy` says so: for want of room, or of the model that is to do it.
+pub(super) fn summaries(config: &Config, servers: &[Server], findings: &mut Vec<Finding>) {
+    let mut others = BTreeSet::new();
+    let all = servers.iter().flat_map(|server| &server.models);
+    for (model, seen, _) in all {
+        let resolved = config.policy_for(&model.id, &ModelHints::default(), None, None);
+        if resolved.policy.strategy != Strategy::Summarize {
+            continue;
+        }
+        if let Some(window) = seen.as_ref().and_then(|seen| loaded_window(seen.loaded.as_ref())) {
+            let output_reserved = plan::usual_reserve(window, config.window.output_reserved);
+            let facts = Facts { window, output_reserved, ..Facts::default() };
+            if let Some(why) = Lines::of(&facts, &resolved.policy).no_summary() {
+                let message = format!("no model summarizes conversations of {}: {why}", model.id);
+                findings.push(warning(message, "a larger window, or a larger `summary_max_tokens` in [context]"));
+            }
+        }
+        if let SummaryModel::Other { upstream, model } = resolved.summary_model {
+            others.insert((upstream, model));
+        }
+    }
+    for (upstream, model) in others {
+        let there = servers.iter().find(|server| server.name == upstream);
+        let lists = |server: &&Server| {
+            let is_it = |id: &str| id == model || id.strip_suffix(":latest") == Some(&model);
+            server.kind.is_ok() && server.models.iter().any(|(other, ..)| is_it(&other.id))
+        };
+        if there.filter(lists).is_none() {
+            let message = format!("summary_model {upstream}/{model} is not to be had: briefs are made without a model");
+            findings.push(warning(message, "start its server and load it, or leave `summary_model` empty"));
+        }
+    }
 }
 
 /// A model that is too small for agents, by its name.

@@ -102,6 +102,7 @@ pub async fn doctor(config: &Config, problems: &[Problem]) -> Diagnosis {
         }
         servers.push(server);
     }
+    checks::summaries(config, &servers, &mut findings);
     let hardware = machine.hardware();
     checks::hardware(&hardware, &mut findings);
     checks::data_dir(&config.data_dir, &mut findings);
