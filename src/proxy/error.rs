@@ -91,8 +91,14 @@ impl Error {
             regions.media,
         );
         let hint = if system + tools > limit {
+            // What takes most of it is what can help.
+            let instead = if system > tools {
+                "shorten the system prompt, or have windowsill say it by index: `system = \"index\"` under [context]"
+            } else {
+                "offer fewer tools, or have windowsill name most of them by index: `tools = \"auto\"` under [context], or the header x-windowsill-tools: auto"
+            };
             format!(
-                "the system prompt and tools alone do not fit; load `{model}` with a larger context (its window was {source}), offer fewer tools, or have windowsill name most of them by index: `tools = \"auto\"` under [context], or the header x-windowsill-tools: auto"
+                "the system prompt and tools alone do not fit; load `{model}` with a larger context (its window was {source}), {instead}"
             )
         } else {
             format!(

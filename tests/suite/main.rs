@@ -54,6 +54,7 @@ mod recall;
 mod record;
 mod reference;
 mod relay;
+mod replies;
 mod rules;
 #[cfg(feature = "engine")]
 mod service;

@@ -11,6 +11,7 @@ use super::compact::{Asked, Ground};
 use super::price::Price;
 use super::steer::{Steer, When, absent};
 use super::timeline::touches;
+use crate::brief;
 use crate::conversation::Tokens;
 use crate::conversation::edit::{Edit, View};
 use crate::conversation::step;
@@ -154,7 +155,12 @@ impl App {
             keep.sort_unstable();
             keep.dedup();
             let block = pinned::block(&held.texts, &|at| !(*from..*to).contains(&at) || keep.contains(&at));
-            *brief = Arc::from(pinned::with(brief, &block));
+            // Words of the user that are pinned no more stand where the user's words do.
+            let mut words = pinned::said_by(pinned::texts(brief), &conversation.body, *from..*to);
+            words.retain(|text| !pinned::texts(&block).contains(text));
+            let told = brief::with_words(pinned::without(brief), &words);
+            let told = brief::without_words(&told, &pinned::said_in(&conversation.body, keep));
+            *brief = Arc::from(pinned::with(&told, &block));
         }
         let block = pinned::block(&held.texts, &|_| true);
         if !has_fold && !block.is_empty() {

@@ -18,10 +18,10 @@ mod work;
 use crate::conversation::Message;
 use crate::conversation::task::Keep;
 
-pub use self::collect::{facts, restate};
+pub use self::collect::{facts, restate, unpin};
 pub use self::judge::{Fault, judge};
 pub use self::prompt::{instruction, transcript};
-pub use self::render::{parse, render};
+pub use self::render::{parse, render, with_words, without_words};
 pub use self::results::findings;
 pub use self::work::{Work, of_text as quotes_of};
 
@@ -47,6 +47,8 @@ pub struct Material<'a> {
 pub enum Part {
     /// What the user said, word for word.
     User,
+    /// Tasks that were done, and how each ended.
+    Done,
     /// What the assistant concluded, decided or did.
     Conclusions,
     /// Values, notes and odd items seen in results.
@@ -65,8 +67,9 @@ pub enum Part {
 
 impl Part {
     /// All sections in the order in which they are shown.
-    pub const ALL: [Part; 8] = [
+    pub const ALL: [Part; 9] = [
         Part::User,
+        Part::Done,
         Part::Conclusions,
         Part::Findings,
         Part::Errors,
@@ -122,7 +125,7 @@ pub struct Facts {
     /// The last part that a model wrote; shown again if the next summary fails.
     pub summary: Option<String>,
     /// The sections, in the order of [`Part::ALL`].
-    pub sections: [Section; 8],
+    pub sections: [Section; 9],
     /// In which message each of the newer user's items was said, by the item's key.
     said: Vec<(u64, usize)>,
     /// What is quoted of the work itself. It is not read back from a brief: it comes from the messages each time.
@@ -160,6 +163,13 @@ impl Facts {
         }
         self
     }
+}
+
+/// Whether a brief tells how a task ended: this line is one of [`crate::completion::outcomes`].
+pub fn tells(brief: &str, line: &str) -> bool {
+    let Some(facts) = parse(brief) else { return false };
+    let stands = facts.part(Part::Done).items.iter().any(|item| item.text == line);
+    stands || facts.summary.is_some_and(|summary| crate::completion::outcomes(&summary).iter().any(|l| l == line))
 }
 
 #[cfg(test)]
