@@ -218,3 +218,28 @@ fn chain(e: &dyn std::error::Error) -> String {
     }
     out
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_next_step_is_about_what_takes_the_room() {
+        let told = |system: Tokens, tools: Tokens, history: Tokens| {
+            let regions = Regions { system, tools, history, ..Regions::default() };
+            let told = Error::cannot_fit("m", 4096, "configured", &regions, 3500).openai();
+            told["message"].as_str().expect("a text").to_owned()
+        };
+        for (regions, advised, not) in [
+            ((5000, 0, 10), "`system = \"index\"`", "fewer tools"),
+            ((5000, 900, 10), "`system = \"index\"`", "`tools = \"auto\"`"),
+            ((900, 5000, 10), "`tools = \"auto\"`", "`system = \"index\"`"),
+            ((900, 90, 5000), "shorten the last message", "index"),
+        ] {
+            let (system, tools, history) = regions;
+            let message = told(system, tools, history);
+            let hint = message.split("Hint: ").nth(1).expect("a hint");
+            assert!(hint.contains(advised) && !hint.contains(not), "{regions:?}: {hint}");
+        }
+    }
+}

@@ -3,6 +3,7 @@
 //!
 //! Pure. Facts are copied, as in [`crate::brief`].
 
+use crate::brief::done::{BEFORE, START};
 use crate::brief::{self, Material, Part};
 use crate::conversation::{Message, Role, person};
 use crate::preview::clean::{sanitize, shorten};
@@ -13,16 +14,6 @@ const SAID: usize = 600;
 /// Bytes of one line of a list, and lines of one.
 const LINE: usize = 180;
 const LINES: usize = 8;
-
-/// How a completion record begins.
-const START: &str = "A task is done.";
-
-/// Bytes of a task and of its outcome, in one line about both.
-const TASK: usize = 90;
-const OUTCOME: usize = 130;
-
-/// The section of the tasks that were done before this one.
-const BEFORE: &str = "Done before";
 
 /// A completion record of these messages. `note`: what somebody says of the outcome; empty where nobody does. `before`: the tasks
 /// done before that no brief tells of, a line each.
@@ -77,24 +68,6 @@ fn asks(all: &[String]) -> Vec<String> {
     lines
 }
 
-/// What a completion record tells of: each task with its outcome in one line, its own last. Nothing, for any other text.
-pub fn outcomes(record: &str) -> Vec<String> {
-    let Some(record) = record.trim_start().strip_prefix(START) else { return Vec::new() };
-    let (mut heading, mut task, mut outcome, mut all) = ("", None, None, Vec::new());
-    for line in record.lines() {
-        match line.strip_prefix("- ") {
-            None => heading = line.trim_end_matches(':'),
-            Some(said) if heading == "Task" => task = task.or(Some(said)),
-            Some(said) if heading == "Outcome" => outcome = outcome.or(Some(said)),
-            Some(said) if heading == BEFORE => all.push(said.to_owned()),
-            Some(_) => {}
-        }
-    }
-    let own = task.zip(outcome).map(|(task, end)| format!("{} → {}", shorten(task, TASK), shorten(end, OUTCOME)));
-    all.extend(own);
-    all
-}
-
 fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
@@ -105,6 +78,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::brief::done::outcomes;
     use crate::wire::openai_chat::message;
 
     #[test]

@@ -3,11 +3,7 @@
 //!
 //! Pure.
 
-use std::ops::Range;
 use std::sync::Arc;
-
-use crate::brief;
-use crate::conversation::{Message, Role};
 
 /// How the block begins.
 const START: &str = "[Pinned by the user: this holds until the user takes it back]";
@@ -41,13 +37,12 @@ pub fn block(pins: &[Pin], stands: &dyn Fn(usize) -> bool) -> String {
     if out.is_empty() { out } else { format!("{START}{out}\n{END}") }
 }
 
-/// A brief with this block in front of it, in place of the one it had. What is pinned is said once: of the user's words in the
-/// brief, those that stand in the block go out.
+/// A brief with this block in front of it, in place of the one it had.
 pub fn with(brief: &str, block: &str) -> String {
     match (block, without(brief)) {
         ("", brief) => brief.to_owned(),
         (block, "") => block.to_owned(),
-        (block, brief) => format!("{block}\n\n{}", brief::without_words(brief, &texts(block))),
+        (block, brief) => format!("{block}\n\n{brief}"),
     }
 }
 
@@ -71,21 +66,6 @@ pub fn without(brief: &str) -> &str {
     // A line that only looks like the end is indented.
     let end = format!("\n{END}");
     rest.find(&end).map_or(brief, |at| rest[at + end.len()..].trim_start_matches('\n'))
-}
-
-/// What the user says in messages that stay in full though those around them are folded.
-pub fn said_in(body: &[Message], keep: &[usize]) -> Vec<String> {
-    let kept = keep.iter().filter_map(|at| body.get(*at)).filter(|message| message.role == Role::User);
-    kept.map(|message| message.text.to_string()).collect()
-}
-
-/// Of texts that are pinned, or were, those that the user says in one of these messages; others are nobody's words there.
-pub fn said_by(texts: Vec<String>, body: &[Message], within: Range<usize>) -> Vec<String> {
-    let says = |text: &String| {
-        let messages = body.get(within.clone()).unwrap_or_default();
-        messages.iter().any(|message| message.role == Role::User && message.text.contains(text.as_str()))
-    };
-    texts.into_iter().filter(says).collect()
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use tracing::{info, warn};
 
 use super::compact::{Asked, Ground, Recorded, at_any_pressure, brief_of, unchanged};
 use crate::apply;
-use crate::brief;
+use crate::brief::done as done_before;
 use crate::completion;
 use crate::conversation::edit::View;
 use crate::conversation::{Message, Role, Tokens};
@@ -170,10 +170,10 @@ impl App {
         let brief = brief_of(view).unwrap_or_default();
         let mut before = Vec::new();
         for record in all.iter().filter_map(|event| event.data["record"].as_str()) {
-            let Some(own) = self.store.original(record)?.and_then(|o| completion::outcomes(&o.text).pop()) else {
+            let Some(own) = self.store.original(record)?.and_then(|o| done_before::outcomes(&o.text).pop()) else {
                 continue;
             };
-            if !brief::tells(&brief, &own) && !before.contains(&own) {
+            if !done_before::tells(&brief, &own) && !before.contains(&own) {
                 before.push(own);
             }
         }

@@ -156,10 +156,11 @@ impl App {
             keep.dedup();
             let block = pinned::block(&held.texts, &|at| !(*from..*to).contains(&at) || keep.contains(&at));
             // Words of the user that are pinned no more stand where the user's words do.
-            let mut words = pinned::said_by(pinned::texts(brief), &conversation.body, *from..*to);
-            words.retain(|text| !pinned::texts(&block).contains(text));
-            let told = brief::with_words(pinned::without(brief), &words);
-            let told = brief::without_words(&told, &pinned::said_in(&conversation.body, keep));
+            let mut words = brief::said_by(pinned::texts(brief), &conversation.body, *from..*to);
+            let mut said = pinned::texts(&block);
+            words.retain(|text| !said.contains(text));
+            said.extend(brief::said_in(&conversation.body, keep));
+            let told = brief::without_words(&brief::with_words(pinned::without(brief), &words), &said);
             *brief = Arc::from(pinned::with(&told, &block));
         }
         let block = pinned::block(&held.texts, &|_| true);

@@ -390,7 +390,7 @@ mod tests {
     #[test]
     fn titles_end_with_a_word_and_are_no_examples() {
         for (text, expect) in [
-            ("Fix the login bug", "Fix the login bug"),
+            ("Fix a bug", "Fix a bug"),
             ("one two three four", "one two…"),
             ("one twothree four", "one twoth…"),
             ("one two, three", "one two…"),

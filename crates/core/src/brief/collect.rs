@@ -6,8 +6,7 @@ use std::hash::{Hash, Hasher};
 use serde_json::Value;
 
 use super::words::{CONCLUSION, concludes, condense, sentences};
-use super::{Facts, Item, Material, Part, Section, render, results, statements};
-use crate::completion;
+use super::{Facts, Item, Material, Part, Section, done, render, results, statements};
 use crate::conversation::files::PATH_KEYS;
 use crate::conversation::person::{self, Said};
 use crate::conversation::{Message, Role, ToolCall};
@@ -65,7 +64,7 @@ pub fn facts(material: &Material<'_>) -> Facts {
     }
     let Some(mut known) = material.previous.and_then(render::parse) else { return new };
     // A task that is done stands as a line from the next fold on: what is read as today's state is another one's.
-    for line in known.summary.as_deref().map(completion::outcomes).into_iter().flatten() {
+    for line in known.summary.as_deref().map(done::outcomes).into_iter().flatten() {
         push(&mut known, Part::Done, &line);
         known.summary = None;
     }
@@ -169,13 +168,6 @@ pub fn restate<'m>(facts: &mut Facts, messages: impl Iterator<Item = (usize, &'m
     own.items.retain(|item| item.stated.is_empty() || !holds(&stated, item));
     own.items.extend(stated);
     in_order(&mut own.items, &messages);
-}
-
-/// Puts words of the user that were pinned back among the others: they did not stand there while they were pinned.
-pub fn unpin(facts: &mut Facts, pinned: Vec<String>) {
-    for text in pinned {
-        add(&mut facts.sections[Part::User as usize], Part::User, Item::new(Part::User, defuse(&sanitize(&text)), 1));
-    }
 }
 
 /// Puts what the user said in the order of the messages that say it. What none of them says, a person wrote into the brief: it

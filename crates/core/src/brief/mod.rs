@@ -6,11 +6,13 @@
 //! answer is any good), and it never paraphrases: facts are copied.
 
 mod collect;
+pub mod done;
 mod judge;
 mod language;
 mod prompt;
 mod render;
 mod results;
+mod said;
 mod statements;
 mod words;
 mod work;
@@ -18,11 +20,12 @@ mod work;
 use crate::conversation::Message;
 use crate::conversation::task::Keep;
 
-pub use self::collect::{facts, restate, unpin};
+pub use self::collect::{facts, restate};
 pub use self::judge::{Fault, judge};
 pub use self::prompt::{instruction, transcript};
-pub use self::render::{parse, render, with_words, without_words};
+pub use self::render::{parse, render};
 pub use self::results::findings;
+pub use self::said::{said_by, said_in, unpin, with_words, without_words};
 pub use self::work::{Work, of_text as quotes_of};
 
 /// What a brief is made from.
@@ -163,13 +166,6 @@ impl Facts {
         }
         self
     }
-}
-
-/// Whether a brief tells how a task ended: this line is one of [`crate::completion::outcomes`].
-pub fn tells(brief: &str, line: &str) -> bool {
-    let Some(facts) = parse(brief) else { return false };
-    let stands = facts.part(Part::Done).items.iter().any(|item| item.text == line);
-    stands || facts.summary.is_some_and(|summary| crate::completion::outcomes(&summary).iter().any(|l| l == line))
 }
 
 #[cfg(test)]

@@ -31,7 +31,7 @@ const END: &str = "[end of windowsill brief]";
 const FACTS: &str = "--- kept without a model ---";
 
 /// Heading of a section, its share of the facts' room in percent, and whether its items share lines.
-const fn shape(part: Part) -> (&'static str, usize, bool) {
+pub(super) const fn shape(part: Part) -> (&'static str, usize, bool) {
     match part {
         Part::User => ("User, word for word:", 38, false),
         // It has a share of its own, of the whole room.
@@ -446,48 +446,6 @@ fn counted(part: Part, text: String) -> Item {
         return Item::new(part, rest.to_owned(), times);
     }
     Item::new(part, text, 1)
-}
-
-/// Words that are shorter than this are only the same where they are all of it (bytes).
-const SHORTEST_PART: usize = 12;
-
-/// A brief without those of the user's words that stand in one of these texts.
-pub fn without_words(brief: &str, texts: &[String]) -> String {
-    let stands = |item: &str| {
-        let words = super::statements::unmarked(item);
-        let parts = || words.split(['…', '\n']).map(str::trim).filter(|part| !part.is_empty());
-        let within = |text: &String| item.len() >= SHORTEST_PART && parts().all(|part| text.contains(part));
-        texts.iter().any(|text| text.trim() == words.trim() || within(text))
-    };
-    edit_words(brief, |items| items.retain(|item| !stands(item)))
-}
-
-/// A brief that has these words of the user, too.
-pub fn with_words(brief: &str, words: &[String]) -> String {
-    edit_words(brief, |items| items.extend(words.iter().map(|text| defuse(&sanitize(text)))))
-}
-
-/// A brief with its list of the user's words changed.
-fn edit_words(brief: &str, change: impl FnOnce(&mut Vec<String>)) -> String {
-    let heading = shape(Part::User).0;
-    let Some(at) = brief.find(&format!("\n{heading}\n")).map(|at| at + 1) else { return brief.to_owned() };
-    let list = at + heading.len() + 1;
-    let is_of_it = |line: &&str| line.starts_with("- ") || line.starts_with("  ");
-    let length: usize = brief[list..].split_inclusive('\n').take_while(is_of_it).map(str::len).sum();
-    let (before, after) = (&brief[..at], &brief[list + length..]);
-    let mut items: Vec<String> = Vec::new();
-    for line in brief[list..list + length].lines() {
-        match (line.strip_prefix("- "), items.last_mut()) {
-            (Some(first), _) => items.push(first.to_owned()),
-            (None, Some(text)) => *text = format!("{text}\n{}", line.strip_prefix("  ").unwrap_or(line)),
-            (None, None) => {}
-        }
-    }
-    change(&mut items);
-    let lines: String = items.iter().map(|text| format!("- {}\n", text.replace('\n', "\n  "))).collect();
-    // Words that went out and are counted still have their heading.
-    let heading = if lines.is_empty() && !after.starts_with("(+") { String::new() } else { format!("{heading}\n") };
-    format!("{before}{heading}{lines}{after}")
 }
 
 /// What a previous brief says, for a transcript: without its marks.

@@ -676,7 +676,7 @@ fn a_task_that_is_done_stands_as_a_line_from_the_next_fold_on() {
     for budget in [300, 600, 2_000] {
         let asked = message(Role::User, "Mend the parser.");
         let first = render(Some(&record), &facts(&material(&[&asked], None)), budget, &tokens);
-        assert!(first.contains("Outcome:") && tells(&first, "Mend the parser. → Empty input parses."), "{first}");
+        assert!(first.contains("Outcome:") && done::tells(&first, "Mend the parser. → Empty input parses."), "{first}");
         let mut brief = first;
         for n in 0..6 {
             let asked = message(Role::User, &format!("Take step {n}, please."));
