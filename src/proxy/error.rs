@@ -114,8 +114,14 @@ impl Error {
             regions.media,
         );
         let hint = if system + tools > limit {
+            // What takes most of it is what can help.
+            let instead = if system > tools {
+                "shorten the system prompt, or have windowsill say it by index: `system = \"index\"` under [context]"
+            } else {
+                "offer fewer tools, or have windowsill name most of them by index: `tools = \"auto\"` under [context], or the header x-windowsill-tools: auto"
+            };
             format!(
-                "the system prompt and tools alone do not fit; load `{model}` with a larger context (its window was {source}), offer fewer tools, or have windowsill name most of them by index: `tools = \"auto\"` under [context], or the header x-windowsill-tools: auto"
+                "the system prompt and tools alone do not fit; load `{model}` with a larger context (its window was {source}), {instead}"
             )
         } else {
             format!(
@@ -234,4 +240,29 @@ fn chain(e: &dyn std::error::Error) -> String {
         next = cause.source();
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_next_step_is_about_what_takes_the_room() {
+        let told = |system: Tokens, tools: Tokens, history: Tokens| {
+            let regions = Regions { system, tools, history, ..Regions::default() };
+            let told = Error::cannot_fit("m", 4096, "configured", &regions, 3500).openai();
+            told["message"].as_str().expect("a text").to_owned()
+        };
+        for (regions, advised, not) in [
+            ((5000, 0, 10), "`system = \"index\"`", "fewer tools"),
+            ((5000, 900, 10), "`system = \"index\"`", "`tools = \"auto\"`"),
+            ((900, 5000, 10), "`tools = \"auto\"`", "`system = \"index\"`"),
+            ((900, 90, 5000), "shorten the last message", "index"),
+        ] {
+            let (system, tools, history) = regions;
+            let message = told(system, tools, history);
+            let hint = message.split("Hint: ").nth(1).expect("a hint");
+            assert!(hint.contains(advised) && !hint.contains(not), "{regions:?}: {hint}");
+        }
+    }
 }

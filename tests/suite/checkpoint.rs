@@ -187,3 +187,81 @@ fn a_second_call_without_anything_new_is_told_so() {
     assert!(said[said.len() - 1].starts_with("[nothing was done since"), "{said:?}");
     assert_eq!(checkpoints(&proxy).len(), 1);
 }
+
+/// Steps of a task, each with a large result.
+fn worked(chat: Chat, of: usize) -> Chat {
+    (of..of + 4).fold(chat, |chat, n| chat.step(n, &prose(n as u64, 5_000)))
+}
+
+#[test]
+fn the_answer_before_it_counts_and_earlier_outcomes_stay_in_the_brief() {
+    for window in [8_192, 16_384, 65_536] {
+        let fake = Fake::start(Kind::LlamaServer, window);
+        let proxy = TestProxy::before(&fake);
+        let tasks = [
+            ("Mend the harbor's parser.", "We decided to keep tabs as they are. The parser takes empty input now."),
+            ("Paint the lighthouse.", "We decided on white paint. The lighthouse is painted."),
+            ("Oil the crane.", "We decided on whale oil. The crane turns again."),
+        ];
+        let mut talk = chat().system("s").tools();
+        let mut records = Vec::new();
+        for (n, (ask, answer)) in tasks.into_iter().enumerate() {
+            talk = worked(talk.user(ask), 10 * n).user("Go on, and say when it is done.");
+            fake.set(|s| s.reply = answer.into());
+            let id = proxy.chat(&talk).ok().header("x-windowsill-conversation").unwrap().to_owned();
+            // The client has not come back with the answer yet.
+            let path = format!("/windowsill/conversations/{id}/checkpoint");
+            let done = proxy.post(&path, &[], b"").ok().json();
+            assert_eq!(proxy.post(&path, &[], b"").error().0, "nothing_done", "the answer is in it already");
+            records.push(done["completion"].as_str().unwrap().to_owned());
+            talk = talk.assistant(answer);
+        }
+        for (n, ((ask, answer), record)) in tasks.iter().zip(&records).enumerate() {
+            let outcome = format!("Outcome:\n- {answer}");
+            let decided = format!("Decisions:\n- {}", answer.split_inclusive('.').next().unwrap());
+            for fact in [*ask, "Go on, and say when it is done.", &outcome, &decided] {
+                assert!(record.contains(fact), "{window} {n} {fact}: {record}");
+            }
+            for (other, _) in tasks.iter().skip(n + 1) {
+                assert!(!record.contains(other), "{window} {n}: {record}");
+            }
+            for (_, answer) in tasks.iter().take(n) {
+                let own = record.split("Done before:").next().unwrap();
+                assert!(!own.contains(answer), "{window} {n}: the decisions of the task before it: {record}");
+            }
+        }
+        proxy.chat(&talk.user("What is left?")).ok();
+        let forwarded = String::from_utf8_lossy(&fake.last().body).into_owned();
+        for (ask, answer) in tasks {
+            let told = forwarded.matches(&answer[answer.find(". ").unwrap() + 2..]).count();
+            assert!(forwarded.contains(ask) && told >= 1, "{window} {ask}: {forwarded}");
+        }
+        assert!(forwarded.contains("Done before:"), "{window}: {forwarded}");
+    }
+}
+
+#[test]
+fn what_a_model_says_beside_its_done_is_the_outcome() {
+    let fake = Fake::start(Kind::LlamaServer, 16_384);
+    let proxy = TestProxy::with(&[fake.url()], "[context]\ndone_tool = true\n");
+    scripted(&fake, 64, |n, _| match n {
+        0 => turn(
+            "We decided to skip blank lines. Empty input parses.",
+            vec![("call_d", DONE.to_owned(), "{}".to_owned())],
+        ),
+        _ => turn("All of it is done: we decided to skip blank lines.", Vec::new()),
+    });
+    let id = proxy.chat(&steps()).ok().header("x-windowsill-conversation").unwrap().to_owned();
+    let record = id_in(&fake.mains()[1]);
+    let kept = proxy.get(&format!("/windowsill/records/{record}")).ok().text();
+    assert!(kept.contains("Outcome:\n- We decided to skip blank lines. Empty input parses."), "{kept}");
+    // Its closing answer is no part of the next task.
+    let next = steps().assistant("All of it is done: we decided to skip blank lines.").user("Now the lighthouse.");
+    fake.script(|_| Play::Usual);
+    fake.set(|s| s.reply = "The lighthouse is painted.".into());
+    proxy.chat(&next).ok();
+    let path = format!("/windowsill/conversations/{id}/checkpoint");
+    let second = proxy.post(&path, &[], b"").ok().json()["completion"].as_str().unwrap().to_owned();
+    let own = second.split("Done before:").next().unwrap();
+    assert!(own.contains("Outcome:\n- The lighthouse is painted.") && !own.contains("blank lines"), "{second}");
+}

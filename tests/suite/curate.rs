@@ -30,7 +30,7 @@ fn chosen_turns_become_messages_word_for_word() {
         .iter()
         .map(|t| (t["from"].as_u64().unwrap(), t["to"].as_u64().unwrap()))
         .collect();
-    assert_eq!(spans, [(0, 3), (3, 4), (4, 6), (6, 7)]);
+    assert_eq!(spans, [(0, 3), (3, 4), (4, 6), (6, 8)], "the answer to the last ask is in its turn");
     let build = |body: &Value| proxy.post(&format!("{base}/build"), &[], body.to_string().as_bytes());
     let built = build(&json!({"turns": [3, 1]})).ok().json();
     let expect: Vec<Value> = [1, 2, 3, 5, 6].iter().map(|n| sent.messages[*n].clone()).collect();
@@ -77,7 +77,8 @@ fn a_brief_stands_for_its_turns() {
     let build = |body: &Value| proxy.post(&format!("{base}/build"), &[], body.to_string().as_bytes());
     let built = build(&json!({"turns": [last], "briefs": [1]})).ok().json();
     assert_eq!(built["messages"][0]["content"], brief["text"]);
-    assert_eq!(built["messages"].as_array().unwrap().last(), sent.messages.last());
+    let [.., asked, reply] = &built["messages"].as_array().unwrap()[..] else { panic!("{built}") };
+    assert_eq!((Some(asked), &reply["role"]), (sent.messages.last(), &json!("assistant")));
     let (code, message) = build(&json!({"turns": [folded], "briefs": [1]})).error();
     assert_eq!(code, "bad_selection", "{message}");
 }

@@ -56,6 +56,7 @@ mod recall;
 mod record;
 mod reference;
 mod relay;
+mod replies;
 mod rules;
 #[cfg(feature = "engine")]
 mod service;

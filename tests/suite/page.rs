@@ -40,7 +40,7 @@ fn a_history_is_told_message_by_message_beside_the_view() {
     let base = format!("/windowsill/conversations/{id}");
     let list = proxy.get(&format!("{base}/messages?from=2&limit=3")).ok().json();
     let at: Vec<u64> = list["messages"].as_array().unwrap().iter().map(|m| m["at"].as_u64().unwrap()).collect();
-    assert_eq!((at, &list["total"]), (vec![2, 3, 4], &json!(7)));
+    assert_eq!((at, &list["total"]), (vec![2, 3, 4], &json!(8)), "seven that were sent, and the reply");
     let all = proxy.get(&format!("{base}/messages?from=0")).ok().json()["messages"].as_array().unwrap().clone();
     let preview = all.iter().find(|m| m["became"] == "preview").expect("one was evicted");
     assert!(preview["view_tokens"].as_u64() < preview["tokens"].as_u64());

@@ -243,3 +243,28 @@ fn nothing_is_rewritten_while_a_person_says_so_and_what_no_longer_fits_is_refuse
     it.ask("rewriting", &json!({"on": true})).ok();
     assert_ne!(it.proxy.chat(&sent).ok().action(), "none");
 }
+
+#[test]
+fn words_that_the_user_said_and_pins_are_said_once_and_stay_when_they_are_pinned_no_more() {
+    let said = "Rule: never touch the northern breakwater.";
+    let mut sent = chat().system("s").user("Let us plan the harbor.").assistant("Gladly.").user(said);
+    for n in 0..6 {
+        sent = sent.assistant(&prose(n, 800)).user(&format!("And item {n}?"));
+    }
+    for what in [json!({"text": said}), json!({"message": 2})] {
+        let it = Pinned::of(4096, "", &sent);
+        let mut sent = sent.clone();
+        let mut goes_on = |from: u64, of: u64| {
+            for n in from..from + of {
+                sent = sent.clone().assistant(&prose(100 + n, 900)).user(&format!("Next {n}?"));
+                let seen = it.forwarded(&sent);
+                assert_eq!(seen.matches(said).count(), 1, "{what} {n}: {seen}");
+            }
+        };
+        goes_on(0, 8);
+        it.ask("pins", &what).ok();
+        goes_on(8, 12);
+        it.unpin(1).ok();
+        goes_on(20, 10);
+    }
+}

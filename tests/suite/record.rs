@@ -195,8 +195,9 @@ fn a_fork_keeps_what_depends_on_the_common_part() {
         for (at, expect) in whole.enumerate() {
             assert_eq!(said(&id, at), expect, "{id}:{at}");
         }
-        let out = proxy.cli(&["recall", &format!("{id}:5")]);
-        assert!(String::from_utf8_lossy(&out.stderr).contains("has messages 0 to 4"), "{out:?}");
+        assert_eq!(said(&id, 5), "Done; what is next?", "the last reply");
+        let out = proxy.cli(&["recall", &format!("{id}:6")]);
+        assert!(String::from_utf8_lossy(&out.stderr).contains("has messages 0 to 5"), "{out:?}");
         let history = String::from_utf8(proxy.cli(&["recall", &id]).stdout).unwrap();
         assert!(history.contains("## 4 · user") && history.contains(last), "{history}");
     }
@@ -475,7 +476,11 @@ fn what_retention_took_is_said_so_to_everyone() {
     let proxy = TestProxy::at(Arc::clone(&dir), &[fake.url()], "retention_days = 7\n");
     let events = proxy.eventually("/windowsill/events", |e| e.to_string().contains("record_pruned"));
     let told = events["events"].as_array().unwrap().iter().find(|e| e["kind"] == "record_pruned").unwrap();
-    assert_eq!((&told["data"]["conversations"], &told["data"]["messages"]), (&json!(1), &json!(7)));
+    assert_eq!(
+        (&told["data"]["conversations"], &told["data"]["messages"]),
+        (&json!(1), &json!(8)),
+        "the reply goes, too"
+    );
     let words = "by retention_days = 7";
     for what in [&record, &format!("{id}:0")] {
         let answer = proxy.get(&format!("/windowsill/records/{what}"));

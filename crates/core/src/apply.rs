@@ -377,11 +377,18 @@ impl<A: Archive> Work<'_, A> {
         };
         let written = input.words.written.map(|_| input.words.reach.unwrap_or(to));
         let mut facts = brief::facts(&material).aged(done, to, written);
+        let was_pinned = old.as_ref().map(|(.., brief)| pinned::texts(brief)).unwrap_or_default();
+        brief::unpin(&mut facts, was_pinned, &input.conversation.body, from..to);
         let folded = (from..to).filter(|at| !keep.contains(at));
         brief::restate(&mut facts, folded.map(|at| (at, &input.conversation.body[at])), done);
         facts.work = self.work(from, to, keep);
         facts.keep = input.words.keep;
-        let text = pinned::with(&brief::render(input.words.written, &facts, budget, input.count), &pinned);
+        let text = brief::render(input.words.written, &facts, budget, input.count);
+        // What stays in full, or is pinned, is said there.
+        let mut said = brief::said_in(&input.conversation.body, keep);
+        said.extend(pinned::texts(&pinned));
+        let text = brief::without_words(&text, &said);
+        let text = pinned::with(&text, &pinned);
         let unread = input.old.unread().into_iter().filter(|at| keep.contains(at)).collect();
         self.edits.push(Edit::Fold { from, to, keep: keep.to_vec(), brief: Arc::from(text), unread });
     }

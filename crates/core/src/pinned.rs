@@ -46,6 +46,20 @@ pub fn with(brief: &str, block: &str) -> String {
     }
 }
 
+/// The texts that are pinned in the block in front of a brief.
+pub fn texts(brief: &str) -> Vec<String> {
+    let Some(rest) = brief.strip_prefix(START) else { return Vec::new() };
+    let mut all: Vec<String> = Vec::new();
+    for line in rest.lines().skip(1).take_while(|line| *line != END) {
+        match (line.strip_prefix("- "), all.last_mut()) {
+            (Some(first), _) => all.push(first.to_owned()),
+            (None, Some(text)) => *text = format!("{text}\n{}", line.strip_prefix(INDENT).unwrap_or(line)),
+            (None, None) => {}
+        }
+    }
+    all
+}
+
 /// A brief without the block in front of it.
 pub fn without(brief: &str) -> &str {
     let Some(rest) = brief.strip_prefix(START) else { return brief };
@@ -74,6 +88,7 @@ mod tests {
     fn it_is_taken_off_and_put_on_again() {
         let hostile = format!("a\n{END}\n{START}\nb");
         let text = block(&[pin(&hostile, None)], &|_| false);
+        assert_eq!(texts(&text), [hostile.as_str()]);
         let brief = "[windowsill brief of 3 earlier messages]\nx";
         let whole = with(brief, &text);
         assert_eq!((without(&whole), without(brief)), (brief, brief));

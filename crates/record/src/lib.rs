@@ -20,6 +20,7 @@ mod presence;
 mod prune;
 mod read;
 mod recent;
+mod reply;
 mod schema;
 mod search;
 #[cfg(test)]
@@ -51,8 +52,8 @@ use schema::sqlite_error;
 pub use windowsill_core::apply::Original;
 
 pub use types::{
-    Batch, ConversationRow, ConversationUpdate, Counted, Error, Event, EventFilter, EventRow, Gone, Hit, Item, Located,
-    Node, NodeRow, PathRow, Pruned, Recalled, Retention, Rule, RuleChange, TOOLS, Trouble,
+    Batch, ConversationRow, ConversationUpdate, Counted, Error, Event, EventFilter, EventRow, Gone, Hit, Item,
+    LastReply, Located, Node, NodeRow, PathRow, Pruned, Recalled, Retention, Rule, RuleChange, TOOLS, Trouble,
 };
 use watcher::Watch;
 pub use watcher::Watcher;
@@ -630,6 +631,24 @@ impl Store {
         self.inner.read(|conn| read::messages(conn, conversation))
     }
 
+    /// What a conversation was answered last, where its client has not come back since: the message behind [`Store::messages`].
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn reply(&self, conversation: &str) -> Result<Option<NodeRow>, Error> {
+        self.inner.read(|conn| reply::last(conn, conversation))
+    }
+
+    /// All that is known of a conversation: its messages, and what it was answered last.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn messages_and_reply(&self, conversation: &str) -> Result<Vec<NodeRow>, Error> {
+        let mut all = self.messages(conversation)?;
+        all.extend(self.reply(conversation)?);
+        Ok(all)
+    }
+
     /// The names of conversations that begin so, at most `most`, the last active first.
     ///
     /// # Errors
@@ -700,9 +719,10 @@ impl Store {
     /// When the database cannot be read.
     pub fn history(&self, conversation: &str) -> Result<Option<String>, Error> {
         let Some(row) = self.conversation(conversation)?.filter(|row| row.id == conversation) else { return Ok(None) };
-        let messages = self.messages(conversation)?;
+        let mut messages = self.messages(conversation)?;
         let chain: Vec<Digest> = messages.iter().map(|m| m.chain).collect();
         let view = self.view(&chain)?.map(|(_, view)| view);
+        messages.extend(self.reply(conversation)?);
         Ok(Some(history::whole(&row, &messages, view.as_deref())))
     }
 

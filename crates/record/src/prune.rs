@@ -350,7 +350,7 @@ fn remove(conn: &mut Connection, victim: &Victim, now_ms: i64) -> rusqlite::Resu
 }
 
 /// Takes all pieces of a text out of the index.
-fn unindex(conn: &Connection, source: Source) -> rusqlite::Result<()> {
+pub(super) fn unindex(conn: &Connection, source: Source) -> rusqlite::Result<()> {
     let mut statement = conn.prepare_cached("DELETE FROM words WHERE rowid = ?1")?;
     for rowid in (0..).map_while(|piece| source.rowid(piece)) {
         if statement.execute([rowid])? == 0 {

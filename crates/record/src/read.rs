@@ -270,10 +270,10 @@ fn conversation_row(r: &Row<'_>) -> rusqlite::Result<ConversationRow> {
 }
 
 /// Columns of [`node_row`].
-const NODE: &str = "SELECT n.depth - 1, n.chain, n.digest, n.role, c.name, n.raw
+pub(super) const NODE: &str = "SELECT n.depth - 1, n.chain, n.digest, n.role, c.name, n.raw
     FROM node n JOIN conversation c ON c.id = n.conversation WHERE n.id = ?1";
 
-fn node_row(r: &Row<'_>) -> rusqlite::Result<NodeRow> {
+pub(super) fn node_row(r: &Row<'_>) -> rusqlite::Result<NodeRow> {
     Ok(NodeRow {
         at: r.get(0)?,
         chain: Digest(r.get(1)?),

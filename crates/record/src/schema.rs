@@ -358,6 +358,17 @@ fn enter_wal(conn: &Connection) -> rusqlite::Result<()> {
     }
 }
 
+/// Acts with what is deleted overwritten: else the text stands on in free parts of the database.
+pub(super) fn overwriting<T>(
+    conn: &Connection,
+    act: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+) -> rusqlite::Result<T> {
+    conn.pragma_update(None, "secure_delete", true)?;
+    let done = act(conn);
+    conn.pragma_update(None, "secure_delete", false)?;
+    done
+}
+
 fn migrate(conn: &mut Connection, path: &Path) -> Result<(), Error> {
     let wrap = |e| sqlite_error(path, e);
     if check_version(conn, path)? == newest() {

@@ -222,6 +222,8 @@ pub struct Batch {
     pub recalled: Option<Recalled>,
     /// Items of a reply that a client may refer to by their ids.
     pub items: Vec<Item>,
+    /// What a conversation was answered last.
+    pub reply: Option<LastReply>,
     /// What a server said of the prompt's size.
     pub counted: Option<Counted>,
     /// Another title for a conversation, by its id.
@@ -234,6 +236,24 @@ pub struct Batch {
     pub events: Vec<Event>,
     /// Whether it must survive a power cut (fsync) and not only a kill of the process.
     pub durable: bool,
+}
+
+/// What a model answered last. It is kept beside the history that it answers until the conversation goes on: then the words of
+/// the client count, which may have it in another spelling, or not at all.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LastReply {
+    /// The conversation.
+    pub conversation: String,
+    /// Chain digest of the history that it answers.
+    pub after: Digest,
+    /// Number of messages of that history.
+    pub depth: usize,
+    /// Digest of what it says.
+    pub digest: Digest,
+    /// The reply as a JSON message.
+    pub raw: Bytes,
+    /// Its text, for search only; not stored.
+    pub text: Text,
 }
 
 /// An item of a reply, as the client got it in the Responses API.

@@ -174,8 +174,8 @@ impl Writer {
 }
 
 /// Writes one batch inside a transaction.
-struct Apply<'a> {
-    tx: &'a Connection,
+pub(super) struct Apply<'a> {
+    pub(super) tx: &'a Connection,
     path: &'a PathBuf,
     files: &'a Files,
     durable: bool,
@@ -202,6 +202,9 @@ impl Apply<'_> {
                     applied.tip = Some((node.chain, tip));
                 }
             }
+        }
+        if let Some(reply) = &batch.reply {
+            self.reply(reply)?;
         }
         batch.respelled.iter().try_for_each(|(chain, raw)| self.respelled(chain, raw))?;
         for original in &batch.originals {
@@ -257,11 +260,11 @@ impl Apply<'_> {
         }
     }
 
-    fn wrap<T>(&self, result: rusqlite::Result<T>) -> Result<T, Error> {
+    pub(super) fn wrap<T>(&self, result: rusqlite::Result<T>) -> Result<T, Error> {
         result.map_err(|e| sqlite_error(self.path, e))
     }
 
-    fn run(&self, sql: &str, params: impl rusqlite::Params) -> Result<usize, Error> {
+    pub(super) fn run(&self, sql: &str, params: impl rusqlite::Params) -> Result<usize, Error> {
         self.wrap(self.tx.prepare_cached(sql).and_then(|mut s| s.execute(params)))
     }
 
@@ -298,6 +301,7 @@ impl Apply<'_> {
         ];
         let id = self.get(sql, values)?;
         prune::is_back(self.tx, self.path, self.files, "conversation", &c.id)?;
+        self.let_reply_go(&c.id, Some(&c.tip))?;
         id.ok_or_else(|| Error::Invalid(format!("conversation `{}` was not written", c.id)))
     }
 
@@ -348,7 +352,7 @@ impl Apply<'_> {
     }
 
     /// Indexes a text for search, in pieces.
-    fn words(&self, source: search::Source, text: &str) -> Result<(), Error> {
+    pub(super) fn words(&self, source: search::Source, text: &str) -> Result<(), Error> {
         for (piece, words) in search::pieces(text).enumerate() {
             if let Some(rowid) = source.rowid(piece) {
                 let words = search::spaced(words);

@@ -13,7 +13,7 @@ use crate::plain;
 use crate::proxy::traffic::Asked;
 use crate::proxy::turn::class::Class;
 use crate::proxy::turn::prepare::Prepared;
-use crate::proxy::turn::save::now_ms;
+use crate::proxy::turn::save::{at_a_word, now_ms};
 use crate::proxy::{App, turn::headers, turn::read_up_to};
 use crate::store::{Batch, Event};
 use crate::upstream::{ChatOptions, Upstream};
@@ -44,7 +44,8 @@ impl App {
         let Some(model) = prepared.policy.title_model.clone() else { return };
         let named =
             prepared.standing.title.is_some() || prepared.request.unloads() || Class::of(conversation) == Class::Helper;
-        let words = conversation.body.iter().filter_map(person::words).find(|words| !words.trim().is_empty());
+        let body = person::without_examples(&conversation.body);
+        let words = body.iter().filter_map(person::words).find(|words| !words.trim().is_empty());
         let (Some(words), false) = (words, named) else { return };
         let words: String = words.chars().take(READ).collect();
         let Some(other) = self.upstreams.iter().find(|u| u.name() == model.upstream).map(Arc::clone) else { return };
@@ -104,7 +105,7 @@ fn clean(written: &str) -> Option<String> {
     let line = after_thinking.lines().map(str::trim).find(|line| !line.is_empty())?;
     let line = line.strip_prefix("Title:").unwrap_or(line);
     let line = plain::line(line.trim().trim_matches(['"', '\'', '*', '#', '`', '“', '”', ' ']));
-    let title: String = line.chars().take(LONGEST).collect::<String>().trim_end_matches('.').trim().to_owned();
+    let title = at_a_word(&line.to_string(), LONGEST).trim_end_matches('.').trim().to_owned();
     (title.chars().any(char::is_alphanumeric)).then_some(title)
 }
 
@@ -124,7 +125,7 @@ mod tests {
         ] {
             assert_eq!(clean(written).as_deref(), expect, "{written:?}");
         }
-        assert_eq!(clean(&"x".repeat(500)).unwrap().len(), LONGEST);
+        assert_eq!(clean(&"x".repeat(500)).unwrap().chars().count(), LONGEST);
         assert!(!clean("a\u{1b}[31mb").unwrap().contains('\u{1b}'));
     }
 }

@@ -8,10 +8,12 @@ use futures_util::FutureExt as _;
 use serde_json::{Value, json};
 use tracing::{info, warn};
 
-use super::compact::{Asked, Ground, Recorded, at_any_pressure, unchanged};
+use super::compact::{Asked, Ground, Recorded, at_any_pressure, brief_of, unchanged};
 use crate::apply;
+use crate::brief::done as done_before;
 use crate::completion;
-use crate::conversation::{Message, Tokens};
+use crate::conversation::edit::View;
+use crate::conversation::{Message, Role, Tokens};
 use crate::guard::triggers::Pace;
 use crate::plan::{self, Action, Because, Plan};
 use crate::proxy::live::Brief;
@@ -20,6 +22,7 @@ use crate::proxy::turn::save::now_ms;
 use crate::proxy::{App, Error, aside};
 use crate::recall::done::{self, LONGEST_NOTE as LONGEST};
 use crate::store::{Batch, Event, EventFilter, Original};
+use crate::wire::openai_chat;
 
 /// What a model is told whose task was noted before.
 const NOTED: &str = "[nothing was done since the last task that was noted as done. Give the user your closing answer]";
@@ -30,6 +33,16 @@ const UNWRITABLE: &str = "[not noted: the record cannot be written now. Give the
 /// Why the fold is made.
 const WHY: &str = "checkpoint: a task is done";
 
+/// Tasks done before that a completion record tells of, the newest.
+const BEFORE: usize = 8;
+
+/// What a completion record is about.
+struct Since<'a> {
+    messages: Vec<&'a Message>,
+    /// The tasks done before that the conversation's brief does not tell of, a line each.
+    before: Vec<String>,
+}
+
 /// A completion record as it was made.
 struct Made<'a> {
     text: &'a str,
@@ -39,6 +52,8 @@ struct Made<'a> {
     to: usize,
     /// Whether somebody said anything of the outcome.
     noted: bool,
+    /// Whether it is about the reply behind these messages, too.
+    reply: bool,
 }
 
 impl App {
@@ -59,12 +74,21 @@ impl App {
     async fn checkpoint_now(self: &Arc<Self>, id: &str, note: &str) -> Result<Value, Error> {
         let ground = self.ground(id).await?;
         let Recorded { row, chain, request, .. } = &ground.recorded;
-        let messages = self.since_checkpoint(id, &request.conversation.body)?;
-        let Some(tip) = chain.last().copied().filter(|_| !messages.is_empty()) else {
+        // The answer that the client has not come back with yet is the task's, too, unless it is calls.
+        let reply = self.store.reply(id)?.and_then(|node| openai_chat::message(node.raw).ok());
+        let reply = reply.filter(|reply| reply.calls.is_empty());
+        let since = self.since_checkpoint(id, &request.conversation.body, reply.as_ref(), &ground.recorded.old)?;
+        let Some(tip) = chain.last().copied().filter(|_| !since.messages.is_empty()) else {
             return Err(Error::client(409, "nothing_done", "nothing was said since the last checkpoint", ""));
         };
-        let text = completion::completion(&messages, note);
-        let made = Made { text: &text, messages: messages.len(), to: chain.len(), noted: !note.trim().is_empty() };
+        let text = completion::completion(&since.messages, note, &since.before);
+        let made = Made {
+            text: &text,
+            messages: since.messages.len(),
+            to: chain.len(),
+            noted: !note.trim().is_empty(),
+            reply: reply.is_some(),
+        };
         let update = Batch { conversation: Some(unchanged(row, now_ms())), ..Batch::default() };
         let record = self.keep_completion(&row.id, &made, "user", update).await?;
         // A request under way goes on with what it has; the fold comes after its reply.
@@ -87,8 +111,9 @@ impl App {
     }
 
     /// Answers a model that calls `windowsill_done`: the completion record is kept now, and the fold is made after this reply.
-    pub(in crate::proxy) async fn done_within(&self, prepared: &Prepared, arguments: &str) -> String {
-        match self.noted_done(prepared, &done::note(arguments)).await {
+    /// `said`: what the model said in this reply before.
+    pub(in crate::proxy) async fn done_within(&self, prepared: &Prepared, arguments: &str, said: &str) -> String {
+        match self.noted_done(prepared, &done::note(arguments), said).await {
             Ok(Some(record)) => format!(
                 "[noted: the task is kept as done (windowsill recall {record}), and its steps leave the context after this \
                  reply. Give the user your closing answer]"
@@ -102,15 +127,19 @@ impl App {
     }
 
     /// Keeps the completion record of what a request's history holds. Returns its id; `None` where nothing is new.
-    async fn noted_done(&self, prepared: &Prepared, note: &str) -> Result<Option<String>, Error> {
+    async fn noted_done(&self, prepared: &Prepared, note: &str, said: &str) -> Result<Option<String>, Error> {
         // The conversation itself may still be queued.
         self.store.flush().await;
         let body = &prepared.request.conversation.body;
-        let messages = self.since_checkpoint(&prepared.id, body)?;
-        let Some(tip) = prepared.chain.last().copied().filter(|_| !messages.is_empty()) else { return Ok(None) };
-        let text = completion::completion(&messages, note);
+        let said = json!({"role": "assistant", "content": said.trim()}).to_string();
+        let said = openai_chat::message(said.into()).ok().filter(|said| !said.text.is_empty());
+        let since = self.since_checkpoint(&prepared.id, body, said.as_ref(), &prepared.view)?;
+        let Some(tip) = prepared.chain.last().copied().filter(|_| !since.messages.is_empty()) else { return Ok(None) };
+        let text = completion::completion(&since.messages, note, &since.before);
         let covers = prepared.chain.len();
-        let made = Made { text: &text, messages: messages.len(), to: covers, noted: !note.is_empty() };
+        // The closing answer that follows is this task's, and no part of the next.
+        let (messages, noted) = (since.messages.len(), !note.is_empty());
+        let made = Made { text: &text, messages, to: covers, noted, reply: true };
         let record = self.keep_completion(&prepared.id, &made, "model", Batch::default()).await?;
         let brief = Brief { covers, chain: tip, text: text.as_str().into(), seconds: 0.0 };
         self.lives.with(&prepared.id, |live| live.fold_with(brief, Pace::Done(WHY.to_owned())));
@@ -118,13 +147,37 @@ impl App {
         Ok(Some(record))
     }
 
-    /// The messages since the last checkpoint.
-    fn since_checkpoint<'a>(&self, id: &str, body: &'a [Message]) -> Result<Vec<&'a Message>, Error> {
+    /// What was said since the last checkpoint. `reply`: what stands behind the messages.
+    fn since_checkpoint<'a>(
+        &self,
+        id: &str,
+        body: &'a [Message],
+        reply: Option<&'a Message>,
+        view: &View,
+    ) -> Result<Since<'a>, Error> {
         let of = EventFilter { conversation: Some(id.to_owned()), kinds: vec!["checkpoint".into()] };
-        let last = self.store.events_of(self.store.event_before(1, &of)?, 1, &of)?;
-        let covered = last.first().and_then(|event| event.data["to"].as_u64()).unwrap_or(0);
-        let covered = usize::try_from(covered).unwrap_or(usize::MAX).min(body.len());
-        Ok(body[covered..].iter().collect())
+        let all = self.store.events_of(self.store.event_before(BEFORE, &of)?, BEFORE, &of)?;
+        let last = all.last();
+        let covered = last.and_then(|event| event.data["to"].as_u64()).unwrap_or(0);
+        let mut covered = usize::try_from(covered).unwrap_or(usize::MAX).min(body.len());
+        let with_reply = last.is_some_and(|event| event.data["reply"] == true);
+        let reply = reply.filter(|_| !(with_reply && covered == body.len()));
+        if with_reply {
+            // The reply that it was about, as the client has it, with what was recalled for it.
+            covered += body[covered..].iter().take_while(|message| message.role != Role::User).count();
+        }
+        let messages = body[covered..].iter().chain(reply).collect();
+        let brief = brief_of(view).unwrap_or_default();
+        let mut before = Vec::new();
+        for record in all.iter().filter_map(|event| event.data["record"].as_str()) {
+            let Some(own) = self.store.original(record)?.and_then(|o| done_before::outcomes(&o.text).pop()) else {
+                continue;
+            };
+            if !done_before::tells(&brief, &own) && !before.contains(&own) {
+                before.push(own);
+            }
+        }
+        Ok(Since { messages, before })
     }
 
     /// Keeps a completion record, with what else is recorded. Returns its id.
@@ -140,7 +193,7 @@ impl App {
             text: made.text.into(),
             raw: None,
         };
-        let data = json!({"record": record, "messages": made.messages, "to": made.to, "note": made.noted, "by": by});
+        let data = json!({"record": record, "messages": made.messages, "to": made.to, "note": made.noted, "reply": made.reply, "by": by});
         let event = Event { now_ms: now_ms(), conversation: Some(id.to_owned()), kind: "checkpoint".into(), data };
         let batch = Batch { originals: vec![original], events: vec![event], durable: true, ..batch };
         self.store.record(batch).await?;

@@ -441,7 +441,7 @@ fn scale(facts: &mut Facts, by: f64) {
 }
 
 /// The brief of a view.
-fn brief_of(view: &View) -> Option<String> {
+pub(in crate::proxy) fn brief_of(view: &View) -> Option<String> {
     view.edits.iter().find_map(|edit| match edit {
         Edit::Fold { brief, .. } => Some(brief.to_string()),
         _ => None,

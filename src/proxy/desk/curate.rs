@@ -10,6 +10,7 @@ use super::timeline::{fold, size, view_of};
 use crate::conversation::Tokens;
 use crate::proxy::{App, Error, Record};
 use crate::store::{ConversationRow, NodeRow, Store};
+use crate::wire::openai_chat;
 
 /// Characters of a turn that stand in a list.
 const SHOWN: usize = 120;
@@ -85,8 +86,16 @@ fn turns<'a>(roles: impl Iterator<Item = &'a str>) -> Vec<Turn> {
     out
 }
 
+/// The messages of a conversation with what it was answered last, unless that is calls whose results are not there yet.
+fn rows(store: &Store, row: &ConversationRow) -> Result<Vec<NodeRow>, crate::store::Error> {
+    let mut rows = store.messages(&row.id)?;
+    let calls = |node: &NodeRow| openai_chat::message(node.raw.clone()).is_ok_and(|reply| !reply.calls.is_empty());
+    rows.extend(store.reply(&row.id)?.filter(|reply| !calls(reply)));
+    Ok(rows)
+}
+
 fn segments(store: &Store, row: &ConversationRow) -> Result<Value, Error> {
-    let (rows, fold) = (store.messages(&row.id)?, fold(&view_of(store, row)?));
+    let (rows, fold) = (rows(store, row)?, fold(&view_of(store, row)?));
     let all = turns(rows.iter().map(|n| n.role.as_str()));
     let of = |turn: &Turn| &rows[turn.from..turn.to.min(rows.len())];
     let list: Vec<Value> = all
@@ -125,7 +134,7 @@ fn words(node: &NodeRow) -> String {
 }
 
 fn build(store: &Store, row: &ConversationRow, wanted: &[usize], briefs_wanted: &[usize]) -> Result<Value, Error> {
-    let (rows, fold) = (store.messages(&row.id)?, fold(&view_of(store, row)?));
+    let (rows, fold) = (rows(store, row)?, fold(&view_of(store, row)?));
     let all = turns(rows.iter().map(|n| n.role.as_str()));
     let brief = briefs(&fold, &all);
     check(wanted, briefs_wanted, all.len(), brief.as_ref())?;

@@ -12,6 +12,7 @@ use super::price::Price;
 use super::record::spoken;
 use super::steer::{Steer, When, absent};
 use super::timeline::{touches, view_of};
+use crate::brief;
 use crate::conversation::Tokens;
 use crate::conversation::edit::{Edit, View};
 use crate::conversation::step;
@@ -195,7 +196,13 @@ impl App {
             keep.sort_unstable();
             keep.dedup();
             let block = pinned::block(&held.texts, &|at| !(*from..*to).contains(&at) || keep.contains(&at));
-            *brief = Arc::from(pinned::with(brief, &block));
+            // Words of the user that are pinned no more stand where the user's words do.
+            let mut words = brief::said_by(pinned::texts(brief), &conversation.body, *from..*to);
+            let mut said = pinned::texts(&block);
+            words.retain(|text| !said.contains(text));
+            said.extend(brief::said_in(&conversation.body, keep));
+            let told = brief::without_words(&brief::with_words(pinned::without(brief), &words), &said);
+            *brief = Arc::from(pinned::with(&told, &block));
         }
         let block = pinned::block(&held.texts, &|_| true);
         if !has_fold && !block.is_empty() {

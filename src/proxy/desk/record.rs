@@ -191,7 +191,8 @@ fn record(store: &Store, id: &str, scope: Option<&str>) -> Result<Text, Error> {
 
 fn message(store: &Store, row: &ConversationRow, at: usize) -> Result<Text, Error> {
     let Some(node) = store.message(&row.id, at)? else {
-        let (id, last) = (&row.id, row.depth.saturating_sub(1));
+        let total = row.depth + usize::from(store.reply(&row.id)?.is_some());
+        let (id, last) = (&row.id, total.saturating_sub(1));
         return Err(Error::client(404, "not_found", format!("conversation {id} has messages 0 to {last}"), ""));
     };
     let text = String::from_utf8_lossy(&node.raw).into_owned();
@@ -200,10 +201,11 @@ fn message(store: &Store, row: &ConversationRow, at: usize) -> Result<Text, Erro
 
 /// What several messages say, each behind its number and role; as many as are worth printing at once.
 fn messages(store: &Store, row: &ConversationRow, from: usize, to: usize) -> Result<Text, Error> {
-    let (from, to) = (from.min(to), from.max(to).min(row.depth.saturating_sub(1)));
+    let all = store.messages_and_reply(&row.id)?;
+    let (from, to) = (from.min(to), from.max(to).min(all.len().saturating_sub(1)));
     let mut out = message(store, row, from)?;
     let mut text = String::new();
-    for (at, node) in store.messages(&row.id)?.into_iter().enumerate().take(to + 1).skip(from) {
+    for (at, node) in all.into_iter().enumerate().take(to + 1).skip(from) {
         text.push_str(&format!("[{at}] {}: {}\n", node.role, spoken(&String::from_utf8_lossy(&node.raw))));
         if text.len() > LONGEST && at < to {
             text.push_str(&format!("[{} more messages: ask for {}-{to}]\n", to - at, at + 1));

@@ -34,11 +34,13 @@ impl App {
         let row = self.row(id)?;
         let view = view_of(&self.store, &row)?;
         let limit = limit.clamp(1, PAGE);
-        let from = from.unwrap_or(row.depth.saturating_sub(1) / limit * limit);
-        let to = from.saturating_add(limit).min(row.depth);
+        let reply = self.store.reply(&row.id)?;
+        let total = row.depth + usize::from(reply.is_some());
+        let from = from.unwrap_or(total.saturating_sub(1) / limit * limit);
+        let to = from.saturating_add(limit).min(total);
         // The calls that the first results of the page answer stand before it.
-        let before = from.saturating_sub(CALLS_BEFORE);
-        let rows = self.store.messages_between(&row.id, before, to)?;
+        let mut rows = self.store.messages_between(&row.id, from.saturating_sub(CALLS_BEFORE), to)?;
+        rows.extend(reply.filter(|node| (from..to).contains(&node.at)));
         let called = called(&rows);
         let named = |node: &NodeRow| {
             let mut line = line(node, &view);
@@ -46,7 +48,7 @@ impl App {
             line
         };
         let messages: Vec<Value> = rows.iter().filter(|node| node.at >= from).map(named).collect();
-        Ok(json!({"conversation": row.id, "total": row.depth, "from": from, "messages": messages, "fold": fold(&view)}))
+        Ok(json!({"conversation": row.id, "total": total, "from": from, "messages": messages, "fold": fold(&view)}))
     }
 
     /// `GET /windowsill/conversations/{id}/messages/{at}`: one message whole, what the model sees of it, and why.
@@ -56,9 +58,12 @@ impl App {
     pub fn timeline_message(&self, id: &str, at: usize) -> Result<Value, Error> {
         let row = self.row(id)?;
         let view = view_of(&self.store, &row)?;
-        let rows = self.store.messages_between(&row.id, at, at.saturating_add(1))?;
+        let mut rows = self.store.messages_between(&row.id, at, at.saturating_add(1))?;
+        let reply = self.store.reply(&row.id)?;
+        let total = row.depth + usize::from(reply.is_some());
+        rows.extend(reply.filter(|node| node.at == at));
         let Some(node) = rows.first() else {
-            let (id, last) = (&row.id, row.depth.saturating_sub(1));
+            let (id, last) = (&row.id, total.saturating_sub(1));
             return Err(Error::client(404, "not_found", format!("conversation {id} has messages 0 to {last}"), ""));
         };
         let mut out = line(node, &view);

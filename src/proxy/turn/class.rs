@@ -17,6 +17,9 @@ pub(in crate::proxy) enum Class {
 impl Class {
     /// The kind of a conversation.
     pub(in crate::proxy) fn of(conversation: &Conversation) -> Class {
+        if person::is_errand(&conversation.system) {
+            return Class::Helper;
+        }
         let mut tasks = false;
         for message in conversation.body.iter().filter(|message| message.role == Role::User) {
             match person::said(&message.text) {
@@ -62,5 +65,22 @@ mod tests {
         assert_eq!(of(none.clone(), &["What is the weather?"]), Class::Chat);
         assert_eq!(of(none, &[task, "And what is it really?"]), Class::Chat);
         assert_eq!(of(serde_json::json!([{"type": "function"}]), &["Fix it."]), Class::Agent);
+        for (system, class) in [
+            (
+                "You are an expert software engineer.\nReview the provided context and diffs which are about to be committed to a git repo.",
+                Class::Helper,
+            ),
+            (
+                "*Briefly* summarize this partial conversation about programming.\nInclude less detail about older parts.",
+                Class::Helper,
+            ),
+            ("You are a title generator. You output ONLY a thread title. Nothing else.", Class::Helper),
+            ("Act as an expert software developer.", Class::Chat),
+        ] {
+            let body = serde_json::json!({"model": "m", "messages": [
+                {"role": "system", "content": system}, {"role": "user", "content": "diff --git a/x b/x\n+y"}]});
+            let request = openai_chat::parse(&body.to_string().into()).unwrap();
+            assert_eq!(Class::of(&request.conversation), class, "{system}");
+        }
     }
 }

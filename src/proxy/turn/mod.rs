@@ -19,6 +19,7 @@ pub(super) mod prepare;
 pub(super) mod recall;
 pub(super) mod refused;
 pub mod relay;
+mod replied;
 mod retold;
 pub(super) mod save;
 pub(super) mod shadow;
@@ -35,6 +36,7 @@ use bytes::{Bytes, BytesMut};
 use futures_util::{FutureExt as _, StreamExt as _};
 use http::request::Parts;
 use http::{HeaderMap, Response};
+use serde_json::Value;
 use tracing::{info, warn};
 
 use super::desk::models;
@@ -43,6 +45,7 @@ use crate::plain;
 use crate::upstream::event::Content;
 use crate::upstream::{Reply, Upstream};
 use crate::wire::openai_chat;
+use crate::wire::reply::said;
 use prepare::{Attempt, Prepared};
 use relay::{Answer, Books, Taker};
 use waiting::Early;
@@ -177,6 +180,7 @@ impl App {
             h.remove(http::header::CONTENT_LENGTH);
         }
         let ok = reply.status.is_success();
+        let mut keeper = replied::Keeper::of(&self.store, &prepared);
         let app = Arc::clone(self);
         let sent = self.outgoing(&parts.headers);
         let build = |r: http::response::Builder, answer: Answer| {
@@ -188,7 +192,7 @@ impl App {
                 Taker::Answering(Box::new(answering))
             } else {
                 let done = move |reported, end| app.account(upstream, &sent, prepared, reported, end, started);
-                Taker::Books(Books::new(done))
+                Taker::Books(Books::new(keeper, done))
             };
             return build(response, Answer::Events(relay::streamed(reply.body.events(), taker)));
         }
@@ -215,7 +219,15 @@ impl App {
         }
         if ok {
             let mut reported = crate::usage::Reported::default();
-            aside::once(bytes.len(), || reported.read(&bytes));
+            let said = aside::once(bytes.len(), || {
+                reported.read(&bytes);
+                serde_json::from_slice::<Value>(&bytes)
+                    .ok()
+                    .and_then(|whole| said(whole.pointer("/choices/0/message")?))
+            });
+            if let Some(keeper) = &mut keeper {
+                keeper.keep(said).await;
+            }
             self.account(upstream, &sent, prepared, reported, relay::End::Complete, started);
         }
         if let Some(h) = response.headers_mut() {

@@ -17,7 +17,7 @@ use crate::proxy::desk::rules;
 use crate::proxy::{App, Error};
 use crate::recall;
 use crate::store::Located;
-use crate::wire::openai_chat::Request;
+use crate::wire::openai_chat::{self, Request};
 
 /// Conversations with the same first message that are looked at, the last active first.
 const ALIKE: usize = 1024;
@@ -326,7 +326,10 @@ impl App {
 
     /// What tells the reply that a conversation waits behind from others.
     fn replied(&self, found: &Found) -> Option<Digest> {
-        self.lives.with(&found.located.conversation, |live| live.replied)
+        let id = &found.located.conversation;
+        let recorded = || said(&openai_chat::message(self.store.reply(id).ok()??.raw).ok()?.text);
+        // After a restart, the record alone knows it.
+        self.lives.with(id, |live| live.replied).or_else(recorded)
     }
 
     /// A seed for a history that begins a conversation. The first with these words has none but the client's own.

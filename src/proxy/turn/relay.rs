@@ -10,11 +10,13 @@ use http_body::Frame;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt as _, Full, StreamBody};
 
+use super::LARGEST_BUFFERED;
 use super::recall::Answering;
+use super::replied::Keeper;
 use crate::upstream;
 use crate::upstream::event::{Event, Events, Says};
 use crate::usage::Reported;
-use crate::wire::reply;
+use crate::wire::reply::{self, Collected};
 
 /// The body of every reply.
 pub type Body = UnsyncBoxBody<Bytes, io::Error>;
@@ -49,20 +51,36 @@ pub(in crate::proxy) enum Answer {
     Events(BoxStream<'static, Event>),
 }
 
-/// Takes in what the server reports of a reply, and how it ended.
+/// Takes in what a reply says, what the server reports of it, and how it ended.
 pub(in crate::proxy) struct Books {
     reported: Reported,
+    said: Collected,
+    /// Bytes of events that may still be taken in.
+    room: usize,
+    keeper: Option<Keeper>,
     done: Option<Box<dyn FnOnce(Reported, End) + Send>>,
 }
 
 impl Books {
     /// `done` is called once: at the end, at an error, or when the client goes away.
-    pub(in crate::proxy) fn new(done: impl FnOnce(Reported, End) + Send + 'static) -> Books {
-        Books { reported: Reported::default(), done: Some(Box::new(done)) }
+    pub(super) fn new(keeper: Option<Keeper>, done: impl FnOnce(Reported, End) + Send + 'static) -> Books {
+        let (reported, said) = (Reported::default(), Collected::default());
+        Books { reported, said, room: LARGEST_BUFFERED, keeper, done: Some(Box::new(done)) }
+    }
+
+    fn hear(&mut self, event: &Event) {
+        let Says::Chunk(chunk) = &event.says else { return };
+        self.room = self.room.saturating_sub(event.raw.len());
+        if self.room > 0 && self.keeper.is_some() {
+            self.said.add(chunk);
+        }
     }
 
     fn finish(&mut self, end: End) {
         if let Some(done) = self.done.take() {
+            if let Some(mut keeper) = self.keeper.take() {
+                keeper.keep_later(self.said.said());
+            }
             done(std::mem::take(&mut self.reported), end);
         }
     }
@@ -93,8 +111,20 @@ impl Taker {
     async fn event(&mut self, event: Event, out: &mut Vec<Event>) {
         self.reported().hear(&event.says);
         match self {
-            Taker::Books(_) => out.push(event),
+            Taker::Books(books) => {
+                books.hear(&event);
+                out.push(event);
+            }
             Taker::Answering(answering) => answering.event(event, out).await,
+        }
+    }
+
+    /// Puts what was said on record. A client may be back, or never be, as soon as it sees the end.
+    async fn keep(&mut self) {
+        match self {
+            Taker::Books(Books { keeper: Some(keeper), said, .. }) => keeper.keep(said.said()).await,
+            Taker::Books(_) => {}
+            Taker::Answering(answering) => answering.keep().await,
         }
     }
 
@@ -129,7 +159,7 @@ impl Streaming {
                 Some(Ok(event)) => self.heard(event, &mut out).await,
                 // What was said to its end is whole, whatever becomes of the connection.
                 Some(Err(_)) if self.taker.reported().done => self.ended(&mut out).await,
-                Some(Err(why)) => self.broken(&why, &mut out),
+                Some(Err(why)) => self.broken(&why, &mut out).await,
                 None => self.ended(&mut out).await,
             }
             if !out.is_empty() {
@@ -149,7 +179,10 @@ impl Streaming {
         }
         self.taker.event(event, out).await;
         if failed {
-            self.end(End::Failed("the server reported an error".into()));
+            return self.end(End::Failed("the server reported an error".into())).await;
+        }
+        if self.taker.reported().complete() {
+            self.taker.keep().await;
         }
     }
 
@@ -162,35 +195,36 @@ impl Streaming {
         }
         let reported = self.taker.reported();
         if reported.failed {
-            return self.end(End::Failed("the server reported an error".into()));
+            return self.end(End::Failed("the server reported an error".into())).await;
         }
         if !reported.complete() {
-            return self.broken("the inference server ended the stream before the reply was complete", out);
+            return self.broken("the inference server ended the stream before the reply was complete", out).await;
         }
         match &mut self.taker {
             Taker::Answering(answering) if answering.goes_on_now() => match answering.next_round().await {
                 Ok(reply) => self.source = reply.body.events(),
-                Err(why) => self.broken(&why, out),
+                Err(why) => self.broken(&why, out).await,
             },
             Taker::Answering(answering) => {
                 answering.remember().await;
-                self.end(End::Complete);
+                self.end(End::Complete).await;
             }
-            Taker::Books(_) => self.end(End::Complete),
+            Taker::Books(_) => self.end(End::Complete).await,
         }
     }
 
-    fn end(&mut self, end: End) {
+    async fn end(&mut self, end: End) {
         self.over = true;
+        self.taker.keep().await;
         self.taker.finish(end);
     }
 
     /// Ends a stream that must not look complete with an event that says so.
-    fn broken(&mut self, why: &str, out: &mut Vec<Event>) {
+    async fn broken(&mut self, why: &str, out: &mut Vec<Event>) {
         if let Taker::Answering(answering) = &mut self.taker {
             answering.let_go(out);
         }
-        self.end(End::Failed(why.to_owned()));
+        self.end(End::Failed(why.to_owned())).await;
         out.push(Event::error(reply::upstream_error("upstream_died", why)));
     }
 }
@@ -208,7 +242,7 @@ mod tests {
         let seen = Arc::new(Mutex::new(None));
         let keep = seen.clone();
         let source = Content::Bytes(stream::iter(chunks.into_iter().map(Ok)).boxed());
-        let books = Books::new(move |r, e| *keep.lock().unwrap() = Some((r, e)));
+        let books = Books::new(None, move |r, e| *keep.lock().unwrap() = Some((r, e)));
         let all = streamed(source.events(), Taker::Books(books)).collect::<Vec<Event>>();
         let events = tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(all);
         let (reported, end) = seen.lock().unwrap().take().unwrap();

@@ -1,12 +1,12 @@
 //! Takes the facts out of messages: who said what, which files and commands there were, how they ended.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::{Hash, Hasher};
 
 use serde_json::Value;
 
 use super::words::{CONCLUSION, concludes, condense, sentences};
-use super::{Facts, Item, Material, Part, Section, render, results, statements};
+use super::{Facts, Item, Material, Part, Section, done, render, results, statements};
 use crate::conversation::files::PATH_KEYS;
 use crate::conversation::person::{self, Said};
 use crate::conversation::{Message, Role, ToolCall};
@@ -30,7 +30,9 @@ pub fn facts(material: &Material<'_>) -> Facts {
     };
     let calls = calls_of(material.messages);
     let mut last_text: Option<&Message> = None;
-    for (i, message) in material.messages.iter().enumerate() {
+    // What a client shows as examples of how to answer, nobody said and nobody did.
+    let own = material.messages.iter().rposition(|message| person::ends_examples(message)).map_or(0, |at| at + 1);
+    for (i, message) in material.messages.iter().enumerate().skip(own) {
         match message.role {
             Role::User => {
                 last_text = None;
@@ -60,10 +62,13 @@ pub fn facts(material: &Material<'_>) -> Facts {
     for part in Part::ALL {
         cap(&mut new.sections[part as usize], part);
     }
-    match material.previous.and_then(render::parse) {
-        Some(known) => known.merge(new),
-        None => new,
+    let Some(mut known) = material.previous.and_then(render::parse) else { return new };
+    // A task that is done stands as a line from the next fold on: what is read as today's state is another one's.
+    for line in known.summary.as_deref().map(done::outcomes).into_iter().flatten() {
+        push(&mut known, Part::Done, &line);
+        known.summary = None;
     }
+    known.merge(new)
 }
 
 /// For each message that is a result, the call that it answers. Ids are used again within a session: the latest call counts.
@@ -138,8 +143,11 @@ const MOST_STATED: usize = 300;
 pub fn restate<'m>(facts: &mut Facts, messages: impl Iterator<Item = (usize, &'m Message)>, done: usize) {
     let mut all = Facts::default();
     let user = Part::User as usize;
-    for (number, message) in messages.filter(|(_, message)| message.role == Role::User) {
-        self::user(message, Some(number), &mut all);
+    let mut messages: Vec<(usize, &Message)> = messages.filter(|(_, message)| message.role == Role::User).collect();
+    let own = messages.iter().rposition(|(_, message)| person::ends_examples(message)).map_or(0, |at| at + 1);
+    messages.drain(..own);
+    for (number, message) in &messages {
+        self::user(message, Some(*number), &mut all);
         all.sections[user].items.retain(|item| !item.stated.is_empty());
         let over = all.sections[user].items.len().saturating_sub(MOST_STATED);
         all.sections[user].items.drain(..over);
@@ -158,9 +166,39 @@ pub fn restate<'m>(facts: &mut Facts, messages: impl Iterator<Item = (usize, &'m
     let back = stated.iter().filter(|item| !holds(&own.items, item) && !shown(item)).count();
     own.dropped = own.dropped.saturating_sub(u32::try_from(back).unwrap_or(u32::MAX));
     own.items.retain(|item| item.stated.is_empty() || !holds(&stated, item));
-    // What came first says what it is all about.
-    let after = usize::from(own.items.first().is_some_and(|item| item.stated.is_empty()));
-    own.items.splice(after..after, stated);
+    own.items.extend(stated);
+    in_order(&mut own.items, &messages);
+}
+
+/// Puts what the user said in the order of the messages that say it. What none of them says, a person wrote into the brief: it
+/// stays behind what stood before it.
+fn in_order(items: &mut [Item], messages: &[(usize, &Message)]) {
+    let said = |(number, message): &(usize, &Message)| Some((*number, person_words(message)?));
+    let said: Vec<(usize, String)> = messages.iter().filter_map(said).collect();
+    let mut taken = HashSet::new();
+    let mut last = 0;
+    let mut places = HashMap::new();
+    for item in items.iter() {
+        let plain = statements::unmarked(&item.text);
+        let parts: Vec<&str> = plain.split(['…', '\n']).map(str::trim).filter(|part| !part.is_empty()).collect();
+        let mut free = said.iter().filter(|(number, _)| !taken.contains(number));
+        let whole = free.clone().find(|(_, text)| *text == plain);
+        let found = whole.or_else(|| free.find(|(_, text)| parts.iter().all(|part| text.contains(part))));
+        if let Some((number, _)) = found {
+            taken.insert(*number);
+            last = *number;
+        }
+        places.entry(item.text.clone()).or_insert(last);
+    }
+    items.sort_by_key(|item| places.get(&item.text).copied());
+}
+
+/// What a person says in a message, as a brief has it.
+fn person_words(message: &Message) -> Option<String> {
+    let text = render::without_brief(&message.text);
+    let Said::Person(words) = person::said(&text) else { return None };
+    let words = words.trim();
+    (!words.is_empty()).then(|| defuse(&sanitize(&condense(words, MESSAGE_MOST))))
 }
 
 /// Whether a text with marks where something was left out is a shorter form of another.

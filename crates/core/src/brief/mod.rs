@@ -6,11 +6,13 @@
 //! answer is any good), and it never paraphrases: facts are copied.
 
 mod collect;
+pub mod done;
 mod judge;
 mod language;
 mod prompt;
 mod render;
 mod results;
+mod said;
 mod state;
 mod statements;
 mod words;
@@ -24,6 +26,7 @@ pub use self::judge::{Fault, judge};
 pub use self::prompt::{instruction, transcript};
 pub use self::render::{parse, render};
 pub use self::results::findings;
+pub use self::said::{said_by, said_in, unpin, with_words, without_words};
 pub use self::state::goes_to;
 pub use self::work::{Work, of_text as quotes_of};
 
@@ -49,6 +52,8 @@ pub struct Material<'a> {
 pub enum Part {
     /// What the user said, word for word.
     User,
+    /// Tasks that were done, and how each ended.
+    Done,
     /// What the assistant concluded, decided or did.
     Conclusions,
     /// Values, notes and odd items seen in results.
@@ -67,8 +72,9 @@ pub enum Part {
 
 impl Part {
     /// All sections in the order in which they are shown.
-    pub const ALL: [Part; 8] = [
+    pub const ALL: [Part; 9] = [
         Part::User,
+        Part::Done,
         Part::Conclusions,
         Part::Findings,
         Part::Errors,
@@ -127,7 +133,7 @@ pub struct Facts {
     /// brief; `None` where it goes as far as the brief does.
     pub told: Option<usize>,
     /// The sections, in the order of [`Part::ALL`].
-    pub sections: [Section; 8],
+    pub sections: [Section; 9],
     /// In which message each of the newer user's items was said, by the item's key.
     said: Vec<(u64, usize)>,
     /// What is quoted of the work itself. It is not read back from a brief: it comes from the messages each time.

@@ -17,8 +17,12 @@ const ORIGINALS: &str = " earlier messages; the originals: windowsill recall";
 /// What a brief is worth beside the messages after it.
 const HOLDS: &str = "; what it says holds, and where a later message differs, the later one does";
 
-/// A brief of fewer bytes leaves that out: every word counts there.
+/// A brief of fewer bytes does not name the file of the originals: every word counts there, and `windowsill recall` finds them.
 const ROOMY: usize = 1600;
+
+/// The same, in a brief of fewer than so many bytes.
+const HOLDS_SHORT: &str = "; later messages win over it";
+const TIGHT: usize = 600;
 
 /// How a brief ends.
 const END: &str = "[end of windowsill brief]";
@@ -27,9 +31,11 @@ const END: &str = "[end of windowsill brief]";
 const FACTS: &str = "--- kept without a model ---";
 
 /// Heading of a section, its share of the facts' room in percent, and whether its items share lines.
-const fn shape(part: Part) -> (&'static str, usize, bool) {
+pub(super) const fn shape(part: Part) -> (&'static str, usize, bool) {
     match part {
         Part::User => ("User, word for word:", 38, false),
+        // It has a share of its own, of the whole room.
+        Part::Done => ("Done before:", 0, false),
         Part::Conclusions => ("Concluded:", 10, false),
         Part::Findings => ("Seen in results:", 18, false),
         Part::Errors => ("Errors:", 15, false),
@@ -41,8 +47,9 @@ const fn shape(part: Part) -> (&'static str, usize, bool) {
 }
 
 /// Which sections get what others leave over, first to last.
-const LEFTOVER: [Part; 8] = [
+const LEFTOVER: [Part; 9] = [
     Part::User,
+    Part::Done,
     Part::Findings,
     Part::Errors,
     Part::Conclusions,
@@ -58,6 +65,9 @@ const STATED: i32 = 40;
 /// What something that a person forbids is worth more than what else is stated.
 const FORBIDDEN: i32 = 10;
 
+/// Share of the room, in percent, that the tasks done before may take, where there are any, before the others have theirs.
+const DONE: usize = 20;
+
 /// Share of the room, in percent, that such statements may take before anything else has its share.
 const STATEMENTS: usize = 45;
 
@@ -71,7 +81,7 @@ pub(super) fn base_worth(part: Part, text: &str, stated: &[Stated]) -> i32 {
         Part::Errors => 6 + specifics(text) as i32,
         Part::Files => i32::from(text.starts_with("written")) * 12,
         Part::Commands => i32::from(!text.ends_with("→ ok") && !text.ends_with("→ exit 0")) * 4,
-        Part::Open | Part::Records => 0,
+        Part::Done | Part::Open | Part::Records => 0,
     }
 }
 
@@ -102,7 +112,7 @@ pub(super) fn worth(part: Part, item: &Item, at: usize, total: usize) -> i32 {
     let recent = match part {
         // `ok` and `go on` say little, however recent.
         Part::User => (6 - from_end).max(0) * if item.base > 0 { 2 } else { 0 } + if at == 0 { 24 } else { 0 },
-        Part::Records | Part::Open => 1000 - from_end,
+        Part::Done | Part::Records | Part::Open => 1000 - from_end,
         _ => (8 - from_end).max(0) / 2,
     };
     item.base + recent + item.times.min(4) as i32 - 1
@@ -119,9 +129,9 @@ pub fn render(model_part: Option<&str>, facts: &Facts, budget: u32, count: &dyn 
         (Some(told), said) if !said.is_empty() => format!("{}\n{said}", state::mark(told)),
         (_, said) => said.to_owned(),
     };
-    let head = header(facts, false);
+    let head = header(facts, 0);
     let whole = |allowance: usize| {
-        let head = header(facts, allowance >= ROOMY);
+        let head = header(facts, allowance);
         let frame = head.len() + END.len() + 2;
         let room = allowance.saturating_sub(frame);
         let summary = cut_summary(&model, room * 55 / 100);
@@ -139,6 +149,7 @@ pub fn render(model_part: Option<&str>, facts: &Facts, budget: u32, count: &dyn 
     };
     let forms = [
         format!("{head}\n{END}"),
+        format!("{START}{}{ORIGINALS}{HOLDS_SHORT}]\n{END}", facts.folded),
         format!("{START}{}{ORIGINALS}]\n{END}", facts.folded),
         format!("{START}{}{ORIGINALS}]", facts.folded),
         format!("[{} earlier messages: windowsill recall]", facts.folded),
@@ -147,11 +158,13 @@ pub fn render(model_part: Option<&str>, facts: &Facts, budget: u32, count: &dyn 
     largest(budget, count, &whole).unwrap_or_else(|| first_that_fits(&forms, budget, count))
 }
 
-fn header(facts: &Facts, holds: bool) -> String {
+/// The first line of a brief of so many bytes.
+fn header(facts: &Facts, allowance: usize) -> String {
     let of =
         if facts.conversation.is_empty() { String::new() } else { format!(" (conversation {})", facts.conversation) };
-    let file = if facts.history.is_empty() { String::new() } else { format!(", or {}", facts.history) };
-    let holds = if holds { HOLDS } else { "" };
+    let named = !facts.history.is_empty() && allowance >= ROOMY;
+    let file = if named { format!(", or {}", facts.history) } else { String::new() };
+    let holds = if allowance < TIGHT { HOLDS_SHORT } else { HOLDS };
     sanitize(&format!("{START}{}{ORIGINALS}{of}{file}{holds}]", facts.folded)).into_owned()
 }
 
@@ -167,7 +180,7 @@ pub(super) fn cut_summary(text: &str, max: usize) -> String {
 
 /// Shares of the room where there is work to quote, in percent, in the order of [`Part::ALL`]: quotes say most of what the
 /// sections say without them.
-const BESIDE_WORK: [usize; 8] = [24, 3, 4, 5, 4, 2, 1, 3];
+const BESIDE_WORK: [usize; 9] = [24, 0, 3, 4, 5, 4, 2, 1, 3];
 
 /// Percent of the room that a section gets on top of its share when the task keeps its content longest.
 fn longest(keep: Option<Keep>, part: Part) -> usize {
@@ -191,11 +204,14 @@ const LEAST_WITH_WORK: usize = 1000;
 /// All sections in `room` bytes: each gets its share, and what some leave over goes to others, to the quotes first.
 fn sections(facts: &Facts, room: usize) -> String {
     let needs: Vec<usize> = Part::ALL.iter().map(|&part| need(part, facts.part(part))).collect();
+    let whole = room;
+    let done = needs[Part::Done as usize].min(whole * DONE / 100);
+    let room = whole - done;
     let work = if room < LEAST_WITH_WORK { 0 } else { facts.work.need() + facts.work.names_need() };
     // In a small brief the user's words come before everything else.
     let share = |part: Part| match (room < LEAST_WITH_WORK, part) {
         (true, Part::User) => 76,
-        (true, Part::Files | Part::Commands | Part::Records | Part::Open) => 0,
+        (true, Part::Done | Part::Files | Part::Commands | Part::Records | Part::Open) => 0,
         (true, _) => 8,
         (false, part) if work > 0 => BESIDE_WORK[part as usize] + longest(facts.keep, part),
         // Together they are the whole room.
@@ -206,11 +222,12 @@ fn sections(facts: &Facts, room: usize) -> String {
     };
     let mut grants: Vec<usize> =
         Part::ALL.iter().map(|&part| needs[part as usize].min(room * share(part) / 100)).collect();
+    grants[Part::Done as usize] = done;
     let user = facts.part(Part::User);
     let stated: usize = user.items.iter().filter(|i| !i.stated.is_empty()).map(|i| i.text.len() + 10).sum();
     let stated = (shape(Part::User).0.len() + 34 + stated).min(room * STATEMENTS / 100).min(needs[0]);
     grants[0] = grants[0].max(stated);
-    let mut left = room.saturating_sub(grants.iter().sum());
+    let mut left = whole.saturating_sub(grants.iter().sum());
     let quoted = left.min(work);
     left -= quoted;
     for part in LEFTOVER {
@@ -358,7 +375,7 @@ pub fn parse(brief: &str) -> Option<Facts> {
     let (folded, rest) = rest.split_once(ORIGINALS)?;
     facts.folded = folded.trim().parse().ok()?;
     let rest = rest.strip_suffix(']').unwrap_or(rest);
-    let mut rest = rest.strip_suffix(HOLDS).unwrap_or(rest);
+    let mut rest = [HOLDS, HOLDS_SHORT].iter().find_map(|holds| rest.strip_suffix(holds)).unwrap_or(rest);
     if let Some(named) = rest.strip_prefix(" (conversation ") {
         let (name, after) = named.split_once(')')?;
         facts.conversation = name.to_owned();

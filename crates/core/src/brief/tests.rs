@@ -614,3 +614,75 @@ fn a_task_gives_its_sections_more_room() {
     let (debug, chat) = (bytes(Some(Keep::Errors), Part::User), bytes(Some(Keep::Words), Part::User));
     assert!(chat * 10 > debug * 11, "words: {chat} bytes for chat, {debug} for debug");
 }
+
+/// Folds a talk of so many asks, a few at a time, and returns the brief after each fold.
+fn folds(asks: &[Message], budget: u32) -> Vec<String> {
+    let (mut briefs, mut done): (Vec<String>, usize) = (Vec::new(), 0);
+    for to in (4..=asks.len()).step_by(4) {
+        let numbers: Vec<usize> = (done..to).collect();
+        let new: Vec<&Message> = asks[done..to].iter().collect();
+        let mut facts = facts(&Material {
+            messages: &new,
+            numbers: &numbers,
+            previous: briefs.last().map(String::as_str),
+            history_path: "/data/history/c0123456789ab.md",
+            conversation: "c0123456789ab, messages 1-99",
+            records: &[],
+        });
+        restate(&mut facts, asks[..to].iter().enumerate(), done);
+        briefs.push(render(None, &facts, budget, &tokens));
+        done = to;
+    }
+    briefs
+}
+
+#[test]
+fn the_users_words_stand_in_the_order_of_time_after_many_folds() {
+    let said = |n: usize| match n % 5 {
+        1 => format!("Rule: never touch folder area{n:02}, whatever the tests say."),
+        3 => format!("The port of service area{n:02} is {}.", 9000 + n),
+        _ => format!("Please look at module area{n:02} and tell me in a few words what it does there."),
+    };
+    let asks: Vec<Message> = (0..60).map(|n| message(Role::User, &said(n))).collect();
+    for budget in [300, 500, 900, 2_000, 8_000] {
+        for brief in folds(&asks, budget) {
+            let lines = brief.lines().skip_while(|line| *line != "User, word for word:").skip(1);
+            let shown: Vec<&str> = lines.take_while(|line| line.starts_with("- ")).collect();
+            let at = |line: &&str| (0..60).find(|n| line.contains(&format!("area{n:02}")));
+            let order: Vec<usize> = shown.iter().filter_map(at).collect();
+            assert!(order.len() >= 2, "{budget}: {brief}");
+            assert!(order.is_sorted(), "{budget}: {order:?} in {brief}");
+        }
+    }
+}
+
+#[test]
+fn every_brief_says_what_it_is_and_that_later_words_win() {
+    let asks: Vec<Message> =
+        (0..24).map(|n| message(Role::User, &format!("Always keep rule number{n}, and take step {n} now."))).collect();
+    let says = |head: &str| head.ends_with("the later one does]") || head.ends_with("; later messages win over it]");
+    for budget in [60, 90, 150, 300, 600, 1_200, 4_000] {
+        for brief in folds(&asks, budget) {
+            let head = brief.lines().next().unwrap();
+            assert!(head.starts_with("[windowsill brief of ") && says(head), "{budget}: {brief}");
+            assert!(parse(&brief).is_some() && tokens(&brief) <= budget, "{budget}: {brief}");
+        }
+    }
+}
+
+#[test]
+fn a_task_that_is_done_stands_as_a_line_from_the_next_fold_on() {
+    let record = crate::completion::completion(&[&message(Role::User, "Mend the parser.")], "Empty input parses.", &[]);
+    for budget in [300, 600, 2_000] {
+        let asked = message(Role::User, "Mend the parser.");
+        let first = render(Some(&record), &facts(&material(&[&asked], None)), budget, &tokens);
+        assert!(first.contains("Outcome:") && done::tells(&first, "Mend the parser. → Empty input parses."), "{first}");
+        let mut brief = first;
+        for n in 0..6 {
+            let asked = message(Role::User, &format!("Take step {n}, please."));
+            brief = render(None, &facts(&material(&[&asked], Some(&brief))), budget, &tokens);
+            assert_eq!(brief.matches("- Mend the parser. → Empty input parses.").count(), 1, "{budget} {n}: {brief}");
+            assert!(!brief.contains("Outcome:") && brief.contains("Done before:"), "{budget} {n}: {brief}");
+        }
+    }
+}

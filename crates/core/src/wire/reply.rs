@@ -220,6 +220,18 @@ pub fn says_something(choice: &Value) -> bool {
     said.is_some_and(|fields| fields.iter().any(|(key, value)| key != "role" && says(value)))
 }
 
+/// What a message of a reply says to its client, as a message of a history: its words and calls, not what the model thought.
+/// `None` where it says nothing.
+pub fn said(message: &Value) -> Option<Value> {
+    let mut out = json!({"role": "assistant", "content": message.get("content").cloned().unwrap_or_default()});
+    for key in ["refusal", "tool_calls", "function_call"] {
+        if let Some(value) = message.get(key).filter(|value| says(value)) {
+            out[key] = value.clone();
+        }
+    }
+    (says(&out["content"]) || out.as_object().is_some_and(|fields| fields.len() > 2)).then_some(out)
+}
+
 /// A whole reply in the making, out of the chunks of a stream.
 #[derive(Debug, Default)]
 pub struct Collected {
@@ -272,6 +284,16 @@ impl Collected {
                 _ => drop(choice.rest.insert(key.clone(), value.clone())),
             }
         }
+    }
+
+    /// What the first choice says so far; see [`said`].
+    pub fn said(&self) -> Option<Value> {
+        let choice = self.choices.iter().find(|choice| choice.index == 0)?;
+        let mut message = choice.message.clone();
+        let mut calls = choice.calls.clone();
+        calls.iter_mut().filter_map(Value::as_object_mut).for_each(|call| drop(call.remove("index")));
+        message.insert("tool_calls".into(), calls.into());
+        said(&message.into())
     }
 
     /// Whether no chunk came.
@@ -442,7 +464,10 @@ mod tests {
         ] {
             all.add(&json!({"id": "c", "choices": [{"delta": delta, "finish_reason": ""}]}));
         }
+        let so_far = all.said().unwrap();
         let choice = all.value()["choices"][0].clone();
+        assert_eq!(so_far, choice["message"], "what it says is what it comes to");
+        assert_eq!(said(&json!({"content": " ", "reasoning_content": "hm", "tool_calls": []})), None);
         assert_eq!(
             (&choice["message"]["content"], &choice["finish_reason"]),
             (&json!("The end"), &json!("tool_calls"))

@@ -6,6 +6,7 @@ mod oracle;
 mod prune;
 mod queue;
 mod reading;
+mod reply;
 mod searching;
 
 use bytes::Bytes;

@@ -22,6 +22,7 @@ use serde_json::{Value, json};
 use tracing::{debug, info, warn};
 
 use super::prepare::Prepared;
+use super::replied::Keeper;
 use super::save::now_ms;
 use super::{opening, refused, relay};
 use crate::admission;
@@ -34,7 +35,7 @@ use crate::store::{Batch, Event, Recalled};
 use crate::upstream::event::Says;
 use crate::upstream::{ChatOptions, Reply, Upstream};
 use crate::usage::Reported;
-use crate::wire::{json as spelled, openai_chat};
+use crate::wire::{json as spelled, openai_chat, reply};
 use filter::{Call, Filter, call_json};
 
 pub(in crate::proxy) use filter::answered::Answered;
@@ -90,6 +91,7 @@ pub(in crate::proxy) struct Answering {
     /// The window, less what the prompt of the next round takes.
     left: Option<Tokens>,
     remembered: bool,
+    keeper: Option<Keeper>,
 }
 
 /// What keeps a reply from going on.
@@ -115,6 +117,7 @@ impl Answering {
         let tools = [(recall::NAME, prepared.request.offers()), (done::NAME, prepared.done)];
         let spoken = tools.into_iter().filter(|(_, has)| may_call && *has).map(|(name, _)| name).collect();
         let answered = prepared.answered();
+        let keeper = Keeper::of(&app.store, &prepared);
         Answering {
             app,
             upstream,
@@ -131,6 +134,7 @@ impl Answering {
             wrote: 0,
             left: None,
             remembered: false,
+            keeper,
         }
     }
 
@@ -151,7 +155,9 @@ impl Answering {
                     self.app.recalled(prepared, &call.arguments, budget.min(room)).await.text
                 }
                 ..CALLS if done::is_ours(name) && !alone => OPEN.to_owned(),
-                ..CALLS if done::is_ours(name) => self.app.done_within(prepared, &call.arguments).await,
+                ..CALLS if done::is_ours(name) => {
+                    self.app.done_within(prepared, &call.arguments, &self.filter.text).await
+                }
                 ..CALLS => {
                     let (text, names) = self.app.told_of_tools(
                         prepared,
@@ -323,6 +329,19 @@ impl Answering {
         Some(Recalled { chain, reply, messages: self.made.clone() })
     }
 
+    /// Puts what the client has of the reply on record.
+    pub(in crate::proxy) async fn keep(&mut self) {
+        let said = self.said();
+        if let Some(keeper) = self.keeper.as_mut().filter(|_| !self.filter.goes_on()) {
+            keeper.keep(said).await;
+        }
+    }
+
+    /// What the client has of the reply. What was longer than can be kept is not the whole of anything.
+    fn said(&self) -> Option<Value> {
+        reply::said(&self.filter.message()).filter(|_| !self.filter.is_endless())
+    }
+
     /// Accounts for a round that was not the last.
     fn account_round(&mut self) {
         let Some(prepared) = &mut self.prepared else { return };
@@ -349,6 +368,10 @@ impl Answering {
             debug!(error = %e, "what was recalled is not in the record");
         }
         let Some(mut prepared) = self.prepared.take() else { return };
+        let said = self.said();
+        if let Some(mut keeper) = self.keeper.take() {
+            keeper.keep_later(said);
+        }
         if self.round == 0 && !self.made.is_empty() {
             prepared.first_prompt = self.reported.prompt;
         }
@@ -395,6 +418,7 @@ impl Answering {
             };
         }
         self.remember().await;
+        self.keep().await;
         Ok(bytes)
     }
 }

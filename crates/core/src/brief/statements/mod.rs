@@ -210,6 +210,16 @@ pub(super) fn supersede(section: &mut Section, item: Item, number: Option<usize>
 /// What is said of a statement that took the place of an older one.
 const REPLACES: &str = "(in place of what was said before)";
 
+/// A text without the marks that say that a statement took another's place.
+pub(super) fn unmarked(text: &str) -> String {
+    let mut out = text.to_owned();
+    while let Some(end) = out.find(&REPLACES[1..]).map(|at| at + REPLACES.len() - 1) {
+        let Some(start) = out[..end].rfind(" (") else { break };
+        out.replace_range(start..end, "");
+    }
+    out
+}
+
 fn is_mark(text: &str) -> bool {
     text.starts_with('(') && text.ends_with(&REPLACES[1..])
 }

@@ -23,7 +23,7 @@ const OPENINGS: &[(&str, Said<'static>)] = &[
     ("Here are some READ ONLY files", Said::Files),
     ("I am not sharing any files that you can edit", Said::Reminder),
     ("I am not sharing the full contents of any files", Said::Reminder),
-    ("I switched to a new code base.", Said::Reminder),
+    (BEHIND_EXAMPLES, Said::Reminder),
     ("I committed the changes with git hash", Said::Reminder),
     ("I didn't see any properly formatted edits in your reply", Said::Reminder),
     ("Don't try and edit any existing code without asking me to add the files", Said::Reminder),
@@ -46,6 +46,25 @@ const OPENINGS: &[(&str, Said<'static>)] = &[
     ("Another language model started to solve this problem and produced a summary", Said::Handover),
     ("The conversation history before this point was compacted", Said::Handover),
 ];
+
+/// What stands in the system prompts of requests that a client makes for itself, in place of its usual one.
+pub(super) const ERRANDS: &[&str] = &[
+    // aider: a commit message; a summary of its history
+    "which are about to be committed to a git repo",
+    "*Briefly* summarize this partial conversation about programming.",
+    // opencode: a title; its own compaction, which pi and Claude Code word alike
+    "You are a title generator. You output ONLY a thread title.",
+    "You are a helpful AI assistant tasked with summarizing conversations.",
+    // Claude Code: a title, whether the topic is a new one
+    "Analyze if this message indicates a new conversation topic",
+    "Summarize this coding conversation in under 50 characters",
+];
+
+/// In so many bytes of a system prompt these are looked for: they are short, and begin so.
+pub(super) const ERRAND_WITHIN: usize = 600;
+
+/// How aider ends the examples that stand in front of the conversation itself.
+pub(super) const BEHIND_EXAMPLES: &str = "I switched to a new code base.";
 
 /// Messages that no person wrote, as they stand. Aider's.
 const WHOLE: &[&str] = &["I updated the files.", "I edited the files myself."];

@@ -46,6 +46,27 @@ pub fn words(message: &Message) -> Option<Cow<'_, str>> {
     }
 }
 
+/// Whether a client asks for something of its own, by the system prompt that it sends for that.
+pub fn is_errand(system: &[Message]) -> bool {
+    let says = |message: &Message| {
+        let text = message.text.as_str();
+        let head = &text[..crate::preview::clean::floor(text, forms::ERRAND_WITHIN)];
+        forms::ERRANDS.iter().any(|errand| head.contains(errand))
+    };
+    system.iter().any(says)
+}
+
+/// Whether all messages before this one are a client's examples of how to answer.
+pub fn ends_examples(message: &Message) -> bool {
+    message.role == Role::User && message.text.trim_start().starts_with(forms::BEHIND_EXAMPLES)
+}
+
+/// A conversation without the examples that its client puts in front of it.
+pub fn without_examples(body: &[Message]) -> &[Message] {
+    let behind = body.iter().rposition(ends_examples).map_or(0, |at| at + 1);
+    &body[behind..]
+}
+
 /// Whether a user message carries what a client tells the model on its own: rules, reminders, the environment.
 pub fn has_context(message: &Message) -> bool {
     message.role == Role::User

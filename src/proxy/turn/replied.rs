@@ -1,0 +1,68 @@
+//! What a model answers goes into the record before its client has the end of it: a client may never come back, and a kill may
+//! come right behind the reply. When the client does come back, its own words take the place of these.
+
+use bytes::Bytes;
+use serde_json::Value;
+use tracing::{debug, warn};
+
+use super::SLOWEST_WRITE;
+use super::prepare::Prepared;
+use crate::conversation::Digest;
+use crate::store::{Batch, LastReply, Store};
+use crate::wire::openai_chat;
+
+/// Keeps one reply, as far as it came.
+pub(super) struct Keeper {
+    store: Store,
+    conversation: String,
+    after: Digest,
+    depth: usize,
+    /// What of it is on record.
+    kept: Option<Digest>,
+}
+
+impl Keeper {
+    /// `None` for the reply to a request that is not the newest of its conversation.
+    pub(super) fn of(store: &Store, prepared: &Prepared) -> Option<Keeper> {
+        let after = *prepared.chain.last().filter(|_| !prepared.repeats_a_beginning)?;
+        let (conversation, depth) = (prepared.id.clone(), prepared.chain.len());
+        Some(Keeper { store: store.clone(), conversation, after, depth, kept: None })
+    }
+
+    /// Keeps a reply, and returns once a kill cannot take it any more.
+    pub(super) async fn keep(&mut self, said: Option<Value>) {
+        let Some(batch) = self.batch(said) else { return };
+        match tokio::time::timeout(SLOWEST_WRITE, self.store.record(batch)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => debug!(%error, "a reply is not in the record"),
+            Err(_) => warn!("the record is slow: a reply goes out before it is written"),
+        }
+    }
+
+    /// Keeps what was said of a reply that broke off.
+    pub(super) fn keep_later(&mut self, said: Option<Value>) {
+        if let Some(batch) = self.batch(said)
+            && let Err(error) = self.store.record_later(batch)
+        {
+            debug!(%error, "a reply is not in the record");
+        }
+    }
+
+    /// What is not on record yet.
+    fn batch(&mut self, said: Option<Value>) -> Option<Batch> {
+        let message = openai_chat::message(Bytes::from(said?.to_string())).ok()?;
+        let digest = message.digest;
+        if self.kept.replace(digest) == Some(digest) {
+            return None;
+        }
+        let reply = LastReply {
+            conversation: self.conversation.clone(),
+            after: self.after,
+            depth: self.depth,
+            digest,
+            raw: message.raw.clone(),
+            text: super::save::searched(&message),
+        };
+        Some(Batch { reply: Some(reply), ..Batch::default() })
+    }
+}
