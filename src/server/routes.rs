@@ -183,7 +183,7 @@ async fn spoken(app: &Arc<App>, api: Api, found: &Found, parts: &Parts, body: By
         Api::OllamaGenerate => app.ollama(parts, body, true).await,
         Api::OllamaAsks => app.ollama_asks(parts, body).await,
         Api::Alive => Ok(inspect::alive()),
-        Api::Models => inspect::models(app, found.first(), &parts.headers).await,
+        Api::Models => inspect::models(app, found.first(), parts).await,
     }
 }
 

@@ -59,16 +59,20 @@ impl App {
         Err(Error::client(404, "model_not_found", format!("no upstream serves the model `{model}`"), &hint))
     }
 
-    /// `GET /v1/models`: the lists of all upstreams, each entry with its windows. `id` picks one.
+    /// `GET /v1/models`: the lists of all upstreams, each entry with its windows. `id` picks one. What llama-server says in
+    /// `models`, beside the entries of OpenAI's list, stays.
     ///
     /// # Errors
     /// When no upstream answers, or none knows `id`.
     pub async fn models(&self, id: Option<&str>) -> Result<Value, Error> {
-        let mut data: Vec<Value> = Vec::new();
+        let (mut data, mut beside): (Vec<Value>, Vec<Value>) = Default::default();
         let mut failed = None;
         for upstream in &self.upstreams {
             match self.models_of(upstream).await {
-                Ok(mut list) => data.append(&mut list),
+                Ok(mut list) => {
+                    data.append(&mut list.entries);
+                    beside.append(&mut list.beside);
+                }
                 Err(e) => failed = Some(e),
             }
         }
@@ -78,7 +82,13 @@ impl App {
                 return Err(e);
             }
         }
-        let Some(id) = id else { return Ok(json!({"object": "list", "data": data})) };
+        let Some(id) = id else {
+            let mut list = json!({"object": "list", "data": data});
+            if !beside.is_empty() {
+                list["models"] = beside.into();
+            }
+            return Ok(list);
+        };
         let found = data.into_iter().find(|m| m.get("id").and_then(Value::as_str).is_some_and(|m| same_model(m, id)));
         found.ok_or_else(|| {
             Error::client(
@@ -90,18 +100,22 @@ impl App {
         })
     }
 
-    async fn models_of(&self, upstream: &Upstream) -> Result<Vec<Value>, Error> {
+    async fn models_of(&self, upstream: &Upstream) -> Result<Listed, Error> {
         let listed = upstream.models().await?;
         // The server's own entries keep what else they say.
         let own = upstream.pass(http::Method::GET, "/v1/models", &http::HeaderMap::new(), Bytes::new().into()).await;
-        let own: Vec<Value> = match own {
+        let mut own: Value = match own {
             Ok(reply) if reply.status.is_success() => {
                 let (bytes, _) = crate::proxy::turn::read_up_to(reply.body, 4 << 20).await?;
-                let read: Option<Value> = serde_json::from_slice(&bytes).ok();
-                read.and_then(|v| v.get("data").and_then(|d| d.as_array().cloned())).unwrap_or_default()
+                serde_json::from_slice(&bytes).unwrap_or_default()
             }
+            _ => Value::Null,
+        };
+        let mut take = |key: &str| match own.get_mut(key).map(Value::take) {
+            Some(Value::Array(list)) => list,
             _ => Vec::new(),
         };
+        let (own, beside) = (take("data"), take("models"));
         let mut out = Vec::new();
         for (nth, mut model) in listed.into_iter().enumerate() {
             // Lists often leave out what the server says of a single model.
@@ -123,8 +137,15 @@ impl App {
             entry["loaded_context"] = json!(model.window);
             out.push(entry);
         }
-        Ok(out)
+        Ok(Listed { entries: out, beside })
     }
+}
+
+/// The models of one server.
+struct Listed {
+    entries: Vec<Value>,
+    /// What it says of them in a list of another shape.
+    beside: Vec<Value>,
 }
 
 /// Whether two names mean the same model: Ollama's ignore case, and `:latest` may be left out.
