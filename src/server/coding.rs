@@ -187,7 +187,9 @@ mod tests {
 
     fn named(values: &[&str]) -> Result<Vec<Coding>, String> {
         let mut headers = HeaderMap::new();
-        values.iter().for_each(|v| drop(headers.append(header::CONTENT_ENCODING, HeaderValue::from_str(v).unwrap())));
+        for value in values {
+            headers.append(header::CONTENT_ENCODING, HeaderValue::from_str(value).unwrap());
+        }
         codings(&headers)
     }
 

@@ -18,6 +18,7 @@ mod order;
 pub mod overflow;
 mod place;
 mod probe;
+mod settings;
 pub mod sse;
 pub(crate) mod turn;
 pub mod unique;
@@ -172,6 +173,8 @@ pub struct Loaded {
     pub model_path: Option<String>,
     /// What it takes beside text.
     pub takes: Takes,
+    /// Whether it thinks before it answers, where the server says.
+    pub thinks: Option<bool>,
     /// What it takes of the machine's memory now, where the server says; `None` also while it is not loaded.
     pub held: Option<Held>,
     /// What the other models that the server has loaded take, where it says.
@@ -198,6 +201,8 @@ pub struct ChatOptions {
     pub id_slot: Option<u32>,
     /// Have it say which stop sequence ended the reply. Only llama-server has to be asked.
     pub tells_stop: bool,
+    /// The request was said in other words by its client: what the server forbids of it is left out.
+    pub translated: bool,
 }
 
 /// One of llama-server's slots, as `GET /slots` tells.
@@ -224,6 +229,8 @@ pub struct Upstream {
     stale: AtomicBool,
     /// It has no such endpoint (an older llama-server): do not ask again.
     cannot_count: AtomicBool,
+    /// The settings that it takes, by model.
+    settings: settings::Settings,
 }
 
 impl fmt::Debug for Upstream {
@@ -245,6 +252,7 @@ impl Upstream {
             probing: turn::Turn::default(),
             stale: AtomicBool::new(false),
             cannot_count: AtomicBool::new(false),
+            settings: settings::Settings::default(),
         })
     }
 
@@ -257,6 +265,7 @@ impl Upstream {
             probing: turn::Turn::default(),
             stale: AtomicBool::new(false),
             cannot_count: AtomicBool::new(false),
+            settings: settings::Settings::default(),
         })
     }
 
@@ -330,6 +339,7 @@ impl Upstream {
 
     fn remember(&self, kind: Kind) {
         *self.known.lock() = Some(kind);
+        self.settings.forget();
         self.cannot_count.store(false, Ordering::Release);
         self.stale.store(false, Ordering::Release);
     }
@@ -357,7 +367,12 @@ impl Upstream {
     /// a model.
     pub async fn loaded(&self, model: &str) -> Result<Loaded, Error> {
         let result = match self.known().await? {
-            Kind::Ollama => ollama::loaded(&self.link, model).await,
+            Kind::Ollama => {
+                let loaded = ollama::loaded(&self.link, model).await;
+                let thinks = loaded.as_ref().ok().and_then(|loaded| loaded.thinks);
+                thinks.into_iter().for_each(|thinks| self.settings.thinks(&ollama::canonical(model), thinks));
+                loaded
+            }
             Kind::LlamaServer { router } => llama_server::loaded(&self.link, router, model).await,
             Kind::Embedded => llama_server::loaded(&self.link, false, model).await,
             Kind::OpenAi(flavor) => openai::loaded(&self.link, flavor, model).await,
@@ -500,14 +515,9 @@ impl Upstream {
         let kind = self.known().await?;
         let mut headers = link::forwarded(headers);
         headers.remove(header::ACCEPT_ENCODING);
-        let result = match (kind, options.id_slot) {
-            (Kind::Ollama, _) => ollama::chat(&self.link, headers, body, options).await,
-            (Kind::LlamaServer { .. }, slot) => {
-                let body = slot.map_or_else(|| body.clone(), |slot| llama_server::in_slot(&body, slot));
-                let body = if options.tells_stop { llama_server::telling_stop(&body) } else { body };
-                self.forward(Method::POST, path_and_query, headers, body.into()).await
-            }
-            _ => self.forward(Method::POST, path_and_query, headers, body.into()).await,
+        let result = match kind {
+            Kind::Ollama => ollama::chat(&self.link, headers, body, options, &self.settings).await,
+            _ => self.ask(kind, path_and_query, &headers, &body, options).await,
         };
         self.noting(result)
     }

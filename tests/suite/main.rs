@@ -58,6 +58,7 @@ mod rules;
 #[cfg(feature = "engine")]
 mod service;
 mod sessions;
+mod settings;
 mod shadow;
 mod shown;
 mod simulation;
