@@ -100,7 +100,7 @@ impl Coding {
     /// Reads what is left of a stream, up to one byte more than there may be.
     fn read(self, stream: impl Read, limit: u64, out: &mut Vec<u8>) -> Result<(), Failure> {
         let left = limit.saturating_sub(out.len() as u64);
-        stream.take(left + 1).read_to_end(out).map_err(|e| self.broken(&reason(&e)))?;
+        stream.take(left + 1).read_to_end(out).map_err(|e| self.broken(reason(&e)))?;
         if out.len() as u64 > limit { Err(Failure::TooLarge) } else { Ok(()) }
     }
 
@@ -124,7 +124,7 @@ impl Coding {
                     }
                 };
             }
-            Err(e) => return Err(self.broken(&e.to_string())),
+            Err(_) => return Err(self.broken("no frame begins where one should")),
         };
         self.read(&mut stream, limit, out)?;
         let decoder = stream.into_frame_decoder();
@@ -144,10 +144,10 @@ fn is_zlib(bytes: &[u8]) -> bool {
     matches!(bytes, [first, second, ..] if first & 0x0f == 8 && u16::from_be_bytes([*first, *second]) % 31 == 0)
 }
 
-fn reason(e: &io::Error) -> String {
+fn reason(e: &io::Error) -> &'static str {
     match e.kind() {
-        io::ErrorKind::UnexpectedEof => "it ends too early".to_owned(),
-        _ => e.to_string(),
+        io::ErrorKind::UnexpectedEof => "it ends too early",
+        _ => "it is damaged, or ends too early",
     }
 }
 

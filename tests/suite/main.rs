@@ -24,6 +24,7 @@ mod dry_run;
 mod errors;
 mod fit;
 mod foreign;
+mod found;
 mod fuzz;
 mod generate;
 mod guard;

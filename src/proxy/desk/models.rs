@@ -21,23 +21,25 @@ pub(in crate::proxy) fn model_in(body: &Bytes) -> String {
 impl App {
     /// The upstream that serves a model. With one upstream there is nothing to choose: it knows its own names best.
     pub(in crate::proxy) async fn upstream_of(&self, model: &str) -> Result<Arc<Upstream>, Error> {
-        let first = self.upstreams.first().ok_or_else(|| {
-            Error::client(
-                503,
-                "no_upstream",
-                "no inference server is configured and none was found",
-                "start Ollama (port 11434) or llama-server (port 8080), or name one with --upstream URL",
-            )
+        if self.servers().next().is_none() {
+            self.look().await;
+        }
+        let servers: Vec<(usize, &Arc<Upstream>)> = self.servers().collect();
+        let (_, first) = servers.first().ok_or_else(|| {
+            let usual: Vec<&str> = self.config.machine.usual.iter().map(|(_, url)| url.as_str()).collect();
+            let hint =
+                format!("start one (they are looked for at {}), or name it with --upstream URL", usual.join(", "));
+            Error::client(503, "no_upstream", "no inference server is configured and none was found", &hint)
         })?;
-        if self.upstreams.len() == 1 || model.is_empty() {
+        if servers.len() == 1 || model.is_empty() {
             return Ok(Arc::clone(first));
         }
-        if let Some(at) = self.places.lock().get(model).copied() {
+        if let Some(at) = self.places.lock().get(model).copied().filter(|at| self.upstreams[*at].is_there()) {
             return Ok(Arc::clone(&self.upstreams[at]));
         }
         let mut names = Vec::new();
         let mut any = None;
-        for (at, upstream) in self.upstreams.iter().enumerate() {
+        for (at, upstream) in servers {
             let Ok(models) = upstream.models().await else { continue };
             if models.iter().any(|m| same_model(&m.id, model)) {
                 self.places.lock().insert(model.to_owned(), at);
@@ -45,12 +47,12 @@ impl App {
             }
             // A single-model llama-server takes every name.
             if upstream.kind() == Some(Kind::LlamaServer { router: false }) {
-                any = any.or(Some(at));
+                any = any.or(Some(upstream));
             }
             names.extend(models.into_iter().map(|m| m.id));
         }
-        if let Some(at) = any {
-            return Ok(Arc::clone(&self.upstreams[at]));
+        if let Some(upstream) = any {
+            return Ok(Arc::clone(upstream));
         }
         names.truncate(20);
         let near =
@@ -67,7 +69,10 @@ impl App {
     pub async fn models(&self, id: Option<&str>) -> Result<Value, Error> {
         let (mut data, mut beside): (Vec<Value>, Vec<Value>) = Default::default();
         let mut failed = None;
-        for upstream in &self.upstreams {
+        if self.servers().next().is_none() {
+            self.look().await;
+        }
+        for (_, upstream) in self.servers() {
             match self.models_of(upstream).await {
                 Ok(mut list) => {
                     data.append(&mut list.entries);
