@@ -365,7 +365,7 @@ fn serve(config: Config) -> Result<ExitCode, Failure> {
         found.iter().for_each(|line| info!("upstream {line}"));
         if app.upstreams().is_empty() {
             tracing::warn!(
-                "no inference server was found: start Ollama or llama-server, or name one with --upstream URL"
+                "no inference server was found yet: start Ollama or llama-server, which are looked for every few seconds, or name one with --upstream URL"
             );
         }
         app.load_embedded().await?;

@@ -47,11 +47,18 @@ pub struct MachineConfig {
     pub ollama: BTreeMap<String, String>,
     /// This program, to run in a process of its own what may end the process; `None` where that is not known.
     pub program: Option<PathBuf>,
+    /// Where inference servers are looked for when none is named: a name and a URL each.
+    pub usual: Vec<(String, String)>,
 }
+
+/// The ports that servers listen on by default: Ollama, llama-server (9931 since October 2026), LM Studio and vLLM.
+const USUAL: [(&str, u16); 5] =
+    [("ollama", 11434), ("llama.cpp", 8080), ("llama.cpp-9931", 9931), ("lm-studio", 1234), ("vllm", 8000)];
 
 impl Default for MachineConfig {
     fn default() -> MachineConfig {
-        MachineConfig { root: PathBuf::from("/"), home: None, ollama: BTreeMap::new(), program: None }
+        let usual = USUAL.map(|(name, port)| (name.to_owned(), format!("http://127.0.0.1:{port}"))).to_vec();
+        MachineConfig { root: PathBuf::from("/"), home: None, ollama: BTreeMap::new(), program: None, usual }
     }
 }
 
@@ -63,6 +70,7 @@ impl MachineConfig {
             home: environment.home(),
             ollama: ours.map(|(name, value)| (name.clone(), value.clone())).collect(),
             program: std::env::current_exe().ok(),
+            ..MachineConfig::default()
         }
     }
 }

@@ -164,7 +164,7 @@ impl From<WireError> for Error {
 
 impl From<upstream::Error> for Error {
     fn from(source: upstream::Error) -> Error {
-        let hint = source.is_gone().then(|| "is the inference server running, and is its URL right? `windowsill` looks for Ollama on 11434 and llama.cpp on 8080".to_owned());
+        let hint = source.is_gone().then(|| "is the inference server running, and is its URL right? Without --upstream, `windowsill` looks for one on ports 11434, 8080, 9931, 1234 and 8000".to_owned());
         let status = if matches!(source, upstream::Error::Timeout { .. }) { 504 } else { 502 };
         Error::Upstream { status, source, hint }
     }

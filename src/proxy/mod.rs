@@ -6,6 +6,7 @@ mod aside;
 mod desk;
 mod error;
 mod live;
+mod lookout;
 mod pool;
 mod standing;
 mod start;
@@ -61,6 +62,7 @@ pub struct App {
     /// The settings.
     pub config: Config,
     store: Store,
+    /// Those that are named; where none is, all places where one may be.
     upstreams: Vec<Arc<Upstream>>,
     measure: Measure,
     /// The counters behind `/metrics`.
@@ -111,9 +113,9 @@ impl App {
         }
     }
 
-    /// The servers behind this proxy.
-    pub fn upstreams(&self) -> &[Arc<Upstream>] {
-        &self.upstreams
+    /// The servers behind this proxy: those that were named, and of others those that are there.
+    pub fn upstreams(&self) -> Vec<Arc<Upstream>> {
+        self.servers().map(|(_, upstream)| Arc::clone(upstream)).collect()
     }
 
     /// The client's headers as an upstream may see them: without the key of this proxy, and without what is meant for it.

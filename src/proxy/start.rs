@@ -13,12 +13,10 @@ use crate::measure::hardware::{self, Place};
 use crate::store::Store;
 use crate::upstream::{self, Embedded, FreeRam, Held, KindHint, Serving, Upstream};
 
+use futures_util::future::join_all;
 use tracing::{info, warn};
 
 use super::{App, Error};
-
-/// Where inference servers are looked for when none is named: Ollama's port, llama-server's.
-const USUAL: [(&str, &str); 2] = [("ollama", "http://127.0.0.1:11434"), ("llama.cpp", "http://127.0.0.1:8080")];
 
 /// Bytes of a chat template that is read; the largest of any model takes 50,000.
 const LARGEST_TEMPLATE: u64 = 1 << 20;
@@ -48,6 +46,7 @@ impl App {
         let (app, found) = Self::with_store(config, store).await?;
         app.keep_house();
         app.rest_counters();
+        app.keep_looking();
         Ok((app, found))
     }
 
@@ -153,7 +152,7 @@ fn chat_template(file: &Path, counter: CountWorker) -> Result<String, String> {
     Ok(text)
 }
 
-/// The upstreams of a config, and what was found behind each.
+/// The upstreams of a config, and what was found behind each. Where none is named, they are all those places where one may be.
 pub(super) async fn find(config: &Config) -> Result<(Vec<Arc<Upstream>>, Found), Error> {
     let client = upstream::client()?;
     let mut upstreams = Vec::new();
@@ -180,15 +179,14 @@ pub(super) async fn find(config: &Config) -> Result<(Vec<Arc<Upstream>>, Found),
         upstreams.push(Arc::new(upstream));
     }
     if config.upstreams.is_empty() {
-        for (name, url) in USUAL {
-            let upstream = Upstream::new(client.clone(), name.to_owned(), url, KindHint::Auto)?;
-            match upstream.probe().await {
-                Ok(kind) => {
-                    found.push(format!("{name} at {url}: {}", kind.as_str()));
-                    upstreams.push(Arc::new(upstream));
-                }
-                Err(_) => found.push(format!("{name} at {url}: not there")),
-            }
+        let usual = &config.machine.usual;
+        let usual = usual.iter().map(|(name, url)| Upstream::new(client.clone(), name.clone(), url, KindHint::Auto));
+        let usual: Vec<Upstream> = usual.map(|one| one.map(Upstream::looked_for)).collect::<Result<_, _>>()?;
+        let kinds = join_all(usual.iter().map(Upstream::probe)).await;
+        for (upstream, kind) in usual.into_iter().zip(kinds) {
+            let kind = kind.map_or("not there", |kind| kind.as_str());
+            found.push(format!("{} at {}: {kind}", upstream.name(), upstream.url()));
+            upstreams.push(Arc::new(upstream));
         }
     }
     Ok((upstreams, found))

@@ -1,4 +1,5 @@
-//! Request bodies: read within a size, a pace, and a bound on all of them together; given up at shutdown.
+//! Request bodies: read within a size, a pace, and a bound on all of them together; decoded within the same size; given up at
+//! shutdown.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,6 +11,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
+use super::coding::{self, Coding, Failure};
 use crate::config::Limits;
 use crate::proxy::Error;
 
@@ -25,11 +27,15 @@ const BUSY_WAIT: Duration = Duration::from_secs(10);
 /// How long the rest of a refused body is still read, and thrown away: a client that is writing reads the refusal only then.
 const LINGER: Duration = Duration::from_secs(1);
 
+/// So many bodies are decoded at once at most. What that takes is held against the room only once its size is known.
+const DECODERS: usize = 4;
+
 /// Reads bodies. One for all connections.
 pub(super) struct Intake {
     idle: Duration,
     most: u64,
     room: Arc<Semaphore>,
+    decoders: Arc<Semaphore>,
     stopping: CancellationToken,
 }
 
@@ -47,10 +53,12 @@ pub(super) struct Share(Option<OwnedSemaphorePermit>);
 impl Intake {
     pub(super) fn new(limits: &Limits, stopping: CancellationToken) -> Intake {
         let units = usize::try_from(limits.max_inflight_bytes).unwrap_or(usize::MAX).div_ceil(UNIT);
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Intake {
             idle: Duration::from_secs(limits.body_idle_seconds),
             most: limits.max_inflight_bytes,
             room: Arc::new(Semaphore::new(units.min(Semaphore::MAX_PERMITS))),
+            decoders: Arc::new(Semaphore::new(cores.min(DECODERS))),
             stopping,
         }
     }
@@ -65,12 +73,52 @@ impl Intake {
         B: Body<Data = Bytes> + Unpin + Send + 'static,
         B::Error: std::fmt::Display + Send,
     {
-        let result = self.collect(&mut body, limit, hint).await;
-        if let Err(Error::Client { code: Some("request_too_large" | "overloaded"), .. }) = &result {
-            #[expect(clippy::disallowed_methods, reason = "it throws bytes away for a second: nothing waits for it")]
-            tokio::spawn(timeout(LINGER, async move { while let Some(Ok(_)) = body.frame().await {} }));
+        match self.collect(&mut body, limit, hint).await {
+            Err(e @ Error::Client { code: Some("request_too_large" | "overloaded"), .. }) => Err(refuse(body, e)),
+            result => result,
         }
-        result
+    }
+
+    /// Undoes the codings of a body that has arrived. `limit` and `hint` are those that it was read with: what it unpacks to may
+    /// take no more.
+    ///
+    /// # Errors
+    /// 413 where it is larger, 400 where it is broken, 503 where there is no room for it.
+    pub(super) async fn decode(
+        &self,
+        arrived: Arrived,
+        codings: Vec<Coding>,
+        limit: u64,
+        hint: &str,
+    ) -> Result<Arrived, Error> {
+        let Arrived { bytes, mut share } = arrived;
+        if codings.is_empty() || bytes.is_empty() {
+            return Ok(Arrived { bytes, share });
+        }
+        let place = timeout(BUSY_WAIT, Arc::clone(&self.decoders).acquire_owned()).await;
+        let Ok(Ok(place)) = place else { return Err(self.overloaded()) };
+        let work = move || {
+            let decoded = coding::decode(&bytes, &codings, limit);
+            (decoded, place)
+        };
+        let done = tokio::task::spawn_blocking(work).await;
+        let (decoded, place) =
+            done.map_err(|e| Error::Internal { doing: "decode a request body", source: e.into() })?;
+        let decoded = decoded.map_err(|failure| match failure {
+            Failure::TooLarge => Error::client(
+                413,
+                "request_too_large",
+                format!("the request body unpacks to more than {limit} bytes"),
+                hint,
+            ),
+            Failure::Broken(why) => {
+                let message = format!("the request body cannot be decoded as its Content-Encoding says: {why}");
+                Error::client(400, "bad_encoding", message, "send it again, or send it plain, without Content-Encoding")
+            }
+        })?;
+        self.hold(&mut share, decoded.len()).await?;
+        drop(place);
+        Ok(Arrived { bytes: decoded.into(), share })
     }
 
     async fn collect<B>(&self, body: &mut B, limit: u64, hint: &str) -> Result<Arrived, Error>
@@ -165,6 +213,17 @@ impl Intake {
         let hint = "try again, send fewer requests at once, or raise `max_inflight_bytes` in [limits] of config.toml";
         Error::client(503, "overloaded", message, hint)
     }
+}
+
+/// Gives up a body that is refused. It is still read for a moment, and thrown away.
+pub(super) fn refuse<B>(mut body: B, why: Error) -> Error
+where
+    B: Body<Data = Bytes> + Unpin + Send + 'static,
+    B::Error: Send,
+{
+    #[expect(clippy::disallowed_methods, reason = "it throws bytes away for a second: nothing waits for it")]
+    tokio::spawn(timeout(LINGER, async move { while let Some(Ok(_)) = body.frame().await {} }));
+    why
 }
 
 fn too_large(limit: u64, hint: &str) -> Error {

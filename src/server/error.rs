@@ -2,6 +2,7 @@
 
 use http::{HeaderName, HeaderValue, Response, StatusCode, header};
 
+use super::coding;
 use crate::proxy::relay::Body;
 use crate::proxy::{Dialect, Error, refusal};
 
@@ -20,6 +21,10 @@ pub(super) fn reply_in(dialect: Dialect, e: &Error) -> Response<Body> {
     let mut response = refusal(dialect, status, &e.openai());
     if let Error::Client { code: Some("overloaded" | "shutting_down"), .. } = e {
         response.headers_mut().insert(header::RETRY_AFTER, RETRY_AFTER);
+    }
+    if let Error::Client { code: Some("unsupported_encoding"), .. } = e {
+        // RFC 9110, 15.5.16: what would be read.
+        response.headers_mut().insert(header::ACCEPT_ENCODING, HeaderValue::from_static(coding::KNOWN));
     }
     if e.status() == 429 {
         // Official SDKs try again by themselves unless told not to; a ceiling does not rise by waiting.

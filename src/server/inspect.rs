@@ -31,12 +31,18 @@ pub(super) fn alive() -> Response<Body> {
     text("text/plain", "windowsill is running\n")
 }
 
-/// `GET /v1/models`. Anthropic's clients, which say so, ask at the same place as OpenAI's.
-pub(super) async fn models(app: &App, id: Option<&str>, headers: &HeaderMap) -> Result<Response<Body>, Error> {
-    let list = match headers.contains_key("anthropic-version") {
+/// `GET /v1/models`. Anthropic's clients, which say so, ask at the same place as OpenAI's. So does Codex, which names its version and
+/// reads a list of its own shape in `models` (codex-rs/protocol, `ModelsResponse`): where that is empty, it goes by what it knows itself.
+/// llama-server's `models` have another shape, which it cannot read.
+pub(super) async fn models(app: &App, id: Option<&str>, parts: &Parts) -> Result<Response<Body>, Error> {
+    let mut list = match parts.headers.contains_key("anthropic-version") {
         true => app.anthropic_models(id).await?,
         false => app.models(id).await?,
     };
+    let mut asked = parts.uri.query().unwrap_or_default().split('&');
+    if id.is_none() && asked.any(|one| one.split('=').next() == Some("client_version")) {
+        list["models"] = Value::Array(Vec::new());
+    }
     Ok(json_reply(StatusCode::OK, &list))
 }
 

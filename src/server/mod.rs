@@ -1,6 +1,7 @@
 //! The front door: HTTP only. Accepts, limits, answers, drains; knows nothing of prompts.
 
 mod body;
+mod coding;
 mod cors;
 mod door;
 mod error;

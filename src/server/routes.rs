@@ -9,7 +9,8 @@ use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use tokio_util::sync::CancellationToken;
 
-use super::body::{Arrived, Intake};
+use super::body::{Arrived, Intake, refuse};
+use super::coding::{self, Coding};
 use super::door::Door;
 use super::error::reply_in;
 use super::table::{self, Api, Found, To};
@@ -38,7 +39,7 @@ impl Front {
 
     /// Answers one request, whatever happens.
     pub(super) async fn answer(&self, request: hyper::Request<Incoming>) -> Response<Body> {
-        let (parts, body) = request.into_parts();
+        let (mut parts, body) = request.into_parts();
         let dialect = dialect(parts.uri.path());
         let page = match self.door.admit(&parts) {
             Ok(page) => page,
@@ -47,7 +48,7 @@ impl Front {
         // A browser asks before it sends a key.
         let mut response = match parts.method {
             Method::OPTIONS => cors::options(page.as_ref(), &parts.headers),
-            _ => self.admitted(&parts, body).await.unwrap_or_else(|e| reply_in(dialect, &e)),
+            _ => self.admitted(&mut parts, body).await.unwrap_or_else(|e| reply_in(dialect, &e)),
         };
         cors::strip_servers(&mut response, parts.method == Method::OPTIONS);
         cors::confine(response.headers_mut());
@@ -55,8 +56,9 @@ impl Front {
         response
     }
 
-    async fn admitted(&self, parts: &Parts, body: Incoming) -> Result<Response<Body>, Error> {
-        let (app, path) = (&self.app, parts.uri.path());
+    async fn admitted(&self, parts: &mut Parts, body: Incoming) -> Result<Response<Body>, Error> {
+        let (app, path) = (&self.app, parts.uri.path().to_owned());
+        let path = path.as_str();
         // CONNECT asks for a tunnel, TRACE shows headers to whoever asks, and `*` is no path.
         if matches!(parts.method, Method::CONNECT | Method::TRACE) || !path.starts_with('/') {
             let message = format!("windowsill takes no {} for `{}`", parts.method, parts.uri);
@@ -72,8 +74,11 @@ impl Front {
         let Arrived { bytes, share } = match ours {
             // They are told nothing by a body.
             true if asks => Arrived::default(),
-            true => self.intake.read(body, OWN_BODY, "").await?,
-            false => self.intake.read(body, app.config.limits.max_body_bytes, RAISE_LIMIT).await?,
+            true => self.body(parts, body, true, (OWN_BODY, "")).await?,
+            false => {
+                self.body(parts, body, found.is_some() && !asks, (app.config.limits.max_body_bytes, RAISE_LIMIT))
+                    .await?
+            }
         };
         if ours && !asks {
             is_json(&parts.headers, &bytes)?;
@@ -87,6 +92,38 @@ impl Front {
             })
             .boxed_unsync()
         }))
+    }
+
+    /// The body of a request as its client meant it, of at most so many bytes. It is plain from here on, and its head says so.
+    async fn body(
+        &self,
+        parts: &mut Parts,
+        body: Incoming,
+        is_read: bool,
+        (limit, hint): (u64, &str),
+    ) -> Result<Arrived, Error> {
+        let codings = match codings(&parts.headers, is_read) {
+            Ok(codings) => codings,
+            Err(e) => return Err(refuse(body, e)),
+        };
+        let arrived = self.intake.read(body, limit, hint).await?;
+        let Some(codings) = codings else { return Ok(arrived) };
+        let plain = self.intake.decode(arrived, codings, limit, hint).await?;
+        parts.headers.remove(header::CONTENT_ENCODING);
+        Ok(plain)
+    }
+}
+
+/// The codings of a body that is to be read; `None` where it goes on as it came, since nobody here reads it.
+fn codings(headers: &HeaderMap, is_read: bool) -> Result<Option<Vec<Coding>>, Error> {
+    match coding::codings(headers) {
+        Ok(codings) => Ok(Some(codings)),
+        Err(_) if !is_read => Ok(None),
+        Err(named) => {
+            let message = format!("the Content-Encoding of the request body is not understood: {named}");
+            let hint = format!("send it plain, or as one of {} or several of them in a row", coding::KNOWN);
+            Err(Error::client(415, "unsupported_encoding", message, &hint))
+        }
     }
 }
 
@@ -146,7 +183,7 @@ async fn spoken(app: &Arc<App>, api: Api, found: &Found, parts: &Parts, body: By
         Api::OllamaGenerate => app.ollama(parts, body, true).await,
         Api::OllamaAsks => app.ollama_asks(parts, body).await,
         Api::Alive => Ok(inspect::alive()),
-        Api::Models => inspect::models(app, found.first(), &parts.headers).await,
+        Api::Models => inspect::models(app, found.first(), parts).await,
     }
 }
 

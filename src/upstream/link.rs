@@ -146,6 +146,13 @@ impl Link {
         Ok(Link { embedded: Some(embedded), server: Server { name: name.into(), url: shown.into() }, ..link })
     }
 
+    /// The same server, with this path before each that is asked.
+    pub(super) fn below(&self, path: &str) -> Link {
+        let mut link = self.clone();
+        link.base.set_path(&format!("{}{path}", self.base.path().trim_end_matches('/')));
+        link
+    }
+
     pub(super) fn set_key(&mut self, key: Option<&str>) -> Result<(), Error> {
         self.key = match key {
             None => None,

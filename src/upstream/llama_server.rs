@@ -137,6 +137,7 @@ fn read(props: &Value, entry: &Value) -> Loaded {
         template_caps: props.get("chat_template_caps").filter(|caps| caps.is_object()).cloned(),
         model_path: text(&props["model_path"]).or_else(|| text(&entry["path"])),
         takes: takes(&props["modalities"], &entry["architecture"]["input_modalities"]),
+        thinks: None,
         held: held(&props["held"]),
         others: Held::default(),
     }

@@ -11,6 +11,7 @@ mod error;
 pub mod event;
 mod link;
 mod llama_server;
+mod llama_swap;
 pub mod ndjson;
 mod ollama;
 mod openai;
@@ -18,6 +19,7 @@ mod order;
 pub mod overflow;
 mod place;
 mod probe;
+mod settings;
 pub mod sse;
 pub(crate) mod turn;
 pub mod unique;
@@ -83,6 +85,8 @@ pub enum Flavor {
     TabbyApi,
     /// koboldcpp.
     KoboldCpp,
+    /// llama-swap: starts a server for the model that a request names, and ends another one for it.
+    LlamaSwap,
     /// None of those.
     Other,
 }
@@ -97,7 +101,9 @@ impl Kind {
     pub fn loads_by_request(self) -> bool {
         matches!(
             self,
-            Kind::Ollama | Kind::LlamaServer { router: true } | Kind::OpenAi(Flavor::LmStudio | Flavor::Other)
+            Kind::Ollama
+                | Kind::LlamaServer { router: true }
+                | Kind::OpenAi(Flavor::LmStudio | Flavor::LlamaSwap | Flavor::Other)
         )
     }
 
@@ -113,6 +119,7 @@ impl Kind {
             Kind::OpenAi(Flavor::SgLang) => "sglang",
             Kind::OpenAi(Flavor::TabbyApi) => "tabbyapi",
             Kind::OpenAi(Flavor::KoboldCpp) => "koboldcpp",
+            Kind::OpenAi(Flavor::LlamaSwap) => "llama-swap",
             Kind::OpenAi(Flavor::Other) => "openai",
         }
     }
@@ -172,6 +179,8 @@ pub struct Loaded {
     pub model_path: Option<String>,
     /// What it takes beside text.
     pub takes: Takes,
+    /// Whether it thinks before it answers, where the server says.
+    pub thinks: Option<bool>,
     /// What it takes of the machine's memory now, where the server says; `None` also while it is not loaded.
     pub held: Option<Held>,
     /// What the other models that the server has loaded take, where it says.
@@ -198,6 +207,8 @@ pub struct ChatOptions {
     pub id_slot: Option<u32>,
     /// Have it say which stop sequence ended the reply. Only llama-server has to be asked.
     pub tells_stop: bool,
+    /// The request was said in other words by its client: what the server forbids of it is left out.
+    pub translated: bool,
 }
 
 /// One of llama-server's slots, as `GET /slots` tells.
@@ -224,6 +235,12 @@ pub struct Upstream {
     stale: AtomicBool,
     /// It has no such endpoint (an older llama-server): do not ask again.
     cannot_count: AtomicBool,
+    /// The settings that it takes, by model.
+    settings: settings::Settings,
+    /// Nobody named it: it is looked for where its like usually are.
+    looked_for: bool,
+    /// What llama-swap ended.
+    swaps: llama_swap::Swaps,
 }
 
 impl fmt::Debug for Upstream {
@@ -245,6 +262,9 @@ impl Upstream {
             probing: turn::Turn::default(),
             stale: AtomicBool::new(false),
             cannot_count: AtomicBool::new(false),
+            settings: settings::Settings::default(),
+            looked_for: false,
+            swaps: llama_swap::Swaps::default(),
         })
     }
 
@@ -257,7 +277,20 @@ impl Upstream {
             probing: turn::Turn::default(),
             stale: AtomicBool::new(false),
             cannot_count: AtomicBool::new(false),
+            settings: settings::Settings::default(),
+            looked_for: false,
+            swaps: llama_swap::Swaps::default(),
         })
+    }
+
+    /// The same, where nobody named it: it is one of this proxy's servers only while it is there.
+    pub fn looked_for(self) -> Upstream {
+        Upstream { looked_for: true, ..self }
+    }
+
+    /// Whether it is one of this proxy's servers: it was named, or it was found and has not gone away since.
+    pub fn is_there(&self) -> bool {
+        !self.looked_for || self.fresh().is_some()
     }
 
     /// Whether [`Upstream::load`] loads a model where a request needs it: the embedded engine does so in `serve` alone.
@@ -316,6 +349,23 @@ impl Upstream {
         self.probing.find_lasting(of_use, find).await.0
     }
 
+    /// Whether it answers. Of a server that is known, only what does not wake a model that sleeps is asked: `/props`, `/slots`
+    /// and `/tokenize` wake one of ik_llama.
+    ///
+    /// # Errors
+    /// When it does not.
+    pub async fn alive(&self) -> Result<(), Error> {
+        let path = match self.fresh() {
+            Some(Kind::LlamaServer { .. } | Kind::OpenAi(Flavor::LlamaSwap)) => "/health",
+            Some(Kind::Ollama) => "/api/version",
+            Some(Kind::OpenAi(_)) => "/v1/models",
+            Some(Kind::Embedded) => return Ok(()),
+            None => return self.probe().await.map(|_| ()),
+        };
+        // One that is loading answers with 503.
+        self.noting(self.link.ask_once(path, PROBE_LIMIT).await).map(|_| ())
+    }
+
     /// What was recognized before, unless the server was gone since.
     async fn known(&self) -> Result<Kind, Error> {
         if let Some(kind) = self.fresh() {
@@ -330,6 +380,7 @@ impl Upstream {
 
     fn remember(&self, kind: Kind) {
         *self.known.lock() = Some(kind);
+        self.settings.forget();
         self.cannot_count.store(false, Ordering::Release);
         self.stale.store(false, Ordering::Release);
     }
@@ -348,6 +399,7 @@ impl Upstream {
             Kind::Ollama => ollama::models(&self.link).await,
             Kind::LlamaServer { router } => llama_server::models(&self.link, router).await,
             Kind::Embedded => llama_server::models(&self.link, false).await,
+            Kind::OpenAi(Flavor::LlamaSwap) => llama_swap::models(&self.link, &self.swaps).await,
             Kind::OpenAi(flavor) => openai::models(&self.link, flavor).await,
         };
         self.noting(result)
@@ -357,9 +409,15 @@ impl Upstream {
     /// a model.
     pub async fn loaded(&self, model: &str) -> Result<Loaded, Error> {
         let result = match self.known().await? {
-            Kind::Ollama => ollama::loaded(&self.link, model).await,
+            Kind::Ollama => {
+                let loaded = ollama::loaded(&self.link, model).await;
+                let thinks = loaded.as_ref().ok().and_then(|loaded| loaded.thinks);
+                thinks.into_iter().for_each(|thinks| self.settings.thinks(&ollama::canonical(model), thinks));
+                loaded
+            }
             Kind::LlamaServer { router } => llama_server::loaded(&self.link, router, model).await,
             Kind::Embedded => llama_server::loaded(&self.link, false, model).await,
+            Kind::OpenAi(Flavor::LlamaSwap) => llama_swap::loaded(&self.link, &self.swaps, model).await,
             Kind::OpenAi(flavor) => openai::loaded(&self.link, flavor, model).await,
         };
         self.noting(result)
@@ -377,8 +435,8 @@ impl Upstream {
         }
     }
 
-    /// Has the model loaded, with this window if one is given, so that [`Upstream::loaded`] is exact. Only Ollama and the
-    /// embedded engine are asked; to the others this is nothing.
+    /// Has the model loaded, with this window if one is given, so that [`Upstream::loaded`] is exact. Only Ollama, llama-swap and
+    /// the embedded engine are asked; to the others this is nothing.
     pub async fn load(&self, model: &str, num_ctx: Option<u32>) -> Result<(), Error> {
         let result = match self.known().await? {
             Kind::Ollama => ollama::load(&self.link, model, num_ctx).await,
@@ -386,6 +444,7 @@ impl Upstream {
                 Some(embedded) => embedded.load(num_ctx).await.map_err(|what| self.link.unloadable(what)),
                 None => Ok(()),
             },
+            Kind::OpenAi(Flavor::LlamaSwap) => llama_swap::load(&self.link, &self.swaps, model).await,
             _ => Ok(()),
         };
         self.noting(result)
@@ -396,7 +455,9 @@ impl Upstream {
     pub async fn identity(&self, model: &str) -> Option<String> {
         match self.known().await.ok()? {
             Kind::Ollama => self.noting(ollama::identity(&self.link, model).await).ok(),
-            Kind::Embedded => self.loaded(model).await.ok().map(|loaded| loaded.identity),
+            Kind::Embedded | Kind::OpenAi(Flavor::LlamaSwap) => {
+                self.loaded(model).await.ok().map(|loaded| loaded.identity)
+            }
             _ => None,
         }
     }
@@ -428,6 +489,7 @@ impl Upstream {
             Kind::Ollama => ("/api/version", "version"),
             Kind::LlamaServer { .. } | Kind::Embedded => ("/props", "build_info"),
             Kind::OpenAi(Flavor::Vllm) => ("/version", "version"),
+            Kind::OpenAi(Flavor::LlamaSwap) => ("/api/version", "version"),
             Kind::OpenAi(_) => return None,
         };
         let answer = self.link.get(path, PROBE_LIMIT).await.ok()?;
@@ -457,6 +519,7 @@ impl Upstream {
         match self.known().await {
             Ok(Kind::LlamaServer { router }) => llama_server::slots(&self.link, router, model).await,
             Ok(Kind::Embedded) => llama_server::slots(&self.link, false, model).await,
+            Ok(Kind::OpenAi(Flavor::LlamaSwap)) => llama_swap::slots(&self.link, &self.swaps, model).await,
             _ => Vec::new(),
         }
     }
@@ -466,8 +529,10 @@ impl Upstream {
         if let Some(embedded) = &self.link.embedded {
             return embedded.is_loaded();
         }
-        let able =
-            matches!(self.kind(), Some(Kind::LlamaServer { .. } | Kind::OpenAi(Flavor::Vllm | Flavor::TabbyApi)));
+        let able = matches!(
+            self.kind(),
+            Some(Kind::LlamaServer { .. } | Kind::OpenAi(Flavor::Vllm | Flavor::TabbyApi | Flavor::LlamaSwap))
+        );
         able && !self.cannot_count.load(Ordering::Acquire)
     }
 
@@ -475,6 +540,7 @@ impl Upstream {
     pub async fn count(&self, body: &Bytes) -> Result<u32, Error> {
         let result = match self.known().await? {
             Kind::LlamaServer { router } => llama_server::count(&self.link, router, body).await,
+            Kind::OpenAi(Flavor::LlamaSwap) => llama_swap::count(&self.link, &self.swaps, body).await,
             Kind::OpenAi(flavor) => openai::count(&self.link, flavor, body).await,
             Kind::Embedded => llama_server::count(&self.link, false, body).await,
             Kind::Ollama => Err(self.link.protocol("Ollama cannot count the tokens of a request")),
@@ -500,14 +566,9 @@ impl Upstream {
         let kind = self.known().await?;
         let mut headers = link::forwarded(headers);
         headers.remove(header::ACCEPT_ENCODING);
-        let result = match (kind, options.id_slot) {
-            (Kind::Ollama, _) => ollama::chat(&self.link, headers, body, options).await,
-            (Kind::LlamaServer { .. }, slot) => {
-                let body = slot.map_or_else(|| body.clone(), |slot| llama_server::in_slot(&body, slot));
-                let body = if options.tells_stop { llama_server::telling_stop(&body) } else { body };
-                self.forward(Method::POST, path_and_query, headers, body.into()).await
-            }
-            _ => self.forward(Method::POST, path_and_query, headers, body.into()).await,
+        let result = match kind {
+            Kind::Ollama => ollama::chat(&self.link, headers, body, options, &self.settings).await,
+            _ => self.ask(kind, path_and_query, &headers, &body, options).await,
         };
         self.noting(result)
     }

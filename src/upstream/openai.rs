@@ -49,7 +49,7 @@ pub(super) async fn loaded(link: &Link, flavor: Flavor, model: &str) -> Result<L
             let answer = link.get("/api/extra/true_max_context_length", ASK_LIMIT).await?;
             Ok(only_window(tokens(&answer["value"]), "/api/extra/true_max_context_length", "koboldcpp"))
         }
-        Flavor::Vllm | Flavor::SgLang | Flavor::Other => {
+        Flavor::Vllm | Flavor::SgLang | Flavor::LlamaSwap | Flavor::Other => {
             let list = link.get("/v1/models", ASK_LIMIT).await?;
             Ok(from_list(list["data"].as_array().map_or(&[], Vec::as_slice), model))
         }
@@ -69,7 +69,7 @@ fn only_window(window: Option<u32>, asked_of: &'static str, model: &str) -> Load
 }
 
 /// The model's entry, else any with a window: the adapters that vLLM lists may lack what their base has.
-fn from_list(entries: &[Value], model: &str) -> Loaded {
+pub(super) fn from_list(entries: &[Value], model: &str) -> Loaded {
     let named = entries.iter().find(|entry| entry["id"] == model);
     let has_limit = |entry: &&Value| !entry["max_model_len"].is_null();
     let entry = match named {

@@ -27,21 +27,23 @@ struct Answers {
     lm_studio_v0: Value,
     /// `GET /get_server_info`: SGLang.
     sglang: Value,
+    /// `GET /running`: llama-swap. It tells its version where an Ollama does.
+    running: Value,
     /// The answers came with `Server: llama.cpp`.
     llama_cpp: bool,
 }
 
 type Reply = Result<Answer, Error>;
 
-/// The replies to `/props`, `/api/version`, `/v1/models`, and to the questions of koboldcpp, LM Studio (two) and SGLang.
-type Replies = [Reply; 7];
+/// The replies to `/props`, `/api/version`, `/v1/models`, and to the questions of koboldcpp, LM Studio (two), SGLang and llama-swap.
+type Replies = [Reply; 8];
 
 /// How long a question may take that did not come back within [`PROBE_LIMIT`], while others did.
 const PATIENT_LIMIT: Duration = Duration::from_secs(12);
 
 impl Answers {
     fn of(replies: &Replies) -> Answers {
-        let [props, version, models, kobold, lm_studio, lm_studio_v0, sglang] = replies;
+        let [props, version, models, kobold, lm_studio, lm_studio_v0, sglang, running] = replies;
         Answers {
             llama_cpp: [props, models].iter().any(|reply| reply.as_ref().is_ok_and(says_llama_cpp)),
             props: json(props),
@@ -51,6 +53,7 @@ impl Answers {
             lm_studio: json(lm_studio),
             lm_studio_v0: json(lm_studio_v0),
             sglang: json(sglang),
+            running: json(running),
         }
     }
 }
@@ -69,15 +72,16 @@ pub(super) async fn recognize(link: &Link, hint: KindHint) -> Result<Kind, Error
     {
         return Ok(kind);
     }
-    let (version, models, kobold, lm_studio, lm_studio_v0, sglang) = tokio::join!(
+    let (version, models, kobold, lm_studio, lm_studio_v0, sglang, running) = tokio::join!(
         ask("/api/version"),
         ask("/v1/models"),
         ask("/api/extra/version"),
         ask("/api/v1/models"),
         ask("/api/v0/models"),
         ask("/get_server_info"),
+        ask("/running"),
     );
-    let replies = [props, version, models, kobold, lm_studio, lm_studio_v0, sglang];
+    let replies = [props, version, models, kobold, lm_studio, lm_studio_v0, sglang, running];
     match kind_of(&Answers::of(&replies), hint) {
         // Everybody answers `/v1/models`. A busy Ollama that answered it before it told its version would pass for a server whose
         // window cannot be set.
@@ -85,13 +89,13 @@ pub(super) async fn recognize(link: &Link, hint: KindHint) -> Result<Kind, Error
         Some(kind) => return Ok(kind),
         None => return unrecognized(link, hint, replies),
     }
-    let [props, version, models, kobold, lm_studio, lm_studio_v0, sglang] = replies;
+    let [props, version, models, kobold, lm_studio, lm_studio_v0, sglang, running] = replies;
     let (props, version, models) = tokio::join!(
         once_more(link, "/props", props),
         once_more(link, "/api/version", version),
         once_more(link, "/v1/models", models),
     );
-    let replies = [props, version, models, kobold, lm_studio, lm_studio_v0, sglang];
+    let replies = [props, version, models, kobold, lm_studio, lm_studio_v0, sglang, running];
     match kind_of(&Answers::of(&replies), hint) {
         Some(kind) => Ok(kind),
         None => unrecognized(link, hint, replies),
@@ -146,8 +150,8 @@ fn kind_of(answers: &Answers, hint: KindHint) -> Option<Kind> {
         KindHint::OpenAi => any.then(|| Kind::OpenAi(flavor(answers).unwrap_or(Flavor::Other))),
         KindHint::Auto => {
             let flavor = flavor(answers);
-            if flavor == Some(Flavor::KoboldCpp) {
-                return Some(Kind::OpenAi(Flavor::KoboldCpp));
+            if let Some(flavor @ (Flavor::KoboldCpp | Flavor::LlamaSwap)) = flavor {
+                return Some(Kind::OpenAi(flavor));
             }
             if answers.llama_cpp || is_llama_server(answers) {
                 return Some(llama_server);
@@ -181,6 +185,8 @@ fn flavor(answers: &Answers) -> Option<Flavor> {
         .is_some_and(|models| models.iter().any(|m| m["state"].is_string() && m["max_context_length"].is_u64()));
     if answers.kobold["result"] == "KoboldCpp" {
         Some(Flavor::KoboldCpp)
+    } else if answers.running["running"].is_array() || owned_by(&answers.models, "llama-swap") {
+        Some(Flavor::LlamaSwap)
     } else if lm_studio || lm_studio_v0 {
         Some(Flavor::LmStudio)
     } else if answers.sglang["max_total_num_tokens"].is_u64() || owned_by(&answers.models, "sglang") {
@@ -271,6 +277,15 @@ mod tests {
             (Answers { models: models("sglang"), ..Answers::default() }, "sglang"),
             (Answers { models: models("tabbyAPI"), ..Answers::default() }, "tabbyapi"),
             (Answers { models: models("somebody"), ..Answers::default() }, "openai"),
+            (
+                Answers {
+                    version: json!({"version": "v210", "commit": "ab", "build_date": "x"}),
+                    models: models("llama-swap"),
+                    running: json!({"running": []}),
+                    ..Answers::default()
+                },
+                "llama-swap",
+            ),
         ];
         for (answers, want) in cases {
             assert_eq!(kind_of(&answers, KindHint::Auto).map(Kind::as_str), Some(want), "{answers:?}");

@@ -305,3 +305,117 @@ fn the_command_line_knows_the_beginning_of_an_id() {
     let said = String::from_utf8_lossy(&said.stderr).into_owned();
     assert!(said.contains("nothing to fold"), "it was found: {said}");
 }
+
+/// A body as clients pack it, by the name of its coding.
+fn packed(name: &str, body: &[u8]) -> Vec<u8> {
+    use flate2::Compression;
+    use flate2::read::{GzEncoder, ZlibEncoder};
+    use ruzstd::encoding::{CompressionLevel, compress_to_vec};
+    let all = |mut from: Box<dyn std::io::Read + '_>| {
+        let mut out = Vec::new();
+        from.read_to_end(&mut out).unwrap();
+        out
+    };
+    match name {
+        "gzip" => all(Box::new(GzEncoder::new(body, Compression::default()))),
+        "deflate" => all(Box::new(ZlibEncoder::new(body, Compression::default()))),
+        "zstd" => compress_to_vec(body, CompressionLevel::Fastest),
+        "gzip, zstd" => packed("zstd", &packed("gzip", body)),
+        _ => body.to_vec(),
+    }
+}
+
+/// Where clients ask, and with what.
+fn asked(stream: bool) -> Vec<(&'static str, Value)> {
+    let chat = json!([{"role": "user", "content": "Hello."}]);
+    vec![
+        ("/v1/chat/completions", json!({"model": MODEL, "messages": chat, "stream": stream})),
+        ("/v1/responses", json!({"model": MODEL, "input": "Hello.", "stream": stream})),
+        ("/v1/messages", json!({"model": MODEL, "max_tokens": 9, "messages": chat, "stream": stream})),
+        ("/api/chat", json!({"model": MODEL, "messages": chat, "stream": stream})),
+        ("/api/generate", json!({"model": MODEL, "prompt": "Hello.", "stream": stream})),
+    ]
+}
+
+#[test]
+fn a_packed_body_is_read_like_a_plain_one_and_goes_on_plain() {
+    for kind in [Kind::LlamaServer, Kind::Ollama, Kind::OpenAi] {
+        let fake = Fake::start(kind, 4096);
+        let proxy = TestProxy::before(&fake);
+        for (path, body) in asked(false).into_iter().chain(asked(true)) {
+            let body = body.to_string().into_bytes();
+            let mut forwarded = Vec::new();
+            for coding in ["identity", "zstd", "GZip", "deflate", "gzip, zstd"] {
+                fake.clear();
+                let sent = packed(&coding.to_lowercase(), &body);
+                request(proxy.address, "POST", path, &[("Content-Encoding", coding), JSON], &sent).ok();
+                let seen = fake.last();
+                assert_eq!(seen.header("content-encoding"), None, "{path} {coding}");
+                forwarded.push(seen.json());
+            }
+            forwarded.dedup();
+            assert_eq!(forwarded.len(), 1, "{path} to {kind:?}: {forwarded:?}");
+        }
+    }
+}
+
+#[test]
+fn what_is_passed_on_or_counted_is_unpacked_too() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let proxy = TestProxy::before(&fake);
+    let post = |path: &str, headers: &[(&str, &str)], coding: &str, body: &Value| {
+        let headers = [headers, &[("Content-Encoding", coding), JSON]].concat();
+        request(proxy.address, "POST", path, &headers, &packed(coding, body.to_string().as_bytes()))
+    };
+    let count = json!({"model": MODEL, "messages": [{"role": "user", "content": "Hello."}]});
+    assert!(post("/v1/messages/count_tokens", &[], "zstd", &count).ok().json()["input_tokens"].is_u64());
+    for (path, headers) in [("/custom", &[][..]), ("/v1/chat/completions", &[("x-windowsill", "off")])] {
+        fake.clear();
+        post(path, headers, "gzip, zstd", &count);
+        let seen = fake.all().into_iter().find(|s| s.path() == path).unwrap();
+        assert_eq!((seen.header("content-encoding"), seen.json()), (None, count.clone()), "{path}");
+    }
+    // What nobody here reads goes on as it came, if it is packed in a way that nobody here knows.
+    fake.clear();
+    request(proxy.address, "POST", "/custom", &[("Content-Encoding", "br"), JSON], b"\x0b\x02\x80");
+    let seen = fake.all().into_iter().find(|s| s.path() == "/custom").unwrap();
+    assert_eq!((seen.header("content-encoding"), &seen.body[..]), (Some("br"), &b"\x0b\x02\x80"[..]));
+    // The proxy's own paths.
+    let rule = json!({"text": "Never push."});
+    let plain = post("/windowsill/rules", &[], "identity", &rule);
+    assert_eq!(post("/windowsill/rules", &[], "gzip", &rule).text(), plain.text());
+    assert_eq!(plain.status, 404, "it names no conversation: {}", plain.text());
+}
+
+#[test]
+fn a_body_that_cannot_be_unpacked_is_refused_in_the_callers_words() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let proxy = TestProxy::with(&[fake.url()], "[limits]\nmax_body_bytes = 1000000\n");
+    let said = |answer: &Answer| {
+        let value = answer.json();
+        let text = value["error"]["message"].as_str().or(value["error"].as_str());
+        text.unwrap_or_else(|| panic!("{value}")).to_owned()
+    };
+    for (path, body) in asked(false).into_iter().chain([("/v1/messages/count_tokens", json!({"model": MODEL}))]) {
+        let body = body.to_string().into_bytes();
+        let post =
+            |coding, body: &[u8]| request(proxy.address, "POST", path, &[("Content-Encoding", coding), JSON], body);
+        let answer = post("gzip, br", &body);
+        assert_eq!((answer.status, answer.header("accept-encoding")), (415, Some("zstd, gzip, deflate")), "{path}");
+        assert!(said(&answer).contains("br") && said(&answer).contains("zstd, gzip, deflate"), "{}", answer.text());
+        for coding in ["zstd", "gzip", "deflate"] {
+            let broken = post(coding, &packed(coding, &body)[..9]);
+            assert_eq!(broken.status, 400, "{path} {coding}");
+            assert!(said(&broken).contains(coding), "{}", broken.text());
+            // Of 40 MB, packed into less than is let in.
+            let bomb = packed(coding, &vec![b' '; 40_000_000]);
+            assert!(bomb.len() < 100_000);
+            let answer = post(coding, &bomb);
+            assert_eq!(answer.status, 413, "{path} {coding}");
+            assert!(said(&answer).contains("unpacks to more than 1000000 bytes"), "{}", answer.text());
+        }
+        let is_anthropic = path.starts_with("/v1/messages");
+        assert_eq!(answer.json()["type"] == "error", is_anthropic, "{path}");
+    }
+    assert_eq!(fake.mains().len(), 0);
+}

@@ -292,34 +292,6 @@ fn calls_go_back_to_the_tool_that_was_meant() {
     }
 }
 
-/// An effort that a model has no word for, before an Ollama whose models do not think, or know no levels.
-#[test]
-fn an_effort_is_no_reason_to_refuse() {
-    let fake = Fake::start(Kind::Ollama, WINDOW);
-    let proxy = TestProxy::before(&fake);
-    for (says, expect) in [
-        ("\"m\" does not support thinking", Value::Null),
-        ("think value \"medium\" is not supported for this model", json!(true)),
-    ] {
-        fake.script(move |seen| {
-            let think = seen.json()["think"].clone();
-            let refused = if says.starts_with("think") { think.is_string() } else { !think.is_null() };
-            if seen.is_main() && refused { Play::Json(400, json!({"error": says})) } else { Play::Usual }
-        });
-        for stream in [false, true] {
-            ask(&proxy, &with(json!({"input": "Hi", "reasoning": {"effort": "medium"}, "stream": stream}))).ok();
-            assert_eq!(fake.last().json()["think"], expect);
-            let chat =
-                json!({"model": MODEL, "reasoning_effort": "medium", "messages": [user("Hi")], "stream": stream});
-            proxy.post("/v1/chat/completions", &[], chat.to_string().as_bytes()).ok();
-            assert_eq!(fake.last().json()["think"], expect);
-        }
-    }
-    // What a client asks in Ollama's own words is Ollama's to refuse.
-    let own = json!({"model": MODEL, "think": "medium", "messages": [user("Hi")]});
-    assert_eq!(proxy.post("/api/chat", &[], own.to_string().as_bytes()).status, 400);
-}
-
 /// A value of another type is the client's mistake in every dialect, and no failure that a client tries again.
 #[test]
 fn a_value_of_another_type_is_a_400_before_an_ollama() {

@@ -26,6 +26,7 @@ mod errors;
 mod failed;
 mod fit;
 mod foreign;
+mod found;
 mod fuzz;
 mod generate;
 mod guard;
@@ -61,6 +62,7 @@ mod rules;
 #[cfg(feature = "engine")]
 mod service;
 mod sessions;
+mod settings;
 mod shadow;
 mod shown;
 mod simulation;

@@ -411,3 +411,33 @@ fn ollama_is_asked_in_its_own_words() {
     assert!(answer.action().contains("emergency"), "{}", answer.action());
     assert_eq!(answer.header("x-windowsill-window"), Some("2048"));
 }
+
+/// Codex asks with its version and reads `models` of a shape of its own; llama-server's `models` have another one.
+#[test]
+fn a_list_of_models_is_one_that_its_client_reads() {
+    let beside = json!([{"name": "m.gguf", "model": "m.gguf", "capabilities": ["completion"]}]);
+    let codex = [("user-agent", "codex_cli_rs/0.169.0")];
+    for kind in [Kind::LlamaServer, Kind::Ollama, Kind::Vllm, Kind::OpenAi] {
+        let fake = Fake::start(kind, 4096);
+        let proxy = TestProxy::before(&fake);
+        let plain = proxy.get("/v1/models").ok().json();
+        assert_eq!(plain.get("models"), None, "{kind:?}");
+        let own = beside.clone();
+        let data = plain["data"].clone();
+        fake.script(move |seen| match (seen.path(), kind) {
+            ("/v1/models", Kind::LlamaServer) => {
+                Play::Json(200, json!({"models": own, "object": "list", "data": [{"id": MODEL, "meta": {"n_ctx": 4096, "n_ctx_train": 131_072}}]}))
+            }
+            _ => Play::Usual,
+        });
+        let expect = if kind == Kind::LlamaServer { Some(&beside) } else { None };
+        for path in ["/v1/models", "/v1/models?client=x", "/v1/models?x=client_version"] {
+            assert_eq!(proxy.get(path).ok().json().get("models"), expect, "{kind:?} {path}");
+        }
+        let answer = request(proxy.address, "GET", "/v1/models?client_version=0.169.0", &codex, b"").ok().json();
+        assert_eq!(answer["models"], json!([]), "{kind:?}");
+        assert_eq!(answer["data"][0]["id"], data[0]["id"], "{kind:?}");
+        let one = request(proxy.address, "GET", &format!("/v1/models/{MODEL}?client_version=1"), &codex, b"").ok();
+        assert_eq!(one.json().get("models"), None);
+    }
+}

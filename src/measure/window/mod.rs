@@ -137,6 +137,11 @@ pub enum Loads {
     Never,
 }
 
+/// Whether the server starts another one for the model that a request names.
+fn is_swapped(upstream: &Upstream) -> bool {
+    upstream.kind() == Some(Kind::OpenAi(Flavor::LlamaSwap))
+}
+
 /// The names of an upstream and of a model.
 type Key = (String, String);
 
@@ -283,10 +288,10 @@ impl Windows {
     }
 
     /// Whether what was seen a moment ago still holds. Ollama loads models anew whenever any program asks for it, so
-    /// there it is asked each time, as is the embedded engine, whose process may have ended; another server would have to be
-    /// started anew.
+    /// there it is asked each time, as are llama-swap, which ends a model for another one, and the embedded engine, whose process
+    /// may have ended; another server would have to be started anew.
     async fn still(&self, upstream: &Upstream, model: &str, identity: &str) -> bool {
-        if !can_set(upstream, model) {
+        if !can_set(upstream, model) && !is_swapped(upstream) {
             return true;
         }
         upstream.identity(model).await.is_none_or(|now| now == identity)
@@ -302,8 +307,13 @@ impl Windows {
         mut goal: Goal,
         loads: Loads,
     ) -> Result<(Loaded, Goal), Error> {
-        let loaded = upstream.loaded(model).await?;
+        let mut loaded = upstream.loaded(model).await?;
         (goal.found, goal.spill) = (None, None);
+        if loads == Loads::Yes && loaded.provisional && is_swapped(upstream) {
+            // Only what runs tells its window. Where it cannot be started, the request is told why.
+            let _ = upstream.load(model, None).await;
+            loaded = upstream.loaded(model).await?;
+        }
         if !can_set(upstream, model) {
             goal.cannot(num_ctx, upstream);
             return Ok((loaded, goal));

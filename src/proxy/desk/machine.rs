@@ -80,7 +80,7 @@ impl App {
     /// None today: what cannot be had is said in its place.
     pub async fn windows(&self) -> Result<Value, Error> {
         let mut out = Vec::new();
-        for upstream in &self.upstreams {
+        for (_, upstream) in self.servers() {
             let models = match upstream.models().await {
                 Ok(models) => models,
                 Err(e) => {
@@ -205,7 +205,7 @@ pub async fn fit(config: &Config, name: &str, wish: &Wish) -> Result<Report, Err
     }
     let mut trouble = Vec::new();
     let (upstreams, _) = start::find(config).await?;
-    for upstream in upstreams {
+    for upstream in upstreams.into_iter().filter(|upstream| upstream.is_there()) {
         match served(&machine, &upstream, name, wish).await {
             Some(Ok(subject)) => return subject.with(wish).report(name, wish).map_err(bad),
             Some(Err(why)) => trouble.push(format!("{}: {why}", upstream.name())),

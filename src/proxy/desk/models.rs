@@ -21,23 +21,25 @@ pub(in crate::proxy) fn model_in(body: &Bytes) -> String {
 impl App {
     /// The upstream that serves a model. With one upstream there is nothing to choose: it knows its own names best.
     pub(in crate::proxy) async fn upstream_of(&self, model: &str) -> Result<Arc<Upstream>, Error> {
-        let first = self.upstreams.first().ok_or_else(|| {
-            Error::client(
-                503,
-                "no_upstream",
-                "no inference server is configured and none was found",
-                "start Ollama (port 11434) or llama-server (port 8080), or name one with --upstream URL",
-            )
+        if self.servers().next().is_none() {
+            self.look().await;
+        }
+        let servers: Vec<(usize, &Arc<Upstream>)> = self.servers().collect();
+        let (_, first) = servers.first().ok_or_else(|| {
+            let usual: Vec<&str> = self.config.machine.usual.iter().map(|(_, url)| url.as_str()).collect();
+            let hint =
+                format!("start one (they are looked for at {}), or name it with --upstream URL", usual.join(", "));
+            Error::client(503, "no_upstream", "no inference server is configured and none was found", &hint)
         })?;
-        if self.upstreams.len() == 1 || model.is_empty() {
+        if servers.len() == 1 || model.is_empty() {
             return Ok(Arc::clone(first));
         }
-        if let Some(at) = self.places.lock().get(model).copied() {
+        if let Some(at) = self.places.lock().get(model).copied().filter(|at| self.upstreams[*at].is_there()) {
             return Ok(Arc::clone(&self.upstreams[at]));
         }
         let mut names = Vec::new();
         let mut any = None;
-        for (at, upstream) in self.upstreams.iter().enumerate() {
+        for (at, upstream) in servers {
             let Ok(models) = upstream.models().await else { continue };
             if models.iter().any(|m| same_model(&m.id, model)) {
                 self.places.lock().insert(model.to_owned(), at);
@@ -45,12 +47,12 @@ impl App {
             }
             // A single-model llama-server takes every name.
             if upstream.kind() == Some(Kind::LlamaServer { router: false }) {
-                any = any.or(Some(at));
+                any = any.or(Some(upstream));
             }
             names.extend(models.into_iter().map(|m| m.id));
         }
-        if let Some(at) = any {
-            return Ok(Arc::clone(&self.upstreams[at]));
+        if let Some(upstream) = any {
+            return Ok(Arc::clone(upstream));
         }
         names.truncate(20);
         let near =
@@ -59,16 +61,23 @@ impl App {
         Err(Error::client(404, "model_not_found", format!("no upstream serves the model `{model}`"), &hint))
     }
 
-    /// `GET /v1/models`: the lists of all upstreams, each entry with its windows. `id` picks one.
+    /// `GET /v1/models`: the lists of all upstreams, each entry with its windows. `id` picks one. What llama-server says in
+    /// `models`, beside the entries of OpenAI's list, stays.
     ///
     /// # Errors
     /// When no upstream answers, or none knows `id`.
     pub async fn models(&self, id: Option<&str>) -> Result<Value, Error> {
-        let mut data: Vec<Value> = Vec::new();
+        let (mut data, mut beside): (Vec<Value>, Vec<Value>) = Default::default();
         let mut failed = None;
-        for upstream in &self.upstreams {
+        if self.servers().next().is_none() {
+            self.look().await;
+        }
+        for (_, upstream) in self.servers() {
             match self.models_of(upstream).await {
-                Ok(mut list) => data.append(&mut list),
+                Ok(mut list) => {
+                    data.append(&mut list.entries);
+                    beside.append(&mut list.beside);
+                }
                 Err(e) => failed = Some(e),
             }
         }
@@ -78,7 +87,13 @@ impl App {
                 return Err(e);
             }
         }
-        let Some(id) = id else { return Ok(json!({"object": "list", "data": data})) };
+        let Some(id) = id else {
+            let mut list = json!({"object": "list", "data": data});
+            if !beside.is_empty() {
+                list["models"] = beside.into();
+            }
+            return Ok(list);
+        };
         let found = data.into_iter().find(|m| m.get("id").and_then(Value::as_str).is_some_and(|m| same_model(m, id)));
         found.ok_or_else(|| {
             Error::client(
@@ -90,18 +105,22 @@ impl App {
         })
     }
 
-    async fn models_of(&self, upstream: &Upstream) -> Result<Vec<Value>, Error> {
+    async fn models_of(&self, upstream: &Upstream) -> Result<Listed, Error> {
         let listed = upstream.models().await?;
         // The server's own entries keep what else they say.
         let own = upstream.pass(http::Method::GET, "/v1/models", &http::HeaderMap::new(), Bytes::new().into()).await;
-        let own: Vec<Value> = match own {
+        let mut own: Value = match own {
             Ok(reply) if reply.status.is_success() => {
                 let (bytes, _) = crate::proxy::turn::read_up_to(reply.body, 4 << 20).await?;
-                let read: Option<Value> = serde_json::from_slice(&bytes).ok();
-                read.and_then(|v| v.get("data").and_then(|d| d.as_array().cloned())).unwrap_or_default()
+                serde_json::from_slice(&bytes).unwrap_or_default()
             }
+            _ => Value::Null,
+        };
+        let mut take = |key: &str| match own.get_mut(key).map(Value::take) {
+            Some(Value::Array(list)) => list,
             _ => Vec::new(),
         };
+        let (own, beside) = (take("data"), take("models"));
         let mut out = Vec::new();
         for (nth, mut model) in listed.into_iter().enumerate() {
             // Lists often leave out what the server says of a single model.
@@ -123,8 +142,15 @@ impl App {
             entry["loaded_context"] = json!(model.window);
             out.push(entry);
         }
-        Ok(out)
+        Ok(Listed { entries: out, beside })
     }
+}
+
+/// The models of one server.
+struct Listed {
+    entries: Vec<Value>,
+    /// What it says of them in a list of another shape.
+    beside: Vec<Value>,
 }
 
 /// Whether two names mean the same model: Ollama's ignore case, and `:latest` may be left out.

@@ -78,7 +78,7 @@ impl App {
             return Err(Error::client(503, "record_unwritable", message, e.hint()));
         }
         for upstream in &self.upstreams {
-            if upstream.probe().await.is_ok() {
+            if upstream.alive().await.is_ok() {
                 return Ok(());
             }
         }

@@ -170,6 +170,7 @@ impl App {
         if heard.tells_stop {
             asked.headers.insert(headers::TELLS_STOP, HeaderValue::from_static("on"));
         }
+        asked.headers.insert(headers::TRANSLATED, HeaderValue::from_static("on"));
         let response = self.answer(&asked, heard.chat).await?;
         let (mut parts, answer) = response.into_parts();
         headers::warn(&mut parts.headers, heard.encoder.warnings());

@@ -35,9 +35,12 @@ pub(in crate::proxy) const CLIENT_SESSION: HeaderName = HeaderName::from_static(
 /// Has the server say which of the client's stop sequences ended the reply, where it has to be asked for that.
 pub(in crate::proxy) const TELLS_STOP: HeaderName = HeaderName::from_static("x-windowsill-tells-stop");
 
+/// The request was said in other words than its client's.
+pub(in crate::proxy) const TRANSLATED: HeaderName = HeaderName::from_static("x-windowsill-translated");
+
 /// Request headers that are meant for this proxy and go no further.
-pub(in crate::proxy) const OURS: [HeaderName; 10] =
-    [SESSION, SWITCH, PROFILE, TASK, RECALL, DONE, PROJECT, TOOLS, CLIENT_SESSION, TELLS_STOP];
+pub(in crate::proxy) const OURS: [HeaderName; 11] =
+    [SESSION, SWITCH, PROFILE, TASK, RECALL, DONE, PROJECT, TOOLS, CLIENT_SESSION, TELLS_STOP, TRANSLATED];
 
 /// Headers in which clients name their sessions: Codex, Claude Code, opencode, Vibe, OpenHands, pi. The last is one for each
 /// request where some SDKs send it.

@@ -223,9 +223,7 @@ impl Prepared {
         if let Some(admitted) = &self.admitted {
             headers::set(to, "x-windowsill-tools", &admitted.header(self.after.tools));
         }
-        if !self.warnings.is_empty() {
-            headers::set(to, "x-windowsill-warning", &self.warnings.join("; "));
-        }
+        headers::warn(to, &self.warnings);
     }
 }
 

@@ -174,7 +174,9 @@ impl App {
         let headers = self.outgoing(&parts.headers);
         let path = path_of(parts);
         let id_slot = self.slot_of(upstream, prepared).await;
-        let options = ChatOptions { num_ctx: prepared.window.set, id_slot, tells_stop: prepared.tells_stop };
+        let translated = parts.headers.contains_key(super::headers::TRANSLATED);
+        let options =
+            ChatOptions { num_ctx: prepared.window.set, id_slot, tells_stop: prepared.tells_stop, translated };
         match upstream.chat(&headers, &path, prepared.body.clone(), options).await {
             Ok(reply) => opening::opened(reply, prepared.request.stream).await,
             Err(e) => {

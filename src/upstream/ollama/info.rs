@@ -38,6 +38,12 @@ fn takes(capabilities: &Value) -> Takes {
     Takes { pictures, sounds, videos: Some(false), others: Some(false), links: Some(false) }
 }
 
+/// Whether a model thinks, by its capabilities. Servers of before 2025 do not know the word, nor any level of it.
+fn thinks(capabilities: &Value) -> Option<bool> {
+    let all = capabilities.as_array().filter(|all| !all.is_empty())?;
+    Some(all.iter().any(|c| c == "thinking"))
+}
+
 /// What is loaded; for a model that is not, what its description says it will be loaded with.
 pub(super) fn loaded(ps: &Value, show: &Value, model: &str) -> Loaded {
     let running = listed(ps, model);
@@ -76,6 +82,7 @@ pub(super) fn loaded(ps: &Value, show: &Value, model: &str) -> Loaded {
         template_caps: None,
         model_path: show["modelfile"].as_str().filter(|_| !remote).and_then(blob_path),
         takes: takes(&show["capabilities"]),
+        thinks: thinks(&show["capabilities"]),
         held: running.and_then(held),
         others: others(ps, model),
     }

@@ -17,12 +17,13 @@ use super::event::{Content, Event};
 use super::link::{ERROR_BODY, Link, Reply, strip_for_client};
 use super::ndjson::{Documents, LINE_LIMIT, Lines};
 use super::overflow::status_behind_200;
+use super::settings::{self, Effort, Settings};
 use super::unique::{unique, unix_seconds};
 use super::{ASK_LIMIT, ChatOptions, DESCRIBE_LIMIT, LOAD_LIMIT, Loaded, ModelInfo};
 
 pub use describe::{Described, DescribedTensor};
 pub(super) use info::canonical;
-use request::{Asked, Effort, Refused};
+use request::{Asked, Refused};
 use response::{Completion, Head};
 
 /// From this size on, a request is translated on a blocking thread (bytes).
@@ -31,6 +32,9 @@ const LARGE: usize = 256 * 1024;
 /// The window Ollama gives a model on a machine with less than 23 GiB of video memory, if nobody asked for another
 /// (tokens): the least to reckon with while a model is not loaded and its Modelfile says nothing.
 pub const SMALLEST_DEFAULT_WINDOW: u32 = 4096;
+
+/// What a client is told whose effort is said otherwise.
+const TOLD: &str = "the model does not have the effort that is asked for: it got the nearest that it has, or none";
 
 pub(super) async fn models(link: &Link) -> Result<Vec<ModelInfo>, Error> {
     let (tags, ps) = tokio::join!(link.get("/api/tags", ASK_LIMIT), link.get("/api/ps", ASK_LIMIT));
@@ -74,28 +78,32 @@ pub(super) async fn load(link: &Link, model: &str, num_ctx: Option<u32>) -> Resu
 }
 
 /// An OpenAI chat request, asked in Ollama's words; the reply in OpenAI's. An effort that a model has no word for is no reason
-/// to refuse the request: Ollama's own OpenAI API passes over it, too. It is asked once more without.
+/// to refuse the request: it is asked once more with the nearest, or without, and that is remembered.
 pub(super) async fn chat(
     link: &Link,
     mut headers: HeaderMap,
     body: Bytes,
     options: ChatOptions,
+    settings: &Settings,
 ) -> Result<Reply, Error> {
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    let mut effort = Effort::Asked;
-    let (asked, response) = loop {
-        let asked = match put(link, &body, options, effort).await? {
+    let model = settings::model_of(&body).await;
+    let known = settings.of(&canonical(&model));
+    let mut effort = known.effort.clone();
+    let (wanted, changed, response) = loop {
+        let asked = match put(link, &body, options, effort.clone()).await? {
             Ok(asked) => asked,
             Err(refused) => return Ok(Reply::json(StatusCode::BAD_REQUEST, HeaderMap::new(), refused.body())),
         };
-        let request = link.request(Method::POST, "/api/chat", headers.clone())?.body(asked.body.body());
+        let Asked { body: sent, thinks, level, .. } = asked;
+        let request = link.request(Method::POST, "/api/chat", headers.clone())?.body(sent.body());
         let response = link.send(request).await?;
         let (status, said) = (response.status(), response.headers().clone());
         if status.as_u16() < 400 {
-            break (asked.reply, response);
+            break (asked.reply, asked.changed, response);
         }
         let body = link.read_start(response, ERROR_BODY).await?;
-        match effort.less(&body).filter(|_| asked.effort) {
+        match effort.of_ollama(&body, level.as_deref()).filter(|_| thinks) {
             Some(less) => effort = less,
             None => {
                 let status = response::blamed(status, &body);
@@ -103,28 +111,37 @@ pub(super) async fn chat(
             }
         }
     };
+    if effort != known.effort {
+        settings.note(&canonical(&model), known.with_effort(effort));
+    }
+    let told: Vec<String> = changed.then(|| TOLD.to_owned()).into_iter().collect();
     let mut said = response.headers().clone();
     let status = response.status();
     let head = Head { id: format!("chatcmpl-{}", unique(24)), created: unix_seconds(), call_id: || unique(9) };
-    if !asked.stream {
+    if !wanted.stream {
         let body = link.read(response, LINE_LIMIT).await?;
         return Ok(match response::completion(head, &body) {
-            Ok(Completion::Reply(body)) => Reply::json(StatusCode::OK, said, body),
+            Ok(Completion::Reply(body)) => {
+                let mut reply = Reply::json(StatusCode::OK, said, body);
+                settings::tell(&mut reply.headers, &told);
+                reply
+            }
             Ok(Completion::Error(body)) => Reply::json(status_behind_200(body.as_bytes()), said, body),
             Err(what) => return Err(link.protocol(what)),
         });
     }
     strip_for_client(&mut said);
+    settings::tell(&mut said, &told);
     said.remove(header::CONTENT_LENGTH);
     said.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
-    let chunks = response::Chunks::new(head, asked.include_usage);
+    let chunks = response::Chunks::new(head, wanted.include_usage);
     Ok(Reply { status, headers: said, body: Content::Events(events(link.clone(), link.stream(response), chunks)) })
 }
 
 /// The request in Ollama's words.
 async fn put(link: &Link, body: &Bytes, options: ChatOptions, effort: Effort) -> Result<Result<Asked, Refused>, Error> {
     let (size, body) = (body.len(), body.clone());
-    let translate = move || request::translate(&body, options.num_ctx, effort);
+    let translate = move || request::translate(&body, options.num_ctx, &effort);
     if size < LARGE {
         return Ok(translate());
     }

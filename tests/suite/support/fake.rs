@@ -142,6 +142,8 @@ pub(crate) struct Settings {
     pub(crate) summary: String,
     /// What it answers otherwise.
     pub(crate) reply: String,
+    /// The path before all of its paths; nothing is below others.
+    pub(crate) prefix: String,
 }
 
 struct Shared {
@@ -180,6 +182,7 @@ impl Fake {
             parameters: None,
             summary: SUMMARY.into(),
             reply: "Done; what is next?".into(),
+            prefix: String::new(),
         };
         let shared = Arc::new(Shared {
             kind,
@@ -309,7 +312,13 @@ fn serve(connection: usize, stream: TcpStream, shared: &Shared) {
     let Ok(reading) = stream.try_clone() else { return };
     let mut reader = BufReader::new(reading);
     let mut writer = stream;
-    while let Some(seen) = read_request(connection, &mut reader) {
+    while let Some(mut seen) = read_request(connection, &mut reader) {
+        let prefix = shared.settings.lock().unwrap().prefix.clone();
+        match seen.target.strip_prefix(&prefix) {
+            Some(target) => seen.target = target.to_owned(),
+            None => seen.target = format!("/outside{}", seen.target),
+        }
+        seen.role = seen.role_of();
         if shared.stopping.load(Ordering::Acquire) {
             return;
         }
@@ -382,9 +391,7 @@ fn read_request(connection: usize, reader: &mut BufReader<TcpStream>) -> Option<
     let length = headers.iter().find(|(n, _)| n.eq_ignore_ascii_case("content-length"));
     let mut body = vec![0; length.map_or(0, |(_, v)| v.parse().unwrap())];
     reader.read_exact(&mut body).ok()?;
-    let mut seen = Seen { connection, method, target, headers, body, role: Role::Other };
-    seen.role = seen.role_of();
-    Some(seen)
+    Some(Seen { connection, method, target, headers, body, role: Role::Other })
 }
 
 /// An HTTP reply with its length.

@@ -83,6 +83,15 @@ impl TestProxy {
         TestProxy::run(dir, config)
     }
 
+    /// Before no server that is named: they are looked for at these addresses.
+    pub(crate) fn looking_at(usual: &[SocketAddr]) -> TestProxy {
+        let dir = Arc::new(tempfile::tempdir().unwrap());
+        let mut config = config_at(&dir, &[], "");
+        let usual = usual.iter().enumerate().map(|(n, address)| (format!("usual{n}"), format!("http://{address}")));
+        config.machine.usual = usual.collect();
+        TestProxy::run(dir, config)
+    }
+
     fn run(dir: Arc<TempDir>, config: Config) -> TestProxy {
         let store = Store::open(&config.data_dir).unwrap();
         TestProxy::run_on(dir, config, store)

@@ -32,10 +32,11 @@ pub(super) fn of_config(problem: &Problem) -> Finding {
     Finding::new(Severity::Broken, format!("{}: {}", problem.place, problem.message), fix)
 }
 
-pub(super) fn no_server() -> Finding {
+pub(super) fn no_server(config: &Config) -> Finding {
+    let looked: Vec<&str> = config.machine.usual.iter().map(|(_, url)| url.as_str()).collect();
     Finding::new(
         Severity::Broken,
-        "no inference server was found on 127.0.0.1:11434 (Ollama) or 127.0.0.1:8080 (llama.cpp)",
+        format!("no inference server was found at {}", looked.join(", ")),
         "start one, or name it: windowsill serve --upstream URL, or [[upstream]] in the config",
     )
 }

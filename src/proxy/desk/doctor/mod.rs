@@ -79,15 +79,16 @@ pub async fn doctor(config: &Config, problems: &[Problem]) -> Diagnosis {
         Machine::of(config, Shown::within(config.data_dir.join(VOCABULARIES), config.machine.program.clone()));
     let counters = Counters::with(machine.shown(), machine.program());
     let mut findings: Vec<Finding> = problems.iter().map(checks::of_config).collect();
-    let (upstreams, _) = match start::find(config).await {
+    let (mut upstreams, _) = match start::find(config).await {
         Ok(found) => found,
         Err(e) => {
             findings.push(Finding::new(Severity::Broken, e.to_string(), "correct the upstream's `url` in the config"));
             (Vec::new(), Vec::new())
         }
     };
+    upstreams.retain(|upstream| upstream.is_there());
     if upstreams.is_empty() {
-        findings.push(checks::no_server());
+        findings.push(checks::no_server(config));
     }
     let mut servers = Vec::new();
     for upstream in &upstreams {

@@ -12,6 +12,7 @@ use serde::Serialize;
 use serde_json::json;
 use serde_json::value::{RawValue, to_raw_value};
 
+use super::super::settings::{Effort, Say};
 use pieces::Pieces;
 
 mod message;
@@ -27,8 +28,12 @@ type Pairs<'a> = Vec<(Cow<'a, str>, Cow<'a, RawValue>)>;
 #[derive(Debug)]
 pub(super) struct Asked {
     pub(super) body: Pieces,
-    /// `think` says an effort that the client asked for in OpenAI's words.
-    pub(super) effort: bool,
+    /// It asks for thoughts.
+    pub(super) thinks: bool,
+    /// The level of effort that it asks for.
+    pub(super) level: Option<String>,
+    /// An effort is said otherwise than the client asked for.
+    pub(super) changed: bool,
     pub(super) reply: Wanted,
 }
 
@@ -38,31 +43,6 @@ pub(super) struct Wanted {
     pub(super) stream: bool,
     /// The client wants a last chunk with the usage.
     pub(super) include_usage: bool,
-}
-
-/// How much of a reasoning effort is said.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Effort {
-    /// In the levels that Ollama has.
-    Asked,
-    /// That there is one: the model thinks, and knows no levels.
-    Plain,
-    /// Nothing: the model does not think.
-    Left,
-}
-
-impl Effort {
-    /// What to say instead, after a refusal that is about the effort.
-    pub(super) fn less(self, refusal: &[u8]) -> Option<Effort> {
-        let says = |words: &str| memchr::memmem::find(refusal, words.as_bytes()).is_some();
-        match self {
-            Effort::Asked if says("think value") => Some(Effort::Plain),
-            Effort::Asked | Effort::Plain if says("does not support thinking") || says("think value") => {
-                Some(Effort::Left)
-            }
-            _ => None,
-        }
-    }
 }
 
 /// A request that cannot be said in Ollama's words; the text is for the client.
@@ -98,8 +78,8 @@ struct Rest<'a> {
     options: Pairs<'a>,
 }
 
-/// The request in Ollama's words, with this window if one is given.
-pub(super) fn translate(body: &Bytes, num_ctx: Option<u32>, effort: Effort) -> Result<Asked, Refused> {
+/// The request in Ollama's words, with this window if one is given, and no more effort than the model may be asked for.
+pub(super) fn translate(body: &Bytes, num_ctx: Option<u32>, effort: &Effort) -> Result<Asked, Refused> {
     let fields: Fields<'_> =
         serde_json::from_slice(body).map_err(|e| Refused(format!("the request is not a JSON object: {e}")))?;
     let get = |name: &str| fields.get(name).copied().filter(|value| value.get() != "null");
@@ -112,14 +92,10 @@ pub(super) fn translate(body: &Bytes, num_ctx: Option<u32>, effort: Effort) -> R
     write(&mut out.written, model)?;
     out.written.extend_from_slice(b",\"messages\":");
     message::translate(body, get("messages"), &mut out)?;
-    let own = get("think").is_some();
-    let think = think(&get);
-    let said = !own && think.as_ref().is_some_and(|think| think.get() != "false");
-    let think = match effort {
-        Effort::Plain if said => raw(&true),
-        Effort::Left if said => None,
-        _ => think,
-    };
+    let wanted = think(&get);
+    let think = wanted.clone().and_then(|think| thoughts(think, effort));
+    let changed = wanted.as_ref().map(|think| think.get()) != think.as_ref().map(|think| think.get());
+    let (thinks, level) = (think.as_ref().is_some_and(|t| t.get() != "false"), think.as_deref().and_then(string));
     let rest = Rest {
         stream,
         truncate: false,
@@ -133,7 +109,7 @@ pub(super) fn translate(body: &Bytes, num_ctx: Option<u32>, effort: Effort) -> R
     };
     write_on(&mut out.written, &rest)?;
     let include_usage = flag(stream_options.get("include_usage").copied());
-    Ok(Asked { body: out, effort: said, reply: Wanted { stream, include_usage } })
+    Ok(Asked { body: out, thinks, level, changed, reply: Wanted { stream, include_usage } })
 }
 
 /// Writes the other fields of an object that was begun and has some: a comma in the place of the brace.
@@ -207,6 +183,20 @@ fn think<'a>(get: &impl Fn(&str) -> Option<&'a RawValue>) -> Option<Cow<'a, RawV
         "minimal" => raw("low"),
         "xhigh" | "ultra" => raw("max"),
         level => raw(level),
+    }
+}
+
+/// What is said where a client asks for thoughts. That it wants none is always said.
+fn thoughts<'a>(think: Cow<'a, RawValue>, effort: &Effort) -> Option<Cow<'a, RawValue>> {
+    match (think.get(), string(&think)) {
+        ("true", _) if *effort == Effort::Unsaid => None,
+        (_, Some(level)) => match effort.say(&level) {
+            Say::Asked => Some(think),
+            Say::Level(level) => raw(level),
+            Say::On => raw(&true),
+            Say::Nothing => None,
+        },
+        _ => Some(think),
     }
 }
 

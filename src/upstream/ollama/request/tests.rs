@@ -3,7 +3,7 @@ use super::*;
 use serde_json::Value;
 
 fn asked(request: &str, num_ctx: Option<u32>) -> Result<Asked, Refused> {
-    translate(&Bytes::from(request.to_owned()), num_ctx, Effort::Asked)
+    translate(&Bytes::from(request.to_owned()), num_ctx, &Effort::Any)
 }
 
 fn whole(request: &str, num_ctx: Option<u32>) -> String {
@@ -30,28 +30,31 @@ fn a_plain_request_says_nothing_that_the_client_did_not() {
     assert_eq!(out, want);
 }
 
-/// An effort that the model has no word for is said with fewer words; what a client says in Ollama's own stays.
+/// An effort that the model has no word for is said with fewer words. That no thoughts are wanted is always said.
 #[test]
-fn an_effort_is_taken_back_step_by_step() {
-    let think = |request: &str, effort: Effort| {
+fn an_effort_is_said_as_far_as_the_model_has_it() {
+    let think = |request: &str, effort: &Effort| {
         let asked = translate(&Bytes::from(request.to_owned()), None, effort).unwrap();
         let body: Value = serde_json::from_slice(&asked.body.sending().collect::<Vec<_>>().concat()).unwrap();
-        (body.get("think").cloned(), asked.effort)
+        (body.get("think").cloned(), asked.changed)
     };
+    let low = Effort::Among(vec!["low"]);
     let high = r#"{"model":"m","messages":[],"reasoning_effort":"high"}"#;
-    assert_eq!(think(high, Effort::Asked), (Some(json!("high")), true));
-    assert_eq!(think(high, Effort::Plain), (Some(json!(true)), true));
-    assert_eq!(think(high, Effort::Left), (None, true));
-    let own = r#"{"model":"m","messages":[],"reasoning_effort":"high","think":"low"}"#;
-    assert_eq!(think(own, Effort::Left), (Some(json!("low")), false));
-    let none = r#"{"model":"m","messages":[],"reasoning_effort":"none"}"#;
-    assert_eq!(think(none, Effort::Left), (Some(json!(false)), false));
-    let cannot = br#"{"error":"\"m\" does not support thinking"}"#;
-    let no_level = br#"{"error":"think value \"high\" is not supported for this model"}"#;
-    assert_eq!(Effort::Asked.less(cannot), Some(Effort::Left));
-    assert_eq!(Effort::Asked.less(no_level), Some(Effort::Plain));
-    assert_eq!(Effort::Plain.less(cannot), Some(Effort::Left));
-    assert_eq!((Effort::Left.less(cannot), Effort::Asked.less(b"other")), (None, None));
+    let own = r#"{"model":"m","messages":[],"reasoning_effort":"low","think":"high"}"#;
+    for request in [high, own] {
+        assert_eq!(think(request, &Effort::Any), (Some(json!("high")), false));
+        assert_eq!(think(request, &low), (Some(json!("low")), true));
+        assert_eq!(think(request, &Effort::OnOff), (Some(json!(true)), true));
+        assert_eq!(think(request, &Effort::Unsaid), (None, true));
+    }
+    let on = r#"{"model":"m","messages":[],"think":true}"#;
+    assert_eq!(think(on, &Effort::OnOff), (Some(json!(true)), false));
+    assert_eq!(think(on, &Effort::Unsaid), (None, true));
+    for none in
+        [r#"{"model":"m","messages":[],"reasoning_effort":"none"}"#, r#"{"model":"m","messages":[],"think":false}"#]
+    {
+        assert_eq!(think(none, &Effort::Unsaid), (Some(json!(false)), false));
+    }
 }
 
 #[test]
