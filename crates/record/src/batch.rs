@@ -40,12 +40,13 @@ pub(super) fn weigh(batch: &Batch) -> usize {
     let view = batch.view.as_ref().map_or(0, |(_, view)| recent::view_bytes(view));
     let recalled = batch.recalled.iter().flat_map(|r| &r.messages).map(Bytes::len).sum::<usize>();
     let items = batch.items.iter().map(|item| item.json.len() + 200).sum::<usize>();
+    let reply = batch.reply.as_ref().map_or(0, |reply| reply.head.len() + reply.json.len() + 300);
     let standing = batch.standing.as_ref().map_or(0, |(_, json)| json.len());
     let rule = match &batch.rule {
         Some(RuleChange::Put(rule)) => rule.text.len() + rule.client.len() + rule.project.len(),
         _ => 0,
     };
-    nodes + respelled + originals + view + recalled + items + standing + rule + 500 * (batch.events.len() + 1)
+    nodes + respelled + originals + view + recalled + items + reply + standing + rule + 500 * (batch.events.len() + 1)
 }
 
 /// A batch larger than the queue takes all of it, and is written alone.

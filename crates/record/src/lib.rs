@@ -52,7 +52,7 @@ pub use windowsill_core::apply::Original;
 
 pub use types::{
     Batch, ConversationRow, ConversationUpdate, Counted, Error, Event, EventFilter, EventRow, Gone, Hit, Item, Located,
-    Node, NodeRow, PathRow, Pruned, Recalled, Retention, Rule, RuleChange, TOOLS, Trouble,
+    Node, NodeRow, PathRow, Pruned, Recalled, Reply, Retention, Rule, RuleChange, TOOLS, Trouble,
 };
 use watcher::Watch;
 pub use watcher::Watcher;
@@ -585,12 +585,36 @@ impl Store {
         Ok(if all.is_empty() { Vec::new() } else { all.swap_remove(found).messages })
     }
 
-    /// The JSON of an item of an earlier reply, by its id; see [`Item`]. What is still queued is not seen.
+    /// An item of an earlier reply, by its id. What is still queued is not seen.
     ///
     /// # Errors
     /// When the database cannot be read.
-    pub fn item(&self, id: &str) -> Result<Option<String>, Error> {
+    pub fn item(&self, id: &str) -> Result<Option<Item>, Error> {
         self.inner.read(|conn| read::item(conn, id))
+    }
+
+    /// An earlier reply that a client may go on from, by its id. What is still queued is not seen.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn reply(&self, id: &str) -> Result<Option<Reply>, Error> {
+        self.inner.read(|conn| read::reply(conn, id))
+    }
+
+    /// When such a reply was pruned, if it was.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn reply_gone(&self, id: &str) -> Result<Option<Gone>, Error> {
+        self.inner.read(|conn| prune::gone(conn, "reply", id))
+    }
+
+    /// The messages of a history in order, as they came, by the chain digest of the last one. Holds them all in RAM.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn messages_to(&self, tip: &Digest) -> Result<Vec<Bytes>, Error> {
+        self.inner.read(|conn| read::messages_to(conn, tip))
     }
 
     /// The list of tools that was noted for a prefix: see [`TOOLS`].

@@ -221,6 +221,12 @@ impl Apply<'_> {
             let sql = "INSERT OR REPLACE INTO item (id, conversation, json) VALUES (?1, ?2, ?3)";
             self.run(sql, params![item.id, row, item.json])?;
         }
+        if let Some(reply) = &batch.reply {
+            let row = self.conversation_row(&reply.conversation, now_ms)?;
+            let sql = "INSERT OR REPLACE INTO reply (id, conversation, chain, depth, head, json)
+                VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
+            self.run(sql, params![reply.id, row, reply.chain.0, reply.depth, reply.head, reply.json])?;
+        }
         if let Some(Counted { chain, view, tokens }) = &batch.counted {
             let sql = "INSERT INTO counted (chain, view, tokens) VALUES (?1, ?2, ?3)
                 ON CONFLICT(chain) DO UPDATE SET view = excluded.view, tokens = excluded.tokens";

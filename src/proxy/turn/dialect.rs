@@ -22,6 +22,7 @@ use super::LARGEST_BUFFERED;
 use super::headers;
 use super::items::Keeper;
 use super::relay::{Answer, Body, full};
+use super::waiting::Early;
 use crate::proxy::desk::models::model_in;
 use crate::proxy::{App, Error, aside};
 use crate::upstream::Kind;
@@ -43,8 +44,7 @@ impl App {
         if headers::is_off(&parts.headers, &headers::SWITCH) {
             return self.pass(parts, body).await;
         }
-        let read = body.clone();
-        let heard = self.aside.reading(body.len(), async move { anthropic::request(&read) }.boxed()).await?;
+        let heard = self.hear_messages(&parts.headers, &body).await?;
         if self.config.shadow {
             return self.shadowed(parts, body, heard.map(|heard| heard.chat).map_err(Error::from)).await;
         }
@@ -87,7 +87,7 @@ impl App {
         if headers::is_off(&parts.headers, &headers::SWITCH) {
             return self.pass(parts, body).await;
         }
-        let heard = self.hear_responses(&body).await?;
+        let heard = self.hear_responses(&parts.headers, &body).await?;
         if self.config.shadow {
             return self.shadowed(parts, body, heard.map(|heard| heard.chat).map_err(Error::from)).await;
         }
@@ -170,7 +170,8 @@ impl App {
         if heard.tells_stop {
             asked.headers.insert(headers::TELLS_STOP, HeaderValue::from_static("on"));
         }
-        let response = self.answer(&asked, heard.chat).await?;
+        let early = Early::default();
+        let response = self.answer(&asked, heard.chat, &early).await?;
         let (mut parts, answer) = response.into_parts();
         headers::warn(&mut parts.headers, heard.encoder.warnings());
         let length = [header::CONTENT_LENGTH, header::TRANSFER_ENCODING];
@@ -185,7 +186,7 @@ impl App {
                 let kind = HeaderValue::from_static(encoder.stream_type());
                 parts.headers.insert(header::CONTENT_TYPE, kind);
                 let mut encoded = EncodedStream::new(events, encoder, begin, self.quiet());
-                encoded.keeper = self.keeper(&parts.headers);
+                encoded.keeper = Some(self.keeper(early));
                 return Ok(named(
                     dialect,
                     &head.id,
@@ -204,7 +205,7 @@ impl App {
             dialect.error(parts.status.as_u16(), &failure(parts.status, &text), &request_id(&head.id))
         } else if let Some(said) = said.filter(|said| said.error.is_none()) {
             let out = encoder.whole(&head, &said);
-            self.keeper(&parts.headers).into_iter().for_each(|keep| keep(encoder.kept()));
+            self.keeper(early)(encoder.kept());
             out
         } else {
             parts.status = StatusCode::BAD_GATEWAY;

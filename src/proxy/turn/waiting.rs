@@ -20,6 +20,7 @@ use super::LARGEST_BUFFERED;
 use super::dialect::failure;
 use super::prepare::Prepared;
 use super::relay::{Answer, Body};
+use crate::conversation::Digest;
 use crate::proxy::{App, Error};
 use crate::upstream::event::{Event, Says};
 
@@ -36,6 +37,18 @@ struct Known {
     stream: Option<bool>,
     /// The headers of ours, as far as they are known.
     headers: HeaderMap,
+    /// Where the reply will stand in the record.
+    tip: Option<Tip>,
+}
+
+/// A history that is answered, by its place in the record.
+#[derive(Debug, Clone)]
+pub(super) struct Tip {
+    pub(super) conversation: String,
+    /// Chain digest of its last message.
+    pub(super) chain: Digest,
+    /// How many messages it has.
+    pub(super) depth: usize,
 }
 
 impl Early {
@@ -46,9 +59,19 @@ impl Early {
 
     /// Notes what is sent to the server.
     pub(super) fn prepared(&self, prepared: &Prepared, app: &App) {
-        let headers = &mut self.0.lock().headers;
-        prepared.mark(headers, &app.config.gauge);
-        app.mark_record(headers);
+        let mut known = self.0.lock();
+        prepared.mark(&mut known.headers, &app.config.gauge);
+        app.mark_record(&mut known.headers);
+        known.tip = prepared.chain.last().map(|chain| Tip {
+            conversation: prepared.id.clone(),
+            chain: *chain,
+            depth: prepared.chain.len(),
+        });
+    }
+
+    /// The history that is answered, once it is known.
+    pub(super) fn tip(&self) -> Option<Tip> {
+        self.0.lock().tip.clone()
     }
 }
 
@@ -57,8 +80,12 @@ type Answering = BoxFuture<'static, Result<Response<Answer>, Error>>;
 impl App {
     /// Answers a request that is neither passed nor shadowed. Where a stream was asked for and the answer takes long, the head
     /// of the reply goes out before it.
-    pub(super) async fn answer(self: &Arc<Self>, parts: &Parts, body: Bytes) -> Result<Response<Answer>, Error> {
-        let early = Early::default();
+    pub(super) async fn answer(
+        self: &Arc<Self>,
+        parts: &Parts,
+        body: Bytes,
+        early: &Early,
+    ) -> Result<Response<Answer>, Error> {
         let (app, parts, known) = (Arc::clone(self), parts.clone(), early.clone());
         let mut answer = async move { app.answered(&parts, body, &known).await }.boxed();
         let mut patience = Duration::from_secs(self.config.limits.head_seconds);
@@ -68,7 +95,7 @@ impl App {
             }
             let stream = early.0.lock().stream;
             match stream {
-                Some(true) => return Ok(begun(&early, answer)),
+                Some(true) => return Ok(begun(early, answer)),
                 Some(false) => return answer.await,
                 None => patience = LOOK_AGAIN,
             }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use serde_json::{Map, Value, json};
 
 use super::super::said::{CallPart, Said, Usage};
-use super::super::{Head, ReplyEncoder, event};
+use super::super::{Answered, Head, Kept, ReplyEncoder, event};
 use super::calls::{Form, free_text};
 use super::output::{Body, Item, Kind, Names, Part};
 use super::tools::Special;
@@ -18,8 +18,8 @@ pub(super) struct Reply {
     /// The fields of the Response object that repeat the request.
     echo: Map<String, Value>,
     names: Names,
-    /// The client did not ask that nothing be stored.
-    stored: bool,
+    /// What is kept with the reply for requests that go on from it; `None` where the client wants nothing stored.
+    stored: Option<String>,
     /// Nothing is streamed.
     quiet: bool,
     sequence: u64,
@@ -115,9 +115,16 @@ impl ReplyEncoder for Reply {
         out
     }
 
-    fn kept(&self) -> Vec<(String, String)> {
-        let told = self.items[..self.front].iter().filter(|_| self.stored);
-        told.map(|item| (self.names.id(item), self.names.item(item, "completed", true).to_string())).collect()
+    fn kept(&self) -> Kept {
+        let Some(head) = &self.stored else { return Kept::default() };
+        let told = self.items[..self.front].iter();
+        let items: Vec<(String, String)> =
+            told.map(|item| (self.names.id(item), self.names.item(item, "completed", true).to_string())).collect();
+        let all: Vec<&str> = items.iter().map(|(_, json)| json.as_str()).collect();
+        let json = format!("[{}]", all.join(","));
+        let whole = self.over && self.error.is_null();
+        let reply = whole.then(|| Answered { id: format!("resp_{}", self.head.id), head: head.clone(), json });
+        Kept { items, reply }
     }
 }
 
@@ -127,7 +134,7 @@ impl Reply {
         echo: Map<String, Value>,
         special: HashMap<String, Special>,
         carried: bool,
-        stored: bool,
+        stored: Option<String>,
     ) -> Reply {
         Reply {
             head: Head { id: String::new(), created: 0, prompt_tokens: None, window: None },
