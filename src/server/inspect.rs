@@ -31,6 +31,11 @@ pub(super) fn alive() -> Response<Body> {
     text("text/plain", "windowsill is running\n")
 }
 
+/// What Ollama says there, word for word: its clients look for it.
+pub(super) fn running() -> Response<Body> {
+    text("text/plain; charset=utf-8", "Ollama is running")
+}
+
 /// `GET /v1/models`. Anthropic's clients, which say so, ask at the same place as OpenAI's.
 pub(super) async fn models(app: &App, id: Option<&str>, headers: &HeaderMap) -> Result<Response<Body>, Error> {
     let list = match headers.contains_key("anthropic-version") {

@@ -23,6 +23,7 @@ mod doors;
 mod dry_run;
 mod errors;
 mod fit;
+mod follow;
 mod foreign;
 mod fuzz;
 mod generate;

@@ -147,6 +147,8 @@ pub trait ReplyEncoder: Send {
     /// The end of the stream, after the last chunk. Empty if [`ReplyEncoder::chunk`] already ended it with an error.
     fn end(&mut self) -> String;
 
+    /// Tells the Unix time (seconds) at which the next words are said.
+    fn at(&mut self, _now: u64) {}
     /// What the client may refer to in later requests, once the reply is over.
     fn kept(&self) -> Kept {
         Kept::default()

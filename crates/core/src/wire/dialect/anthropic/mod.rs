@@ -180,16 +180,18 @@ fn prompt(all: &Asked<'_>, before: Option<&Before>, size: usize) -> Result<Promp
     if let Some(own) = asked.get("tools").filter(|own| !own.is_null()) {
         head.tools = Some(own.clone());
     }
+    // A server that has one model alone needs no name; others say what is missing.
     let model = match asked.get("model") {
-        Some(Value::String(model)) => model.clone(),
-        _ => return Err(wrong("model", "must be the name of a model")),
+        None | Some(Value::Null) => None,
+        Some(Value::String(model)) => Some(model.clone()),
+        Some(_) => return Err(wrong("model", "must be the name of a model")),
     };
     let mut warnings = Vec::new();
     if asked.get("mcp_servers").and_then(Value::as_array).is_some_and(|list| !list.is_empty()) {
         let what = "no local server connects to MCP servers: let the client connect to them, and offer their tools";
         warnings.push(format!("mcp_servers is left out: {what}"));
     }
-    let mut chat = Chat::new(Some(&model), size);
+    let mut chat = Chat::new(model.as_deref(), size + before.map_or(0, Before::bytes));
     let system = head.system.as_ref().map(|system| system.get());
     let changes = messages::translate(system, before, all, &mut chat)?;
     head.changes.extend(changes);
@@ -200,7 +202,7 @@ fn prompt(all: &Asked<'_>, before: Option<&Before>, size: usize) -> Result<Promp
     for (key, value) in asked.iter().filter(|(key, value)| !THEIRS.contains(&key.as_str()) && !value.is_null()) {
         rest.entry(key.clone()).or_insert_with(|| value.clone());
     }
-    Ok(Prompt { chat, rest, model, warnings, head })
+    Ok(Prompt { chat, rest, model: model.unwrap_or_default(), warnings, head })
 }
 
 /// `thinking`, `output_config`. A model that cannot think is not refused for being asked to: Claude Code always asks.

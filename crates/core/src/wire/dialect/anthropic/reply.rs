@@ -128,6 +128,13 @@ impl Reply {
         content
     }
 
+    /// Notes the server's own name of the model, where the client named none.
+    fn note_model(&mut self, said: &Said) {
+        if let Some(model) = said.model.as_ref().filter(|_| self.model.is_empty()) {
+            self.model.clone_from(model);
+        }
+    }
+
     /// Takes in what is kept of a chunk; its calls are taken in as they are told.
     fn hold(&mut self, said: &Said) {
         if self.head.is_some() {
@@ -309,6 +316,7 @@ impl ReplyEncoder for Reply {
         self.finish.clone_from(&said.finish);
         self.window = head.window;
         self.note_stop(said);
+        self.note_model(said);
         self.called = said.calls.len();
         self.refused = !said.refusal.is_empty();
         if self.head.is_some() {

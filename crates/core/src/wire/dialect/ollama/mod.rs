@@ -14,6 +14,7 @@ pub use reply::timestamp;
 use reply::{Api, Reply};
 
 mod context;
+pub mod embed;
 mod messages;
 pub mod models;
 mod reply;

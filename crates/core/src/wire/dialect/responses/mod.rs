@@ -15,6 +15,8 @@ mod tally;
 mod tools;
 
 #[cfg(test)]
+mod follow_tests;
+#[cfg(test)]
 mod history_tests;
 #[cfg(test)]
 mod listener;

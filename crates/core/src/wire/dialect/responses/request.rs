@@ -12,7 +12,7 @@ use super::tally::Tally;
 use super::tools::Tools;
 
 /// What servers take under the same name. Most of it is not in the Responses API, but clients of local servers send it.
-const COPIED: [&str; 12] = [
+const COPIED: [&str; 14] = [
     "stop",
     "seed",
     "top_k",
@@ -25,6 +25,8 @@ const COPIED: [&str; 12] = [
     "keep_alive",
     "options",
     "think",
+    "timings_per_token",
+    "return_progress",
 ];
 
 pub(super) fn read(body: &[u8], known: &Items, before: Option<&Before>) -> Result<Heard, WireError> {
@@ -69,12 +71,13 @@ fn heard(asked: &Asked<'_>, known: &Items, before: Option<&Before>, size: usize)
         }
     }
     settings(fields, &tally.update, &mut chat);
-    let includes = given(fields, "include").and_then(Value::as_array).into_iter().flatten();
-    let carried = includes.into_iter().any(|name| name == "reasoning.encrypted_content");
+    logprobs(fields, &mut chat);
+    let carried = includes(fields, "reasoning.encrypted_content");
     let stored = (fields.get("store") != Some(&Value::Bool(false))).then(|| head.json());
     let previous = follows.as_deref().filter(|_| before.is_some());
     let echo = echo(fields, previous, stored.is_some());
-    let encoder = Reply::new(model.unwrap_or_default(), echo, offered.special, carried, stored);
+    let mut encoder = Reply::new(model.unwrap_or_default(), echo, offered.special, carried, stored);
+    encoder.telemetry = is(fields, "timings_per_token") || is(fields, "return_progress");
     let session = crate::wire::session::session(fields);
     let unsaid = tally.unsaid(&left_out);
     let follows = follows.filter(|_| before.is_none());
@@ -124,6 +127,21 @@ fn settings(fields: &Map<String, Value>, update: &Map<String, Value>, chat: &mut
     }
 }
 
+/// What a client asks for by `include`.
+fn includes(fields: &Map<String, Value>, what: &str) -> bool {
+    given(fields, "include").and_then(Value::as_array).is_some_and(|all| all.iter().any(|one| one == what))
+}
+
+/// How likely the tokens of the reply are, where the client asks for that.
+fn logprobs(fields: &Map<String, Value>, chat: &mut Map<String, Value>) {
+    if !includes(fields, "message.output_text.logprobs") {
+        return;
+    }
+    let most = given(fields, "top_logprobs").filter(|most| most.as_u64().is_some_and(|most| most > 0));
+    chat.insert("logprobs".into(), true.into());
+    chat.extend(most.map(|most| ("top_logprobs".to_owned(), most.clone())));
+}
+
 /// `text.format` as `response_format`. In chat completions the schema lies one level deeper.
 fn response_format(format: &Map<String, Value>) -> Option<Value> {
     match format.get("type").and_then(Value::as_str)? {
@@ -139,17 +157,32 @@ fn response_format(format: &Map<String, Value>) -> Option<Value> {
     }
 }
 
-/// The fields of a Response object that repeat the request. `temperature` and `top_p` stay null where the client left
-/// them to the server: what it takes then is not known here.
+/// The fields of a Response object that repeat the request. OpenResponses wants each of them (its schema `ResponseResource`):
+/// what the client left to the server has the value that OpenAI names as the default.
 fn echo(fields: &Map<String, Value>, previous: Option<&str>, stored: bool) -> Map<String, Value> {
     let or = |key: &str, otherwise: Value| given(fields, key).cloned().unwrap_or(otherwise);
     let reasoning = |key: &str| fields.get("reasoning").and_then(|r| r.get(key)).cloned().unwrap_or_default();
     let mut words = or("text", json!({}));
-    if let Some(words) = words.as_object_mut()
-        && given(words, "format").is_none()
-    {
-        words.insert("format".into(), json!({"type": "text"}));
+    if let Some(words) = words.as_object_mut() {
+        let format = words.entry("format").or_insert(Value::Null);
+        if format.is_null() {
+            *format = json!({"type": "text"});
+        }
+        if let Some(format) = format.as_object_mut().filter(|format| format.get("type") == Some(&"json_schema".into()))
+        {
+            let whole = [
+                ("name", "format".into()),
+                ("description", Value::Null),
+                ("schema", Value::Null),
+                ("strict", false.into()),
+            ];
+            whole.into_iter().for_each(|(key, value)| _ = format.entry(key).or_insert(value));
+            if format["strict"].is_null() {
+                format["strict"] = false.into();
+            }
+        }
     }
+    let number = |key: &str, usual: Value| given(fields, key).filter(|n| n.is_number()).cloned().unwrap_or(usual);
     let mut out = Map::new();
     let mut put = |key: &str, value: Value| out.insert(key.to_owned(), value);
     put("background", false.into());
@@ -162,16 +195,32 @@ fn echo(fields: &Map<String, Value>, previous: Option<&str>, stored: bool) -> Ma
     put("prompt_cache_key", or("prompt_cache_key", Value::Null));
     put("reasoning", json!({"effort": reasoning("effort"), "summary": reasoning("summary")}));
     put("safety_identifier", or("safety_identifier", Value::Null));
-    if let Some(tier) = given(fields, "service_tier") {
-        put("service_tier", tier.clone());
-    }
+    put("frequency_penalty", number("frequency_penalty", 0.0.into()));
+    put("presence_penalty", number("presence_penalty", 0.0.into()));
+    put("service_tier", or("service_tier", "default".into()));
     put("store", stored.into());
-    put("temperature", or("temperature", Value::Null));
+    put("temperature", number("temperature", 1.0.into()));
     put("text", words);
     put("tool_choice", or("tool_choice", "auto".into()));
-    put("tools", or("tools", json!([])));
-    put("top_p", or("top_p", Value::Null));
+    put("tools", echoed_tools(given(fields, "tools")));
+    put("top_logprobs", number("top_logprobs", 0.into()));
+    put("top_p", number("top_p", 1.0.into()));
     put("truncation", or("truncation", "disabled".into()));
     put("user", or("user", Value::Null));
     out
+}
+
+/// The tools as the Response object repeats them: a function has each of its fields.
+fn echoed_tools(tools: Option<&Value>) -> Value {
+    let mut tools = tools.filter(|tools| tools.is_array()).cloned().unwrap_or_else(|| json!([]));
+    for tool in tools.as_array_mut().into_iter().flatten() {
+        let function = tool.as_object_mut().filter(|tool| tool.get("type").is_some_and(|kind| kind == "function"));
+        // One that is written as in chat completions has them a level deeper.
+        if let Some(function) = function.filter(|tool| tool.contains_key("name")) {
+            for key in ["description", "parameters", "strict"] {
+                function.entry(key).or_insert(Value::Null);
+            }
+        }
+    }
+    tools
 }
