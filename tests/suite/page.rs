@@ -33,7 +33,7 @@ fn the_page_is_there_without_a_key_and_what_it_shows_is_not() {
         let asked = request(proxy.address, "GET", "/", accept, b"").ok();
         assert_eq!(
             (asked.text(), asked.header("content-type")),
-            ("Ollama is running", Some("text/plain; charset=utf-8"))
+            ("Ollama is running".to_owned(), Some("text/plain; charset=utf-8"))
         );
     }
 }

@@ -218,23 +218,22 @@ pub fn cut(text: &str, budget: u32, count: &dyn Fn(&str) -> u32, pointer: &Point
         format!("{}\n{}\n{}", text[..head].trim_end_matches('\n'), marker(gone, pointer), &text[tail..])
     };
     let marks = [marker(text, pointer), format!("[cut; windowsill recall {}]", pointer.id), "[cut]".to_owned()];
-    let usual = budget / 2 >= count(&marks[0]);
+    let usual = budget / 4 >= count(&marks[0]);
     if let Some(out) = largest(budget, count, &whole).filter(|_| usual) {
         return out;
     }
-    for mark in &marks[1..] {
+    for (mark, share) in [(&marks[1], 8), (&marks[2], 2)] {
         let end = |allowance: usize| {
             let mut at = text.len() - allowance.min(text.len());
             while !text.is_char_boundary(at) {
                 at += 1;
             }
-            // The last line may be all there is room for.
+            // The last line may be all there is room for; then its end begins with a whole word.
             let line = border_after(text, at);
-            format!("{mark}\n{}", &text[if line < text.trim_end().len() { line } else { at }..])
+            format!("{mark}\n{}", &text[if line < text.trim_end().len() { line } else { word_after(text, at) }..])
         };
-        if let Some(out) =
-            largest(budget, count, &end).filter(|out| budget / 2 >= count(mark) && out.len() > mark.len() + 1)
-        {
+        let out = largest(budget, count, &end).filter(|out| out.len() > mark.len() + 1);
+        if let Some(out) = out.filter(|_| budget / share >= count(mark)) {
             return out;
         }
     }
@@ -293,6 +292,13 @@ fn border_after(text: &str, at: usize) -> usize {
     }
     let far = (at + 200.max((text.len() - at) / 4)).min(text.len());
     memchr::memchr(b'\n', &text.as_bytes()[at..far]).map_or(at, |i| at + i + 1)
+}
+
+/// Where the next word begins, if one does soon.
+fn word_after(text: &str, at: usize) -> usize {
+    let mut near = text[at..].char_indices().take(40);
+    let space = near.find(|(_, c)| c.is_whitespace()).filter(|_| at > 0);
+    space.map_or(at, |(i, c)| at + i + c.len_utf8())
 }
 
 #[cfg(test)]
