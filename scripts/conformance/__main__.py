@@ -39,7 +39,7 @@ LLAMA = "llama-cpp-python==0.3.36"
 LLAMA_NEEDS = ["pytest==8.3.5", "requests==2.32.3", "openai==3.52.0", "wget==3.2", "huggingface_hub==0.23.2", "aiohttp==3.9.5", "numpy==1.26.4"]
 
 # Ollama's tests of what this model can do; the others download models.
-OLLAMA_TESTS = "TestAPIGenerate|TestAPIChat|TestAPIListModels|TestAPIGenerateLogprobs|TestAPIChatLogprobs|TestBlueSky|TestUnicode$|TestLongInputContext|TestEmbedStatusCode"
+OLLAMA_TESTS = "TestAPIGenerate|TestAPIChat|TestAPIListModels|TestAPIGenerateLogprobs|TestAPIChatLogprobs|TestBlueSky|TestLongInputContext|TestContextExhaustion|TestGenerateWithHistory|TestChatWithHistory"
 # Those of llama.cpp that ask its API for what windowsill answers.
 LLAMA_TESTS = ["test_basic.py", "test_chat_completion.py", "test_compat_anthropic.py", "test_compat_oai_responses.py"]
 

@@ -246,7 +246,9 @@ fn no_messages_are_refused_before_an_ollama_and_an_empty_input_is_answered() {
             assert!(answer.json()["error"]["message"].as_str().unwrap().contains("messages"), "{}", answer.text());
         }
     }
-    ask(&proxy, "/v1/responses", "", &json!({"model": MODEL, "input": []})).ok();
+    for input in [json!([]), json!(null)] {
+        ask(&proxy, "/v1/responses", "", &json!({"model": MODEL, "input": input})).ok();
+    }
     // Here an empty list loads a model, as Ollama has it.
     ask(&proxy, "/api/chat", "", &json!({"model": MODEL, "messages": []})).ok();
     let fake = Fake::start(Kind::LlamaServer, WINDOW);

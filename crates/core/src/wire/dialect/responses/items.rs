@@ -76,8 +76,8 @@ pub(super) fn messages(
         },
     }
     history.finish();
-    // An empty list is as good as an empty text, which servers answer.
-    if chat.is_empty() && asked.spelled("input").is_some_and(|input| input.starts_with('[')) {
+    // An input that is empty, or missing, is as good as an empty text, which servers answer.
+    if chat.is_empty() {
         chat.push(&Message::new("user", "".into()));
     }
     Ok(())
