@@ -1,6 +1,8 @@
 //! `windowsill mcp`: the agent's tools as a server of the Model Context Protocol over standard input and output. Only the
 //! protocol's messages are written to stdout; it ends when stdin does.
 
+mod lines;
+
 use std::borrow::Cow;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -12,6 +14,7 @@ use rmcp::model::{
 };
 use rmcp::service::{QuitReason, RequestContext, ServerInitializeError};
 use rmcp::{ErrorData, RoleServer, ServerHandler, ServiceExt as _};
+use tokio::io::DuplexStream;
 use windowsill::config::{Config, LogConfig, LogFormat};
 use windowsill::proxy::Agent;
 
@@ -90,16 +93,24 @@ pub(crate) fn run(config: &Config, of: Mcp) -> Result<ExitCode, Failure> {
         .map(|tool| Tool::new(tool.name, tool.description, Arc::new(tool.schema)).annotate(read_only()))
         .collect();
     runtime()?.block_on(async {
-        let running = match (Server { agent, tools }).serve(rmcp::transport::stdio()).await {
-            Ok(running) => running,
-            // Nobody wanted anything.
-            Err(ServerInitializeError::ConnectionClosed(_)) => return Ok(ExitCode::SUCCESS),
-            Err(e) => return Err(Failure::Bad(format!("the client does not speak MCP: {e}"))),
-        };
-        match running.waiting().await {
-            Ok(QuitReason::Closed | QuitReason::Cancelled) => Ok(ExitCode::SUCCESS),
-            Ok(other) => Err(Failure::Bad(format!("the MCP server stopped: {other:?}"))),
-            Err(e) => Err(Failure::Bad(format!("the MCP server stopped: {e}"))),
-        }
+        let (input, output, written) = lines::checked(tokio::io::stdin(), tokio::io::stdout());
+        let ended = serve(Server { agent, tools }, input, output).await;
+        // What was answered is written before the program ends.
+        let _ = written.await;
+        ended
     })
+}
+
+async fn serve(server: Server, input: DuplexStream, output: DuplexStream) -> Result<ExitCode, Failure> {
+    let running = match server.serve((input, output)).await {
+        Ok(running) => running,
+        // Nobody wanted anything.
+        Err(ServerInitializeError::ConnectionClosed(_)) => return Ok(ExitCode::SUCCESS),
+        Err(e) => return Err(Failure::Bad(format!("the client does not speak MCP: {e}"))),
+    };
+    match running.waiting().await {
+        Ok(QuitReason::Closed | QuitReason::Cancelled) => Ok(ExitCode::SUCCESS),
+        Ok(other) => Err(Failure::Bad(format!("the MCP server stopped: {other:?}"))),
+        Err(e) => Err(Failure::Bad(format!("the MCP server stopped: {e}"))),
+    }
 }

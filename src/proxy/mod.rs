@@ -47,6 +47,7 @@ use crate::store::Store;
 use crate::upstream::Upstream;
 use crate::usage::Metrics;
 pub use crate::wire::dialect::Dialect;
+pub use crate::wire::dialect::ollama::embed::Embeds;
 use ahead::background::Tasks;
 use aside::Aside;
 use live::LiveConversations;

@@ -31,6 +31,11 @@ pub(super) fn alive() -> Response<Body> {
     text("text/plain", "windowsill is running\n")
 }
 
+/// What Ollama says there, word for word: its clients look for it.
+pub(super) fn running() -> Response<Body> {
+    text("text/plain; charset=utf-8", "Ollama is running")
+}
+
 /// `GET /v1/models`. Anthropic's clients, which say so, ask at the same place as OpenAI's. So does Codex, which names its version and
 /// reads a list of its own shape in `models` (codex-rs/protocol, `ModelsResponse`): where that is empty, it goes by what it knows itself.
 /// llama-server's `models` have another shape, which it cannot read.

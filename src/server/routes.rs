@@ -160,7 +160,11 @@ async fn route(
     let path = parts.uri.path();
     let missing = || Error::client(404, "not_found", format!("windowsill has no {} {path}", parts.method), "");
     let Some(found) = found else {
-        return if inspect::is_ours(path) { Err(missing()) } else { app.pass(parts, body).await };
+        return match path {
+            path if inspect::is_ours(path) => Err(missing()),
+            path if path.starts_with("/api/") => app.pass_below_api(parts, body).await,
+            _ => app.pass(parts, body).await,
+        };
     };
     match found.route.to {
         To::Api(api) => spoken(app, api, found, parts, body).await,
@@ -168,8 +172,15 @@ async fn route(
         To::Steering(wanted) => {
             steering::answer(app, wanted, found, &body).await.map(|v| json_reply(StatusCode::OK, &v))
         }
+        To::Page if path == "/" && !wants_a_page(&parts.headers) => Ok(inspect::running()),
         To::Page => page::file(path).ok_or_else(missing),
     }
+}
+
+/// Whether a browser asks. Ollama's clients ask at the same place whether Ollama is there, and name no kind of page.
+fn wants_a_page(headers: &HeaderMap) -> bool {
+    let names = |kinds: &str| kinds.to_ascii_lowercase().contains("text/html");
+    headers.get_all(header::ACCEPT).iter().filter_map(|kinds| kinds.to_str().ok()).any(names)
 }
 
 /// Answers in the APIs that clients speak.
@@ -182,6 +193,9 @@ async fn spoken(app: &Arc<App>, api: Api, found: &Found, parts: &Parts, body: By
         Api::OllamaChat => app.ollama(parts, body, false).await,
         Api::OllamaGenerate => app.ollama(parts, body, true).await,
         Api::OllamaAsks => app.ollama_asks(parts, body).await,
+        Api::OllamaEmbeds(of) => app.ollama_embeds(parts, body, of).await,
+        Api::CountChat => app.count_chat(parts, body).await,
+        Api::CountResponses => app.count_responses(parts, body).await,
         Api::Alive => Ok(inspect::alive()),
         Api::Models => inspect::models(app, found.first(), parts).await,
     }

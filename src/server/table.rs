@@ -5,6 +5,7 @@ use http::Method;
 use super::inspect::{self, Own};
 use super::query::decode;
 use super::steering::Steering;
+use crate::proxy::Embeds;
 
 /// One method at one path.
 #[derive(Debug, Clone, Copy)]
@@ -39,6 +40,9 @@ pub(super) enum Api {
     OllamaChat,
     OllamaGenerate,
     OllamaAsks,
+    OllamaEmbeds(Embeds),
+    CountChat,
+    CountResponses,
     Alive,
     Models,
 }
@@ -47,16 +51,20 @@ pub(super) enum Api {
 pub const ROUTES: &[Route] = &[
     api("POST", "/v1/chat/completions", Api::Chat),
     api("POST", "/chat/completions", Api::Chat),
+    api("POST", "/v1/chat/completions/input_tokens", Api::CountChat),
     api("POST", "/v1/messages", Api::Messages),
     api("POST", "/v1/messages/count_tokens", Api::CountMessages),
     api("POST", "/v1/responses", Api::Responses),
     api("POST", "/responses", Api::Responses),
+    api("POST", "/v1/responses/input_tokens", Api::CountResponses),
     api("POST", "/api/chat", Api::OllamaChat),
     api("POST", "/api/generate", Api::OllamaGenerate),
     api("GET", "/api/tags", Api::OllamaAsks),
     api("GET", "/api/ps", Api::OllamaAsks),
     api("GET", "/api/version", Api::OllamaAsks),
     api("POST", "/api/show", Api::OllamaAsks),
+    api("POST", "/api/embed", Api::OllamaEmbeds(Embeds::Several)),
+    api("POST", "/api/embeddings", Api::OllamaEmbeds(Embeds::One)),
     // Claude Code and Ollama's own command line ask so whether anybody is there.
     api("HEAD", "/", Api::Alive),
     api("GET", "/v1/models", Api::Models),

@@ -107,6 +107,16 @@ impl Kind {
         )
     }
 
+    /// Whether it answers a request of the Responses API as if a field were not there that refers to what is stored at OpenAI.
+    /// Ollama reads none of them (openai/responses.go); llama-server refuses `previous_response_id` alone (seen on build 11549).
+    pub fn passes_over(self, field: &str) -> bool {
+        match self {
+            Kind::Ollama => true,
+            Kind::LlamaServer { .. } | Kind::Embedded => field != "previous_response_id",
+            Kind::OpenAi(_) => false,
+        }
+    }
+
     /// The kind as one word, for logs and reports.
     pub fn as_str(self) -> &'static str {
         match self {

@@ -128,3 +128,33 @@ fn the_sdks_of_other_dialects_read_their_replies() {
         say(&format!("{dialect}: read, and gone on with"));
     }
 }
+
+#[test]
+fn helpers_of_the_sdks_go_on_from_what_windowsill_remembers() {
+    let fake = Fake::start(Kind::LlamaServer, 8192);
+    let proxy = TestProxy::before(&fake);
+    let script = format!("{}/tests/sdk/state.py", env!("CARGO_MANIFEST_DIR"));
+    for (helper, state) in
+        [("anthropic-runner", json!(["create", "continue"])), ("openai-previous", json!([false, true]))]
+    {
+        for how in [helper.to_owned(), format!("{helper}-stream")] {
+            fake.clear();
+            scripted(&fake, 7, |round, _| match round {
+                0 => turn("", vec![("call_7", "read_file".to_owned(), json!({"path": "a.rs"}).to_string())]),
+                _ => turn("It defines a.", vec![]),
+            });
+            let mut python = Command::new(place("WINDOWSILL_SDK_PYTHON"));
+            let done = python.args([&script, &format!("http://{}", proxy.address), &how, MODEL]).output().unwrap();
+            let said = String::from_utf8_lossy(&done.stderr);
+            assert!(done.status.success(), "{how}: {said}");
+            let got: Value = serde_json::from_slice(&done.stdout).unwrap_or_else(|e| panic!("{how}: {e}: {said}"));
+            // No request came again with the whole history.
+            assert_eq!(got, json!({"said": "It defines a.", "requests": 2, "state": state}), "{how}");
+            let messages = fake.mains()[1].messages();
+            let roles: Vec<&str> = messages.iter().filter_map(|m| m["role"].as_str()).collect();
+            assert_eq!(roles, ["system", "user", "assistant", "tool"], "{how}: {messages:?}");
+            assert_eq!(messages[3]["content"], "fn a() {}", "{how}");
+        }
+        say(&format!("{helper}: gone on with"));
+    }
+}

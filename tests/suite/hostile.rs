@@ -40,7 +40,7 @@ fn a_page_of_the_server_is_no_page_of_ours() {
         assert!(policies.len() == 1 && policies[0].1.starts_with("sandbox; default-src 'none'"), "{policies:?}");
         assert_eq!(answer.header("x-content-type-options"), Some("nosniff"));
         // Our own page says what it may.
-        let ours = proxy.get("/").ok();
+        let ours = request(proxy.address, "GET", "/", &[("Accept", "text/html")], b"").ok();
         assert!(ours.header("content-security-policy").is_some_and(|policy| policy.contains("script-src 'self'")));
     }
 }

@@ -25,6 +25,7 @@ mod dry_run;
 mod errors;
 mod failed;
 mod fit;
+mod follow;
 mod foreign;
 mod found;
 mod fuzz;

@@ -9,7 +9,7 @@ use super::support::*;
 fn the_page_is_there_without_a_key_and_what_it_shows_is_not() {
     let fake = Fake::start(Kind::LlamaServer, 4096);
     let proxy = TestProxy::with(&[fake.url()], "api_key = \"sesame\"\n");
-    let page = proxy.get("/").ok();
+    let page = request(proxy.address, "GET", "/", &[("Accept", "text/html,*/*;q=0.8")], b"").ok();
     assert_eq!(page.header("content-type"), Some("text/html; charset=utf-8"));
     let policy = page.header("content-security-policy").unwrap();
     assert!(policy.contains("default-src 'none'") && !policy.contains("unsafe"), "{policy}");
@@ -28,6 +28,14 @@ fn the_page_is_there_without_a_key_and_what_it_shows_is_not() {
     let elsewhere = [("Origin", "https://evil.test"), ("Authorization", "Bearer sesame")];
     assert_eq!(request(proxy.address, "GET", "/", &elsewhere, b"").status, 403);
     assert_eq!(request(proxy.address, "HEAD", "/", &[("Authorization", "Bearer sesame")], b"").status, 200);
+    // Ollama's clients look for Ollama's own words at the same place.
+    for accept in [&[][..], &[("Accept", "*/*")], &[("Accept", "application/json")]] {
+        let asked = request(proxy.address, "GET", "/", accept, b"").ok();
+        assert_eq!(
+            (asked.text(), asked.header("content-type")),
+            ("Ollama is running".to_owned(), Some("text/plain; charset=utf-8"))
+        );
+    }
 }
 
 #[test]

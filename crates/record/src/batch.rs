@@ -40,7 +40,8 @@ pub(super) fn weigh(batch: &Batch) -> usize {
     let view = batch.view.as_ref().map_or(0, |(_, view)| recent::view_bytes(view));
     let recalled = batch.recalled.iter().flat_map(|r| &r.messages).map(Bytes::len).sum::<usize>();
     let items = batch.items.iter().map(|item| item.json.len() + 200).sum::<usize>();
-    let reply = batch.reply.as_ref().map_or(0, |reply| reply.raw.len() + reply.text.len() + 200);
+    let last_reply = batch.last_reply.as_ref().map_or(0, |reply| reply.raw.len() + reply.text.len() + 200);
+    let reply = batch.reply.as_ref().map_or(0, |reply| reply.head.len() + reply.json.len() + 300);
     let standing = batch.standing.as_ref().map_or(0, |(_, json)| json.len());
     let rule = match &batch.rule {
         Some(RuleChange::Put(rule)) => rule.text.len() + rule.client.len() + rule.project.len(),

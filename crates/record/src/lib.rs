@@ -53,7 +53,7 @@ pub use windowsill_core::apply::Original;
 
 pub use types::{
     Batch, ConversationRow, ConversationUpdate, Counted, Error, Event, EventFilter, EventRow, Gone, Hit, Item,
-    LastReply, Located, Node, NodeRow, PathRow, Pruned, Recalled, Retention, Rule, RuleChange, TOOLS, Trouble,
+    LastReply, Located, Node, NodeRow, PathRow, Pruned, Recalled, Reply, Retention, Rule, RuleChange, TOOLS, Trouble,
 };
 use watcher::Watch;
 pub use watcher::Watcher;
@@ -586,12 +586,36 @@ impl Store {
         Ok(if all.is_empty() { Vec::new() } else { all.swap_remove(found).messages })
     }
 
-    /// The JSON of an item of an earlier reply, by its id; see [`Item`]. What is still queued is not seen.
+    /// An item of an earlier reply, by its id. What is still queued is not seen.
     ///
     /// # Errors
     /// When the database cannot be read.
-    pub fn item(&self, id: &str) -> Result<Option<String>, Error> {
+    pub fn item(&self, id: &str) -> Result<Option<Item>, Error> {
         self.inner.read(|conn| read::item(conn, id))
+    }
+
+    /// An earlier reply that a client may go on from, by its id. What is still queued is not seen.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn reply(&self, id: &str) -> Result<Option<Reply>, Error> {
+        self.inner.read(|conn| read::reply(conn, id))
+    }
+
+    /// When such a reply was pruned, if it was.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn reply_gone(&self, id: &str) -> Result<Option<Gone>, Error> {
+        self.inner.read(|conn| prune::gone(conn, "reply", id))
+    }
+
+    /// The messages of a history in order, as they came, by the chain digest of the last one. Holds them all in RAM.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn messages_to(&self, tip: &Digest) -> Result<Vec<Bytes>, Error> {
+        self.inner.read(|conn| read::messages_to(conn, tip))
     }
 
     /// The list of tools that was noted for a prefix: see [`TOOLS`].
@@ -635,7 +659,7 @@ impl Store {
     ///
     /// # Errors
     /// When the database cannot be read.
-    pub fn reply(&self, conversation: &str) -> Result<Option<NodeRow>, Error> {
+    pub fn last_reply(&self, conversation: &str) -> Result<Option<NodeRow>, Error> {
         self.inner.read(|conn| reply::last(conn, conversation))
     }
 
@@ -645,7 +669,7 @@ impl Store {
     /// When the database cannot be read.
     pub fn messages_and_reply(&self, conversation: &str) -> Result<Vec<NodeRow>, Error> {
         let mut all = self.messages(conversation)?;
-        all.extend(self.reply(conversation)?);
+        all.extend(self.last_reply(conversation)?);
         Ok(all)
     }
 
@@ -722,7 +746,7 @@ impl Store {
         let mut messages = self.messages(conversation)?;
         let chain: Vec<Digest> = messages.iter().map(|m| m.chain).collect();
         let view = self.view(&chain)?.map(|(_, view)| view);
-        messages.extend(self.reply(conversation)?);
+        messages.extend(self.last_reply(conversation)?);
         Ok(Some(history::whole(&row, &messages, view.as_deref())))
     }
 

@@ -343,6 +343,11 @@ fn remove(conn: &mut Connection, victim: &Victim, now_ms: i64) -> rusqlite::Resu
     tx.execute("DELETE FROM event WHERE conversation = ?1", [name])?;
     tx.execute("DELETE FROM standing WHERE conversation = ?1", [row])?;
     tx.execute("DELETE FROM item WHERE conversation = ?1", [row])?;
+    // A client that goes on from one of its replies is told when it went.
+    let replies = "INSERT OR REPLACE INTO pruned (kind, name, now_ms, why, file)
+        SELECT 'reply', id, ?2, ?3, 0 FROM reply WHERE conversation = ?1";
+    tx.execute(replies, params![row, now_ms, why])?;
+    tx.execute("DELETE FROM reply WHERE conversation = ?1", [row])?;
     tx.execute("DELETE FROM conversation WHERE id = ?1", [row])?;
     gone("conversation", name)?;
     tx.commit()?;
@@ -360,7 +365,7 @@ pub(super) fn unindex(conn: &Connection, source: Source) -> rusqlite::Result<()>
     Ok(())
 }
 
-/// When and why something was pruned: a record (`original`) or a `conversation`.
+/// When and why something was pruned: a record (`original`), a `conversation` or a `reply`.
 pub(super) fn gone(conn: &Connection, kind: &str, name: &str) -> rusqlite::Result<Option<Gone>> {
     let sql = "SELECT date(now_ms / 1000, 'unixepoch'), why FROM pruned WHERE kind = ?1 AND name = ?2";
     let row = |r: &rusqlite::Row<'_>| Ok(Gone { date: r.get(0)?, why: r.get(1)? });

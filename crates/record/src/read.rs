@@ -17,7 +17,9 @@ use super::history::{CHAIN, walk};
 use super::large::{self, text};
 use super::recent::Tip;
 use super::schema::sqlite_error;
-use super::types::{ConversationRow, Counted, Error, EventFilter, EventRow, NodeRow, PathRow, Recalled, Rule};
+use super::types::{
+    ConversationRow, Counted, Error, EventFilter, EventRow, Item, NodeRow, PathRow, Recalled, Reply, Rule,
+};
 
 /// Columns of [`conversation_row`].
 const CONVERSATION: &str =
@@ -168,9 +170,36 @@ pub(super) fn view(conn: &Connection, path: &Path, row: i64) -> Result<View, Err
     Ok(View { messages, edits, bare, ..View::default() })
 }
 
-/// The JSON of an item of an earlier reply.
-pub(super) fn item(conn: &Connection, id: &str) -> rusqlite::Result<Option<String>> {
-    conn.prepare_cached("SELECT json FROM item WHERE id = ?1")?.query_row([id], |r| r.get(0)).optional()
+/// An item of an earlier reply.
+pub(super) fn item(conn: &Connection, id: &str) -> rusqlite::Result<Option<Item>> {
+    let sql = "SELECT c.name, i.json FROM item i JOIN conversation c ON c.id = i.conversation WHERE i.id = ?1";
+    let row = |r: &Row<'_>| Ok(Item { id: id.to_owned(), conversation: r.get(0)?, json: r.get(1)? });
+    conn.prepare_cached(sql)?.query_row([id], row).optional()
+}
+
+/// An earlier reply.
+pub(super) fn reply(conn: &Connection, id: &str) -> rusqlite::Result<Option<Reply>> {
+    let sql =
+        "SELECT c.name, r.chain, r.depth, r.head, r.json FROM reply r JOIN conversation c ON c.id = r.conversation
+        WHERE r.id = ?1";
+    let row = |r: &Row<'_>| {
+        Ok(Reply {
+            id: id.to_owned(),
+            conversation: r.get(0)?,
+            chain: Digest(r.get(1)?),
+            depth: r.get(2)?,
+            head: r.get(3)?,
+            json: r.get(4)?,
+        })
+    };
+    conn.prepare_cached(sql)?.query_row([id], row).optional()
+}
+
+/// The messages of the history that a chain digest ends, in order, as they came.
+pub(super) fn messages_to(conn: &Connection, tip: &Digest) -> rusqlite::Result<Vec<Bytes>> {
+    let mut statement = conn.prepare_cached("SELECT raw FROM node WHERE id = ?1")?;
+    let raw = |r: &Row<'_>| Ok(Bytes::from(r.get::<_, Vec<u8>>(0)?));
+    walk(conn, tip, 0)?.into_iter().map(|(id, _)| statement.query_row([id], raw)).collect()
 }
 
 /// One original, with the call of its first conversation.

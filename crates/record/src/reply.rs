@@ -30,7 +30,7 @@ pub(super) fn last(conn: &Connection, conversation: &str) -> rusqlite::Result<Op
 
 impl Apply<'_> {
     /// Keeps a reply in place of the one before. One whose client has gone on meanwhile comes too late.
-    pub(super) fn reply(&self, reply: &LastReply) -> Result<(), Error> {
+    pub(super) fn last_reply(&self, reply: &LastReply) -> Result<(), Error> {
         let sql =
             "SELECT c.id, n.id FROM conversation c JOIN node n ON n.chain = c.tip WHERE c.name = ?1 AND c.tip = ?2";
         let rows = |r: &rusqlite::Row<'_>| Ok((r.get::<_, i64>(0)?, r.get::<_, i64>(1)?));

@@ -32,7 +32,7 @@ const WRITER_PRAGMAS: &str = "PRAGMA synchronous = NORMAL; PRAGMA wal_autocheckp
     PRAGMA journal_size_limit = 16777216;";
 
 /// Entry `i` leads from `user_version` i to i + 1.
-const MIGRATIONS: &[&str] = &[V1, V2, V3, V4, V5, V6, V7, V8];
+const MIGRATIONS: &[&str] = &[V1, V2, V3, V4, V5, V6, V7, V8, V9];
 
 const V1: &str = "
 -- A conversation's head. `deepest` is the deepest node it recorded; `history_*` is how far its Markdown file goes.
@@ -194,6 +194,20 @@ CREATE TABLE item (
     json TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX item_conversation ON item(conversation);
+";
+
+const V9: &str = "
+-- Replies that a client may go on from by their ids: the history that `chain` ends, of `depth` messages, and the reply to it.
+-- `head` is what of the request holds on beside the messages, `json` the reply, both as their dialect keeps them.
+CREATE TABLE reply (
+    id TEXT PRIMARY KEY,
+    conversation INTEGER NOT NULL REFERENCES conversation(id),
+    chain BLOB NOT NULL,
+    depth INTEGER NOT NULL,
+    head TEXT NOT NULL,
+    json TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX reply_conversation ON reply(conversation);
 ";
 
 /// Where the database of a data folder is.

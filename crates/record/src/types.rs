@@ -223,7 +223,9 @@ pub struct Batch {
     /// Items of a reply that a client may refer to by their ids.
     pub items: Vec<Item>,
     /// What a conversation was answered last.
-    pub reply: Option<LastReply>,
+    pub last_reply: Option<LastReply>,
+    /// A reply that a client may go on from by its id.
+    pub reply: Option<Reply>,
     /// What a server said of the prompt's size.
     pub counted: Option<Counted>,
     /// Another title for a conversation, by its id.
@@ -264,6 +266,23 @@ pub struct Item {
     /// The conversation that it belongs to, and goes with.
     pub conversation: String,
     /// The item, a JSON object.
+    pub json: String,
+}
+
+/// A reply that a client may go on from by its id alone: it names a conversation, and where in it the reply stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reply {
+    /// Its id, which no other reply has.
+    pub id: String,
+    /// The conversation that it belongs to, and goes with.
+    pub conversation: String,
+    /// Chain digest of the history that it answers.
+    pub chain: Digest,
+    /// Number of messages in that history.
+    pub depth: usize,
+    /// What of its request holds on beside the messages, as its dialect keeps it.
+    pub head: String,
+    /// The reply in its dialect's own words, as JSON.
     pub json: String,
 }
 

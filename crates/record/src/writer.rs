@@ -203,8 +203,8 @@ impl Apply<'_> {
                 }
             }
         }
-        if let Some(reply) = &batch.reply {
-            self.reply(reply)?;
+        if let Some(reply) = &batch.last_reply {
+            self.last_reply(reply)?;
         }
         batch.respelled.iter().try_for_each(|(chain, raw)| self.respelled(chain, raw))?;
         for original in &batch.originals {
@@ -223,6 +223,12 @@ impl Apply<'_> {
             let row = self.conversation_row(&item.conversation, now_ms)?;
             let sql = "INSERT OR REPLACE INTO item (id, conversation, json) VALUES (?1, ?2, ?3)";
             self.run(sql, params![item.id, row, item.json])?;
+        }
+        if let Some(reply) = &batch.reply {
+            let row = self.conversation_row(&reply.conversation, now_ms)?;
+            let sql = "INSERT OR REPLACE INTO reply (id, conversation, chain, depth, head, json)
+                VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
+            self.run(sql, params![reply.id, row, reply.chain.0, reply.depth, reply.head, reply.json])?;
         }
         if let Some(Counted { chain, view, tokens }) = &batch.counted {
             let sql = "INSERT INTO counted (chain, view, tokens) VALUES (?1, ?2, ?3)

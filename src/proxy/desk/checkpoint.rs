@@ -75,7 +75,7 @@ impl App {
         let ground = self.ground(id).await?;
         let Recorded { row, chain, request, .. } = &ground.recorded;
         // The answer that the client has not come back with yet is the task's, too, unless it is calls.
-        let reply = self.store.reply(id)?.and_then(|node| openai_chat::message(node.raw).ok());
+        let reply = self.store.last_reply(id)?.and_then(|node| openai_chat::message(node.raw).ok());
         let reply = reply.filter(|reply| reply.calls.is_empty());
         let since = self.since_checkpoint(id, &request.conversation.body, reply.as_ref(), &ground.recorded.old)?;
         let Some(tip) = chain.last().copied().filter(|_| !since.messages.is_empty()) else {

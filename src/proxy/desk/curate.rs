@@ -90,7 +90,7 @@ fn turns<'a>(roles: impl Iterator<Item = &'a str>) -> Vec<Turn> {
 fn rows(store: &Store, row: &ConversationRow) -> Result<Vec<NodeRow>, crate::store::Error> {
     let mut rows = store.messages(&row.id)?;
     let calls = |node: &NodeRow| openai_chat::message(node.raw.clone()).is_ok_and(|reply| !reply.calls.is_empty());
-    rows.extend(store.reply(&row.id)?.filter(|reply| !calls(reply)));
+    rows.extend(store.last_reply(&row.id)?.filter(|reply| !calls(reply)));
     Ok(rows)
 }
 

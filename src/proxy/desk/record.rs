@@ -191,7 +191,7 @@ fn record(store: &Store, id: &str, scope: Option<&str>) -> Result<Text, Error> {
 
 fn message(store: &Store, row: &ConversationRow, at: usize) -> Result<Text, Error> {
     let Some(node) = store.message(&row.id, at)? else {
-        let total = row.depth + usize::from(store.reply(&row.id)?.is_some());
+        let total = row.depth + usize::from(store.last_reply(&row.id)?.is_some());
         let (id, last) = (&row.id, total.saturating_sub(1));
         return Err(Error::client(404, "not_found", format!("conversation {id} has messages 0 to {last}"), ""));
     };

@@ -34,7 +34,7 @@ impl App {
         let row = self.row(id)?;
         let view = view_of(&self.store, &row)?;
         let limit = limit.clamp(1, PAGE);
-        let reply = self.store.reply(&row.id)?;
+        let reply = self.store.last_reply(&row.id)?;
         let total = row.depth + usize::from(reply.is_some());
         let from = from.unwrap_or(total.saturating_sub(1) / limit * limit);
         let to = from.saturating_add(limit).min(total);
@@ -59,7 +59,7 @@ impl App {
         let row = self.row(id)?;
         let view = view_of(&self.store, &row)?;
         let mut rows = self.store.messages_between(&row.id, at, at.saturating_add(1))?;
-        let reply = self.store.reply(&row.id)?;
+        let reply = self.store.last_reply(&row.id)?;
         let total = row.depth + usize::from(reply.is_some());
         rows.extend(reply.filter(|node| node.at == at));
         let Some(node) = rows.first() else {

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use futures_util::stream::BoxStream;
 use futures_util::{FutureExt as _, Stream};
 use http::request::Parts;
-use http::{HeaderMap, HeaderValue, Response, StatusCode, Uri, header};
+use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Uri, header};
 use http_body::Frame;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited, StreamBody};
 use serde_json::{Value, json};
@@ -22,11 +22,13 @@ use super::LARGEST_BUFFERED;
 use super::headers;
 use super::items::Keeper;
 use super::relay::{Answer, Body, full};
+use super::waiting::Early;
 use crate::proxy::desk::models::model_in;
 use crate::proxy::{App, Error, aside};
 use crate::upstream::Kind;
 use crate::upstream::event::{Event, Says};
 use crate::upstream::unique::{unique, unix_seconds};
+use crate::wire::dialect::ollama::embed::Embeds;
 use crate::wire::dialect::said::Said;
 use crate::wire::dialect::{Dialect, Head, Heard, ReplyEncoder, anthropic, ollama};
 use crate::wire::openai_chat;
@@ -43,8 +45,7 @@ impl App {
         if headers::is_off(&parts.headers, &headers::SWITCH) {
             return self.pass(parts, body).await;
         }
-        let read = body.clone();
-        let heard = self.aside.reading(body.len(), async move { anthropic::request(&read) }.boxed()).await?;
+        let heard = self.hear_messages(&parts.headers, &body).await?;
         if self.config.shadow {
             return self.shadowed(parts, body, heard.map(|heard| heard.chat).map_err(Error::from)).await;
         }
@@ -87,7 +88,7 @@ impl App {
         if headers::is_off(&parts.headers, &headers::SWITCH) {
             return self.pass(parts, body).await;
         }
-        let heard = self.hear_responses(&body).await?;
+        let heard = self.hear_responses(&parts.headers, &body).await?;
         if self.config.shadow {
             return self.shadowed(parts, body, heard.map(|heard| heard.chat).map_err(Error::from)).await;
         }
@@ -160,6 +161,100 @@ impl App {
         Ok(json_reply(StatusCode::OK, &value))
     }
 
+    /// Answers `POST /api/embed` and `/api/embeddings`. An Ollama answers itself; others are asked for OpenAI's embeddings.
+    ///
+    /// # Errors
+    /// When no upstream answers, and what has the wrong shape.
+    pub async fn ollama_embeds(&self, parts: &Parts, body: Bytes, of: Embeds) -> Result<Response<Body>, Error> {
+        let model = model_in(&body);
+        let upstream = self.upstream_of(&model).await?;
+        if headers::is_off(&parts.headers, &headers::SWITCH) || upstream.probe().await? == Kind::Ollama {
+            return self.pass(parts, body).await;
+        }
+        let mut said = Value::Null;
+        if let Some(asked) = ollama::embed::request(&body, of)? {
+            let mut headers = self.outgoing(&parts.headers);
+            headers.remove(header::CONTENT_LENGTH);
+            headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+            let _using = self.using(&upstream, &model).await;
+            let reply = upstream.pass(Method::POST, "/v1/embeddings", &headers, asked.into()).await?;
+            let (bytes, rest) = super::read_up_to(reply.body, LARGEST_BUFFERED).await?;
+            if rest.is_some() {
+                return Err(super::too_large("said in the client's words"));
+            }
+            if !reply.status.is_success() {
+                let why = failure(reply.status, &String::from_utf8_lossy(&bytes));
+                return Ok(refusal(Dialect::Ollama, reply.status, &why));
+            }
+            said = serde_json::from_slice(&bytes).unwrap_or_default();
+            if said.is_null() {
+                said = json!({});
+            }
+        }
+        match ollama::embed::reply(&model, &said, of) {
+            Some(value) => Ok(json_reply(StatusCode::OK, &value)),
+            None => {
+                let why = "the inference server answered with what are no embeddings";
+                Err(Error::client(502, "upstream_unreadable", why, "serve a model that makes embeddings"))
+            }
+        }
+    }
+
+    /// Passes a request below `/api/` through. What a server without Ollama's API says of it is said as Ollama's clients read
+    /// errors: they take a text alone.
+    ///
+    /// # Errors
+    /// As [`App::pass`].
+    pub async fn pass_below_api(&self, parts: &Parts, body: Bytes) -> Result<Response<Body>, Error> {
+        let response = self.pass(parts, body).await?;
+        let status = response.status();
+        if !(status.is_client_error() || status.is_server_error()) {
+            return Ok(response);
+        }
+        let (mut head, body) = response.into_parts();
+        let Ok(whole) = Limited::new(body, LARGEST_BUFFERED).collect().await else {
+            return Err(super::too_large("said in the client's words"));
+        };
+        let bytes = whole.to_bytes();
+        let said = serde_json::from_slice::<Value>(&bytes).ok();
+        let Some(error) = said.as_ref().and_then(|said| said.get("error")).filter(|error| error.is_object()) else {
+            return Ok(Response::from_parts(head, full(bytes)));
+        };
+        head.headers.remove(header::CONTENT_LENGTH);
+        Ok(Response::from_parts(head, full(ollama::error(&ollama::message_of(error)).to_string())))
+    }
+
+    /// Answers `POST /v1/responses/input_tokens`: the prompt as the client sent it, less what was taken out of it earlier.
+    ///
+    /// # Errors
+    /// As the request itself would get.
+    pub async fn count_responses(self: &Arc<Self>, parts: &Parts, body: Bytes) -> Result<Response<Body>, Error> {
+        if headers::is_off(&parts.headers, &headers::SWITCH) || self.config.shadow {
+            return self.pass(parts, body).await;
+        }
+        let heard = self.hear_responses(&parts.headers, &body).await??;
+        self.input_tokens(heard.chat).await
+    }
+
+    /// Answers `POST /v1/chat/completions/input_tokens`, which llama-server has: the same for a chat completion.
+    ///
+    /// # Errors
+    /// As the request itself would get.
+    pub async fn count_chat(self: &Arc<Self>, parts: &Parts, body: Bytes) -> Result<Response<Body>, Error> {
+        if headers::is_off(&parts.headers, &headers::SWITCH) || self.config.shadow {
+            return self.pass(parts, body).await;
+        }
+        self.input_tokens(body).await
+    }
+
+    async fn input_tokens(self: &Arc<Self>, chat: Bytes) -> Result<Response<Body>, Error> {
+        let (app, size) = (Arc::clone(self), chat.len());
+        let count = async move { app.counted(openai_chat::parse(&chat)?).await };
+        let counted = self.aside.run(size, count.boxed()).await??;
+        let told = json!({"object": "response.input_tokens", "input_tokens": counted});
+        Ok(json_reply(StatusCode::OK, &told))
+    }
+
     /// Answers a request that was said in the words of chat completions, in the client's own.
     async fn told(self: &Arc<Self>, dialect: Dialect, parts: &Parts, heard: Heard) -> Result<Response<Body>, Error> {
         let mut asked = parts.clone();
@@ -171,7 +266,8 @@ impl App {
             asked.headers.insert(headers::TELLS_STOP, HeaderValue::from_static("on"));
         }
         asked.headers.insert(headers::TRANSLATED, HeaderValue::from_static("on"));
-        let response = self.answer(&asked, heard.chat).await?;
+        let early = Early::default();
+        let response = self.answer(&asked, heard.chat, &early).await?;
         let (mut parts, answer) = response.into_parts();
         headers::warn(&mut parts.headers, heard.encoder.warnings());
         let length = [header::CONTENT_LENGTH, header::TRANSFER_ENCODING];
@@ -186,7 +282,7 @@ impl App {
                 let kind = HeaderValue::from_static(encoder.stream_type());
                 parts.headers.insert(header::CONTENT_TYPE, kind);
                 let mut encoded = EncodedStream::new(events, encoder, begin, self.quiet());
-                encoded.keeper = self.keeper(&parts.headers);
+                encoded.keeper = Some(self.keeper(early));
                 return Ok(named(
                     dialect,
                     &head.id,
@@ -205,7 +301,7 @@ impl App {
             dialect.error(parts.status.as_u16(), &failure(parts.status, &text), &request_id(&head.id))
         } else if let Some(said) = said.filter(|said| said.error.is_none()) {
             let out = encoder.whole(&head, &said);
-            self.keeper(&parts.headers).into_iter().for_each(|keep| keep(encoder.kept()));
+            self.keeper(early)(encoder.kept());
             out
         } else {
             parts.status = StatusCode::BAD_GATEWAY;
@@ -349,6 +445,7 @@ impl EncodedStream {
     }
 
     fn end(&mut self) {
+        self.encoder.at(unix_seconds());
         let text = self.encoder.end();
         if let Some(keep) = self.keeper.take() {
             keep(self.encoder.kept());

@@ -1,5 +1,5 @@
-//! What stands in a request or a reply of another dialect beside its messages: items that a client refers to instead of sending
-//! them, and what of a history could not be said.
+//! What stands in a request or a reply of another dialect beside its messages: earlier replies and items of them that a client
+//! refers to instead of sending them, and what of a history could not be said.
 
 use std::sync::Arc;
 
@@ -9,59 +9,180 @@ use http::{HeaderMap, HeaderValue};
 use tracing::debug;
 
 use super::headers;
+use super::waiting::Early;
 use crate::conversation::Digest;
 use crate::plain;
+use crate::proxy::desk::models::model_in;
 use crate::proxy::{App, Error};
-use crate::store::{self, Batch, Item, Original};
+use crate::store::{self, Batch, Gone, Item, Original, Reply};
 use crate::wire::WireError;
 use crate::wire::dialect::responses::{self, Items};
-use crate::wire::dialect::{Heard, Unsaid};
+use crate::wire::dialect::{Answered, Before, Heard, Kept, Unsaid, anthropic};
 
-/// Keeps items of a reply, by their ids.
-pub(super) type Keeper = Box<dyn FnOnce(Vec<(String, String)>) + Send>;
+/// Keeps what a client may refer to, once a reply is over.
+pub(super) type Keeper = Box<dyn FnOnce(Kept) + Send>;
 
 /// How many references of one request are followed; a history that has more is no agent's.
 const REFERENCES: usize = 4096;
 
+/// Why an earlier reply cannot be gone on from.
+enum Lost {
+    /// Nobody here knows the id, or not for this key.
+    Unknown,
+    /// Retention took it, or the messages before it.
+    Pruned(Option<Gone>),
+    /// Its history is larger than a request may be (bytes).
+    TooLarge(usize),
+}
+
 impl App {
-    /// Reads a request of the Responses API. Where it refers to items of earlier replies, it is read with these once more.
-    pub(super) async fn hear_responses(&self, body: &Bytes) -> Result<Result<Heard, WireError>, Error> {
+    /// Reads a request of the Responses API. Where it refers to earlier replies or items of them, it is read with these once
+    /// more.
+    pub(super) async fn hear_responses(
+        &self,
+        from_client: &HeaderMap,
+        body: &Bytes,
+    ) -> Result<Result<Heard, WireError>, Error> {
         let read = body.clone();
         let hear = async move { responses::request(&read, &Items::new()) };
-        let heard = self.aside.reading(body.len(), hear.boxed()).await?;
-        let wanted: Vec<String> = match &heard {
-            Ok(heard) => heard.unsaid.references.iter().take(REFERENCES).cloned().collect(),
-            Err(_) => Vec::new(),
+        let mut heard = match self.aside.reading(body.len(), hear.boxed()).await? {
+            Ok(heard) => heard,
+            Err(e) => return Ok(Err(e)),
         };
-        if wanted.is_empty() {
+        let mut before = None;
+        if let Some(id) = heard.follows.take() {
+            if self.config.shadow {
+                // The server itself keeps the replies then, or refuses.
+                let message = "windowsill does not see the history that `previous_response_id` stands for in shadow";
+                return Ok(Err(WireError::Field { param: PREVIOUS.into(), message: message.into() }));
+            }
+            match self.before(&id, from_client).await? {
+                Ok(found) => before = Some(found),
+                Err(Lost::Unknown) => heard.unsaid.elsewhere.push(PREVIOUS),
+                Err(lost) => return Err(lost.of_response(&id, self.config.limits.max_body_bytes)),
+            }
+        }
+        let warnings = self.pass_over(&heard.unsaid.elsewhere, body).await?;
+        let known = self.items(&heard.unsaid.references, from_client).await;
+        if before.is_some() || !known.is_empty() {
+            let size = body.len() + before.as_ref().map_or(0, Before::bytes);
+            let read = body.clone();
+            let again = async move {
+                match &before {
+                    Some(before) => responses::going_on(&read, &known, before),
+                    None => responses::request(&read, &known),
+                }
+            };
+            heard = match self.aside.reading(size, again.boxed()).await? {
+                Ok(heard) => heard,
+                Err(e) => return Ok(Err(e)),
+            };
+        }
+        heard.unsaid.warnings.extend(warnings);
+        Ok(Ok(heard))
+    }
+
+    /// Reads a request of the Messages API. One that continues a thread is read with what the thread holds.
+    pub(super) async fn hear_messages(
+        &self,
+        from_client: &HeaderMap,
+        body: &Bytes,
+    ) -> Result<Result<Heard, WireError>, Error> {
+        let read = body.clone();
+        let heard = self.aside.reading(body.len(), async move { anthropic::request(&read) }.boxed()).await?;
+        let Some(id) = heard.as_ref().ok().and_then(|heard| heard.follows.clone()).filter(|_| !self.config.shadow)
+        else {
             return Ok(heard);
+        };
+        let Ok(before) = self.before(&id, from_client).await? else {
+            let message = format!("no thread of this key has a reply `{}`", plain::line(&id));
+            return Err(Error::client(404, "thread_not_found", message, "send the whole history under a new thread"));
+        };
+        let (read, size) = (body.clone(), body.len() + before.bytes());
+        self.aside.reading(size, async move { anthropic::going_on(&read, &before) }.boxed()).await
+    }
+
+    /// What an earlier reply of this key answers, and what it says.
+    async fn before(&self, id: &str, from_client: &HeaderMap) -> Result<Result<Before, Lost>, Error> {
+        // The reply may be queued still.
+        self.store.flush().await;
+        store::blocking(|| {
+            let Some(reply) = self.store.reply(id)? else {
+                let gone = self.store.reply_gone(id)?;
+                return Ok(Err(gone.map_or(Lost::Unknown, |gone| Lost::Pruned(Some(gone)))));
+            };
+            if !self.is_of_key(&reply.conversation, from_client)? {
+                return Ok(Err(Lost::Unknown));
+            }
+            let messages = self.store.messages_to(&reply.chain)?;
+            if messages.len() != reply.depth {
+                return Ok(Err(Lost::Pruned(None)));
+            }
+            let before = Before { head: reply.head, messages, reply: reply.json };
+            let bytes = before.bytes();
+            if bytes as u64 > self.config.limits.max_body_bytes {
+                return Ok(Err(Lost::TooLarge(bytes)));
+            }
+            Ok(Ok(before))
+        })
+    }
+
+    /// Items of earlier replies to this key.
+    async fn items(&self, wanted: &[String], from_client: &HeaderMap) -> Items {
+        if wanted.is_empty() {
+            return Items::new();
         }
         // The reply that they stood in may be queued still.
         self.store.flush().await;
-        let find = |id: String| Some((self.store.item(&id).ok().flatten()?, id));
-        let known: Items =
-            store::blocking(|| wanted.into_iter().filter_map(find).map(|(json, id)| (id, json)).collect());
-        if known.is_empty() {
-            return Ok(heard);
-        }
-        let read = body.clone();
-        self.aside.reading(body.len(), async move { responses::request(&read, &known) }.boxed()).await
+        let find = |id: &String| {
+            let item = self.store.item(id).ok().flatten()?;
+            let own = self.is_of_key(&item.conversation, from_client).unwrap_or(false);
+            own.then_some((item.id, item.json))
+        };
+        store::blocking(|| wanted.iter().take(REFERENCES).filter_map(find).collect())
     }
 
-    /// What keeps the items of the reply with these headers.
-    pub(super) fn keeper(self: &Arc<Self>, headers: &HeaderMap) -> Option<Keeper> {
-        let conversation = conversation(headers)?;
+    /// Refuses fields that refer to what is kept somewhere else, unless the server would pass over them: what it answers to a
+    /// client directly, it answers here. Returns what the client is told then.
+    async fn pass_over(&self, elsewhere: &[&'static str], body: &Bytes) -> Result<Vec<String>, Error> {
+        if elsewhere.is_empty() {
+            return Ok(Vec::new());
+        }
+        let upstream = self.upstream_of(&model_in(body)).await?;
+        let kind = upstream.probe().await?;
+        if let Some(field) = elsewhere.iter().find(|field| !kind.passes_over(field)) {
+            return Err(not_here(field));
+        }
+        let one = |field: &&str| {
+            format!(
+                "`{field}` is not known here, and this server passes over it: the model sees what the request holds alone"
+            )
+        };
+        Ok(elsewhere.iter().map(one).collect())
+    }
+
+    /// What keeps what the client may refer to of the reply to a request that `early` is told of.
+    pub(super) fn keeper(self: &Arc<Self>, early: Early) -> Keeper {
         let app = Arc::clone(self);
-        Some(Box::new(move |items| {
-            let item = |(id, json)| Item { id, conversation: conversation.clone(), json };
-            let items: Vec<Item> = items.into_iter().map(item).collect();
-            if items.is_empty() {
+        Box::new(move |kept| {
+            let Some(tip) = early.tip() else { return };
+            let item = |(id, json)| Item { id, conversation: tip.conversation.clone(), json };
+            let items: Vec<Item> = kept.items.into_iter().map(item).collect();
+            let reply = kept.reply.map(|Answered { id, head, json }| Reply {
+                id,
+                conversation: tip.conversation.clone(),
+                chain: tip.chain,
+                depth: tip.depth,
+                head,
+                json,
+            });
+            if items.is_empty() && reply.is_none() {
                 return;
             }
-            if let Err(e) = app.store.record_later(Batch { items, ..Batch::default() }) {
+            if let Err(e) = app.store.record_later(Batch { items, reply, ..Batch::default() }) {
                 debug!(error = %e, "the items of a reply are not in the record");
             }
-        }))
+        })
     }
 
     /// Says on a reply what of its request could not be said, and keeps that in the record, once for each conversation.
@@ -94,6 +215,63 @@ impl App {
             debug!(error = %e, "items that stand as lines are not in the record");
         }
     }
+}
+
+const PREVIOUS: &str = "previous_response_id";
+
+impl Lost {
+    /// As OpenAI says it; what retention took is told with its date.
+    fn of_response(&self, id: &str, most: u64) -> Error {
+        let id = plain::line(id);
+        let (status, message, hint) = match self {
+            Lost::Unknown => return not_here(PREVIOUS),
+            Lost::Pruned(gone) => {
+                let when = gone.as_ref().map_or_else(|| "is gone".to_owned(), Gone::to_string);
+                (410, format!("the conversation of the response `{id}` {when}"), "send the whole history in `input`")
+            }
+            Lost::TooLarge(bytes) => {
+                let message =
+                    format!("the history before the response `{id}` has {bytes} bytes, and {most} are let in");
+                (413, message, "raise `max_body_bytes` in [limits] of config.toml if this is meant")
+            }
+        };
+        about(PREVIOUS, Error::client(status, "previous_response_not_found", message, hint))
+    }
+}
+
+/// Refuses what refers to a memory that is not here: without it, the reply would be one to another question.
+fn not_here(field: &'static str) -> Error {
+    about(
+        field,
+        match field {
+            PREVIOUS => Error::client(
+                404,
+                "previous_response_not_found",
+                "no response with the id in `previous_response_id` is kept here for this key",
+                "send the whole history in `input`; replies to requests with `store: false` are not kept",
+            ),
+            "conversation" => Error::client(
+                400,
+                "unsupported",
+                "`conversation` cannot be followed: windowsill keeps no conversations under OpenAI's ids",
+                "go on with `previous_response_id`, or send the whole history in `input`",
+            ),
+            _ => Error::client(
+                400,
+                "unsupported",
+                "`prompt` cannot be used: prompt templates are stored at OpenAI",
+                "send its text in `instructions` or `input`",
+            ),
+        },
+    )
+}
+
+/// The same error, about a field.
+fn about(field: &str, mut error: Error) -> Error {
+    if let Error::Client { param, .. } = &mut error {
+        *param = Some(field.to_owned());
+    }
+    error
 }
 
 fn conversation(headers: &HeaderMap) -> Option<String> {

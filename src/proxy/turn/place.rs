@@ -327,7 +327,7 @@ impl App {
     /// What tells the reply that a conversation waits behind from others.
     fn replied(&self, found: &Found) -> Option<Digest> {
         let id = &found.located.conversation;
-        let recorded = || said(&openai_chat::message(self.store.reply(id).ok()??.raw).ok()?.text);
+        let recorded = || said(&openai_chat::message(self.store.last_reply(id).ok()??.raw).ok()?.text);
         // After a restart, the record alone knows it.
         self.lives.with(id, |live| live.replied).or_else(recorded)
     }

@@ -63,6 +63,6 @@ impl Keeper {
             raw: message.raw.clone(),
             text: super::save::searched(&message),
         };
-        Some(Batch { reply: Some(reply), ..Batch::default() })
+        Some(Batch { last_reply: Some(reply), ..Batch::default() })
     }
 }

@@ -22,6 +22,7 @@ use super::dialect::failure;
 use super::prepare::Prepared;
 use super::relay::{Answer, Body};
 use super::save::now_ms;
+use crate::conversation::Digest;
 use crate::proxy::{App, Error};
 use crate::store::{Batch, Event};
 use crate::upstream::event::{self, Says};
@@ -41,6 +42,18 @@ struct Known {
     headers: HeaderMap,
     /// The conversation and the model, once they are known.
     of: Option<(String, String)>,
+    /// Where the reply will stand in the record.
+    tip: Option<Tip>,
+}
+
+/// A history that is answered, by its place in the record.
+#[derive(Debug, Clone)]
+pub(super) struct Tip {
+    pub(super) conversation: String,
+    /// Chain digest of its last message.
+    pub(super) chain: Digest,
+    /// How many messages it has.
+    pub(super) depth: usize,
 }
 
 impl Early {
@@ -55,6 +68,16 @@ impl Early {
         known.of = Some((prepared.id.clone(), prepared.request.model.clone()));
         prepared.mark(&mut known.headers, &app.config.gauge);
         app.mark_record(&mut known.headers);
+        known.tip = prepared.chain.last().map(|chain| Tip {
+            conversation: prepared.id.clone(),
+            chain: *chain,
+            depth: prepared.chain.len(),
+        });
+    }
+
+    /// The history that is answered, once it is known.
+    pub(super) fn tip(&self) -> Option<Tip> {
+        self.0.lock().tip.clone()
     }
 }
 
@@ -63,8 +86,12 @@ type Answering = BoxFuture<'static, Result<Response<Answer>, Error>>;
 impl App {
     /// Answers a request that is neither passed nor shadowed. Where a stream was asked for and the answer takes long, the head
     /// of the reply goes out before it.
-    pub(super) async fn answer(self: &Arc<Self>, parts: &Parts, body: Bytes) -> Result<Response<Answer>, Error> {
-        let early = Early::default();
+    pub(super) async fn answer(
+        self: &Arc<Self>,
+        parts: &Parts,
+        body: Bytes,
+        early: &Early,
+    ) -> Result<Response<Answer>, Error> {
         let (app, parts, known) = (Arc::clone(self), parts.clone(), early.clone());
         let answering = async move {
             let answered = app.answered(&parts, body, &known).await;
@@ -79,7 +106,7 @@ impl App {
             }
             let stream = early.0.lock().stream;
             match stream {
-                Some(true) => return Ok(begun(&early, answer)),
+                Some(true) => return Ok(begun(early, answer)),
                 Some(false) => return answer.await,
                 None => patience = LOOK_AGAIN,
             }

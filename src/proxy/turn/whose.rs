@@ -157,6 +157,12 @@ impl App {
         Ok(read)
     }
 
+    /// Whether a conversation is of the key that a client sends.
+    pub(in crate::proxy) fn is_of_key(&self, id: &str, from_client: &HeaderMap) -> Result<bool, Error> {
+        let key = key(from_client).map(|key| key.hex());
+        Ok(self.whose(id)?.map_or(key.is_none(), |whose| whose.key == key))
+    }
+
     /// How near a request is to a conversation. One that was recorded before it was kept whose it is goes to the first client
     /// that has its history, unless that one names another session.
     pub(in crate::proxy) fn kin(&self, id: &str, asks: &Whose, goes_on: usize) -> Result<Kin, Error> {

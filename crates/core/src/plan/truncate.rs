@@ -10,8 +10,9 @@ use super::{Action, Strategy, clear, evict, summarize};
 use crate::conversation::edit::Rule;
 use crate::conversation::{Role, Tokens};
 
-/// The request is not cut below this many tokens: less than that says nothing.
-const LEAST_USER: Tokens = 64;
+/// The request is not cut below this many tokens: less than that says nothing. In windows as small as 128 this is still the end
+/// of it, which holds the question; Ollama keeps that, too.
+const LEAST_USER: Tokens = 16;
 
 /// A message that is cut to its fair share keeps at least this much.
 const LEAST_SHARE: Tokens = 48;

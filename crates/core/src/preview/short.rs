@@ -191,7 +191,8 @@ fn elide(value: &mut Value, limit: usize, pointer: &Pointer<'_>, depth: usize, q
 
 /// Head and tail of a message that alone passes the window, cut on line borders, with a marker between them.
 ///
-/// Never over `budget` by `count`; the user's own text, so nothing in it is changed but what is left out.
+/// Never over `budget` by `count`; the user's own text, so nothing in it is changed but what is left out. Where the marker would
+/// take most of the budget, a short one stands before the end alone.
 pub fn cut(text: &str, budget: u32, count: &dyn Fn(&str) -> u32, pointer: &Pointer<'_>) -> String {
     let fits = |text: &str| text.len() <= budget as usize * 16 && count(text) <= budget;
     if fits(text) {
@@ -216,14 +217,27 @@ pub fn cut(text: &str, budget: u32, count: &dyn Fn(&str) -> u32, pointer: &Point
         let gone = &text[head..tail];
         format!("{}\n{}\n{}", text[..head].trim_end_matches('\n'), marker(gone, pointer), &text[tail..])
     };
-    if let Some(out) = largest(budget, count, &whole) {
+    let marks = [marker(text, pointer), format!("[cut; windowsill recall {}]", pointer.id), "[cut]".to_owned()];
+    let usual = budget / 4 >= count(&marks[0]);
+    if let Some(out) = largest(budget, count, &whole).filter(|_| usual) {
         return out;
     }
-    first_that_fits(
-        &[marker(text, pointer), format!("[cut; windowsill recall {}]", pointer.id), "[cut]".to_owned()],
-        budget,
-        count,
-    )
+    for (mark, share) in [(&marks[1], 8), (&marks[2], 2)] {
+        let end = |allowance: usize| {
+            let mut at = text.len() - allowance.min(text.len());
+            while !text.is_char_boundary(at) {
+                at += 1;
+            }
+            // The last line may be all there is room for; then its end begins with a whole word.
+            let line = border_after(text, at);
+            format!("{mark}\n{}", &text[if line < text.trim_end().len() { line } else { word_after(text, at) }..])
+        };
+        let out = largest(budget, count, &end).filter(|out| out.len() > mark.len() + 1);
+        if let Some(out) = out.filter(|_| budget / share >= count(mark)) {
+            return out;
+        }
+    }
+    first_that_fits(&marks, budget, count)
 }
 
 /// A person's message with ever fewer of the blocks that the client put into it: reminders first, the largest first, then
@@ -278,6 +292,13 @@ fn border_after(text: &str, at: usize) -> usize {
     }
     let far = (at + 200.max((text.len() - at) / 4)).min(text.len());
     memchr::memchr(b'\n', &text.as_bytes()[at..far]).map_or(at, |i| at + i + 1)
+}
+
+/// Where the next word begins, if one does soon.
+fn word_after(text: &str, at: usize) -> usize {
+    let mut near = text[at..].char_indices().take(40);
+    let space = near.find(|(_, c)| c.is_whitespace()).filter(|_| at > 0);
+    space.map_or(at, |(i, c)| at + i + c.len_utf8())
 }
 
 #[cfg(test)]
@@ -368,6 +389,12 @@ mod tests {
         assert!(count(&out) <= 500 && count(&out) > 400, "{}", count(&out));
         assert!(out.starts_with("line 0\n") && out.ends_with("line 3999\n") && out.contains("cut here"), "{out}");
         assert_eq!(cut("short", 500, &count, &AT), "short");
+        // Where there is little room, the end of it holds the question.
+        for (budget, text) in [(40, text + "What is the password?\n"), (16, format!("{}Who?", "word ".repeat(900)))] {
+            let out = cut(&text, budget, &count, &AT);
+            let end = &text[text.len() - 20..];
+            assert!(count(&out) <= budget && out.starts_with("[cut") && out.ends_with(end), "{budget}: {out}");
+        }
     }
 
     proptest! {

@@ -3,7 +3,7 @@
 use std::fs;
 
 use super::*;
-use crate::{Item, Rule, RuleChange};
+use crate::{Item, Reply, Rule, RuleChange};
 
 #[test]
 fn the_same_text_is_one_original() {
@@ -336,10 +336,38 @@ fn an_item_is_found_by_its_id_until_its_conversation_goes() {
     }
     drop(store);
     let store = Store::open(dir.path()).unwrap();
-    assert_eq!(store.item("msg_1").unwrap().as_deref(), Some("{\"text\":\"b\"}"));
+    assert_eq!(store.item("msg_1").unwrap(), Some(item("b")));
     assert_eq!(store.item("msg_2").unwrap(), None);
     runtime().block_on(store.prune(Retention { days: 1, bytes: 0 }, 1 << 40)).unwrap();
     assert_eq!(store.item("msg_1").unwrap(), None);
+}
+
+#[test]
+fn a_reply_names_the_history_that_it_answers_and_says_when_it_was_pruned() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    let reply = Reply {
+        id: "resp_1".into(),
+        conversation: "c".into(),
+        chain: *chain_of(&["a", "b"]).last().unwrap(),
+        depth: 2,
+        head: "{}".into(),
+        json: "[]".into(),
+    };
+    let kept = Batch { reply: Some(reply.clone()), ..batch("c", &["a", "b"], 0) };
+    runtime().block_on(store.record(kept)).unwrap();
+    // The conversation goes on, and forks: the reply stands where it stood.
+    runtime().block_on(store.record(batch("c", &["a", "b", "c"], 2))).unwrap();
+    drop(store);
+    let store = Store::open(dir.path()).unwrap();
+    assert_eq!(store.reply("resp_1").unwrap().as_ref(), Some(&reply));
+    assert_eq!((store.reply("resp_2").unwrap(), store.reply_gone("resp_1").unwrap()), (None, None));
+    let messages = store.messages_to(&reply.chain).unwrap();
+    assert_eq!(messages, store.messages("c").unwrap()[..2].iter().map(|node| node.raw.clone()).collect::<Vec<_>>());
+    assert!(store.messages_to(&Digest::of(b"another")).unwrap().is_empty());
+    runtime().block_on(store.prune(Retention { days: 1, bytes: 0 }, 1 << 40)).unwrap();
+    assert_eq!(store.reply("resp_1").unwrap(), None);
+    assert!(store.reply_gone("resp_1").unwrap().is_some_and(|gone| gone.why.contains("days")));
 }
 
 #[test]
@@ -349,7 +377,7 @@ fn an_older_record_is_upgraded() {
     runtime().block_on(store.record(batch("c", &["a", "b"], 0))).unwrap();
     drop(store);
     let conn = Connection::open(schema::database(dir.path())).unwrap();
-    let back = "DROP TABLE item; DROP TABLE original_part; ALTER TABLE view DROP COLUMN bare; DROP TABLE pruned; DROP TABLE counted; DROP TABLE standing; DROP TABLE rule; DROP INDEX node_conversation; DROP INDEX conversation_parent; PRAGMA user_version = 2;";
+    let back = "DROP TABLE reply; DROP TABLE item; DROP TABLE original_part; ALTER TABLE view DROP COLUMN bare; DROP TABLE pruned; DROP TABLE counted; DROP TABLE standing; DROP TABLE rule; DROP INDEX node_conversation; DROP INDEX conversation_parent; PRAGMA user_version = 2;";
     conn.execute_batch(back).unwrap();
     drop(conn);
     let error = Store::open_readonly(dir.path()).err().unwrap().to_string();

@@ -91,6 +91,10 @@ pub(super) fn translate(body: &Bytes, num_ctx: Option<u32>, effort: &Effort) -> 
     out.written.extend_from_slice(b"{\"model\":");
     write(&mut out.written, model)?;
     out.written.extend_from_slice(b",\"messages\":");
+    if get("messages").is_some_and(|messages| is_empty_list(messages.get())) {
+        // To Ollama it would only load the model, and a client that reads an empty reply takes it for an answer.
+        return Err(Refused("`messages` is empty: it must hold at least one message".into()));
+    }
     message::translate(body, get("messages"), &mut out)?;
     let wanted = think(&get);
     let think = wanted.clone().and_then(|think| thoughts(think, effort));
@@ -125,6 +129,10 @@ fn write_on(out: &mut Vec<u8>, rest: &impl Serialize) -> Result<(), Refused> {
 
 fn write(out: &mut Vec<u8>, value: &(impl Serialize + ?Sized)) -> Result<(), Refused> {
     serde_json::to_writer(out, value).map_err(|e| Refused(format!("the request cannot be written: {e}")))
+}
+
+fn is_empty_list(json: &str) -> bool {
+    json.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).is_some_and(|inner| inner.trim().is_empty())
 }
 
 fn object(value: &RawValue) -> Option<Fields<'_>> {
@@ -235,8 +243,13 @@ fn options<'a>(get: &impl Fn(&str) -> Option<&'a RawValue>, num_ctx: Option<u32>
         }
     }
     if let Some(stop) = get("stop") {
-        // Ollama takes a list alone.
-        let list = if stop.get().starts_with('"') { raw(&[stop]) } else { Some(Cow::Borrowed(stop)) };
+        // Ollama takes a list alone. Its own OpenAI API passes over what is no text (openai/openai.go).
+        let list = match serde_json::from_str::<Vec<&RawValue>>(stop.get()) {
+            Ok(all) if all.iter().all(|one| one.get().starts_with('"')) => Some(Cow::Borrowed(stop)),
+            Ok(all) => raw(&all.into_iter().filter(|one| one.get().starts_with('"')).collect::<Vec<_>>()),
+            Err(_) if stop.get().starts_with('"') => raw(&[stop]),
+            Err(_) => None,
+        };
         list.into_iter().for_each(|list| set("stop".into(), list));
     }
     if let Some(num_ctx) = num_ctx.and_then(|n| raw(&n)) {

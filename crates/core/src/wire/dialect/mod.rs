@@ -51,6 +51,46 @@ pub struct Heard {
     pub tells_stop: bool,
     /// What the translation could not say.
     pub unsaid: Unsaid,
+    /// The id of an earlier reply that the request goes on from, where it was read without it; see [`Before`].
+    pub follows: Option<String>,
+}
+
+/// What a client has a server remember instead of sending it: the history up to a reply that it names by an id.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Before {
+    /// What holds on beside the messages: [`Answered::head`] of that reply.
+    pub head: String,
+    /// The messages that the reply answers, in the words of chat completions, without leading system messages.
+    pub messages: Vec<Bytes>,
+    /// The reply in its dialect's own words: [`Answered::json`].
+    pub reply: String,
+}
+
+impl Before {
+    /// Bytes of the messages and of the reply.
+    pub fn bytes(&self) -> usize {
+        self.messages.iter().map(Bytes::len).sum::<usize>() + self.reply.len()
+    }
+}
+
+/// What a client may refer to in later requests, once a reply is over.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Kept {
+    /// Items of the reply by their ids, each as JSON.
+    pub items: Vec<(String, String)>,
+    /// The reply, where the client may go on from it.
+    pub reply: Option<Answered>,
+}
+
+/// A reply that a client may go on from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answered {
+    /// Its id, as the client has it.
+    pub id: String,
+    /// What of its request holds on beside the messages: JSON that only its dialect reads.
+    pub head: String,
+    /// The reply in its dialect's own words, as JSON.
+    pub json: String,
 }
 
 /// What of a request has no words in chat completions. None of it is a reason to refuse what stands in a history.
@@ -62,6 +102,8 @@ pub struct Unsaid {
     pub originals: Vec<String>,
     /// Ids of items that the history refers to and does not hold.
     pub references: Vec<String>,
+    /// Fields that refer to what is kept somewhere else, such as `conversation`. Some servers pass over them.
+    pub elsewhere: Vec<&'static str>,
 }
 
 /// What is known of a reply before its first word.
@@ -105,9 +147,11 @@ pub trait ReplyEncoder: Send {
     /// The end of the stream, after the last chunk. Empty if [`ReplyEncoder::chunk`] already ended it with an error.
     fn end(&mut self) -> String;
 
-    /// What the client may refer to in later requests, once the reply is over: ids, each with its JSON.
-    fn kept(&self) -> Vec<(String, String)> {
-        Vec::new()
+    /// Tells the Unix time (seconds) at which the next words are said.
+    fn at(&mut self, _now: u64) {}
+    /// What the client may refer to in later requests, once the reply is over.
+    fn kept(&self) -> Kept {
+        Kept::default()
     }
 }
 

@@ -24,8 +24,21 @@ pub struct Said {
     pub stop: Option<String>,
     /// `usage`, and llama.cpp's `timings`.
     pub usage: Usage,
+    /// How likely each token was, as the server says it (`logprobs.content`).
+    pub logprobs: Vec<Value>,
+    /// llama-server's `timings`, and its `prompt_progress` while it reads a prompt.
+    pub telemetry: Telemetry,
     /// An error that came inside a stream.
     pub error: Option<Value>,
+}
+
+/// What llama-server tells of its work to clients that ask for it.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Telemetry {
+    /// `timings`.
+    pub timings: Option<Value>,
+    /// `prompt_progress`.
+    pub progress: Option<Value>,
 }
 
 /// A tool call, or a part of one.
@@ -56,6 +69,8 @@ pub struct Usage {
     pub prompt_ms: Option<f64>,
     /// Milliseconds of generation.
     pub completion_ms: Option<f64>,
+    /// Milliseconds that loading the model took.
+    pub load_ms: Option<f64>,
 }
 
 impl Usage {
@@ -68,6 +83,7 @@ impl Usage {
             reasoning: later.reasoning.or(self.reasoning),
             prompt_ms: later.prompt_ms.or(self.prompt_ms),
             completion_ms: later.completion_ms.or(self.completion_ms),
+            load_ms: later.load_ms.or(self.load_ms),
         }
     }
 }
@@ -89,10 +105,14 @@ impl Said {
             ..Said::default()
         };
         out.stop = value.pointer("/__verbose/stopping_word").and_then(text_of);
+        let told = |key: &str| fields.get(key).filter(|told| told.is_object()).cloned();
+        out.telemetry = Telemetry { timings: told("timings"), progress: told("prompt_progress") };
         let choices = fields.get("choices").and_then(Value::as_array).into_iter().flatten();
         let mut first = choices.filter(|c| c.get("index").and_then(Value::as_u64).unwrap_or(0) == 0);
         let Some(choice) = first.next() else { return Some(out) };
         out.finish = reply::finish_of(choice).map(str::to_owned);
+        let logprobs = choice.pointer("/logprobs/content").and_then(Value::as_array);
+        out.logprobs = logprobs.cloned().unwrap_or_default();
         // A number there is a token, such as the model's own end.
         let stops = ["stop_reason", "matched_stop"].iter().find_map(|key| text_of(choice.get(*key)?));
         out.stop = out.stop.or(stops);
@@ -142,6 +162,7 @@ fn usage(usage: Option<&Value>, timings: Option<&Value>) -> Usage {
         reasoning: number("/completion_tokens_details/reasoning_tokens"),
         prompt_ms: timing("prompt_ms"),
         completion_ms: timing("predicted_ms"),
+        load_ms: timing("load_ms"),
     }
 }
 

@@ -318,6 +318,13 @@ impl Chat {
         write(&mut self.out, message);
     }
 
+    /// Adds a message as it is spelled. What is no JSON is passed over.
+    pub(super) fn push_spelled(&mut self, message: &[u8]) {
+        if let Ok(message) = serde_json::from_slice::<&RawValue>(message) {
+            self.push(message);
+        }
+    }
+
     /// Adds all other fields: the body.
     pub(super) fn end(mut self, rest: &Map<String, Value>) -> Bytes {
         self.out.push(b']');

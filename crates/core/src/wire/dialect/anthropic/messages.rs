@@ -8,15 +8,26 @@ use serde_json::{Value, json};
 
 use super::super::spelled::{self, Asked, Chat, Item, Message, Part, each, given, joined, object};
 use super::tools::Change;
-use super::{WireError, wrong};
+use super::{Before, WireError, wrong};
 use crate::wire::json::{self, Fields};
 use crate::wire::parts::{CARRIED, blocks};
 
-/// Writes all messages. Returns what they change of the tools that are offered, in order.
-pub(super) fn translate(asked: &Asked<'_>, chat: &mut Chat) -> Result<Vec<Change>, WireError> {
+/// Writes all messages, behind what was said before in a thread. Returns what they change of the tools that are offered, in
+/// order.
+pub(super) fn translate(
+    text: Option<&str>,
+    before: Option<&Before>,
+    asked: &Asked<'_>,
+    chat: &mut Chat,
+) -> Result<Vec<Change>, WireError> {
     let mut out = Out { chat, last: None, changes: Vec::new() };
-    if let Some(text) = asked.spelled("system").filter(|text| *text != "null") {
+    if let Some(text) = text {
         out.system(&system(text)?);
+    }
+    if let Some(before) = before {
+        out.flush();
+        before.messages.iter().for_each(|message| out.chat.push_spelled(message));
+        assistant(&mut out, "thread", &before.reply)?;
     }
     let messages = asked.spelled("messages");
     let messages = messages.ok_or_else(|| wrong("messages", "is missing; it must be an array of messages"))?;

@@ -4,10 +4,12 @@
 //! connectors are left out, and the reply says so. What only steers Anthropic's own servers is left out: `metadata`, `cache_control`, `service_tier`,
 //! `context_management`, `container`, citations, signatures of thoughts.
 
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use super::spelled::{self, Asked, Chat};
-use super::{Heard, Unsaid, WireError, wrong};
+use super::{Before, Heard, Unsaid, WireError, wrong};
 
 mod messages;
 mod own;
@@ -15,7 +17,7 @@ mod reply;
 mod tools;
 
 /// Fields that mean something to Anthropic's servers alone, or were said in other words.
-const THEIRS: [&str; 23] = [
+const THEIRS: [&str; 24] = [
     "model",
     "messages",
     "system",
@@ -30,6 +32,7 @@ const THEIRS: [&str; 23] = [
     "metadata",
     "service_tier",
     "context_management",
+    "thread",
     "container",
     "mcp_servers",
     "cache_control",
@@ -46,12 +49,21 @@ const THEIRS: [&str; 23] = [
 /// # Errors
 /// What has the wrong shape, or what no local server can do; with the path of the field.
 pub fn request(body: &[u8]) -> Result<Heard, WireError> {
-    spelled::reading(body, &SPELLED, |asked| read(asked, body.len()))
+    spelled::reading(body, &SPELLED, |asked| read(asked, None, body.len()))
 }
 
-fn read(asked: Asked<'_>, size: usize) -> Result<Heard, WireError> {
-    let mut chat = prompt(&asked, size)?;
-    let Prompt { rest, model, warnings, .. } = &mut chat;
+/// Reads the same where the request continues a thread whose last reply is known.
+///
+/// # Errors
+/// As [`request`].
+pub fn going_on(body: &[u8], before: &Before) -> Result<Heard, WireError> {
+    spelled::reading(body, &SPELLED, |asked| read(asked, Some(before), body.len()))
+}
+
+fn read(asked: Asked<'_>, before: Option<&Before>, size: usize) -> Result<Heard, WireError> {
+    let thread = thread(&asked.fields)?;
+    let mut chat = prompt(&asked, before, size)?;
+    let Prompt { rest, model, warnings, head, .. } = &mut chat;
     let asked = asked.fields;
     let stream = match asked.get("stream") {
         None | Some(Value::Null) => false,
@@ -88,9 +100,26 @@ fn read(asked: Asked<'_>, size: usize) -> Result<Heard, WireError> {
         .collect();
     let tells_stop = !stops.is_empty();
     let most = asked.get("max_tokens").and_then(Value::as_u64);
-    let encoder = Box::new(reply::Reply::new(std::mem::take(model), std::mem::take(warnings), stops, most));
+    let mut encoder = Box::new(reply::Reply::new(std::mem::take(model), std::mem::take(warnings), stops, most));
+    if thread.is_some() {
+        encoder.keep(head.json());
+    }
     let session = crate::wire::session::session(&asked);
-    Ok(Heard { chat: chat.end(), encoder, session, tells_stop, unsaid: Unsaid::default() })
+    let follows = thread.flatten().filter(|_| before.is_none());
+    Ok(Heard { chat: chat.end(), encoder, session, tells_stop, unsaid: Unsaid::default(), follows })
+}
+
+/// Whether the client wants the conversation held here, and the id of the reply that it goes on from, if it does
+/// (`thread`, beta `message-threads-2026-08-12`; types of the SDK anthropic 2.12).
+fn thread(asked: &Map<String, Value>) -> Result<Option<Option<String>>, WireError> {
+    let Some(thread) = asked.get("thread").filter(|thread| !thread.is_null()) else { return Ok(None) };
+    let previous = thread.get("previous_message_id").and_then(Value::as_str);
+    match (thread.get("type").and_then(Value::as_str), previous) {
+        (Some("create"), _) => Ok(Some(None)),
+        (Some("continue"), Some(id)) => Ok(Some(Some(id.to_owned()))),
+        (Some("continue"), None) => Err(wrong("thread.previous_message_id", "must be the id of a reply")),
+        _ => Err(wrong("thread.type", "must be `create` or `continue`")),
+    }
 }
 
 /// Reads a request to `POST /v1/messages/count_tokens`: a chat completion request that is only counted.
@@ -98,7 +127,7 @@ fn read(asked: Asked<'_>, size: usize) -> Result<Heard, WireError> {
 /// # Errors
 /// As [`request`].
 pub fn counted(body: &[u8]) -> Result<bytes::Bytes, WireError> {
-    spelled::reading(body, &SPELLED, |asked| Ok(prompt(&asked, body.len())?.end()))
+    spelled::reading(body, &SPELLED, |asked| Ok(prompt(&asked, None, body.len())?.end()))
 }
 
 /// What can be megabytes: it is read one by one.
@@ -112,6 +141,28 @@ struct Prompt {
     model: String,
     /// What was left out.
     warnings: Vec<String>,
+    /// What holds on in a thread.
+    head: Head,
+}
+
+/// What a thread keeps beside its messages: a request that continues it does not repeat these.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct Head {
+    system: Option<Box<RawValue>>,
+    tools: Option<Value>,
+    /// What messages changed of the tools.
+    changes: Vec<tools::Change>,
+}
+
+impl Head {
+    fn read(json: &str) -> Head {
+        serde_json::from_str(json).unwrap_or_default()
+    }
+
+    fn json(&self) -> String {
+        serde_json::to_string(self).unwrap_or_default()
+    }
 }
 
 impl Prompt {
@@ -120,27 +171,38 @@ impl Prompt {
     }
 }
 
-fn prompt(all: &Asked<'_>, size: usize) -> Result<Prompt, WireError> {
+fn prompt(all: &Asked<'_>, before: Option<&Before>, size: usize) -> Result<Prompt, WireError> {
     let asked = &all.fields;
+    let mut head = before.map(|before| Head::read(&before.head)).unwrap_or_default();
+    if let Some(own) = all.spelled("system").filter(|own| *own != "null") {
+        head.system = RawValue::from_string(own.to_owned()).ok();
+    }
+    if let Some(own) = asked.get("tools").filter(|own| !own.is_null()) {
+        head.tools = Some(own.clone());
+    }
+    // A server that has one model alone needs no name; others say what is missing.
     let model = match asked.get("model") {
-        Some(Value::String(model)) => model.clone(),
-        _ => return Err(wrong("model", "must be the name of a model")),
+        None | Some(Value::Null) => None,
+        Some(Value::String(model)) => Some(model.clone()),
+        Some(_) => return Err(wrong("model", "must be the name of a model")),
     };
     let mut warnings = Vec::new();
     if asked.get("mcp_servers").and_then(Value::as_array).is_some_and(|list| !list.is_empty()) {
         let what = "no local server connects to MCP servers: let the client connect to them, and offer their tools";
         warnings.push(format!("mcp_servers is left out: {what}"));
     }
-    let mut chat = Chat::new(Some(&model), size);
-    let changes = messages::translate(all, &mut chat)?;
+    let mut chat = Chat::new(model.as_deref(), size + before.map_or(0, Before::bytes));
+    let system = head.system.as_ref().map(|system| system.get());
+    let changes = messages::translate(system, before, all, &mut chat)?;
+    head.changes.extend(changes);
     let mut rest = Map::new();
-    tools::translate(asked, &changes, &mut rest, &mut warnings)?;
+    tools::translate(asked, &head, &mut rest, &mut warnings)?;
     thinking(asked, &mut rest)?;
     // Sampling is spelled alike, and what nobody here knows may be meant for the server.
     for (key, value) in asked.iter().filter(|(key, value)| !THEIRS.contains(&key.as_str()) && !value.is_null()) {
         rest.entry(key.clone()).or_insert_with(|| value.clone());
     }
-    Ok(Prompt { chat, rest, model, warnings })
+    Ok(Prompt { chat, rest, model: model.unwrap_or_default(), warnings, head })
 }
 
 /// `thinking`, `output_config`. A model that cannot think is not refused for being asked to: Claude Code always asks.
@@ -234,7 +296,13 @@ pub fn error(status: u16, error: &Value, request_id: &str) -> Value {
         503 | 529 => "overloaded_error",
         _ => "api_error",
     };
-    json!({"type": "error", "error": {"type": kind, "message": message}, "request_id": request_id})
+    let mut told = json!({"type": kind, "message": message});
+    // Anthropic's SDKs send the whole history under a new thread where they read this.
+    if let Some(code @ ("thread_not_found" | "thread_unsupported_request")) = error.get("code").and_then(Value::as_str)
+    {
+        told["details"] = json!({"error_code": code});
+    }
+    json!({"type": "error", "error": told, "request_id": request_id})
 }
 
 #[cfg(test)]

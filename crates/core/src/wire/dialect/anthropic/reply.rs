@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::super::said::{CallPart, Said, Usage};
 use super::super::whole::Whole;
-use super::super::{Head, ReplyEncoder, event};
+use super::super::{Answered, Head, Kept, ReplyEncoder, event};
 use super::error;
 use crate::wire::reply;
 
@@ -42,8 +42,14 @@ pub(super) struct Reply {
     /// Of these, told to their end.
     told: usize,
     refused: bool,
-    /// An error has ended the stream.
+    /// Nothing more is written.
     over: bool,
+    /// An error has ended the reply.
+    failed: bool,
+    /// What is kept with the reply for requests that go on from it, where the client wants that.
+    head: Option<String>,
+    /// The reply, as far as it is written, where it is kept.
+    said: Said,
 }
 
 /// What kind of block is open.
@@ -87,6 +93,54 @@ impl Reply {
             told: 0,
             refused: false,
             over: false,
+            failed: false,
+            head: None,
+            said: Said::default(),
+        }
+    }
+
+    /// Has the reply kept, for requests that go on from it.
+    pub(super) fn keep(&mut self, head: String) {
+        self.head = Some(head);
+    }
+
+    /// The content blocks of a reply.
+    fn content(&self, said: &Said) -> Vec<Value> {
+        let mut content = Vec::new();
+        if !said.reasoning.is_empty() {
+            content.push(json!({"type": "thinking", "thinking": said.reasoning, "signature": ""}));
+        }
+        for text in [&said.text, &said.refusal] {
+            if !text.is_empty() {
+                content.push(json!({"type": "text", "text": text}));
+            }
+        }
+        for (nth, call) in said.calls.iter().enumerate() {
+            let input = match serde_json::from_str::<Value>(&call.arguments) {
+                Ok(input @ Value::Object(_)) => input,
+                _ if call.arguments.trim().is_empty() => json!({}),
+                // A model's mistake: the client sees what it wrote, and the model sees it again.
+                _ => json!({"_unparsed": call.arguments}),
+            };
+            let name = call.name.clone().unwrap_or_default();
+            content.push(json!({"type": "tool_use", "id": self.id_of(call, nth), "name": name, "input": input}));
+        }
+        content
+    }
+
+    /// Notes the server's own name of the model, where the client named none.
+    fn note_model(&mut self, said: &Said) {
+        if let Some(model) = said.model.as_ref().filter(|_| self.model.is_empty()) {
+            self.model.clone_from(model);
+        }
+    }
+
+    /// Takes in what is kept of a chunk; its calls are taken in as they are told.
+    fn hold(&mut self, said: &Said) {
+        if self.head.is_some() {
+            self.said.reasoning.push_str(&said.reasoning);
+            self.said.text.push_str(&said.text);
+            self.said.refusal.push_str(&said.refusal);
         }
     }
 
@@ -157,7 +211,13 @@ impl Reply {
         match self.open.take() {
             None => return,
             Some(Open::Thinking) => self.delta(&json!({"type": "signature_delta", "signature": ""}), out),
-            Some(Open::Call) => self.told += self.calls.pop_front().map_or(0, |_| 1),
+            Some(Open::Call) => {
+                if let Some(Call { id, name, arguments, .. }) = self.calls.pop_front() {
+                    self.told += 1;
+                    let call = CallPart { index: 0, id: Some(id), name: Some(name), arguments };
+                    self.said.calls.extend(self.head.is_some().then_some(call));
+                }
+            }
             Some(Open::Text) => {}
         }
         let stop = json!({"type": "content_block_stop", "index": self.blocks.saturating_sub(1)});
@@ -256,27 +316,13 @@ impl ReplyEncoder for Reply {
         self.finish.clone_from(&said.finish);
         self.window = head.window;
         self.note_stop(said);
+        self.note_model(said);
         self.called = said.calls.len();
         self.refused = !said.refusal.is_empty();
-        let mut content = Vec::new();
-        if !said.reasoning.is_empty() {
-            content.push(json!({"type": "thinking", "thinking": said.reasoning, "signature": ""}));
+        if self.head.is_some() {
+            self.said = said.clone();
         }
-        for text in [&said.text, &said.refusal] {
-            if !text.is_empty() {
-                content.push(json!({"type": "text", "text": text}));
-            }
-        }
-        for (nth, call) in said.calls.iter().enumerate() {
-            let input = match serde_json::from_str::<Value>(&call.arguments) {
-                Ok(input @ Value::Object(_)) => input,
-                _ if call.arguments.trim().is_empty() => json!({}),
-                // A model's mistake: the client sees what it wrote, and the model sees it again.
-                _ => json!({"_unparsed": call.arguments}),
-            };
-            let name = call.name.clone().unwrap_or_default();
-            content.push(json!({"type": "tool_use", "id": self.id_of(call, nth), "name": name, "input": input}));
-        }
+        let content = self.content(said);
         self.message(content, self.stop_reason().into(), self.usage())
     }
 
@@ -305,6 +351,7 @@ impl ReplyEncoder for Reply {
         }
         self.note_stop(said);
         self.refused |= !said.refusal.is_empty();
+        self.hold(said);
         self.text(Open::Thinking, &said.reasoning, &mut out);
         self.text(Open::Text, &said.text, &mut out);
         self.text(Open::Text, &said.refusal, &mut out);
@@ -312,7 +359,7 @@ impl ReplyEncoder for Reply {
             self.call(part, &mut out);
         }
         if let Some(failed) = &said.error {
-            self.over = true;
+            (self.over, self.failed) = (true, true);
             let status = reply::status_of(failed).unwrap_or(500);
             out.push_str(&event("error", &error(status, failed, &format!("req_{}", self.id))));
         }
@@ -332,5 +379,13 @@ impl ReplyEncoder for Reply {
         out.push_str(&event("message_delta", &delta));
         out.push_str(&event("message_stop", &json!({"type": "message_stop"})));
         out
+    }
+
+    fn kept(&self) -> Kept {
+        let head = self.head.as_ref().filter(|_| !self.failed);
+        let json = |said| Value::from(self.content(said)).to_string();
+        let reply =
+            head.map(|head| Answered { id: format!("msg_{}", self.id), head: head.clone(), json: json(&self.said) });
+        Kept { items: Vec::new(), reply }
     }
 }

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::super::said::Said;
+use super::super::said::{CallPart, Said};
 use super::super::{Head, Heard};
 use super::*;
 
@@ -211,7 +211,7 @@ fn what_is_wrong_is_named_with_its_place() {
         body
     };
     for (body, param) in [
-        (json!({"messages": []}), "model"),
+        (json!({"model": 3, "messages": []}), "model"),
         (json!({"model": "m"}), "messages"),
         (asked(json!("x")), "messages"),
         (asked(json!([1])), "messages[0]"),
@@ -568,4 +568,72 @@ fn what_ended_a_reply_is_told() {
         assert_eq!((&whole["stop_reason"], &whole["stop_sequence"]), (&json!(reason), &stop), "{chunk}");
     }
     assert!(heard(&ask(json!(["END"]))).tells_stop && !heard(&ask(json!([]))).tells_stop);
+}
+
+/// What the record gives back of a request and the reply to it.
+fn recorded(heard: &super::Heard, answered: &crate::wire::dialect::Answered) -> super::Before {
+    let chat: Value = serde_json::from_slice(&heard.chat).unwrap();
+    let messages = chat["messages"].as_array().unwrap().iter().skip_while(|message| message["role"] == "system");
+    let messages = messages.map(|message| bytes::Bytes::from(message.to_string())).collect();
+    super::Before { head: answered.head.clone(), messages, reply: answered.json.clone() }
+}
+
+#[test]
+fn a_thread_goes_on_with_its_system_prompt_and_its_tools() {
+    let tools = json!([{"name": "get_weather", "input_schema": {"type": "object"}}]);
+    let user = |content: Value| json!({"role": "user", "content": content});
+    let result = json!([{"type": "tool_result", "tool_use_id": "t1", "content": "18"}]);
+    let create = json!({"model": "m", "system": "Be brief.", "tools": tools, "thread": {"type": "create"},
+        "messages": [user("Weather?".into())]});
+    let call =
+        CallPart { index: 0, id: Some("t1".into()), name: Some("get_weather".into()), arguments: "{\"a\":1}".into() };
+    let said = Said { text: "I look.".into(), reasoning: "Hm.".into(), calls: vec![call], ..Said::default() };
+    let on = json!({"model": "m", "thread": {"type": "continue", "previous_message_id": "msg_a1"},
+        "messages": [user(result.clone())]});
+    assert_eq!(heard(&on).follows.as_deref(), Some("msg_a1"));
+    let whole = json!({"model": "m", "system": "Be brief.", "tools": tools, "messages": [user("Weather?".into()),
+        {"role": "assistant", "content": [{"type": "thinking", "thinking": "Hm."}, {"type": "text", "text": "I look."},
+            {"type": "tool_use", "id": "t1", "name": "get_weather", "input": {"a": 1}}]}, user(result)]});
+    let chat = |heard: &super::Heard| serde_json::from_slice::<Value>(&heard.chat).unwrap();
+    for streamed in [false, true] {
+        let mut first = heard(&create);
+        if streamed {
+            first.encoder.start(&head());
+            first.encoder.chunk(&said);
+            first.encoder.end();
+        } else {
+            first.encoder.whole(&head(), &said);
+        }
+        let answered = first.encoder.kept().reply.unwrap();
+        assert_eq!((answered.id.as_str(), first.follows.as_ref()), ("msg_a1", None));
+        let before = recorded(&first, &answered);
+        let second = super::going_on(on.to_string().as_bytes(), &before).unwrap();
+        assert_eq!((chat(&second), second.follows), (chat(&heard(&whole)), None), "streamed: {streamed}");
+    }
+    // Who wants no thread has none, and a reply that broke off is none to go on from.
+    assert_eq!(encoder().kept(), Default::default());
+    let mut broken = heard(&create).encoder;
+    broken.start(&head());
+    broken.chunk(&Said { error: Some(json!({"message": "gone"})), ..Said::default() });
+    assert_eq!(broken.kept().reply, None);
+    for thread in [json!({"type": "continue"}), json!({"type": "fork"}), json!("x")] {
+        let mut odd = create.clone();
+        odd["thread"] = thread;
+        assert!(refused(odd).0.starts_with("thread."));
+    }
+}
+
+#[test]
+fn sdks_read_why_a_thread_cannot_go_on() {
+    let told = super::error(404, &json!({"message": "m", "code": "thread_not_found"}), "req_1");
+    assert_eq!(told["error"]["details"], json!({"error_code": "thread_not_found"}));
+    assert_eq!(super::error(404, &json!({"message": "m", "code": "other"}), "req_1")["error"].get("details"), None);
+}
+
+#[test]
+fn a_client_may_name_no_model() {
+    let mut heard = heard(&json!({"messages": [{"role": "user", "content": "hi"}]}));
+    assert_eq!(serde_json::from_slice::<Value>(&heard.chat).unwrap().get("model"), None);
+    let said = Said { model: Some("served".into()), text: "a".into(), ..Said::default() };
+    assert_eq!(heard.encoder.whole(&head(), &said)["model"], "served");
 }

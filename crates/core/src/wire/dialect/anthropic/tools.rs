@@ -1,13 +1,15 @@
 //! `tools` and `tool_choice`. Tools that Anthropic's own servers run are left out; those of Anthropic's that the client runs
 //! ([`own`]) are functions like any.
 
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::own;
-use super::{WireError, wrong};
+use super::{Head, WireError, wrong};
 use crate::wire::parts::blocks::tool_name;
 
 /// What a message changes of the tools that are offered: a `tool_addition` or a `tool_removal`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Change {
     name: String,
     /// Offered from here on, or no longer.
@@ -27,12 +29,12 @@ impl Change {
 /// Writes the tools of a request into a chat completion request, as they are offered after its last message.
 pub(super) fn translate(
     asked: &Map<String, Value>,
-    changes: &[Change],
+    Head { tools, changes, .. }: &Head,
     chat: &mut Map<String, Value>,
     warnings: &mut Vec<String>,
 ) -> Result<(), WireError> {
     let there = |key: &str| asked.get(key).filter(|v| !v.is_null());
-    if there("tools").is_none() && changes.is_empty() {
+    if tools.is_none() && changes.is_empty() {
         return match there("tool_choice").map(|c| c["type"].as_str().unwrap_or_default().to_owned()) {
             Some(kind) if kind == "any" || kind == "tool" => {
                 Err(wrong("tool_choice", "asks for a call, and `tools` offers none"))
@@ -40,7 +42,7 @@ pub(super) fn translate(
             _ => Ok(()),
         };
     }
-    let tools = match there("tools") {
+    let tools = match tools {
         None => &[][..],
         Some(tools) => tools.as_array().ok_or_else(|| wrong("tools", "must be an array of tools"))?,
     };

@@ -14,6 +14,7 @@ pub use reply::timestamp;
 use reply::{Api, Reply};
 
 mod context;
+pub mod embed;
 mod messages;
 pub mod models;
 mod reply;
@@ -37,7 +38,14 @@ pub fn chat(body: &[u8]) -> Result<Option<Heard>, WireError> {
         }
         let rest = request::translate(asked.fields)?;
         let encoder = Box::new(Reply::new(Api::Chat, model, Vec::new()));
-        Ok(Some(Heard { chat: chat.end(&rest), encoder, session: None, tells_stop: false, unsaid: Unsaid::default() }))
+        Ok(Some(Heard {
+            chat: chat.end(&rest),
+            encoder,
+            session: None,
+            tells_stop: false,
+            unsaid: Unsaid::default(),
+            follows: None,
+        }))
     })
 }
 
@@ -92,7 +100,14 @@ fn generated(all: Asked<'_>, size: usize) -> Result<Option<Heard>, WireError> {
     asked.shift_remove("messages");
     let rest = request::translate(asked)?;
     let encoder = Box::new(Reply::new(Api::Generate, model, messages));
-    Ok(Some(Heard { chat: chat.end(&rest), encoder, session: None, tells_stop: false, unsaid: Unsaid::default() }))
+    Ok(Some(Heard {
+        chat: chat.end(&rest),
+        encoder,
+        session: None,
+        tells_stop: false,
+        unsaid: Unsaid::default(),
+        follows: None,
+    }))
 }
 
 /// What of a request to `POST /api/generate` cannot be said as messages.

@@ -81,7 +81,7 @@ impl Reply {
     }
 
     /// A piece of the reply, up to `done`.
-    fn piece(&self, text: &str, thinking: &str, calls: &[CallPart]) -> Map<String, Value> {
+    fn piece(&self, text: &str, thinking: &str, calls: &[CallPart], logprobs: &[Value]) -> Map<String, Value> {
         let mut said = Map::new();
         if self.api == Api::Chat {
             said.insert("role".into(), "assistant".into());
@@ -100,11 +100,14 @@ impl Reply {
             Api::Chat => drop(out.insert("message".into(), said.into())),
             Api::Generate => out.extend(said),
         }
+        if !logprobs.is_empty() {
+            out.insert("logprobs".into(), logprobs.iter().map(logprob).collect());
+        }
         out
     }
 
-    fn line(&self, text: &str, thinking: &str, calls: &[CallPart]) -> String {
-        let mut piece = self.piece(text, thinking, calls);
+    fn line(&self, text: &str, thinking: &str, calls: &[CallPart], logprobs: &[Value]) -> String {
+        let mut piece = self.piece(text, thinking, calls, logprobs);
         piece.insert("done".into(), false.into());
         format!("{}\n", Value::Object(piece))
     }
@@ -115,12 +118,13 @@ impl Reply {
         let cut = matches!(self.finish.as_deref(), Some("length" | "model_context_window_exceeded"));
         let reason = if cut { "length" } else { "stop" };
         let (prompt, written) = (nanoseconds(self.usage.prompt_ms), nanoseconds(self.usage.completion_ms));
+        let load = nanoseconds(self.usage.load_ms);
         let figures = [
             ("done", Some(true.into())),
             ("done_reason", Some(reason.into())),
             ("context", self.context()),
-            ("total_duration", Some(prompt.saturating_add(written).into())),
-            ("load_duration", Some(0.into())),
+            ("total_duration", Some(load.saturating_add(prompt).saturating_add(written).into())),
+            ("load_duration", Some(load.into())),
             ("prompt_eval_count", self.usage.prompt.map(Value::from)),
             ("prompt_eval_duration", Some(prompt.into())),
             ("eval_count", self.usage.completion.map(Value::from)),
@@ -161,7 +165,7 @@ impl ReplyEncoder for Reply {
         }
         self.begin(head);
         self.add(said);
-        let piece = self.piece(&text(said), &said.reasoning, &said.calls);
+        let piece = self.piece(&text(said), &said.reasoning, &said.calls, &said.logprobs);
         self.done(piece)
     }
 
@@ -172,7 +176,7 @@ impl ReplyEncoder for Reply {
 
     /// A piece without a word: NDJSON has no comments, and clients add the pieces up.
     fn ping(&mut self) -> String {
-        if self.over { String::new() } else { self.line("", "", &[]) }
+        if self.over { String::new() } else { self.line("", "", &[], &[]) }
     }
 
     fn chunk(&mut self, said: &Said) -> String {
@@ -183,8 +187,8 @@ impl ReplyEncoder for Reply {
         said.calls.iter().for_each(|part| self.call(part));
         let text = text(said);
         let mut out = String::new();
-        if !text.is_empty() || !said.reasoning.is_empty() {
-            out = self.line(&text, &said.reasoning, &[]);
+        if !text.is_empty() || !said.reasoning.is_empty() || !said.logprobs.is_empty() {
+            out = self.line(&text, &said.reasoning, &[], &said.logprobs);
         }
         if let Some(failed) = &said.error {
             self.over = true;
@@ -200,12 +204,24 @@ impl ReplyEncoder for Reply {
         self.over = true;
         let mut out = String::new();
         if !self.calls.is_empty() {
-            out = self.line("", "", &self.calls);
+            out = self.line("", "", &self.calls, &[]);
         }
-        let last = self.piece("", "", &[]);
+        let last = self.piece("", "", &[], &[]);
         out.push_str(&format!("{}\n", self.done(last)));
         out
     }
+}
+
+/// How likely a token was, in the fields that Ollama has for it (`api/types.go`, `Logprob`).
+fn logprob(token: &Value) -> Value {
+    let mut out = Map::new();
+    for key in ["token", "logprob", "bytes"] {
+        out.extend(token.get(key).map(|value| (key.to_owned(), value.clone())));
+    }
+    if let Some(others) = token.get("top_logprobs").and_then(Value::as_array).filter(|others| !others.is_empty()) {
+        out.insert("top_logprobs".into(), others.iter().map(logprob).collect());
+    }
+    out.into()
 }
 
 /// Ollama has no word for a refusal.

@@ -34,6 +34,10 @@ pub(super) fn translate(mut asked: Map<String, Value>) -> Result<Map<String, Val
     format(take("format"), &mut chat)?;
     options(take("options"), &mut chat)?;
     think(take("think"), take("chat_template_kwargs"), &mut chat)?;
+    // Ollama tells the likeliest tokens only beside the one that was taken; others refuse the one without the other.
+    if asked.get("logprobs") != Some(&Value::Bool(true)) {
+        asked.shift_remove("top_logprobs");
+    }
     // What nobody here knows may be meant for the server.
     for (key, value) in asked {
         if !LEFT_OUT.contains(&key.as_str()) && !value.is_null() {

@@ -3,12 +3,13 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::super::super::WireError;
 use super::super::super::json::{self as spelling, Fields};
 use super::super::spelled::{self, Asked, Chat, Item, Message, Part, each, given, joined};
-use super::super::wrong;
+use super::super::{Before, wrong};
 use super::calls::Form;
 use super::content::{each_tool, is_audio, only_text, parts, plain, reasoning, result};
 use super::lines::{line, media};
@@ -26,7 +27,31 @@ pub(super) struct With<'a> {
     pub(super) tools: &'a Tools,
     /// What `item_reference` may lead to.
     pub(super) known: &'a Items,
+    /// What `previous_response_id` leads to.
+    pub(super) before: Option<&'a Before>,
+    /// What holds on for the requests that go on from the reply to this one.
+    pub(super) head: &'a mut Head,
     pub(super) tally: &'a mut Tally,
+}
+
+/// What of a request holds on beside its messages, for those that go on from its reply. `instructions` do not.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct Head {
+    /// What stood in `input` before anybody said anything.
+    system: Vec<String>,
+    /// The tools that the history brought.
+    pub(super) tools: Vec<Value>,
+}
+
+impl Head {
+    pub(super) fn read(json: &str) -> Head {
+        spelled::value(json).ok().and_then(|value| Head::deserialize(value).ok()).unwrap_or_default()
+    }
+
+    pub(super) fn json(&self) -> String {
+        serde_json::to_string(self).unwrap_or_default()
+    }
 }
 
 /// Writes the messages of a request. A longer history gives the same messages and further ones; only the calls and texts of
@@ -39,6 +64,9 @@ pub(super) fn messages(
 ) -> Result<(), WireError> {
     let mut history = History::new(with, chat);
     history.system(instructions.unwrap_or_default());
+    if let Some(before) = history.with.before {
+        history.go_on(before)?;
+    }
     match asked.spelled("input").filter(|input| *input != "null") {
         None => {}
         Some(input) => match spelling::string(input) {
@@ -48,6 +76,10 @@ pub(super) fn messages(
         },
     }
     history.finish();
+    // An input that is empty, or missing, is as good as an empty text, which servers answer.
+    if chat.is_empty() {
+        chat.push(&Message::new("user", "".into()));
+    }
     Ok(())
 }
 
@@ -182,7 +214,11 @@ impl<'a> History<'a> {
                 let lines = std::mem::take(&mut self.lines).into_iter().map(Part::Text);
                 self.assistant(Message::of("assistant", lines.chain(parts).collect()).plain());
             }
-            "system" | "developer" if self.is_empty() => self.system(only_text(parts)),
+            "system" | "developer" if self.is_empty() => {
+                let words = only_text(parts);
+                self.with.head.system.push(words.clone());
+                self.system(words);
+            }
             "system" | "developer" => self.push(reminder(&only_text(parts))),
             "user" | "" => self.push(Message::of("user", parts).plain()),
             _ => {
@@ -192,6 +228,15 @@ impl<'a> History<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Writes what was said before, and reads the reply to it as if it stood in `input`.
+    fn go_on(&mut self, before: &Before) -> Result<(), WireError> {
+        self.with.head.system.retain(|words| !words.is_empty());
+        self.system.extend(self.with.head.system.iter().cloned());
+        self.write_last();
+        before.messages.iter().for_each(|message| self.chat.push_spelled(message));
+        each(&before.reply, |_, item| self.item(&item)).map(|_| ())
     }
 
     /// Reads an item in the place of a reference to it.

@@ -1,5 +1,5 @@
 //! OpenAI's Responses API (`POST /v1/responses`), as Codex and the OpenAI SDKs speak it, in the words of chat
-//! completions. Nothing is kept between two requests: what a client would have the server remember must be in `input`.
+//! completions. What a client has the server remember (`previous_response_id`, `item_reference`) is given from outside.
 //!
 //! A local server runs no tools of its own. `web_search`, `file_search`, `code_interpreter`, `mcp` and the like are left
 //! out of the tools (Codex offers `web_search` in every request); one that is forced by `tool_choice` is an error.
@@ -15,6 +15,8 @@ mod tally;
 mod tools;
 
 #[cfg(test)]
+mod follow_tests;
+#[cfg(test)]
 mod history_tests;
 #[cfg(test)]
 mod listener;
@@ -26,7 +28,7 @@ mod tests;
 use serde_json::{Map, Value};
 
 use super::super::WireError;
-use super::{Heard, wrong};
+use super::{Before, Heard, wrong};
 
 /// Before the plain reasoning in `encrypted_content`. Nothing is encrypted here, but some clients (Codex) bring back
 /// reasoning in this field only. What begins otherwise was made elsewhere and cannot be read.
@@ -40,7 +42,15 @@ pub use items::Items;
 /// # Errors
 /// Names the field that cannot be taken and says what it must be. Nothing in the items of `input` is such an error.
 pub fn request(body: &[u8], known: &Items) -> Result<Heard, WireError> {
-    request::read(body, known)
+    request::read(body, known, None)
+}
+
+/// Reads the same where `previous_response_id` names a reply that is known.
+///
+/// # Errors
+/// As [`request`].
+pub fn going_on(body: &[u8], known: &Items, before: &Before) -> Result<Heard, WireError> {
+    request::read(body, known, Some(before))
 }
 
 /// A field that is there; `null` counts as absent.

@@ -20,6 +20,8 @@ pub(super) struct Item {
     pub(super) part: usize,
     pub(super) part_open: bool,
     pub(super) told: usize,
+    /// Of the part that is told now, how many `logprobs` were told.
+    pub(super) told_logprobs: usize,
     pub(super) body: Body,
     /// Of a call.
     whole: Whole,
@@ -36,6 +38,8 @@ pub(super) enum Body {
 pub(super) struct Part {
     pub(super) kind: Kind,
     pub(super) text: String,
+    /// How likely its tokens were, where the client asked for that.
+    pub(super) logprobs: Vec<Value>,
 }
 
 /// The kinds of text in a reply.
@@ -57,10 +61,10 @@ impl Kind {
     }
 
     /// The part as it stands in an item.
-    pub(super) fn part(self, text: &str) -> Value {
+    pub(super) fn part(self, text: &str, logprobs: &[Value]) -> Value {
         match self {
             Kind::Reasoning => json!({"type": "reasoning_text", "text": text}),
-            Kind::Text => json!({"type": "output_text", "text": text, "annotations": [], "logprobs": []}),
+            Kind::Text => json!({"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}),
             Kind::Refusal => json!({"type": "refusal", "refusal": text}),
         }
     }
@@ -112,7 +116,7 @@ impl Names {
     pub(super) fn item(&self, item: &Item, status: &str, filled: bool) -> Value {
         let id = self.id(item);
         let list = |parts: &[Part]| -> Vec<Value> {
-            parts.iter().filter(|_| filled).map(|part| part.kind.part(&part.text)).collect()
+            parts.iter().filter(|_| filled).map(|part| part.kind.part(&part.text, &part.logprobs)).collect()
         };
         match &item.body {
             Body::Reasoning(parts) => {
@@ -146,7 +150,7 @@ impl Names {
 
 impl Item {
     pub(super) fn new(nth: usize, body: Body) -> Item {
-        Item { nth, open: false, part: 0, part_open: false, told: 0, body, whole: Whole::default() }
+        Item { nth, open: false, part: 0, part_open: false, told: 0, told_logprobs: 0, body, whole: Whole::default() }
     }
 
     /// Nothing can follow in it once another item has begun.

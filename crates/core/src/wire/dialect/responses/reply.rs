@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use serde_json::{Map, Value, json};
 
 use super::super::said::{CallPart, Said, Usage};
-use super::super::{Head, ReplyEncoder, event};
+use super::super::{Answered, Head, Kept, ReplyEncoder, event};
 use super::calls::{Form, free_text};
 use super::output::{Body, Item, Kind, Names, Part};
 use super::tools::Special;
@@ -18,8 +18,8 @@ pub(super) struct Reply {
     /// The fields of the Response object that repeat the request.
     echo: Map<String, Value>,
     names: Names,
-    /// The client did not ask that nothing be stored.
-    stored: bool,
+    /// What is kept with the reply for requests that go on from it; `None` where the client wants nothing stored.
+    stored: Option<String>,
     /// Nothing is streamed.
     quiet: bool,
     sequence: u64,
@@ -35,6 +35,12 @@ pub(super) struct Reply {
     error: Value,
     /// The stream was ended by an error.
     over: bool,
+    /// The client asked llama-server how its work goes on.
+    pub(super) telemetry: bool,
+    /// What it said of that last.
+    timings: Option<Value>,
+    /// Unix time now, as far as it was told (seconds).
+    now: u64,
 }
 
 impl ReplyEncoder for Reply {
@@ -89,9 +95,10 @@ impl ReplyEncoder for Reply {
             self.tell(&mut out, "response.failed", json!({"response": response}));
             return out;
         }
-        self.text(Kind::Reasoning, &said.reasoning);
-        self.text(Kind::Text, &said.text);
-        self.text(Kind::Refusal, &said.refusal);
+        self.note_telemetry(said, &mut out);
+        self.text(Kind::Reasoning, &said.reasoning, &[]);
+        self.text(Kind::Text, &said.text, &said.logprobs);
+        self.text(Kind::Refusal, &said.refusal, &[]);
         for part in &said.calls {
             self.call(part);
         }
@@ -106,18 +113,32 @@ impl ReplyEncoder for Reply {
         }
         self.over = true;
         if self.items.is_empty() {
-            self.add(Body::Message(vec![Part { kind: Kind::Text, text: String::new() }]));
+            self.add(Body::Message(vec![Part { kind: Kind::Text, text: String::new(), logprobs: Vec::new() }]));
         }
         self.advance(&mut out, true);
         let status = self.status();
-        let response = self.response(status);
-        self.tell(&mut out, &format!("response.{status}"), json!({"response": response}));
+        let mut data = json!({"response": self.response(status)});
+        if let Some(timings) = self.timings.take() {
+            data["timings"] = timings;
+        }
+        self.tell(&mut out, &format!("response.{status}"), data);
         out
     }
 
-    fn kept(&self) -> Vec<(String, String)> {
-        let told = self.items[..self.front].iter().filter(|_| self.stored);
-        told.map(|item| (self.names.id(item), self.names.item(item, "completed", true).to_string())).collect()
+    fn at(&mut self, now: u64) {
+        self.now = now;
+    }
+
+    fn kept(&self) -> Kept {
+        let Some(head) = &self.stored else { return Kept::default() };
+        let told = self.items[..self.front].iter();
+        let items: Vec<(String, String)> =
+            told.map(|item| (self.names.id(item), self.names.item(item, "completed", true).to_string())).collect();
+        let all: Vec<&str> = items.iter().map(|(_, json)| json.as_str()).collect();
+        let json = format!("[{}]", all.join(","));
+        let whole = self.over && self.error.is_null();
+        let reply = whole.then(|| Answered { id: format!("resp_{}", self.head.id), head: head.clone(), json });
+        Kept { items, reply }
     }
 }
 
@@ -127,7 +148,7 @@ impl Reply {
         echo: Map<String, Value>,
         special: HashMap<String, Special>,
         carried: bool,
-        stored: bool,
+        stored: Option<String>,
     ) -> Reply {
         Reply {
             head: Head { id: String::new(), created: 0, prompt_tokens: None, window: None },
@@ -145,6 +166,23 @@ impl Reply {
             usage: Usage::default(),
             error: Value::Null,
             over: false,
+            telemetry: false,
+            timings: None,
+            now: 0,
+        }
+    }
+
+    /// Hands on what llama-server tells of its work, where the client asked for it: its own API tells it in the same events.
+    fn note_telemetry(&mut self, said: &Said, out: &mut String) {
+        if !self.telemetry {
+            return;
+        }
+        self.timings = said.telemetry.timings.clone().or(self.timings.take());
+        if let Some(progress) = &said.telemetry.progress {
+            let response = self.response("in_progress");
+            let mut data = json!({"response": response, "prompt_progress": progress});
+            data["timings"] = said.telemetry.timings.clone().unwrap_or_default();
+            self.tell(out, "response.in_progress", data);
         }
     }
 
@@ -161,7 +199,7 @@ impl Reply {
         self.kinds[kind] += 1;
     }
 
-    fn text(&mut self, kind: Kind, text: &str) {
+    fn text(&mut self, kind: Kind, text: &str, logprobs: &[Value]) {
         if text.is_empty() {
             return;
         }
@@ -171,13 +209,16 @@ impl Reply {
             _ => None,
         };
         let Some(parts) = parts else {
-            let parts = vec![Part { kind, text: text.to_owned() }];
+            let parts = vec![Part { kind, text: text.to_owned(), logprobs: logprobs.to_vec() }];
             self.add(if kind == Kind::Reasoning { Body::Reasoning(parts) } else { Body::Message(parts) });
             return;
         };
         match parts.last_mut().filter(|part| part.kind == kind) {
-            Some(part) => part.text.push_str(text),
-            None => parts.push(Part { kind, text: text.to_owned() }),
+            Some(part) => {
+                part.text.push_str(text);
+                part.logprobs.extend_from_slice(logprobs);
+            }
+            None => parts.push(Part { kind, text: text.to_owned(), logprobs: logprobs.to_vec() }),
         }
     }
 
@@ -244,29 +285,35 @@ impl Reply {
             let Some(part) = parts.get(item.part) else { return };
             let (kind, nth) = (part.kind, item.part);
             let delta = part.text.get(item.told..).unwrap_or_default().to_owned();
-            let whole = (done || nth + 1 < parts.len()).then(|| part.text.clone());
+            let new = part.logprobs.get(item.told_logprobs..).unwrap_or_default().to_vec();
+            let whole = (done || nth + 1 < parts.len()).then(|| (part.text.clone(), part.logprobs.clone()));
             let fresh = !std::mem::replace(&mut item.part_open, whole.is_none());
-            (item.part, item.told) = if whole.is_some() { (nth + 1, 0) } else { (nth, part.text.len()) };
-            let about = |more: Value| {
+            (item.part, item.told, item.told_logprobs) =
+                if whole.is_some() { (nth + 1, 0, 0) } else { (nth, part.text.len(), part.logprobs.len()) };
+            let about = |more: Value, logprobs: &[Value]| {
                 let mut data = json!({"item_id": id, "output_index": at, "content_index": nth});
                 if let (Some(data), Value::Object(more)) = (data.as_object_mut(), more) {
                     data.extend(more);
                     if kind == Kind::Text && !data.contains_key("part") {
-                        data.insert("logprobs".into(), json!([]));
+                        data.insert("logprobs".into(), logprobs.into());
                     }
                 }
                 data
             };
             if fresh {
-                self.tell(out, "response.content_part.added", about(json!({"part": kind.part("")})));
+                self.tell(out, "response.content_part.added", about(json!({"part": kind.part("", &[])}), &[]));
             }
             if !delta.is_empty() {
-                self.tell(out, &format!("response.{}.delta", kind.name()), about(json!({"delta": delta})));
+                let mut data = about(json!({"delta": delta}), &new);
+                if let Some(timings) = &self.timings {
+                    data["timings"] = timings.clone();
+                }
+                self.tell(out, &format!("response.{}.delta", kind.name()), data);
             }
-            let Some(whole) = whole else { return };
+            let Some((whole, all)) = whole else { return };
             let key = if kind == Kind::Refusal { "refusal" } else { "text" };
-            self.tell(out, &format!("response.{}.done", kind.name()), about(json!({key: whole})));
-            self.tell(out, "response.content_part.done", about(json!({"part": kind.part(&whole)})));
+            self.tell(out, &format!("response.{}.done", kind.name()), about(json!({key: whole}), &all));
+            self.tell(out, "response.content_part.done", about(json!({"part": kind.part(&whole, &all)}), &[]));
         }
     }
 
@@ -345,9 +392,10 @@ impl Reply {
                 self.names.item(item, if cut { "incomplete" } else { "completed" }, true)
             })
             .collect();
+        let completed = (status == "completed").then(|| self.now.max(self.head.created));
         let mut out = json!({
             "id": format!("resp_{}", self.head.id), "object": "response", "created_at": self.head.created,
-            "status": status, "error": self.error, "incomplete_details": details, "model": self.model,
+            "completed_at": completed, "status": status, "error": self.error, "incomplete_details": details, "model": self.model,
             "output": output, "usage": self.usage(),
         });
         if let Some(out) = out.as_object_mut() {

@@ -20,8 +20,8 @@ fn a_whole_reply() {
     reply.usage =
         Usage { prompt: Some(9), cached: Some(5), completion: Some(3), reasoning: Some(1), ..Usage::default() };
     let got = encoder(asked()).whole(&head(), &reply);
-    let expect = json!({"id": "resp_1a", "object": "response", "created_at": 1_700_000_000, "status": "completed",
-        "error": null, "incomplete_details": null, "model": "served", "output": [
+    let expect = json!({"id": "resp_1a", "object": "response", "created_at": 1_700_000_000,
+        "completed_at": 1_700_000_000, "status": "completed", "error": null, "incomplete_details": null, "model": "served", "output": [
             {"id": "rs_1a", "type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "Hm."}],
                 "encrypted_content": "windowsill:Hm."},
             {"id": "msg_1a", "type": "message", "status": "completed", "role": "assistant",
@@ -36,9 +36,12 @@ fn a_whole_reply() {
             "output_tokens": 3, "output_tokens_details": {"reasoning_tokens": 1}, "total_tokens": 12},
         "background": false, "instructions": "Be.", "max_output_tokens": null, "max_tool_calls": null, "metadata": {},
         "parallel_tool_calls": true, "previous_response_id": null, "prompt_cache_key": null,
-        "reasoning": {"effort": null, "summary": null}, "safety_identifier": null, "store": false, "temperature": null,
-        "text": {"format": {"type": "text"}}, "tool_choice": "auto", "tools": asked()["tools"], "top_p": null,
-        "truncation": "disabled", "user": null});
+        "reasoning": {"effort": null, "summary": null}, "safety_identifier": null, "frequency_penalty": 0.0,
+        "presence_penalty": 0.0, "service_tier": "default", "store": true, "temperature": 1.0,
+        "text": {"format": {"type": "text"}}, "tool_choice": "auto", "tools": [
+            {"type": "function", "name": "f", "description": null, "parameters": null, "strict": null},
+            {"type": "custom", "name": "patch"}, asked()["tools"][2]],
+        "top_logprobs": 0, "top_p": 1.0, "truncation": "disabled", "user": null});
     assert_eq!(got, expect);
     // The same in chunks ends in the same object.
     let events = stream(

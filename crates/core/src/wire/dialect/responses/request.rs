@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::super::super::WireError;
 use super::super::spelled::{self, Asked, Chat};
-use super::super::{Heard, wrong};
+use super::super::{Before, Heard, wrong};
 use super::given;
 use super::items::{self, Items, With};
 use super::reply::Reply;
@@ -12,7 +12,7 @@ use super::tally::Tally;
 use super::tools::Tools;
 
 /// What servers take under the same name. Most of it is not in the Responses API, but clients of local servers send it.
-const COPIED: [&str; 12] = [
+const COPIED: [&str; 14] = [
     "stop",
     "seed",
     "top_k",
@@ -25,20 +25,26 @@ const COPIED: [&str; 12] = [
     "keep_alive",
     "options",
     "think",
+    "timings_per_token",
+    "return_progress",
 ];
 
-pub(super) fn read(body: &[u8], known: &Items) -> Result<Heard, WireError> {
-    spelled::reading(body, &["input"], |asked| heard(&asked, known, body.len()))
+pub(super) fn read(body: &[u8], known: &Items, before: Option<&Before>) -> Result<Heard, WireError> {
+    spelled::reading(body, &["input"], |asked| heard(&asked, known, before, body.len()))
 }
 
-fn heard(asked: &Asked<'_>, known: &Items, size: usize) -> Result<Heard, WireError> {
+fn heard(asked: &Asked<'_>, known: &Items, before: Option<&Before>, size: usize) -> Result<Heard, WireError> {
     let fields = &asked.fields;
-    refuse(fields)?;
+    let follows = previous(fields)?;
     let model = given(fields, "model").and_then(Value::as_str);
-    let mut written = Chat::new(model, size);
-    let tools = Tools::read(fields, &items::brought(asked)?)?;
+    let earlier = before.map_or(0, Before::bytes);
+    let mut written = Chat::new(model, size + earlier);
+    let mut head = before.map(|before| items::Head::read(&before.head)).unwrap_or_default();
+    head.tools.extend(items::brought(asked)?);
+    let tools = Tools::read(fields, &head.tools)?;
     let mut tally = Tally::default();
-    let with = With { tools: &tools, known, tally: &mut tally };
+    tally.elsewhere = elsewhere(fields);
+    let with = With { tools: &tools, known, before, head: &mut head, tally: &mut tally };
     // Reply objects have lists of items here, too.
     let instructions =
         given(fields, "instructions").map(|said| said.as_str().map_or_else(|| said.to_string(), str::to_owned));
@@ -65,33 +71,35 @@ fn heard(asked: &Asked<'_>, known: &Items, size: usize) -> Result<Heard, WireErr
         }
     }
     settings(fields, &tally.update, &mut chat);
-    let includes = given(fields, "include").and_then(Value::as_array).into_iter().flatten();
-    let carried = includes.into_iter().any(|name| name == "reasoning.encrypted_content");
-    let stored = fields.get("store") != Some(&Value::Bool(false));
-    let encoder = Reply::new(model.unwrap_or_default(), echo(fields), offered.special, carried, stored);
+    logprobs(fields, &mut chat);
+    let carried = includes(fields, "reasoning.encrypted_content");
+    let stored = (fields.get("store") != Some(&Value::Bool(false))).then(|| head.json());
+    let previous = follows.as_deref().filter(|_| before.is_some());
+    let echo = echo(fields, previous, stored.is_some());
+    let mut encoder = Reply::new(model.unwrap_or_default(), echo, offered.special, carried, stored);
+    encoder.telemetry = is(fields, "timings_per_token") || is(fields, "return_progress");
     let session = crate::wire::session::session(fields);
     let unsaid = tally.unsaid(&left_out);
-    Ok(Heard { chat: written.end(&chat), encoder: Box::new(encoder), session, tells_stop: false, unsaid })
+    let follows = follows.filter(|_| before.is_none());
+    Ok(Heard { chat: written.end(&chat), encoder: Box::new(encoder), session, tells_stop: false, unsaid, follows })
 }
 
 fn is(fields: &Map<String, Value>, key: &str) -> bool {
     fields.get(key) == Some(&Value::Bool(true))
 }
 
-/// What asks for a memory that is not there: without it the reply would be one to another question.
-fn refuse(fields: &Map<String, Value>) -> Result<(), WireError> {
-    for key in ["previous_response_id", "conversation"] {
-        if given(fields, key).is_some() {
-            let what = "cannot be followed: windowsill keeps no responses for the client. Send the whole history in \
-                        `input`, with `store: false`";
-            return Err(wrong(key, what));
-        }
+/// The id of the reply that the request goes on from.
+fn previous(fields: &Map<String, Value>) -> Result<Option<String>, WireError> {
+    let id = super::text_if(fields, "", "previous_response_id")?.filter(|id| !id.is_empty());
+    if id.is_some() && given(fields, "conversation").is_some() {
+        return Err(wrong("previous_response_id", "cannot be given beside `conversation`"));
     }
-    if given(fields, "prompt").is_some() {
-        let what = "cannot be used: prompt templates are stored at OpenAI. Send its text in `instructions` or `input`";
-        return Err(wrong("prompt", what));
-    }
-    Ok(())
+    Ok(id.map(str::to_owned))
+}
+
+/// What refers to conversations and prompt templates that are stored at OpenAI.
+fn elsewhere(fields: &Map<String, Value>) -> Vec<&'static str> {
+    ["conversation", "prompt"].into_iter().filter(|key| given(fields, key).is_some()).collect()
 }
 
 /// How the reply is to be made; `update` is what the history says of it since. Values of another type than they should have go
@@ -119,6 +127,21 @@ fn settings(fields: &Map<String, Value>, update: &Map<String, Value>, chat: &mut
     }
 }
 
+/// What a client asks for by `include`.
+fn includes(fields: &Map<String, Value>, what: &str) -> bool {
+    given(fields, "include").and_then(Value::as_array).is_some_and(|all| all.iter().any(|one| one == what))
+}
+
+/// How likely the tokens of the reply are, where the client asks for that.
+fn logprobs(fields: &Map<String, Value>, chat: &mut Map<String, Value>) {
+    if !includes(fields, "message.output_text.logprobs") {
+        return;
+    }
+    let most = given(fields, "top_logprobs").filter(|most| most.as_u64().is_some_and(|most| most > 0));
+    chat.insert("logprobs".into(), true.into());
+    chat.extend(most.map(|most| ("top_logprobs".to_owned(), most.clone())));
+}
+
 /// `text.format` as `response_format`. In chat completions the schema lies one level deeper.
 fn response_format(format: &Map<String, Value>) -> Option<Value> {
     match format.get("type").and_then(Value::as_str)? {
@@ -134,17 +157,32 @@ fn response_format(format: &Map<String, Value>) -> Option<Value> {
     }
 }
 
-/// The fields of a Response object that repeat the request. `temperature` and `top_p` stay null where the client left
-/// them to the server: what it takes then is not known here.
-fn echo(fields: &Map<String, Value>) -> Map<String, Value> {
+/// The fields of a Response object that repeat the request. OpenResponses wants each of them (its schema `ResponseResource`):
+/// what the client left to the server has the value that OpenAI names as the default.
+fn echo(fields: &Map<String, Value>, previous: Option<&str>, stored: bool) -> Map<String, Value> {
     let or = |key: &str, otherwise: Value| given(fields, key).cloned().unwrap_or(otherwise);
     let reasoning = |key: &str| fields.get("reasoning").and_then(|r| r.get(key)).cloned().unwrap_or_default();
     let mut words = or("text", json!({}));
-    if let Some(words) = words.as_object_mut()
-        && given(words, "format").is_none()
-    {
-        words.insert("format".into(), json!({"type": "text"}));
+    if let Some(words) = words.as_object_mut() {
+        let format = words.entry("format").or_insert(Value::Null);
+        if format.is_null() {
+            *format = json!({"type": "text"});
+        }
+        if let Some(format) = format.as_object_mut().filter(|format| format.get("type") == Some(&"json_schema".into()))
+        {
+            let whole = [
+                ("name", "format".into()),
+                ("description", Value::Null),
+                ("schema", Value::Null),
+                ("strict", false.into()),
+            ];
+            whole.into_iter().for_each(|(key, value)| _ = format.entry(key).or_insert(value));
+            if format["strict"].is_null() {
+                format["strict"] = false.into();
+            }
+        }
     }
+    let number = |key: &str, usual: Value| given(fields, key).filter(|n| n.is_number()).cloned().unwrap_or(usual);
     let mut out = Map::new();
     let mut put = |key: &str, value: Value| out.insert(key.to_owned(), value);
     put("background", false.into());
@@ -153,20 +191,36 @@ fn echo(fields: &Map<String, Value>) -> Map<String, Value> {
     put("max_tool_calls", or("max_tool_calls", Value::Null));
     put("metadata", or("metadata", json!({})));
     put("parallel_tool_calls", or("parallel_tool_calls", true.into()));
-    put("previous_response_id", Value::Null);
+    put("previous_response_id", previous.into());
     put("prompt_cache_key", or("prompt_cache_key", Value::Null));
     put("reasoning", json!({"effort": reasoning("effort"), "summary": reasoning("summary")}));
     put("safety_identifier", or("safety_identifier", Value::Null));
-    if let Some(tier) = given(fields, "service_tier") {
-        put("service_tier", tier.clone());
-    }
-    put("store", or("store", false.into()));
-    put("temperature", or("temperature", Value::Null));
+    put("frequency_penalty", number("frequency_penalty", 0.0.into()));
+    put("presence_penalty", number("presence_penalty", 0.0.into()));
+    put("service_tier", or("service_tier", "default".into()));
+    put("store", stored.into());
+    put("temperature", number("temperature", 1.0.into()));
     put("text", words);
     put("tool_choice", or("tool_choice", "auto".into()));
-    put("tools", or("tools", json!([])));
-    put("top_p", or("top_p", Value::Null));
+    put("tools", echoed_tools(given(fields, "tools")));
+    put("top_logprobs", number("top_logprobs", 0.into()));
+    put("top_p", number("top_p", 1.0.into()));
     put("truncation", or("truncation", "disabled".into()));
     put("user", or("user", Value::Null));
     out
+}
+
+/// The tools as the Response object repeats them: a function has each of its fields.
+fn echoed_tools(tools: Option<&Value>) -> Value {
+    let mut tools = tools.filter(|tools| tools.is_array()).cloned().unwrap_or_else(|| json!([]));
+    for tool in tools.as_array_mut().into_iter().flatten() {
+        let function = tool.as_object_mut().filter(|tool| tool.get("type").is_some_and(|kind| kind == "function"));
+        // One that is written as in chat completions has them a level deeper.
+        if let Some(function) = function.filter(|tool| tool.contains_key("name")) {
+            for key in ["description", "parameters", "strict"] {
+                function.entry(key).or_insert(Value::Null);
+            }
+        }
+    }
+    tools
 }

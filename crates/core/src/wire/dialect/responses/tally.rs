@@ -20,6 +20,8 @@ pub(super) struct Tally {
     left_out: BTreeMap<String, usize>,
     originals: Vec<String>,
     references: Vec<String>,
+    /// Fields that refer to what is kept somewhere else.
+    pub(super) elsewhere: Vec<&'static str>,
     /// What else the client is told.
     pub(super) warnings: Vec<String>,
     /// `reasoning` and `text` of the last `configuration_update` that has them.
@@ -56,7 +58,7 @@ impl Tally {
         ];
         let warnings = told.into_iter().filter(|(_, kinds)| !kinds.is_empty());
         let warnings = warnings.map(|(what, kinds)| format!("{what}: {}", list(kinds))).chain(self.warnings).collect();
-        Unsaid { warnings, originals: self.originals, references: self.references }
+        Unsaid { warnings, originals: self.originals, references: self.references, elsewhere: self.elsewhere }
     }
 }
 

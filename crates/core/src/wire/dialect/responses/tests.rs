@@ -250,8 +250,8 @@ fn values_of_another_type_are_the_servers_to_judge() {
         got,
         json!({"messages": [{"role": "system", "content": "[\"a\"]"}], "stream": "yes", "max_tokens": "9", "temperature": "hot"})
     );
-    for input in [json!([]), json!(null), json!({"x": 1})["y"].clone()] {
-        assert_eq!(chat(json!({"input": input}))["messages"], json!([]));
+    for input in [json!([]), json!(null), json!("")] {
+        assert_eq!(chat(json!({"input": input}))["messages"], json!([{"role": "user", "content": ""}]));
     }
     let nameless =
         chat(json!({"input": "x", "text": {"format": {"type": "json_schema", "schema": {"type": "object"}}}}));
@@ -261,9 +261,7 @@ fn values_of_another_type_are_the_servers_to_judge() {
 #[test]
 fn errors_name_the_place() {
     for (key, value) in [
-        ("previous_response_id", json!("resp_1")),
-        ("conversation", json!("c")),
-        ("prompt", json!({"id": "p"})),
+        ("previous_response_id", json!(3)),
         ("tools", json!({})),
         ("tool_choice", json!("required")),
         ("tool_choice", json!({"type": "web_search_preview"})),
@@ -285,7 +283,10 @@ fn errors_name_the_place() {
         body.as_object_mut().unwrap().extend(field.as_object().unwrap().clone());
         assert_eq!(refused(&body).0, at, "{body}");
     }
-    assert!(refused(&json!({"input": "x", "previous_response_id": "r"})).1.contains("whole history in `input`"));
+    assert_eq!(
+        refused(&json!({"input": "x", "previous_response_id": "r", "conversation": "c"})).0,
+        "previous_response_id"
+    );
     assert!(matches!(super::request(b"[]", &super::Items::new()), Err(WireError::NotJson(_))));
     assert!(matches!(super::request(b"{", &super::Items::new()), Err(WireError::NotJson(_))));
 }

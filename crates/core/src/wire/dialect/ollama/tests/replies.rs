@@ -296,3 +296,38 @@ proptest! {
         prop_assert_eq!(joined(&stream("chat", &chunks)), whole("chat", &said));
     }
 }
+
+#[test]
+fn likelihoods_and_the_time_of_a_load_are_told() {
+    let token = |text: &str| json!({"token": text, "logprob": -0.5, "bytes": [72], "top_logprobs": [{"token": text, "logprob": -0.5, "bytes": [72]}]});
+    // llama-server says the number of the token, too, which Ollama's clients do not know.
+    let piece = |text: &str| {
+        let mut theirs = token(text);
+        theirs["id"] = json!(17);
+        Said { text: text.into(), logprobs: vec![theirs], ..Said::default() }
+    };
+    let usage = Usage { load_ms: Some(2.5), prompt_ms: Some(1.0), completion_ms: Some(0.5), ..Usage::default() };
+    let last = Said { finish: Some("stop".into()), usage, ..Said::default() };
+    for api in ["chat", "generate"] {
+        let lines = stream(api, &[piece("a"), piece("b"), last.clone()]);
+        assert_eq!(
+            lines.iter().map(|line| line["logprobs"].clone()).collect::<Vec<_>>(),
+            [json!([token("a")]), json!([token("b")]), json!(null)]
+        );
+        assert_eq!((&lines[2]["load_duration"], &lines[2]["total_duration"]), (&json!(2_500_000), &json!(4_000_000)));
+        let whole = whole(api, &Said { logprobs: vec![token("a")], usage, ..piece("a") });
+        assert_eq!((&whole["logprobs"], &whole["load_duration"]), (&json!([token("a")]), &json!(2_500_000)));
+        assert_eq!(self::whole(api, &last).get("logprobs"), None);
+    }
+}
+
+#[test]
+fn the_likeliest_tokens_are_asked_for_beside_the_one_that_is_taken() {
+    let sent = |body: Value| -> Value {
+        serde_json::from_slice(&chat(body.to_string().as_bytes()).unwrap().unwrap().chat).unwrap()
+    };
+    let with = |logprobs: Value| json!({"model": "m", "messages": [{"role": "user", "content": "hi"}], "logprobs": logprobs, "top_logprobs": 2});
+    let both = sent(with(json!(true)));
+    assert_eq!((&both["logprobs"], &both["top_logprobs"]), (&json!(true), &json!(2)));
+    assert_eq!(sent(with(json!(null))).get("top_logprobs"), None, "llama-server refuses the one without the other");
+}
