@@ -25,6 +25,7 @@ mod errors;
 mod fit;
 mod foreign;
 mod fuzz;
+mod gauge;
 mod generate;
 mod guard;
 mod hostile;

@@ -267,7 +267,8 @@ impl App {
                 (Arc::clone(other), Some(model), window.tokens.unwrap_or(ask.window), ChatOptions::default())
             }
         };
-        let who = format!("{}/{}", upstream.name(), model.unwrap_or(&ask.request.model));
+        let name = model.unwrap_or(&ask.request.model);
+        let who = format!("{}/{name}", upstream.name());
         if !self.summarizers.lock().get_or_insert_mut(who.clone(), Default::default).may_try() {
             debug!(conversation = ask.id, who, "the summarizer wrote nothing of use lately; left out this time");
             return None;
@@ -310,7 +311,7 @@ impl App {
             }
         });
         let milliseconds = started.elapsed().as_millis() as u64;
-        let mut data = reported.event("summary", ask.view_tokens, milliseconds);
+        let mut data = reported.event("summary", (&upstream, name), ask.view_tokens, milliseconds);
         data["by"] = json!(who);
         data["how"] = json!(answer.how);
         data["used"] = json!(answer.text.is_some());

@@ -156,13 +156,14 @@ impl App {
         if !plan.actions.iter().any(|action| matches!(action, Action::Fold { .. })) {
             return Ok(None);
         }
-        let (before, after) = (plan.before.prompt(), plan.after.prompt());
+        let apply::Applied { view, originals } = self.folded_view(ground, &plan, None, Some(text))?;
+        let price = self.price_of(ground, &view).await;
+        let (before, after) = (price.before, price.after);
         plan.because
             .insert(0, Because { rule: "checkpoint", before, after, line: before, what: "a task is done".into() });
-        let apply::Applied { view, originals } = self.folded_view(ground, &plan, None, Some(text))?;
-        let asked = Asked { action: "summarize", focus: None, started };
+        let asked = Asked { action: "summarize", because: plan.because, focus: None, started };
         let batch = Batch { originals, ..Batch::default() };
-        self.record_view(recorded, &plan, view, asked, batch).await?;
+        self.record_view(ground, &price, view, asked, batch).await?;
         Ok(Some(after))
     }
 }

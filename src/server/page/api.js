@@ -63,7 +63,7 @@ async function* events(response) {
   }
 }
 
-// One turn with a model, through windowsill as any client has it. `tell` gets the text as it grows.
+// One request to a model, through windowsill as any client has it. `tell` gets the text as it grows.
 export async function talk(value, tell) {
   const asked = { ...value, stream: true, stream_options: { include_usage: true } };
   const response = await send("/v1/chat/completions", { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(asked) });

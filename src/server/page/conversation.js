@@ -1,8 +1,8 @@
 // One conversation: what fills its window, both sides of its history, what was done, what it cost.
 
-import { h, count, percent, ago } from "./dom.js";
+import { h, count, percent, plural, ago } from "./dom.js";
 import { get, of } from "./api.js";
-import { strip } from "./strip.js";
+import { about, strip } from "./strip.js";
 import { chart } from "./chart.js";
 import { Timeline } from "./list.js";
 import { actions, standing, steps } from "./steer.js";
@@ -11,20 +11,20 @@ import { actions, standing, steps } from "./steer.js";
 const SHOWN = 100_000;
 
 const WORDS = { red: "nearly full", yellow: "filling up", green: "room left" };
-const ROLES = { main: "the talk", summary: "briefs", digest: "digests", recall: "recalls", prefill: "ahead", title: "titles" };
+const ROLES = { main: "requests", summary: "briefs", digest: "digests", recall: "recalls", prefill: "ahead", title: "titles" };
 
 function meter(seen) {
-  const { state, turns } = seen;
+  const { state, requests: turns } = seen;
   const last = turns.at(-1);
   const cached = last?.cached_tokens > 0 && last.prompt_tokens > 0
     ? `${percent(last.cached_tokens / last.prompt_tokens)} of the last prompt came from the server's cache` : null;
   const grown = turns.filter((turn) => turn.added > 0 && !turn.rewritten).slice(-8).map((turn) => turn.added);
   const mean = grown.length ? grown.reduce((a, b) => a + b, 0) / grown.length : 0;
   const left = (state.lines?.fold_at ?? state.lines?.summarize_at ?? 0) - (state.prompt_tokens ?? 0);
-  const soon = mean > 0 ? `a turn adds about ${count(mean)} tokens` : null;
-  const fold = mean > 0 && left > 0 ? `fold in about ${count(Math.max(1, left / mean))} turns` : null;
+  const soon = mean > 0 ? `a request adds about ${count(mean)} tokens` : null;
+  const fold = mean > 0 && left > 0 ? `fold in about ${plural(Math.max(1, Math.round(left / mean)), "request")}` : null;
   return h("div", { class: "meter" },
-    h("b", { class: seen.severity ?? "" }, state.window ? percent(state.pressure) : count(state.prompt_tokens)),
+    h("b", { class: seen.severity ?? "" }, `${about(state)}${state.window ? percent(state.pressure) : count(state.prompt_tokens)}`),
     h("span", { class: "soft" }, state.window ? `${count(state.prompt_tokens)} of ${count(state.window)} tokens` : "tokens"),
     seen.severity && h("span", { class: `badge ${seen.severity}` }, WORDS[seen.severity]),
     h("span", { class: "right" }, [cached, soon, fold].filter(Boolean).join(" · ")));
@@ -45,7 +45,7 @@ function readAgain(missed) {
 function rewrites(seen) {
   const list = [...seen.rewrites].reverse().slice(0, 30);
   const item = (event) => h("li", {},
-    h("details", {}, h("summary", {}, `${event.data.action}: ${count(event.data.before?.prompt)} → ${count(event.data.after?.prompt)} tokens`),
+    h("details", {}, h("summary", {}, `${event.data.action}: ${count(event.data.before?.prompt)} → ${about(event.data)}${count(event.data.after?.prompt)} tokens${event.undone ? " (undone)" : ""}`),
       h("p", { class: "why" }, ago(event.time_ms), event.data.asked_by ? " · asked for by you" : ""), h("ul", { class: "plain" }, (event.data.because ?? []).map((why) => h("li", {}, why)))));
   return h("section", { class: "card" }, h("h2", {}, "Rewrites ", h("small", {}, `· ${count(seen.did.compactions)}, ${count(seen.did.freed_tokens)} tokens freed`)),
     list.length ? h("ul", { class: "plain" }, list.map(item)) : h("p", { class: "why" }, "None: the model sees everything as the client has it."),
@@ -66,11 +66,11 @@ function shown(text) {
 async function message(id, at, pins, changed) {
   const m = await get(of(id, `/messages/${at}`));
   const edits = m.edits.flatMap((edit) => [
-    h("p", { class: "why" }, edit.why, ` · ${count(edit.tokens)} tokens`, edit.record ? h("span", {}, " · original ", h("code", {}, edit.record)) : ""),
+    h("p", { class: "why" }, edit.why, ` · about ${count(edit.tokens)} tokens`, edit.record ? h("span", {}, " · original ", h("code", {}, edit.record)) : ""),
     h("details", { open: edit.kind !== "folded" }, h("summary", {}, edit.kind === "folded" ? `The brief of messages ${edit.from}–${edit.to - 1}` : "What the model sees"), shown(edit.text)),
   ]);
   return h("section", { class: "card", "aria-live": "polite", id: "message" },
-    h("h2", {}, `Message ${m.at} · ${m.role} `, h("small", {}, `· ${count(m.tokens)} tokens`)),
+    h("h2", {}, `Message ${m.at} · ${m.role} `, h("small", {}, `· about ${count(m.tokens)} tokens`)),
     m.edits.length ? edits : h("p", { class: "why" }, "The model sees it as it is."),
     h("details", { open: true }, h("summary", {}, m.edits.length ? "The original, word for word" : "Its words"), shown(m.text)),
     steps(id, m, pins, changed));
@@ -107,13 +107,13 @@ export async function conversation(id, signal) {
   };
   const timeline = new Timeline(id, choose);
   const draw = () => {
-    const since = seen.turns.length ? ` · last turn ${ago(seen.updated_ms)}` : "";
+    const since = seen.requests.length ? ` · last request ${ago(seen.last_request_ms)}` : "";
     head.replaceChildren(
       h("div", { class: "title" }, h("h1", {}, seen.title || seen.id), actions(seen, refresh)),
-      h("p", { class: "sub" }, `${seen.model} · ${count(seen.messages)} messages · begun ${ago(seen.created_ms)}${since}${seen.state.task ? ` · task ${seen.state.task}` : ""} · `, h("code", {}, seen.id)),
+      h("p", { class: "sub" }, `${seen.model} · ${plural(seen.messages, "message")} · begun ${ago(seen.created_ms)}${since}${seen.state.task ? ` · task ${seen.state.task}` : ""} · `, h("code", {}, seen.id)),
       h("section", { class: "card" }, meter(seen), strip(seen)));
     side.replaceChildren(detail, held,
-      h("section", { class: "card" }, h("h2", {}, "Pressure by turn"), chart(seen.turns, seen.state)),
+      h("section", { class: "card" }, h("h2", {}, "Pressure by request"), chart(seen.requests, seen.state)),
       spent(seen), rewrites(seen), guardrails(seen) ?? "", advice(seen) ?? "");
   };
   async function look() {

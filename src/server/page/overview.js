@@ -6,7 +6,7 @@ import { thin } from "./strip.js";
 
 const DAY = 24 * 3600 * 1000;
 const SPANS = [["today", DAY], ["the last 7 days", 7 * DAY], ["all time", 0]];
-// A conversation that had a turn so lately is live.
+// A conversation that had a request so lately is live.
 const LIVE = 10 * 60 * 1000;
 
 const long = (s) => (s < 90 ? `${Math.round(s)} seconds` : s < 5400 ? `${count(s / 60)} minutes` : `${(s / 3600).toFixed(1)} hours`);
@@ -46,7 +46,7 @@ function line(row) {
   const cached = spend?.prompt_tokens > 0 ? percent(spend.cached_tokens / spend.prompt_tokens) : "–";
   const live = Date.now() - row.updated_ms < LIVE;
   return h("tr", {},
-    h("td", {}, live && h("span", { class: "lately", title: "had a turn in the last ten minutes" }, "● "), h("a", { href: `#/c/${encodeURIComponent(row.id)}` }, row.title || row.id),
+    h("td", {}, live && h("span", { class: "lately", title: "had a request in the last ten minutes" }, "● "), h("a", { href: `#/c/${encodeURIComponent(row.id)}` }, row.title || row.id),
       row.helper && h("span", { class: "soft" }, " · a client's helper")),
     h("td", { class: "optional" }, row.model), h("td", {}, thin(row.state)),
     h("td", { class: "num" }, row.severity ? h("span", { class: row.severity }, percent(pressure)) : "–"),
@@ -55,7 +55,7 @@ function line(row) {
 }
 
 function table(rows) {
-  const head = [["Title"], ["Model", "optional"], ["Window"], ["Pressure", "num"], ["From cache", "num optional"], ["Messages", "num optional"], ["Last action", "optional"], ["Last turn"]];
+  const head = [["Title"], ["Model", "optional"], ["Window"], ["Pressure", "num"], ["From cache", "num optional"], ["Messages", "num optional"], ["Last action", "optional"], ["Last request"]];
   return h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Conversations" }, h("table", {},
     h("thead", {}, h("tr", {}, head.map(([name, kind]) => h("th", { scope: "col", class: kind }, name)))), h("tbody", {}, rows.map(line))));
 }

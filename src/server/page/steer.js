@@ -9,9 +9,10 @@ export const seconds = (n) => (typeof n === "number" ? `${n < 10 ? n.toFixed(1) 
 function price(answer) {
   const list = h("dl", { class: "price" });
   const line = (what, value) => value !== undefined && value !== null && list.append(h("dt", {}, what), h("dd", {}, value));
-  line("the prompt now", `${count(answer.before)} tokens`);
-  line("the prompt then", `${count(answer.after)} tokens`);
-  line("evaluated again with the next request", `${answer.counted === false ? "about " : ""}${count(answer.evaluated_again)} tokens`);
+  const about = answer.counted === false ? "about " : "";
+  line("the prompt now", `${about}${count(answer.before)} tokens`);
+  line("the prompt then", `${about}${count(answer.after)} tokens`);
+  line("evaluated again with the next request", `${about}${count(answer.evaluated_again)} tokens`);
   line("that takes about", answer.evaluated_again === 0 ? "no time" : seconds(answer.seconds));
   line("to write the brief, the model reads", answer.brief_reads > 0 ? `${count(answer.brief_reads)} tokens` : null);
   const brief = answer.brief && h("details", { open: true }, h("summary", {}, answer.written_by_a_model ? "The brief, as the model wrote it" : "The brief"), h("pre", {}, answer.brief));

@@ -87,7 +87,10 @@ pub async fn doctor(config: &Config, problems: &[Problem]) -> Diagnosis {
         }
     };
     if upstreams.is_empty() {
-        findings.push(checks::no_server());
+        findings.push(match checks::served_by_ours(config).await {
+            Some(finding) => finding,
+            None => checks::no_server(),
+        });
     }
     let mut servers = Vec::new();
     for upstream in &upstreams {
