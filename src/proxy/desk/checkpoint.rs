@@ -8,12 +8,12 @@ use futures_util::FutureExt as _;
 use serde_json::{Value, json};
 use tracing::{info, warn};
 
-use super::compact::{Asked, Ground, Recorded, at_any_pressure, unchanged};
+use super::compact::{Asked, Ground, Recorded, folding, unchanged};
 use crate::apply;
 use crate::completion;
 use crate::conversation::{Message, Tokens};
 use crate::guard::triggers::Pace;
-use crate::plan::{self, Action, Because, Plan};
+use crate::plan::{Action, Because};
 use crate::proxy::live::Brief;
 use crate::proxy::turn::prepare::Prepared;
 use crate::proxy::turn::save::now_ms;
@@ -150,9 +150,7 @@ impl App {
     /// Folds with a completion record. Returns what the prompt takes then; `None` where there is nothing to fold.
     async fn fold_done(&self, ground: &Ground, text: &str) -> Result<Option<Tokens>, Error> {
         let started = Instant::now();
-        let Ground { recorded, facts, resolved, .. } = ground;
-        let conversation = &recorded.request.conversation;
-        let mut plan: Plan = plan::plan(conversation, facts, &at_any_pressure(&resolved.policy));
+        let mut plan = folding(ground);
         if !plan.actions.iter().any(|action| matches!(action, Action::Fold { .. })) {
             return Ok(None);
         }

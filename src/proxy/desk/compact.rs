@@ -71,8 +71,7 @@ impl<'a> Fold<'a> {
     /// # Errors
     /// When there is nothing to fold.
     fn planned(ground: &'a Ground, focus: Option<&'a str>) -> Result<Fold<'a>, Error> {
-        let policy = at_any_pressure(&ground.resolved.policy);
-        let plan = plan::plan(&ground.recorded.request.conversation, &ground.facts, &policy);
+        let (plan, policy) = (folding(ground), &ground.resolved.policy);
         let found = plan.actions.iter().find_map(|a| match a {
             Action::Fold { to, budget, .. } => Some((*to, *budget)),
             _ => None,
@@ -82,7 +81,7 @@ impl<'a> Fold<'a> {
             Error::client(409, "nothing_to_fold", message, "")
         })?;
         let max_tokens = (budget.min(plan.lines.summary) / 4 * 3).min(policy.summary_max_tokens);
-        let asks = policy.strategy == Strategy::Summarize;
+        let asks = matches!(policy.strategy, Strategy::Summarize | Strategy::Off);
         Ok(Fold { plan, to, focus: focus.or(ground.resolved.focus.as_deref()), asks, max_tokens })
     }
 
@@ -496,6 +495,23 @@ fn reads(facts: &Facts, to: usize) -> Tokens {
         text.map_or_else(|| cost.total(), |text| text.saturating_add(cost.calls.iter().sum()))
     };
     (from..to.min(facts.costs.len())).map(shown).fold(brief, Tokens::saturating_add)
+}
+
+/// The plan of a fold that a person asked for. One that would not pay by itself is made all the same, where it frees anything: as
+/// if the window ended where the prompt does.
+pub(in crate::proxy) fn folding(ground: &Ground) -> Plan {
+    let (conversation, facts) = (&ground.recorded.request.conversation, &ground.facts);
+    let policy = at_any_pressure(&ground.resolved.policy);
+    let folds = |plan: &Plan| plan.actions.iter().any(|action| matches!(action, Action::Fold { .. }));
+    let plan = plan::plan(conversation, facts, &policy);
+    if folds(&plan) {
+        return plan;
+    }
+    let room = facts.window.saturating_sub(facts.output_reserved);
+    let slack = room.saturating_sub(plan.before.prompt().saturating_sub(1));
+    let at_wall = plan::plan(conversation, &Facts { slack, ..facts.clone() }, &policy);
+    let only_folds = at_wall.actions.iter().all(|action| matches!(action, Action::Fold { .. }));
+    if folds(&at_wall) && only_folds { at_wall } else { plan }
 }
 
 /// The policy of a fold that a person asked for: now, whatever the pressure, and nothing but the fold.

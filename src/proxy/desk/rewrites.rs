@@ -95,9 +95,10 @@ pub(in crate::proxy) fn told(events: &[EventRow]) -> Vec<Value> {
     out
 }
 
-/// Prompt tokens of a request, as its server counted them.
+/// Prompt tokens of a request, as its server counted them; of one that is answered in rounds, the first tells.
 fn forwarded(event: &EventRow) -> Option<u64> {
-    let is_request = event.kind == "model_usage" && event.data["role"] == "main";
+    let role = event.data["role"].as_str();
+    let is_request = event.kind == "model_usage" && matches!(role, Some("main" | "recall"));
     event.data["prompt_tokens"].as_u64().filter(|_| is_request)
 }
 

@@ -83,6 +83,9 @@ fn insight(store: &Store, row: &ConversationRow, config: &Config) -> Result<Valu
     let gauge = &config.gauge;
     let of = EventFilter { conversation: Some(row.id.clone()), kinds: Vec::new() };
     let events = store.events_of(store.event_before(EVENTS, &of)?, EVENTS, &of)?;
+    // A reply writes its events and the gauge at once: what is read behind the events is no older than they are.
+    let newest = store.conversation(&row.id)?.filter(|newest| newest.id == row.id);
+    let row = newest.as_ref().unwrap_or(row);
     let view = view_of(store, row)?;
     let rows = store.messages(&row.id)?;
     let turns = turns(&events);
