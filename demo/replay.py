@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Replays a recorded agent session turn by turn, as the agent's client sent it, and tabulates what became of it.
+"""Replays a recorded agent session request by request, as the agent's client sent it, and tabulates what became of it.
 
-    replay.py count  SESSION --url URL --out COUNTS               tokens of every turn's whole history
+    replay.py count  SESSION --url URL --out COUNTS               tokens of every request's whole history
     replay.py run    SESSION --url URL [--unmanaged] --counts COUNTS --label NAME --out RESULT
     replay.py table  RESULT RESULT… --window N
 
-Every turn sends the recorded history up to the next assistant message, whatever was answered before, and asks for a
-few tokens; a turn that fails counts as failed and the session goes on, as an agent's would. `--url` is a windowsill that
+Every request sends the recorded history up to the next assistant message, whatever was answered before, and asks for a
+few tokens; a request that fails counts as failed and the session goes on, as an agent's would. `--url` is a windowsill that
 serves a model itself; with `--unmanaged` it is told to leave the requests alone (`x-windowsill: off`), and they go to the
 model as they are. Standard library only.
 """
@@ -133,7 +133,7 @@ def error_text(body: bytes) -> str:
 
 
 class Bar:
-    """One line that is redrawn on a terminal; elsewhere, a line every tenth turn."""
+    """One line that is redrawn on a terminal; elsewhere, a line every tenth request."""
 
     WIDTH = 30
 
@@ -251,7 +251,7 @@ def table(args: argparse.Namespace) -> None:
         failure = next((turn for turn in result["turns"] if not turn["answered"]), None)
         if failure:
             position = result["turns"].index(failure) + 1
-            print(f"\n  {result['label']}: the first turn without an answer was {position}: {failure.get('error', failure['status'])}")
+            print(f"\n  {result['label']}: the first request without an answer was {position}: {failure.get('error', failure['status'])}")
 
 
 def figures(result: dict, window: int) -> dict[str, str]:
@@ -260,14 +260,14 @@ def figures(result: dict, window: int) -> dict[str, str]:
     largest = max((forwarded(turn) if turn["answered"] else refused(turn) for turn in turns), default=0)
     waits = [turn["first_s"] for turn in answered if turn["first_s"] is not None]
     return {
-        "turns answered": f"{len(answered)} of {len(turns)}",
+        "requests answered": f"{len(answered)} of {len(turns)}",
         "facts kept": facts_kept(result["facts"]),
         "first word after (median)": f"{statistics.median(waits):.1f} s" if waits else "-",
-        "turns rewritten": rewritten(turns),
+        "requests rewritten": rewritten(turns),
         "tokens the client sent": f"{sum(turn['sent'] for turn in turns):,}",
         "tokens forwarded and accepted": f"{sum(forwarded(turn) for turn in answered):,}",
         "tokens evaluated, summaries included": f"{result['evaluated']:,}",
-        "tokens evaluated per answered turn": f"{result['evaluated'] / len(answered):,.0f}" if answered else "-",
+        "tokens evaluated per answered request": f"{result['evaluated'] / len(answered):,.0f}" if answered else "-",
         "largest prompt, of the window": f"{largest:,} of {window:,}{' ✗' if largest >= window else ''}",
     }
 
@@ -318,7 +318,7 @@ def main() -> None:
         command.set_defaults(function=function)
         command.add_argument("session")
         command.add_argument("--url", required=True, help="a windowsill that serves a model itself")
-        command.add_argument("--turns", type=int, help="only the first N")
+        command.add_argument("--requests", "--turns", dest="turns", type=int, help="only the first N")
         command.add_argument("--out", required=True)
         if name == "run":
             command.add_argument("--unmanaged", action="store_true", help="requests go to the model as they are")

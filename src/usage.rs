@@ -13,6 +13,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::conversation::Tokens;
+use crate::upstream::Upstream;
 use crate::upstream::event::Says;
 use crate::wire::reply;
 
@@ -147,10 +148,12 @@ impl Reported {
         !self.failed && (self.finish.is_some() || self.done)
     }
 
-    /// The figures as an event's data.
-    pub fn event(&self, role: &str, planned: Tokens, milliseconds: u64) -> Value {
+    /// The figures as an event's data. `model`: its one name, see [`Upstream::canonical`], and that of its upstream.
+    pub fn event(&self, role: &str, (upstream, model): (&Upstream, &str), planned: Tokens, milliseconds: u64) -> Value {
         json!({
             "role": role,
+            "model": upstream.canonical(model),
+            "upstream": upstream.name(),
             "planned_prompt_tokens": planned,
             "prompt_tokens": self.prompt,
             "cached_tokens": self.cached,

@@ -1,4 +1,4 @@
-"""Sessions of ten tool turns with tools and system text by index, before a scripted model that looks up what it is not shown.
+"""Sessions of ten tool steps with tools and system text by index, before a scripted model that looks up what it is not shown.
 
 The yardstick is the same session through windowsill with all tools in an endless window. Of each session it is asked whether it ended
 in the same way, whether every call that reached the client is valid by the client's own schema, and what the server evaluated."""

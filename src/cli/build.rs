@@ -1,4 +1,4 @@
-//! `windowsill build`: a new conversation from chosen turns of an old one, as messages for a client.
+//! `windowsill build`: a new conversation from chosen turns and steps of an old one, as messages for a client.
 
 use std::process::ExitCode;
 
@@ -6,7 +6,7 @@ use clap::Args;
 use serde_json::Value;
 use windowsill::config::Config;
 use windowsill::plain;
-use windowsill::proxy::Record;
+use windowsill::proxy::{Chosen, Record};
 
 use super::paint::tokens;
 use crate::{Failure, note, out, out_json};
@@ -15,7 +15,8 @@ use crate::{Failure, note, out, out_json};
 pub(crate) struct Build {
     /// A conversation's id, or the beginning of one.
     id: String,
-    /// Turns, counted from 1, such as 3-7,12. Without turns and briefs: lists them.
+    /// Turns (what a person asked, with all that follows), counted from 1, and steps of them (an assistant message with its
+    /// calls and results): 3-7,12,14.2; step 0 is what the person asked. Without turns and briefs: lists them.
     #[arg(long, value_name = "N-M,…")]
     turns: Option<String>,
     /// A brief, by its number (may be given several times).
@@ -40,7 +41,7 @@ pub(crate) fn run(config: &Config, of: &Build) -> Result<ExitCode, Failure> {
     let turns = match &of.turns {
         None => Vec::new(),
         Some(text) => {
-            let wrong = || Failure::Usage(format!("--turns {text}: write numbers and ranges, such as 3-7,12"));
+            let wrong = || Failure::Usage(format!("--turns {text}: write numbers and ranges, such as 3-7,12,14.2"));
             numbers(text).ok_or_else(wrong)?
         }
     };
@@ -57,26 +58,31 @@ pub(crate) fn run(config: &Config, of: &Build) -> Result<ExitCode, Failure> {
 }
 
 /// Numbers and ranges between commas; `None` for anything else, and for more than anybody means.
-fn numbers(text: &str) -> Option<Vec<usize>> {
+fn numbers(text: &str) -> Option<Vec<Chosen>> {
     let mut out = Vec::new();
     for part in text.split(',') {
-        let (from, to) = part.split_once('-').unwrap_or((part, part));
+        let Some((from, to)) = part.split_once('-') else {
+            out.push(part.parse().ok()?);
+            continue;
+        };
         let (from, to): (usize, usize) = (from.trim().parse().ok()?, to.trim().parse().ok()?);
         if from > to || to - from > 1_000_000 {
             return None;
         }
-        out.extend(from..=to);
+        out.extend((from..=to).map(|turn| Chosen { turn, step: None }));
     }
     Some(out)
 }
 
 fn listed(segments: &Value) -> String {
-    let mut page = format!("{:>6}{:>12}{:>10}  {}\n", "TURN", "MESSAGES", "TOKENS", "BEGINS WITH");
+    let mut page = format!("{:>8}{:>12}{:>10}  {}\n", "TURN", "MESSAGES", "TOKENS", "BEGINS WITH");
     for turn in segments["turns"].as_array().into_iter().flatten() {
-        let range = format!("{}-{}", turn["from"], turn["to"].as_u64().unwrap_or(1).saturating_sub(1));
-        let words: String = plain::line(turn["words"].as_str().unwrap_or("")).chars().take(70).collect();
         let folded = if turn["folded"] == true { " (in brief 1)" } else { "" };
-        page += &format!("{:>6}{range:>12}{:>10}  {words}{folded}\n", turn["turn"], tokens(&turn["tokens"]));
+        page += &row(&turn["turn"].to_string(), turn, folded);
+        let steps = turn["steps"].as_array().map(Vec::as_slice).unwrap_or_default();
+        for step in steps.iter().filter(|_| steps.len() > 2) {
+            page += &row(step["step"].as_str().unwrap_or(""), step, "");
+        }
     }
     for brief in segments["briefs"].as_array().into_iter().flatten() {
         page += &format!(
@@ -90,14 +96,23 @@ fn listed(segments: &Value) -> String {
     page
 }
 
+/// A turn or a step in one line.
+fn row(name: &str, part: &Value, more: &str) -> String {
+    let range = format!("{}-{}", part["from"], part["to"].as_u64().unwrap_or(1).saturating_sub(1));
+    let words: String = plain::line(part["words"].as_str().unwrap_or("")).chars().take(70).collect();
+    format!("{name:>8}{range:>12}{:>10}  {words}{more}\n", tokens(&part["tokens"]))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn ranges_of_turns() {
-        assert_eq!(numbers("3-5,12, 1"), Some(vec![3, 4, 5, 12, 1]));
-        for wrong in ["", "5-3", "a", "1,,2", "-3", "1-99999999999", "1-2-3"] {
+        let told = |text: &str| Some(numbers(text)?.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "));
+        assert_eq!(told("3-5,12, 1").as_deref(), Some("3 4 5 12 1"));
+        assert_eq!(told("4.2, 5.0,6").as_deref(), Some("4.2 5.0 6"));
+        for wrong in ["", "5-3", "a", "1,,2", "-3", "1-99999999999", "1-2-3", "4.1-4.3", "4.x"] {
             assert_eq!(numbers(wrong), None, "{wrong}");
         }
     }

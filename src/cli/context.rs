@@ -16,7 +16,7 @@ use crate::{Failure, note, out, out_json, runtime};
 /// Cells of the bar.
 const WIDTH: usize = 72;
 
-/// Turns that are shown, the newest.
+/// Requests that are shown, the newest.
 const TURNS: usize = 10;
 
 /// Rewrites that are shown, the newest.
@@ -76,7 +76,7 @@ fn percent(pressure: &Value) -> String {
 fn list(report: &Value, gauge: &Gauge, paint: Paint, now: i64) -> String {
     let mut page = format!(
         "{:<18}{:>9}{:>10}{:>9}  {:<15} {:<20} {}\n",
-        "CONVERSATION", "MESSAGES", "PROMPT", "PRESSURE", "LAST TURN", "MODEL", "TITLE"
+        "CONVERSATION", "MESSAGES", "PROMPT", "PRESSURE", "LAST", "MODEL", "TITLE"
     );
     for row in report["conversations"].as_array().into_iter().flatten() {
         let state = &row["state"];
@@ -86,7 +86,7 @@ fn list(report: &Value, gauge: &Gauge, paint: Paint, now: i64) -> String {
             "{:<18}{:>9}{:>10}{}  {:<15} {:<20} {}\n",
             text(&row["id"]),
             tokens(&row["messages"]),
-            tokens(&state["prompt_tokens"]),
+            format!("{}{}", if about(state).is_empty() { "" } else { "~" }, tokens(&state["prompt_tokens"])),
             // Padded before it is colored: a terminal counts no escapes.
             paint.severity(severity, &format!("{:>9}", percent(&state["pressure"]))),
             ago(row["updated_ms"].as_i64().unwrap_or(0), now),
@@ -104,15 +104,20 @@ fn one(seen: &Value, paint: Paint, now: i64) -> String {
         "{}\n{}\n\n",
         paint.bold(&text(&seen["title"])),
         paint.soft(&format!(
-            "{} · {} · {} messages · last turn {}",
+            "{} · {} · {} messages · last request {}",
             text(&seen["id"]),
             text(&seen["model"]),
             tokens(&seen["messages"]),
-            ago(seen["updated_ms"].as_i64().unwrap_or(0), now)
+            ago(seen["last_request_ms"].as_i64().or(seen["updated_ms"].as_i64()).unwrap_or(0), now)
         ))
     );
     page += &gauge(seen, paint);
-    page += &section("Largest messages, as the model sees them", seen["largest"].as_array(), paint, largest_line);
+    page += &section(
+        "Largest messages, as the model sees them (tokens are estimates)",
+        seen["largest"].as_array(),
+        paint,
+        largest_line,
+    );
     page += &turns(seen, paint, now);
     page += &done(seen, paint, now);
     page += &models(seen, paint);
@@ -140,12 +145,13 @@ fn gauge(seen: &Value, paint: Paint) -> String {
     let regions = &state["regions"];
     let Some(window) = state["window"].as_u64() else {
         return format!(
-            "{} tokens; nobody knows the window ({})\n",
+            "{}{} tokens; nobody knows the window ({})\n",
+            about(state),
             tokens(&state["prompt_tokens"]),
             text(&state["window_source"])
         );
     };
-    let prompt = tokens(&state["prompt_tokens"]);
+    let prompt = about(state).to_owned() + &tokens(&state["prompt_tokens"]);
     let severity = seen["severity"].as_str();
     let mut page = format!(
         "{}  {prompt} of {} tokens, and {} kept for the reply  {}\n\n",
@@ -171,14 +177,15 @@ fn gauge(seen: &Value, paint: Paint) -> String {
     let mut parts: Vec<Part> = named.iter().map(|(mark, _, n)| (n.as_u64().unwrap_or(0), *mark)).collect();
     parts.push((regions["output_reserved"].as_u64().unwrap_or(0), '/'));
     page += &format!("  {}\n", paint.severity(severity, &bar(&parts, window, WIDTH)));
-    let line = |name: &str| state["lines"][name].as_u64().unwrap_or(0);
-    let (marks, names) =
-        walls(&[(line("clear_at"), "clear"), (fold_line(state), "fold"), (line("limit"), "limit")], window, WIDTH);
-    page += &format!("  {marks}\n  {}\n\n", paint.soft(&names));
+    page += &format!("{}\n", paint.soft(&lines(state, window)));
     let legend: Vec<String> = named
         .iter()
         .filter(|(_, _, n)| n.as_u64().is_some_and(|n| n > 0))
-        .map(|(mark, name, n)| format!("{mark} {name} {}", tokens(n)))
+        .map(|(mark, name, n)| {
+            // Who said how much of the history is shared out by estimates.
+            let about = if matches!(mark, 'u' | 'a' | 'r' | 'o') { "about " } else { about(state) };
+            format!("{mark} {name} {about}{}", tokens(n))
+        })
         .chain([format!("/ kept for the reply {}", tokens(&regions["output_reserved"]))])
         .collect();
     page += &format!("  {}\n", legend.join("   "));
@@ -186,6 +193,32 @@ fn gauge(seen: &Value, paint: Paint) -> String {
         page += &format!("  {}\n", paint.soft(&text(why)));
     }
     page
+}
+
+/// The walls below the bar: pointers, names, and where each stands on the one scale of all percentages, the prompt and what is
+/// kept for the reply as a share of the window.
+fn lines(state: &Value, window: u64) -> String {
+    let kept = state["regions"]["output_reserved"].as_u64().unwrap_or(0);
+    let line = |name: &str| state["lines"][name].as_u64().unwrap_or(0);
+    let all = [("clear", line("clear_at")), ("fold", fold_line(state)), ("limit", line("limit"))]
+        .map(|(name, tokens)| (tokens.saturating_add(kept), name));
+    let (marks, names) = walls(&all, window, WIDTH);
+    let shares = all.map(|(at, name)| format!("{name} {}", percent(&Value::from(at as f64 / window.max(1) as f64))));
+    format!("  {marks}\n  {names}\n  ^ {}\n", shares.join(", "))
+}
+
+/// What nobody counted is told as that.
+fn about(told: &Value) -> &'static str {
+    match told["prompt_tokens_source"].as_str() {
+        Some(source) if source.starts_with("estimated") => "about ",
+        _ => "",
+    }
+}
+
+/// A number of things: `1 rewrite`, `2 rewrites`.
+fn counted(n: &Value, one: &str) -> String {
+    let plural = if n.as_u64() == Some(1) { "" } else { "s" };
+    format!("{} {one}{plural}", tokens(n))
 }
 
 /// Where the next fold comes. What was recorded before 0.2 says nothing of it.
@@ -207,11 +240,11 @@ fn largest_line(message: &Value) -> String {
     format!("  {at:>5}  {:<10}{:>9}  {words}", text(&message["role"]), tokens(&message["view_tokens"]))
 }
 
-/// What each of the newest turns added.
+/// What each of the newest requests added.
 fn turns(seen: &Value, paint: Paint, now: i64) -> String {
-    let Some(all) = seen["turns"].as_array().filter(|turns| !turns.is_empty()) else { return String::new() };
+    let Some(all) = seen["requests"].as_array().filter(|requests| !requests.is_empty()) else { return String::new() };
     let newest = &all[all.len().saturating_sub(TURNS)..];
-    let mut page = format!("\n{}\n", paint.bold(&format!("Turns ({} in all)", all.len())));
+    let mut page = format!("\n{}\n", paint.bold(&format!("Requests ({} in all)", all.len())));
     page += &paint
         .soft(&format!("  {:<16}{:>9}{:>9}{:>9}{:>9}{:>9}\n", "WHEN", "PROMPT", "ADDED", "CACHED", "OUT", "SECONDS"));
     for turn in newest {
@@ -235,10 +268,10 @@ fn done(seen: &Value, paint: Paint, now: i64) -> String {
     let rewrites = seen["rewrites"].as_array().map(Vec::as_slice).unwrap_or_default();
     let mut page = format!("\n{}\n", paint.bold("What was done"));
     page += &format!(
-        "  {} rewrites freed {} tokens; {} recalls, {} of them in vain\n",
-        tokens(&did["compactions"]),
+        "  {} freed {} tokens; {}, {} of them in vain\n",
+        counted(&did["compactions"], "rewrite"),
         tokens(&did["freed_tokens"]),
-        tokens(&did["recalls"]),
+        counted(&did["recalls"], "recall"),
         tokens(&did["recalls_missed"])
     );
     let missed = &seen["state"]["missed"];
@@ -256,7 +289,9 @@ fn done(seen: &Value, paint: Paint, now: i64) -> String {
         let data = &event["data"];
         let (before, after) = (tokens(&data["before"]["prompt"]), tokens(&data["after"]["prompt"]));
         let when = ago(event["time_ms"].as_i64().unwrap_or(0), now);
-        page += &format!("  {when:<16}{}: {before} -> {after} tokens\n", text(&data["action"]));
+        let undone = if event["undone"] == true { " (undone)" } else { "" };
+        let about = about(data);
+        page += &format!("  {when:<16}{}: {before} -> {about}{after} tokens{undone}\n", text(&data["action"]));
         for why in data["because"].as_array().into_iter().flatten() {
             page += &format!("{:18}{}\n", "", paint.soft(&text(why)));
         }
@@ -273,7 +308,7 @@ fn models(seen: &Value, paint: Paint) -> String {
     heading = format!("Spent\n  {heading}");
     section(&heading, seen["models"].as_array(), paint, |entry| {
         let role = match entry["role"].as_str().unwrap_or("") {
-            "main" => "the talk",
+            "main" => "requests",
             "summary" => "briefs",
             "digest" => "digests",
             "recall" => "recalls",
@@ -357,7 +392,7 @@ fn what_happened(kind: &str, data: &Value) -> String {
         "context_compaction" => {
             let why: Vec<&str> = data["because"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
             let (before, after) = (tokens(&data["before"]["prompt"]), tokens(&data["after"]["prompt"]));
-            format!("{}: {before} -> {after} tokens; {}", text("action"), why.join("; "))
+            format!("{}: {before} -> {}{after} tokens; {}", text("action"), about(data), why.join("; "))
         }
         "model_usage" => {
             let cached = match &data["cached_tokens"] {

@@ -60,10 +60,10 @@ fn page(report: &Value, since: Option<&str>) -> String {
         _ => String::new(),
     };
     let mut page = format!(
-        "windowsill, {}: conversations {}, turns {}\n\n",
+        "windowsill, {}: conversations {}, requests {}\n\n",
         since.map_or("all of the record".to_owned(), |age| format!("the last {age}")),
         of("conversations"),
-        of("turns")
+        of("requests")
     );
     for (what, figure) in [
         ("tokens sent to models", of("prompt_tokens")),
@@ -89,12 +89,13 @@ fn page(report: &Value, since: Option<&str>) -> String {
             page += &format!("  {what:<40}{:>20}\n", tokens(&shadow[key]));
         }
     }
-    page += &format!("\n  {:<30}{:>8}{:>13}{:>13}{:>11}{:>11}\n", "MODEL", "TURNS", "SENT", "CACHED", "OUT", "UPKEEP");
+    page +=
+        &format!("\n  {:<30}{:>9}{:>13}{:>13}{:>11}{:>11}\n", "MODEL", "REQUESTS", "SENT", "CACHED", "OUT", "UPKEEP");
     for model in report["models"].as_array().into_iter().flatten() {
         page += &format!(
-            "  {:<30}{:>8}{:>13}{:>13}{:>11}{:>11}\n",
+            "  {:<30}{:>9}{:>13}{:>13}{:>11}{:>11}\n",
             plain::line(model["model"].as_str().unwrap_or("")),
-            tokens(&model["turns"]),
+            tokens(&model["requests"]),
             tokens(&model["prompt_tokens"]),
             tokens(&model["cached_tokens"]),
             tokens(&model["completion_tokens"]),

@@ -3,6 +3,7 @@
 pub mod afford;
 pub mod count;
 pub mod estimate;
+pub mod firsts;
 pub mod hardware;
 mod key;
 pub mod memory;
@@ -144,6 +145,8 @@ pub struct Measure {
     pub windows: window::Windows,
     /// Vocabularies of the models in use.
     pub counters: Arc<own::Counters>,
+    /// The first counts of system prompts, tools and briefs.
+    pub firsts: firsts::Firsts,
     estimates: Estimates,
 }
 

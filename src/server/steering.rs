@@ -7,7 +7,7 @@ use bytes::Bytes;
 use serde_json::Value;
 
 use super::table::Found;
-use crate::proxy::{App, Compaction, Error, Pinning, Steer, Unpinned, When};
+use crate::proxy::{App, Chosen, Compaction, Error, Pinning, Steer, Unpinned, When};
 
 /// What can be changed in a conversation.
 #[derive(Debug, Clone, Copy)]
@@ -66,7 +66,8 @@ pub(super) async fn answer(app: &Arc<App>, steering: Steering, found: &Found, bo
             app.resume(id).await
         }
         Steering::Build => {
-            let Chosen { turns, briefs } = asked(body)?;
+            let Choice { turns, briefs } = asked(body)?;
+            let turns = turns.iter().map(chosen).collect::<Result<Vec<_>, _>>()?;
             app.build(id, &turns, &briefs)
         }
     }
@@ -182,9 +183,27 @@ struct Rewriting {
 /// What a new conversation is built from.
 #[derive(serde::Deserialize, Default)]
 #[serde(deny_unknown_fields, default)]
-struct Chosen {
-    turns: Vec<usize>,
+struct Choice {
+    turns: Vec<Named>,
     briefs: Vec<usize>,
+}
+
+/// A turn by its number, or a step as text: `"4.2"`.
+#[derive(serde::Deserialize)]
+#[serde(untagged)]
+enum Named {
+    Turn(usize),
+    Step(String),
+}
+
+fn chosen(named: &Named) -> Result<Chosen, Error> {
+    match named {
+        Named::Turn(turn) => Ok(Chosen { turn: *turn, step: None }),
+        Named::Step(text) => text.parse().map_err(|()| {
+            let message = format!("`{text}` is neither a turn nor a step of one");
+            Error::client(400, "bad_selection", message, "turns are numbers, a step is text: [3, \"4.2\"]")
+        }),
+    }
 }
 
 /// When a pin is taken out.

@@ -445,6 +445,17 @@ impl Upstream {
         }
     }
 
+    /// What Ollama says of a model in short, as [`Described::read`] reads it, and the size of its file (bytes). Loads nothing.
+    ///
+    /// # Errors
+    /// When it is no Ollama, does not answer, or does not list the model.
+    pub async fn described_in_short(&self, model: &str) -> Result<(Bytes, u64), Error> {
+        match self.known().await? {
+            Kind::Ollama => ollama::described_in_short(&self.link, model).await,
+            _ => Err(self.link.protocol("cannot describe a model's file")),
+        }
+    }
+
     /// Has the model loaded, with this window if one is given, so that [`Upstream::loaded`] is exact. Only Ollama, llama-swap and
     /// the embedded engine are asked; to the others this is nothing.
     pub async fn load(&self, model: &str, num_ctx: Option<u32>) -> Result<(), Error> {

@@ -120,7 +120,7 @@ def running(command, ready, **more):
 
 
 def chat(url, messages, tools=None, **more):
-    """A turn, as a client has it: the answer, and the conversation's id."""
+    """A request, as a client makes it: the answer, and the conversation's id."""
     body = {"model": "demo", "messages": messages, "max_tokens": 8, "temperature": 0, **more} | ({"tools": tools} if tools else {})
     answer, headers = call("POST", f"{url}/v1/chat/completions", body, {"Authorization": f"Bearer {KEY}"})
     return answer, headers["x-windowsill-conversation"]
@@ -357,13 +357,13 @@ def curate(browser, shots):
     browser.click("Build new…")
     browser.until("the turns", "return document.querySelectorAll('dialog .segments tr').length > 3")
     browser.run("document.querySelectorAll('dialog .segments input')[1].click()")
-    browser.until("the box and the numbers are one", "return document.querySelector('dialog input[name=turns]').value === '2'")
-    fill(browser, "turns", "1-2, 4")
+    browser.until("the box and the numbers are one", "return document.querySelector('dialog input[name=turns]').value === '1.0'")
+    fill(browser, "turns", "1.0, 1.1, 1.3")
     browser.until("and back", "return document.querySelectorAll('dialog .segments input:checked').length === 3")
     browser.shot(shots, "build")
     browser.click("Download messages.json")
     browser.until("what was built", "return document.getElementById('built')?.textContent.includes('messages')")
-    fill(browser, "turns", "1")
+    fill(browser, "turns", "1.0, 1.1")
     browser.click("Continue here")
     browser.until("the chat", "return document.querySelectorAll('#talk .say').length >= 2")
     browser.run("""window.grew = new Set(); new MutationObserver(() => window.grew.add(document.querySelector('#talk .say:last-child p')?.textContent))

@@ -30,9 +30,12 @@ fn chosen_turns_become_messages_word_for_word() {
         .iter()
         .map(|t| (t["from"].as_u64().unwrap(), t["to"].as_u64().unwrap()))
         .collect();
-    assert_eq!(spans, [(0, 3), (3, 4), (4, 6), (6, 8)], "the answer to the last ask is in its turn");
+    assert_eq!(spans, [(0, 4), (4, 6), (6, 8)], "the answer to the last ask is in its turn");
+    let steps: Vec<&str> =
+        segments["turns"][0]["steps"].as_array().unwrap().iter().map(|s| s["step"].as_str().unwrap()).collect();
+    assert_eq!(steps, ["1.0", "1.1", "1.2"], "what was asked, the call with its result, the answer");
     let build = |body: &Value| proxy.post(&format!("{base}/build"), &[], body.to_string().as_bytes());
-    let built = build(&json!({"turns": [3, 1]})).ok().json();
+    let built = build(&json!({"turns": [2, "1.1", "1.0"]})).ok().json();
     let expect: Vec<Value> = [1, 2, 3, 5, 6].iter().map(|n| sent.messages[*n].clone()).collect();
     assert_eq!(built["messages"], json!(expect), "in the order of the conversation, each call with its result");
     // What was built is taken by the server behind it.
@@ -41,13 +44,17 @@ fn chosen_turns_become_messages_word_for_word() {
     proxy.chat(&next.user("Go on.")).ok();
     let view = proxy.get(&format!("{base}/view")).ok().json();
     assert_eq!(view["messages"].as_array().unwrap()[..], sent.messages[1..], "the original is untouched");
-    let out = proxy.cli(&["build", &id, "--turns", "1,3-3"]);
+    let out = proxy.cli(&["build", &id, "--turns", "1.0,1.1,2-2"]);
     let printed: Value = serde_json::from_slice(&out.stdout).unwrap();
     assert_eq!(printed["messages"], built["messages"]);
+    let whole = build(&json!({"turns": [1]})).ok().json();
+    assert_eq!(whole["messages"].as_array().unwrap()[..], sent.messages[1..5], "a turn with all that follows");
     assert!(String::from_utf8(proxy.cli(&["build", &id]).stdout).unwrap().contains("Never mind."));
     for (body, status) in [
         (json!({}), 400),
         (json!({"turns": [5]}), 400),
+        (json!({"turns": ["1.3"]}), 400),
+        (json!({"turns": ["one"]}), 400),
         (json!({"turns": [0]}), 400),
         (json!({"briefs": [1]}), 400),
         (json!({"turns": "1"}), 400),

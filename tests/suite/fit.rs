@@ -321,7 +321,7 @@ fn a_load_that_fails_falls_back_to_what_the_server_does_by_itself() {
         let reply = proxy.chat(&hello().user(&format!("{n}"))).ok();
         assert_eq!(reply.header("x-windowsill-window").unwrap(), "4096");
         let source = reply.header("x-windowsill-window-source").unwrap();
-        assert!(source.contains("not fitted: the server could not load it"), "{source}");
+        assert!(source.contains("`fit` has no effect: the server could not load it"), "{source}");
     }
     assert_eq!(loads.lock().unwrap().history, [None], "and it is not tried again and again");
     assert_eq!(sent(&fake), [0, 0, 0]);
@@ -369,7 +369,7 @@ fn where_it_cannot_be_fitted_the_loaded_window_counts_and_the_reason_is_told() {
     assert_eq!(reply.header("x-windowsill-window").unwrap(), "4096");
     let source = reply.header("x-windowsill-window-source").unwrap();
     assert!(
-        source.starts_with("asked of /props; not fitted: a llama-server takes its window at its start"),
+        source.starts_with("asked of /props; `fit` has no effect: a llama-server takes its window at its start"),
         "{source}"
     );
 
@@ -378,7 +378,7 @@ fn where_it_cannot_be_fitted_the_loaded_window_counts_and_the_reason_is_told() {
     let reply = TestProxy::on_machine(dir(), &[unknown.url()], toml).chat(&hello()).ok();
     assert_eq!(reply.header("x-windowsill-window").unwrap(), "4096");
     let source = reply.header("x-windowsill-window-source").unwrap();
-    assert!(source.contains("not fitted: the server does not say where the model's file is"), "{source}");
+    assert!(source.contains("`fit` has no effect: the server does not say where the model's file is"), "{source}");
     assert_eq!(sent(&unknown), [0], "no num_ctx is sent");
 
     // Not even the weights fit.

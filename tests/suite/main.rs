@@ -29,6 +29,7 @@ mod follow;
 mod foreign;
 mod found;
 mod fuzz;
+mod gauge;
 mod generate;
 mod guard;
 mod hostile;

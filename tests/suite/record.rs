@@ -9,7 +9,7 @@ pub(crate) use super::support::script::ids;
 use super::support::*;
 
 /// A session of steps whose results are large enough to be rewritten at a window of 4,096.
-fn session(steps: usize) -> Chat {
+pub(crate) fn session(steps: usize) -> Chat {
     let mut out = chat().system("You are a coding agent.").user("Repair the ingest service.").tools();
     for n in 0..steps {
         let bytes = if n % 5 == 3 { 9_000 } else { 1_200 };
@@ -24,7 +24,7 @@ fn cut(chat: &Chat, n: usize) -> Chat {
 }
 
 /// Where turns end: behind each result.
-fn turns(chat: &Chat) -> Vec<Chat> {
+pub(crate) fn turns(chat: &Chat) -> Vec<Chat> {
     (1..=chat.messages.len()).filter(|n| chat.messages[n - 1]["role"] == "tool").map(|n| cut(chat, n)).collect()
 }
 

@@ -322,3 +322,36 @@ fn what_a_context_costs_is_told_of_a_model_in_a_container() {
     }
     assert_eq!((told["rows"].as_array().unwrap().len() > 3, asked(&fake)), (true, 1));
 }
+
+/// A server that tells no tensors: layers and heads by `/api/show`, the size of the file by `/api/tags`.
+#[test]
+fn a_window_is_fitted_to_layers_heads_and_the_size_of_a_file_that_is_out_of_reach() {
+    let file = root().join("tests/data/llama-3.1-8b.gguf");
+    let told = of_header(&file);
+    let size = 4_920_734_272_u64;
+    let outlined = Fake::start(Kind::Ollama, 4096);
+    let mut short = in_short(&told);
+    short["tensors"] = json!([]);
+    outlined.script(move |seen| match seen.path() {
+        "/api/show" => Play::Json(200, short.clone()),
+        "/api/tags" => {
+            Play::Json(200, json!({"models": [{"name": crate::support::MODEL, "size": size, "digest": "d"}]}))
+        }
+        _ => Play::Usual,
+    });
+    let fitted = |fake: &Fake| {
+        let dir = Arc::new(tempfile::tempdir().unwrap());
+        memory(dir.path(), 16 << 30);
+        let proxy = TestProxy::on_machine(dir, &[fake.url()], "[window]\nnum_ctx = 'fit'\n");
+        let answer = proxy.chat(&chat().user("Hello!")).ok();
+        let sent = fake.last().json()["options"]["num_ctx"].as_u64();
+        (sent, answer.header("x-windowsill-window-source").unwrap().to_owned())
+    };
+    let whole = telling(&told);
+    let (by_tensors, source) = fitted(&whole);
+    assert!(source.starts_with("fit: "), "{source}");
+    let (by_size, source) = fitted(&outlined);
+    assert!(source.starts_with("fit: "), "{source}");
+    let (by_tensors, by_size) = (by_tensors.unwrap(), by_size.unwrap());
+    assert!(by_size <= by_tensors && by_size * 10 >= by_tensors * 7, "{by_size} of {by_tensors}");
+}

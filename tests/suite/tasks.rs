@@ -41,12 +41,34 @@ fn a_task_is_named_by_header_and_model_and_lies_over_the_profile() {
     assert_eq!((&debug["task"], &fake.last().json()["model"]), (&json!("debug"), &json!(MODEL)));
     let (at, to) = lines(&review);
     assert!(at > to && at > lines(&debug).0, "{review} {debug}");
-    // What is no task is a part of the name, or said to be none.
+}
+
+#[test]
+fn what_is_no_task_is_refused_with_the_names_that_there_are() {
+    let fake = Fake::start(Kind::LlamaServer, 8192);
+    let proxy = TestProxy::with(&[fake.url()], "task = 'review'\n");
+    let asked = chat().user("Good morning.");
     let other = chat().user("Hi.").with("model", json!(format!("{MODEL}#nothing")));
-    proxy.chat(&other);
+    for (path, headers, body) in [
+        ("/v1/chat/completions", vec![("x-windowsill-task", "nope")], asked.body()),
+        ("/v1/chat/completions", vec![], other.body()),
+        ("/v1/messages", vec![("x-windowsill-task", "nope")], asked.body()),
+        ("/api/chat", vec![("x-windowsill-task", "nope")], asked.body()),
+    ] {
+        let refused = proxy.post(path, &headers, &body);
+        let said = refused.text();
+        assert!(refused.status == 400 && said.contains("there is no task"), "{path}: {said}");
+        assert!(["debug", "implement", "review"].iter().all(|name| said.contains(name)), "{said}");
+    }
+    assert_eq!(fake.count(), 0, "nothing was forwarded");
+    // A model may be called so.
+    fake.set(|settings| settings.model = format!("{MODEL}#nothing"));
+    let answer = proxy.chat(&other).ok();
     assert_eq!(fake.last().json()["model"], format!("{MODEL}#nothing"));
-    let unknown = proxy.post("/v1/chat/completions", &[("x-windowsill-task", "nope")], &asked.body()).ok();
-    assert_eq!(unknown.header("x-windowsill-warning"), Some("there is no task `nope`"));
+    // The task of the config is that of all others.
+    let id = answer.header("x-windowsill-conversation").unwrap();
+    let state = proxy.get(&format!("/windowsill/conversations/{id}")).ok().json()["state"].clone();
+    assert_eq!(state["task"], "review");
 }
 
 #[test]

@@ -45,6 +45,10 @@ pub const UNSEEN: &str = "the server runs on another machine, whose memory canno
 /// Where a header comes from that is not the file's.
 const TOLD: &str = "the model's file is not here: its header is what Ollama's /api/show tells";
 
+/// As above, where the server tells no tensors.
+const OUTLINED: &str = "the model's file is not here: its layers and heads are what Ollama's /api/show tells, its size is what \
+                        /api/tags tells, and a GPU is taken to hold all of it";
+
 /// Models whose headers are kept.
 const KEPT: usize = 16;
 
@@ -85,6 +89,8 @@ pub struct Served {
     pub loaded: Loaded,
     /// A file with the header, where the server tells it and the model's own is not here.
     pub told: Option<PathBuf>,
+    /// That file holds no table of tensors, only how large all of them are.
+    pub in_outline: bool,
     /// How this program was told to serve it, where it does.
     pub ours: Ours,
 }
@@ -105,6 +111,11 @@ impl Ours {
 }
 
 impl Served {
+    /// Where a header that was told comes from.
+    fn source_of_header(&self) -> &'static str {
+        if self.in_outline { OUTLINED } else { TOLD }
+    }
+
     /// A model of an upstream.
     pub async fn by(upstream: &Upstream, name: &str, loaded: &Loaded) -> Served {
         Served {
@@ -115,6 +126,7 @@ impl Served {
             local: upstream.is_local(),
             loaded: loaded.clone(),
             told: None,
+            in_outline: false,
             ours: upstream.embedded_engine().map(Ours::told).unwrap_or_default(),
         }
     }
@@ -265,10 +277,16 @@ impl Machine {
             }
         };
         let from_file = looked(served.clone()).await;
-        let Some(path) = loaded.model_path.as_deref().filter(|_| from_file.is_err()) else {
+        if from_file.is_ok() {
             return from_file;
-        };
-        served.told = self.inner.shown.header(upstream, name, path, patience).await;
+        }
+        if let Some(path) = loaded.model_path.as_deref() {
+            served.told = self.inner.shown.header(upstream, name, path, patience).await;
+        }
+        if served.told.is_none() {
+            served.told = self.inner.shown.outline(upstream, name, patience).await;
+            served.in_outline = served.told.is_some();
+        }
         if served.told.is_some() { looked(served).await } else { from_file }
     }
 
@@ -356,7 +374,7 @@ impl Inner {
         let own = model_file::of_served(served.loaded.model_path.as_deref(), &served.name, &folders);
         let told = served.told.as_deref().filter(|_| own.is_err());
         let file = match told {
-            Some(told) => model_file::at(told, TOLD)?,
+            Some(told) => model_file::at(told, served.source_of_header())?,
             None => own?,
         };
         let model = self.model(&file)?;
@@ -379,7 +397,7 @@ impl Inner {
             Setup::llama_server(process.as_ref(), &served.loaded, has_gpu(&hardware))
         };
         if told.is_some() {
-            setup.notes.push(TOLD.into());
+            setup.notes.push(served.source_of_header().into());
         }
         let taken = taken(&hardware, process.as_ref(), served.loaded.held, &model);
         let others = served.loaded.others;
@@ -395,11 +413,12 @@ impl Inner {
 
     /// A model of another machine's Ollama. What memory it may take is to be given, as a whole.
     fn elsewhere(&self, served: &Served) -> Result<Subject, String> {
-        let file = model_file::at(served.told.as_deref().ok_or(UNSEEN)?, TOLD)?;
+        let from = served.source_of_header();
+        let file = model_file::at(served.told.as_deref().ok_or(UNSEEN)?, from)?;
         let model = self.model(&file)?;
         let runs = Runs::of(None, served.version.as_deref());
         let mut setup = Setup::ollama(&BTreeMap::new(), "Ollama's defaults", &model, runs, true);
-        setup.notes.push(TOLD.into());
+        setup.notes.push(from.into());
         let room = Room { devices: Vec::new(), host: 0, unified: false, because: vec![UNSEEN.into()] };
         Ok(Subject { model, file, setup, room, alone: None, program: self.config.program.clone() })
     }
@@ -515,6 +534,7 @@ mod tests {
             version: None,
             loaded: Loaded::default(),
             told: None,
+            in_outline: false,
             ours: Ours::default(),
         };
         let inner = Inner::default();

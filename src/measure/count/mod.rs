@@ -23,13 +23,13 @@ pub use client::CountWorker;
 pub use worker::{COMMAND, work};
 
 use marks::{Kind, Seen, Without};
-use shares::{Prompt, Shares, distribute};
+use shares::{Prompt, Shares};
 
 use super::tokens;
 use crate::conversation::{Conversation, Digest, Message, Tokens};
 use crate::engine::VocabularyError;
 use crate::engine::vocabulary::{ChatTemplate, TemplateError, Vocabulary};
-use crate::plan::Cost;
+use crate::plan::{Cost, shared_out};
 
 /// How often a request is rendered with marks, with fewer each time.
 const ATTEMPTS: usize = 6;
@@ -303,7 +303,7 @@ impl Shared {
                 m.map_or(0, |m| weights(m, count).iter().sum())
             };
             let weights: Vec<u64> = messages.iter().map(weight).collect();
-            for (at, n) in messages.iter().zip(distribute(n, &weights)) {
+            for (at, n) in messages.iter().zip(shared_out(n, &weights)) {
                 match at.checked_sub(leading).and_then(|at| whole.get_mut(at)) {
                     Some(of) => *of += n,
                     None => system += n,
@@ -320,7 +320,7 @@ impl Shared {
                 Cost { text: words, calls: calls.into_iter().flatten().collect(), media: 0 }
             } else {
                 let seen: Tokens = calls.into_iter().flatten().sum();
-                let mut shares = distribute(words.saturating_add(seen), &weights(message, count)).into_iter();
+                let mut shares = shared_out(words.saturating_add(seen), &weights(message, count)).into_iter();
                 Cost { text: shares.next().unwrap_or(0), calls: shares.collect(), media: 0 }
             };
             out.media = message.media.iter().fold(0, |sum, m| sum.saturating_add(tokens::media(m)));

@@ -250,23 +250,3 @@ impl Prompt<'_> {
 fn missing(next: usize, owner: Owner) -> Vec<usize> {
     owner.message().map_or_else(Vec::new, |at| (next..at).collect())
 }
-
-/// Shares out a sum by weights, to the last token.
-pub(super) fn distribute(total: Tokens, weights: &[u64]) -> Vec<Tokens> {
-    let whole: u64 = weights.iter().sum();
-    let mut given = 0;
-    let mut seen = 0;
-    let last = weights.len();
-    weights
-        .iter()
-        .enumerate()
-        .map(|(i, weight)| {
-            seen += weight;
-            let upto = match whole {
-                0 => u64::from(total) * (i as u64 + 1) / last as u64,
-                whole => (u128::from(total) * u128::from(seen) / u128::from(whole)) as u64,
-            };
-            Tokens::try_from(upto - std::mem::replace(&mut given, upto)).unwrap_or(Tokens::MAX)
-        })
-        .collect()
-}

@@ -144,6 +144,13 @@ impl Belief {
         dot(&self.mean, &row.weighed)
     }
 
+    /// The least that a row costs: its texts, and a token for each message or call. What templates are believed to add may be
+    /// less than nothing, since trimmed ends and joined messages are; a prompt is not.
+    pub(super) fn least(&self, row: &Row) -> f64 {
+        let [plain, wide, parts, _, media] = row.weighed;
+        self.mean[0] * plain + self.mean[1] * wide + parts.max(0.0) + self.mean[4] * media
+    }
+
     /// What a row costs: the mean and the standard deviation.
     pub(super) fn foretell(&self, row: &Row) -> (f64, f64) {
         (self.middle(row), self.variance(row, &self.gain(row)).sqrt())

@@ -80,9 +80,11 @@ impl Estimates {
         let belief = self.belief(model);
         let Parts { items, sample, counted, left } = self.parts(conversation, view, known);
         let (mean, deviation) = belief.foretell(&sample.new);
-        let middle = items.map(|row| belief.middle(row));
+        let least = belief.least(&sample.new);
+        // A part may be believed to cost less than nothing, beside others.
+        let middle = items.map(|row| belief.middle(row).max(0.0));
         let Some(messages) = counted else {
-            return middle.facts(0, 0.0, mean + FIRST_CAUTION * deviation);
+            return middle.facts(0, 0.0, (mean + FIRST_CAUTION * deviation).max(least));
         };
         let left = belief.middle(&left);
         middle.facts(messages, f64::from(sample.counted) - left, mean + left + CAUTION * deviation)

@@ -201,3 +201,20 @@ fn doubt_of_one_message_is_not_laid_on_the_others() {
         }
     }
 }
+
+/// A server whose template adds less than messages are taken to cost: a short prompt is still no prompt of nothing.
+#[test]
+fn a_short_prompt_has_tokens() {
+    let estimates = Estimates::default();
+    let view = View::default();
+    for n in 1..12 {
+        let conversation = talk(&session(n));
+        let sample = estimates.sample(&conversation, &view, None);
+        let truth = truth(&conversation, 1.0, 0.0).saturating_sub(40);
+        estimates.learn("m", &sample, truth);
+    }
+    for words in ["Hi.", "Hello there!", ""] {
+        let told = total(&estimates.facts("m", &talk(&[json!({"role": "user", "content": words})]), &view, None));
+        assert!(told >= 1 + tokens::estimate(words) / 2, "{words}: {told}");
+    }
+}

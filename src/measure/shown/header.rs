@@ -21,6 +21,21 @@ pub(super) fn file(described: &Described<'_>) -> Option<Vec<u8>> {
     if described.tensors().is_empty() {
         return None;
     }
+    let mut out = metadata(described)?;
+    for tensor in described.tensors() {
+        let kind = Kind::named(&tensor.kind).map_or(UNKNOWN, |kind| kind.id);
+        out = out.tensor(&tensor.name, &tensor.shape, kind);
+    }
+    Some(out.bytes())
+}
+
+/// A header with one more number.
+pub(super) fn number(out: Writer, key: &str, number: u64) -> Writer {
+    out.entry(key, U64, &number.to_le_bytes())
+}
+
+/// A header without tensors; `None` where an answer cannot be read.
+pub(super) fn metadata(described: &Described<'_>) -> Option<Writer> {
     let mut out = Writer::default();
     for (key, value) in described.info().filter(|(key, _)| !key.starts_with("tokenizer.")) {
         let value: Value = serde_json::from_str(value.get()).ok()?;
@@ -35,11 +50,7 @@ pub(super) fn file(described: &Described<'_>) -> Option<Vec<u8>> {
             Value::Null | Value::Object(_) => out,
         };
     }
-    for tensor in described.tensors() {
-        let kind = Kind::named(&tensor.kind).map_or(UNKNOWN, |kind| kind.id);
-        out = out.tensor(&tensor.name, &tensor.shape, kind);
-    }
-    Some(out.bytes())
+    Some(out)
 }
 
 fn scalar(number: &serde_json::Number) -> (u32, [u8; 8]) {

@@ -5,6 +5,7 @@
 
 mod folder;
 mod header;
+mod outline;
 #[cfg(test)]
 mod tests;
 mod vocabulary;
@@ -20,6 +21,7 @@ use parking_lot::Mutex;
 use tracing::{info, warn};
 
 use super::count::CountWorker;
+use crate::conversation::Digest;
 use crate::engine::BUILT;
 use crate::upstream::{Described, Error, Kind, Upstream};
 
@@ -50,6 +52,9 @@ const AGAIN: Duration = Duration::from_secs(60);
 
 /// How headers are told from vocabularies, by their names.
 const HEADER: &str = "header";
+
+/// Headers in outline that are remembered.
+const OUTLINES: usize = 64;
 
 /// How often one file is asked for while this process runs, if it does not stay there or turns out broken.
 const MOST_TIMES: u32 = 2;
@@ -94,6 +99,8 @@ pub struct Shown {
     run: Option<Run>,
     /// By digest.
     asked: Mutex<HashMap<String, Asked>>,
+    /// Headers in outline, by server and model.
+    outlines: Mutex<HashMap<(String, String), PathBuf>>,
 }
 
 impl Shown {
@@ -142,6 +149,35 @@ impl Shown {
             let _ = tokio::time::timeout(patience, outcome).await;
         }
         header.is_file().then_some(header)
+    }
+
+    /// The header of a model in outline: by what its server says of it in short, and how large its file is. For where nobody
+    /// tells more. Without patience, only one that is here: nothing is asked.
+    pub async fn outline(&self, upstream: &Upstream, model: &str, patience: Duration) -> Option<PathBuf> {
+        let folder = self.folder.as_ref().filter(|_| upstream.kind() == Some(Kind::Ollama))?;
+        let key = (upstream.url().to_owned(), upstream.canonical(model));
+        if patience.is_zero() {
+            return self.outlines.lock().get(&key).filter(|file| file.is_file()).cloned();
+        }
+        let (show, size) = tokio::time::timeout(patience, upstream.described_in_short(model)).await.ok()?.ok()?;
+        let bytes = outline::file(&show, size)?;
+        let file = folder.join(format!("outline-{}.{HEADER}", Digest::of(&bytes).hex()));
+        let kept = file.clone();
+        let write = move || {
+            folder::make(&kept).and_then(|()| folder::Draft::write(&kept, &bytes)).and_then(folder::Draft::keep)
+        };
+        if !file.is_file()
+            && let Err(e) = tokio::task::spawn_blocking(write).await.ok()?
+        {
+            warn!(upstream = upstream.name(), model, error = %e, "there is no room for the model's header");
+            return None;
+        }
+        let mut all = self.outlines.lock();
+        if all.len() >= OUTLINES {
+            all.clear();
+        }
+        all.insert(key, file.clone());
+        Some(file)
     }
 
     /// What is known of the vocabulary of the model that a server has in `model_path`; `None` where none can be told. Asks

@@ -6,6 +6,8 @@
 
 use std::time::{Duration, Instant};
 
+use tracing::warn;
+
 use crate::config::NumCtx;
 use crate::conversation::Tokens;
 use crate::measure::afford::fits::WORTH_RAM;
@@ -93,7 +95,18 @@ impl Goal {
             Some(Kind::LlamaServer { router: false }) => "a llama-server takes its window at its start: -c",
             _ => "this server lets no client set it",
         };
-        self.excuse = (*num_ctx == NumCtx::Fit).then(|| how.to_owned());
+        match num_ctx {
+            NumCtx::Fit => self.excuse_fit(upstream, how.to_owned()),
+            _ => self.excuse = None,
+        }
+    }
+
+    /// Notes, and says once, why `fit` has no effect.
+    fn excuse_fit(&mut self, upstream: &Upstream, why: String) {
+        if self.excuse.as_deref() != Some(&why) {
+            warn!(upstream = upstream.name(), why, "`num_ctx = \"fit\"` has no effect");
+        }
+        self.excuse = Some(why);
     }
 
     /// The `num_ctx` to send.
@@ -146,7 +159,7 @@ impl Goal {
                 Some(set)
             }
             Err(why) => {
-                self.excuse = Some(why);
+                self.excuse_fit(upstream, why);
                 self.decision = None;
                 None
             }
@@ -283,6 +296,6 @@ impl Goal {
 
     /// Why `fit` is not done, as the end of a sentence; empty where there is nothing to excuse.
     pub(super) fn excuse(&self) -> String {
-        self.excuse.as_ref().map_or_else(String::new, |why| format!("; not fitted: {why}"))
+        self.excuse.as_ref().map_or_else(String::new, |why| format!("; `fit` has no effect: {why}"))
     }
 }

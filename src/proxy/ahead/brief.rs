@@ -295,7 +295,8 @@ impl App {
                 (Arc::clone(other), Some(model), window.tokens.unwrap_or(ask.window), ChatOptions::default())
             }
         };
-        let who = format!("{}/{}", upstream.name(), model.unwrap_or(&ask.request.model));
+        let name = model.unwrap_or(&ask.request.model);
+        let who = format!("{}/{name}", upstream.name());
         if !self.summarizers.lock().get_or_insert_mut(who.clone(), Default::default).may_try() {
             return self
                 .not_summarized(ask.id, &format!("{who} wrote nothing of use lately, and is left out for a while"));
@@ -339,7 +340,7 @@ impl App {
             }
         });
         let milliseconds = started.elapsed().as_millis() as u64;
-        let mut data = reported.event("summary", ask.view_tokens, milliseconds);
+        let mut data = reported.event("summary", (&upstream, name), ask.view_tokens, milliseconds);
         data["by"] = json!(who);
         data["how"] = json!(answer.how);
         data["used"] = json!(answer.text.is_some());

@@ -389,7 +389,8 @@ impl App {
             l.spend.add_prefill(&reported);
             l.held = reported.prompt.map(|prompt| (prompt, reported.completion)).or(l.held);
         });
-        let data = reported.event("prefill", 0, started.elapsed().as_millis() as u64);
+        let model = (&**upstream, prepared.request.model.as_str());
+        let data = reported.event("prefill", model, 0, started.elapsed().as_millis() as u64);
         let event = Event { now_ms: now_ms(), conversation: Some(id.clone()), kind: "model_usage".into(), data };
         if let Err(e) = self.store.record_later(Batch { events: vec![event], ..Batch::default() }) {
             debug!(error = %e, "an event was not recorded");

@@ -88,8 +88,7 @@ impl App {
         let mut reported = Reported::default();
         reported.read(&reply);
         self.metrics.spend("title", &reported);
-        let mut data = reported.event("title", 0, started.elapsed().as_millis() as u64);
-        data["model"] = json!(model);
+        let data = reported.event("title", (other, model), 0, started.elapsed().as_millis() as u64);
         let event = Event { now_ms: now_ms(), conversation: Some(id.to_owned()), kind: "model_usage".into(), data };
         if let Err(e) = self.store.record_later(Batch { events: vec![event], ..Batch::default() }) {
             debug!(error = %e, "an event was not recorded");

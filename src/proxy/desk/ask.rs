@@ -192,7 +192,8 @@ impl App {
         reported.read(&bytes);
         self.metrics.spend("question", &reported);
         self.lives.with(conversation, |live| live.spend.add_digest(&reported));
-        let mut data = reported.event("question", 0, started.elapsed().as_millis() as u64);
+        let mut data =
+            reported.event("question", (&reader.upstream, &reader.model), 0, started.elapsed().as_millis() as u64);
         data["by"] = json!(reader.name());
         self.note_event(conversation, "model_usage", data);
         let value: Value = serde_json::from_slice(&bytes).ok()?;

@@ -8,14 +8,14 @@ use futures_util::FutureExt as _;
 use serde_json::{Value, json};
 use tracing::{info, warn};
 
-use super::compact::{Asked, Ground, Recorded, at_any_pressure, brief_of, unchanged};
+use super::compact::{Asked, Ground, Recorded, at_any_pressure, brief_of, folding, unchanged};
 use crate::apply;
 use crate::brief::done as done_before;
 use crate::completion;
 use crate::conversation::edit::View;
 use crate::conversation::{Message, Role, Tokens};
 use crate::guard::triggers::Pace;
-use crate::plan::{self, Action, Because, Plan};
+use crate::plan::{Action, Because};
 use crate::proxy::live::Brief;
 use crate::proxy::turn::prepare::Prepared;
 use crate::proxy::turn::save::now_ms;
@@ -203,19 +203,18 @@ impl App {
     /// Folds with a completion record. Returns what the prompt takes then; `None` where there is nothing to fold.
     async fn fold_done(&self, ground: &Ground, text: &str) -> Result<Option<Tokens>, Error> {
         let started = Instant::now();
-        let Ground { recorded, facts, resolved, .. } = ground;
-        let conversation = &recorded.request.conversation;
-        let mut plan: Plan = plan::plan(conversation, facts, &at_any_pressure(&resolved.policy));
+        let mut plan = folding(ground);
         if !plan.actions.iter().any(|action| matches!(action, Action::Fold { .. })) {
             return Ok(None);
         }
-        let (before, after) = (plan.before.prompt(), plan.after.prompt());
+        let apply::Applied { view, originals } = self.folded_view(ground, &plan, None, Some(text))?;
+        let price = self.price_of(ground, &view).await;
+        let (before, after) = (price.before, price.after);
         plan.because
             .insert(0, Because { rule: "checkpoint", before, after, line: before, what: "a task is done".into() });
-        let apply::Applied { view, originals } = self.folded_view(ground, &plan, None, Some(text))?;
-        let asked = Asked { action: "summarize", focus: None, started };
+        let asked = Asked { action: "summarize", because: plan.because, focus: None, started };
         let batch = Batch { originals, ..Batch::default() };
-        self.record_view(recorded, &plan, view, asked, batch).await?;
+        self.record_view(ground, &price, view, asked, batch).await?;
         Ok(Some(after))
     }
 }

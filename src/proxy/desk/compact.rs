@@ -1,5 +1,6 @@
 //! `windowsill compact`: a conversation of the record is folded now, asked for by a person.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -7,6 +8,7 @@ use futures_util::FutureExt as _;
 use http::HeaderMap;
 use serde_json::{Value, json};
 
+use super::price::Price;
 use super::steer::{Steer, When, focused, nothing};
 use crate::apply::{Applied, Words};
 use crate::config::Resolved;
@@ -14,12 +16,12 @@ use crate::conversation::edit::{Edit, View};
 use crate::conversation::{Digest, Tokens, repair};
 use crate::measure::window::Window;
 use crate::measure::{ModelKey, own, shown};
-use crate::plan::{self, Action, Facts, FoldAt, KeepRecent, Plan, Policy, Regions, Size, Strategy};
+use crate::plan::{self, Action, Because, Facts, FoldAt, KeepRecent, Plan, Policy, Regions, Size, Strategy};
 use crate::proxy::ahead::brief::{Ask, folded};
 use crate::proxy::standing::{Held, Standing};
 use crate::proxy::turn::save::{depth, now_ms, regions, rounded};
 use crate::proxy::view::Subject;
-use crate::proxy::{App, Error, aside};
+use crate::proxy::{App, Error, aside, gauge};
 use crate::store::{Batch, ConversationRow, ConversationUpdate, Event};
 use crate::upstream::{ChatOptions, Upstream};
 use crate::wire::openai_chat::{self, Request};
@@ -69,8 +71,7 @@ impl<'a> Fold<'a> {
     /// # Errors
     /// When there is nothing to fold.
     fn planned(ground: &'a Ground, focus: Option<&'a str>) -> Result<Fold<'a>, Error> {
-        let policy = at_any_pressure(&ground.resolved.policy);
-        let plan = plan::plan(&ground.recorded.request.conversation, &ground.facts, &policy);
+        let (plan, policy) = (folding(ground), &ground.resolved.policy);
         let found = plan.actions.iter().find_map(|a| match a {
             Action::Fold { to, budget, .. } => Some((*to, *budget)),
             _ => None,
@@ -80,7 +81,7 @@ impl<'a> Fold<'a> {
             Error::client(409, "nothing_to_fold", message, "")
         })?;
         let max_tokens = (budget.min(plan.lines.summary) / 4 * 3).min(policy.summary_max_tokens);
-        let asks = policy.strategy == Strategy::Summarize;
+        let asks = matches!(policy.strategy, Strategy::Summarize | Strategy::Off);
         Ok(Fold { plan, to, focus: focus.or(ground.resolved.focus.as_deref()), asks, max_tokens })
     }
 
@@ -96,6 +97,8 @@ impl<'a> Fold<'a> {
 pub(in crate::proxy) struct Asked<'a> {
     /// As it stands in the trace.
     pub(in crate::proxy) action: &'a str,
+    /// Why, in words without message text.
+    pub(in crate::proxy) because: Vec<Because>,
     /// What a brief was to dwell on, in the person's words.
     pub(in crate::proxy) focus: Option<&'a str>,
     /// When it was begun.
@@ -142,6 +145,28 @@ impl Ground {
     /// Prompt tokens, as the gauge says.
     pub(in crate::proxy) fn gauge(&self) -> Tokens {
         stored(&self.recorded.row, "/prompt_tokens")
+    }
+
+    /// Whether what the gauge says was counted.
+    pub(in crate::proxy) fn is_counted(&self) -> bool {
+        let source = self.recorded.row.state["prompt_tokens_source"].as_str();
+        source.is_some_and(|source| !source.starts_with("estimated"))
+    }
+
+    /// Whether the gauge is of all messages that are recorded: the newest reply may be on record since.
+    pub(in crate::proxy) fn gauge_is_of_the_record(&self) -> bool {
+        self.recorded.row.state["messages"].as_u64() == u64::try_from(self.recorded.chain.len()).ok()
+    }
+
+    /// The system prompt and the tools, as the gauge says.
+    pub(in crate::proxy) fn last_regions(&self) -> Regions {
+        let of = |path: &str| stored(&self.recorded.row, path);
+        Regions { system: of("/regions/system"), tools: of("/regions/tools"), ..Regions::default() }
+    }
+
+    /// The first counts that are kept with it.
+    pub(in crate::proxy) fn counts(&self) -> BTreeMap<String, Tokens> {
+        serde_json::from_value(self.recorded.row.state["counts"].clone()).unwrap_or_default()
     }
 
     /// Tokens of the prompt that stand in no message of the recorded request.
@@ -215,14 +240,16 @@ impl App {
     async fn fold(&self, ground: &Ground, fold: &Fold<'_>, started: Instant) -> Result<Value, Error> {
         let written = self.written_for(ground, fold).await.flatten();
         let Applied { view, originals } = self.folded_view(ground, &fold.plan, fold.focus, written.as_deref())?;
-        let because: Vec<String> = fold.plan.because.iter().map(ToString::to_string).collect();
+        let price = self.price_of(ground, &view).await;
+        let because = fold.plan.because.clone();
         let done = json!({
-            "conversation": ground.recorded.row.id, "before": fold.plan.before.prompt(), "after": fold.plan.after.prompt(),
-            "written_by_a_model": written.is_some(), "because": because, "brief": brief_of(&view),
+            "conversation": ground.recorded.row.id, "before": price.before, "after": price.after,
+            "counted": price.counted, "written_by_a_model": written.is_some(),
+            "because": gauge::reasons(&because, price.before, price.after), "brief": brief_of(&view),
         });
-        let asked = Asked { action: "summarize", focus: fold.focus, started };
+        let asked = Asked { action: "summarize", because, focus: fold.focus, started };
         let batch = Batch { originals, ..Batch::default() };
-        self.record_view(&ground.recorded, &fold.plan, view, asked, batch).await?;
+        self.record_view(ground, &price, view, asked, batch).await?;
         Ok(done)
     }
 
@@ -303,6 +330,7 @@ impl App {
         held.tell(&mut facts);
         // A person who steers means it, also where nothing is rewritten by itself.
         facts.paused = false;
+        self.measure.firsts.take(&recorded.row.state["counts"]);
         let estimated = plan::plan(&recorded.request.conversation, &facts, &resolved.policy).before;
         let calibration = calibration(&recorded.row, &estimated);
         scale(&mut facts, calibration);
@@ -374,28 +402,30 @@ impl App {
     /// Records a view that a person asked for, and what the gauge says from now on.
     pub(in crate::proxy) async fn record_view(
         &self,
-        recorded: &Recorded,
-        plan: &Plan,
+        ground: &Ground,
+        price: &Price,
         view: View,
         asked: Asked<'_>,
         batch: Batch,
     ) -> Result<(), Error> {
-        let Recorded { row, chain, .. } = recorded;
+        let Recorded { row, chain, old, .. } = &ground.recorded;
         let Some(tip) = chain.last().copied() else { return Ok(()) };
+        let was = self.gauge_at(ground, old, &Price { after: price.before, ..*price });
+        let gauge = self.gauge_at(ground, &view, price);
         let data = json!({
             "action": asked.action, "asked_by": "user",
-            "because": plan.because.iter().map(ToString::to_string).collect::<Vec<_>>(), "model": row.model,
-            "before": regions(&plan.before), "after": regions(&plan.after), "focus": asked.focus,
+            "because": gauge::reasons(&asked.because, price.before, price.after), "model": row.model,
+            "before": regions(&was.regions), "after": regions(&gauge.regions), "focus": asked.focus,
+            "prompt_tokens": price.after, "prompt_tokens_source": gauge.source,
             "seconds": rounded(asked.started.elapsed().as_secs_f64()), "depth": depth(&view),
         });
+        let mut state = row.state.clone();
+        if state.is_object() {
+            gauge.write(&mut state);
+        }
         let now_ms = now_ms();
         let event = Event { now_ms, conversation: Some(row.id.clone()), kind: "context_compaction".into(), data };
-        let update = ConversationUpdate {
-            tip,
-            depth: chain.len(),
-            state: gauge_after(row, plan).to_string(),
-            ..unchanged(row, now_ms)
-        };
+        let update = ConversationUpdate { tip, depth: chain.len(), state: state.to_string(), ..unchanged(row, now_ms) };
         let batch =
             Batch { conversation: Some(update), view: Some((tip, view)), events: vec![event], durable: true, ..batch };
         self.store.record(batch).await?;
@@ -421,17 +451,17 @@ pub(in crate::proxy) fn unchanged(row: &ConversationRow, now_ms: i64) -> Convers
     }
 }
 
-/// How the last count of a prompt compares with what is estimated of it: a price should say what the server will. Far off, the
-/// count was of something else.
+/// How the last count of a prompt compares with what is estimated of it, but for its head, which was counted then: a price should
+/// say what the server will. Far off, the count was of something else.
 fn calibration(row: &ConversationRow, estimated: &Regions) -> f64 {
-    let counted = row.state["prompt_tokens"].as_f64().unwrap_or(0.0);
-    let estimated = f64::from(estimated.prompt());
+    let head = f64::from(estimated.system) + f64::from(estimated.tools);
+    let counted = row.state["prompt_tokens"].as_f64().unwrap_or(0.0) - head;
+    let estimated = f64::from(estimated.prompt()) - head;
     if counted <= 0.0 || estimated <= 0.0 { 1.0 } else { (counted / estimated).clamp(0.5, 2.0) }
 }
 
-/// Multiplies what everything costs.
+/// Multiplies what all messages cost.
 fn scale(facts: &mut Facts, by: f64) {
-    (facts.system, facts.tools) = (scaled(facts.system, by), scaled(facts.tools, by));
     for cost in &mut facts.costs {
         cost.text = scaled(cost.text, by);
         cost.media = scaled(cost.media, by);
@@ -473,20 +503,21 @@ fn reads(facts: &Facts, to: usize) -> Tokens {
     (from..to.min(facts.costs.len())).map(shown).fold(brief, Tokens::saturating_add)
 }
 
-/// The gauge of a conversation once its view is another. The next request measures it anew.
-fn gauge_after(row: &ConversationRow, plan: &Plan) -> Value {
-    let mut state = row.state.clone();
-    if !state.is_object() {
-        return state;
+/// The plan of a fold that a person asked for. One that would not pay by itself is made all the same, where it frees anything: as
+/// if the window ended where the prompt does.
+pub(in crate::proxy) fn folding(ground: &Ground) -> Plan {
+    let (conversation, facts) = (&ground.recorded.request.conversation, &ground.facts);
+    let policy = at_any_pressure(&ground.resolved.policy);
+    let folds = |plan: &Plan| plan.actions.iter().any(|action| matches!(action, Action::Fold { .. }));
+    let plan = plan::plan(conversation, facts, &policy);
+    if folds(&plan) {
+        return plan;
     }
-    let full = f64::from(plan.after.prompt() + plan.after.output_reserved);
-    state["regions"] = regions(&plan.after);
-    state["prompt_tokens"] = json!(plan.after.prompt());
-    state["prompt_tokens_source"] = json!("estimated");
-    if let Some(window) = state["window"].as_f64().filter(|window| *window > 0.0) {
-        state["pressure"] = json!((full / window * 10_000.0).round() / 10_000.0);
-    }
-    state
+    let room = facts.window.saturating_sub(facts.output_reserved);
+    let slack = room.saturating_sub(plan.before.prompt().saturating_sub(1));
+    let at_wall = plan::plan(conversation, &Facts { slack, ..facts.clone() }, &policy);
+    let only_folds = at_wall.actions.iter().all(|action| matches!(action, Action::Fold { .. }));
+    if folds(&at_wall) && only_folds { at_wall } else { plan }
 }
 
 /// The policy of a fold that a person asked for: now, whatever the pressure, and nothing but the fold.

@@ -1,5 +1,5 @@
-//! A new conversation from parts of an old one: its turns are told apart, and those that somebody chose become messages for a
-//! client. Whole turns only, so that no call loses its result; the old conversation stays as it is. Reads only.
+//! A new conversation from parts of an old one: its turns and their steps are told apart, and those that somebody chose become
+//! messages for a client. Whole steps only, so that no call loses its result; the old conversation stays as it is. Reads only.
 
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::record;
 use super::record::clipped;
 use super::timeline::{fold, size, view_of};
-use crate::conversation::Tokens;
+use crate::conversation::{Tokens, step};
 use crate::proxy::{App, Error, Record};
 use crate::store::{ConversationRow, NodeRow, Store};
 use crate::wire::openai_chat;
@@ -31,7 +31,7 @@ impl App {
     ///
     /// # Errors
     /// 404 for an unknown conversation, 400 for turns or briefs that it does not have, or that exclude each other.
-    pub fn build(&self, id: &str, turns: &[usize], briefs: &[usize]) -> Result<Value, Error> {
+    pub fn build(&self, id: &str, turns: &[Chosen], briefs: &[usize]) -> Result<Value, Error> {
         build(&self.store, &self.row(id)?, turns, briefs)
     }
 }
@@ -41,7 +41,7 @@ impl Record {
     ///
     /// # Errors
     /// As there.
-    pub fn build(&self, id: &str, turns: &[usize], briefs: &[usize]) -> Result<Value, Error> {
+    pub fn build(&self, id: &str, turns: &[Chosen], briefs: &[usize]) -> Result<Value, Error> {
         build(&self.store, &record::row(&self.store, id, "`windowsill context` lists them")?, turns, briefs)
     }
 
@@ -54,34 +54,98 @@ impl Record {
     }
 }
 
-/// A reply of the model, with what led to it and the results of its calls.
+/// What somebody chose of a conversation: a whole turn, or one step of it. Counted from 1; step 0 is what the person asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Chosen {
+    /// The turn.
+    pub turn: usize,
+    /// The step of it, where not all of the turn is meant.
+    pub step: Option<usize>,
+}
+
+impl std::str::FromStr for Chosen {
+    type Err = ();
+
+    /// `4` is a turn, `4.2` a step of it.
+    fn from_str(text: &str) -> Result<Chosen, ()> {
+        let number = |text: &str| text.parse::<usize>().map_err(|_| ());
+        match text.trim().split_once('.') {
+            None => Ok(Chosen { turn: number(text.trim())?, step: None }),
+            Some((turn, step)) => Ok(Chosen { turn: number(turn)?, step: Some(number(step)?) }),
+        }
+    }
+}
+
+impl std::fmt::Display for Chosen {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.step {
+            None => write!(f, "{}", self.turn),
+            Some(step) => write!(f, "{}.{step}", self.turn),
+        }
+    }
+}
+
+/// What a person asked, with all that follows until a person speaks again.
+#[derive(Debug, Clone, PartialEq, Eq)]
 struct Turn {
     from: usize,
     to: usize,
+    /// Where each step of the model begins: an assistant message with its calls and their results.
+    steps: Vec<usize>,
 }
 
-/// Splits a history into turns: each begins where a person speaks, or where the model does so again after the results of its
-/// calls. They cover it without gaps.
-fn turns<'a>(roles: impl Iterator<Item = &'a str>) -> Vec<Turn> {
-    let mut out: Vec<Turn> = Vec::new();
-    let (mut replied, mut last) = (true, "");
-    for (at, role) in roles.enumerate() {
-        let begins = match role {
-            // Results, and the like, belong to what they follow.
-            "tool" => false,
-            "assistant" => replied,
-            _ => replied || last == "tool",
+impl Turn {
+    /// The messages of a step; step 0 is what stands before the first.
+    fn step(&self, step: usize) -> Option<(usize, usize)> {
+        let from = match step.checked_sub(1) {
+            None => self.from,
+            Some(nth) => *self.steps.get(nth)?,
         };
-        match out.last_mut() {
-            Some(turn) if !begins => turn.to = at + 1,
-            _ => {
-                out.push(Turn { from: at, to: at + 1 });
-                replied = false;
+        let to = self.steps.get(step).copied().unwrap_or(self.to);
+        (from < to).then_some((from, to))
+    }
+}
+
+/// What a message is to a turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Part {
+    /// Words of a person.
+    Person,
+    /// The model speaks.
+    Model,
+    /// A result, a reminder, and the like: it belongs to what it follows.
+    Other,
+}
+
+impl Part {
+    fn of(node: &NodeRow) -> Part {
+        match node.role.as_str() {
+            "assistant" => Part::Model,
+            "user" if openai_chat::message(node.raw.clone()).is_ok_and(|message| step::is_persons(&message)) => {
+                Part::Person
+            }
+            _ => Part::Other,
+        }
+    }
+}
+
+/// Splits a history into turns. They cover it without gaps: what stands before the first words of a person belongs to the first.
+fn turns(parts: impl Iterator<Item = Part>) -> Vec<Turn> {
+    let mut out: Vec<Turn> = Vec::new();
+    let mut asking = false;
+    for (at, part) in parts.enumerate() {
+        // Several messages of a person in a row are one request.
+        let begins = part == Part::Person && !asking && out.last().is_none_or(|turn| !turn.steps.is_empty());
+        if out.is_empty() || begins {
+            out.push(Turn { from: at, to: at, steps: Vec::new() });
+        }
+        asking = part == Part::Person;
+        if let Some(turn) = out.last_mut() {
+            turn.to = at + 1;
+            if part == Part::Model {
+                turn.steps.push(at);
             }
         }
-        replied |= role == "assistant";
-        last = role;
     }
     out
 }
@@ -96,17 +160,24 @@ fn rows(store: &Store, row: &ConversationRow) -> Result<Vec<NodeRow>, crate::sto
 
 fn segments(store: &Store, row: &ConversationRow) -> Result<Value, Error> {
     let (rows, fold) = (rows(store, row)?, fold(&view_of(store, row)?));
-    let all = turns(rows.iter().map(|n| n.role.as_str()));
-    let of = |turn: &Turn| &rows[turn.from..turn.to.min(rows.len())];
-    let list: Vec<Value> = all
-        .iter()
-        .enumerate()
+    let all = turns(rows.iter().map(Part::of));
+    let tokens = |from: usize, to: usize| -> Tokens {
+        rows[from..to].iter().map(|node| size(&node.raw)).fold(0, Tokens::saturating_add)
+    };
+    let said = |at: usize| rows.get(at).map(words).unwrap_or_default();
+    let list: Vec<Value> = (1..)
+        .zip(&all)
         .take(LISTED)
         .map(|(n, turn)| {
-            let tokens: Tokens = of(turn).iter().map(|node| size(&node.raw)).fold(0, Tokens::saturating_add);
-            let words = of(turn).first().map(words).unwrap_or_default();
-            json!({"turn": n + 1, "from": turn.from, "to": turn.to, "tokens": tokens, "words": words,
-                "folded": is_in(turn, &fold)})
+            let steps: Vec<Value> = (0..=turn.steps.len())
+                .filter_map(|step| {
+                    let (from, to) = turn.step(step)?;
+                    let name = Chosen { turn: n, step: Some(step) }.to_string();
+                    Some(json!({"step": name, "from": from, "to": to, "tokens": tokens(from, to), "words": said(from)}))
+                })
+                .collect();
+            json!({"turn": n, "from": turn.from, "to": turn.to, "tokens": tokens(turn.from, turn.to),
+                "words": said(turn.from), "folded": is_in(turn, &fold), "steps": steps})
         })
         .collect();
     let briefs: Vec<Value> = briefs(&fold, &all).into_iter().collect();
@@ -133,11 +204,11 @@ fn words(node: &NodeRow) -> String {
     clipped(&text.split_whitespace().take(SHOWN).collect::<Vec<_>>().join(" "), SHOWN)
 }
 
-fn build(store: &Store, row: &ConversationRow, wanted: &[usize], briefs_wanted: &[usize]) -> Result<Value, Error> {
+fn build(store: &Store, row: &ConversationRow, wanted: &[Chosen], briefs_wanted: &[usize]) -> Result<Value, Error> {
     let (rows, fold) = (rows(store, row)?, fold(&view_of(store, row)?));
-    let all = turns(rows.iter().map(|n| n.role.as_str()));
+    let all = turns(rows.iter().map(Part::of));
     let brief = briefs(&fold, &all);
-    check(wanted, briefs_wanted, all.len(), brief.as_ref())?;
+    check(wanted, briefs_wanted, &all, brief.as_ref())?;
     let brief = brief.filter(|_| !briefs_wanted.is_empty());
     let (mut messages, mut tokens) = (Vec::new(), 0_u64);
     for (n, turn) in (1..).zip(&all) {
@@ -146,15 +217,18 @@ fn build(store: &Store, row: &ConversationRow, wanted: &[usize], briefs_wanted: 
             messages.push(json!({"role": "user", "content": brief["text"]}));
             tokens += brief["tokens"].as_u64().unwrap_or(0);
         }
-        if wanted.contains(&n) {
-            messages.extend(rows[turn.from..turn.to].iter().filter_map(|node| value(&node.raw)));
-            tokens += rows[turn.from..turn.to].iter().map(|node| u64::from(size(&node.raw))).sum::<u64>();
+        for step in 0..=turn.steps.len() {
+            let is_wanted = wanted.iter().any(|of| of.turn == n && of.step.is_none_or(|wanted| wanted == step));
+            let Some((from, to)) = turn.step(step).filter(|_| is_wanted) else { continue };
+            messages.extend(rows[from..to].iter().filter_map(|node| value(&node.raw)));
+            tokens += rows[from..to].iter().map(|node| u64::from(size(&node.raw))).sum::<u64>();
         }
     }
     let mut notes = vec!["leading system messages and tools are not in the record: the client adds its own".to_owned()];
     if messages.first().is_some_and(|first| first["role"] != "user") {
         notes.push(
-            "it does not begin with a user message, which many chat templates want: choose the turn that asked, too"
+            "it does not begin with a user message, which many chat templates want: choose what was asked, too (step 0 of \
+             its turn, such as 4.0)"
                 .into(),
         );
     }
@@ -166,21 +240,29 @@ fn value(raw: &Bytes) -> Option<Value> {
 }
 
 /// Whether what was chosen is there, and once only.
-fn check(wanted: &[usize], briefs_wanted: &[usize], turns: usize, brief: Option<&Value>) -> Result<(), Error> {
+fn check(wanted: &[Chosen], briefs_wanted: &[usize], turns: &[Turn], brief: Option<&Value>) -> Result<(), Error> {
     let bad = |message: String, hint: &str| Err(Error::client(400, "bad_selection", message, hint));
     if wanted.is_empty() && briefs_wanted.is_empty() {
         return bad("nothing was chosen".into(), "name turns, briefs or both; …/segments lists them");
     }
-    if let Some(n) = wanted.iter().find(|n| **n == 0 || **n > turns) {
-        return bad(format!("there is no turn {n}: the conversation has turns 1 to {turns}"), "…/segments lists them");
+    for of in wanted {
+        let turn = of.turn.checked_sub(1).and_then(|at| turns.get(at));
+        let Some(turn) = turn else {
+            let message = format!("there is no turn {}: the conversation has turns 1 to {}", of.turn, turns.len());
+            return bad(message, "…/segments lists them");
+        };
+        if of.step.is_some_and(|step| turn.step(step).is_none()) {
+            let message = format!("there is no step {of}: turn {} has {} steps", of.turn, turn.steps.len());
+            return bad(message, "…/segments lists them");
+        }
     }
     if let Some(n) = briefs_wanted.iter().find(|n| **n != 1 || brief.is_none()) {
         let there = if brief.is_some() { "there is brief 1 alone" } else { "nothing was folded" };
         return bad(format!("there is no brief {n}: {there}"), "…/segments lists them");
     }
     let of_brief = brief.filter(|_| !briefs_wanted.is_empty()).and_then(|b| b["turns"].as_array());
-    if let Some(n) = wanted.iter().find(|n| of_brief.is_some_and(|turns| turns.contains(&json!(n)))) {
-        return bad(format!("turn {n} stands in brief 1 already"), "choose the brief or its turns");
+    if let Some(of) = wanted.iter().find(|of| of_brief.is_some_and(|turns| turns.contains(&json!(of.turn)))) {
+        return bad(format!("turn {} stands in brief 1 already", of.turn), "choose the brief or its turns");
     }
     Ok(())
 }
@@ -189,28 +271,58 @@ fn check(wanted: &[usize], briefs_wanted: &[usize], turns: usize, brief: Option<
 mod tests {
     use super::*;
 
+    fn told(roles: &str) -> Vec<Turn> {
+        turns(roles.split_whitespace().map(|role| match role {
+            "user" => Part::Person,
+            "assistant" => Part::Model,
+            _ => Part::Other,
+        }))
+    }
+
     #[test]
     fn turns_cover_a_history_and_never_part_a_call_from_its_result() {
         for (roles, expect) in [
             ("user assistant user assistant", vec![(0, 2), (2, 4)]),
-            ("user assistant tool tool assistant user", vec![(0, 4), (4, 5), (5, 6)]),
+            ("user assistant tool tool assistant user", vec![(0, 5), (5, 6)]),
             ("user user assistant", vec![(0, 3)]),
             ("assistant tool user", vec![(0, 2), (2, 3)]),
-            ("user assistant assistant tool", vec![(0, 2), (2, 4)]),
+            ("user assistant assistant tool", vec![(0, 4)]),
+            ("user assistant reminder assistant user", vec![(0, 4), (4, 5)]),
+            ("user reminder user assistant", vec![(0, 4)]),
             ("", vec![]),
         ] {
-            let found: Vec<(usize, usize)> = turns(roles.split_whitespace()).iter().map(|t| (t.from, t.to)).collect();
+            let found: Vec<(usize, usize)> = told(roles).iter().map(|t| (t.from, t.to)).collect();
             assert_eq!(found, expect, "{roles}");
+        }
+    }
+
+    #[test]
+    fn steps_cover_a_turn() {
+        let turn = &told("user user assistant tool tool assistant")[0];
+        let steps: Vec<_> = (0..4).map(|step| turn.step(step)).collect();
+        assert_eq!(steps, [Some((0, 2)), Some((2, 5)), Some((5, 6)), None]);
+        assert_eq!(told("assistant tool")[0].step(0), None, "nobody asked");
+        assert_eq!("4.2".parse(), Ok(Chosen { turn: 4, step: Some(2) }));
+        assert_eq!(" 4 ".parse(), Ok(Chosen { turn: 4, step: None }));
+        for wrong in ["", "4.", ".2", "4.2.1", "four", "-1"] {
+            assert_eq!(wrong.parse::<Chosen>(), Err(()), "{wrong}");
         }
     }
 
     #[test]
     fn a_brief_and_its_turns_exclude_each_other() {
         let brief = json!({"turns": [1, 2]});
-        assert!(check(&[3], &[1], 3, Some(&brief)).is_ok() && check(&[2, 3], &[], 3, Some(&brief)).is_ok());
-        for (turns, briefs) in [(&[2][..], &[1][..]), (&[0], &[]), (&[4], &[]), (&[], &[2]), (&[], &[])] {
-            assert!(check(turns, briefs, 3, Some(&brief)).is_err(), "{turns:?} {briefs:?}");
+        let all = told("user assistant user assistant tool user assistant");
+        let check = |turns: &[&str], briefs: &[usize], brief: Option<&Value>| {
+            let chosen: Vec<Chosen> = turns.iter().map(|text| text.parse().unwrap()).collect();
+            check(&chosen, briefs, &all, brief)
+        };
+        assert!(check(&["3"], &[1], Some(&brief)).is_ok() && check(&["2.1", "3.0"], &[], Some(&brief)).is_ok());
+        let wrong: [(&[&str], &[usize]); 7] =
+            [(&["2"], &[1]), (&["2.1"], &[1]), (&["0"], &[]), (&["4"], &[]), (&["2.2"], &[]), (&[], &[2]), (&[], &[])];
+        for (turns, briefs) in wrong {
+            assert!(check(turns, briefs, Some(&brief)).is_err(), "{turns:?} {briefs:?}");
         }
-        assert!(check(&[1], &[1], 3, None).is_err());
+        assert!(check(&["1"], &[1], None).is_err());
     }
 }

@@ -14,6 +14,7 @@ pub(super) mod price;
 pub(super) mod receipt;
 pub(super) mod record;
 pub(super) mod report;
+pub(super) mod rewrites;
 pub(super) mod rules;
 pub(super) mod sight;
 pub(super) mod steer;

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::compact::{Asked, Ground};
 use super::price::Price;
 use super::record::spoken;
-use super::steer::{Steer, When, absent};
+use super::steer::{Steer, When, absent, why};
 use super::timeline::{touches, view_of};
 use crate::brief;
 use crate::conversation::Tokens;
@@ -165,10 +165,10 @@ impl App {
                 return Err(Error::client(409, "changed", message, "look again, and then try again"));
             }
             if changes {
-                let seen = self.seen(ground, &view, &price, action, format!("what is pinned changed: {action}"));
+                let because = vec![why(ground, &price, action, format!("what is pinned changed: {action}"))];
                 let batch = Batch { standing: kept, ..Batch::default() };
-                let asked = Asked { action, focus: None, started };
-                self.record_view(&ground.recorded, &seen, view, asked, batch).await?;
+                let asked = Asked { action, because, focus: None, started };
+                self.record_view(ground, &price, view, asked, batch).await?;
             } else {
                 self.store.record(Batch { standing: kept, durable: true, ..Batch::default() }).await?;
             }

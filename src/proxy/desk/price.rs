@@ -13,9 +13,10 @@ use super::compact::Ground;
 use super::steer::When;
 use crate::conversation::edit::View;
 use crate::conversation::{Message, Tokens};
-use crate::measure::{count, tokens};
+use crate::measure::{Sureness, count, tokens};
 use crate::plan::Lines;
 use crate::plan::rewrite::{self, Out};
+use crate::proxy::gauge::{Gauge, Marks};
 use crate::proxy::turn::prepare::Prepared;
 use crate::proxy::{App, grouped};
 use crate::wire::json;
@@ -98,7 +99,7 @@ pub(in crate::proxy) struct Price {
     /// Of these, evaluated again with the next request.
     pub(in crate::proxy) again: Tokens,
     /// Whether that was counted, and not estimated.
-    counted: bool,
+    pub(in crate::proxy) counted: bool,
 }
 
 /// A prompt as it would be forwarded.
@@ -112,7 +113,7 @@ impl Price {
     /// What it costs to leave things as they are until the next break.
     pub(in crate::proxy) fn nothing(ground: &Ground) -> Price {
         let now = ground.gauge();
-        Price { before: now, after: now, again: 0, counted: true }
+        Price { before: now, after: now, again: 0, counted: ground.is_counted() }
     }
 }
 
@@ -128,14 +129,65 @@ impl App {
             _ => prompt(ground, &ground.recorded.old),
         };
         let sizes = (self.sized(ground, &old.body).await, self.sized(ground, &next.body).await);
-        let (Some(before), Some(after)) = sizes else { return estimated(ground, &held, &next, &old) };
+        let (Some(before), Some(after)) = sizes else {
+            return self.estimated_price(ground, view, (&held, &old, &next));
+        };
         let shared =
             self.shared(ground, &held, &next).await.unwrap_or_else(|| estimate(&next.out[..same(&held, &next)]));
         let again = after.saturating_sub(shared);
-        // Without the head, only the difference is known.
-        let outside = if ground.has_head { 0 } else { i64::from(ground.gauge()) - i64::from(before) };
+        // A price goes on from what the gauge says. Without the head, only the difference is known anyway.
+        let follows = !ground.has_head || ground.gauge_is_of_the_record();
+        let outside = if follows { i64::from(ground.gauge()) - i64::from(before) } else { 0 };
         let shift = |n: Tokens| Tokens::try_from((i64::from(n) + outside).max(0)).unwrap_or(Tokens::MAX);
-        Price { before: shift(before), after: shift(after), again, counted: true }
+        let counted = ground.has_head || ground.is_counted();
+        Price { before: shift(before), after: shift(after), again, counted }
+    }
+
+    /// A price where nobody can count: by what the plan's facts say of both views.
+    fn estimated_price(&self, ground: &Ground, view: &View, (held, old, next): (&Prompt, &Prompt, &Prompt)) -> Price {
+        let planned = |view: &View| i64::from(self.regions_with(ground, view).prompt());
+        let tool = |prompt: &Prompt| i64::from(if prompt.tools { self.tool_of_ours(ground) } else { 0 });
+        let before = ground.gauge();
+        let more = planned(view) - planned(&ground.recorded.old) + tool(next) - tool(old);
+        let after = Tokens::try_from((i64::from(before) + more).max(0)).unwrap_or(Tokens::MAX);
+        let shared = same(held, next);
+        let messages = after.saturating_sub(ground.fixed());
+        let again = match held.tools == next.tools {
+            true => {
+                let share = f64::from(estimate(&next.out[shared..])) / f64::from(estimate(&next.out).max(1));
+                super::compact::scaled(messages, share)
+            }
+            false => after,
+        };
+        Price { before, after, again, counted: false }
+    }
+
+    /// Tokens of the tool that reads back what left the prompt.
+    fn tool_of_ours(&self, ground: &Ground) -> Tokens {
+        let definition = crate::recall::definition(ground.resolved.digest_model.is_some());
+        self.measure.text(&ground.key, ground.own.as_deref(), &definition)
+    }
+
+    /// What the gauge says of a conversation under another view, at this price.
+    pub(in crate::proxy) fn gauge_at(&self, ground: &Ground, view: &View, price: &Price) -> Gauge {
+        let tools = prompt(ground, view).tools;
+        let asks = ground.resolved.digest_model.is_some();
+        let own = ground.own.as_deref();
+        let marks = Marks::of(&self.measure, (&ground.key, own), &ground.recorded.request, view, (tools, asks));
+        let mut kept = marks.kept(&self.measure);
+        if !ground.has_head {
+            // Nobody has the bytes: they cost what they did.
+            let last = ground.last_regions();
+            (kept.system, kept.tools) = (Some(last.system), Some(last.tools));
+        }
+        let regions = self.regions_with(ground, view).settled(kept, price.after);
+        if ground.has_head {
+            marks.note(&self.measure, &regions);
+        }
+        let sureness = if price.counted { Sureness::Counted } else { Sureness::Estimated };
+        let mut counts = self.measure.firsts.kept(&marks.all());
+        counts.extend(ground.counts());
+        Gauge { regions, source: sureness.as_str(), counts }
     }
 
     /// The size of a prompt, where it can be counted.
@@ -181,7 +233,7 @@ impl App {
         });
         if price.after > line && price.after > price.before {
             out["note"] = json!(format!(
-                "{} tokens are {} more than the {} from which the prompt is rewritten: the next turn does that again, unless \
+                "{} tokens are {} more than the {} from which the prompt is rewritten: the next request does that again, unless \
                  rewriting is stopped",
                 grouped(price.after),
                 grouped(price.after - line),
@@ -220,17 +272,4 @@ fn same(held: &Prompt, next: &Prompt) -> usize {
 /// Estimated tokens of messages.
 fn estimate(out: &[Out]) -> Tokens {
     out.iter().map(|m| tokens::message(&String::from_utf8_lossy(&m.bytes))).fold(0, Tokens::saturating_add)
-}
-
-/// A price where nobody can count: by estimates, scaled so that the last prompt comes out as it was counted.
-fn estimated(ground: &Ground, held: &Prompt, next: &Prompt, old: &Prompt) -> Price {
-    let head = ground.fixed();
-    let before = ground.gauge();
-    let scale = f64::from(before.saturating_sub(head)) / f64::from(estimate(&old.out).max(1));
-    let scale = if before > head { scale.clamp(0.5, 2.0) } else { 1.0 };
-    let scaled = |n: Tokens| super::compact::scaled(n, scale);
-    let after = head + scaled(estimate(&next.out));
-    let shared = same(held, next);
-    let again = if held.tools == next.tools { scaled(estimate(&next.out[shared..])) } else { after };
-    Price { before, after, again, counted: false }
 }

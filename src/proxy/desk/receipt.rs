@@ -1,10 +1,11 @@
 //! `windowsill report`: what was kept out of prompts, how much of it was ever read back, and what that cost. Sums alone, by model:
 //! nothing of anybody's words, so it can be shown to others.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use serde_json::{Value, json};
 
+use super::rewrites::Rewrites;
 use crate::config::Ceiling;
 use crate::proxy::{App, Error, Record};
 use crate::store::{EventFilter, EventRow, Store};
@@ -50,11 +51,9 @@ fn report(store: &Store, since_ms: i64, ceiling: &Ceiling) -> Result<Value, Erro
 /// What was added up.
 #[derive(Debug, Default)]
 struct Sums {
-    conversations: std::collections::HashSet<String>,
+    conversations: HashSet<String>,
     turns: u64,
-    rewrites: u64,
-    /// Tokens that left prompts.
-    kept_out: u64,
+    rewrites: Rewrites,
     recalls: u64,
     recalls_found: u64,
     /// Tokens of what was read back.
@@ -62,8 +61,48 @@ struct Sums {
     /// Tokens that a rewrite made the server evaluate again.
     lost: u64,
     shadow: Shadow,
-    /// By model: requests and tokens of its turns, and of briefs and the like.
+    /// By model as it was written: requests and tokens, and of briefs and the like.
     models: BTreeMap<String, Model>,
+    names: Names,
+}
+
+/// The names of models in events. What was recorded before 0.2 has that of the upstream before some.
+#[derive(Debug, Default)]
+pub(in crate::proxy) struct Names {
+    models: HashSet<String>,
+    upstreams: HashSet<String>,
+}
+
+impl Names {
+    /// Takes in the name that an event has.
+    pub(in crate::proxy) fn see(&mut self, event: &EventRow) {
+        if event.kind == "model_usage" {
+            written(&event.data).into_iter().for_each(|name| self.know(name));
+            self.upstreams.extend(event.data["upstream"].as_str().map(str::to_owned));
+        }
+    }
+
+    /// Takes in a name.
+    pub(in crate::proxy) fn know(&mut self, name: &str) {
+        self.models.insert(name.to_owned());
+    }
+
+    /// The name of the model that an event is about, as it stands in all books.
+    pub(in crate::proxy) fn of(&self, data: &Value) -> Option<String> {
+        written(data).map(|name| self.bare(name).to_owned())
+    }
+
+    fn bare<'a>(&self, name: &'a str) -> &'a str {
+        let is_upstream = |name: &str| self.upstreams.is_empty() || self.upstreams.contains(name);
+        let bare =
+            name.split_once('/').filter(|(upstream, model)| is_upstream(upstream) && self.models.contains(*model));
+        bare.map_or(name, |(_, model)| model)
+    }
+}
+
+/// The name of a model as an event has it.
+fn written(data: &Value) -> Option<&str> {
+    data["model"].as_str().or_else(|| data["by"].as_str())
 }
 
 /// What was only foreseen.
@@ -91,6 +130,22 @@ struct Model {
 }
 
 impl Model {
+    /// Tokens that its server evaluated or wrote.
+    fn cost(&self) -> u64 {
+        self.prompt.saturating_sub(self.cached) + self.completion + self.upkeep
+    }
+
+    fn add(&mut self, other: &Model) {
+        self.turns += other.turns;
+        self.prompt += other.prompt;
+        self.cached += other.cached;
+        self.evaluated += other.evaluated;
+        self.completion += other.completion;
+        self.upkeep += other.upkeep;
+        self.milliseconds += other.milliseconds;
+        self.timed = (self.timed.0 + other.timed.0, self.timed.1 + other.timed.1);
+    }
+
     /// Seconds that what came from the cache would have taken at this server's measured speed.
     fn not_waited(&self) -> Option<f64> {
         let (tokens, ms) = self.timed;
@@ -103,11 +158,8 @@ impl Sums {
         let data = &event.data;
         let n = |value: &Value| value.as_u64().unwrap_or(0);
         self.conversations.extend(event.conversation.clone());
+        self.rewrites.add(event);
         match event.kind.as_str() {
-            "context_compaction" => {
-                self.rewrites += 1;
-                self.kept_out += n(&data["before"]["prompt"]).saturating_sub(n(&data["after"]["prompt"]));
-            }
             "shadow" => {
                 self.shadow.requests += 1;
                 self.shadow.too_long += u64::from(data["fits"] == false);
@@ -122,8 +174,9 @@ impl Sums {
                 }
             }
             "model_usage" => {
-                let name = data["model"].as_str().or_else(|| data["by"].as_str()).unwrap_or("(its own)");
-                let model = self.models.entry(name.to_owned()).or_default();
+                self.names.see(event);
+                let name = written(data).unwrap_or("(its own)").to_owned();
+                let model = self.models.entry(name).or_default();
                 if data["role"] == "main" || data["role"] == "recall" {
                     let is_turn = u64::from(data["role"] == "main");
                     self.turns += is_turn;
@@ -151,16 +204,20 @@ impl Sums {
 
     /// Tokens that servers evaluated or wrote, and milliseconds that this took.
     fn worked(&self) -> (u64, u64) {
-        let tokens = |m: &Model| m.prompt.saturating_sub(m.cached) + m.completion + m.upkeep;
-        (self.models.values().map(tokens).sum(), self.models.values().map(|m| m.milliseconds).sum())
+        (self.models.values().map(Model::cost).sum(), self.models.values().map(|m| m.milliseconds).sum())
     }
 
     fn json(&self, since_ms: i64) -> Value {
-        let models: Vec<Value> = self
-            .models
+        let mut by_name: BTreeMap<&str, Model> = BTreeMap::new();
+        for (name, model) in &self.models {
+            by_name.entry(self.names.bare(name)).or_default().add(model);
+        }
+        let mut sorted: Vec<(&str, Model)> = by_name.into_iter().collect();
+        sorted.sort_by_key(|(name, model)| (std::cmp::Reverse(model.cost()), *name));
+        let models: Vec<Value> = sorted
             .iter()
             .map(|(name, m)| {
-                json!({"model": name, "turns": m.turns, "prompt_tokens": m.prompt, "cached_tokens": m.cached,
+                json!({"model": name, "requests": m.turns, "turns": m.turns, "prompt_tokens": m.prompt, "cached_tokens": m.cached,
                     "evaluated_tokens": m.evaluated, "completion_tokens": m.completion, "upkeep_tokens": m.upkeep,
                     "milliseconds": m.milliseconds, "not_waited_seconds": m.not_waited()})
             })
@@ -170,8 +227,8 @@ impl Sums {
             "would_send_tokens": shadow.would_send});
         json!({
             "shadow": if self.shadow.requests > 0 { shadow } else { Value::Null },
-            "since_ms": since_ms, "conversations": self.conversations.len(), "turns": self.turns, "rewrites": self.rewrites,
-            "kept_out_tokens": self.kept_out, "recalls": self.recalls, "recalls_found": self.recalls_found,
+            "since_ms": since_ms, "conversations": self.conversations.len(), "requests": self.turns, "turns": self.turns, "rewrites": self.rewrites.count,
+            "kept_out_tokens": self.rewrites.freed, "recalls": self.recalls, "recalls_found": self.recalls_found,
             "read_back_tokens": self.read_back, "evaluated_again_tokens": self.lost,
             "upkeep_tokens": self.models.values().map(|m| m.upkeep).sum::<u64>(),
             "cached_tokens": self.models.values().map(|m| m.cached).sum::<u64>(),

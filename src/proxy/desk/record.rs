@@ -5,7 +5,7 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 
 use super::report::row_json;
-use super::trace::event_json;
+use super::rewrites;
 use crate::proxy::Error;
 use crate::recall::{Reference, Span};
 use crate::store::{ConversationRow, Gone, Hit, Store};
@@ -278,7 +278,7 @@ fn ambiguous(e: crate::store::Error) -> Error {
 pub(in crate::proxy) fn context(store: &Store, row: &ConversationRow) -> Result<Value, Error> {
     let events = store.events(0, 1000, Some(&row.id))?;
     let mut out = row_json(row);
-    let folds = events.iter().filter(|e| e.kind == "context_compaction").map(event_json).collect::<Vec<_>>();
+    let folds = rewrites::told(&events);
     out["compactions"] = json!(folds);
     out["history_file"] = json!(store.history_path(&row.id).display().to_string());
     Ok(out)

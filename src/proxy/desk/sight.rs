@@ -1,4 +1,4 @@
-//! What people ask of a conversation: what fills its window, what each turn added, what was done to it, what it cost and what
+//! What people ask of a conversation: what fills its window, what each request added, what was done to it, what it cost and what
 //! would help. Worked out from the record, so that it says the same with and without a running proxy. Holds no message text
 //! but the first words of the largest messages.
 
@@ -6,21 +6,23 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Value, json};
 
+use super::receipt::Names;
 use super::record;
 use super::report::row_json;
+use super::rewrites::{self, Rewrites};
 use super::timeline::{called, line, size, size_in, view_of};
-use super::trace::event_json;
 use crate::config::{Config, Gauge, Severity};
 use crate::conversation::Tokens;
 use crate::conversation::edit::View;
 use crate::guard::told;
+use crate::plan::shared_out;
 use crate::proxy::{App, Error, Record};
 use crate::store::{ConversationRow, EventFilter, EventRow, NodeRow, Store};
 
 /// Events that are looked at, the newest.
 const EVENTS: usize = 5_000;
 
-/// Turns that are told of one by one, the newest.
+/// Requests that are told of one by one, the newest.
 const TURNS: usize = 500;
 
 /// Messages that are named as the largest.
@@ -29,10 +31,10 @@ const LARGEST: usize = 5;
 /// What guardrails did, the newest.
 const GUARDRAILS: usize = 8;
 
-/// Turns between rewrites that are fewer than this come too often.
+/// Requests between rewrites that are fewer than this come too often.
 const OFTEN: f64 = 4.0;
 
-/// Turns before there is advice on what happens again and again.
+/// Requests before there is advice on what happens again and again.
 const SEEN: usize = 6;
 
 impl App {
@@ -95,6 +97,9 @@ fn insight(store: &Store, row: &ConversationRow, config: &Config) -> Result<Valu
     let gauge = &config.gauge;
     let of = EventFilter { conversation: Some(row.id.clone()), kinds: Vec::new() };
     let events = store.events_of(store.event_before(EVENTS, &of)?, EVENTS, &of)?;
+    // A reply writes its events and the gauge at once: what is read behind the events is no older than they are.
+    let newest = store.conversation(&row.id)?.filter(|newest| newest.id == row.id);
+    let row = newest.as_ref().unwrap_or(row);
     let view = view_of(store, row)?;
     let rows = store.messages(&row.id)?;
     let turns = turns(&events);
@@ -104,7 +109,10 @@ fn insight(store: &Store, row: &ConversationRow, config: &Config) -> Result<Valu
     out["yellow_at"] = json!(gauge.yellow_at);
     out["red_at"] = json!(gauge.red_at);
     let sizes: Vec<Tokens> = rows.iter().map(|n| size_in(&view, n.at, &n.raw)).collect();
-    out["history"] = by_role(&rows, &sizes, row.state["regions"]["history"].as_u64().unwrap_or(0));
+    // The newest reply may be on record, and was in no prompt yet.
+    let told = row.state["messages"].as_u64().and_then(|n| usize::try_from(n).ok()).unwrap_or(rows.len());
+    let told = told.min(rows.len());
+    out["history"] = by_role(&rows[..told], &sizes[..told], row.state["regions"]["history"].as_u64().unwrap_or(0));
     out["warm_tokens"] = warm(&events);
     out["tokens_per_second"] = json!(speed(&events));
     out["largest"] = largest(&rows, &sizes, &view);
@@ -113,12 +121,16 @@ fn insight(store: &Store, row: &ConversationRow, config: &Config) -> Result<Valu
     out["did"] = did(&events, &turns);
     out["guardrails"] = guardrails(&events);
     out["books"] = crate::proxy::turn::guard::books_json(&row.state, &config.ceiling, busy(&events));
-    out["rewrites"] = events.iter().filter(|e| e.kind == "context_compaction").map(event_json).collect();
+    out["rewrites"] = json!(rewrites::told(&events));
+    out["last_request_ms"] = json!(turns.last().map(|turn| turn["time_ms"].clone()));
     out["advice"] = json!(advice(&out, &events, turns.len()));
     let adds = grows_by(&turns);
     out["grows_by"] = json!(adds);
     out["fold_in_requests"] = json!(adds.and_then(|adds| fold_in(&row.state, adds)));
-    out["turns"] = Value::Array(turns.into_iter().rev().take(TURNS).rev().collect());
+    let newest: Vec<Value> = turns.into_iter().rev().take(TURNS).rev().collect();
+    // Until 0.3, also by the name that it had before.
+    out["turns"] = json!(newest);
+    out["requests"] = json!(newest);
     Ok(out)
 }
 
@@ -136,7 +148,7 @@ fn role_is(event: &EventRow, role: &str) -> bool {
     event.kind == "model_usage" && event.data["role"] == role
 }
 
-/// Each turn: what its prompt held, and what it added to the last.
+/// Each request: what its prompt held, and what it added to the last.
 fn turns(events: &[EventRow]) -> Vec<Value> {
     let mut last: Option<u64> = None;
     let mut rewritten = false;
@@ -241,9 +253,12 @@ fn by_role(rows: &[NodeRow], sizes: &[Tokens], history: u64) -> Value {
         };
         *parts.entry(part).or_default() += u64::from(*size);
     }
-    let whole = parts.values().sum::<u64>().max(1);
-    let scaled = |part: &str| parts.get(part).copied().unwrap_or(0).saturating_mul(history) / whole;
-    json!({"user": scaled("user"), "assistant": scaled("assistant"), "results": scaled("results"), "other": scaled("other")})
+    let mut weights = ["user", "assistant", "results", "other"].map(|part| parts.get(part).copied().unwrap_or(0));
+    if weights.iter().all(|weight| *weight == 0) {
+        weights[3] = 1;
+    }
+    let shares = shared_out(Tokens::try_from(history).unwrap_or(Tokens::MAX), &weights);
+    json!({"user": shares[0], "assistant": shares[1], "results": shares[2], "other": shares[3]})
 }
 
 /// The messages that are largest in the view.
@@ -259,16 +274,16 @@ fn largest(rows: &[NodeRow], sizes: &[Tokens], view: &View) -> Value {
     sorted.into_iter().take(LARGEST).map(named).collect()
 }
 
-/// What was spent, by model and role.
+/// What was spent, by model and role, what cost most first.
 fn models(events: &[EventRow], own: &str) -> Value {
     let mut spent: Map<String, Value> = Map::new();
+    let mut names = Names::default();
+    names.know(own);
+    events.iter().for_each(|event| names.see(event));
     for event in events.iter().filter(|e| e.kind == "model_usage") {
         let data = &event.data;
         let role = data["role"].as_str().unwrap_or("");
-        let model = data["model"].as_str().or_else(|| data["by"].as_str()).unwrap_or(own);
-        // Briefs name the upstream, too.
-        let is_own = model.strip_suffix(own).is_some_and(|upstream| upstream.ends_with('/'));
-        let model = if is_own { own } else { model };
+        let model = names.of(data).unwrap_or_else(|| own.to_owned());
         let entry = spent.entry(format!("{model}\u{0}{role}")).or_insert_with(|| {
             json!({"model": model, "role": role, "requests": 0, "prompt_tokens": 0, "cached_tokens": 0, "evaluated_tokens": 0,
                 "completion_tokens": 0, "milliseconds": 0})
@@ -279,7 +294,11 @@ fn models(events: &[EventRow], own: &str) -> Value {
         }
     }
     let mut list: Vec<Value> = spent.into_iter().map(|(_, entry)| entry).collect();
-    list.sort_by_key(|entry| std::cmp::Reverse(number(&entry["prompt_tokens"])));
+    let cost = |entry: &Value| {
+        let evaluated = number(&entry["prompt_tokens"]).saturating_sub(number(&entry["cached_tokens"]));
+        evaluated + number(&entry["completion_tokens"])
+    };
+    list.sort_by_key(|entry| (std::cmp::Reverse(cost(entry)), entry["model"].to_string()));
     Value::Array(list)
 }
 
@@ -291,9 +310,9 @@ fn busy(events: &[EventRow]) -> u64 {
 /// What the mechanisms did.
 fn did(events: &[EventRow], turns: &[Value]) -> Value {
     let mut layers: Map<String, Value> = Map::new();
-    let mut freed = 0;
+    let mut rewrites = Rewrites::default();
+    events.iter().for_each(|event| rewrites.add(event));
     for data in events.iter().filter(|e| e.kind == "context_compaction").map(|e| &e.data) {
-        freed += number(&data["before"]["prompt"]).saturating_sub(number(&data["after"]["prompt"]));
         for layer in data["action"].as_str().unwrap_or("").split(',').filter(|layer| !layer.is_empty()) {
             let n = layers.get(layer).map_or(0, number);
             layers.insert(layer.to_owned(), json!(n + 1));
@@ -302,8 +321,8 @@ fn did(events: &[EventRow], turns: &[Value]) -> Value {
     let of = |kind: &str| events.iter().filter(|e| e.kind == kind).count();
     let missed = events.iter().filter(|e| e.kind == "recall" && e.data["outcome"] != "found").count();
     json!({
-        "compactions": of("context_compaction"), "layers": layers, "freed_tokens": freed,
-        "recalls": of("recall"), "recalls_missed": missed, "turns": turns.len(),
+        "compactions": rewrites.count, "layers": layers, "freed_tokens": rewrites.freed,
+        "recalls": of("recall"), "recalls_missed": missed, "requests": turns.len(), "turns": turns.len(),
         "warnings": {
             "silent_truncation": of("silent_truncation"), "window_changed": of("window_changed"),
             "count_mismatch": of("count_mismatch"), "ceiling": of("ceiling"), "loop": of("loop"),
@@ -343,13 +362,13 @@ fn advice(seen: &Value, events: &[EventRow], turns: usize) -> Vec<Value> {
     let folds = folds.count();
     let between = turns as f64 / folds.max(1) as f64;
     if folds >= 2 && between < OFTEN {
-        say(format!("folds every {between:.0} turns: fold deeper, or load a larger window"), "summarize_to");
+        say(format!("folds every {between:.0} requests: fold deeper, or load a larger window"), "summarize_to");
     }
     let changed = events.iter().filter(|e| role_is(e, "main") && e.data["prefix"]["because"] == "client").count();
     if turns >= SEEN && changed * 3 >= turns {
         say(
             format!(
-                "the client changed its own history in {changed} of {turns} turns, and the server's cache was lost each time: set the client's own context size large"
+                "the client changed its own history in {changed} of {turns} requests, and the server's cache was lost each time: set the client's own context size large"
             ),
             "",
         );

@@ -16,7 +16,7 @@ use crate::apply::Words;
 use crate::conversation::Role;
 use crate::conversation::edit::{Edit, Rule, View};
 use crate::pinned;
-use crate::plan::{self, Action, Because, Facts, Plan, Policy, Strategy};
+use crate::plan::{self, Action, Because, Facts, Lines, Plan, Policy, Regions, Strategy};
 use crate::proxy::turn::save::now_ms;
 use crate::proxy::view::Subject;
 use crate::proxy::{App, Error, aside};
@@ -117,10 +117,10 @@ impl App {
         let price = self.price_of(&ground, &view).await;
         self.fitting(&ground, &price)?;
         if !dry_run {
-            let seen = self.seen(&ground, &view, &price, what.as_str(), what.because());
             let batch = Batch { originals, ..Batch::default() };
-            let asked = Asked { action: what.as_str(), focus: None, started };
-            self.record_view(&ground.recorded, &seen, view, asked, batch).await?;
+            let because = vec![why(&ground, &price, what.as_str(), what.because())];
+            let asked = Asked { action: what.as_str(), because, focus: None, started };
+            self.record_view(&ground, &price, view, asked, batch).await?;
         }
         Ok(self.priced(&ground, &price, when, dry_run))
     }
@@ -231,20 +231,11 @@ impl App {
         Err(Error::client(409, "cannot_fit", message, "clear or fold something first"))
     }
 
-    /// What the gauge says of another view.
-    pub(in crate::proxy) fn seen(
-        &self,
-        ground: &Ground,
-        view: &View,
-        price: &Price,
-        action: &'static str,
-        what: String,
-    ) -> Plan {
-        let before = measured(ground, ground.facts.clone());
-        let after = measured(ground, self.facts_with(ground, view));
-        let line = after.lines.limit;
-        let because = vec![Because { rule: action, before: price.before, after: price.after, line, what }];
-        Plan { before: before.before, after: after.before, because, ..after }
+    /// What a view holds by region, with no rule at work.
+    pub(in crate::proxy) fn regions_with(&self, ground: &Ground, view: &View) -> Regions {
+        let facts = Facts { paused: true, ..self.facts_with(ground, view) };
+        let idle = Policy { strategy: Strategy::Off, ..ground.resolved.policy.clone() };
+        plan::plan(&ground.recorded.request.conversation, &facts, &idle).before
     }
 
     /// The facts of the conversation under another view.
@@ -337,10 +328,10 @@ fn rebriefed(old: &View, text: &str) -> Result<View, Error> {
     Ok(out)
 }
 
-/// What a view holds and whether it fits, with no rule at work.
-fn measured(ground: &Ground, facts: Facts) -> Plan {
-    let idle = Policy { strategy: Strategy::Off, ..ground.resolved.policy.clone() };
-    plan::plan(&ground.recorded.request.conversation, &Facts { paused: true, ..facts }, &idle)
+/// Why a view changed, with the price of it.
+pub(in crate::proxy) fn why(ground: &Ground, price: &Price, rule: &'static str, what: String) -> Because {
+    let line = Lines::of(&ground.facts, &ground.resolved.policy).limit;
+    Because { rule, before: price.before, after: price.after, line, what }
 }
 
 pub(in crate::proxy) fn nothing(why: &str) -> Error {

@@ -16,7 +16,7 @@ use crate::conversation::{Digest, Tokens};
 use crate::measure::{Known, Sureness};
 use crate::plan::emergency::Refusal;
 use crate::proxy::live::Kept;
-use crate::proxy::{App, Error, aside};
+use crate::proxy::{App, Error, aside, gauge};
 use crate::store::{Batch, Counted, Event};
 use crate::upstream::Upstream;
 use crate::usage::Reported;
@@ -42,7 +42,7 @@ impl App {
         if let Some(prefix) = prepared.prefix {
             self.metrics.prefix(prefix.tokens, prefix.because.map(|b| (b.as_str(), prefix.lost)));
         }
-        let mut events = vec![usage_event(&prepared, &reported, &end, started)];
+        let mut events = vec![usage_event(&upstream, &prepared, &reported, &end, started)];
         events.extend(mismatch_event(&prepared));
         events.extend(doubted.map(|tokens| doubted_event(&prepared, tokens)));
         let counted = prepared.counted(&reported).filter(|n| *n > 0);
@@ -88,6 +88,8 @@ impl App {
         counted: Option<Tokens>,
         events: Vec<Event>,
     ) {
+        let sent = if prepared.recalled.is_empty() { counted } else { counted.and(reported.prompt) };
+        let gauge = gauge::after_reply(&self.measure, prepared, sent);
         let kept = self.lives.with(&prepared.id, |l| {
             l.spend.add(reported);
             l.books.see(now_ms());
@@ -104,7 +106,7 @@ impl App {
             Kept::of(l)
         });
         if let Some(tip) = prepared.chain.last().copied() {
-            let update = update(upstream, prepared, tip, &kept, now_ms());
+            let update = update(upstream, prepared, tip, (&kept, &gauge), now_ms());
             let conversation = (!prepared.repeats_a_beginning).then_some(update);
             let view = fingerprint(&prepared.view, &prepared.key);
             let counted = counted.map(|tokens| Counted { chain: tip, view, tokens });
@@ -183,9 +185,19 @@ fn doubted_event(prepared: &Prepared, tokens: Tokens) -> Event {
 }
 
 /// What the server reported of a reply, as an event.
-fn usage_event(prepared: &Prepared, reported: &Reported, end: &relay::End, started: Instant) -> Event {
-    let mut data = reported.event("main", prepared.tokens, started.elapsed().as_millis() as u64);
-    data["model"] = json!(prepared.request.model);
+fn usage_event(
+    upstream: &Upstream,
+    prepared: &Prepared,
+    reported: &Reported,
+    end: &relay::End,
+    started: Instant,
+) -> Event {
+    let mut data = reported.event(
+        "main",
+        (upstream, &prepared.request.model),
+        prepared.tokens,
+        started.elapsed().as_millis() as u64,
+    );
     data["window"] = json!(prepared.window.tokens);
     data["output_reserved"] = json!(prepared.after.output_reserved);
     data["action"] = json!(prepared.action());

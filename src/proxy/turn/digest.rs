@@ -143,10 +143,9 @@ impl App {
         self.metrics.spend("digest", &reported);
         self.lives.with(draft.situation.id(), |l| l.spend.add_digest(&reported));
         let milliseconds = started.elapsed().as_millis() as u64;
-        let mut data = reported.event("digest", self.measure.count(&theirs, text), milliseconds);
+        let mut data = reported.event("digest", (other, model), self.measure.count(&theirs, text), milliseconds);
         data["how"] = json!(answer.how);
         data["used"] = json!(answer.text.is_some());
-        data["model"] = json!(theirs.as_str());
         info!(conversation = draft.situation.id(), how = %answer.how, used = answer.text.is_some(), milliseconds, "digest");
         let event = Event {
             now_ms: now_ms(),

@@ -74,6 +74,7 @@ impl App {
         }
         let row = self.store.conversation(id).ok().flatten();
         if let Some(row) = row.filter(|row| row.id == id) {
+            self.measure.firsts.take(&row.state["counts"]);
             self.lives.with(id, |live| {
                 live.spend = kept(&row.state["spend"]);
                 live.books = kept(&row.state["books"]);

@@ -11,12 +11,14 @@ use super::draft::{Draft, exact};
 use super::prepare::{Attempt, Head, bytes_of};
 use super::situation::Situation;
 use crate::conversation::Tokens;
+use crate::conversation::edit::View;
 use crate::measure::{self, Sureness, spread, tokens};
 use crate::plan::emergency;
 use crate::plan::rewrite::{self, Out};
-use crate::plan::{self, Facts, Lines, Policy};
+use crate::plan::{self, Facts, Lines, Policy, Regions};
 use crate::proxy::App;
 use crate::proxy::desk::rules::{Ruled, Scope};
+use crate::proxy::gauge::Marks;
 use crate::proxy::standing::{Granted, Standing};
 use crate::wire::openai_chat::Request;
 
@@ -110,7 +112,8 @@ impl App {
         }
         let lines = Lines::of(&facts, &draft.policy);
         let estimate = draft.sum(&facts);
-        if !situation.can_count() || !matters(draft, &lines, estimate) {
+        let matters = matters(draft, &lines, estimate) || self.has_new_head(draft);
+        if !situation.can_count() || !matters {
             if again && !situation.can_count() {
                 draft.keep_what_fit(&mut facts);
             }
@@ -120,8 +123,8 @@ impl App {
         let body = bytes_of(&draft.request, &out);
         match exact(draft, &body).await {
             Ok(counted) => {
-                let wanted =
-                    situation.attempt == Attempt::DryRun || is_near(&lines, counted.0) && body.len() <= SHARED_OUT;
+                let by_message = is_near(&lines, counted.0) || self.has_new_head(draft);
+                let wanted = situation.attempt == Attempt::DryRun || by_message && body.len() <= SHARED_OUT;
                 let shared_out = wanted.then_some((&out[..], &body));
                 self.spread(draft, &mut facts, counted, shared_out).await;
                 (facts, counted.1)
@@ -134,6 +137,17 @@ impl App {
                 (facts, sureness)
             }
         }
+    }
+
+    /// Whether the model's own vocabulary is at hand, and system prompt and tools were never counted: their first count is told
+    /// with every prompt that has them, and should be right.
+    fn has_new_head(&self, draft: &Draft<'_>) -> bool {
+        let Draft { situation, request, old, .. } = draft;
+        let Some(own) = situation.own.as_deref().filter(|_| request.body.len() <= SHARED_OUT) else { return false };
+        let asks = situation.policy.digest_model.is_some();
+        let tool = (request.offers(), asks);
+        let kept = Marks::of(&self.measure, (&situation.key, Some(own)), request, old, tool).kept(&self.measure);
+        kept.system.is_none() || kept.tools.is_none()
     }
 
     /// The facts without a count of the prompt that is planned; `reported`: with what replies told of such prompts. Nothing is
@@ -179,6 +193,13 @@ impl App {
             None => None,
         };
         let (counted, places) = shares.map_or((None, Vec::new()), |(c, p)| (Some(c), p));
+        if let Some(counted) = counted.as_ref().filter(|_| draft.situation.attempt != Attempt::DryRun) {
+            let asks = draft.situation.policy.digest_model.is_some();
+            let (key, own) = (&draft.situation.key, draft.situation.own.as_deref());
+            let tool = (draft.request.offers(), asks);
+            let head = Regions { system: counted.system, tools: counted.tools, ..Regions::default() };
+            Marks::of(&self.measure, (key, own), &draft.request, &View::default(), tool).note(&self.measure, &head);
+        }
         let sum = |f: &Facts| draft.sum(f);
         spread::spread(facts, counted.as_ref(), &places, exact, &sum);
         let prompt = exact.max(sum(facts));

@@ -129,7 +129,7 @@ impl App {
     ) -> Result<(Arc<Upstream>, Prepared), Error> {
         let mut request = openai_chat::parse(&body)?;
         early.read(request.stream);
-        self.take_task(&mut request, headers);
+        self.take_task(&mut request, headers).boxed().await?;
         let upstream = self.upstream_of(&request.model).boxed().await?;
         let using = self.using(&upstream, &request.model).await;
         let mut prepared = self.prepare(&upstream, request, headers, Attempt::First).boxed().await?;

@@ -30,7 +30,7 @@ use crate::plan::{self, Facts, Lines, Plan, Regions};
 use crate::proxy::desk::rules::{Ruled, Scope};
 use crate::proxy::standing::{self, Held, Standing};
 use crate::proxy::view::Subject;
-use crate::proxy::{App, Error};
+use crate::proxy::{App, Error, gauge};
 use crate::recall::missed::{self, Missed};
 use crate::store::{Located, Original};
 use crate::upstream::Upstream;
@@ -277,7 +277,8 @@ impl App {
             planned => planned?,
         };
         let settled = draft.settled();
-        let prepared = self.prepared(situation, head, wishes, planned, settled);
+        let mut prepared = self.prepared(situation, head, wishes, planned, settled);
+        gauge::settle(&self.measure, &mut prepared, attempt);
         debug!(key = %prepared.key, because = ?prepared.because, "prepared");
         Ok(prepared)
     }
@@ -345,7 +346,7 @@ impl App {
         settled: Settled,
     ) -> Prepared {
         let actions = actions(&situation, &planned.drafted.plan);
-        let because = because(&situation, &head, &wishes, &planned.drafted.plan);
+        let because = because(&situation, &head, &wishes, &planned);
         let waits = waits(&situation, &planned.drafted.plan);
         let Situation { attempt, window, policy, history, key, own, .. } = situation;
         let Head { tools, admitted, indexed, .. } = head;
@@ -444,11 +445,12 @@ fn actions(situation: &Situation<'_>, plan: &Plan) -> Vec<&'static str> {
 
 /// Why the request is sent as it is, in words without message text: the pace, what people asked for, what was made ahead, the
 /// plan, and what was done to its head.
-fn because(situation: &Situation<'_>, head: &Head, wishes: &Wishes, plan: &Plan) -> Vec<String> {
+fn because(situation: &Situation<'_>, head: &Head, wishes: &Wishes, planned: &Planned) -> Vec<String> {
+    let plan = &planned.drafted.plan;
     let mut out: Vec<String> = situation.pace.reason(plan).into_iter().collect();
     out.extend(wishes.granted.because.iter().cloned());
     out.extend(situation.history.ahead.iter().flat_map(|ahead| ahead.because.iter().cloned()));
-    out.extend(plan.because.iter().map(ToString::to_string));
+    out.extend(gauge::reasons(&plan.because, planned.before.prompt(), planned.drafted.tokens));
     out.extend(situation.repaired.iter().cloned());
     out.extend(wishes.ruled.as_ref().map(Ruled::because));
     out.extend(head.admitted.as_ref().map(|a| a.because()));

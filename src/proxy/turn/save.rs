@@ -17,6 +17,7 @@ use crate::conversation::{Conversation, Digest, Message, Role, Text, Tokens, per
 use crate::plain;
 use crate::plan::{Lines, Regions};
 use crate::proxy::desk::rules::Scope;
+use crate::proxy::gauge::{self, Gauge};
 use crate::proxy::live::Kept;
 use crate::proxy::{App, Error};
 use crate::store::{Batch, ConversationUpdate, Event, Node};
@@ -74,7 +75,7 @@ impl App {
                 now_ms,
                 conversation: Some(prepared.id.clone()),
                 kind: "context_compaction".into(),
-                data: compaction(prepared),
+                data: compaction(upstream, prepared),
             });
         }
         if let Some(before) = &prepared.switched {
@@ -83,7 +84,7 @@ impl App {
                 conversation: Some(prepared.id.clone()),
                 kind: "model_changed".into(),
                 data: json!({
-                    "was": before.model, "was_upstream": before.upstream, "model": prepared.request.model,
+                    "was": before.model, "was_upstream": before.upstream, "model": upstream.canonical(&prepared.request.model),
                     "upstream": upstream.name(), "window": prepared.window.tokens,
                     "edits": prepared.view.edits.len(),
                 }),
@@ -130,8 +131,9 @@ impl App {
         self.remember(&prepared.id);
         self.note_fold(prepared);
         let kept = self.lives.with(&prepared.id, |l| Kept::of(l));
+        let gauge = gauge::planned(&self.measure, prepared);
         let parent = forked.map(|l| (l.conversation.clone(), l.depth));
-        ConversationUpdate { parent, ..update(upstream, prepared, tip, &kept, now_ms) }
+        ConversationUpdate { parent, ..update(upstream, prepared, tip, (&kept, &gauge), now_ms) }
     }
 }
 
@@ -140,30 +142,30 @@ pub(super) fn update(
     upstream: &Upstream,
     prepared: &Prepared,
     tip: Digest,
-    kept: &Kept,
+    (kept, gauge): (&Kept, &Gauge),
     now_ms: i64,
 ) -> ConversationUpdate {
     ConversationUpdate {
         id: prepared.id.clone(),
         parent: None,
         session: prepared.session.clone(),
-        model: prepared.request.model.clone(),
+        model: upstream.canonical(&prepared.request.model),
         upstream: upstream.name().to_owned(),
         tip,
         depth: prepared.chain.len(),
-        state: state(prepared, kept),
+        state: state(prepared, kept, gauge),
         now_ms,
         title: prepared.title(),
     }
 }
 
 /// What is told of a rewrite.
-fn compaction(prepared: &Prepared) -> serde_json::Value {
+fn compaction(upstream: &Upstream, prepared: &Prepared) -> serde_json::Value {
     json!({
         "action": prepared.action(), "because": prepared.because, "window": prepared.window.tokens,
         "window_source": prepared.window.source, "before": regions(&prepared.before),
         "after": regions(&prepared.after), "prompt_tokens": prepared.tokens,
-        "prompt_tokens_source": prepared.sureness.as_str(), "model": prepared.request.model,
+        "prompt_tokens_source": prepared.sureness.as_str(), "model": upstream.canonical(&prepared.request.model),
         "task": prepared.policy.task, "seconds": rounded(prepared.seconds), "focus": null, "depth": depth(&prepared.view),
     })
 }
@@ -201,7 +203,7 @@ fn for_forks(prepared: &Prepared) -> Option<(Digest, View)> {
         .then_some((chain, View { messages: before, edits, bare: prepared.view.bare, ..View::default() }))
 }
 
-/// The gauge of a conversation, as it is kept and shown.
+/// A conversation's state, as it is kept and shown.
 #[derive(Serialize)]
 struct State<'a> {
     window: Option<Tokens>,
@@ -210,6 +212,7 @@ struct State<'a> {
     prompt_tokens_source: &'a str,
     pressure: f64,
     regions: Parts,
+    counts: &'a BTreeMap<String, Tokens>,
     lines: Drawn,
     class: &'a str,
     waits: &'a [String],
@@ -256,8 +259,8 @@ impl Parts {
     }
 }
 
-/// The gauge of a conversation as JSON.
-fn state(prepared: &Prepared, kept: &Kept) -> String {
+/// A conversation's state as JSON.
+fn state(prepared: &Prepared, kept: &Kept, gauge: &Gauge) -> String {
     let Lines { limit, clear_at, clear_to, summarize_at, summarize_to, fold_at, evict_over, .. } = prepared.lines;
     let mut edits = BTreeMap::new();
     for edit in &prepared.view.edits {
@@ -273,10 +276,11 @@ fn state(prepared: &Prepared, kept: &Kept) -> String {
     let state = State {
         window: prepared.window.tokens,
         window_source: &prepared.window.source,
-        prompt_tokens: prepared.tokens,
-        prompt_tokens_source: prepared.sureness.as_str(),
-        pressure: (prepared.pressure() * 10_000.0).round() / 10_000.0,
-        regions: Parts::of(&prepared.after),
+        prompt_tokens: gauge.regions.prompt(),
+        prompt_tokens_source: gauge.source,
+        pressure: gauge.pressure(prepared.window.tokens),
+        regions: Parts::of(&gauge.regions),
+        counts: &gauge.counts,
         lines: Drawn { limit, clear_at, clear_to, summarize_at, summarize_to, fold_at, evict_over },
         class: Class::of(&prepared.request.conversation).as_str(),
         waits: &prepared.waits,

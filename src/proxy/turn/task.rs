@@ -10,15 +10,33 @@ use super::headers;
 use super::prepare::Prepared;
 use crate::config::TASK_AUTO;
 use crate::conversation::task;
-use crate::proxy::App;
+use crate::proxy::{App, Error};
 use crate::wire::json as spelled;
 use crate::wire::openai_chat::Request;
 
 impl App {
     /// Notes the task of a request, and takes it out of the model's name.
-    pub(in crate::proxy) fn take_task(&self, request: &mut Request, from_client: &HeaderMap) {
-        let named = request.model.rsplit_once('#').filter(|(_, task)| self.config.task(task).is_some());
-        let named = named.map(|(model, task)| (model.to_owned(), task.to_owned()));
+    ///
+    /// # Errors
+    /// 400 for a name that no task has: in the header, or behind a `#` in the name of a model that no server lists so.
+    pub(in crate::proxy) async fn take_task(
+        &self,
+        request: &mut Request,
+        from_client: &HeaderMap,
+    ) -> Result<(), Error> {
+        let header = headers::text(from_client, &headers::TASK);
+        let asked = header.as_deref().map(str::trim).filter(|name| !name.is_empty());
+        if let Some(name) = asked.filter(|name| self.config.task(name).is_none()) {
+            return Err(self.no_task(name, "the header `x-windowsill-task`"));
+        }
+        let named = request.model.rsplit_once('#').map(|(model, task)| (model.to_owned(), task.to_owned()));
+        let is_task = |name: &str| self.config.task(name).is_some();
+        if let Some((_, task)) = named.as_ref().filter(|(_, task)| !is_task(task))
+            && self.is_not_listed(&request.model).await
+        {
+            return Err(self.no_task(task, &format!("the model's name `{}`", request.model)));
+        }
+        let named = named.filter(|(_, task)| is_task(task));
         if let Some((model, _)) = &named {
             let text = String::from_utf8_lossy(&request.body).into_owned();
             let spelled = json!(model).to_string();
@@ -30,7 +48,25 @@ impl App {
             TASK_AUTO => task::told(&request.conversation.body).map(|told| told.task.to_owned()),
             name => Some(name.to_owned()),
         };
-        request.task = headers::text(from_client, &headers::TASK).or(named.map(|(_, task)| task)).or_else(set);
+        request.task = header.or(named.map(|(_, task)| task)).or_else(set);
+        Ok(())
+    }
+
+    fn no_task(&self, name: &str, place: &str) -> Error {
+        let names: Vec<&str> = self.config.tasks.iter().map(|task| task.name.as_str()).collect();
+        let message = format!("there is no task `{name}`, which {place} names");
+        Error::client(400, "unknown_task", message, &format!("the tasks are {}", names.join(", ")))
+    }
+
+    /// Whether every server told its models, and none of them is spelled like this.
+    async fn is_not_listed(&self, model: &str) -> bool {
+        for upstream in &self.upstreams {
+            match upstream.models().await {
+                Ok(models) if models.iter().all(|listed| listed.id != model) => {}
+                _ => return false,
+            }
+        }
+        true
     }
 
     /// Says once for which task a conversation is taken: somebody named it, or it was told from what a person said.

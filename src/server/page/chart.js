@@ -6,6 +6,9 @@ import { walls } from "./strip.js";
 
 export function Chart({ turns, state }) {
   const known = turns.filter((turn) => typeof turn.pressure === "number");
+  // What a person changed since the last request shows at once, as the headline does.
+  const last = known.at(-1);
+  if (last && state.window && last.prompt_tokens !== state.prompt_tokens) known.push({ ...last, event: "now", pressure: state.pressure, rewritten: true });
   const lines = state.window ? walls(state) : [];
   const top = Math.max(1, ...known.map((turn) => turn.pressure));
   const x = (i) => (known.length < 2 ? 50 : (i / (known.length - 1)) * 100);

@@ -4,7 +4,7 @@ import { html, useEffect, useMemo, useRef, useState } from "./lib.js";
 import { get, of, listen, text } from "./api.js";
 import { useData, Ago, Button, Card, Copy, Dialog, Scroll, Wrong, open, save } from "./use.js";
 import { count, percent, plural, cut } from "./format.js";
-import { Strip } from "./strip.js";
+import { Strip, about } from "./strip.js";
 import { Chart } from "./chart.js";
 import { History, Rows, spoken } from "./history.js";
 import { Actions, Pinned, Steps } from "./steer.js";
@@ -13,19 +13,18 @@ import { Actions, Pinned, Steps } from "./steer.js";
 const SHOWN = 100_000;
 
 const WORDS = { red: "nearly full", yellow: "filling up", green: "room left" };
-const ROLES = { main: "conversation", summary: "briefs", digest: "digests", recall: "recalls", prefill: "read ahead", title: "titles" };
+const ROLES = { main: "requests", summary: "briefs", digest: "digests", recall: "recalls", prefill: "read ahead", title: "titles" };
 const WHO = { user: "you", assistant: "assistant", tool: "result", system: "system" };
 
 function Meter({ seen }) {
-  const { state, turns } = seen;
+  const { state, requests: turns } = seen;
   const last = turns.at(-1);
   const cached = last?.cached_tokens > 0 && last.prompt_tokens > 0
     ? `${percent(last.cached_tokens / last.prompt_tokens)} of the last prompt came from the server's cache` : null;
   const soon = seen.grows_by ? `a request adds about ${count(seen.grows_by)} tokens` : null;
   const fold = seen.fold_in_requests ? `fold in about ${plural(seen.fold_in_requests, "request")}` : null;
-  const about = /estimat/.test(state.prompt_tokens_source ?? "") ? "about " : "";
-  return html`<div class="meter"><b class=${seen.severity ?? ""}>${state.window ? percent(state.pressure) : count(state.prompt_tokens)}</b>
-    <span class="soft" title=${state.prompt_tokens_source ?? ""}>${state.window ? `${about}${count(state.prompt_tokens)} of ${count(state.window)} tokens` : "tokens"}</span>
+  return html`<div class="meter"><b class=${seen.severity ?? ""}>${about(state)}${state.window ? percent(state.pressure) : count(state.prompt_tokens)}</b>
+    <span class="soft" title=${state.prompt_tokens_source ?? ""}>${state.window ? `${about(state)}${count(state.prompt_tokens)} of ${count(state.window)} tokens` : "tokens"}</span>
     ${seen.severity && html`<span class=${`badge ${seen.severity}`}>${WORDS[seen.severity]}</span>`}
     <span class="right">${[cached, soon, fold].filter(Boolean).join(" · ")}</span></div>`;
 }
@@ -56,7 +55,7 @@ function Rewrites({ seen }) {
   const list = [...seen.rewrites].reverse().slice(0, 30);
   const missed = [["file", "of a file"], ["query", "by the same query"], ["recall", "by recall"]].filter(([kind]) => seen.state.missed?.[kind]).map(([kind, name]) => `${count(seen.state.missed[kind])} ${name}`);
   return html`<${Card} title="Rewrites" small=${`${count(seen.did.compactions)}, ${count(seen.did.freed_tokens)} tokens freed`}>
-    ${list.length ? html`<ul class="plain">${list.map(({ id, time_ms, data }) => html`<li key=${id}><details><summary>${data.action}: ${count(data.before?.prompt)} → ${count(data.after?.prompt)} tokens <span class="soft">· <${Ago} ms=${time_ms} /></span></summary>
+    ${list.length ? html`<ul class="plain">${list.map(({ id, time_ms, data, undone }) => html`<li key=${id}><details><summary>${data.action}: ${count(data.before?.prompt)} → ${about(data)}${count(data.after?.prompt)} tokens${undone && " (undone)"} <span class="soft">· <${Ago} ms=${time_ms} /></span></summary>
       ${(data.asked_by || data.focus) && html`<p class="why">${data.asked_by && "You asked for it."}${data.focus && html` Its focus: <i>${data.focus}</i>`}</p>`}
       <ul class="plain">${(data.because ?? []).map((why) => html`<li key=${why}>${why}</li>`)}</ul></details></li>`)}</ul>`
     : html`<p class="why">None: the model sees everything as the client has it.</p>`}
@@ -94,9 +93,9 @@ function Panel({ id, at, pins, changed, leave }) {
   if (error && !m) return shell(html`<${Wrong} error=${error} />`);
   if (!m) return shell(html`<p class="soft">reading …</p>`);
   return shell(html`<button type="button" class="btn leave" onclick=${leave} aria-label="Close the message">✕</button>
-    <h2>Message ${m.at} · ${WHO[m.role] ?? m.role} <small>· ${count(m.tokens)} tokens</small></h2>
+    <h2>Message ${m.at} · ${WHO[m.role] ?? m.role} <small>· about ${count(m.tokens)} tokens</small></h2>
     ${m.edits.length === 0 && html`<p class="why">The model sees it as it is.</p>`}
-    ${m.edits.map((edit, n) => html`<div key=${`${m.at} ${n}`}><p class="why">${edit.why} · ${count(edit.tokens)} tokens${edit.record && html`<${Original} record=${edit.record} />`}</p>
+    ${m.edits.map((edit, n) => html`<div key=${`${m.at} ${n}`}><p class="why">${edit.why} · about ${count(edit.tokens)} tokens${edit.record && html`<${Original} record=${edit.record} />`}</p>
       <details open=${edit.kind !== "folded"}><summary>${edit.kind === "folded" ? `The brief of messages ${edit.from}–${edit.to - 1}` : "What the model sees"}</summary><${Shown} words=${edit.text} /></details></div>`)}
     <details open key=${m.at}><summary>${m.edits.length ? "The original, word for word" : "Its words"}</summary><${Shown} words=${m.text} /></details>
     <${Steps} id=${id} message=${m} pins=${pins} changed=${async () => { await changed(); await again(); }} />`);
@@ -150,14 +149,14 @@ export function Conversation({ id, goto, title }) {
     ${insightError && !seen && html`<section class="card"><${Wrong} error=${insightError} /></section>`}
     ${!seen && !insightError && html`<p class="soft">adding up …</p>`}
     ${seen && html`<div class="title"><h1>${seen.title || seen.id}</h1><${Actions} seen=${both} changed=${changed} sent=${() => open(html`<${Sent} id=${seen.id} model=${seen.model} />`)} /></div>
-      <p class="sub">${[seen.state.whose?.client, seen.model, `${count(seen.messages)} messages`].filter(Boolean).join(" · ")} · begun <${Ago} ms=${seen.created_ms} />${seen.turns.length > 0 && html` · last request <${Ago} ms=${seen.updated_ms} />`}
+      <p class="sub">${[seen.state.whose?.client, seen.model, plural(seen.messages, "message")].filter(Boolean).join(" · ")} · begun <${Ago} ms=${seen.created_ms} />${seen.requests.length > 0 && html` · last request <${Ago} ms=${seen.last_request_ms ?? seen.updated_ms} />`}
         ${seen.state.task && ` · task ${seen.state.task}`}${seen.parent && html` · branched off <a href=${`#/c/${seen.parent}`}>${seen.parent}</a>`} · <code>${seen.id}</code> <${Copy} text=${seen.id} /></p>
       <${Failed} id=${seen.id} /><section class="card gauge"><${Meter} seen=${seen} /><${Strip} seen=${seen} /></section>`}
-    <div class="grid"><section class="card"><h2>History</h2><div class="heads" aria-hidden="true"><span>What the client has${seen ? ` · about ${count(seen.client_tokens)} tokens` : ""}</span><span>What the model sees${seen ? ` · ${count(seen.state.prompt_tokens)} tokens` : ""}</span></div>
+    <div class="grid"><section class="card"><h2>History</h2><div class="heads" aria-hidden="true"><span>What the client has${seen ? ` · about ${count(seen.client_tokens)} tokens` : ""}</span><span>What the model sees${seen ? ` · ${about(seen.state)}${count(seen.state.prompt_tokens)} tokens` : ""}</span></div>
       ${ready ? html`<${History} rows=${rows} version=${version} pinned=${pinned} chosen=${chosen} choose=${choose} go=${go} />` : html`<p class="soft">reading …</p>`}</section>
       <${Panel} id=${id} at=${chosen} pins=${pins ?? none} changed=${changed} leave=${() => choose(-1)} /></div>
     ${seen && html`<div class="columns"><div class="side"><${Pinned} id=${seen.id} pins=${pins} error=${pinsError} changed=${changed} /><${Largest} seen=${seen} show=${show} /><${Advice} seen=${seen} /></div>
-      <div class="side"><${Card} title="Pressure by request"><${Chart} turns=${seen.turns} state=${seen.state} /><//><${Spent} seen=${seen} /><${Guardrails} seen=${seen} /></div>
+      <div class="side"><${Card} title="Pressure by request"><${Chart} turns=${seen.requests} state=${seen.state} /><//><${Spent} seen=${seen} /><${Guardrails} seen=${seen} /></div>
       <div class="side"><${Rewrites} seen=${seen} /></div></div>`}
   </div>`;
 }

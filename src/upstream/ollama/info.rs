@@ -24,6 +24,11 @@ pub(super) fn models(tags: &Value, ps: &Value) -> Vec<ModelInfo> {
     tags["models"].as_array().into_iter().flatten().filter_map(read).collect()
 }
 
+/// The size of a model's file (bytes), by the list of models.
+pub(super) fn size(tags: &Value, model: &str) -> Option<u64> {
+    listed(tags, model)?["size"].as_u64()
+}
+
 pub(super) fn is_listed(ps: &Value, model: &str) -> bool {
     listed(ps, model).is_some()
 }

@@ -65,6 +65,14 @@ pub(super) async fn describe(link: &Link, model: &str) -> Result<Bytes, Error> {
     link.post_whole("/api/show", ask, DESCRIBE_LIMIT).await
 }
 
+/// The answer of `/api/show` in short, and the size of the model's file by `/api/tags` (`size`, bytes). Loads nothing.
+pub(super) async fn described_in_short(link: &Link, model: &str) -> Result<(Bytes, u64), Error> {
+    let ask = json!({ "model": model }).to_string();
+    let (show, tags) = tokio::join!(link.post_whole("/api/show", ask, ASK_LIMIT), link.get("/api/tags", ASK_LIMIT));
+    let size = info::size(&tags?, model).ok_or_else(|| link.protocol("lists no size for the model"))?;
+    Ok((show?, size))
+}
+
 pub(super) async fn load(link: &Link, model: &str, num_ctx: Option<u32>) -> Result<(), Error> {
     let mut ask = json!({ "model": model, "messages": [], "stream": false });
     if let Some(num_ctx) = num_ctx {

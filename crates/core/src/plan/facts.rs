@@ -86,12 +86,68 @@ impl Regions {
         self.system + self.tools + self.brief + self.history + self.media
     }
 
+    /// The same where the whole prompt has this many tokens, and what stood in it before keeps the count that it got then. They
+    /// add up to the prompt, to the token.
+    #[must_use]
+    pub fn settled(self, kept: Kept, prompt: Tokens) -> Regions {
+        let Regions { system, tools, brief, history, media, output_reserved } = self;
+        let all =
+            [kept.system.ok_or(system), kept.tools.ok_or(tools), kept.brief.ok_or(brief), Ok(media), Err(history)];
+        let fixed: u64 = all.iter().filter_map(|part| part.ok()).map(u64::from).sum();
+        // A count that was told once gives way only where the prompt does not even have so many tokens.
+        let rest = u64::from(prompt).checked_sub(fixed);
+        let share = |part: &Result<Tokens, Tokens>| match (part, rest) {
+            (Ok(fixed), None) => u64::from(*fixed),
+            (Err(estimated), Some(_)) => u64::from(*estimated),
+            _ => 0,
+        };
+        let mut weights = all.map(|part| share(&part));
+        if weights.iter().all(|weight| *weight == 0) {
+            weights[4] = 1;
+        }
+        let spare = rest.map_or(prompt, |rest| Tokens::try_from(rest).unwrap_or(Tokens::MAX));
+        let shares = shared_out(spare, &weights);
+        let part = |at: usize| shares[at] + all[at].ok().filter(|_| rest.is_some()).unwrap_or(0);
+        Regions { system: part(0), tools: part(1), brief: part(2), media: part(3), history: part(4), output_reserved }
+    }
+
     /// The same where the whole prompt was counted to be this long: what is more or less goes to the history.
     #[must_use]
     pub fn of_prompt(self, tokens: Tokens) -> Regions {
         let others = self.system + self.tools + self.brief + self.media;
         Regions { history: tokens.saturating_sub(others), ..self }
     }
+}
+
+/// The counts that parts of a prompt got when they were first counted. `None`: a part that nobody has counted yet.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Kept {
+    /// Leading system messages.
+    pub system: Option<Tokens>,
+    /// Tool definitions.
+    pub tools: Option<Tokens>,
+    /// The brief.
+    pub brief: Option<Tokens>,
+}
+
+/// Shares out a sum by weights, to the last token.
+pub fn shared_out(total: Tokens, weights: &[u64]) -> Vec<Tokens> {
+    let whole: u64 = weights.iter().sum();
+    let mut given = 0;
+    let mut seen = 0;
+    let last = weights.len();
+    weights
+        .iter()
+        .enumerate()
+        .map(|(i, weight)| {
+            seen += weight;
+            let upto = match whole {
+                0 => u64::from(total) * (i as u64 + 1) / last as u64,
+                whole => (u128::from(total) * u128::from(seen) / u128::from(whole)) as u64,
+            };
+            Tokens::try_from(upto - std::mem::replace(&mut given, upto)).unwrap_or(Tokens::MAX)
+        })
+        .collect()
 }
 
 /// A message is the same size or smaller than this many tokens: not worth an edit, since its placeholder costs as much.
@@ -106,4 +162,32 @@ pub(crate) fn placeholder(original: Tokens) -> Tokens {
 /// Asserts in debug builds that facts belong to a conversation.
 pub(crate) fn belong(facts: &Facts, conversation: &Conversation) -> bool {
     facts.costs.len() == conversation.body.len() && facts.edit_costs.len() == facts.view.edits.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn regions_add_up_and_what_was_counted_before_keeps_its_count() {
+        let some = |n: Tokens| (n < 3_000).then_some(n);
+        for n in 0..20_000_u32 {
+            // Numbers without a pattern, the same in every run.
+            let at = |k: u32| (n.wrapping_mul(2_654_435_761) ^ k.wrapping_mul(40_503)).rotate_left(k) % 4_000;
+            let planned =
+                Regions { system: at(1), tools: at(2), brief: at(3), history: at(4), media: 0, output_reserved: 9 };
+            let kept = Kept { system: some(at(5)), tools: some(at(6)), brief: some(at(7)) };
+            let prompt = at(8) * 4;
+            let told = planned.settled(kept, prompt);
+            assert_eq!((told.prompt(), told.output_reserved), (prompt, 9), "{planned:?} {kept:?}");
+            let fixed = [kept.system, kept.tools, kept.brief].into_iter().flatten().sum::<Tokens>();
+            if fixed <= prompt {
+                let same = |kept: Option<Tokens>, told: Tokens| kept.is_none_or(|kept| kept == told);
+                assert!(same(kept.system, told.system) && same(kept.tools, told.tools), "{kept:?} {told:?}");
+                assert!(same(kept.brief, told.brief), "{kept:?} {told:?}");
+            }
+            let again = Kept { system: Some(told.system), tools: Some(told.tools), brief: Some(told.brief) };
+            assert_eq!(told.settled(again, prompt), told, "settling twice changes nothing");
+        }
+    }
 }

@@ -16,7 +16,7 @@ use crate::measure::hardware::room::size;
 use crate::measure::hardware::{GpuMemory, Hardware};
 use crate::measure::own::Counters;
 use crate::plan::{self, Facts, Lines, Strategy};
-use crate::proxy::grouped;
+use crate::proxy::{grouped, running_models};
 use crate::upstream::{Kind, KindHint, Loaded, ModelInfo, SMALLEST_DEFAULT_WINDOW, Upstream, client};
 
 /// System prompt and tools of common agents take 3,000 to 20,000 tokens, so a smaller window has little left.
@@ -24,6 +24,9 @@ const ROOM_FOR_AGENTS: u32 = 8192;
 
 /// The first minor version 0.N of Ollama whose list of loaded models tells their windows.
 const OLLAMA_TELLS: u32 = 10;
+
+/// Models of a running windowsill that are named.
+const NAMED: usize = 5;
 
 /// A setting that cannot be used.
 pub(super) fn of_config(problem: &Problem) -> Finding {
@@ -39,6 +42,29 @@ pub(super) fn no_server(config: &Config) -> Finding {
         format!("no inference server was found at {}", looked.join(", ")),
         "start one, or name it: windowsill serve --upstream URL, or [[upstream]] in the config",
     )
+}
+
+/// That the windowsill which runs here serves a model itself, or has servers that this config does not name; `None` where none
+/// runs or it has none.
+pub(super) async fn served_by_ours(config: &Config) -> Option<Finding> {
+    if config.listen.port() == 0 || !is_windowsill(config).await {
+        return None;
+    }
+    let address = config.listen.to_string();
+    let asked = running_models(&address, config.api_key.as_ref().map(|key| key.expose()));
+    let serves = match tokio::time::timeout(crate::upstream::PROBE_LIMIT, asked).await.ok()? {
+        Ok(models) if models.is_empty() => return None,
+        Ok(models) => {
+            let names: Vec<&str> = models.iter().take(NAMED).map(String::as_str).collect();
+            format!("serves {}", names.join(", "))
+        }
+        // It has a key that this config does not.
+        Err(e) if e.status() == 401 => "asks for a key before it says what it serves".to_owned(),
+        Err(_) => return None,
+    };
+    let message = format!("no other server was found; the windowsill on {address} {serves}");
+    let fix = "nothing: it was started with --model, --upstream or another config";
+    Some(Finding::new(Severity::Note, message, fix))
 }
 
 pub(super) fn server(server: &Server, upstream: &Upstream, findings: &mut Vec<Finding>) {

@@ -88,7 +88,10 @@ pub async fn doctor(config: &Config, problems: &[Problem]) -> Diagnosis {
     };
     upstreams.retain(|upstream| upstream.is_there());
     if upstreams.is_empty() {
-        findings.push(checks::no_server(config));
+        findings.push(match checks::served_by_ours(config).await {
+            Some(finding) => finding,
+            None => checks::no_server(config),
+        });
     }
     let mut servers = Vec::new();
     for upstream in &upstreams {

@@ -350,7 +350,9 @@ impl Answering {
         }
         self.app.metrics.spend("recall", &self.reported);
         self.app.lives.with(&prepared.id, |l| l.spend.add_round(&self.reported));
-        let data = self.reported.event("recall", prepared.tokens, self.round_started.elapsed().as_millis() as u64);
+        let milliseconds = self.round_started.elapsed().as_millis() as u64;
+        let model = (&*self.upstream, prepared.request.model.as_str());
+        let data = self.reported.event("recall", model, prepared.tokens, milliseconds);
         let event =
             Event { now_ms: now_ms(), conversation: Some(prepared.id.clone()), kind: "model_usage".into(), data };
         if let Err(e) = self.app.store.record_later(Batch { events: vec![event], ..Batch::default() }) {

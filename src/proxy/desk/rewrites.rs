@@ -1,0 +1,182 @@
+//! Rewrites as they are told: by what was forwarded, which may be known only from the reply behind, and without those that were
+//! undone.
+
+use std::collections::HashMap;
+
+use serde_json::{Value, json};
+
+use super::trace::event_json;
+use crate::conversation::Tokens;
+use crate::measure::Sureness;
+use crate::plan::{Kept, Regions};
+use crate::proxy::turn::save::regions;
+use crate::store::EventRow;
+
+/// The rewrites of any number of conversations, added up event by event, the oldest first.
+#[derive(Debug, Default)]
+pub(in crate::proxy) struct Rewrites {
+    /// How many stand.
+    pub(in crate::proxy) count: u64,
+    /// Tokens that they took out of prompts.
+    pub(in crate::proxy) freed: u64,
+    /// The last one of each conversation.
+    last: HashMap<Option<String>, Last>,
+}
+
+/// The last rewrite of a conversation.
+#[derive(Debug)]
+struct Last {
+    before: u64,
+    after: u64,
+    /// What was forwarded was only estimated, and no reply has told it yet.
+    open: bool,
+    /// A person took it back.
+    undone: bool,
+}
+
+impl Last {
+    fn freed(&self) -> u64 {
+        if self.undone { 0 } else { self.before.saturating_sub(self.after) }
+    }
+}
+
+impl Rewrites {
+    /// Takes in an event.
+    pub(in crate::proxy) fn add(&mut self, event: &EventRow) {
+        let data = &event.data;
+        if let Some(prompt) = forwarded(event) {
+            self.change(&event.conversation, |last| {
+                if std::mem::take(&mut last.open) && !last.undone {
+                    last.after = prompt;
+                }
+            });
+        } else if is_undo(event) {
+            self.change(&event.conversation, |last| last.undone = !last.undone);
+        } else if event.kind == "context_compaction" {
+            let size = |key: &str| data[key]["prompt"].as_u64().unwrap_or(0);
+            let last = Last { before: size("before"), after: size("after"), open: is_open(data), undone: false };
+            self.count += 1;
+            self.freed += last.freed();
+            self.last.insert(event.conversation.clone(), last);
+        }
+    }
+
+    fn change(&mut self, of: &Option<String>, change: impl FnOnce(&mut Last)) {
+        let Some(last) = self.last.get_mut(of) else { return };
+        self.count -= u64::from(!last.undone);
+        self.freed -= last.freed();
+        change(last);
+        self.count += u64::from(!last.undone);
+        self.freed += last.freed();
+    }
+}
+
+/// The rewrites of one conversation as events, each with what was forwarded and whether it was undone.
+pub(in crate::proxy) fn told(events: &[EventRow]) -> Vec<Value> {
+    let mut out: Vec<Value> = Vec::new();
+    let mut last: Option<usize> = None;
+    for event in events {
+        if let Some(prompt) = forwarded(event) {
+            if let Some(data) = last.map(|at| &mut out[at]["data"]).filter(|data| is_open(data)) {
+                data["after"] = with_prompt(&data["after"], prompt);
+                data["prompt_tokens"] = json!(prompt);
+                data["prompt_tokens_source"] = json!(Sureness::Counted.as_str());
+            }
+        } else if event.kind == "context_compaction" {
+            if !is_undo(event) {
+                last = Some(out.len());
+            } else if let Some(at) = last {
+                let undone = out[at]["undone"] != true;
+                out[at]["undone"] = json!(undone);
+            }
+            out.push(event_json(event));
+        }
+    }
+    out
+}
+
+/// Prompt tokens of a request, as its server counted them; of one that is answered in rounds, the first tells.
+fn forwarded(event: &EventRow) -> Option<u64> {
+    let role = event.data["role"].as_str();
+    let is_request = event.kind == "model_usage" && matches!(role, Some("main" | "recall"));
+    event.data["prompt_tokens"].as_u64().filter(|_| is_request)
+}
+
+fn is_undo(event: &EventRow) -> bool {
+    event.kind == "context_compaction" && event.data["action"] == "undo"
+}
+
+/// Whether the size of the prompt after a rewrite was only estimated.
+fn is_open(data: &Value) -> bool {
+    data["prompt_tokens_source"].as_str().is_none_or(|source| source.starts_with("estimated"))
+}
+
+/// Regions that add up to another prompt.
+fn with_prompt(told: &Value, prompt: u64) -> Value {
+    let of = |key: &str| Tokens::try_from(told[key].as_u64().unwrap_or(0)).unwrap_or(Tokens::MAX);
+    let (system, tools, brief) = (of("system"), of("tools"), of("brief"));
+    let all = Regions {
+        system,
+        tools,
+        brief,
+        history: of("history"),
+        media: of("media"),
+        output_reserved: of("output_reserved"),
+    };
+    let kept = Kept { system: Some(system), tools: Some(tools), brief: Some(brief) };
+    regions(&all.settled(kept, Tokens::try_from(prompt).unwrap_or(Tokens::MAX)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(kind: &str, data: Value) -> EventRow {
+        EventRow { id: 1, now_ms: 1, conversation: Some("c".into()), kind: kind.into(), data }
+    }
+
+    fn rewrite(action: &str, before: u64, after: u64, source: &str) -> EventRow {
+        event(
+            "context_compaction",
+            json!({"action": action, "before": {"prompt": before}, "after": {"prompt": after}, "prompt_tokens_source": source}),
+        )
+    }
+
+    fn reply(prompt: u64) -> EventRow {
+        event("model_usage", json!({"role": "main", "prompt_tokens": prompt}))
+    }
+
+    fn sums(events: &[EventRow]) -> (u64, u64) {
+        let mut sums = Rewrites::default();
+        events.iter().for_each(|event| sums.add(event));
+        (sums.count, sums.freed)
+    }
+
+    #[test]
+    fn what_was_forwarded_is_told_and_not_what_was_planned() {
+        let counted = "counted by the server";
+        let planned =
+            [reply(14_000), rewrite("clear", 15_435, 9_343, "estimated, calibrated"), reply(5_035), reply(6_000)];
+        assert_eq!(sums(&planned), (1, 10_400));
+        let told = told(&planned);
+        assert_eq!(
+            (&told[0]["data"]["after"]["prompt"], &told[0]["data"]["prompt_tokens_source"]),
+            (&json!(5_035), &json!(counted))
+        );
+        let exact = [rewrite("clear", 15_435, 5_035, counted), reply(5_040)];
+        assert_eq!(sums(&exact), (1, 10_400), "a count stands");
+    }
+
+    #[test]
+    fn what_was_undone_does_not_count() {
+        let counted = "counted by the server";
+        let clear = rewrite("clear", 900, 500, counted);
+        let fold = rewrite("summarize", 800, 300, counted);
+        let undo = rewrite("undo", 300, 800, counted);
+        let all = [clear.clone(), reply(500), fold.clone(), undo.clone()];
+        assert_eq!(sums(&all), (1, 400));
+        assert_eq!(told(&all).iter().map(|e| e["undone"] == true).collect::<Vec<_>>(), [false, true, false]);
+        assert_eq!(sums(&[clear.clone(), fold.clone(), undo.clone(), undo.clone()]), (2, 900), "undone and done again");
+        assert_eq!(sums(&[undo.clone(), clear, fold, undo, rewrite("evict", 800, 700, counted)]), (2, 500));
+    }
+}

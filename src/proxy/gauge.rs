@@ -1,0 +1,172 @@
+//! The gauge of a conversation: the tokens of its prompt, region by region. What is told of that anywhere (the headline, the
+//! regions, the chart, an event, a price and the headline after it) is worked out here, so that it is one number everywhere.
+//! The regions add up to the prompt, and a system prompt, tools or a brief keep the count that they got first.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::turn::prepare::{Attempt, Prepared, UNKNOWN_WINDOW};
+use super::turn::save::regions;
+use crate::conversation::edit::{Edit, View};
+use crate::conversation::{Digest, Tokens};
+use crate::measure::{Measure, ModelKey, Sureness, own};
+use crate::plan::{Because, Kept, Regions};
+use crate::recall;
+use crate::wire::openai_chat::Request;
+
+/// What a prompt takes.
+pub(in crate::proxy) struct Gauge {
+    /// By region.
+    pub(in crate::proxy) regions: Regions,
+    /// Where the size of the whole is from, in words.
+    pub(in crate::proxy) source: &'static str,
+    /// The first counts of its fixed parts, to be kept with the conversation.
+    pub(in crate::proxy) counts: BTreeMap<String, Tokens>,
+}
+
+impl Gauge {
+    /// (prompt + output reserved) / window, to four places.
+    pub(in crate::proxy) fn pressure(&self, window: Option<Tokens>) -> f64 {
+        let full = f64::from(self.regions.prompt()) + f64::from(self.regions.output_reserved);
+        (full / f64::from(window.unwrap_or(UNKNOWN_WINDOW).max(1)) * 10_000.0).round() / 10_000.0
+    }
+
+    /// Writes it over what a conversation's state says.
+    pub(in crate::proxy) fn write(&self, state: &mut Value) {
+        state["regions"] = regions(&self.regions);
+        state["prompt_tokens"] = json!(self.regions.prompt());
+        state["prompt_tokens_source"] = json!(self.source);
+        state["counts"] = json!(self.counts);
+        let window = state["window"].as_u64().and_then(|n| Tokens::try_from(n).ok());
+        if window.is_some() {
+            state["pressure"] = json!(self.pressure(window));
+        }
+    }
+}
+
+/// What tells the fixed parts of a prompt before its model from those of others.
+pub(in crate::proxy) struct Marks {
+    system: Digest,
+    /// The tools without the one that reads back what left the prompt.
+    tools: Digest,
+    brief: Option<Digest>,
+    /// The tool that reads back what left the prompt, where it is there, and its tokens.
+    ours: Option<(Digest, Tokens)>,
+}
+
+impl Marks {
+    /// Of the prompt that a view of a request makes. `asks`: the tool of ours takes questions; `offers`: it is there.
+    pub(in crate::proxy) fn of(
+        measure: &Measure,
+        (key, own): (&ModelKey, Option<&own::Model>),
+        request: &Request,
+        view: &View,
+        (offers, asks): (bool, bool),
+    ) -> Marks {
+        let mark = |what: &str, texts: &mut dyn Iterator<Item = &[u8]>| {
+            let texts: String = texts.map(|text| Digest::of(text).hex()).collect();
+            Digest::of(format!("{key}\0{what}\0{texts}").as_bytes())
+        };
+        let brief = view.edits.iter().find_map(|edit| match edit {
+            Edit::Fold { brief, .. } => Some(brief.as_bytes()),
+            _ => None,
+        });
+        let ours = offers.then(|| {
+            let definition = recall::definition(asks);
+            let mark = mark("tool", &mut std::iter::once(definition.as_bytes()));
+            (mark, measure.firsts.of(&mark).unwrap_or_else(|| measure.text(key, own, &definition)))
+        });
+        Marks {
+            system: mark("system", &mut request.conversation.system.iter().map(|m| &m.bytes()[..])),
+            tools: mark("tools", &mut request.own_tools().into_iter().map(|tools| &tools[..])),
+            brief: brief.map(|brief| mark("brief", &mut std::iter::once(brief))),
+            ours,
+        }
+    }
+
+    /// Of the prompt of a prepared request.
+    pub(in crate::proxy) fn of_prepared(measure: &Measure, prepared: &Prepared) -> Marks {
+        let (request, own) = (&prepared.request, prepared.own.as_deref());
+        let tool = (request.offers(), prepared.policy.digest_model.is_some());
+        Marks::of(measure, (&prepared.key, own), request, &prepared.view, tool)
+    }
+
+    /// The counts that its parts got before.
+    pub(in crate::proxy) fn kept(&self, measure: &Measure) -> Kept {
+        let first = |mark: &Digest| measure.firsts.of(mark);
+        let ours = self.ours.map_or(0, |(_, tokens)| tokens);
+        Kept {
+            system: first(&self.system),
+            tools: first(&self.tools).map(|tools| tools.saturating_add(ours)),
+            brief: self.brief.as_ref().map_or(Some(0), first),
+        }
+    }
+
+    /// Keeps the counts of parts that had none.
+    pub(in crate::proxy) fn note(&self, measure: &Measure, counted: &Regions) {
+        measure.firsts.note(self.system, counted.system);
+        let ours = self.ours.map_or(0, |(_, tokens)| tokens);
+        if let Some((mark, tokens)) = self.ours.filter(|_| ours <= counted.tools) {
+            measure.firsts.note(mark, tokens);
+        }
+        measure.firsts.note(self.tools, counted.tools.saturating_sub(ours));
+        if let Some(brief) = self.brief {
+            measure.firsts.note(brief, counted.brief);
+        }
+    }
+
+    /// As they are kept with a conversation.
+    pub(in crate::proxy) fn all(&self) -> Vec<Digest> {
+        let ours = self.ours.iter().map(|(mark, _)| *mark);
+        [self.system, self.tools].into_iter().chain(self.brief).chain(ours).collect()
+    }
+}
+
+/// Has the regions of a request that was planned, before and after, add up to what was counted or estimated of the whole.
+pub(in crate::proxy) fn settle(measure: &Measure, prepared: &mut Prepared, attempt: Attempt) {
+    let marks = Marks::of_prepared(measure, prepared);
+    let kept = marks.kept(measure);
+    prepared.after = prepared.after.settled(kept, prepared.tokens);
+    if prepared.sureness.is_exact() && attempt != Attempt::DryRun {
+        marks.note(measure, &prepared.after);
+    }
+    // Before, the tool of ours was not there; and what stands by index now stood there whole.
+    let before = prepared.before;
+    let client = Marks { ours: None, brief: None, ..marks }.kept(measure);
+    let kept = Kept {
+        system: if prepared.indexed.is_some() { Some(before.system) } else { client.system },
+        tools: if prepared.admitted.is_some() { Some(before.tools) } else { client.tools },
+        brief: Some(before.brief),
+    };
+    prepared.before = before.settled(kept, before.prompt());
+}
+
+/// The gauge after a reply: by what the server counted, where it did.
+pub(in crate::proxy) fn after_reply(measure: &Measure, prepared: &Prepared, counted: Option<Tokens>) -> Gauge {
+    let marks = Marks::of_prepared(measure, prepared);
+    let prompt = counted.unwrap_or(prepared.tokens);
+    let regions = prepared.after.settled(marks.kept(measure), prompt);
+    marks.note(measure, &regions);
+    let sureness = if counted.is_some() { Sureness::Counted } else { prepared.sureness };
+    Gauge { regions, source: sureness.as_str(), counts: measure.firsts.kept(&marks.all()) }
+}
+
+/// The gauge of a request that was not answered yet.
+pub(in crate::proxy) fn planned(measure: &Measure, prepared: &Prepared) -> Gauge {
+    let counts = measure.firsts.kept(&Marks::of_prepared(measure, prepared).all());
+    Gauge { regions: prepared.after, source: prepared.sureness.as_str(), counts }
+}
+
+/// Reasons as they are told: the first begins with the prompt as it was, and the last ends with the one that was forwarded.
+/// What a rule left to the next one was only planned.
+pub(in crate::proxy) fn reasons(because: &[Because], before: Tokens, after: Tokens) -> Vec<String> {
+    let last = because.len().saturating_sub(1);
+    let told = |(at, why): (usize, &Because)| {
+        let Because { rule, what, line, .. } = why;
+        let from = if at == 0 { before.to_string() } else { format!("about {}", why.before) };
+        let to = if at == last { after.to_string() } else { format!("about {}", why.after) };
+        format!("{rule}: {what} ({from} -> {to} tokens; line {line})")
+    };
+    because.iter().enumerate().map(told).collect()
+}
