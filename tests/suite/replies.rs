@@ -58,7 +58,7 @@ fn a_reply_survives_a_kill_right_behind_its_end() {
             served.kill();
             let id = answer.header("x-windowsill-conversation").unwrap();
             let store = Store::open_readonly(&dir.path().join("data")).unwrap();
-            let reply = store.reply(id).unwrap().unwrap_or_else(|| panic!("{} {stream}: no reply", dialect.name));
+            let reply = store.last_reply(id).unwrap().unwrap_or_else(|| panic!("{} {stream}: no reply", dialect.name));
             assert_eq!((reply.at, reply.role.as_str()), (1, "assistant"));
             assert_eq!(serde_json::from_slice::<Value>(&reply.raw).unwrap()["content"], SAID, "{}", dialect.name);
             assert_eq!(store.search("whale oil", Some(id), 5).unwrap().len(), 1);

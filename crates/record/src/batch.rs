@@ -47,7 +47,17 @@ pub(super) fn weigh(batch: &Batch) -> usize {
         Some(RuleChange::Put(rule)) => rule.text.len() + rule.client.len() + rule.project.len(),
         _ => 0,
     };
-    nodes + respelled + originals + view + recalled + items + reply + standing + rule + 500 * (batch.events.len() + 1)
+    nodes
+        + respelled
+        + originals
+        + view
+        + recalled
+        + items
+        + last_reply
+        + reply
+        + standing
+        + rule
+        + 500 * (batch.events.len() + 1)
 }
 
 /// A batch larger than the queue takes all of it, and is written alone.

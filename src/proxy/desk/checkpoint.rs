@@ -8,7 +8,7 @@ use futures_util::FutureExt as _;
 use serde_json::{Value, json};
 use tracing::{info, warn};
 
-use super::compact::{Asked, Ground, Recorded, at_any_pressure, brief_of, folding, unchanged};
+use super::compact::{Asked, Ground, Recorded, brief_of, folding, unchanged};
 use crate::apply;
 use crate::brief::done as done_before;
 use crate::completion;
