@@ -39,20 +39,21 @@ fn an_effort_is_said_as_far_as_the_model_has_it() {
         (body.get("think").cloned(), asked.changed)
     };
     let low = Effort::Among(vec!["low"]);
-    let high = r#"{"model":"m","messages":[],"reasoning_effort":"high"}"#;
-    let own = r#"{"model":"m","messages":[],"reasoning_effort":"low","think":"high"}"#;
+    let high = r#"{"model":"m","messages":[{"role":"user","content":"hi"}],"reasoning_effort":"high"}"#;
+    let own = r#"{"model":"m","messages":[{"role":"user","content":"hi"}],"reasoning_effort":"low","think":"high"}"#;
     for request in [high, own] {
         assert_eq!(think(request, &Effort::Any), (Some(json!("high")), false));
         assert_eq!(think(request, &low), (Some(json!("low")), true));
         assert_eq!(think(request, &Effort::OnOff), (Some(json!(true)), true));
         assert_eq!(think(request, &Effort::Unsaid), (None, true));
     }
-    let on = r#"{"model":"m","messages":[],"think":true}"#;
+    let on = r#"{"model":"m","messages":[{"role":"user","content":"hi"}],"think":true}"#;
     assert_eq!(think(on, &Effort::OnOff), (Some(json!(true)), false));
     assert_eq!(think(on, &Effort::Unsaid), (None, true));
-    for none in
-        [r#"{"model":"m","messages":[],"reasoning_effort":"none"}"#, r#"{"model":"m","messages":[],"think":false}"#]
-    {
+    for none in [
+        r#"{"model":"m","messages":[{"role":"user","content":"hi"}],"reasoning_effort":"none"}"#,
+        r#"{"model":"m","messages":[{"role":"user","content":"hi"}],"think":false}"#,
+    ] {
         assert_eq!(think(none, &Effort::Unsaid), (Some(json!(false)), false));
     }
 }
@@ -220,8 +221,9 @@ fn fields_of_the_request() {
         ),
     ];
     for (extra, want) in cases {
-        let mut request = json!({"model": "m", "messages": []});
-        let mut expected = json!({"model": "m", "messages": [], "stream": false, "truncate": false});
+        let mut request = json!({"model": "m", "messages": [{"role": "user", "content": "hi"}]});
+        let mut expected =
+            json!({"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": false, "truncate": false});
         let add = |to: &mut Value, from: &Value| to.as_object_mut().unwrap().extend(from.as_object().unwrap().clone());
         add(&mut request, &extra);
         add(&mut expected, &want);
@@ -231,14 +233,16 @@ fn fields_of_the_request() {
 
 #[test]
 fn numbers_keep_their_spelling_and_the_window_wins() {
-    let body = r#"{"model":"m","messages":[],"temperature":0.70,"seed":1e3,"options":{"num_ctx":1,"top_k":4.0}}"#;
+    let body = r#"{"model":"m","messages":[{"role":"user","content":"hi"}],"temperature":0.70,"seed":1e3,"options":{"num_ctx":1,"top_k":4.0}}"#;
     let out = whole(body, Some(8192));
     assert!(out.contains(r#""options":{"num_ctx":8192,"top_k":4.0,"temperature":0.70,"seed":1e3}"#), "{out}");
 }
 
 #[test]
 fn the_reply_that_is_wanted() {
-    let ask = |extra: &str| asked(&format!(r#"{{"model":"m","messages":[]{extra}}}"#), None).unwrap();
+    let ask = |extra: &str| {
+        asked(&format!(r#"{{"model":"m","messages":[{{"role":"user","content":"hi"}}]{extra}}}"#), None).unwrap()
+    };
     assert!(!ask("").reply.stream);
     let streamed = ask(r#","stream":true,"stream_options":{"include_usage":true}"#);
     assert!(streamed.reply.stream && streamed.reply.include_usage);
