@@ -23,10 +23,61 @@ use windowsill::server;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
+/// Help, with the commands in groups: twenty in one list say nothing of where to begin. A test holds it against the commands that there are.
+const HELP: &str = "\
+{about}
+
+{usage-heading} {usage}
+
+Start here:
+  windowsill serve                 run the proxy before the Ollama or llama-server that runs here
+  windowsill launch claude         start a client that is pointed at it, for this run alone
+  windowsill context               what fills each window; or open http://127.0.0.1:8484/
+
+Run:
+  serve      Run the proxy
+  doctor     What is installed and running, what is wrong, and how to fix it
+  service    Run windowsill as a service of this user
+  fit        The memory a model needs at each window, and the largest that fits
+  profile    The settings that a model gets, and why
+Clients:
+  launch     Start a client that is pointed at the running proxy, for this run alone
+  wrap       Point a client's own config at windowsill
+  unwrap     Put a wrapped client's config back, byte for byte
+  mcp        Serve recall, search and context to an agent as MCP tools
+Look:
+  context    Conversations; or one of them: gauge, regions, what was done
+  status     How full a window is, in one line: for a status bar
+  report     What was kept out of prompts, and what it cost
+  recall     Search the originals, or print one exactly as it came
+  plan       Dry run: what would be rewritten of a request
+  count      Prompt tokens of a request, by region
+Steer:
+  compact    Fold a conversation now
+  undo       The view before the last rewrite
+  restore    A message in full again
+  clear      One line for a tool result
+  evict      A preview for a tool result
+  brief      Print the brief, or have it say something else
+  pause      Rewrite nothing of a conversation
+  unpause    Take the rewriting up again
+  pin        A text that the model reads through every fold
+  unpin      Take back what was pinned
+  rules      What new conversations of a project begin with
+  done       Say that a task is done
+  resume     Let a conversation go on that a guardrail stopped
+  build      A new conversation from turns of an old one
+
+Options:
+{options}
+
+`windowsill COMMAND --help` has the options of a command.
+";
+
 /// Keeps a long local chat or agent session alive in a small context window, and never loses what it takes out of the
 /// prompt.
 #[derive(Parser)]
-#[command(name = "windowsill", version, about, max_term_width = 100)]
+#[command(name = "windowsill", version, about, max_term_width = 100, help_template = HELP)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -501,4 +552,24 @@ fn compact(config: &Config, id: &str, focus: Option<String>, dry: bool, json: bo
     }
     out(&format!("{page}\n{}\n", answer["brief"].as_str().unwrap_or("")))?;
     Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn help_names_each_command_once_and_in_a_group() {
+        let command = Cli::command();
+        let grouped = HELP.split("\nRun:\n").nth(1).unwrap();
+        for sub in command.get_subcommands() {
+            let name = sub.get_name();
+            let lines = grouped
+                .lines()
+                .filter(|line| line.strip_prefix("  ").is_some_and(|l| l.split(' ').next() == Some(name)));
+            assert_eq!(lines.count(), usize::from(!sub.is_hide_set() && name != "help"), "{name}");
+        }
+    }
 }

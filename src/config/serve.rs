@@ -271,10 +271,17 @@ fn num_ctx(value: &Value) -> Result<NumCtx, String> {
         (Value::Text(text), _) if text.trim().parse::<u32>().is_ok() => {
             Err("must be \"loaded\", \"fit\" or a number of tokens\nwrite the number without quotes".to_owned())
         }
-        _ => read::tokens(value)
-            .map(NumCtx::Fixed)
-            .map_err(|_| "must be \"loaded\", \"fit\" or a whole number of tokens".to_owned()),
+        _ => read::tokens(value).map(NumCtx::Fixed).map_err(|_| {
+            let meant = value.text().and_then(thousands).map_or(String::new(), |n| format!("\ndid you mean {n}?"));
+            format!("must be \"loaded\", \"fit\" or a whole number of tokens{meant}")
+        }),
     }
+}
+
+/// What "16k" stands for where windows are meant: 16,384.
+fn thousands(text: &str) -> Option<u32> {
+    let digits = text.trim().strip_suffix(['k', 'K'])?;
+    digits.trim().parse::<u32>().ok()?.checked_mul(1024)
 }
 
 fn limits(layers: &Layers, sources: &mut Sources, problems: &mut Vec<Problem>) -> Option<Limits> {

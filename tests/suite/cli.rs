@@ -94,6 +94,9 @@ fn bad_input_is_told_from_a_bad_command_line() {
     code(&proxy.cli(&["plan"]), 2);
     code(&proxy.cli(&["no-such-command"]), 2);
     code(&proxy.cli(&["count", name, "--num-ctx", "many"]), 2);
+    let out = proxy.cli(&["count", name, "--num-ctx", "16k"]);
+    code(&out, 2);
+    assert!(String::from_utf8_lossy(&out.stderr).contains("did you mean 16384?"), "{out:?}");
     code(&proxy.cli(&["--help"]), 0);
     code(&proxy.cli(&["--version"]), 0);
     std::fs::write(dir.join("config.toml"), "[context]\nclear_att = 0.5\n").unwrap();

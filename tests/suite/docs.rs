@@ -74,7 +74,7 @@ fn every_setting_and_command_is_in_the_pages_and_every_command_there_exists() {
     }
     let dir = tempfile::tempdir().unwrap();
     let help = String::from_utf8(cli(dir.path(), &["--help"]).stdout).unwrap();
-    let list = help.split("Commands:").nth(1).unwrap().split("Options:").next().unwrap();
+    let list = help.split("\nRun:\n").nth(1).unwrap().split("Options:").next().unwrap();
     let commands: Vec<&str> = list.lines().filter_map(|l| l.split_whitespace().next()).collect();
     assert!(commands.contains(&"serve") && commands.contains(&"recall"), "{help}");
     for page in pages().iter().filter(|page| !page.ends_with("CHANGELOG.md")) {
