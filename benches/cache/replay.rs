@@ -188,7 +188,14 @@ impl Run<'_> {
                     old: &self.view,
                     store: self.store,
                     count: &estimate,
-                    words: apply::Words { written: written.as_ref().and_then(Option::as_deref), ..Default::default() },
+                    words: apply::Words {
+                        written: written.as_ref().and_then(Option::as_deref).map(|text| apply::Written {
+                            text,
+                            read: 0,
+                            unread: &[],
+                        }),
+                        ..Default::default()
+                    },
                 };
                 apply::apply(&input).expect("the record can be asked").view
             };

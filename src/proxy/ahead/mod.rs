@@ -21,7 +21,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
-use super::ahead::brief::{Ask, folded, readable};
+use super::ahead::brief::{Ask, Reply, folded, left_out, readable};
 use super::live::{Ahead, Brief, Making};
 use super::traffic::Asked;
 use super::turn::prepare::{self, Prepared};
@@ -118,7 +118,7 @@ impl App {
         let brief = strategy == Strategy::Summarize
             && (due || economics::brief_is_due(used, step, from, line))
             && economics::worth_a_summary(prepared.after.history, prepared.lines.summary)
-            && !self.is_covered(&prepared);
+            && !self.is_covered(&prepared, &reported.text);
         let busy = self.lives.with(&prepared.id, |l| l.in_flight > 0 || l.making.is_some());
         if busy || !brief && !fold {
             return;
@@ -194,26 +194,31 @@ impl App {
             || self.foreseen(behind, &prepared.request, economics::steps_ahead(*step, line)).is_some()
     }
 
-    /// Whether a brief made earlier still stands for all but a little of the history.
-    fn is_covered(&self, prepared: &Prepared) -> bool {
-        let covers = self.lives.with(&prepared.id, |l| {
-            let brief = l.brief.as_ref()?;
-            (prepared.chain.get(brief.covers.wrapping_sub(1)) == Some(&brief.chain)).then_some(brief.covers)
-        });
-        let Some(covers) = covers else { return false };
+    /// Whether a brief made earlier still stands for all but a little of the history with this reply.
+    fn is_covered(&self, prepared: &Prepared, reply: &str) -> bool {
+        let Some(covers) = self.brief_behind(prepared, reply).map(|brief| brief.covers) else { return false };
         let costs = self.measure.costs(&prepared.key, &prepared.request.conversation);
         let since: Tokens = costs.iter().skip(covers).map(plan::Cost::total).sum();
         !economics::worth_a_summary(since, prepared.lines.summary)
+    }
+
+    /// The brief that was made for the history of a request and its reply, or for the beginning of it.
+    fn brief_behind(&self, prepared: &Prepared, reply: &str) -> Option<Brief> {
+        let body = &prepared.request.conversation.body;
+        let brief = self.lives.with(&prepared.id, |l| l.brief.clone());
+        brief.filter(|brief| brief.is_of(&prepared.chain, body, Some(reply)))
     }
 
     async fn make_brief(self: &Arc<Self>, behind: &Behind) {
         let Behind { upstream, prepared, reported, window, .. } = behind;
         let body = &prepared.request.conversation.body;
         let mut view = readable(prepared.out.clone(), &prepared.view);
-        view.extend_from_slice(&prepared.recalled);
-        // The reply stands in the server's cache behind the prompt; a client that echoes it lets the next prompt begin
-        // with both.
+        let mut reply = None;
+        // The reply stands in the server's cache behind the prompt, with what it recalled; a client that echoes it lets the next
+        // prompt begin with all of it. The brief then holds for histories with this reply alone.
         if !reported.called_tools && !reported.text.is_empty() {
+            view.extend_from_slice(&prepared.recalled);
+            reply = Some(Reply::new(body.len() + prepared.recalled.len(), &reported.text));
             let bytes = openai_chat::new_message("assistant", &reported.text);
             view.push(Out { bytes, role: Role::Assistant, at: None, calls: false, changed: true });
         }
@@ -240,7 +245,8 @@ impl App {
         let Some(text) = self.ask(&ask).await else { return };
         let Some(chain) = prepared.chain.last().copied() else { return };
         let seconds = started.elapsed().as_secs_f64();
-        let brief = Brief { covers: prepared.chain.len(), chain, text, seconds };
+        let (covers, unread) = (prepared.chain.len(), left_out(&prepared.view));
+        let brief = Brief { covers, chain, text, seconds, reply, unread };
         self.lives.with(&prepared.id, |l| {
             l.brief = Some(brief);
             l.stopped = 0;
@@ -281,6 +287,7 @@ impl App {
         let ahead = Ahead {
             depth: prepared.chain.len(),
             chain: tip,
+            reply: self.lives.with(&prepared.id, |l| l.brief.as_ref().filter(|b| b.chain == tip).and_then(|b| b.reply)),
             view: View { bare: false, ..applied.view },
             originals: applied.originals,
             layers: prepare::layers(&plan, prepared.policy.policy.strategy),
@@ -342,11 +349,10 @@ impl App {
         let Some(plan) = self.foreseen(behind, request, next_step(*step, *window)) else { return Ok(None) };
         let conversation = &request.conversation;
         let policy = &prepared.policy.policy;
-        let brief = self.lives.with(&prepared.id, |l| l.brief.clone());
-        let brief = brief.filter(|b| b.covers >= 1 && prepared.chain.get(b.covers - 1) == Some(&b.chain));
+        let brief = self.brief_behind(prepared, &behind.reported.text);
         let words = Words {
             pins: &prepared.wanted.texts,
-            written: brief.as_ref().map(|b| &*b.text),
+            written: brief.as_ref().map(Brief::written),
             focus: prepared.standing.focus().or(prepared.policy.focus.as_deref()),
             keep: prepared.policy.keep,
             digests: None,

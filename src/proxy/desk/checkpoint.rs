@@ -11,7 +11,7 @@ use tracing::{info, warn};
 use super::compact::{Asked, Ground, Recorded, at_any_pressure, unchanged};
 use crate::apply;
 use crate::completion;
-use crate::conversation::{Message, Tokens};
+use crate::conversation::{Digest, Message, Tokens};
 use crate::guard::triggers::Pace;
 use crate::plan::{self, Action, Because, Plan};
 use crate::proxy::live::Brief;
@@ -72,10 +72,7 @@ impl App {
         let busy = self.lives.with(id, |live| {
             let busy = live.in_flight > 0;
             if busy {
-                live.fold_with(
-                    Brief { covers, chain: tip, text: text.as_str().into(), seconds: 0.0 },
-                    Pace::Done(WHY.to_owned()),
-                );
+                live.fold_with(completed(covers, tip, &text), Pace::Done(WHY.to_owned()));
             }
             busy
         });
@@ -112,8 +109,7 @@ impl App {
         let covers = prepared.chain.len();
         let made = Made { text: &text, messages: messages.len(), to: covers, noted: !note.is_empty() };
         let record = self.keep_completion(&prepared.id, &made, "model", Batch::default()).await?;
-        let brief = Brief { covers, chain: tip, text: text.as_str().into(), seconds: 0.0 };
-        self.lives.with(&prepared.id, |live| live.fold_with(brief, Pace::Done(WHY.to_owned())));
+        self.lives.with(&prepared.id, |live| live.fold_with(completed(covers, tip, &text), Pace::Done(WHY.to_owned())));
         info!(conversation = %prepared.id, messages = made.messages, "a task is done");
         Ok(Some(record))
     }
@@ -159,10 +155,16 @@ impl App {
         let (before, after) = (plan.before.prompt(), plan.after.prompt());
         plan.because
             .insert(0, Because { rule: "checkpoint", before, after, line: before, what: "a task is done".into() });
-        let apply::Applied { view, originals } = self.folded_view(ground, &plan, None, Some(text))?;
+        let written = Some((text, conversation.body.len()));
+        let apply::Applied { view, originals } = self.folded_view(ground, &plan, None, written)?;
         let asked = Asked { action: "summarize", focus: None, started };
         let batch = Batch { originals, ..Batch::default() };
         self.record_view(recorded, &plan, view, asked, batch).await?;
         Ok(Some(after))
     }
+}
+
+/// The completion record of all messages up to a chain hash, as a brief.
+fn completed(covers: usize, chain: Digest, text: &str) -> Brief {
+    Brief { covers, chain, text: text.into(), seconds: 0.0, reply: None, unread: Vec::new() }
 }

@@ -19,6 +19,7 @@ use crate::measure::count::Counted;
 use crate::measure::{self, Sureness, tokens};
 use crate::plan::rewrite::{self, Out};
 use crate::plan::{self, Action, Facts, Plan, Policy, Regions};
+use crate::proxy::live::Brief;
 use crate::proxy::standing::Held;
 use crate::proxy::view::Subject;
 use crate::proxy::{App, Error};
@@ -43,7 +44,7 @@ pub(in crate::proxy) struct Draft<'a> {
     pub(in crate::proxy) counted: Option<(Tokens, Sureness)>,
     pub(in crate::proxy) warnings: Vec<String>,
     /// What a model wrote for the fold, if anything, once one was asked.
-    pub(in crate::proxy) written: Option<Option<Arc<str>>>,
+    pub(in crate::proxy) written: Option<Option<Brief>>,
     /// Digests by message, once they were asked for.
     pub(in crate::proxy) digests: Option<HashMap<usize, String>>,
     /// Whether the model has the tool that says that a task is done.
@@ -249,7 +250,8 @@ impl App {
             self.stop_making(situation.id());
             if matches!(situation.pace, Pace::Done(_)) {
                 // The record of the task is there, however little there is to fold.
-                draft.written = Some(self.brief_at_hand(situation.id(), &situation.history.chain));
+                let body = &draft.request.conversation.body;
+                draft.written = Some(self.brief_at_hand(situation.id(), &situation.history.chain, body));
             }
         } else if draft.written.is_none() {
             draft.written = Some(self.written(draft, plan, window).await);
@@ -275,7 +277,7 @@ impl App {
         let policy = &draft.situation.policy;
         let words = Words {
             pins: &draft.wanted.texts,
-            written: draft.written.as_ref().and_then(|w| w.as_deref()),
+            written: draft.written.as_ref().and_then(|brief| brief.as_ref()).map(Brief::written),
             focus: draft.focus.as_deref().or(policy.focus.as_deref()),
             keep: policy.keep,
             digests: draft.digests.as_ref(),

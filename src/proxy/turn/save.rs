@@ -194,7 +194,8 @@ fn for_forks(prepared: &Prepared) -> Option<(Digest, View)> {
     let chain = *prepared.chain.get(before.checked_sub(1)?)?;
     let holds = |edit: &&Edit| match edit {
         Edit::Text { at, .. } | Edit::Arguments { at, .. } => *at < before,
-        Edit::Fold { to, .. } => *to <= before,
+        // A brief may hold words of messages behind its fold.
+        Edit::Fold { to, .. } => *to <= before && prepared.view.read() <= before,
     };
     let edits: Vec<Edit> = prepared.view.edits.iter().filter(holds).cloned().collect();
     (!edits.is_empty())

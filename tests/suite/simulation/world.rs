@@ -204,6 +204,7 @@ impl World {
             None => self.kill(),
         }
         drop(conn);
+        self.may_replace(who, &chat);
         self.replied(who, &chat);
         for one in &seen {
             self.sessions[who].edited |= one.body != body;
@@ -211,6 +212,16 @@ impl World {
             self.stands_in_the_record(&chat, one)?;
         }
         Ok(())
+    }
+
+    /// Takes note of a request that no answer tells the conversation of: behind one key, it may hold other last words of one that
+    /// began as it does, and then these are the conversation's.
+    fn may_replace(&mut self, who: usize, chat: &Chat) {
+        let begins_alike =
+            |known: &Chat| known.messages.iter().zip(&chat.messages).take_while(|(a, b)| a == b).count() > 2;
+        for (_, session) in self.sessions.iter_mut().enumerate().filter(|(n, _)| *n != who) {
+            session.known_as.take_if(|(_, known)| begins_alike(known));
+        }
     }
 
     /// Another reply, or what there was of it before a kill, takes the place of one that recalled something.
@@ -237,6 +248,7 @@ impl World {
         }
         self.kill();
         drop(conn);
+        self.may_replace(who, &chat);
         self.replied(who, &chat);
         for one in &seen {
             self.sessions[who].edited |= one.body != body;
@@ -283,6 +295,7 @@ impl World {
         self.begin(turn);
         let mut conn = self.send(who, tongue, &body);
         if let Some(Fault::Silent(_)) = fault {
+            self.may_replace(who, &chat);
             return self.give_up(conn, before);
         }
         let Some(head) = conn.head() else {
@@ -297,7 +310,8 @@ impl World {
             let whose = check::marks(&seen.body, &self.marks);
             whose.is_empty() || whose.contains(self.marks[who].as_str())
         });
-        self.step += &format!(" -> {} {}", answer.status, answer.action());
+        let id = answer.header("x-windowsill-conversation").unwrap_or("-");
+        self.step += &format!(" -> {} {} {id}", answer.status, answer.action());
         if matches!(fault, Some(Fault::CountsNothing)) {
             self.uncounted.insert(who);
             // What was counted before was planned by other figures.
@@ -416,6 +430,8 @@ impl World {
                 session.known_as.take_if(|(known, chat)| replaced(known, chat));
             }
             self.sessions[who].known_as = Some((id.to_owned(), asked.chat.clone()));
+        } else {
+            self.may_replace(who, asked.chat);
         }
         if wrong.is_empty() {
             return Ok(());
