@@ -43,6 +43,11 @@ impl App {
                 // Nothing left the prompt: the conversation can go on without its record.
                 warn!(conversation = %prepared.id, error = %e, "the record cannot be written");
             }
+            // Where nobody counts, what was forwarded is planned by what the record says of it: another process knows no other
+            // reason to leave it as it was.
+            if prepared.own.is_none() && !upstream.can_count() {
+                self.in_record().await;
+            }
             return Ok(());
         }
         if prepared.view_changed {

@@ -206,12 +206,22 @@ impl World {
         drop(conn);
         self.may_replace(who, &chat);
         self.replied(who, &chat);
+        self.forwarded_in_vain(who, (&chat, &body), &seen);
         for one in &seen {
             self.sessions[who].edited |= one.body != body;
             self.can_be_read(&chat, one)?;
             self.stands_in_the_record(&chat, one)?;
         }
         Ok(())
+    }
+
+    /// What was forwarded before a kill and never answered is the same again afterwards.
+    fn forwarded_in_vain(&mut self, who: usize, (chat, body): (&Chat, &[u8]), seen: &[Seen]) {
+        let fits = |seen: &&Seen| seen.is_main() && tokens(&seen.json()) < self.fake.window();
+        let Some(first) = seen.iter().find(fits) else { return };
+        let key = self.key(who, self.sessions[who].tongue, body);
+        let given = Given { who, messages: chat.messages.len(), bytes: comparable(first) };
+        self.given.entry(key).or_insert(given);
     }
 
     /// Takes note of a request that no answer tells the conversation of: behind one key, it may hold other last words of one that
@@ -250,6 +260,7 @@ impl World {
         drop(conn);
         self.may_replace(who, &chat);
         self.replied(who, &chat);
+        self.forwarded_in_vain(who, (&chat, &body), &seen);
         for one in &seen {
             self.sessions[who].edited |= one.body != body;
             self.can_be_read(&chat, one)?;
@@ -441,8 +452,8 @@ impl World {
     }
 
     /// What tells a client's request from others.
-    fn key(&self, who: usize, asked: &Asked<'_>) -> Vec<u8> {
-        [self.marks[who].as_bytes(), asked.tongue.path().as_bytes(), asked.body].concat()
+    fn key(&self, who: usize, tongue: Tongue, body: &[u8]) -> Vec<u8> {
+        [self.marks[who].as_bytes(), tongue.path().as_bytes(), body].concat()
     }
 
     /// Leaves what was sent and forwarded in `target/simulation`.
@@ -451,7 +462,7 @@ impl World {
         let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir_all(&folder).unwrap();
         std::fs::write(folder.join("client.json"), asked.body).unwrap();
-        let key = self.key(who, asked);
+        let key = self.key(who, asked.tongue, asked.body);
         if let Some(then) = self.given.get(&key) {
             std::fs::write(folder.join("forwarded-then.json"), &then.bytes).unwrap();
         }
@@ -478,7 +489,7 @@ impl World {
         if fault.is_some() || answer.status != 200 {
             return None;
         }
-        let key = self.key(who, asked);
+        let key = self.key(who, asked.tongue, asked.body);
         // A server of an unknown window may have refused the first.
         let taken = asked.forwarded.iter().find(|seen| tokens(&seen.json()) < self.fake.window())?;
         let now = comparable(taken);
