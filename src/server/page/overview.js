@@ -4,7 +4,8 @@ import { h, count, percent, plural, ago } from "./dom.js";
 import { get } from "./api.js";
 import { thin } from "./strip.js";
 
-const DAY = 24 * 3600 * 1000;
+const MINUTE = 60 * 1000;
+const DAY = 24 * 60 * MINUTE;
 const SPANS = [["today", DAY], ["the last 7 days", 7 * DAY], ["all time", 0]];
 // A conversation that had a turn so lately is live.
 const LIVE = 10 * 60 * 1000;
@@ -78,7 +79,9 @@ export async function overview(signal) {
   select.value = "2";
   const figure = async () => {
     const span = SPANS[select.value][1];
-    saved.replaceChildren(figures(await get(`/windowsill/report?since=${span ? Date.now() - span : 0}`, signal)));
+    // To the minute: all open pages ask the same, and are served by one answer.
+    const since = span ? Math.floor((Date.now() - span) / MINUTE) * MINUTE : 0;
+    saved.replaceChildren(figures(await get(`/windowsill/report?since=${since}`, signal)));
   };
   const draw = async () => {
     const { conversations: rows } = await get("/windowsill/conversations", signal);
