@@ -108,6 +108,7 @@ fn view(request: &Request, actions: &[Action]) -> View {
                 keep: keep.clone(),
                 brief: code(7, 4_000).into(),
                 unread: Vec::new(),
+                read: None,
             }),
             _ => None,
         })

@@ -173,6 +173,22 @@ fn latency(upstream: SocketAddr) -> io::Result<()> {
         again.bars = (bytes == 2_000_000).then_some((15.0, f64::INFINITY));
         again.print();
     }
+    for turns in [500, 6_000, 10_000] {
+        let mut history = History::new(5 + turns as u64, 0);
+        (0..turns).for_each(|_| {
+            history.say();
+            history.reply();
+        });
+        history.say();
+        proxied.chat(&history.body(false))?;
+        let mut again = compare(&format!("{turns} turns, one more"), (&mut direct, &mut proxied), &proxy, 60, |_| {
+            history.reply();
+            history.say();
+            history.body(false)
+        })?;
+        again.bars = Some((15.0, f64::INFINITY));
+        again.print();
+    }
     if let Some(resident) = proxy.resident() {
         println!("resident memory after these: {resident:.1} MB");
     }

@@ -191,8 +191,7 @@ impl Run<'_> {
                     store: self.store,
                     count: &estimate,
                     words: apply::Words {
-                        written: brief.map(|(text, _)| text.as_str()),
-                        reach: brief.map(|(_, covers)| *covers),
+                        written: brief.map(|(text, covers)| apply::Written { text, read: *covers, unread: &[] }),
                         ..Default::default()
                     },
                 };

@@ -49,6 +49,13 @@ impl History {
         self.push(format!(r#"{{"role":"user","content":"Go on with part {n} of task {}."}}"#, self.seed));
     }
 
+    /// Adds one message: a short reply.
+    #[allow(dead_code, reason = "not every benchmark talks")]
+    pub(crate) fn reply(&mut self) {
+        let n = self.messages.len();
+        self.push(format!(r#"{{"role":"assistant","content":"Part {n} of task {} is done."}}"#, self.seed));
+    }
+
     /// Adds one step of an agent: a call and its result.
     pub(crate) fn step(&mut self) {
         if self.steps.is_multiple_of(STEPS) {

@@ -14,6 +14,7 @@ use serde_json::Value;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use super::ahead::brief::Reply;
 use super::traffic::Using;
 use super::turn::history::Switched;
 use super::turn::prefix::Sent;
@@ -45,6 +46,10 @@ pub(super) struct Brief {
     pub(super) text: Arc<str>,
     /// Seconds that this took.
     pub(super) seconds: f64,
+    /// The reply that the model read behind these messages, where it did.
+    pub(super) reply: Option<Reply>,
+    /// Messages among those that it covers and did not read.
+    pub(super) unread: Vec<usize>,
 }
 
 /// A brief that is being made.
@@ -100,6 +105,8 @@ pub(super) struct Ahead {
     pub(super) depth: usize,
     /// The chain hash of the last of them.
     pub(super) chain: Digest,
+    /// The reply behind it that its brief was made from, where it was.
+    pub(super) reply: Option<Reply>,
     /// The complete view.
     pub(super) view: View,
     /// Originals that leave the prompt with it.

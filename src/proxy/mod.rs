@@ -70,6 +70,8 @@ pub struct App {
     measure: Measure,
     /// The counters behind `/metrics`.
     pub metrics: Metrics,
+    /// Answers that many pages ask for at once.
+    pub shared: desk::shared::Shared,
     /// What runs between requests.
     pub tasks: Tasks,
     /// Where large requests are worked on.
@@ -102,6 +104,7 @@ impl App {
             upstreams,
             measure,
             metrics: Metrics::default(),
+            shared: desk::shared::Shared::default(),
             tasks,
             aside: Aside::default(),
             lives: Arc::default(),

@@ -95,14 +95,17 @@ pub(super) async fn answer(
         Own::Ready => app.ready().await.map(|()| text("text/plain", "ready\n")),
         Own::Metrics => Ok(text("text/plain; version=0.0.4", &app.metrics_text())),
         Own::Windows => ok(app.windows().await?),
-        Own::Report => ok(app.report(query()?.number("since")?.unwrap_or(0))?),
+        Own::Report => {
+            let since = query()?.number("since")?.unwrap_or(0);
+            json_bytes(app.shared.answer(&format!("report {since}"), || app.report(since)).await)
+        }
         Own::Events => events(app, &query()?, headers, stopping),
         Own::Record => record(app, id, &query()?, headers),
         Own::Ask => ok(steering::ask(app, id, body).await?),
-        Own::Conversations => ok(app.conversations(PAGE)?),
+        Own::Conversations => json_bytes(app.shared.answer("conversations", || app.conversations(PAGE)).await),
         Own::Conversation => ok(app.conversation(id)?),
         Own::View => ok(app.view(id)?),
-        Own::Insight => ok(app.insight(id)?),
+        Own::Insight => json_bytes(app.shared.answer(&format!("insight {id}"), || app.insight(id)).await),
         Own::Messages => {
             let query = query()?;
             ok(app.timeline(id, query.number("from")?, query.number("limit")?.unwrap_or(100))?)
@@ -118,6 +121,13 @@ pub(super) async fn answer(
         Own::EditRule => ok(steering::edit_rule(app, id, body).await?),
         Own::RemoveRule => ok(steering::remove_rule(app, id, body).await?),
     }
+}
+
+/// An answer that is JSON already.
+fn json_bytes(answer: Result<Bytes, Error>) -> Result<Response<Body>, Error> {
+    let mut response = Response::new(full(answer?));
+    set(&mut response, header::CONTENT_TYPE, "application/json");
+    Ok(response)
 }
 
 /// A page of the trace as JSON; or, to whoever accepts `text/event-stream` or says `?follow`, the trace as it happens.

@@ -12,6 +12,7 @@ pub use super::Answer;
 use super::{exchange, number};
 use crate::brief;
 use crate::conversation::Tokens;
+use crate::conversation::edit::DIGEST_OF;
 use crate::preview::{self, Call, Pointer, largest, plural, sanitize, size};
 use crate::upstream::{ChatOptions, Upstream};
 
@@ -107,7 +108,7 @@ pub async fn ask(job: &Job<'_>) -> Answer {
 fn marker(job: &Job<'_>) -> String {
     let what = job.call.label(60);
     let text = format!(
-        "[digest of {what} by {}: {}, {} condensed; not the exact text, which is: windowsill recall {} or {}]",
+        "{DIGEST_OF}{what} by {}: {}, {} condensed; not the exact text, which is: windowsill recall {} or {}]",
         job.model,
         plural(job.text.lines().count(), "line"),
         size(job.text.len()),

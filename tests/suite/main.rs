@@ -8,6 +8,7 @@ mod answers;
 mod apart;
 mod ask;
 mod background;
+mod behind;
 mod belief;
 mod busy;
 mod bytes;

@@ -187,7 +187,10 @@ impl Replay<'_> {
                 old: &self.view,
                 store: &Names,
                 count: &tokens,
-                words: apply::Words { written: asks.then_some(blank), ..apply::Words::default() },
+                words: apply::Words {
+                    written: asks.then_some(apply::Written { text: blank, read: 0, unread: &[] }),
+                    ..apply::Words::default()
+                },
             };
             let view = if plan.actions.is_empty() { self.view.clone() } else { apply::apply(&input).unwrap().view };
             let out = rewrite::rewrite(&conversation, &view, &policy.template);

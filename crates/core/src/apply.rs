@@ -87,15 +87,24 @@ pub struct Words<'a> {
     /// What is pinned, and holds through every fold.
     pub pins: &'a [pinned::Pin],
     /// What a model wrote for the brief, where there is something.
-    pub written: Option<&'a str>,
-    /// One past the last message that it was written of; `None`: it was written of all that is folded.
-    pub reach: Option<usize>,
+    pub written: Option<Written<'a>>,
     /// What the person who asked for it wants kept above all.
     pub focus: Option<&'a str>,
     /// The kind of content that the conversation's task keeps longest.
     pub keep: Option<Keep>,
     /// What a model made of large results, by the message they stand in: it takes the preview's place.
     pub digests: Option<&'a HashMap<usize, String>>,
+}
+
+/// What a model wrote for a brief.
+#[derive(Debug, Clone, Copy)]
+pub struct Written<'a> {
+    /// Its words.
+    pub text: &'a str,
+    /// How many messages of the body it was made from, the ones left out aside: one past the last that it tells of.
+    pub read: usize,
+    /// Messages among these that it was not made from: see [`View::unread`].
+    pub unread: &'a [usize],
 }
 
 /// A new view, and what must be saved before it is sent.
@@ -360,7 +369,7 @@ impl<A: Archive> Work<'_, A> {
         if from == to {
             // Nothing is folded: the brief carries what is pinned, and nothing else.
             let (keep, unread) = (keep.to_vec(), Vec::new());
-            self.edits.push(Edit::Fold { from, to, keep, brief: Arc::from(pinned), unread });
+            self.edits.push(Edit::Fold { from, to, keep, brief: Arc::from(pinned), unread, read: Some(to) });
             return;
         }
         let budget = budget - if pinned.is_empty() { 0 } else { (input.count)(&pinned) };
@@ -375,7 +384,7 @@ impl<A: Archive> Work<'_, A> {
             conversation: &named,
             records: &records,
         };
-        let written = input.words.written.map(|_| input.words.reach.unwrap_or(to));
+        let written = input.words.written.map(|written| written.read);
         let mut facts = brief::facts(&material).aged(done, to, written);
         let was_pinned = old.as_ref().map(|(.., brief)| pinned::texts(brief)).unwrap_or_default();
         brief::unpin(&mut facts, was_pinned, &input.conversation.body, from..to);
@@ -383,14 +392,25 @@ impl<A: Archive> Work<'_, A> {
         brief::restate(&mut facts, folded.map(|at| (at, &input.conversation.body[at])), done);
         facts.work = self.work(from, to, keep);
         facts.keep = input.words.keep;
-        let text = brief::render(input.words.written, &facts, budget, input.count);
+        let text = brief::render(input.words.written.map(|written| written.text), &facts, budget, input.count);
         // What stays in full, or is pinned, is said there.
         let mut said = brief::said_in(&input.conversation.body, keep);
         said.extend(pinned::texts(&pinned));
         let text = brief::without_words(&text, &said);
         let text = pinned::with(&text, &pinned);
-        let unread = input.old.unread().into_iter().filter(|at| keep.contains(at)).collect();
-        self.edits.push(Edit::Fold { from, to, keep: keep.to_vec(), brief: Arc::from(text), unread });
+        let (read, unread) = self.made_from(to, keep);
+        self.edits.push(Edit::Fold { from, to, keep: keep.to_vec(), brief: Arc::from(text), unread, read: Some(read) });
+    }
+
+    /// How many messages the brief of a fold is made from, with the one before it, and which of these it is not: of those that stand
+    /// beside it, what the client is likely to replace and nobody read.
+    fn made_from(&self, to: usize, keep: &[usize]) -> (usize, Vec<usize>) {
+        let Input { old, words, .. } = self.input;
+        let written = words.written.as_ref();
+        let read = to.max(old.read()).max(written.map_or(0, |written| written.read));
+        let was_read = |at: &usize| written.is_some_and(|w| *at < w.read && !w.unread.contains(at));
+        let beside = |at: &usize| keep.contains(at) || (to..read).contains(at);
+        (read, old.unread().into_iter().filter(|at| beside(at) && !was_read(at)).collect())
     }
 }
 

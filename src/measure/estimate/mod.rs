@@ -20,8 +20,9 @@ pub use belief::Sample;
 use belief::{Belief, Row};
 use items::{Item, Items};
 
-/// Messages whose rows are kept.
-const REMEMBERED: usize = 1 << 14;
+/// Messages whose rows are kept: more than a conversation of ten thousand turns has. Of a longer one, none would be there when the
+/// next request comes.
+const REMEMBERED: usize = 1 << 15;
 
 /// Models whose beliefs are kept: names come from clients.
 const MODELS: usize = 512;
@@ -108,13 +109,11 @@ impl Estimates {
         let belief = self.belief(model);
         let last_user = step::last_user(&conversation.body).unwrap_or(0);
         let tokens = |row: &Row| belief.middle(row).round() as Tokens;
-        // One after the other: a row of each message of a long history would take as much as the texts.
-        let cost = |(at, message): (usize, &Message)| {
-            let item = self.message(message);
+        let cost = |(at, (message, item)): (usize, (&Message, Arc<Item<Row>>))| {
             let text = if at > last_user { item.text + reasoning(message) } else { item.text };
             Cost { text: tokens(&text), calls: item.calls.iter().map(tokens).collect(), media: tokens(&item.media) }
         };
-        conversation.body.iter().enumerate().map(cost).collect()
+        conversation.body.iter().zip(self.rows(&conversation.body)).enumerate().map(cost).collect()
     }
 
     /// Tokens of a text, erring high.
@@ -171,13 +170,23 @@ impl Estimates {
             let size = tokens::size(&spelled(raw));
             Row::text(size).at(DEFINITIONS.0, DEFINITIONS.1) + Row::preamble(TOOLS_PREAMBLE)
         });
-        let mut body: Vec<Item<Row>> = conversation.body.iter().map(|m| Item::clone(&self.message(m))).collect();
+        let rows = self.rows(&conversation.body);
+        let mut body: Vec<Item<Row>> = rows.into_iter().map(Arc::unwrap_or_clone).collect();
         let last_user = step::last_user(&conversation.body).unwrap_or(0);
         for (item, message) in body.iter_mut().zip(&conversation.body).skip(last_user + 1) {
             item.text = item.text + reasoning(message);
         }
         let edits = view.edits.iter().map(|edit| put_in_place(conversation, edit)).collect();
         Items { system, tools, body, view, edits }
+    }
+
+    /// The rows of messages: those that are known at one look.
+    fn rows(&self, messages: &[Message]) -> Vec<Arc<Item<Row>>> {
+        let known: Vec<Option<Arc<Item<Row>>>> = {
+            let mut all = self.messages.lock();
+            messages.iter().map(|message| all.get(&message.digest).map(Arc::clone)).collect()
+        };
+        known.into_iter().zip(messages).map(|(known, m)| known.unwrap_or_else(|| self.message(m))).collect()
     }
 
     fn message(&self, message: &Message) -> Arc<Item<Row>> {

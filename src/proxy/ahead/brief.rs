@@ -12,6 +12,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use crate::apply::Written;
 use crate::config::{Resolved, SummaryModel};
 use crate::conversation::edit::{Edit, View};
 use crate::conversation::{Digest, Message, Tokens};
@@ -61,6 +62,55 @@ impl Trial {
     pub(in crate::proxy) fn note(&mut self, useful: bool) {
         self.failures = if useful { 0 } else { (self.failures + 1).min(6) };
         self.skip = if useful { 0 } else { (1 << self.failures) - 1 };
+    }
+}
+
+/// A reply that a brief was made from, before the client had it in its history.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::proxy) struct Reply {
+    /// Where it stands in the body of the next request.
+    at: usize,
+    /// Characters of it that were read, white space aside, and what tells them from others.
+    length: usize,
+    digest: Digest,
+}
+
+impl Reply {
+    /// The reply with this text, which stands at an index.
+    pub(in crate::proxy) fn new(at: usize, text: &str) -> Reply {
+        let bare: String = text.chars().filter(|c| !c.is_whitespace()).collect();
+        Reply { at, length: bare.chars().count(), digest: Digest::of(bare.as_bytes()) }
+    }
+
+    /// Whether all that was read stands in a text: clients break lines otherwise, the end of a long reply was not read, and in front
+    /// of one stands what the model said before it recalled something.
+    fn stands_in(&self, text: &str) -> bool {
+        let bare: Vec<char> = text.chars().filter(|c| !c.is_whitespace()).collect();
+        let is = |part: &[char]| Digest::of(part.iter().collect::<String>().as_bytes()) == self.digest;
+        bare.get(..self.length).is_some_and(is) || is(&bare[bare.len().saturating_sub(self.length)..])
+    }
+
+    /// Whether it is the reply of a history.
+    pub(in crate::proxy) fn is_in(&self, body: &[Message]) -> bool {
+        body.get(self.at).is_some_and(|message| self.stands_in(&message.text))
+    }
+}
+
+impl Brief {
+    /// Whether a history goes on where this was made. `reply`: the text behind its last message, which it does not have yet.
+    pub(in crate::proxy) fn is_of(&self, chain: &[Digest], body: &[Message], reply: Option<&str>) -> bool {
+        let goes_on = self.covers.checked_sub(1).and_then(|last| chain.get(last)) == Some(&self.chain);
+        let replied = |read: &Reply| match reply {
+            Some(text) if self.covers == chain.len() => read.stands_in(text),
+            _ => read.is_in(body),
+        };
+        goes_on && self.reply.as_ref().is_none_or(replied)
+    }
+
+    /// As it goes into a view.
+    pub(in crate::proxy) fn written(&self) -> Written<'_> {
+        let read = self.reply.map_or(self.covers, |reply| reply.at + 1);
+        Written { text: &self.text, read, unread: &self.unread }
     }
 }
 
@@ -119,6 +169,7 @@ impl App {
         window: Tokens,
     ) -> Option<Brief> {
         let (id, chain) = (draft.situation.id(), &draft.situation.history.chain);
+        let body = &draft.request.conversation.body;
         if let Some(making) = self.lives.with(id, |l| l.making.clone()) {
             // One that was not begun yet is not waited for: the pause before it may be long, and it gives way to requests.
             if making.is_for(chain) {
@@ -127,15 +178,21 @@ impl App {
             }
             self.stop_making(id);
         }
+<<<<<<< HEAD
         let needed = self.needed(draft, plan, window)?;
         let ready = self.brief_at_hand(id, chain, &draft.old);
         if ready.as_ref().is_some_and(|brief| self.covers(draft, plan, brief, needed.to)) {
             return ready;
+=======
+        if let Some(ready) = self.brief_at_hand(id, chain, body) {
+            return Some(ready);
+>>>>>>> s50-a
         }
         let making = self.make_needed(needed);
         let _waiting = making.waited_for();
         // It ends by itself.
         let _ = making.over.clone().wait_for(|over| *over).await;
+<<<<<<< HEAD
         self.brief_at_hand(id, chain, &draft.old)
     }
 
@@ -145,6 +202,9 @@ impl App {
         let untold =
             costs.get(brief.covers..to).unwrap_or_default().iter().map(Cost::total).fold(0, Tokens::saturating_add);
         brief.covers >= folded_to(&draft.old) && !economics::worth_keeping_up(untold, plan.lines.summary)
+=======
+        self.brief_at_hand(id, chain, body)
+>>>>>>> s50-a
     }
 
     /// What is to be asked for the fold of a plan.
@@ -243,6 +303,7 @@ impl App {
         let covers = reach(&view, read, *to).max(told(old));
         let Some(chain) = covers.checked_sub(1).and_then(|last| needed.history.get(last)).copied() else { return };
         let seconds = started.elapsed().as_secs_f64();
+<<<<<<< HEAD
         let brief = Brief { covers, chain, text, seconds };
         self.lives.with(&needed.id, |l| l.brief = Some(brief));
     }
@@ -251,6 +312,15 @@ impl App {
     pub(in crate::proxy) fn brief_at_hand(&self, id: &str, chain: &[Digest], view: &View) -> Option<Brief> {
         let ready = self.lives.with(id, |l| l.brief.clone());
         ready.filter(|b| b.covers > told(view) && chain.get(b.covers - 1) == Some(&b.chain))
+=======
+        let brief = Brief { covers: *to, chain: needed.chain, text, seconds, reply: None, unread: left_out(old) };
+        self.lives.with(&needed.id, |l| l.brief = Some(brief));
+    }
+
+    /// A brief that was made ahead for a history that this one goes on.
+    pub(in crate::proxy) fn brief_at_hand(&self, id: &str, chain: &[Digest], body: &[Message]) -> Option<Brief> {
+        self.lives.with(id, |l| l.brief.clone()).filter(|brief| brief.is_of(chain, body, None))
+>>>>>>> s50-a
     }
 
     /// What is believed of a request's model is kept under this key.
@@ -373,8 +443,13 @@ pub(in crate::proxy) fn folded<'a>(request: &'a Request, old: &View, to: usize) 
         Edit::Fold { brief, .. } => Some(pinned::without(brief).to_owned()),
         _ => None,
     });
+<<<<<<< HEAD
     let from = told(old).min(to);
     let unread = old.unread();
+=======
+    let from = fold.as_ref().map_or(0, |(to, _)| *to).min(to);
+    let unread = left_out(old);
+>>>>>>> s50-a
     let read = (from..to.min(body.len())).filter(|at| !unread.contains(at));
     (read.map(|at| &body[at]).collect(), fold)
 }
@@ -404,13 +479,19 @@ pub(in crate::proxy) fn reach(view: &[Out], read: usize, all: usize) -> usize {
 /// What a model may read for a brief: the messages of a view without what the client is likely to replace, since the brief stands
 /// on when that is gone. A message that holds the last brief stays: where it is replaced, the fold holds no longer anyway.
 pub(in crate::proxy) fn readable(mut out: Vec<Out>, view: &View) -> Vec<Out> {
-    let (unread, began) = (view.unread(), view.edits.iter().find_map(began));
-    let is_unread = |m: &&mut Out| m.at.is_some_and(|at| unread.contains(&at) && began.is_none_or(|from| at >= from));
+    let unread = left_out(view);
+    let is_unread = |m: &&mut Out| m.at.is_some_and(|at| unread.contains(&at));
     for message in out.iter_mut().filter(is_unread) {
         message.bytes = openai_chat::new_message("user", LEFT_OUT);
         message.changed = true;
     }
     out
+}
+
+/// The messages of a view that no brief is made from.
+pub(in crate::proxy) fn left_out(view: &View) -> Vec<usize> {
+    let began = view.edits.iter().find_map(began).unwrap_or(0);
+    view.unread().into_iter().filter(|at| *at >= began).collect()
 }
 
 /// Where a fold begins.

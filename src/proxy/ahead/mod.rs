@@ -21,7 +21,11 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
+<<<<<<< HEAD
 use super::ahead::brief::{Ask, folded, folded_to, reach, readable, told};
+=======
+use super::ahead::brief::{Ask, Reply, folded, left_out, readable};
+>>>>>>> s50-a
 use super::live::{Ahead, Brief, Making};
 use super::traffic::Asked;
 use super::turn::prepare::{self, Prepared};
@@ -120,8 +124,14 @@ impl App {
         let (untold, lags) = self.untold(&prepared);
         let is_near = due || economics::brief_is_due(used, step, from, line);
         let brief = strategy == Strategy::Summarize
+<<<<<<< HEAD
             && prepared.lines.no_summary().is_none()
             && (lags || is_near && economics::worth_keeping_up(untold, prepared.lines.summary));
+=======
+            && (due || economics::brief_is_due(used, step, from, line))
+            && economics::worth_a_summary(prepared.after.history, prepared.lines.summary)
+            && !self.is_covered(&prepared, &reported.text);
+>>>>>>> s50-a
         let busy = self.lives.with(&prepared.id, |l| l.in_flight > 0 || l.making.is_some());
         if busy || !brief && !fold {
             return;
@@ -197,24 +207,39 @@ impl App {
             || self.foreseen(behind, &prepared.request, economics::steps_ahead(*step, line)).is_some()
     }
 
+<<<<<<< HEAD
     /// Tokens of the history that no brief of a model tells of, neither in the view nor at hand, and whether some of them are
     /// folded.
     fn untold(&self, prepared: &Prepared) -> (Tokens, bool) {
         let Prepared { id, chain, view, .. } = prepared;
         let told = self.brief_at_hand(id, chain, view).map_or_else(|| told(view), |brief| brief.covers);
+=======
+    /// Whether a brief made earlier still stands for all but a little of the history with this reply.
+    fn is_covered(&self, prepared: &Prepared, reply: &str) -> bool {
+        let Some(covers) = self.brief_behind(prepared, reply).map(|brief| brief.covers) else { return false };
+>>>>>>> s50-a
         let costs = self.measure.costs(&prepared.key, &prepared.request.conversation);
         let untold = costs.iter().skip(told).map(plan::Cost::total).fold(0, Tokens::saturating_add);
         (untold, told < folded_to(view))
+    }
+
+    /// The brief that was made for the history of a request and its reply, or for the beginning of it.
+    fn brief_behind(&self, prepared: &Prepared, reply: &str) -> Option<Brief> {
+        let body = &prepared.request.conversation.body;
+        let brief = self.lives.with(&prepared.id, |l| l.brief.clone());
+        brief.filter(|brief| brief.is_of(&prepared.chain, body, Some(reply)))
     }
 
     async fn make_brief(self: &Arc<Self>, behind: &Behind) {
         let Behind { upstream, prepared, reported, window, .. } = behind;
         let body = &prepared.request.conversation.body;
         let mut view = readable(prepared.out.clone(), &prepared.view);
-        view.extend_from_slice(&prepared.recalled);
-        // The reply stands in the server's cache behind the prompt; a client that echoes it lets the next prompt begin
-        // with both.
+        let mut reply = None;
+        // The reply stands in the server's cache behind the prompt, with what it recalled; a client that echoes it lets the next
+        // prompt begin with all of it. The brief then holds for histories with this reply alone.
         if !reported.called_tools && !reported.text.is_empty() {
+            view.extend_from_slice(&prepared.recalled);
+            reply = Some(Reply::new(body.len() + prepared.recalled.len(), &reported.text));
             let bytes = openai_chat::new_message("assistant", &reported.text);
             view.push(Out { bytes, role: Role::Assistant, at: None, calls: false, changed: true });
         }
@@ -243,7 +268,12 @@ impl App {
         let covers = reach(&view, read, prepared.chain.len()).max(told(&prepared.view));
         let Some(chain) = covers.checked_sub(1).and_then(|last| prepared.chain.get(last)).copied() else { return };
         let seconds = started.elapsed().as_secs_f64();
+<<<<<<< HEAD
         let brief = Brief { covers, chain, text, seconds };
+=======
+        let (covers, unread) = (prepared.chain.len(), left_out(&prepared.view));
+        let brief = Brief { covers, chain, text, seconds, reply, unread };
+>>>>>>> s50-a
         self.lives.with(&prepared.id, |l| {
             l.brief = Some(brief);
             l.stopped = 0;
@@ -284,6 +314,7 @@ impl App {
         let ahead = Ahead {
             depth: prepared.chain.len(),
             chain: tip,
+            reply: self.lives.with(&prepared.id, |l| l.brief.as_ref().filter(|b| b.chain == tip).and_then(|b| b.reply)),
             view: View { bare: false, ..applied.view },
             originals: applied.originals,
             layers: prepare::layers(&plan, prepared.policy.policy.strategy),
@@ -349,11 +380,18 @@ impl App {
         let Some(plan) = self.foreseen(behind, request, next_step(*step, *window)) else { return Ok(None) };
         let conversation = &request.conversation;
         let policy = &prepared.policy.policy;
+<<<<<<< HEAD
         let brief = self.brief_at_hand(&prepared.id, &prepared.chain, &prepared.view);
         let words = Words {
             pins: &prepared.wanted.texts,
             written: brief.as_ref().map(|b| &*b.text),
             reach: brief.as_ref().map(|b| b.covers),
+=======
+        let brief = self.brief_behind(prepared, &behind.reported.text);
+        let words = Words {
+            pins: &prepared.wanted.texts,
+            written: brief.as_ref().map(Brief::written),
+>>>>>>> s50-a
             focus: prepared.standing.focus().or(prepared.policy.focus.as_deref()),
             keep: prepared.policy.keep,
             digests: None,

@@ -12,8 +12,12 @@ use super::compact::{Asked, Ground, Recorded, brief_of, folding, unchanged};
 use crate::apply;
 use crate::brief::done as done_before;
 use crate::completion;
+<<<<<<< HEAD
 use crate::conversation::edit::View;
 use crate::conversation::{Message, Role, Tokens};
+=======
+use crate::conversation::{Digest, Message, Tokens};
+>>>>>>> s50-a
 use crate::guard::triggers::Pace;
 use crate::plan::{Action, Because};
 use crate::proxy::live::Brief;
@@ -96,10 +100,7 @@ impl App {
         let busy = self.lives.with(id, |live| {
             let busy = live.in_flight > 0;
             if busy {
-                live.fold_with(
-                    Brief { covers, chain: tip, text: text.as_str().into(), seconds: 0.0 },
-                    Pace::Done(WHY.to_owned()),
-                );
+                live.fold_with(completed(covers, tip, &text), Pace::Done(WHY.to_owned()));
             }
             busy
         });
@@ -141,8 +142,7 @@ impl App {
         let (messages, noted) = (since.messages.len(), !note.is_empty());
         let made = Made { text: &text, messages, to: covers, noted, reply: true };
         let record = self.keep_completion(&prepared.id, &made, "model", Batch::default()).await?;
-        let brief = Brief { covers, chain: tip, text: text.as_str().into(), seconds: 0.0 };
-        self.lives.with(&prepared.id, |live| live.fold_with(brief, Pace::Done(WHY.to_owned())));
+        self.lives.with(&prepared.id, |live| live.fold_with(completed(covers, tip, &text), Pace::Done(WHY.to_owned())));
         info!(conversation = %prepared.id, messages = made.messages, "a task is done");
         Ok(Some(record))
     }
@@ -212,9 +212,20 @@ impl App {
         let (before, after) = (price.before, price.after);
         plan.because
             .insert(0, Because { rule: "checkpoint", before, after, line: before, what: "a task is done".into() });
+<<<<<<< HEAD
         let asked = Asked { action: "summarize", because: plan.because, focus: None, started };
+=======
+        let written = Some((text, conversation.body.len()));
+        let apply::Applied { view, originals } = self.folded_view(ground, &plan, None, written)?;
+        let asked = Asked { action: "summarize", focus: None, started };
+>>>>>>> s50-a
         let batch = Batch { originals, ..Batch::default() };
         self.record_view(ground, &price, view, asked, batch).await?;
         Ok(Some(after))
     }
+}
+
+/// The completion record of all messages up to a chain hash, as a brief.
+fn completed(covers: usize, chain: Digest, text: &str) -> Brief {
+    Brief { covers, chain, text: text.into(), seconds: 0.0, reply: None, unread: Vec::new() }
 }

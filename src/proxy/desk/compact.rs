@@ -10,14 +10,19 @@ use serde_json::{Value, json};
 
 use super::price::Price;
 use super::steer::{Steer, When, focused, nothing};
-use crate::apply::{Applied, Words};
+use crate::apply::{Applied, Words, Written};
 use crate::config::Resolved;
 use crate::conversation::edit::{Edit, View};
 use crate::conversation::{Digest, Tokens, repair};
 use crate::measure::window::Window;
 use crate::measure::{ModelKey, own, shown};
+<<<<<<< HEAD
 use crate::plan::{self, Action, Because, Facts, FoldAt, KeepRecent, Plan, Policy, Regions, Size, Strategy};
 use crate::proxy::ahead::brief::{Ask, folded};
+=======
+use crate::plan::{self, Action, Facts, FoldAt, KeepRecent, Plan, Policy, Regions, Size, Strategy};
+use crate::proxy::ahead::brief::{Ask, folded, left_out};
+>>>>>>> s50-a
 use crate::proxy::standing::{Held, Standing};
 use crate::proxy::turn::save::{depth, now_ms, regions, rounded};
 use crate::proxy::view::Subject;
@@ -223,7 +228,7 @@ impl App {
         let written =
             if wanted.write_brief { self.written_for(ground, fold).await } else { self.drafted_for(ground, fold) };
         let text = written.as_ref().and_then(|text| text.as_deref());
-        let view = self.folded_view(ground, &fold.plan, fold.focus, text)?.view;
+        let view = self.folded_view(ground, &fold.plan, fold.focus, text.map(|text| (text, fold.to)))?.view;
         let price = self.price_of(ground, &view).await;
         let mut told = self.priced(ground, &price, wanted.when, true);
         let to_read = (fold.asks && written.is_none()).then(|| reads(&ground.facts, fold.to));
@@ -239,9 +244,15 @@ impl App {
     /// Folds.
     async fn fold(&self, ground: &Ground, fold: &Fold<'_>, started: Instant) -> Result<Value, Error> {
         let written = self.written_for(ground, fold).await.flatten();
+<<<<<<< HEAD
         let Applied { view, originals } = self.folded_view(ground, &fold.plan, fold.focus, written.as_deref())?;
         let price = self.price_of(ground, &view).await;
         let because = fold.plan.because.clone();
+=======
+        let read = written.as_deref().map(|text| (text, fold.to));
+        let Applied { view, originals } = self.folded_view(ground, &fold.plan, fold.focus, read)?;
+        let because: Vec<String> = fold.plan.because.iter().map(ToString::to_string).collect();
+>>>>>>> s50-a
         let done = json!({
             "conversation": ground.recorded.row.id, "before": price.before, "after": price.after,
             "counted": price.counted, "written_by_a_model": written.is_some(),
@@ -295,16 +306,22 @@ impl App {
         Some(text)
     }
 
-    /// The view that a plan makes of a recorded conversation.
+    /// The view that a plan makes of a recorded conversation. `written`: the brief, and how many messages it was made from.
     pub(in crate::proxy) fn folded_view(
         &self,
         ground: &Ground,
         plan: &Plan,
         focus: Option<&str>,
-        written: Option<&str>,
+        written: Option<(&str, usize)>,
     ) -> Result<Applied, crate::store::Error> {
+<<<<<<< HEAD
         let (keep, pins) = (ground.resolved.keep, &*ground.held.texts);
         let words = Words { focus, written, keep, pins, ..Words::default() };
+=======
+        let unread = left_out(&ground.recorded.old);
+        let written = written.map(|(text, read)| Written { text, read, unread: &unread });
+        let words = Words { focus, written, keep: ground.resolved.keep, pins: &ground.held.texts, digests: None };
+>>>>>>> s50-a
         self.make_view(&ground.subject(), plan, words)
     }
 

@@ -16,6 +16,7 @@ pub(super) mod record;
 pub(super) mod report;
 pub(super) mod rewrites;
 pub(super) mod rules;
+pub(super) mod shared;
 pub(super) mod sight;
 pub(super) mod steer;
 pub(super) mod timeline;

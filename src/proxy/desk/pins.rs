@@ -208,7 +208,8 @@ impl App {
         if !has_fold && !block.is_empty() {
             let at = plan::anchor(conversation, &ground.facts, &ground.resolved.policy);
             let (keep, unread) = (Vec::new(), Vec::new());
-            view.edits.insert(0, Edit::Fold { from: at, to: at, keep, brief: Arc::from(block), unread });
+            view.edits
+                .insert(0, Edit::Fold { from: at, to: at, keep, brief: Arc::from(block), unread, read: Some(at) });
         }
         view.edits.retain(|edit| !matches!(edit, Edit::Fold { from, to, brief, .. } if from == to && brief.is_empty()));
         view

@@ -179,7 +179,10 @@ impl App {
         if !block.is_empty() {
             let at = plan::anchor(&draft.request.conversation, facts, &draft.policy);
             let (keep, unread) = (Vec::new(), Vec::new());
-            draft.old.edits.insert(0, Edit::Fold { from: at, to: at, keep, brief: Arc::from(block), unread });
+            draft
+                .old
+                .edits
+                .insert(0, Edit::Fold { from: at, to: at, keep, brief: Arc::from(block), unread, read: Some(at) });
         }
         Some(Ruled { ids: kept.iter().map(|rule| rule.id).collect(), tokens: draft.wanted.tokens, left_out })
     }

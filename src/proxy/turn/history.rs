@@ -135,7 +135,8 @@ impl App {
         }
         let carried = carried.filter(|view| !view.edits.is_empty());
         let counted_by = switched.is_none().then_some(&key);
-        let ahead = self.ahead(&id, &chain, located.as_ref().map_or(0, |l| l.depth), attempt, counted_by);
+        let forwarded = located.as_ref().map_or(0, |l| l.depth);
+        let ahead = self.ahead(&id, (&chain, &request.conversation.body), forwarded, attempt, counted_by);
         let conversation = &request.conversation;
         let client_marks = client_marks(conversation.tools.as_deref(), &conversation.system, &conversation.body);
         let respelled = match &located {
@@ -275,13 +276,14 @@ impl App {
     fn ahead(
         &self,
         id: &str,
-        chain: &[Digest],
+        (chain, body): (&[Digest], &[Message]),
         forwarded: usize,
         attempt: Attempt,
         counted_by: Option<&ModelKey>,
     ) -> Option<Ahead> {
-        let fits =
-            |a: &mut Ahead| a.depth == forwarded && chain.len() > a.depth && chain.get(a.depth - 1) == Some(&a.chain);
+        let goes_on =
+            |a: &Ahead| a.depth == forwarded && chain.len() > a.depth && chain.get(a.depth - 1) == Some(&a.chain);
+        let fits = |a: &mut Ahead| goes_on(a) && a.reply.is_none_or(|reply| reply.is_in(body));
         self.lives.with(id, |live| {
             let ahead = live.ahead.take_if(|a| attempt == Attempt::First && fits(a))?;
             if let (Some(tokens), Some(key)) = (ahead.tokens, counted_by) {

@@ -240,7 +240,7 @@ impl App {
     /// was forwarded, and a model takes longer than a write: this waits only for a disk that is slow.
     async fn in_record(&self) {
         if tokio::time::timeout(SLOWEST_WRITE, self.store.flush()).await.is_err() {
-            warn!("the record is slow: a reply goes out before its request is written");
+            warn!("the record is slow: it is not waited for");
         }
     }
 

@@ -44,6 +44,11 @@ impl App {
                 // Nothing left the prompt: the conversation can go on without its record.
                 warn!(conversation = %prepared.id, error = %e, "the record cannot be written");
             }
+            // Where nobody counts, what was forwarded is planned by what the record says of it: another process knows no other
+            // reason to leave it as it was.
+            if prepared.own.is_none() && !upstream.can_count() {
+                self.in_record().await;
+            }
             return Ok(());
         }
         if prepared.view_changed {
@@ -196,7 +201,8 @@ fn for_forks(prepared: &Prepared) -> Option<(Digest, View)> {
     let chain = *prepared.chain.get(before.checked_sub(1)?)?;
     let holds = |edit: &&Edit| match edit {
         Edit::Text { at, .. } | Edit::Arguments { at, .. } => *at < before,
-        Edit::Fold { to, .. } => *to <= before,
+        // A brief may hold words of messages behind its fold.
+        Edit::Fold { to, .. } => *to <= before && prepared.view.read() <= before,
     };
     let edits: Vec<Edit> = prepared.view.edits.iter().filter(holds).cloned().collect();
     (!edits.is_empty())

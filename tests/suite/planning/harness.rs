@@ -175,6 +175,7 @@ fn edit(conversation: &Conversation, action: &Action) -> Edit {
             keep: keep.clone(),
             brief: Arc::from(filler(BRIEF_MARK, *budget)),
             unread: Vec::new(),
+            read: Some(*to),
         },
     }
 }

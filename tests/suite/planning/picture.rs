@@ -208,6 +208,7 @@ impl Builder {
             keep: parts.map(|k| k.parse().expect("a number")).collect(),
             brief: Arc::from(filler(BRIEF_MARK, brief.parse().expect("tokens"))),
             unread: Vec::new(),
+            read: None,
         });
     }
 }

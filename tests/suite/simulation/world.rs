@@ -204,13 +204,34 @@ impl World {
             None => self.kill(),
         }
         drop(conn);
+        self.may_replace(who, &chat);
         self.replied(who, &chat);
+        self.forwarded_in_vain(who, (&chat, &body), &seen);
         for one in &seen {
             self.sessions[who].edited |= one.body != body;
             self.can_be_read(&chat, one)?;
             self.stands_in_the_record(&chat, one)?;
         }
         Ok(())
+    }
+
+    /// What was forwarded before a kill and never answered is the same again afterwards.
+    fn forwarded_in_vain(&mut self, who: usize, (chat, body): (&Chat, &[u8]), seen: &[Seen]) {
+        let fits = |seen: &&Seen| seen.is_main() && tokens(&seen.json()) < self.fake.window();
+        let Some(first) = seen.iter().find(fits) else { return };
+        let key = self.key(who, self.sessions[who].tongue, body);
+        let given = Given { who, messages: chat.messages.len(), bytes: comparable(first) };
+        self.given.entry(key).or_insert(given);
+    }
+
+    /// Takes note of a request that no answer tells the conversation of: behind one key, it may hold other last words of one that
+    /// began as it does, and then these are the conversation's.
+    fn may_replace(&mut self, who: usize, chat: &Chat) {
+        let begins_alike =
+            |known: &Chat| known.messages.iter().zip(&chat.messages).take_while(|(a, b)| a == b).count() > 2;
+        for (_, session) in self.sessions.iter_mut().enumerate().filter(|(n, _)| *n != who) {
+            session.known_as.take_if(|(_, known)| begins_alike(known));
+        }
     }
 
     /// Another reply, or what there was of it before a kill, takes the place of one that recalled something.
@@ -237,7 +258,9 @@ impl World {
         }
         self.kill();
         drop(conn);
+        self.may_replace(who, &chat);
         self.replied(who, &chat);
+        self.forwarded_in_vain(who, (&chat, &body), &seen);
         for one in &seen {
             self.sessions[who].edited |= one.body != body;
             self.can_be_read(&chat, one)?;
@@ -283,6 +306,7 @@ impl World {
         self.begin(turn);
         let mut conn = self.send(who, tongue, &body);
         if let Some(Fault::Silent(_)) = fault {
+            self.may_replace(who, &chat);
             return self.give_up(conn, before);
         }
         let Some(head) = conn.head() else {
@@ -297,7 +321,8 @@ impl World {
             let whose = check::marks(&seen.body, &self.marks);
             whose.is_empty() || whose.contains(self.marks[who].as_str())
         });
-        self.step += &format!(" -> {} {}", answer.status, answer.action());
+        let id = answer.header("x-windowsill-conversation").unwrap_or("-");
+        self.step += &format!(" -> {} {} {id}", answer.status, answer.action());
         if matches!(fault, Some(Fault::CountsNothing)) {
             self.uncounted.insert(who);
             // What was counted before was planned by other figures.
@@ -416,6 +441,8 @@ impl World {
                 session.known_as.take_if(|(known, chat)| replaced(known, chat));
             }
             self.sessions[who].known_as = Some((id.to_owned(), asked.chat.clone()));
+        } else {
+            self.may_replace(who, asked.chat);
         }
         if wrong.is_empty() {
             return Ok(());
@@ -425,8 +452,8 @@ impl World {
     }
 
     /// What tells a client's request from others.
-    fn key(&self, who: usize, asked: &Asked<'_>) -> Vec<u8> {
-        [self.marks[who].as_bytes(), asked.tongue.path().as_bytes(), asked.body].concat()
+    fn key(&self, who: usize, tongue: Tongue, body: &[u8]) -> Vec<u8> {
+        [self.marks[who].as_bytes(), tongue.path().as_bytes(), body].concat()
     }
 
     /// Leaves what was sent and forwarded in `target/simulation`.
@@ -435,7 +462,7 @@ impl World {
         let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir_all(&folder).unwrap();
         std::fs::write(folder.join("client.json"), asked.body).unwrap();
-        let key = self.key(who, asked);
+        let key = self.key(who, asked.tongue, asked.body);
         if let Some(then) = self.given.get(&key) {
             std::fs::write(folder.join("forwarded-then.json"), &then.bytes).unwrap();
         }
@@ -462,7 +489,7 @@ impl World {
         if fault.is_some() || answer.status != 200 {
             return None;
         }
-        let key = self.key(who, asked);
+        let key = self.key(who, asked.tongue, asked.body);
         // A server of an unknown window may have refused the first.
         let taken = asked.forwarded.iter().find(|seen| tokens(&seen.json()) < self.fake.window())?;
         let now = comparable(taken);

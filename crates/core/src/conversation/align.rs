@@ -7,7 +7,7 @@ use similar::DiffOp;
 use similar::algorithms::{Capture, Compact, Replace, myers};
 
 use super::Digest;
-use super::edit::{Edit, Rule, View};
+use super::edit::{DIGEST_OF, Edit, Rule, View};
 
 /// Of five messages of the older history, how many must still be there for the newer one to be the same conversation.
 const KEPT_OF_FIVE: usize = 3;
@@ -68,35 +68,48 @@ impl Alignment {
     }
 
     /// The edits of a view that still hold: those of messages that are there, and a fold where every message that its brief was
-    /// made from is: those in front of it and inside of it, but for what no brief is made from ([`View::unread`]). What is new in
-    /// between (aider's map of the repository changes each turn) stays in view; where it cannot stay without what is folded, as a
-    /// result cannot without its call, the fold does not hold. `alone`: whether a message of the newer history can. `changing`: those of [`Alignment::replaced`] that are likely to be replaced again. A text that speaks of
-    /// another message's holds where nothing is missing.
+    /// made from is. Those are the messages in front of it, inside of it and, as far as it was read ([`View::read`]), behind it, but
+    /// for what no brief is made from ([`View::unread`]). What is new in between (aider's map of the repository changes each turn)
+    /// stays in view; where it cannot stay without what is folded, as a result cannot without its call, the fold does not hold.
+    /// `alone`: whether a message of the newer history can. `changing`: those of [`Alignment::replaced`] that are likely to be
+    /// replaced again. A text that speaks of another message's holds where nothing is missing, and a digest where nothing in front
+    /// of it is: the model that made it read the question.
     pub fn carry(&self, view: &View, alone: impl Fn(usize) -> bool, changing: &[usize]) -> View {
         let were = view.unread().into_iter().filter_map(|at| self.to.get(at).copied().flatten());
         let changing: BTreeSet<usize> = were.chain(changing.iter().copied()).collect();
         View {
             messages: self.messages,
-            edits: view.edits.iter().filter_map(|edit| self.carried(edit, &alone, &changing)).collect(),
+            edits: view.edits.iter().filter_map(|edit| self.carried(edit, &alone, &changing, view.read())).collect(),
             bare: view.bare,
             changing: changing.into_iter().collect(),
         }
     }
 
-    fn carried(&self, edit: &Edit, alone: &impl Fn(usize) -> bool, changing: &BTreeSet<usize>) -> Option<Edit> {
+    /// What is left of an edit. `were_read`: how many messages of the older history the brief was made from.
+    fn carried(
+        &self,
+        edit: &Edit,
+        alone: &impl Fn(usize) -> bool,
+        changing: &BTreeSet<usize>,
+        were_read: usize,
+    ) -> Option<Edit> {
         let place = |at: &usize| self.to.get(*at).copied().flatten();
         let mut edit = edit.clone();
         match &mut edit {
             Edit::Text { rule: Rule::Restore, .. } if self.to.contains(&None) => return None,
+            Edit::Text { at, text, .. } if text.starts_with(DIGEST_OF) && !(0..*at).all(|at| place(&at).is_some()) => {
+                return None;
+            }
             Edit::Text { at, .. } | Edit::Arguments { at, .. } => *at = place(at)?,
-            Edit::Fold { from, to, keep, unread, .. } => {
+            Edit::Fold { from, to, keep, unread, read, .. } => {
                 let last = to.checked_sub(1).filter(|last| last >= from)?;
                 let (start, end) = (place(from)?, place(&last)? + 1);
-                // The model that wrote the brief read what stands in front of the fold, too, and most of what stayed in view inside.
+                // The model that wrote the brief read what stands in front of the fold, too, and most of what stayed in view.
                 let is_there = |at: usize| place(&at).is_some() || at >= *from && unread.contains(&at);
-                if !(0..*to).all(is_there) {
+                if !(0..were_read).all(is_there) {
                     return None;
                 }
+                let ends = (*to..were_read).filter_map(|at| place(&at)).next_back().map_or(end, |last| last + 1);
                 let known: Vec<usize> = (*from..*to).filter_map(|at| place(&at)).collect();
                 let new = (start..end).filter(|at| known.binary_search(at).is_err());
                 let kept = keep.iter().filter_map(place);
@@ -105,8 +118,9 @@ impl Alignment {
                     return None;
                 }
                 // The brief was made before there was any of what is new.
-                *unread = stay.intersection(changing).copied().collect();
-                (*from, *to, *keep) = (start, end, stay.into_iter().collect());
+                let beside: BTreeSet<usize> = stay.iter().copied().chain(end..ends).collect();
+                *unread = beside.intersection(changing).copied().collect();
+                (*from, *to, *keep, *read) = (start, end, stay.into_iter().collect(), Some(ends));
             }
         }
         Some(edit)
@@ -149,8 +163,14 @@ mod tests {
             text: "[cleared]".into(),
             record: "r".into(),
         };
-        let fold =
-            |from: usize, to: usize, keep: Vec<usize>| Edit::Fold { from, to, keep, brief: "b".into(), unread: vec![] };
+        let fold = |from: usize, to: usize, keep: Vec<usize>| Edit::Fold {
+            from,
+            to,
+            keep,
+            brief: "b".into(),
+            unread: vec![],
+            read: Some(to),
+        };
         let alignment = Alignment::of(&digests("u1 a1 u2 a2 map1 u3"), &digests("new u1 a1 u2 a2 map2 u3"));
         let of = |edits: Vec<Edit>, messages: usize| View { messages, edits, ..View::default() };
         let view = of(vec![fold(1, 4, vec![2]), text(4), text(5)], 6);
@@ -172,8 +192,14 @@ mod tests {
     #[test]
     fn what_changes_with_each_request_is_in_no_brief_and_ends_none() {
         let any = |_: usize| true;
-        let fold =
-            |keep: Vec<usize>, unread: Vec<usize>| Edit::Fold { from: 1, to: 5, keep, brief: "b".into(), unread };
+        let fold = |keep: Vec<usize>, unread: Vec<usize>| Edit::Fold {
+            from: 1,
+            to: 5,
+            keep,
+            brief: "b".into(),
+            unread,
+            read: Some(5),
+        };
         let (old, new) = (digests("u1 a1 map1 a2 u2 files1 a3 u3"), digests("u1 a1 map2 a2 u2 u3 a4 files2 a3 u4"));
         let alignment = Alignment::of(&old, &new);
         assert_eq!(alignment.replaced(), [2], "files1 was replaced by a whole step");
@@ -185,5 +211,39 @@ mod tests {
         assert_eq!(carried(vec![2], vec![]).edits, [], "it was read though it stayed in view");
         assert_eq!(carried(vec![], vec![]).unread(), [2], "the next brief is made without it");
         assert_eq!(carried(vec![2], vec![2]).edits, [fold(vec![2], vec![2])]);
+    }
+
+    #[test]
+    fn a_brief_goes_with_what_it_was_made_from_behind_its_fold() {
+        let carried = |read: Option<usize>, unread: &[usize], new: &str| {
+            let unread = unread.to_vec();
+            let fold = Edit::Fold { from: 1, to: 3, keep: vec![], brief: "b".into(), unread, read };
+            let view = View { messages: 6, edits: vec![fold], ..View::default() };
+            let carried = Alignment::of(&digests("u1 a1 u2 a2 u3 a3"), &digests(new)).carry(&view, |_| true, &[4]);
+            carried.edits.into_iter().next().map(|edit| (edit, carried.messages))
+        };
+        let fold = |unread: Vec<usize>, read: usize| {
+            let read = Some(read);
+            Some((Edit::Fold { from: 1, to: 3, keep: vec![], brief: "b".into(), unread, read }, 7))
+        };
+        let (same, other, longer) = ("u1 a1 u2 a2 u3 a3 u4", "u1 a1 u2 a2 x a3 u4", "u1 a1 u2 a2 new u3 a3");
+        assert_eq!(carried(Some(3), &[], other), fold(vec![], 3), "it was not read");
+        assert_eq!(carried(Some(5), &[], other), None);
+        assert_eq!(carried(Some(4), &[], other), fold(vec![], 4));
+        assert_eq!(carried(Some(5), &[], same), fold(vec![4], 5), "the next brief is made without it");
+        assert_eq!(carried(Some(6), &[4], other), fold(vec![4], 6), "it was left out");
+        assert_eq!(carried(Some(5), &[], longer), fold(vec![4], 6));
+        assert_eq!(carried(None, &[], other), None, "nobody noted how far an older version read");
+        assert_eq!(carried(None, &[], same), fold(vec![4], 6));
+        let digest = |at: usize| Edit::Text {
+            at,
+            digest: Digest::default(),
+            rule: Rule::Evict,
+            text: format!("{DIGEST_OF}read by small: 9 lines").into(),
+            record: "r".into(),
+        };
+        let view = View { messages: 6, edits: vec![digest(3), digest(5)], ..View::default() };
+        let carried = Alignment::of(&digests("u1 a1 u2 a2 u3 a3"), &digests(other)).carry(&view, |_| true, &[]);
+        assert_eq!(carried.edits, [digest(3)], "the model that made the other one read what was replaced");
     }
 }

@@ -72,11 +72,18 @@ pub enum Edit {
         keep: Vec<usize>,
         /// The brief that stands for them, appended to the first user message.
         brief: Arc<str>,
-        /// Of `keep`, those that the brief was not made from: see [`View::unread`].
+        /// Messages that stand beside the brief and that it was not made from: see [`View::unread`].
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         unread: Vec<usize>,
+        /// How many messages the brief was made from, at least `to`: a model that writes it between requests reads the newest ones,
+        /// too, which stay in view. `None` in records of versions that did not say: see [`View::read`].
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        read: Option<usize>,
     },
 }
+
+/// What the digest begins with that a model made of a result. It read the question, too.
+pub const DIGEST_OF: &str = "[digest of ";
 
 impl Serialize for Digest {
     fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
@@ -118,6 +125,15 @@ impl View {
         all.sort_unstable();
         all.dedup();
         all
+    }
+
+    /// How many messages the brief of its fold was made from; where nobody noted that, all that there were. 0 without a fold.
+    pub fn read(&self) -> usize {
+        let read = self.edits.iter().find_map(|edit| match edit {
+            Edit::Fold { to, read, .. } => Some(read.unwrap_or(self.messages).max(*to)),
+            _ => None,
+        });
+        read.unwrap_or(0)
     }
 
     /// Whether this edit removes something from the prompt. A fold of no messages only carries the pins.

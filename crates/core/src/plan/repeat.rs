@@ -31,8 +31,9 @@ pub(super) fn apply(sheet: &mut Sheet<'_>) -> Option<String> {
     let mut seen = HashMap::new();
     let mut count = 0;
     for at in 0..sheet.cost.len() {
-        if !sheet.is_output(at) || sheet.folded(at) || sheet.touched[at].is_some() || sheet.facts.costs[at].text < SMALL
-        {
+        // Whether a user message is output takes longest to tell.
+        let may = sheet.facts.costs[at].text >= SMALL && !sheet.folded(at) && sheet.touched[at].is_none();
+        if !may || !sheet.is_output(at) {
             continue;
         }
         let digest = sheet.conversation.body[at].digest;

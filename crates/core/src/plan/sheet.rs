@@ -38,9 +38,9 @@ pub(super) struct Sheet<'a> {
     pub lines: Lines,
     pub units: Vec<Unit>,
     /// Whether each message holds words of a person.
-    persons: Vec<bool>,
+    persons: Vec<OnceCell<bool>>,
     /// Whether each message is a user message with tool output or nothing but reminders.
-    asides: Vec<bool>,
+    asides: Vec<OnceCell<bool>>,
     /// Whether each message is pinned by a person.
     pinned: Vec<bool>,
     /// Whether each message is pinned, or a result of a tool in `never_clear`.
@@ -77,16 +77,16 @@ pub(super) struct Sheet<'a> {
 
 impl<'a> Sheet<'a> {
     pub(super) fn new(conversation: &'a Conversation, facts: &'a Facts, policy: &'a Policy) -> Sheet<'a> {
-        let persons: Vec<bool> = conversation.body.iter().map(step::is_persons).collect();
-        let request = persons.iter().rposition(|p| *p).or_else(|| step::last_user(&conversation.body));
+        let request = conversation.body.iter().rposition(step::is_persons);
+        let request = request.or_else(|| step::last_user(&conversation.body));
         let mut sheet = Sheet {
             conversation,
             facts,
             policy,
             lines: Lines::of(facts, policy),
             units: step::units(&conversation.body),
-            persons,
-            asides: conversation.body.iter().map(person::is_aside).collect(),
+            persons: vec![OnceCell::new(); conversation.body.len()],
+            asides: vec![OnceCell::new(); conversation.body.len()],
             pinned: vec![false; conversation.body.len()],
             protected: vec![false; conversation.body.len()],
             kept: Vec::new(),
@@ -246,14 +246,18 @@ impl<'a> Sheet<'a> {
     pub(super) fn is_output(&self, at: usize) -> bool {
         match self.conversation.body[at].role {
             Role::Tool | Role::System => true,
-            Role::User => at >= self.opening && Some(at) != self.request && self.asides[at],
+            Role::User => at >= self.opening && Some(at) != self.request && self.is_aside(at),
             _ => false,
         }
     }
 
+    fn is_aside(&self, at: usize) -> bool {
+        *self.asides[at].get_or_init(|| person::is_aside(&self.conversation.body[at]))
+    }
+
     /// Whether a message holds words that a person wrote.
     pub(super) fn is_persons(&self, at: usize) -> bool {
-        self.persons[at]
+        *self.persons[at].get_or_init(|| step::is_persons(&self.conversation.body[at]))
     }
 
     /// Whether a message stands where nothing may be taken: the request, what is pinned, or the opening while it is held.
