@@ -178,22 +178,16 @@ impl App {
             }
             self.stop_making(id);
         }
-<<<<<<< HEAD
         let needed = self.needed(draft, plan, window)?;
-        let ready = self.brief_at_hand(id, chain, &draft.old);
+        let ready = self.brief_at_hand(id, chain, body, &draft.old);
         if ready.as_ref().is_some_and(|brief| self.covers(draft, plan, brief, needed.to)) {
             return ready;
-=======
-        if let Some(ready) = self.brief_at_hand(id, chain, body) {
-            return Some(ready);
->>>>>>> s50-a
         }
         let making = self.make_needed(needed);
         let _waiting = making.waited_for();
         // It ends by itself.
         let _ = making.over.clone().wait_for(|over| *over).await;
-<<<<<<< HEAD
-        self.brief_at_hand(id, chain, &draft.old)
+        self.brief_at_hand(id, chain, body, &draft.old)
     }
 
     /// Whether a brief tells so much of a fold up to `to` that another one is not worth asking for, and of the last fold all.
@@ -202,9 +196,6 @@ impl App {
         let untold =
             costs.get(brief.covers..to).unwrap_or_default().iter().map(Cost::total).fold(0, Tokens::saturating_add);
         brief.covers >= folded_to(&draft.old) && !economics::worth_keeping_up(untold, plan.lines.summary)
-=======
-        self.brief_at_hand(id, chain, body)
->>>>>>> s50-a
     }
 
     /// What is to be asked for the fold of a plan.
@@ -303,24 +294,20 @@ impl App {
         let covers = reach(&view, read, *to).max(told(old));
         let Some(chain) = covers.checked_sub(1).and_then(|last| needed.history.get(last)).copied() else { return };
         let seconds = started.elapsed().as_secs_f64();
-<<<<<<< HEAD
-        let brief = Brief { covers, chain, text, seconds };
+        let brief = Brief { covers, chain, text, seconds, reply: None, unread: left_out(old) };
         self.lives.with(&needed.id, |l| l.brief = Some(brief));
     }
 
     /// A brief that was made ahead for a history that this one goes on, where it goes farther than what its view tells.
-    pub(in crate::proxy) fn brief_at_hand(&self, id: &str, chain: &[Digest], view: &View) -> Option<Brief> {
+    pub(in crate::proxy) fn brief_at_hand(
+        &self,
+        id: &str,
+        chain: &[Digest],
+        body: &[Message],
+        view: &View,
+    ) -> Option<Brief> {
         let ready = self.lives.with(id, |l| l.brief.clone());
-        ready.filter(|b| b.covers > told(view) && chain.get(b.covers - 1) == Some(&b.chain))
-=======
-        let brief = Brief { covers: *to, chain: needed.chain, text, seconds, reply: None, unread: left_out(old) };
-        self.lives.with(&needed.id, |l| l.brief = Some(brief));
-    }
-
-    /// A brief that was made ahead for a history that this one goes on.
-    pub(in crate::proxy) fn brief_at_hand(&self, id: &str, chain: &[Digest], body: &[Message]) -> Option<Brief> {
-        self.lives.with(id, |l| l.brief.clone()).filter(|brief| brief.is_of(chain, body, None))
->>>>>>> s50-a
+        ready.filter(|brief| brief.covers > told(view) && brief.is_of(chain, body, None))
     }
 
     /// What is believed of a request's model is kept under this key.
@@ -443,13 +430,8 @@ pub(in crate::proxy) fn folded<'a>(request: &'a Request, old: &View, to: usize) 
         Edit::Fold { brief, .. } => Some(pinned::without(brief).to_owned()),
         _ => None,
     });
-<<<<<<< HEAD
     let from = told(old).min(to);
-    let unread = old.unread();
-=======
-    let from = fold.as_ref().map_or(0, |(to, _)| *to).min(to);
     let unread = left_out(old);
->>>>>>> s50-a
     let read = (from..to.min(body.len())).filter(|at| !unread.contains(at));
     (read.map(|at| &body[at]).collect(), fold)
 }

@@ -21,11 +21,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
-<<<<<<< HEAD
-use super::ahead::brief::{Ask, folded, folded_to, reach, readable, told};
-=======
-use super::ahead::brief::{Ask, Reply, folded, left_out, readable};
->>>>>>> s50-a
+use super::ahead::brief::{Ask, Reply, folded, folded_to, left_out, reach, readable, told};
 use super::live::{Ahead, Brief, Making};
 use super::traffic::Asked;
 use super::turn::prepare::{self, Prepared};
@@ -121,17 +117,11 @@ impl App {
         let step = last_step(&prepared);
         let fold = due || passes_with(used, step, prepared.lines.fold_at, window);
         let (from, line) = prepared.lines.brief_at(used);
-        let (untold, lags) = self.untold(&prepared);
+        let (untold, lags) = self.untold(&prepared, &reported.text);
         let is_near = due || economics::brief_is_due(used, step, from, line);
         let brief = strategy == Strategy::Summarize
-<<<<<<< HEAD
             && prepared.lines.no_summary().is_none()
             && (lags || is_near && economics::worth_keeping_up(untold, prepared.lines.summary));
-=======
-            && (due || economics::brief_is_due(used, step, from, line))
-            && economics::worth_a_summary(prepared.after.history, prepared.lines.summary)
-            && !self.is_covered(&prepared, &reported.text);
->>>>>>> s50-a
         let busy = self.lives.with(&prepared.id, |l| l.in_flight > 0 || l.making.is_some());
         if busy || !brief && !fold {
             return;
@@ -207,17 +197,11 @@ impl App {
             || self.foreseen(behind, &prepared.request, economics::steps_ahead(*step, line)).is_some()
     }
 
-<<<<<<< HEAD
     /// Tokens of the history that no brief of a model tells of, neither in the view nor at hand, and whether some of them are
     /// folded.
-    fn untold(&self, prepared: &Prepared) -> (Tokens, bool) {
-        let Prepared { id, chain, view, .. } = prepared;
-        let told = self.brief_at_hand(id, chain, view).map_or_else(|| told(view), |brief| brief.covers);
-=======
-    /// Whether a brief made earlier still stands for all but a little of the history with this reply.
-    fn is_covered(&self, prepared: &Prepared, reply: &str) -> bool {
-        let Some(covers) = self.brief_behind(prepared, reply).map(|brief| brief.covers) else { return false };
->>>>>>> s50-a
+    fn untold(&self, prepared: &Prepared, reply: &str) -> (Tokens, bool) {
+        let view = &prepared.view;
+        let told = self.brief_behind(prepared, reply).map_or_else(|| told(view), |brief| brief.covers);
         let costs = self.measure.costs(&prepared.key, &prepared.request.conversation);
         let untold = costs.iter().skip(told).map(plan::Cost::total).fold(0, Tokens::saturating_add);
         (untold, told < folded_to(view))
@@ -227,7 +211,7 @@ impl App {
     fn brief_behind(&self, prepared: &Prepared, reply: &str) -> Option<Brief> {
         let body = &prepared.request.conversation.body;
         let brief = self.lives.with(&prepared.id, |l| l.brief.clone());
-        brief.filter(|brief| brief.is_of(&prepared.chain, body, Some(reply)))
+        brief.filter(|brief| brief.covers > told(&prepared.view) && brief.is_of(&prepared.chain, body, Some(reply)))
     }
 
     async fn make_brief(self: &Arc<Self>, behind: &Behind) {
@@ -268,12 +252,8 @@ impl App {
         let covers = reach(&view, read, prepared.chain.len()).max(told(&prepared.view));
         let Some(chain) = covers.checked_sub(1).and_then(|last| prepared.chain.get(last)).copied() else { return };
         let seconds = started.elapsed().as_secs_f64();
-<<<<<<< HEAD
-        let brief = Brief { covers, chain, text, seconds };
-=======
-        let (covers, unread) = (prepared.chain.len(), left_out(&prepared.view));
+        let (unread, reply) = (left_out(&prepared.view), reply.filter(|_| read >= view.len()));
         let brief = Brief { covers, chain, text, seconds, reply, unread };
->>>>>>> s50-a
         self.lives.with(&prepared.id, |l| {
             l.brief = Some(brief);
             l.stopped = 0;
@@ -380,18 +360,10 @@ impl App {
         let Some(plan) = self.foreseen(behind, request, next_step(*step, *window)) else { return Ok(None) };
         let conversation = &request.conversation;
         let policy = &prepared.policy.policy;
-<<<<<<< HEAD
-        let brief = self.brief_at_hand(&prepared.id, &prepared.chain, &prepared.view);
-        let words = Words {
-            pins: &prepared.wanted.texts,
-            written: brief.as_ref().map(|b| &*b.text),
-            reach: brief.as_ref().map(|b| b.covers),
-=======
         let brief = self.brief_behind(prepared, &behind.reported.text);
         let words = Words {
             pins: &prepared.wanted.texts,
             written: brief.as_ref().map(Brief::written),
->>>>>>> s50-a
             focus: prepared.standing.focus().or(prepared.policy.focus.as_deref()),
             keep: prepared.policy.keep,
             digests: None,

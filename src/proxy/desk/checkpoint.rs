@@ -12,12 +12,8 @@ use super::compact::{Asked, Ground, Recorded, brief_of, folding, unchanged};
 use crate::apply;
 use crate::brief::done as done_before;
 use crate::completion;
-<<<<<<< HEAD
 use crate::conversation::edit::View;
-use crate::conversation::{Message, Role, Tokens};
-=======
-use crate::conversation::{Digest, Message, Tokens};
->>>>>>> s50-a
+use crate::conversation::{Digest, Message, Role, Tokens};
 use crate::guard::triggers::Pace;
 use crate::plan::{Action, Because};
 use crate::proxy::live::Brief;
@@ -207,18 +203,12 @@ impl App {
         if !plan.actions.iter().any(|action| matches!(action, Action::Fold { .. })) {
             return Ok(None);
         }
-        let apply::Applied { view, originals } = self.folded_view(ground, &plan, None, Some(text))?;
+        let apply::Applied { view, originals } = self.folded_view(ground, &plan, None, Some((text, conversation.body.len())))?;
         let price = self.price_of(ground, &view).await;
         let (before, after) = (price.before, price.after);
         plan.because
             .insert(0, Because { rule: "checkpoint", before, after, line: before, what: "a task is done".into() });
-<<<<<<< HEAD
         let asked = Asked { action: "summarize", because: plan.because, focus: None, started };
-=======
-        let written = Some((text, conversation.body.len()));
-        let apply::Applied { view, originals } = self.folded_view(ground, &plan, None, written)?;
-        let asked = Asked { action: "summarize", focus: None, started };
->>>>>>> s50-a
         let batch = Batch { originals, ..Batch::default() };
         self.record_view(ground, &price, view, asked, batch).await?;
         Ok(Some(after))

@@ -16,13 +16,8 @@ use crate::conversation::edit::{Edit, View};
 use crate::conversation::{Digest, Tokens, repair};
 use crate::measure::window::Window;
 use crate::measure::{ModelKey, own, shown};
-<<<<<<< HEAD
 use crate::plan::{self, Action, Because, Facts, FoldAt, KeepRecent, Plan, Policy, Regions, Size, Strategy};
-use crate::proxy::ahead::brief::{Ask, folded};
-=======
-use crate::plan::{self, Action, Facts, FoldAt, KeepRecent, Plan, Policy, Regions, Size, Strategy};
 use crate::proxy::ahead::brief::{Ask, folded, left_out};
->>>>>>> s50-a
 use crate::proxy::standing::{Held, Standing};
 use crate::proxy::turn::save::{depth, now_ms, regions, rounded};
 use crate::proxy::view::Subject;
@@ -244,15 +239,10 @@ impl App {
     /// Folds.
     async fn fold(&self, ground: &Ground, fold: &Fold<'_>, started: Instant) -> Result<Value, Error> {
         let written = self.written_for(ground, fold).await.flatten();
-<<<<<<< HEAD
-        let Applied { view, originals } = self.folded_view(ground, &fold.plan, fold.focus, written.as_deref())?;
-        let price = self.price_of(ground, &view).await;
-        let because = fold.plan.because.clone();
-=======
         let read = written.as_deref().map(|text| (text, fold.to));
         let Applied { view, originals } = self.folded_view(ground, &fold.plan, fold.focus, read)?;
-        let because: Vec<String> = fold.plan.because.iter().map(ToString::to_string).collect();
->>>>>>> s50-a
+        let price = self.price_of(ground, &view).await;
+        let because = fold.plan.because.clone();
         let done = json!({
             "conversation": ground.recorded.row.id, "before": price.before, "after": price.after,
             "counted": price.counted, "written_by_a_model": written.is_some(),
@@ -314,14 +304,10 @@ impl App {
         focus: Option<&str>,
         written: Option<(&str, usize)>,
     ) -> Result<Applied, crate::store::Error> {
-<<<<<<< HEAD
-        let (keep, pins) = (ground.resolved.keep, &*ground.held.texts);
-        let words = Words { focus, written, keep, pins, ..Words::default() };
-=======
         let unread = left_out(&ground.recorded.old);
         let written = written.map(|(text, read)| Written { text, read, unread: &unread });
-        let words = Words { focus, written, keep: ground.resolved.keep, pins: &ground.held.texts, digests: None };
->>>>>>> s50-a
+        let (keep, pins) = (ground.resolved.keep, &*ground.held.texts);
+        let words = Words { focus, written, keep, pins, ..Words::default() };
         self.make_view(&ground.subject(), plan, words)
     }
 

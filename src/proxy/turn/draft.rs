@@ -17,11 +17,7 @@ use crate::conversation::{Conversation, Tokens};
 use crate::measure::count::Counted;
 use crate::measure::{self, Sureness, tokens};
 use crate::plan::rewrite::{self, Out};
-<<<<<<< HEAD
 use crate::plan::{self, Action, Facts, Plan, Policy, Regions, Strategy};
-=======
-use crate::plan::{self, Action, Facts, Plan, Policy, Regions};
->>>>>>> s50-a
 use crate::proxy::live::Brief;
 use crate::proxy::standing::Held;
 use crate::proxy::view::Subject;
@@ -251,7 +247,6 @@ impl App {
         if !asks {
             // The client goes first; what was begun for later is begun again behind this reply.
             self.stop_making(situation.id());
-<<<<<<< HEAD
             let folds = plan.actions.iter().any(|a| matches!(a, Action::Fold { .. }));
             if let Some(why) = plan.lines.no_summary().filter(|_| folds && draft.policy.strategy == Strategy::Summarize)
             {
@@ -259,13 +254,9 @@ impl App {
             }
             // What is there costs nothing, however little there is to fold.
             if folds && draft.written.is_none() {
-                draft.written = self.brief_at_hand(situation.id(), &situation.history.chain, &draft.old).map(Some);
-=======
-            if matches!(situation.pace, Pace::Done(_)) {
-                // The record of the task is there, however little there is to fold.
                 let body = &draft.request.conversation.body;
-                draft.written = Some(self.brief_at_hand(situation.id(), &situation.history.chain, body));
->>>>>>> s50-a
+                let ready = self.brief_at_hand(situation.id(), &situation.history.chain, body, &draft.old);
+                draft.written = ready.map(Some);
             }
         } else if draft.written.is_none() {
             draft.written = Some(self.written(draft, plan, window).await);
@@ -292,12 +283,7 @@ impl App {
         let written = draft.written.as_ref().and_then(Option::as_ref);
         let words = Words {
             pins: &draft.wanted.texts,
-<<<<<<< HEAD
-            written: written.map(|brief| &*brief.text),
-            reach: written.map(|brief| brief.covers),
-=======
-            written: draft.written.as_ref().and_then(|brief| brief.as_ref()).map(Brief::written),
->>>>>>> s50-a
+            written: written.map(Brief::written),
             focus: draft.focus.as_deref().or(policy.focus.as_deref()),
             keep: policy.keep,
             digests: draft.digests.as_ref(),

@@ -5,16 +5,10 @@ import { useData, useFocusKept, Ago, Card, Copy, Scroll, Wrong } from "./use.js"
 import { count, percent, plural, bytes, seconds } from "./format.js";
 import { Thin } from "./strip.js";
 
-<<<<<<< HEAD
-const DAY = 24 * 3600 * 1000;
-const SPANS = [["the last 24 hours", DAY], ["the last 7 days", 7 * DAY], ["all time", 0]];
-// A conversation that had a request so lately is live.
-=======
 const MINUTE = 60 * 1000;
 const DAY = 24 * 60 * MINUTE;
-const SPANS = [["today", DAY], ["the last 7 days", 7 * DAY], ["all time", 0]];
-// A conversation that had a turn so lately is live.
->>>>>>> s50-a
+const SPANS = [["the last 24 hours", DAY], ["the last 7 days", 7 * DAY], ["all time", 0]];
+// A conversation that had a request so lately is live.
 const LIVE = 10 * 60 * 1000;
 
 const Figure = ({ value, children }) => html`<div class="card figure"><b>${value}</b><span>${children}</span></div>`;
@@ -25,7 +19,8 @@ function Saved({ busy }) {
   const pick = (e) => {
     const n = Number(e.target.value);
     choose(n);
-    setSince(SPANS[n][1] ? Date.now() - SPANS[n][1] : 0);
+    // To the minute: all open pages ask the same, and are served by one answer.
+    setSince(SPANS[n][1] ? Math.floor((Date.now() - SPANS[n][1]) / MINUTE) * MINUTE : 0);
   };
   const [report, error] = useData(`/windowsill/report?since=${since}`, { wants: busy });
   return html`<div class="title"><h1>Overview</h1><label class="actions soft">What was saved, <select aria-label="Of which time" value=${span} onchange=${pick}>${SPANS.map(([name], n) => html`<option key=${n} value=${n}>${name}</option>`)}</select></label></div>
@@ -100,7 +95,6 @@ export function Overview({ servers, serversError }) {
   const rows = answer?.conversations ?? [];
   const own = rows.filter((row) => !row.helper);
   const helpers = rows.filter((row) => row.helper);
-<<<<<<< HEAD
   return html`<div class="side"><${Saved} busy=${busy} />
     <${Card} title="Conversations" small=${answer && count(own.length)}>
       ${error && html`<${Wrong} error=${error} />`}
@@ -109,36 +103,4 @@ export function Overview({ servers, serversError }) {
       ${own.length > 0 && html`<${Table} rows=${own} failed=${failed} />`}
       ${helpers.length > 0 && html`<details id="helpers"><summary>${plural(helpers.length, "call")} of clients' own helpers: titles, tags, follow-ups</summary><${Table} rows=${helpers} failed=${failed} /></details>`}<//>
     <${Models} servers=${servers} error=${serversError} /></div>`;
-=======
-  return h("section", { class: "card" }, h("h2", {}, "Conversations ", h("small", {}, `· ${count(own.length)}`)),
-    rows.length === 0
-      ? h("p", { class: "empty" }, "Nothing was recorded yet. Point a client at this address, and its conversations appear here.")
-      : own.length > 0 && table(own),
-    helpers.length > 0 && h("details", { id: "helpers" }, h("summary", {}, `${plural(helpers.length, "call")} of clients' own helpers: titles, tags, follow-ups`), table(helpers)));
-}
-
-export async function overview(signal) {
-  const list = h("div", {});
-  const saved = h("div", {});
-  const servers = h("div", {}, h("section", { class: "card" }, h("h2", {}, "Models and their windows"), h("p", { class: "soft" }, "asking the servers …")));
-  const select = h("select", { "aria-label": "Of which time", onchange: () => figure() }, SPANS.map(([name], n) => h("option", { value: n }, name)));
-  select.value = "2";
-  const figure = async () => {
-    const span = SPANS[select.value][1];
-    // To the minute: all open pages ask the same, and are served by one answer.
-    const since = span ? Math.floor((Date.now() - span) / MINUTE) * MINUTE : 0;
-    saved.replaceChildren(figures(await get(`/windowsill/report?since=${since}`, signal)));
-  };
-  const draw = async () => {
-    const { conversations: rows } = await get("/windowsill/conversations", signal);
-    list.replaceChildren(conversations(rows));
-    figure().catch((e) => saved.replaceChildren(h("p", { class: "wrong" }, e.message)));
-  };
-  await draw();
-  // Servers may take seconds to answer; nothing else waits for them.
-  get("/windowsill/models", signal).then((answer) => servers.replaceChildren(models(answer)))
-    .catch((e) => servers.replaceChildren(h("section", { class: "card wrong" }, e.message)));
-  const node = h("div", { class: "side" }, h("div", { class: "title" }, h("h1", {}, "Overview"), h("label", { class: "actions soft" }, "What was saved, ", select)), saved, list, servers);
-  return { node, title: "Overview", onEvent: () => true, refresh: draw };
->>>>>>> s50-a
 }
