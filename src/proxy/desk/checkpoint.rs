@@ -203,7 +203,8 @@ impl App {
         if !plan.actions.iter().any(|action| matches!(action, Action::Fold { .. })) {
             return Ok(None);
         }
-        let apply::Applied { view, originals } = self.folded_view(ground, &plan, None, Some((text, conversation.body.len())))?;
+        let apply::Applied { view, originals } =
+            self.folded_view(ground, &plan, None, Some((text, ground.recorded.request.conversation.body.len())))?;
         let price = self.price_of(ground, &view).await;
         let (before, after) = (price.before, price.after);
         plan.because
