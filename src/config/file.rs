@@ -2,6 +2,7 @@
 //!
 //! It knows names and places only. What a value means, and which layer wins, is decided elsewhere.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -42,7 +43,25 @@ pub(crate) struct Layer {
     pub(crate) repeated: Vec<(String, BTreeMap<String, Written>)>,
     /// The tables of `[[pin]]`, in the same way.
     pub(crate) pins: Vec<(String, BTreeMap<String, Written>)>,
+    /// The tables `[model.GLOB]`, in order.
+    pub(crate) models: Vec<ModelTable>,
 }
+
+/// One table `[model.GLOB]`: its keys are the program's, what stands below them is for servers.
+#[derive(Debug, Clone)]
+pub(crate) struct ModelTable {
+    /// The glob of model names.
+    pub(crate) glob: String,
+    /// Where it stands.
+    pub(crate) place: String,
+    /// Where its values are said to come from.
+    pub(crate) source: String,
+    /// Its keys, each with its place and its value as JSON; `None` for what JSON cannot say.
+    pub(crate) keys: Vec<(String, String, Option<serde_json::Value>)>,
+}
+
+/// The name of the table that holds those.
+pub(crate) const MODEL: &str = "model";
 
 /// A file that could not be read as TOML says nothing about its keys.
 #[derive(Debug)]
@@ -163,6 +182,8 @@ impl Walk<'_> {
                     Some(values) => values.insert(name.to_owned(), written),
                     None => self.layer.values.insert(dotted, written),
                 };
+            } else if dotted == MODEL && self.sections.iter().any(|section| section.path == MODEL) {
+                self.models(key.span().start, value);
             } else if let Some(section) = self.sections.iter().find(|section| section.path == dotted) {
                 self.section(*section, &dotted, key.span().start, value);
             } else if self.sections.iter().any(|section| section.path.starts_with(&format!("{dotted}."))) {
@@ -198,6 +219,51 @@ impl Walk<'_> {
                 self.problems.push(problem.hint(format!("write {heading} on a line of its own, its keys below")));
             }
         }
+    }
+
+    /// Takes in the tables `[model.GLOB]`. What stands in `[model]` itself is for every model.
+    fn models(&mut self, offset: usize, value: &Spanned<DeValue>) {
+        let DeValue::Table(all) = value.get_ref() else {
+            let problem = Problem::new(self.source.place(offset), format!("`{MODEL}` must be a table"));
+            self.problems.push(problem.hint("write [model.\"*\"] on a line of its own, its keys below"));
+            return;
+        };
+        let mut own = Vec::new();
+        let mut entries: Vec<_> = all.iter().collect();
+        entries.sort_by_key(|(key, _)| key.span().start);
+        for (key, value) in entries {
+            let (name, start) = (key.get_ref().as_ref(), key.span().start);
+            match value.get_ref() {
+                _ if matches!(name, "set" | "strip") => own.push((key, value)),
+                DeValue::Table(table) => {
+                    let mut keys: Vec<_> = table.iter().collect();
+                    keys.sort_by_key(|(key, _)| key.span().start);
+                    let table = self.model(name, start, &keys);
+                    self.layer.models.push(table);
+                }
+                _ => {
+                    let problem = Problem::new(self.source.place(start), format!("`{MODEL}.{name}` must be a table"));
+                    self.problems.push(problem.hint("write [model.\"GLOB\"] with `set`, `strip` or both"));
+                }
+            }
+        }
+        if !own.is_empty() {
+            let table = self.model("*", offset, &own);
+            self.layer.models.push(table);
+        }
+    }
+
+    fn model(&self, glob: &str, offset: usize, keys: &[(&Spanned<Cow<'_, str>>, &Spanned<DeValue>)]) -> ModelTable {
+        let source = match self.label {
+            Label::Profile(profile) => format!("profile {profile}"),
+            Label::Default => "default".to_owned(),
+            Label::File => self.source.display.to_owned(),
+        };
+        let read = |(key, value): &(&Spanned<Cow<'_, str>>, &Spanned<DeValue>)| {
+            (key.get_ref().to_string(), self.source.place(value.span().start), json_of(value.get_ref()))
+        };
+        let place = self.source.place(offset);
+        ModelTable { glob: glob.to_owned(), place, source, keys: keys.iter().map(read).collect() }
     }
 
     fn written(&self, section: &str, name: &str, value: &Spanned<DeValue>) -> Written {
@@ -272,6 +338,26 @@ impl Walk<'_> {
 
 fn join(path: &str, name: &str) -> String {
     if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
+}
+
+/// A value as JSON; `None` for dates, and numbers that JSON does not have.
+fn json_of(value: &DeValue) -> Option<serde_json::Value> {
+    Some(match value {
+        DeValue::Array(items) => items.iter().map(|item| json_of(item.get_ref())).collect::<Option<Vec<_>>>()?.into(),
+        DeValue::Table(table) => {
+            let field = |(key, value): (&Spanned<Cow<'_, str>>, &Spanned<DeValue>)| {
+                Some((key.get_ref().to_string(), json_of(value.get_ref())?))
+            };
+            table.iter().map(field).collect::<Option<serde_json::Map<_, _>>>()?.into()
+        }
+        scalar => match value_of(scalar) {
+            Value::Text(text) => text.into(),
+            Value::Bool(yes) => yes.into(),
+            Value::Whole(n) => n.into(),
+            Value::Real(x) => serde_json::Number::from_f64(x)?.into(),
+            _ => return None,
+        },
+    })
 }
 
 fn value_of(value: &DeValue) -> Value {

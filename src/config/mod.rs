@@ -19,6 +19,7 @@ mod problem;
 mod profile;
 mod secret;
 mod serve;
+mod settings;
 mod task;
 mod upstream;
 mod written;
@@ -29,6 +30,7 @@ use std::path::{Path, PathBuf};
 use crate::admission::{Caps, Listing};
 use crate::conversation::task::Keep;
 use crate::plan::Policy;
+use crate::wire::settings::Settings;
 
 pub use context::{Context, OtherModel, SummaryModel, Template, Triggers};
 pub use env::{Environment, scratch_dir};
@@ -222,6 +224,8 @@ pub struct Resolved {
     pub system_caps: Caps,
     /// What people say that holds through every fold, by pattern.
     pub pins: Vec<PinPattern>,
+    /// Settings of requests that hold whatever a client sends.
+    pub settings: Settings,
     /// Which model writes briefs.
     pub summary_model: SummaryModel,
     /// The temperature of summaries and digests, whatever a client wants for its own replies.
@@ -412,6 +416,8 @@ impl Config {
         sources.extend(
             template.shown().into_iter().map(|(key, value, source)| (format!("template.{key}"), value, source)),
         );
+        let (settings, shown) = settings::holding(profiles.iter().map(|profile| profile.models.as_slice()), model);
+        sources.extend(shown);
         Resolved {
             policy: context.policy(&template),
             profile: profiles.first().map_or(profile::DEFAULT, |profile| &profile.name).to_owned(),
@@ -433,6 +439,7 @@ impl Config {
                 all: context.system_max_tokens.value,
             },
             pins,
+            settings,
             summary_model: context.summary_model.value,
             summary_temperature: context.summary_temperature.value,
             digest_model: context.digest_model.value,

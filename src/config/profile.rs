@@ -10,6 +10,7 @@ use super::glob::Glob;
 use super::model::{ModelHints, SizeClass, name_forms, parameters_in_name};
 use super::pin::{self, PinPattern};
 use super::problem::Problem;
+use super::settings::{self, ForModels};
 use super::written::{self as read, Value};
 
 /// The profile of models that no other fits.
@@ -24,6 +25,7 @@ pub(crate) const SECTIONS: &[Section] = &[
     Section { path: "size.large", keys: CONTEXT_KEYS, repeated: false },
     Section { path: "template", keys: TEMPLATE_KEYS, repeated: false },
     Section { path: "pin", keys: pin::KEYS, repeated: true },
+    Section { path: file::MODEL, keys: &[], repeated: false },
 ];
 
 /// The built-in profiles by name.
@@ -61,6 +63,7 @@ pub struct Profile {
     pub(crate) tiers: Tiers,
     pub(crate) template: TemplateLayer,
     pub(crate) pins: Vec<PinPattern>,
+    pub(crate) models: Vec<ForModels>,
 }
 
 /// The profiles chosen for a model, and why.
@@ -120,6 +123,7 @@ impl Profile {
             tiers: Tiers::read(&layer, found),
             template: TemplateLayer::read(&layer, "template", found),
             pins: pin::resolve(&layer, found),
+            models: settings::resolve(&layer.models, found),
         })
     }
 
@@ -283,6 +287,6 @@ fn files(dir: &Path, problems: &mut Vec<Problem>) -> Vec<PathBuf> {
 
 /// Whether a glob fits a form of a name. A glob without a `/` never fits a form with one: the owner in `mistralai/…` would pass
 /// for a family.
-fn fits(glob: &Glob, form: &str) -> bool {
+pub(super) fn fits(glob: &Glob, form: &str) -> bool {
     (glob.as_str().contains('/') || !form.contains('/')) && glob.fits(form)
 }

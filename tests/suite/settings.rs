@@ -290,3 +290,73 @@ fn a_prompt_that_is_too_long_is_found_out_behind_a_strict_server() {
     let body = json!({"model": MODEL, "max_tokens": 64, "messages": messages, "thinking": {"type": "disabled"}});
     post(&proxy, "/v1/messages", &body).ok();
 }
+
+/// A proxy with a profile of its own for the test's model.
+fn with_profile(fake: &Fake, profile: &str) -> TestProxy {
+    let dir = std::sync::Arc::new(tempfile::tempdir().unwrap());
+    std::fs::create_dir(dir.path().join("p")).unwrap();
+    std::fs::write(dir.path().join("p/mine.toml"), format!("[match]\nnames = [\"{MODEL}\"]\n{profile}")).unwrap();
+    TestProxy::at(dir, &[fake.url()], "profile_dir = 'p'\n")
+}
+
+#[test]
+fn a_profile_sets_and_strips_whatever_a_client_sends() {
+    let profile = "[model.\"*\"]\nset = { temperature = 0.25, max_tokens = 77, chat_template_kwargs = { enable_thinking = false }, think = false }\n\
+        strip = [\"top_k\", \"seed\"]\n";
+    let chat = json!([{"role": "user", "content": "Hello."}]);
+    let asks = [
+        (
+            "/v1/chat/completions",
+            json!({"messages": chat, "temperature": 0.9, "top_k": 7, "seed": 1, "max_completion_tokens": 9}),
+        ),
+        ("/v1/chat/completions", json!({"messages": chat})),
+        ("/v1/responses", json!({"input": "Hello.", "temperature": 0.9, "top_k": 7, "max_output_tokens": 9})),
+        ("/v1/messages", json!({"messages": chat, "temperature": 0.9, "top_k": 7, "max_tokens": 9})),
+        (
+            "/api/chat",
+            json!({"messages": chat, "think": true, "options": {"temperature": 0.9, "top_k": 7, "seed": 1, "num_predict": 9}}),
+        ),
+        ("/api/generate", json!({"prompt": "Hello.", "options": {"temperature": 0.9, "top_k": 7, "num_predict": 9}})),
+    ];
+    for kind in [Kind::LlamaServer, Kind::Ollama, Kind::OpenAi] {
+        let fake = Fake::start(kind, WINDOW);
+        let proxy = with_profile(&fake, profile);
+        for (path, body) in &asks {
+            for stream in [false, true] {
+                let mut body = body.clone();
+                (body["model"], body["stream"]) = (json!(MODEL), json!(stream));
+                post(&proxy, path, &body).ok();
+                let sent = fake.last().json();
+                let options = if kind == Kind::Ollama { &sent["options"] } else { &sent };
+                let most = if kind == Kind::Ollama { &options["num_predict"] } else { &options["max_tokens"] };
+                assert_eq!((&options["temperature"], most), (&json!(0.25), &json!(77)), "{path} to {kind:?}: {sent}");
+                for gone in ["top_k", "seed", "max_completion_tokens"] {
+                    assert_eq!(options.get(gone), None, "{path} to {kind:?}: {sent}");
+                    assert_eq!(sent["options"].get(gone), None, "{path} to {kind:?}: {sent}");
+                }
+                assert_eq!(sent["think"], false, "{path} to {kind:?}");
+                if kind != Kind::Ollama {
+                    assert_eq!(sent["chat_template_kwargs"], json!({"enable_thinking": false}), "{path}");
+                }
+                assert_eq!(sent["stream"], json!(stream));
+            }
+        }
+    }
+}
+
+/// They hold before anything is planned: the room for the reply is that of `max_tokens` as it is set.
+#[test]
+fn what_is_set_is_planned_with() {
+    let fake = Fake::start(Kind::LlamaServer, WINDOW);
+    let proxy = with_profile(&fake, "[model.\"*\"]\nset = { max_tokens = 100000 }\n");
+    let body = json!({"model": MODEL, "messages": [{"role": "user", "content": "Hello."}], "max_tokens": 5});
+    let answer = post(&proxy, "/v1/chat/completions", &body).ok();
+    assert!(answer.header("x-windowsill-max-tokens").is_some_and(|told| told.ends_with("asked=100000")));
+    // Another model is as it was.
+    let other = json!({"model": "other", "messages": [{"role": "user", "content": "Hello."}], "max_tokens": 5});
+    post(&proxy, "/v1/chat/completions", &other).ok();
+    assert_eq!(fake.last().json()["max_tokens"], 5);
+    // Passed through untouched means untouched.
+    proxy.post("/v1/chat/completions", &[("x-windowsill", "off")], body.to_string().as_bytes()).ok();
+    assert_eq!(fake.last().json(), body);
+}

@@ -94,6 +94,7 @@ impl App {
         };
         let header = headers::text(from_client, &headers::PROFILE);
         let policy = self.policy(&request.model, &window, header, request.task.as_deref());
+        request.settle(&policy.settings);
         let mut warnings: Vec<String> = policy.warning.iter().cloned().collect();
         let repaired = repair(request, &policy.policy, &mut warnings);
         let history = self.history(request, upstream, &policy, from_client, attempt).boxed().await?;

@@ -13,6 +13,7 @@ use serde::de::{Deserialize, DeserializeSeed, Deserializer, IgnoredAny, MapAcces
 use serde_json::value::RawValue;
 
 use super::json::{self, Fields};
+use super::settings::Settings;
 use super::{WireError, parts};
 use crate::conversation::{Conversation, Digest, Media, MediaKind, Message, Role, Tokens, ToolCall, chain};
 
@@ -120,6 +121,19 @@ impl Request {
         }
     }
 
+    /// Has these settings, whatever the client said of them.
+    pub fn settle(&mut self, settings: &Settings) {
+        let Some(body) = std::str::from_utf8(&self.body).ok().and_then(|body| settings.applied(body)) else { return };
+        let text = String::from_utf8_lossy(&body).into_owned();
+        if let Ok(fields) = Fields::read(&text) {
+            let field = |key: &str| fields.get(key);
+            self.max_tokens = max_tokens(field);
+            self.num_ctx = num_ctx(field);
+            self.keep_alive = keep_alive(field);
+        }
+        self.body = body;
+    }
+
     /// Whether its tools are other than those the client sent.
     pub fn changes_tools(&self) -> bool {
         self.client_tools.is_some()
@@ -170,27 +184,39 @@ pub fn parse(body: &Bytes) -> Result<Request, WireError> {
             conversation.body.push(message);
         }
     }
-    let number = |key: &str| field(key).and_then(|v| v.parse::<f64>().ok()).filter(|n| *n >= 1.0);
-    let max_tokens = ["n_predict", "max_completion_tokens", "max_tokens"].iter().find_map(|k| number(k));
     Ok(Request {
         model: field("model").and_then(json::string).unwrap_or_default(),
-        max_tokens: max_tokens.map(|n| n.min(f64::from(u32::MAX)) as Tokens),
-        choices: number("n").map_or(1, |n| n.min(128.0) as u32),
+        max_tokens: max_tokens(field),
+        choices: number(field("n")).map_or(1, |n| n.min(128)),
         stream: field("stream") == Some("true"),
-        num_ctx: field("options")
-            .and_then(|o| Fields::read(o).ok())
-            .and_then(|o| o.get("num_ctx")?.parse::<f64>().ok())
-            .filter(|n| *n >= 1.0)
-            .map(|n| n.min(f64::from(u32::MAX)) as Tokens),
+        num_ctx: num_ctx(field),
         session: session(&field),
         client_tools: None,
         task: None,
-        keep_alive: field("keep_alive").filter(|value| *value != "null").map(str::to_owned),
+        keep_alive: keep_alive(field),
         listed_tools: None,
         seed: None,
         conversation,
         body: body.clone(),
     })
+}
+
+/// A number of tokens or the like, at least 1.
+fn number(value: Option<&str>) -> Option<u32> {
+    let number = value?.parse::<f64>().ok().filter(|n| *n >= 1.0)?;
+    Some(number.min(f64::from(u32::MAX)) as u32)
+}
+
+fn max_tokens<'a>(field: impl Fn(&str) -> Option<&'a str>) -> Option<Tokens> {
+    ["n_predict", "max_completion_tokens", "max_tokens"].iter().find_map(|key| number(field(key)))
+}
+
+fn num_ctx<'a>(field: impl Fn(&str) -> Option<&'a str>) -> Option<Tokens> {
+    number(Fields::read(field("options")?).ok()?.get("num_ctx"))
+}
+
+fn keep_alive<'a>(field: impl Fn(&str) -> Option<&'a str>) -> Option<String> {
+    field("keep_alive").filter(|value| *value != "null").map(str::to_owned)
 }
 
 fn session<'a>(field: &dyn Fn(&str) -> Option<&'a str>) -> Option<String> {
