@@ -215,6 +215,6 @@ fn a_short_prompt_has_tokens() {
     }
     for words in ["Hi.", "Hello there!", ""] {
         let told = total(&estimates.facts("m", &talk(&[json!({"role": "user", "content": words})]), &view, None));
-        assert!(told >= 1 + tokens::estimate(words) / 2, "{words}: {told}");
+        assert!(told > tokens::estimate(words) / 2, "{words}: {told}");
     }
 }

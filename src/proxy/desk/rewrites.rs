@@ -108,7 +108,7 @@ fn is_undo(event: &EventRow) -> bool {
 
 /// Whether the size of the prompt after a rewrite was only estimated.
 fn is_open(data: &Value) -> bool {
-    data["prompt_tokens_source"].as_str().is_none_or(|source| source.starts_with("estimated"))
+    data["prompt_tokens_source"].as_str().is_some_and(|source| source.starts_with("estimated"))
 }
 
 /// Regions that add up to another prompt.
