@@ -71,8 +71,8 @@ struct Behind {
     used: Tokens,
     /// Tokens that the last step added.
     step: Tokens,
-    /// Whether messages are folded that no model has told of.
-    lags: bool,
+    /// Tokens of the history that no model has told of, and whether some of them are folded.
+    untold: (Tokens, bool),
 }
 
 /// A fold that was made ahead: its plan, its view, the messages to send, and the seconds that a model wrote on the brief.
@@ -146,7 +146,8 @@ impl App {
                 (_, stopped) => AFTER_TOOL_CALLS * 2u32.pow(stopped),
             };
             let (size, id) = (prepared.request.body.len(), prepared.id.clone());
-            let behind = Behind { upstream, headers, prepared, reported, window, used, step, lags };
+            let untold = (untold, lags);
+            let behind = Behind { upstream, headers, prepared, reported, window, used, step, untold };
             let (worker, asking) = (Arc::clone(&app), Arc::clone(&making.asking));
             let work = async move {
                 tokio::time::sleep(wait).await;
@@ -174,7 +175,7 @@ impl App {
             return;
         };
         let work = async {
-            if brief && (behind.lags || self.would_use_a_brief(behind)) {
+            if brief && self.would_use_a_brief(behind) {
                 asking.store(true, Ordering::Relaxed);
                 self.make_brief(behind).await;
                 asking.store(false, Ordering::Relaxed);
@@ -189,12 +190,17 @@ impl App {
         }
     }
 
-    /// Whether a fold is in sight. At the wall there must be one; at a line short of it, one that does not pay needs no brief.
+    /// Whether a brief has a use: it tells of what is folded already, or a fold is in sight. Where a clearing would do at the wall, a
+    /// brief is made only once there is much to tell.
     fn would_use_a_brief(&self, behind: &Behind) -> bool {
-        let Behind { prepared, used, step, .. } = behind;
+        let Behind { prepared, used, step, untold: (untold, lags), .. } = behind;
         let (_, line) = prepared.lines.brief_at(*used);
-        line == prepared.lines.limit
-            || self.foreseen(behind, &prepared.request, economics::steps_ahead(*step, line)).is_some()
+        let at_wall = line == prepared.lines.limit;
+        if *lags || at_wall && economics::worth_a_summary(*untold, prepared.lines.summary) {
+            return true;
+        }
+        let plan = self.foreseen(behind, &prepared.request, economics::steps_ahead(*step, line));
+        plan.is_some_and(|plan| !at_wall || plan.actions.iter().any(|a| matches!(a, Action::Fold { .. })))
     }
 
     /// Tokens of the history that no brief of a model tells of, neither in the view nor at hand, and whether some of them are
