@@ -117,7 +117,7 @@ impl App {
         let step = last_step(&prepared);
         let fold = due || passes_with(used, step, prepared.lines.fold_at, window);
         let (from, line) = prepared.lines.brief_at(used);
-        let told = self.told(&prepared);
+        let told = self.told_of(&prepared);
         let lags = told < folded_to(&prepared.view);
         let is_near = due || economics::brief_is_due(used, step, from, line);
         let brief = strategy == Strategy::Summarize
@@ -205,7 +205,7 @@ impl App {
     }
 
     /// One past the last message that a brief of a model tells of, in the view or at hand.
-    fn told(&self, prepared: &Prepared) -> usize {
+    fn told_of(&self, prepared: &Prepared) -> usize {
         let Prepared { id, chain, view, .. } = prepared;
         self.brief_at_hand(id, chain, view).map_or_else(|| told(view), |brief| brief.covers)
     }
