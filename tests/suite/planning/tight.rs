@@ -55,7 +55,7 @@ fn rewrites(brings: u32, window: u32, seed: u64, bytes: (usize, usize)) -> (usiz
         let pass = harness::pass(&conversation, &facts, &Policy::default());
         if !pass.plan.fits {
             // It is refused, with the counts: a step is larger than what the client leaves.
-            return (0, true);
+            return (count, said);
         }
         assert!(pass.tokens <= window, "{brings} in {window}, step {step}");
         let layers: Vec<&str> = pass.plan.actions.iter().map(|a| a.layer(Policy::default().strategy)).collect();
