@@ -5,8 +5,13 @@ use serde_json::{Value, json};
 
 use super::support::*;
 
-/// Asks of a session.
-const ASKS: usize = 60;
+/// Asks of a session; `WINDOWSILL_ASKS=60` for whole ones.
+fn asks() -> usize {
+    std::env::var("WINDOWSILL_ASKS").ok().and_then(|asks| asks.parse().ok()).unwrap_or(24)
+}
+
+/// What stands above a summary that is older than its brief.
+const MARK: &str = "[This summary goes as far as message ";
 
 /// The greatest number that follows a mark in a text.
 fn newest(text: &str, mark: &str) -> Option<usize> {
@@ -101,8 +106,7 @@ fn pause(fake: &Fake, proxy: &TestProxy) {
 #[derive(Debug, Default)]
 struct Outcome {
     folds: usize,
-    summaries: usize,
-    /// Requests whose state was older than the fold before the last one, with what is wrong.
+    /// What is wrong with the state in a prompt.
     stale: Vec<String>,
 }
 
@@ -134,11 +138,15 @@ impl Session {
                 if folds.last().copied().unwrap_or(0) != to {
                     folds.push(to);
                 }
-                if let Some(before) = folds.len().checked_sub(2).and_then(|at| folds.get(at)) {
-                    let (least, state) = (of_ask[before - 1], newest(&prompt, "STATE-AT-"));
-                    if state.is_none_or(|state| state < least) {
-                        out.stale.push(format!("ask {n}.{part}: state {state:?}, the fold before reached {least}"));
-                    }
+                let state = newest(&prompt, "STATE-AT-");
+                let of = |to: &usize| to.checked_sub(1).map_or(0, |last| of_ask[last]);
+                let (now, before) = (folds.last().map_or(0, of), folds.iter().rev().nth(1).map_or(0, of));
+                if folds.len() > 1 && state.is_none_or(|state| state < before) {
+                    out.stale.push(format!("ask {n}.{part}: state {state:?}, the fold before reached {before}"));
+                }
+                if state.is_some_and(|state| state < now) && !prompt.contains(MARK) {
+                    out.stale
+                        .push(format!("ask {n}.{part}: state {state:?} is not marked, and the fold reaches {now}"));
                 }
             }
             sent = sent.assistant("Done; what is next?");
@@ -147,37 +155,95 @@ impl Session {
                 pause(&fake, &proxy);
             }
         }
-        if let Some(dir) = std::env::var_os("WINDOWSILL_KEEP_PROMPTS") {
-            let name = format!("{}-{}-{}-{}", self.parameters, self.window, self.background, self.pauses);
-            for (at, seen) in fake.mains().iter().enumerate() {
-                let file = std::path::Path::new(&dir).join(format!("{name}-{at:03}.txt"));
-                let all: String =
-                    seen.messages().iter().map(|m| format!("=== {}\n{m}\n{}\n", m["role"], text(m))).collect();
-                std::fs::write(file, all).unwrap();
-            }
-        }
-        (out.folds, out.summaries) = (folds.len(), fake.summaries().len());
+        out.folds = folds.len();
         out
     }
 }
 
-#[test]
-fn the_state_is_never_more_than_one_fold_old() {
-    for (parameters, billions) in [(1_500_000_000, "1.5B"), (8_000_000_000, "8B"), (30_000_000_000, "30B")] {
-        for window in [4_096, 6_144, 8_192, 16_384] {
-            for (background, pauses) in [(true, true), (true, false), (false, false)] {
-                let session = Session { seed: 11, parameters, window, background, pauses, asks: ASKS };
-                let started = std::time::Instant::now();
-                let out = session.run();
-                eprintln!(
-                    "{billions} {window} {background} {pauses}: {} folds, {} summaries, {} stale {:?} {:.1?}",
-                    out.folds,
-                    out.summaries,
-                    out.stale.len(),
-                    out.stale.first(),
-                    started.elapsed()
-                );
-            }
+/// The sizes of [`Session::parameters`].
+const SIZES: [u64; 3] = [1_500_000_000, 8_000_000_000, 30_000_000_000];
+
+fn is_current(background: bool, pauses: bool) {
+    let mut wrong = Vec::new();
+    for (at, window) in [4_096, 6_144, 8_192, 16_384].into_iter().enumerate() {
+        for parameters in SIZES {
+            let session = Session { seed: 21 + at as u64, parameters, window, background, pauses, asks: asks() };
+            let out = session.run();
+            assert!(out.folds > 0 || window > 8_192, "{session:?} was never folded");
+            wrong.extend(out.stale.into_iter().take(2).map(|stale| format!("{session:?}: {stale}")));
         }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn a_state_that_is_made_between_requests_is_never_more_than_one_fold_old() {
+    is_current(true, true);
+}
+
+/// The client comes back at once, so that what is begun between its requests is stopped.
+#[test]
+fn so_is_one_of_a_client_that_never_pauses() {
+    is_current(true, false);
+}
+
+#[test]
+fn so_is_one_that_requests_wait_for() {
+    is_current(false, false);
+}
+
+/// After a fold that no model was asked for, one is asked as soon as nobody waits.
+#[test]
+fn what_was_folded_without_a_model_is_told_of_between_requests() {
+    let fake = Fake::start(Kind::LlamaServer, 8_192);
+    play(&fake);
+    let proxy = TestProxy::with(&[fake.url()], "[context]\nfold_every_turns = 4\nkeep_recent = 2\n");
+    let mut sent = chat().system("s");
+    let mut asked = 0;
+    for n in 1..=12 {
+        sent = sent.user(&format!("Ask number {n}. {}", prose(n, 500))).with("stream", json!(false));
+        let action = proxy.chat(&sent).ok().action().to_owned();
+        sent = sent.assistant("Done; what is next?");
+        if action == "summarize" {
+            asked += 1;
+            fake.wait("a summary", |seen| seen.iter().filter(|s| s.is_summary()).count() >= asked);
+        }
+        pause(&fake, &proxy);
+    }
+    assert!(asked > 1, "it was folded {asked} times");
+}
+
+/// What is said of a conversation that no model can summarize: in events, in `context`, and by `doctor`.
+#[test]
+fn where_no_model_can_summarize_it_is_said() {
+    let elsewhere = Fake::start(Kind::Ollama, 8_192);
+    let cases = [
+        (768, "", "a brief may take", true),
+        (4_096, "[context]\nsummary_max_tokens = 32\n", "a brief may take", true),
+        (4_096, "[context]\nsummary_model = \"up1/absent\"\n", "summary_model up1/absent", true),
+        (4_096, "[context]\nsummary_temperature = 0.5\n", "declined to summarize", false),
+    ];
+    for (window, toml, why, is_seen_before) in cases {
+        let fake = Fake::start(Kind::LlamaServer, window);
+        fake.set(|s| s.summary = "I'm sorry, but I can't help with that.".into());
+        let proxy = TestProxy::with(&[fake.url(), elsewhere.url()], toml);
+        let (mut sent, mut id) = (chat().system("s").user("Let us talk."), String::new());
+        for n in 0..24 {
+            sent = sent.assistant(&prose(n, 600)).user(&prose(n + 40, 400));
+            id = proxy.chat(&sent).ok().header("x-windowsill-conversation").unwrap().to_owned();
+        }
+        let events = proxy.eventually("/windowsill/events?kind=not_summarized", |e| e.to_string().contains(why));
+        let told = events["events"].as_array().unwrap().len();
+        assert!((1..=4).contains(&told), "{toml}: said {told} times");
+        let seen = proxy.cli(&["context", &id]);
+        let page = String::from_utf8_lossy(&seen.stdout).into_owned();
+        assert!(page.contains("not summarized by a model") && page.contains(why), "{page}");
+        let doctor = proxy.cli(&["doctor", "--json"]);
+        let found: Value = serde_json::from_slice(&doctor.stdout).unwrap();
+        let found = found["problems"].as_array().unwrap().iter().any(|p| {
+            let message = p["message"].as_str().unwrap();
+            message.contains("summarizes conversations") || message.contains("briefs are made without a model")
+        });
+        assert_eq!(found, is_seen_before, "{toml}: {}", String::from_utf8_lossy(&doctor.stdout));
     }
 }

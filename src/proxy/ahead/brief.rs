@@ -20,7 +20,7 @@ use crate::measure::ModelKey;
 use crate::plan::rewrite::{self, Out};
 use crate::plan::{Action, Cost, Plan, economics};
 use crate::proxy::live::{Brief, Making};
-use crate::proxy::traffic::Asked;
+use crate::proxy::traffic::{Asked, Errand};
 use crate::proxy::turn::draft::Draft;
 use crate::proxy::turn::save::now_ms;
 use crate::proxy::{App, turn::headers};
@@ -157,6 +157,17 @@ struct Needed {
     window: Tokens,
     max_tokens: Tokens,
     focus: Option<String>,
+}
+
+/// Who writes a brief, and how that one is asked.
+struct Writer<'a> {
+    upstream: Arc<Upstream>,
+    /// The model, where it is not the conversation's own.
+    model: Option<&'a str>,
+    window: Tokens,
+    options: ChatOptions,
+    /// Work for a model that nobody waits for gives way to clients.
+    errand: Option<Errand>,
 }
 
 impl App {
@@ -320,37 +331,9 @@ impl App {
         let started = std::time::Instant::now();
         let key = self.key(ask.upstream, ask.request);
         let count = move |text: &str| self.measure.count(&key, text);
-        let mut errand = None;
-        let (upstream, model, window, options) = match ask.summary_model {
-            SummaryModel::Own => (Arc::clone(ask.upstream), None, ask.window, ask.options),
-            SummaryModel::Other { upstream, model } => {
-                let Some(other) = self.upstreams.iter().find(|u| u.name() == upstream) else {
-                    return self
-                        .not_summarized(ask.id, &format!("there is no upstream `{upstream}` for summary_model"));
-                };
-                let may = if ask.waited_for {
-                    self.moves_nothing(other, model, Asked::Other).await
-                } else {
-                    errand = self.errand(other, model, Asked::Other).await;
-                    errand.is_some()
-                };
-                if !may {
-                    let why =
-                        format!("summary_model {upstream}/{model} is not in memory, and would push another one out");
-                    return self.not_summarized(ask.id, &why);
-                }
-                let window = self.window_of(other, model).await;
-                let options = ChatOptions { num_ctx: window.set, ..ChatOptions::default() };
-                (Arc::clone(other), Some(model.as_str()), window.tokens.unwrap_or(ask.window), options)
-            }
-            SummaryModel::Embedded => {
-                let Some((other, model)) = self.upstreams.iter().find_map(|u| Some((u, u.embedded_model()?))) else {
-                    return self
-                        .not_summarized(ask.id, "summary_model is \"embedded\", and windowsill serves no model");
-                };
-                let window = self.window_of(other, model).await;
-                (Arc::clone(other), Some(model), window.tokens.unwrap_or(ask.window), ChatOptions::default())
-            }
+        let Writer { upstream, model, window, options, errand } = match self.writer(ask).await {
+            Ok(writer) => writer,
+            Err(why) => return self.not_summarized(ask.id, &why),
         };
         let name = model.unwrap_or(&ask.request.model);
         let who = format!("{}/{name}", upstream.name());
@@ -387,6 +370,60 @@ impl App {
             },
         };
         self.summarizers.lock().get_or_insert_mut(who.clone(), Default::default).note(answer.text.is_some());
+        self.note_summary(ask, (&upstream, name), &answer, started.elapsed());
+        let Some(text) = answer.text else { return self.not_summarized(ask.id, &format!("{who}: {}", answer.how)) };
+        self.lives.with(ask.id, |l| l.unsummarized = None);
+        Some((Arc::from(text), answer.read))
+    }
+
+    /// Who writes a brief, or why nobody does.
+    async fn writer<'a>(&'a self, ask: &Ask<'a>) -> Result<Writer<'a>, String> {
+        let writer = |upstream: &Arc<Upstream>, model, window, options| Writer {
+            upstream: Arc::clone(upstream),
+            model,
+            window,
+            options,
+            errand: None,
+        };
+        match ask.summary_model {
+            SummaryModel::Own => Ok(writer(ask.upstream, None, ask.window, ask.options)),
+            SummaryModel::Other { upstream, model } => {
+                let found = self.upstreams.iter().find(|u| u.name() == upstream);
+                let other = found.ok_or_else(|| format!("there is no upstream `{upstream}` for summary_model"))?;
+                let (mut errand, waits) = (None, ask.waited_for);
+                if !waits {
+                    errand = self.errand(other, model, Asked::Other).await;
+                }
+                if errand.is_none() && !(waits && self.moves_nothing(other, model, Asked::Other).await) {
+                    return Err(format!(
+                        "summary_model {upstream}/{model} is not in memory, or would push another one out"
+                    ));
+                }
+                let window = self.window_of(other, model).await;
+                let options = ChatOptions { num_ctx: window.set, ..ChatOptions::default() };
+                Ok(Writer {
+                    errand,
+                    ..writer(other, Some(model.as_str()), window.tokens.unwrap_or(ask.window), options)
+                })
+            }
+            SummaryModel::Embedded => {
+                let found = self.upstreams.iter().find_map(|u| Some((u, u.embedded_model()?)));
+                let (other, model) = found.ok_or("summary_model is \"embedded\", and windowsill serves no model")?;
+                let window = self.window_of(other, model).await.tokens.unwrap_or(ask.window);
+                Ok(writer(other, Some(model), window, ChatOptions::default()))
+            }
+        }
+    }
+
+    /// Accounts for an answer of a model that was asked for a brief.
+    fn note_summary(
+        &self,
+        ask: &Ask<'_>,
+        (upstream, name): (&Upstream, &str),
+        answer: &summarizer::Answer,
+        took: Duration,
+    ) {
+        let who = format!("{}/{name}", upstream.name());
         let mut reported = Reported::default();
         reported.read(&answer.reply);
         self.metrics.spend("summary", &reported);
@@ -396,8 +433,8 @@ impl App {
                 l.held = reported.prompt.map(|prompt| (prompt, reported.completion));
             }
         });
-        let milliseconds = started.elapsed().as_millis() as u64;
-        let mut data = reported.event("summary", (&upstream, name), ask.view_tokens, milliseconds);
+        let milliseconds = took.as_millis() as u64;
+        let mut data = reported.event("summary", (upstream, name), ask.view_tokens, milliseconds);
         data["by"] = json!(who);
         data["how"] = json!(answer.how);
         data["used"] = json!(answer.text.is_some());
@@ -407,9 +444,6 @@ impl App {
         if let Err(e) = self.store.record_later(batch) {
             tracing::debug!(error = %e, "an event was not recorded");
         }
-        let Some(text) = answer.text else { return self.not_summarized(ask.id, &format!("{who}: {}", answer.how)) };
-        self.lives.with(ask.id, |l| l.unsummarized = None);
-        Some((Arc::from(text), answer.read))
     }
 
     /// Says why no model writes briefs of a conversation: once, until it is another reason.

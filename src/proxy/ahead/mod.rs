@@ -71,8 +71,8 @@ struct Behind {
     used: Tokens,
     /// Tokens that the last step added.
     step: Tokens,
-    /// Whether messages are folded that no model has told of.
-    lags: bool,
+    /// One past the last message that a model has told of.
+    told: usize,
 }
 
 /// A fold that was made ahead: its plan, its view, the messages to send, and the seconds that a model wrote on the brief.
@@ -117,11 +117,12 @@ impl App {
         let step = last_step(&prepared);
         let fold = due || passes_with(used, step, prepared.lines.fold_at, window);
         let (from, line) = prepared.lines.brief_at(used);
-        let (untold, lags) = self.untold(&prepared, &reported.text);
+        let told = self.told_of(&prepared, &reported.text);
+        let lags = told < folded_to(&prepared.view);
         let is_near = due || economics::brief_is_due(used, step, from, line);
         let brief = strategy == Strategy::Summarize
             && prepared.lines.no_summary().is_none()
-            && (lags || is_near && economics::worth_keeping_up(untold, prepared.lines.summary));
+            && (lags || is_near && economics::worth_keeping_up(self.untold(&prepared, told), prepared.lines.summary));
         let busy = self.lives.with(&prepared.id, |l| l.in_flight > 0 || l.making.is_some());
         if busy || !brief && !fold {
             return;
@@ -146,7 +147,7 @@ impl App {
                 (_, stopped) => AFTER_TOOL_CALLS * 2u32.pow(stopped),
             };
             let (size, id) = (prepared.request.body.len(), prepared.id.clone());
-            let behind = Behind { upstream, headers, prepared, reported, window, used, step, lags };
+            let behind = Behind { upstream, headers, prepared, reported, window, used, step, told };
             let (worker, asking) = (Arc::clone(&app), Arc::clone(&making.asking));
             let work = async move {
                 tokio::time::sleep(wait).await;
@@ -174,7 +175,7 @@ impl App {
             return;
         };
         let work = async {
-            if brief && (behind.lags || self.would_use_a_brief(behind)) {
+            if brief && self.would_use_a_brief(behind) {
                 asking.store(true, Ordering::Relaxed);
                 self.make_brief(behind).await;
                 asking.store(false, Ordering::Relaxed);
@@ -189,22 +190,29 @@ impl App {
         }
     }
 
-    /// Whether a fold is in sight. At the wall there must be one; at a line short of it, one that does not pay needs no brief.
+    /// Whether a brief has a use: it tells of what is folded already, or a fold is in sight. Where a clearing would do at the wall, a
+    /// brief is made only once there is much to tell.
     fn would_use_a_brief(&self, behind: &Behind) -> bool {
-        let Behind { prepared, used, step, .. } = behind;
+        let Behind { prepared, used, step, told, .. } = behind;
         let (_, line) = prepared.lines.brief_at(*used);
-        line == prepared.lines.limit
-            || self.foreseen(behind, &prepared.request, economics::steps_ahead(*step, line)).is_some()
+        let at_wall = line == prepared.lines.limit;
+        let is_much = || economics::worth_a_summary(self.untold(prepared, *told), prepared.lines.summary);
+        if *told < folded_to(&prepared.view) || at_wall && is_much() {
+            return true;
+        }
+        let plan = self.foreseen(behind, &prepared.request, economics::steps_ahead(*step, line));
+        plan.is_some_and(|plan| !at_wall || plan.actions.iter().any(|a| matches!(a, Action::Fold { .. })))
     }
 
-    /// Tokens of the history that no brief of a model tells of, neither in the view nor at hand, and whether some of them are
-    /// folded.
-    fn untold(&self, prepared: &Prepared, reply: &str) -> (Tokens, bool) {
-        let view = &prepared.view;
-        let told = self.brief_behind(prepared, reply).map_or_else(|| told(view), |brief| brief.covers);
+    /// One past the last message that a brief of a model tells of, in the view or at hand.
+    fn told_of(&self, prepared: &Prepared, reply: &str) -> usize {
+        self.brief_behind(prepared, reply).map_or_else(|| told(&prepared.view), |brief| brief.covers)
+    }
+
+    /// Tokens of the history after so many messages.
+    fn untold(&self, prepared: &Prepared, told: usize) -> Tokens {
         let costs = self.measure.costs(&prepared.key, &prepared.request.conversation);
-        let untold = costs.iter().skip(told).map(plan::Cost::total).fold(0, Tokens::saturating_add);
-        (untold, told < folded_to(view))
+        costs.iter().skip(told).map(plan::Cost::total).fold(0, Tokens::saturating_add)
     }
 
     /// The brief that was made for the history of a request and its reply, or for the beginning of it.

@@ -15,7 +15,7 @@ use super::save::now_ms;
 use super::situation::Situation;
 use crate::admission::{Answer, Catalog, List, Listing, Wanted, budget, choose, taught};
 use crate::conversation::{Conversation, Digest, Role, Tokens};
-use crate::plan::Facts;
+use crate::plan::{Facts, Plan};
 use crate::proxy::{App, Error};
 use crate::store::{Batch, Event, Recalled, TOOLS};
 use crate::wire::json::Fields;
@@ -280,4 +280,23 @@ fn words_of(conversation: &Conversation) -> String {
         words.chars().take(WORDS).chain([' ']).collect::<Vec<char>>()
     })
     .collect()
+}
+
+/// What helps where system prompt and tools leave so little of the window that the next rewrite comes soon.
+pub(in crate::proxy) fn advice(
+    request: &Request,
+    by_index: bool,
+    window: Option<Tokens>,
+    plan: &Plan,
+) -> Option<String> {
+    let (window, head) = (window?, plan.after.system.saturating_add(plan.after.tools));
+    let helps = request.own_tools().is_some() && !by_index && head > window / 2;
+    (helps && plan.is_soon_done_again()).then(|| {
+        // From there on "auto" does something.
+        let listing = if window - head.min(window) < window / 3 { "auto" } else { "index" };
+        format!(
+            "system prompt and tools take {head} of {window} tokens, so that this rewrite lasts for less than four steps: \
+             tools = \"{listing}\" in [context], or the header x-windowsill-tools: {listing}, leaves more"
+        )
+    })
 }

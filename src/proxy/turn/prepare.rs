@@ -10,7 +10,7 @@ use futures_util::FutureExt as _;
 use http::{HeaderMap, HeaderValue};
 use tracing::debug;
 
-use super::admission::Admitted;
+use super::admission::{Admitted, advice};
 use super::draft::{Draft, Drafted, Settled};
 use super::headers;
 use super::history::{History, Switched};
@@ -22,6 +22,7 @@ use super::system::Indexed;
 use crate::config::{Gauge, Resolved};
 use crate::conversation::edit::{Edit, Rule, View};
 use crate::conversation::{Digest, Message, Role, Tokens};
+use crate::guard::triggers::Pace;
 use crate::measure::window::Window;
 use crate::measure::{self, Known, ModelKey, Sureness, own};
 use crate::plan::emergency::Refusal;
@@ -276,7 +277,9 @@ impl App {
             }
             planned => planned?,
         };
-        let settled = draft.settled();
+        let mut settled = draft.settled();
+        let by_index = head.admitted.is_some();
+        settled.warnings.extend(advice(&settled.request, by_index, situation.window.tokens, &planned.drafted.plan));
         let mut prepared = self.prepared(situation, head, wishes, planned, settled);
         gauge::settle(&self.measure, &mut prepared, attempt);
         debug!(key = %prepared.key, because = ?prepared.because, "prepared");
@@ -347,14 +350,12 @@ impl App {
     ) -> Prepared {
         let actions = actions(&situation, &planned.drafted.plan);
         let because = because(&situation, &head, &wishes, &planned);
-        let waits = waits(&situation, &planned.drafted.plan);
-        let Situation { attempt, window, policy, history, key, own, .. } = situation;
+        let Situation { attempt, window, policy, history, key, own, pace, .. } = situation;
         let Head { tools, admitted, indexed, .. } = head;
         let Wishes { standing, scope, ruled, granted } = wishes;
         let Planned { drafted, before, lines, seconds } = planned;
         let Settled { request, done, wanted, mut warnings } = settled;
         warnings.extend(cut(&drafted.view, &request.conversation.body));
-        warnings.extend(advice(&request, admitted.is_some(), window.tokens, &drafted.plan));
         let is_fork = history.inherits.is_some();
         let History { chain, located, repeats_a_beginning, id, session, stored, ahead, switched, .. } = history;
         let History { client_marks, respelled, .. } = history;
@@ -377,7 +378,7 @@ impl App {
             originals: drafted.originals.into_iter().chain(more).collect(),
             actions,
             because,
-            waits,
+            waits: waits(&pace, &drafted.plan),
             after: drafted.plan.after,
             out: drafted.out,
             body: drafted.body,
@@ -458,23 +459,9 @@ fn because(situation: &Situation<'_>, head: &Head, wishes: &Wishes, planned: &Pl
     out
 }
 
-/// What helps where system prompt and tools leave so little of the window that the next rewrite comes soon.
-fn advice(request: &Request, by_index: bool, window: Option<Tokens>, plan: &Plan) -> Option<String> {
-    let (window, head) = (window?, plan.after.system.saturating_add(plan.after.tools));
-    let helps = request.own_tools().is_some() && !by_index && head > window / 2;
-    (helps && plan.is_soon_done_again()).then(|| {
-        // From there on "auto" does something.
-        let listing = if window - head.min(window) < window / 3 { "auto" } else { "index" };
-        format!(
-            "system prompt and tools take {head} of {window} tokens, so that this rewrite lasts for less than four steps: \
-             tools = \"{listing}\" in [context], or the header x-windowsill-tools: {listing}, leaves more"
-        )
-    })
-}
-
 /// Why lines that are passed led to nothing; a pace that waits says so itself.
-fn waits(situation: &Situation<'_>, plan: &Plan) -> Vec<String> {
-    let pace = situation.pace.waits(plan);
+fn waits(pace: &Pace, plan: &Plan) -> Vec<String> {
+    let pace = pace.waits(plan);
     let of_lines = plan.waits.iter().filter(|waiting| pace.is_none() || waiting.rule != "summarize");
     let of_lines: Vec<String> = of_lines.map(ToString::to_string).collect();
     pace.into_iter().chain(of_lines).collect()

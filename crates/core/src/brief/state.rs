@@ -9,8 +9,12 @@ const MARK: &str = "[This summary goes as far as message ";
 /// How it goes on after the number.
 const LATER: &str = "; what came later is told below it]";
 
-/// Headings of what stays true for longer than a fold; see [`super::prompt::SECTIONS`].
-const LASTING: [&str; 4] = ["goal", "files and changes", "technical context", "strategy"];
+/// Headings of what stays true for longer than a fold; see [`super::prompt::SECTIONS`] and [`COMPLETION`].
+const LASTING: [&str; 8] =
+    ["goal", "files", "technical context", "strategy", "task", "outcome", "decisions", "verification"];
+
+/// Headings of a completion record, which stand in lines of their own, before a colon.
+const COMPLETION: [&str; 6] = ["Task", "Outcome", "Files", "Decisions", "Verification", "Where we are"];
 
 /// One past the last message that the model's part of a brief was made from, where the brief's own fold ends at `to`; `None`
 /// where it has no such part.
@@ -43,7 +47,8 @@ pub(super) fn without_marks(summary: &str) -> String {
 fn lasting(summary: &str) -> String {
     let mut stays = false;
     let lines = summary.lines().filter(|line| {
-        if let Some(heading) = line.trim_start().strip_prefix('#') {
+        let of_record = || line.strip_suffix(':').filter(|heading| COMPLETION.contains(heading));
+        if let Some(heading) = line.trim_start().strip_prefix('#').or_else(of_record) {
             let heading = heading.trim_matches(|c: char| !c.is_alphanumeric()).to_lowercase();
             stays = LASTING.iter().any(|lasting| heading.starts_with(lasting));
         }
@@ -118,6 +123,14 @@ mod tests {
         assert!(!third.contains("Module 4") && !third.contains(MARK), "{third}");
         assert_eq!(goes_to(&third, 20), None);
         assert_eq!(goes_to("no brief", 3), None);
+    }
+
+    #[test]
+    fn what_a_finished_task_came_to_stays_true() {
+        let record = "Task:\n- Repair the ledger.\nOutcome:\n- The port is 7071.\nWhere we are:\n- Nothing is open.";
+        let first = render(Some(record), &Facts::default(), 900, &tokens);
+        let third = next(&next(&first, 10, 16), 16, 20);
+        assert!(third.contains("The port is 7071.") && !third.contains("Nothing is open"), "{third}");
     }
 
     #[test]

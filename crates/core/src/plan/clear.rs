@@ -4,7 +4,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::facts::{SMALL, placeholder};
-use super::sheet::Sheet;
+use super::sheet::{STEPS_AHEAD, Sheet};
 use super::{Action, ClearLine, Strategy, budget, economics, evict, restore, summarize};
 use crate::conversation::edit::{Edit, Rule};
 use crate::conversation::{Digest, Tokens};
@@ -59,11 +59,15 @@ fn short_of_the_wall(sheet: &mut Sheet<'_>, recent: usize) -> Option<String> {
         sheet.wait("clear", lines.clear_at, why);
         return None;
     }
-    let ahead = sheet.ahead();
+    let (ahead, step) = (sheet.ahead(), sheet.next_steps() / STEPS_AHEAD);
     // Where folding waits for the wall, so may clearing.
-    let done = attempt(sheet, recent, |freed, again, _| {
-        let pays = || freed >= ahead && economics::worth_it_now(freed, again, total, lines.clear_at, lines.fold_at);
-        economics::deep_clear(freed, lines.clear_at, lines.clear_to) && (line == ClearLine::Line || pays())
+    let done = attempt(sheet, recent, |freed, again, _| match line {
+        ClearLine::Line => freed >= step,
+        _ => {
+            economics::deep_clear(freed, lines.clear_at, lines.clear_to)
+                && freed >= ahead
+                && economics::worth_it_now(freed, again, total, lines.clear_at, lines.fold_at)
+        }
     });
     match done {
         Ok(what) => Some(what),
@@ -72,8 +76,7 @@ fn short_of_the_wall(sheet: &mut Sheet<'_>, recent: usize) -> Option<String> {
             None
         }
         Err((_, freed, _)) if line == ClearLine::Line => {
-            let least = (lines.clear_at - lines.clear_to) / 2;
-            sheet.wait("clear", lines.clear_at, format!("it would free {freed} tokens, and comes from {least} on"));
+            sheet.wait("clear", lines.clear_at, format!("it would free {freed} tokens, and a step takes {step}"));
             None
         }
         Err((_, freed, again)) => {

@@ -49,7 +49,7 @@ pub enum FoldAt {
 pub enum ClearLine {
     /// It comes from `clear_at` on, as soon as it frees enough for what the server must evaluate again.
     Pays,
-    /// It comes once the prompt passes `clear_at`, if it goes half as deep as the lines promise.
+    /// It comes once the prompt passes `clear_at`, whatever that costs, if it frees as much as a step takes.
     Line,
     /// It comes only where the prompt would not fit otherwise.
     Wall,
