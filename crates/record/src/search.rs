@@ -87,7 +87,7 @@ pub(super) fn search(
     let mut places = HashSet::new();
     found.retain(|(_, one)| {
         let hit = &one.said[one.center];
-        places.insert((hit.conversation.clone(), hit.at, hit.span.0))
+        places.insert((hit.conversation.clone(), hit.at, hit.id.clone(), hit.span.0))
     });
     Ok(found.into_iter().take(limit).map(|(_, passage)| passage).collect())
 }

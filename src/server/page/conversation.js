@@ -5,6 +5,7 @@ import { get, of } from "./api.js";
 import { strip } from "./strip.js";
 import { chart } from "./chart.js";
 import { Timeline } from "./list.js";
+import { search } from "./search.js";
 import { actions, standing, steps } from "./steer.js";
 
 // Characters of one text that are shown at once: a browser lays out no megabytes.
@@ -105,6 +106,7 @@ export async function conversation(id, signal) {
       detail.replaceChildren(h("section", { class: "card wrong" }, e.message));
     }
   };
+  const finder = search(id, choose);
   const timeline = new Timeline(id, choose);
   const draw = () => {
     const since = seen.turns.length ? ` · last turn ${ago(seen.updated_ms)}` : "";
@@ -112,7 +114,7 @@ export async function conversation(id, signal) {
       h("div", { class: "title" }, h("h1", {}, seen.title || seen.id), actions(seen, refresh)),
       h("p", { class: "sub" }, `${seen.model} · ${count(seen.messages)} messages · begun ${ago(seen.created_ms)}${since}${seen.state.task ? ` · task ${seen.state.task}` : ""} · `, h("code", {}, seen.id)),
       h("section", { class: "card" }, meter(seen), strip(seen)));
-    side.replaceChildren(detail, held,
+    side.replaceChildren(finder, detail, held,
       h("section", { class: "card" }, h("h2", {}, "Pressure by turn"), chart(seen.turns, seen.state)),
       spent(seen), rewrites(seen), guardrails(seen) ?? "", advice(seen) ?? "");
   };

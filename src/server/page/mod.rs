@@ -21,6 +21,7 @@ const FILES: &[(&str, &str, &str)] = &[
     ("dom.js", SCRIPT, include_str!("dom.js")),
     ("list.js", SCRIPT, include_str!("list.js")),
     ("overview.js", SCRIPT, include_str!("overview.js")),
+    ("search.js", SCRIPT, include_str!("search.js")),
     ("steer.js", SCRIPT, include_str!("steer.js")),
     ("strip.js", SCRIPT, include_str!("strip.js")),
 ];

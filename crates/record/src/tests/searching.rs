@@ -199,6 +199,16 @@ fn a_passage_has_its_neighbors_and_the_date_that_the_client_put_above_it() {
 }
 
 #[test]
+fn texts_that_stand_at_one_place_are_all_found() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    let section = |text: &str| Original { kind: "system".into(), ..original("c", 0, text) };
+    let originals = vec![section("Walnut is oiled."), section("Walnut is never painted.")];
+    runtime().block_on(store.record(Batch { originals, ..batch("c", &["hello"], 0) })).unwrap();
+    assert_eq!(store.search("walnut", Some("c"), 9).unwrap().len(), 2);
+}
+
+#[test]
 fn what_an_older_windowsill_recorded_is_searched_after_a_while() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(dir.path()).unwrap();
