@@ -6,7 +6,7 @@ use clap::Args;
 use serde_json::{Value, json};
 use windowsill::config::Config;
 use windowsill::plain;
-use windowsill::proxy::{Asked, Error, Record, ask_original_running, lines};
+use windowsill::proxy::{Asked, Error, Record, ask_original_running, hit_json, lines};
 
 use crate::{Failure, note, out, out_json, out_original, runtime};
 
@@ -42,23 +42,23 @@ pub(crate) fn run(config: &Config, of: &Recall) -> Result<ExitCode, Failure> {
         },
         _ => e.into(),
     };
-    let found = match Record::open(&config.data_dir)?.recall(&of.what, of.conversation.as_deref(), of.limit) {
+    let record = Record::open(&config.data_dir)?;
+    let found = match record.recall(&of.what, of.conversation.as_deref(), of.limit) {
         Ok(Asked::Text(found)) => found,
         Ok(Asked::Hits(hits)) => {
-            let list: Vec<Value> = hits
-                .iter()
-                .map(|h| {
-                    json!({"id": h.id, "conversation": h.conversation, "message": h.at, "kind": h.kind, "call": h.call,
-                        "snippet": h.snippet, "exact": h.exact})
-                })
-                .collect();
+            let list: Vec<Value> = hits.iter().map(hit_json).collect();
             if of.json {
                 out_json(&json!({"hits": list}))?;
             }
             for h in hits.iter().filter(|_| !of.json) {
                 let id = h.id.clone().unwrap_or_else(|| format!("{}:{}", h.conversation, h.at));
                 let what = plain::line(h.call.as_deref().unwrap_or(&h.kind));
-                out(&format!("{}  {what}\n    {}\n", plain::line(&id), plain::line(&h.snippet)))?;
+                let date = h.date.as_deref().map(|date| format!(", {}", plain::line(date))).unwrap_or_default();
+                let head = format!("{}  {what}, message {}{date}", plain::line(&id), h.at);
+                out(&format!("{head}\n    {}\n", plain::line(&h.snippet)))?;
+            }
+            if let left @ 1.. = record.unindexed()? {
+                note(&format!("{left} conversations of an older windowsill are not searched yet: the server is at it"));
             }
             if hits.is_empty() {
                 let within = of.conversation.as_deref().map(|c| format!(" in conversation {c}")).unwrap_or_default();

@@ -13,13 +13,16 @@ use super::query::Query;
 use super::steering;
 use super::table::Found;
 use crate::proxy::relay::{Body, full};
-use crate::proxy::{App, Error, TraceQuery, json_reply, lines, page};
+use crate::proxy::{App, Error, TraceQuery, json_reply, lines, page, search};
 
 /// The OpenAPI description of every path.
 const DESCRIPTION: &str = include_str!("../../docs/openapi.json");
 
 /// Most events or conversations in one answer.
 const PAGE: usize = 1000;
+
+/// Most hits of a search in one answer.
+const HITS: usize = 200;
 
 /// Whether a path is the proxy's own.
 pub(super) fn is_ours(path: &str) -> bool {
@@ -70,6 +73,7 @@ pub(super) enum Own {
     Messages,
     Message,
     Pins,
+    Search,
     Segments,
     Rules,
     AddRule,
@@ -115,6 +119,11 @@ pub(super) async fn answer(
             ok(app.timeline_message(id, found.named(1).parse().map_err(unnamed)?)?)
         }
         Own::Pins => ok(app.pins(id).await?),
+        Own::Search => {
+            let query = query()?;
+            let limit = query.number::<usize>("limit")?.unwrap_or(20).min(HITS);
+            ok(search(app, id, query.get("query").unwrap_or(""), limit)?)
+        }
         Own::Segments => ok(app.segments(id)?),
         Own::Rules => ok(app.rules()?),
         Own::AddRule => ok(steering::add_rule(app, body).await?),

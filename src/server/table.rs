@@ -94,6 +94,7 @@ pub const ROUTES: &[Route] = &[
     own("GET", "/windowsill/conversations/{id}/messages", &["from", "limit"], Own::Messages),
     own("GET", "/windowsill/conversations/{id}/messages/{index}", &[], Own::Message),
     own("GET", "/windowsill/conversations/{id}/pins", &[], Own::Pins),
+    own("GET", "/windowsill/conversations/{id}/search", &["query", "limit"], Own::Search),
     own("GET", "/windowsill/conversations/{id}/segments", &[], Own::Segments),
     steering("POST", "/windowsill/conversations/{id}/compact", Steering::Compact),
     steering("POST", "/windowsill/conversations/{id}/restore", Steering::Restore),

@@ -201,6 +201,7 @@ impl Table {
                 at("/view"),
                 at("/messages?limit=50"),
                 at("/segments"),
+                at(&format!("/search?query={}", other.secret)),
                 format!("/windowsill/events?conversation={id}"),
                 format!("/windowsill/records/{id}"),
             ];

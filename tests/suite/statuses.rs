@@ -82,7 +82,7 @@ fn conversation_of(answer: Answer) -> String {
 
 /// What all paths answer that look at a conversation: it, nothing, too many, and one that is gone.
 fn looks(asker: &mut Asker, ambiguous: &str, pruned: &str) {
-    for what in ["", "/view", "/insight", "/messages", "/messages/{index=0}", "/pins", "/segments"] {
+    for what in ["", "/view", "/insight", "/messages", "/messages/{index=0}", "/pins", "/segments", "/search?query=x"] {
         let path = format!("{CONVERSATION}{what}");
         asker.get(200, &path);
         asker.about(UNKNOWN, |asker| asker.get(404, &path));

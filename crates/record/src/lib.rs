@@ -16,6 +16,7 @@ mod files;
 mod health;
 mod history;
 mod large;
+mod passages;
 mod presence;
 mod prune;
 mod read;
@@ -53,7 +54,8 @@ pub use windowsill_core::apply::Original;
 
 pub use types::{
     Batch, ConversationRow, ConversationUpdate, Counted, Error, Event, EventFilter, EventRow, Gone, Hit, Item,
-    LastReply, Located, Node, NodeRow, PathRow, Pruned, Recalled, Reply, Retention, Rule, RuleChange, TOOLS, Trouble,
+    LastReply, Located, Node, NodeRow, Passage, PathRow, Pruned, Recalled, Reply, Retention, Rule, RuleChange, TOOLS,
+    Trouble,
 };
 use watcher::Watch;
 pub use watcher::Watcher;
@@ -520,13 +522,39 @@ impl Store {
         Ok(wanted)
     }
 
-    /// Searches originals and messages: the exact phrase first, then all words, then any. Nothing in a query is
-    /// syntax.
+    /// The passages that fit a query, the best first, each as one hit; see [`Store::passages`].
     ///
     /// # Errors
     /// When the database cannot be read.
     pub fn search(&self, query: &str, conversation: Option<&str>, limit: usize) -> Result<Vec<Hit>, Error> {
-        self.inner.read(|conn| search::search(conn, query, conversation, limit))
+        let found = self.passages(query, conversation, limit, &mut |_| true)?;
+        Ok(found.into_iter().filter_map(|mut one| Some(std::mem::take(one.said.get_mut(one.center)?))).collect())
+    }
+
+    /// The passages of originals and messages that fit a query, the best first, short messages with those beside them; in one
+    /// conversation and what it forked from, or everywhere. What stands there as it is written comes first, then what has its
+    /// phrases, paths and identifiers, then what has its rarest words. Nothing in a query is syntax but quotes.
+    ///
+    /// `keep` says of each passage whether it may be shown, also beside another one.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn passages(
+        &self,
+        query: &str,
+        conversation: Option<&str>,
+        limit: usize,
+        keep: &mut dyn FnMut(&mut Hit) -> bool,
+    ) -> Result<Vec<Passage>, Error> {
+        self.inner.read(|conn| search::search(conn, query, conversation, limit, keep))
+    }
+
+    /// How many conversations that an older windowsill recorded are not searched yet.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn unindexed(&self) -> Result<usize, Error> {
+        self.inner.read(passages::unindexed)
     }
 
     /// Forgets what is older, or more, than may be kept; see [`Retention`]. What is in use stays, and what that depends on.

@@ -16,8 +16,8 @@ use serde_json::json;
 use windowsill_core::conversation::Digest;
 
 use super::files::Files;
+use super::passages;
 use super::schema::{file_error, sqlite_error};
-use super::search::Source;
 use super::types::{Error, Gone, Pruned, Retention};
 use super::writer::Writer;
 
@@ -324,7 +324,6 @@ fn remove(conn: &mut Connection, victim: &Victim, now_ms: i64) -> rusqlite::Resu
     tx.execute("DELETE FROM original_link WHERE conversation = ?1", [row])?;
     let mut originals = Vec::with_capacity(alone.len());
     for id in alone {
-        unindex(&tx, Source::Original(id))?;
         tx.prepare_cached("DELETE FROM original_part WHERE original = ?1")?.execute([id])?;
         let sql = "DELETE FROM original WHERE id = ?1 RETURNING name";
         let name: String = tx.prepare_cached(sql)?.query_row([id], |r| r.get(0))?;
@@ -332,9 +331,7 @@ fn remove(conn: &mut Connection, victim: &Victim, now_ms: i64) -> rusqlite::Resu
         originals.push(name);
     }
     let nodes = ids("SELECT id FROM node WHERE conversation = ?1")?;
-    for id in &nodes {
-        unindex(&tx, Source::Node(*id))?;
-    }
+    passages::remove(&tx, *row)?;
     for table in ["view", "recalled"] {
         let sql = format!("DELETE FROM {table} WHERE chain IN (SELECT chain FROM node WHERE conversation = ?1)");
         tx.execute(&sql, [row])?;
@@ -352,17 +349,6 @@ fn remove(conn: &mut Connection, victim: &Victim, now_ms: i64) -> rusqlite::Resu
     gone("conversation", name)?;
     tx.commit()?;
     Ok(Removed { originals, messages: nodes.len() })
-}
-
-/// Takes all pieces of a text out of the index.
-pub(super) fn unindex(conn: &Connection, source: Source) -> rusqlite::Result<()> {
-    let mut statement = conn.prepare_cached("DELETE FROM words WHERE rowid = ?1")?;
-    for rowid in (0..).map_while(|piece| source.rowid(piece)) {
-        if statement.execute([rowid])? == 0 {
-            break;
-        }
-    }
-    Ok(())
 }
 
 /// When and why something was pruned: a record (`original`), a `conversation` or a `reply`.

@@ -8,11 +8,10 @@ use rusqlite::{Connection, OptionalExtension, params};
 
 use windowsill_core::conversation::Digest;
 
-use super::prune::unindex;
 use super::read::{NODE, node_row};
-use super::search::Source;
 use super::types::{Error, LastReply, NodeRow};
 use super::writer::Apply;
+use super::passages::{self, Source};
 use super::{large, schema};
 
 /// What stands for the chain digest of a conversation's last reply.
@@ -30,7 +29,7 @@ pub(super) fn last(conn: &Connection, conversation: &str) -> rusqlite::Result<Op
 
 impl Apply<'_> {
     /// Keeps a reply in place of the one before. One whose client has gone on meanwhile comes too late.
-    pub(super) fn last_reply(&self, reply: &LastReply) -> Result<(), Error> {
+    pub(super) fn last_reply(&self, reply: &LastReply, now_ms: i64) -> Result<(), Error> {
         let sql =
             "SELECT c.id, n.id FROM conversation c JOIN node n ON n.chain = c.tip WHERE c.name = ?1 AND c.tip = ?2";
         let rows = |r: &rusqlite::Row<'_>| Ok((r.get::<_, i64>(0)?, r.get::<_, i64>(1)?));
@@ -45,7 +44,8 @@ impl Apply<'_> {
         self.run(sql, params![chain, parent, depth + 1, owner, digest.0, large::bound(raw)])?;
         let row = self.tx.last_insert_rowid();
         self.wrap(large::fill(self.tx, row, raw))?;
-        self.words(Source::Node(row), text)
+        let new = passages::New { conversation: owner, node: row, parent: Some(parent), at: *depth, text, now_ms: Some(now_ms) };
+        self.wrap(passages::add_message(self.tx, &new))
     }
 
     /// Puts the last reply of a conversation away, unless it answers the history that ends with `tip`.
@@ -57,7 +57,7 @@ impl Apply<'_> {
         if tip.is_some_and(|tip| after == Some(tip.0)) {
             return Ok(());
         }
-        self.wrap(unindex(self.tx, Source::Node(id)))?;
+        self.wrap(passages::remove_source(self.tx, Source::Node(id)))?;
         // Words that no client came back with are in nobody's history: they do not stand on in free parts of the file.
         self.wrap(schema::overwriting(self.tx, |tx| {
             tx.prepare_cached("DELETE FROM node WHERE id = ?1")?.execute([id])

@@ -32,7 +32,7 @@ const WRITER_PRAGMAS: &str = "PRAGMA synchronous = NORMAL; PRAGMA wal_autocheckp
     PRAGMA journal_size_limit = 16777216;";
 
 /// Entry `i` leads from `user_version` i to i + 1.
-const MIGRATIONS: &[&str] = &[V1, V2, V3, V4, V5, V6, V7, V8, V9];
+const MIGRATIONS: &[&str] = &[V1, V2, V3, V4, V5, V6, V7, V8, V9, V10];
 
 const V1: &str = "
 -- A conversation's head. `deepest` is the deepest node it recorded; `history_*` is how far its Markdown file goes.
@@ -208,6 +208,40 @@ CREATE TABLE reply (
     json TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX reply_conversation ON reply(conversation);
+";
+
+const V10: &str = "
+-- The index of words, by passages (see passages.rs): the conversation is in the upper half of `id`. `source` is a node or, odd, an
+-- original; `start` and `length` are bytes of its text.
+DROP TABLE words;
+CREATE VIRTUAL TABLE words USING fts5(
+    text, content = '', contentless_delete = 1, tokenize = 'unicode61 remove_diacritics 2'
+);
+CREATE TABLE passage (
+    id INTEGER PRIMARY KEY,
+    source INTEGER NOT NULL,
+    at INTEGER NOT NULL,
+    start INTEGER NOT NULL,
+    length INTEGER NOT NULL
+) STRICT;
+CREATE INDEX passage_source ON passage(source);
+-- When a message was said: when it came, and the last stamp of its client up to it.
+CREATE TABLE told (
+    node INTEGER PRIMARY KEY,
+    now_ms INTEGER,
+    stamp TEXT
+) STRICT;
+-- How far the conversations that are there already are indexed: the last message and original, and the newest of them.
+CREATE TABLE unindexed (
+    conversation INTEGER PRIMARY KEY,
+    depth INTEGER NOT NULL,
+    node INTEGER NOT NULL,
+    original INTEGER NOT NULL,
+    node_upto INTEGER NOT NULL,
+    original_upto INTEGER NOT NULL
+) STRICT;
+INSERT INTO unindexed SELECT id, 0, 0, 0, (SELECT coalesce(max(id), 0) FROM node),
+    (SELECT coalesce(max(id), 0) FROM original) FROM conversation;
 ";
 
 /// Where the database of a data folder is.

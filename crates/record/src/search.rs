@@ -1,323 +1,382 @@
-//! Full-text search: which words are indexed, what a query becomes, and the snippet around a match.
+//! Search: which passages a query looks at, what they say, and what stands beside them. How well each fits is for
+//! [`windowsill_core::passage`] to say.
 //!
-//! The index holds words and positions only; texts are read back from their rows. A long text is indexed in pieces, so
-//! that a match has a place and the index needs little RAM.
+//! The index gives the passages that hold a word, word by word; which of them hold many, and rare ones, is counted here. Of a word
+//! that stands everywhere only the newest passages are looked at: it finds nothing by itself, and counts where others do.
 
-use std::borrow::Cow;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
+use std::rc::Rc;
 
-use regex::{Regex, RegexBuilder};
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::history::plain;
 use super::large::text;
+use super::passages::{self, Source};
 use super::read::LINE;
-use super::types::Hit;
-use windowsill_core::conversation::Digest;
+use super::types::{Hit, Passage};
+use windowsill_core::conversation::{Digest, Text};
+use windowsill_core::passage::{LONG, Query, columns, rarity, start};
 
-/// Longest piece of a text that is indexed as one, in bytes.
-const PIECE: usize = 64 << 10;
+/// Passages that are looked at for one word, and for all words together.
+const FOR_ONE: usize = 3_000;
+const FOR_ALL: usize = 40_000;
 
-/// Bits of a row id that say which piece of which table: 19 for the piece, 1 for the table.
-const PIECE_BITS: u32 = 20;
+/// Of a word, where there are too many for all of them.
+const FOR_LATE: usize = 300;
 
-/// Longest query, in characters, and most words of it that count.
-const QUERY_CHARS: usize = 1000;
-const QUERY_WORDS: usize = 64;
+/// Matches of all words in a row that are looked at.
+const IN_ROW: usize = 200;
 
-/// Matches of the phrase that are looked at for those that hold the query letter by letter.
-const LITERAL: usize = 200;
+/// How many more are read than are asked for: the rank by words alone is a first guess.
+const MORE: usize = 60;
 
-/// Bytes of text shown before and after the start of a match.
-const BEFORE: usize = 80;
-const AFTER: usize = 200;
+/// Most passages that are read for one search.
+const MOST: usize = 1_000;
 
-/// Matches of the question `?1`, the best first. Of very many, the newest are ranked: a word that stands everywhere finds
-/// nothing by its rank.
-const EVERYWHERE: &str = "SELECT id FROM (SELECT rowid AS id, bm25(words) AS worth FROM words
-        WHERE words MATCH ?1 AND ?2 IS NULL ORDER BY rowid DESC LIMIT 5000)
-    ORDER BY worth";
+/// Passages of a message of which no more are looked at for neighbors on one side.
+const BESIDE: i64 = 4;
 
-/// The same, in one conversation and what it forked from; the number of bits is [`PIECE_BITS`]. What belongs to it is listed
-/// first: it is little, and the matches may be many.
-const SCOPED: &str = ", mine(source) AS MATERIALIZED (
-        SELECT n.id << 1 FROM line l JOIN node n ON n.conversation = l.id AND n.depth <= l.upto
-        UNION ALL
-        SELECT (o.original << 1) | 1 FROM line l JOIN original_link o ON o.conversation = l.id AND o.at < l.upto
-    )
-    SELECT id FROM (SELECT words.rowid AS id, bm25(words) AS worth FROM words
-        WHERE words MATCH ?1 AND ((words.rowid >> 20) << 1 | (words.rowid & 1)) IN (SELECT source FROM mine)
-        ORDER BY words.rowid DESC LIMIT 5000)
-    ORDER BY worth";
+/// Bytes of texts that are kept while one search reads.
+const KEPT: usize = 8 << 20;
 
-/// The row that an index entry stands for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Source {
-    /// A message.
-    Node(i64),
-    /// An original.
-    Original(i64),
+/// Where a search looks: the numbers of a conversation's passages, and the messages of it that count.
+struct Range {
+    first: i64,
+    last: i64,
+    upto: i64,
 }
 
-impl Source {
-    /// Row id in the index; `None` past the last piece that has a number (32 GiB of text).
-    pub(super) fn rowid(self, piece: usize) -> Option<i64> {
-        let piece = i64::try_from(piece).ok().filter(|p| *p < 1 << (PIECE_BITS - 1))?;
-        let (id, table) = match self {
-            Source::Node(id) => (id, 0),
-            Source::Original(id) => (id, 1),
-        };
-        Some(id << PIECE_BITS | piece << 1 | table)
-    }
-
-    fn from_rowid(rowid: i64) -> (Source, usize) {
-        let id = rowid >> PIECE_BITS;
-        let piece = usize::try_from((rowid >> 1) & ((1 << (PIECE_BITS - 1)) - 1)).unwrap_or(0);
-        (if rowid & 1 == 0 { Source::Node(id) } else { Source::Original(id) }, piece)
-    }
-}
-
-/// Cuts a text into pieces of at most [`PIECE`] bytes, at line ends where there are any.
-pub(super) fn pieces(text: &str) -> impl Iterator<Item = &str> {
-    let mut rest = text;
-    std::iter::from_fn(move || {
-        if rest.is_empty() {
-            return None;
-        }
-        let mut end = rest.len().min(PIECE);
-        if end < rest.len() {
-            end = boundary(rest, end);
-            end = rest[..end].rfind('\n').map_or(end, |i| if i > PIECE / 2 { i + 1 } else { end });
-        }
-        let (piece, tail) = rest.split_at(end);
-        rest = tail;
-        Some(piece)
-    })
-}
-
-/// Sets the characters of scripts without spaces apart (Chinese, Japanese, Thai, Lao, Burmese, Khmer), so that each is a
-/// word and a run of them a phrase.
-pub(super) fn spaced(text: &str) -> Cow<'_, str> {
-    let spaceless = |c: char| {
-        matches!(c, '\u{0e00}'..='\u{0eff}' | '\u{1000}'..='\u{109f}' | '\u{1780}'..='\u{17ff}'
-            | '\u{3040}'..='\u{30ff}' | '\u{31f0}'..='\u{31ff}' | '\u{3400}'..='\u{4dbf}' | '\u{4e00}'..='\u{9fff}'
-            | '\u{f900}'..='\u{faff}' | '\u{ff66}'..='\u{ff9f}' | '\u{20000}'..='\u{323af}')
-    };
-    // SQLite reads a query up to the first NUL.
-    if text.is_ascii() && !text.contains('\0') {
-        return Cow::Borrowed(text);
-    }
-    let mut out = String::with_capacity(text.len() * 4 / 3);
-    for c in text.chars() {
-        match c {
-            '\0' => out.push(' '),
-            c if spaceless(c) => {
-                out.push(' ');
-                out.push(c);
-                out.push(' ');
-            }
-            c => out.push(c),
-        }
-    }
-    Cow::Owned(out)
-}
-
-/// What to ask the index, the best first: the phrase, all words (those in quotes as phrases), all words as beginnings, any
-/// word. The flag says that a match is the whole phrase. Every word is quoted, so nothing in a query is syntax.
-fn questions(query: &str) -> Vec<(String, bool)> {
-    let short: String = query.chars().take(QUERY_CHARS).collect();
-    let short = spaced(&short);
-    let counts = |w: &&str| w.chars().any(char::is_alphanumeric);
-    // What stands in quotes is every second part, unless the last quote is missing.
-    let parts: Vec<&str> = short.split('"').collect();
-    let mut phrases = Vec::new();
-    for (i, part) in parts.iter().enumerate() {
-        let inside = i % 2 == 1 && i + 1 < parts.len();
-        let words: Vec<&str> = part.split_whitespace().filter(counts).collect();
-        if inside && !words.is_empty() {
-            phrases.push(words.join(" "));
-        } else {
-            phrases.extend(words.into_iter().map(str::to_owned));
-        }
-    }
-    let all: Vec<&str> = phrases.iter().flat_map(|p| p.split(' ')).take(QUERY_WORDS).collect();
-    if all.is_empty() {
-        return Vec::new();
-    }
-    let quoted = |words: &mut dyn Iterator<Item = &str>| words.map(|w| format!("\"{w}\"")).collect::<Vec<_>>();
-    let words = quoted(&mut all.iter().copied());
-    let begin: Vec<String> = words.iter().map(|w| format!("{w}*")).collect();
-    let mut asked = vec![(format!("\"{}\"", all.join(" ")), true)];
-    if phrases.len() > 1 {
-        asked.push((quoted(&mut phrases.iter().map(String::as_str).take(QUERY_WORDS)).join(" AND "), false));
-    }
-    if all.len() > 1 && phrases.len() < all.len() {
-        asked.push((words.join(" AND "), false));
-    }
-    asked.push((begin.join(" AND "), false));
-    if all.len() > 1 {
-        asked.push((words.join(" OR "), false));
-    }
-    asked
-}
-
-/// Finds a query in originals and messages; in one conversation and what it forked from, or everywhere. Where the query
-/// stands letter by letter comes first, then where its words follow each other.
+/// Passages that fit a query, the best first; in one conversation and what it forked from, or everywhere. `keep` says which may be
+/// shown at all; it may take from one what its reader may not see.
 pub(super) fn search(
     conn: &Connection,
     query: &str,
     conversation: Option<&str>,
     limit: usize,
-) -> rusqlite::Result<Vec<Hit>> {
-    let sql = if conversation.is_some() { format!("{LINE} {SCOPED}") } else { EVERYWHERE.to_owned() };
-    let mut hits = Vec::new();
-    let mut seen = HashSet::new();
+    keep: &mut dyn FnMut(&mut Hit) -> bool,
+) -> rusqlite::Result<Vec<Passage>> {
+    // What retention takes meanwhile is still there for this search.
+    let snapshot = conn.unchecked_transaction()?;
+    let conn: &Connection = &snapshot;
+    let mut query = Query::read(query);
+    let ranges = ranges(conn, conversation)?;
+    if query.is_empty() || limit == 0 || ranges.is_empty() {
+        return Ok(Vec::new());
+    }
+    let limit = limit.min(MOST);
+    let Candidates { ids, rarities } = candidates(conn, &mut query, &ranges, conversation.is_some())?;
+    let mut reader = Reader { conn, texts: HashMap::new(), kept: 0, hits: HashMap::new(), keep };
+    let mut found: Vec<(i64, Passage)> = Vec::new();
+    for id in ids {
+        if found.len() >= limit + MORE {
+            break;
+        }
+        let Some(range) = ranges.iter().find(|range| (range.first..=range.last).contains(&id)) else { continue };
+        let Some(hit) = reader.hit(id, range.upto)? else { continue };
+        let own = query.rank(&hit.text, &rarities);
+        let (said, center) = reader.beside(id, &hit, range.upto)?;
+        let mut rank = own;
+        if said.len() > 1 {
+            let all: Vec<&str> = said.iter().map(|hit| hit.text.as_str()).collect();
+            rank.worth = rank.worth.max(query.rank(&all.join("\n"), &rarities).worth);
+        }
+        let said = said.iter().map(|one| Hit { exact: own.exact > 0, ..Hit::clone(one) }).collect();
+        found.push((id, Passage { said, center, rank }));
+    }
+    found.sort_by(|(a, x), (b, y)| y.rank.partial_cmp(&x.rank).unwrap_or(std::cmp::Ordering::Equal).then(b.cmp(a)));
+    // A message and the original made of it are one.
     let mut places = HashSet::new();
-    let finder = Finder::of(query);
-    for (question, exact) in questions(query) {
-        let mut statement = conn.prepare_cached(&sql)?;
-        let mut rows = statement.query(params![question, conversation])?;
-        let most = if exact { limit.max(LITERAL) } else { limit };
-        let mut literal = 0;
-        while hits.len() < most && literal < limit {
-            let Some(row) = rows.next()? else { break };
-            let (source, piece) = Source::from_rowid(row.get(0)?);
-            if !seen.insert(source) {
-                continue;
-            }
-            let found = match source {
-                Source::Node(id) => message_hit(conn, id, &finder, exact)?,
-                Source::Original(id) => original_hit(conn, id, piece, conversation, &finder, exact)?,
-            };
-            // A message and the original made of it are one hit, with the original's id.
-            let Some((hit, stands)) = found else { continue };
-            if places.insert((hit.conversation.clone(), hit.at, hit.id.clone())) {
-                // Ranked among their like, the literal ones before the others.
-                let to = if exact && stands { literal } else { hits.len() };
-                literal += usize::from(exact && stands);
-                hits.insert(to, hit);
-            }
-        }
-        hits.truncate(limit);
-    }
-    Ok(hits)
+    found.retain(|(_, one)| {
+        let hit = &one.said[one.center];
+        places.insert((hit.conversation.clone(), hit.at, hit.id.clone(), hit.span.0))
+    });
+    Ok(found.into_iter().take(limit).map(|(_, passage)| passage).collect())
 }
 
-/// A message that matches, and whether it holds the query letter by letter.
-fn message_hit(conn: &Connection, id: i64, finder: &Finder, exact: bool) -> rusqlite::Result<Option<(Hit, bool)>> {
-    let sql = "SELECT c.name, n.depth - 1, n.role, n.raw, o.name, l.kind, l.call, n.digest
-        FROM node n JOIN conversation c ON c.id = n.conversation
-        LEFT JOIN original_link l ON l.conversation = n.conversation AND l.at = n.depth - 1
-            AND l.kind IN ('tool_result', 'message')
-        LEFT JOIN original o ON o.id = l.original
-        WHERE n.id = ?1 LIMIT 1";
-    let hit = |r: &rusqlite::Row<'_>| {
-        let raw: Vec<u8> = r.get(3)?;
-        let role: String = r.get(2)?;
-        let kind: Option<String> = r.get(5)?;
-        let (snippet, literal) = finder.snippet(&plain(&raw));
-        let hit = Hit {
-            id: r.get(4)?,
-            conversation: r.get(0)?,
-            at: r.get(1)?,
-            kind: kind.unwrap_or(role),
-            call: r.get(6)?,
-            snippet,
-            exact,
-            digest: Some(Digest(r.get(7)?)),
+/// Where to look. Nowhere, where there is no such conversation.
+fn ranges(conn: &Connection, conversation: Option<&str>) -> rusqlite::Result<Vec<Range>> {
+    if conversation.is_none() {
+        return Ok(vec![Range { first: 0, last: i64::MAX, upto: i64::MAX }]);
+    }
+    let sql = format!("{LINE} SELECT id, max(upto) FROM line WHERE ?1 IS NULL GROUP BY id");
+    let range = |r: &rusqlite::Row<'_>| {
+        let (first, last) = passages::numbers(r.get(0)?);
+        Ok(Range { first, last, upto: r.get(1)? })
+    };
+    conn.prepare_cached(&sql)?.query_map(params![None::<i64>, conversation], range)?.collect()
+}
+
+/// Passages to read, the most promising first, and how rare the words are.
+struct Candidates {
+    ids: Vec<i64>,
+    rarities: Vec<f64>,
+}
+
+fn candidates(conn: &Connection, query: &mut Query, ranges: &[Range], scoped: bool) -> rusqlite::Result<Candidates> {
+    let mut lists = Vec::with_capacity(query.units.len());
+    let mut with = Vec::with_capacity(query.units.len());
+    let mut left = FOR_ALL;
+    for unit in &mut query.units {
+        let most = if left > FOR_LATE { FOR_ONE.min(left) } else { FOR_LATE };
+        let asked = format!("\"{}\"", unit.words);
+        let mut list = matches(conn, &asked, ranges, most)?;
+        if list.is_empty() && unit.words.chars().count() > 2 {
+            list = matches(conn, &format!("{asked}*"), ranges, most)?;
+            unit.begins = !list.is_empty();
+        }
+        left = left.saturating_sub(list.len());
+        // Of a word with more passages than are looked at, nobody knows how many.
+        with.push(if list.len() < most { list.len() } else { FOR_ONE });
+        lists.push(list);
+    }
+    // Where their number is unknown, the commonest word stands in about every second one.
+    let all = size(conn, ranges, scoped)?.unwrap_or(with.iter().max().map_or(0, |most| most * 2));
+    let rarities: Vec<f64> = with.iter().map(|with| rarity(*with, all)).collect();
+    let mut pairs: Vec<(i64, usize)> =
+        lists.iter().enumerate().flat_map(|(unit, list)| list.iter().map(move |id| (*id, unit))).collect();
+    // Where every word stands everywhere, all of them together are looked for only where that is not long.
+    let rare = lists.iter().map(Vec::len).filter(|n| *n > 0).min().is_some_and(|n| n < FOR_LATE);
+    if query.row.len() > 1 && (scoped || rare) {
+        let row = format!("\"{}\"", query.row.join(" "));
+        let every = query.units.len();
+        pairs.extend(matches(conn, &row, ranges, IN_ROW)?.into_iter().map(|id| (id, every)));
+        let common = query.units.iter().zip(&lists).filter(|(_, list)| list.len() >= FOR_LATE).count();
+        if common > 1 {
+            let there = query.units.iter().zip(&lists).filter(|(_, list)| !list.is_empty());
+            let and: Vec<String> = there.map(|(unit, _)| format!("\"{}\"", unit.words)).collect();
+            pairs.extend(matches(conn, &and.join(" AND "), ranges, IN_ROW)?.into_iter().map(|id| (id, every + 1)));
+        }
+    }
+    pairs.sort_unstable();
+    pairs.dedup();
+    let sum: f64 = rarities.iter().sum();
+    // A row of all words is worth more than the words, and all words at least as much.
+    let worth = |unit: usize| rarities.get(unit).copied().unwrap_or(sum);
+    let mut scored: Vec<(f64, i64)> = pairs
+        .chunk_by(|a, b| a.0 == b.0)
+        .map(|chunk| (chunk.iter().map(|(_, unit)| worth(*unit)).sum(), chunk[0].0))
+        .collect();
+    scored.sort_by(|a, b| b.0.total_cmp(&a.0).then(b.1.cmp(&a.1)));
+    Ok(Candidates { ids: scored.into_iter().map(|(_, id)| id).collect(), rarities })
+}
+
+/// Passages that match, the newest first of each conversation.
+fn matches(conn: &Connection, asked: &str, ranges: &[Range], most: usize) -> rusqlite::Result<Vec<i64>> {
+    let sql = "SELECT rowid FROM words WHERE words MATCH ?1 AND rowid BETWEEN ?2 AND ?3 ORDER BY rowid DESC LIMIT ?4";
+    let mut statement = conn.prepare_cached(sql)?;
+    let mut out = Vec::new();
+    for range in ranges {
+        let room = super::read::bounded(most.saturating_sub(out.len()));
+        let rows = statement.query_map(params![asked, range.first, range.last, room], |r| r.get(0))?;
+        for id in rows {
+            out.push(id?);
+        }
+    }
+    Ok(out)
+}
+
+/// About how many passages there are in some conversations; unknown everywhere.
+fn size(conn: &Connection, ranges: &[Range], scoped: bool) -> rusqlite::Result<Option<usize>> {
+    if !scoped {
+        return Ok(None);
+    }
+    let sql = "SELECT coalesce(max(id) - ?1 + 1, 0) FROM passage WHERE id BETWEEN ?1 AND ?2";
+    let mut statement = conn.prepare_cached(sql)?;
+    let mut all = 0;
+    for range in ranges {
+        all += statement.query_row([range.first, range.last], |r| r.get::<_, usize>(0))?;
+    }
+    Ok(Some(all))
+}
+
+/// Reads passages, each text once where that is possible.
+struct Reader<'a> {
+    conn: &'a Connection,
+    texts: HashMap<Source, Text>,
+    kept: usize,
+    hits: HashMap<i64, Option<Rc<Hit>>>,
+    keep: &'a mut dyn FnMut(&mut Hit) -> bool,
+}
+
+/// Where a passage stands.
+struct Place {
+    source: Source,
+    at: i64,
+    start: usize,
+    length: usize,
+}
+
+impl Reader<'_> {
+    /// A passage, if it may be shown.
+    fn hit(&mut self, id: i64, upto: i64) -> rusqlite::Result<Option<Rc<Hit>>> {
+        if let Some(known) = self.hits.get(&id) {
+            return Ok(known.clone());
+        }
+        let sql = "SELECT source, at, start, length FROM passage WHERE id = ?1";
+        let place = |r: &rusqlite::Row<'_>| {
+            Ok(Place { source: Source::of(r.get(0)?), at: r.get(1)?, start: r.get(2)?, length: r.get(3)? })
         };
-        Ok((hit, literal))
-    };
-    conn.prepare_cached(sql)?.query_row([id], hit).optional()
-}
-
-/// An original that matches, as the conversation asked about (or one it forked from) recorded it; never another's call.
-fn original_hit(
-    conn: &Connection,
-    id: i64,
-    piece: usize,
-    conversation: Option<&str>,
-    finder: &Finder,
-    exact: bool,
-) -> rusqlite::Result<Option<(Hit, bool)>> {
-    const COLUMNS: &str = concat!(
-        "SELECT o.name, c.name, l.at, l.kind, l.call, ",
-        text!(),
-        "
-        FROM original o JOIN original_link l ON l.original = o.id JOIN conversation c ON c.id = l.conversation"
-    );
-    let sql = match conversation {
-        Some(_) => format!(
-            "{LINE} {COLUMNS} JOIN line ON line.id = l.conversation AND l.at < line.upto
-            WHERE o.id = ?1 ORDER BY c.name = ?2 DESC, c.id LIMIT 1"
-        ),
-        None => format!("{COLUMNS} WHERE o.id = ?1 AND ?2 IS NULL ORDER BY c.id LIMIT 1"),
-    };
-    let hit = |r: &rusqlite::Row<'_>| {
-        let text = r.get_ref(5)?.as_str()?;
-        let (snippet, literal) = finder.snippet(pieces(text).nth(piece).unwrap_or_default());
-        let hit = Hit {
-            id: r.get(0)?,
-            conversation: r.get(1)?,
-            at: r.get(2)?,
-            kind: r.get(3)?,
-            call: r.get(4)?,
-            snippet,
-            exact,
-            digest: None,
+        let place = self.conn.prepare_cached(sql)?.query_row([id], place).optional()?;
+        let read = match place.filter(|place| place.at < upto) {
+            None => None,
+            Some(place) => match place.source {
+                Source::Node(node) => self.message(node, &place)?,
+                Source::Original(original) => self.original(original, passages::conversation(id), &place)?,
+            },
         };
-        Ok((hit, literal))
-    };
-    conn.prepare_cached(&sql)?.query_row(params![id, conversation], hit).optional()
-}
-
-/// Finds a query in a text: as it is written, else its words in a row, else any of them.
-struct Finder {
-    literal: Option<Regex>,
-    words: Option<Regex>,
-}
-
-impl Finder {
-    fn of(query: &str) -> Finder {
-        let short: String = query.chars().take(QUERY_CHARS).collect();
-        let build = |pattern: &str| RegexBuilder::new(pattern).case_insensitive(true).size_limit(4 << 20).build().ok();
-        let as_written: Vec<String> = short.split_whitespace().map(regex::escape).collect();
-        let words: Vec<String> = short
-            .split(|c: char| !c.is_alphanumeric())
-            .filter(|w| !w.is_empty())
-            .take(QUERY_WORDS)
-            .map(regex::escape)
-            .collect();
-        if words.is_empty() {
-            return Finder { literal: None, words: None };
-        }
-        let any = format!(r"{}|\b(?:{})", words.join(r"[^\p{L}\p{N}]+"), words.join("|"));
-        Finder { literal: build(&as_written.join(r"\s+")), words: build(&any) }
+        let kept = read.and_then(|mut hit| (self.keep)(&mut hit).then(|| Rc::new(hit)));
+        self.hits.insert(id, kept.clone());
+        Ok(kept)
     }
 
-    /// The text around the first match, its white space collapsed; and whether the query stands there as it is written.
-    fn snippet(&self, text: &str) -> (String, bool) {
-        let first = |finder: &Option<Regex>| finder.as_ref().and_then(|f| f.find(text)).map(|m| m.start());
-        let literal = first(&self.literal);
-        let at = literal.or_else(|| first(&self.words)).unwrap_or(0);
-        let from = boundary(text, at.saturating_sub(BEFORE));
-        let to = boundary(text, at + AFTER);
-        let mut out = text[from..to].split_whitespace().collect::<Vec<_>>().join(" ");
-        if from > 0 {
-            out.insert(0, '…');
+    fn message(&mut self, node: i64, place: &Place) -> rusqlite::Result<Option<Hit>> {
+        let sql = "SELECT c.name, n.depth - 1, n.role, o.name, l.kind, l.call, n.digest, t.stamp,
+                date(t.now_ms / 1000, 'unixepoch'), p.digest
+            FROM node n JOIN conversation c ON c.id = n.conversation
+            LEFT JOIN original_link l ON l.conversation = n.conversation AND l.at = n.depth - 1
+                AND l.kind IN ('tool_result', 'message')
+            LEFT JOIN original o ON o.id = l.original
+            LEFT JOIN told t ON t.node = n.id
+            LEFT JOIN node p ON p.id = n.parent
+            WHERE n.id = ?1 LIMIT 1";
+        let hit = |r: &rusqlite::Row<'_>| {
+            let role: String = r.get(2)?;
+            let (kind, stamp, day): (Option<String>, Option<String>, Option<String>) =
+                (r.get(4)?, r.get(7)?, r.get(8)?);
+            Ok(Hit {
+                id: r.get(3)?,
+                conversation: r.get(0)?,
+                at: r.get(1)?,
+                kind: kind.unwrap_or_else(|| role.clone()),
+                call: r.get(5)?,
+                role: Some(role),
+                date: stamp.or(day),
+                digest: Some(Digest(r.get(6)?)),
+                parent: r.get::<_, Option<[u8; 16]>>(9)?.map(Digest),
+                ..Hit::default()
+            })
+        };
+        let Some(mut hit) = self.conn.prepare_cached(sql)?.query_row([node], hit).optional()? else { return Ok(None) };
+        let text = self.text(Source::Node(node))?;
+        cut(&mut hit, &text, place);
+        Ok(Some(hit))
+    }
+
+    /// An original, as a conversation recorded it; never another's call.
+    fn original(&mut self, original: i64, conversation: i64, place: &Place) -> rusqlite::Result<Option<Hit>> {
+        let sql = "SELECT o.name, c.name, l.at, l.kind, l.call,
+                (SELECT coalesce(t.stamp, date(t.now_ms / 1000, 'unixepoch')) FROM node n JOIN told t ON t.node = n.id
+                    WHERE n.conversation = c.id AND n.depth = l.at + 1 LIMIT 1)
+            FROM original o JOIN original_link l ON l.original = o.id JOIN conversation c ON c.id = l.conversation
+            WHERE o.id = ?1 AND c.id = ?2";
+        let hit = |r: &rusqlite::Row<'_>| {
+            Ok(Hit {
+                id: r.get(0)?,
+                conversation: r.get(1)?,
+                at: r.get(2)?,
+                kind: r.get(3)?,
+                call: r.get(4)?,
+                date: r.get(5)?,
+                ..Hit::default()
+            })
+        };
+        let found = self.conn.prepare_cached(sql)?.query_row([original, conversation], hit).optional()?;
+        let Some(mut hit) = found else { return Ok(None) };
+        let text = self.text(Source::Original(original))?;
+        cut(&mut hit, &text, place);
+        Ok(Some(hit))
+    }
+
+    fn text(&mut self, source: Source) -> rusqlite::Result<Text> {
+        if let Some(known) = self.texts.get(&source) {
+            return Ok(known.clone());
         }
-        if to < text.len() {
-            out.push('…');
+        let text: Text = match source {
+            Source::Node(id) => {
+                let sql = "SELECT raw FROM node WHERE id = ?1";
+                passages::said(self.conn.prepare_cached(sql)?.query_row([id], |r| r.get(0))?)
+            }
+            Source::Original(id) => {
+                const SQL: &str = concat!("SELECT ", text!(), " FROM original o WHERE o.id = ?1");
+                self.conn.prepare_cached(SQL)?.query_row([id], |r| r.get::<_, String>(0))?.into()
+            }
+        };
+        if self.kept + text.len() > KEPT {
+            self.texts.clear();
+            self.kept = 0;
         }
-        (out, literal.is_some())
+        self.kept += text.len();
+        self.texts.insert(source, text.clone());
+        Ok(text)
+    }
+
+    /// A short message with its neighbors, as far as they are short, too; and which of them it is.
+    fn beside(&mut self, id: i64, hit: &Rc<Hit>, upto: i64) -> rusqlite::Result<(Vec<Rc<Hit>>, usize)> {
+        let mut said = vec![hit.clone()];
+        let mut center = 0;
+        let mut room = LONG.saturating_sub(columns(&hit.text));
+        if hit.digest.is_none() || room == 0 || hit.span.0 > 0 || hit.goes_on {
+            return Ok((said, center));
+        }
+        let (mut before, mut after) = (true, true);
+        for step in 1..=BESIDE {
+            if before {
+                before = match self.neighbor(id - step, &said[0], upto, room, true)? {
+                    None => false,
+                    Some(one) => {
+                        room -= columns(&one.text);
+                        said.insert(0, one);
+                        center += 1;
+                        true
+                    }
+                };
+            }
+            if after {
+                let last = said.last().unwrap_or(hit).clone();
+                after = match self.neighbor(id + step, &last, upto, room, false)? {
+                    None => false,
+                    Some(one) => {
+                        room -= columns(&one.text);
+                        said.push(one);
+                        true
+                    }
+                };
+            }
+        }
+        Ok((said, center))
+    }
+
+    /// The message with this number, where it stands right beside another one and fits into the room.
+    fn neighbor(
+        &mut self,
+        id: i64,
+        beside: &Hit,
+        upto: i64,
+        room: usize,
+        is_before: bool,
+    ) -> rusqlite::Result<Option<Rc<Hit>>> {
+        let fits = |one: &Rc<Hit>| {
+            let (first, second) = if is_before { (&**one, beside) } else { (beside, &**one) };
+            let whole = one.span.0 == 0 && !one.goes_on && columns(&one.text) <= room;
+            let follows = first.at + 1 == second.at && first.digest.is_some() && second.parent == first.digest;
+            one.conversation == beside.conversation && whole && follows
+        };
+        Ok(self.hit(id, upto)?.filter(fits))
     }
 }
 
-/// The last character boundary at or before a byte position.
-fn boundary(text: &str, at: usize) -> usize {
-    let mut at = at.min(text.len());
-    while !text.is_char_boundary(at) {
-        at -= 1;
+/// Puts a passage's words into a hit.
+fn cut(hit: &mut Hit, text: &str, place: &Place) {
+    let from = start(text, place.start).len();
+    let to = start(text, place.start.saturating_add(place.length)).len().max(from);
+    hit.text = text[from..to].to_owned();
+    hit.span = (from, to);
+    hit.goes_on = to < text.len();
+    let mut snippet = hit.text.split_whitespace().collect::<Vec<_>>().join(" ");
+    if from > 0 {
+        snippet.insert(0, '…');
     }
-    at
+    if hit.goes_on {
+        snippet.push('…');
+    }
+    hit.snippet = snippet;
 }

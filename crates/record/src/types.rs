@@ -11,6 +11,7 @@ use bytes::Bytes;
 use windowsill_core::apply::Original;
 use windowsill_core::conversation::edit::View;
 use windowsill_core::conversation::{Digest, Text};
+use windowsill_core::passage::Rank;
 
 /// What can go wrong with the record. Cheap to clone: one failed commit may answer several callers.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -452,8 +453,8 @@ pub struct PathRow {
     pub is_reply: bool,
 }
 
-/// One answer of a search.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A passage that a search found, or that stands beside one.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Hit {
     /// Record id, where an original holds it; a message that never left the prompt has none.
     pub id: Option<String>,
@@ -465,12 +466,35 @@ pub struct Hit {
     pub kind: String,
     /// The call in one line, for originals.
     pub call: Option<String>,
-    /// The lines around the first match, on one line.
+    /// Role of the message, where it is of one.
+    pub role: Option<String>,
+    /// When it was said: the client's own stamp, else the day it was recorded (UTC).
+    pub date: Option<String>,
+    /// The passage, exactly as it is.
+    pub text: String,
+    /// Where it begins in its text, and ends (bytes).
+    pub span: (usize, usize),
+    /// Whether its text goes on behind it.
+    pub goes_on: bool,
+    /// The passage on one line.
     pub snippet: String,
     /// Whether the query stands there as one phrase.
     pub exact: bool,
     /// Digest of what the message says; an original has none.
     pub digest: Option<Digest>,
+    /// Digest of what the message before it says.
+    pub parent: Option<Digest>,
+}
+
+/// What a search found: a passage, and the short messages beside it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Passage {
+    /// All of it, in order.
+    pub said: Vec<Hit>,
+    /// Which of these was found itself.
+    pub center: usize,
+    /// How well it fits.
+    pub rank: Rank,
 }
 
 /// Which entries of the trace are asked for.

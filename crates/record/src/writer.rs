@@ -24,7 +24,7 @@ use super::prune::{Pass, Step};
 use super::recent::{Applied, Recent, Tip, Work};
 use super::schema::sqlite_error;
 use super::types::{ConversationUpdate, Counted, Error, Event, Node, Recalled, Rule, RuleChange};
-use super::{Readers, health, history, large, original_ids, prune, search};
+use super::{Readers, health, history, large, original_ids, passages, prune};
 
 /// Bytes that are committed together at most, so that a waiting batch is never far from its commit.
 const GROUP_BYTES: usize = 8 << 20;
@@ -64,9 +64,22 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    /// Works until every sender is gone and the queue is empty.
+    /// Works until every sender is gone and the queue is empty. While nothing waits, what an older windowsill recorded is indexed.
     pub(super) fn run(mut self, queue: &Receiver<Job>) {
-        while let Ok(first) = queue.recv() {
+        let mut behind = true;
+        loop {
+            let first = match queue.try_recv() {
+                Ok(job) => job,
+                Err(TryRecvError::Disconnected) => break,
+                Err(TryRecvError::Empty) if behind => {
+                    behind = self.catch_up();
+                    continue;
+                }
+                Err(TryRecvError::Empty) => match queue.recv() {
+                    Ok(job) => job,
+                    Err(_) => break,
+                },
+            };
             let mut bytes = first.bytes;
             let mut group = vec![first];
             while bytes < GROUP_BYTES {
@@ -94,6 +107,19 @@ impl Writer {
         // Leaves a small WAL behind for the next start; the last close removes it.
         if let Err(error) = self.conn.execute_batch("PRAGMA optimize; PRAGMA wal_checkpoint(TRUNCATE);") {
             tracing::debug!(%error, "the record's last checkpoint did not finish");
+        }
+    }
+
+    /// Indexes some of what is not indexed yet; returns whether more is left. What fails is tried again with the next start.
+    fn catch_up(&mut self) -> bool {
+        let step = catch_unwind(AssertUnwindSafe(|| passages::catch_up(&mut self.conn)));
+        match step {
+            Ok(Ok(more)) => more,
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "the record's search index is not up to date");
+                false
+            }
+            Err(_) => false,
         }
     }
 
@@ -197,14 +223,14 @@ impl Apply<'_> {
             let id = self.conversation(update)?;
             conversation = Some(id);
             for (i, node) in batch.nodes.iter().enumerate() {
-                let tip = self.node(node, id, &update.id)?;
+                let tip = self.node(node, id, &update.id, now_ms)?;
                 if i + 1 == batch.nodes.len() {
                     applied.tip = Some((node.chain, tip));
                 }
             }
         }
         if let Some(reply) = &batch.last_reply {
-            self.last_reply(reply)?;
+            self.last_reply(reply, now_ms)?;
         }
         batch.respelled.iter().try_for_each(|(chain, raw)| self.respelled(chain, raw))?;
         for original in &batch.originals {
@@ -322,7 +348,7 @@ impl Apply<'_> {
         Ok(row)
     }
 
-    fn node(&self, node: &Node, conversation: i64, name: &str) -> Result<Tip, Error> {
+    fn node(&self, node: &Node, conversation: i64, name: &str, now_ms: i64) -> Result<Tip, Error> {
         let known =
             "SELECT c.name, n.depth FROM node n JOIN conversation c ON c.id = n.conversation WHERE n.chain = ?1";
         let row = |r: &rusqlite::Row<'_>| Ok(Tip { conversation: r.get(0)?, depth: r.get(1)? });
@@ -344,7 +370,9 @@ impl Apply<'_> {
         self.run(sql, params![chain.0, parent, depth, conversation, role, digest.0, large::bound(raw)])?;
         let row = self.tx.last_insert_rowid();
         self.wrap(large::fill(self.tx, row, raw))?;
-        self.words(search::Source::Node(row), &node.text)?;
+        let new =
+            passages::New { conversation, node: row, parent, at: depth - 1, text: &node.text, now_ms: Some(now_ms) };
+        self.wrap(passages::add_message(self.tx, &new))?;
         self.files.watch.at("a message: in");
         self.run("UPDATE conversation SET deepest = max(deepest, ?2) WHERE id = ?1", params![conversation, depth])?;
         Ok(Tip { conversation: name.into(), depth: *depth })
@@ -357,17 +385,6 @@ impl Apply<'_> {
         row.map_or(Ok(()), |row| self.wrap(large::fill(self.tx, row, raw)))
     }
 
-    /// Indexes a text for search, in pieces.
-    pub(super) fn words(&self, source: search::Source, text: &str) -> Result<(), Error> {
-        for (piece, words) in search::pieces(text).enumerate() {
-            if let Some(rowid) = source.rowid(piece) {
-                let words = search::spaced(words);
-                self.run("INSERT INTO words (rowid, text) VALUES (?1, ?2)", params![rowid, words])?;
-            }
-        }
-        Ok(())
-    }
-
     fn original(&self, o: &Original, now_ms: i64) -> Result<(), Error> {
         let conversation = self.conversation_row(&o.conversation, now_ms)?;
         for id in original_ids(&o.id, &o.text) {
@@ -377,7 +394,6 @@ impl Apply<'_> {
                 Some((original, true)) => original,
                 None => {
                     let original = self.wrap(large::insert_original(self.tx, &id, &o.text, o.raw.as_deref()))?;
-                    self.words(search::Source::Original(original), &o.text)?;
                     prune::is_back(self.tx, self.path, self.files, "original", &id)?;
                     original
                 }
@@ -385,7 +401,9 @@ impl Apply<'_> {
             self.files.write_result(&id, o.text.as_bytes(), self.durable)?;
             let sql = "INSERT OR IGNORE INTO original_link (conversation, original, at, kind, tool, call)
                 VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
-            self.run(sql, params![conversation, original, o.at, o.kind, o.tool, o.call])?;
+            if self.run(sql, params![conversation, original, o.at, o.kind, o.tool, o.call])? > 0 {
+                self.wrap(passages::add_original(self.tx, conversation, original, o.at, &o.text))?;
+            }
             if id != o.id {
                 self.event(&Event {
                     now_ms,

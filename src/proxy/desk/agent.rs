@@ -13,9 +13,10 @@ use super::record::{self, Text};
 use super::report::{ask, ask_original_running};
 use crate::config::Config;
 use crate::conversation::Tokens;
+use crate::passage::{Filled, Found, Said, fill};
 use crate::proxy::{Error, Record};
-use crate::recall::{Page, Reference, Span, clean, page};
-use crate::store::{ConversationRow, Hit, Store};
+use crate::recall::{Page, Reference, Span, page};
+use crate::store::{ConversationRow, Passage, Store};
 
 /// Tokens of an answer at most, at four characters each. Nothing is known of the model that asks.
 const ANSWER: Tokens = 6_000;
@@ -92,8 +93,8 @@ impl Agent {
             },
             Tool {
                 name: "search",
-                description: "Search what was said and what was taken out of the prompt, the exact phrase first. Gives ids \
-                    for recall.",
+                description: "Search what was said and what was taken out of the prompt. Gives the best passages with their \
+                    dates, in the order of time, and ids for recall.",
                 schema: schema(
                     &["query"],
                     true,
@@ -180,7 +181,6 @@ impl Agent {
         } else {
             inner.unwrap_or(found.text)
         };
-        let count = |text: &str| Tokens::try_from(text.chars().count() / 4 + 1).unwrap_or(Tokens::MAX);
         let Some(Page { text, first, last, total }) = page(&text, span, ANSWER, &count) else {
             return Err(format!("`{}` is shorter: offset is behind its end", record::short(&id)));
         };
@@ -238,18 +238,21 @@ impl Agent {
         if scope.is_none() && !self.all {
             return Err(WHICH.into());
         }
-        let hits = record.search(&query, scope.as_deref(), MOST_HITS + 1).map_err(say)?;
-        if hits.is_empty() {
+        let found = record.passages(&query, scope.as_deref(), MOST_HITS + 1).map_err(say)?;
+        if found.is_empty() {
             return Err(format!("nothing matches `{}`", record::short(&query)));
         }
         let limit = span.limit.unwrap_or(HITS as i64).clamp(1, MOST_HITS as i64);
-        let shown = (Span { limit: Some(limit), ..span }).of(hits.len());
-        let (from, most) = shown.ok_or_else(|| format!("there are {} hits: offset is behind the last", hits.len()))?;
-        let lines: Vec<String> = hits[from..from + most].iter().map(|hit| line(hit, scope.is_none())).collect();
-        let last = from + lines.len();
-        let more =
-            if last < hits.len() { format!("\n[more: call again with offset={}]", last + 1) } else { String::new() };
-        Ok(format!("[hits {}-{last}; read one whole by its id]\n{}{more}", from + 1, lines.join("\n")))
+        let total = found.len();
+        let (from, most) = (Span { limit: Some(limit), ..span })
+            .of(total)
+            .ok_or_else(|| format!("there are {total} hits: offset is behind the last"))?;
+        let passages: Vec<Found> =
+            found.into_iter().skip(from).map(|passage| as_shown(passage, scope.is_none())).collect();
+        let Filled { text, shown } = fill(&passages, ANSWER, most, &count);
+        let last = from + shown;
+        let more = if last < total { format!("\n[more: call again with offset={}]", last + 1) } else { String::new() };
+        Ok(format!("[hits {}-{last}; read one whole by its id; in the order of time]\n{text}{more}", from + 1))
     }
 
     fn context(&self, record: &Record, arguments: &Arguments<'_>) -> Result<String, String> {
@@ -334,12 +337,30 @@ impl Agent {
 const WHICH: &str =
     "give `conversation`: its id, or the id of any text of it (r…), as a marker in your prompt names it";
 
-/// One hit on one line.
-fn line(hit: &Hit, with_conversation: bool) -> String {
-    let id = hit.id.clone().unwrap_or_else(|| format!("{}:{}", hit.conversation, hit.at));
-    let call: String = hit.call.as_deref().unwrap_or(&hit.kind).chars().take(80).collect();
-    let of = if with_conversation { format!(" in {}", hit.conversation) } else { String::new() };
-    format!("- {id} ({call}{of}): {}", clean(&hit.snippet))
+/// A passage with ids that `recall` takes.
+fn as_shown(passage: Passage, with_conversation: bool) -> Found {
+    let said = passage.said.into_iter().map(|hit| {
+        let who = hit.call.or(hit.role).unwrap_or(hit.kind);
+        let of = if with_conversation { format!(" of {}", hit.conversation) } else { String::new() };
+        let id = hit.id.unwrap_or_else(|| format!("{}:{}", hit.conversation, hit.at));
+        let who = format!("message {}{of}, {who}", hit.at);
+        Said {
+            of: hit.conversation,
+            id,
+            at: hit.at,
+            span: hit.span,
+            goes_on: hit.goes_on,
+            who,
+            date: hit.date,
+            text: hit.text,
+        }
+    });
+    Found { said: said.collect(), center: passage.center, rank: passage.rank }
+}
+
+/// Tokens of a text, at four characters each.
+fn count(text: &str) -> Tokens {
+    Tokens::try_from(text.chars().count() / 4 + 1).unwrap_or(Tokens::MAX)
 }
 
 /// An error in one line, with what to do.

@@ -6,9 +6,9 @@ use serde_json::{Value, json};
 
 use super::report::row_json;
 use super::rewrites;
-use crate::proxy::Error;
+use crate::proxy::{App, Error};
 use crate::recall::{Reference, Span};
-use crate::store::{ConversationRow, Gone, Hit, Store};
+use crate::store::{ConversationRow, Gone, Hit, Passage, Store};
 use crate::unwrap::unwrap;
 use crate::wire::openai_chat;
 
@@ -89,21 +89,63 @@ impl Record {
         Ok(Asked::Hits(self.search(what, scope, limit)?))
     }
 
-    /// What holds these words, the best first.
+    /// The passages that fit these words, the best first.
     ///
     /// # Errors
     /// 400 where there is no word to search for.
     pub fn search(&self, query: &str, conversation: Option<&str>, limit: usize) -> Result<Vec<Hit>, Error> {
-        if !query.chars().any(char::is_alphanumeric) {
-            return Err(Error::client(
-                400,
-                "empty_query",
-                format!("`{}` holds no word to search for", short(query)),
-                "give a word, a phrase, an id such as r3f9a0c12d4e5, or CONVERSATION:MESSAGE",
-            ));
-        }
+        searchable(query)?;
         Ok(self.store.search(query, conversation, limit)?)
     }
+
+    /// The same, each with the short messages beside it.
+    ///
+    /// # Errors
+    /// As [`Record::search`].
+    pub fn passages(&self, query: &str, conversation: Option<&str>, limit: usize) -> Result<Vec<Passage>, Error> {
+        searchable(query)?;
+        Ok(self.store.passages(query, conversation, limit, &mut |_| true)?)
+    }
+
+    /// How many conversations are not searched yet, since an older windowsill recorded them.
+    ///
+    /// # Errors
+    /// When the record cannot be read.
+    pub fn unindexed(&self) -> Result<usize, Error> {
+        Ok(self.store.unindexed()?)
+    }
+}
+
+/// Refuses a query without a word.
+pub(in crate::proxy) fn searchable(query: &str) -> Result<(), Error> {
+    if query.chars().any(char::is_alphanumeric) {
+        return Ok(());
+    }
+    Err(Error::client(
+        400,
+        "empty_query",
+        format!("`{}` holds no word to search for", short(query)),
+        "give a word, a phrase, an id such as r3f9a0c12d4e5, or CONVERSATION:MESSAGE",
+    ))
+}
+
+/// What a search finds in one conversation and what it forked from, the best first.
+///
+/// # Errors
+/// 404 for an unknown conversation, 400 where there is no word to search for.
+pub fn search(app: &App, id: &str, query: &str, limit: usize) -> Result<Value, Error> {
+    searchable(query)?;
+    let row = row(&app.store, id, "GET /windowsill/conversations lists them")?;
+    let hits = app.store.search(query, Some(&row.id), limit)?;
+    let hits: Vec<Value> = hits.iter().map(hit_json).collect();
+    Ok(json!({"hits": hits, "unindexed": app.store.unindexed()?}))
+}
+
+/// A hit as JSON, for the command line and over HTTP.
+pub fn hit_json(hit: &Hit) -> Value {
+    let Hit { id, conversation, at, kind, call, date, snippet, exact, .. } = hit;
+    json!({"id": id, "conversation": conversation, "message": at, "kind": kind, "call": call, "date": date,
+        "snippet": snippet, "exact": exact})
 }
 
 /// The kind of a text that is several messages.

@@ -13,7 +13,8 @@ use super::class::Class;
 use super::headers;
 use super::prepare::Prepared;
 use crate::conversation::edit::{Edit, View};
-use crate::conversation::{Conversation, Digest, Message, Role, Text, Tokens, person};
+use crate::conversation::{Conversation, Digest, Message, Role, Tokens, person};
+use crate::passage;
 use crate::plain;
 use crate::plan::{Lines, Regions};
 use crate::proxy::desk::rules::Scope;
@@ -22,10 +23,6 @@ use crate::proxy::live::Kept;
 use crate::proxy::{App, Error};
 use crate::store::{Batch, ConversationUpdate, Event, Node};
 use crate::upstream::Upstream;
-
-/// Bytes of a message that are searched by `recall`. What is larger is mostly evicted when it arrives, and then searched as
-/// an original, whole.
-const SEARCHED: usize = 256 * 1024;
 
 impl App {
     /// Makes originals, messages and the view durable, before a view without them is sent. What needs no waiting is
@@ -332,33 +329,10 @@ pub(in crate::proxy) fn nodes(chain: &[Digest], body: &[Message], depth: usize) 
                 },
                 digest: message.digest,
                 raw: if most { bytes.clone() } else { Bytes::copy_from_slice(bytes) },
-                text: searched(message),
+                text: passage::searched(message),
             }
         })
         .collect()
-}
-
-/// What is found of a message: its text and its calls, as far as `SEARCHED` goes.
-pub(super) fn searched(message: &Message) -> Text {
-    if message.calls.is_empty() && message.text.len() <= SEARCHED {
-        return message.text.clone();
-    }
-    let mut text = start(&message.text, SEARCHED).to_owned();
-    for call in &message.calls {
-        let room = SEARCHED.saturating_sub(text.len());
-        text.push_str(start(&format!("\n{} ", call.name), room));
-        text.push_str(start(&call.arguments, SEARCHED.saturating_sub(text.len())));
-    }
-    text.into()
-}
-
-/// The first bytes of a text, whole characters only.
-fn start(text: &str, most: usize) -> &str {
-    let mut end = most.min(text.len());
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    &text[..end]
 }
 
 /// Characters of a title.

@@ -43,7 +43,7 @@ function Server({ servers, error }) {
   return html`<span class=${`server ${down ? "down" : servers ? "up" : ""} ${heard.live ? "live" : ""}`} id="status" role="status">${words}${servers && !heard.live ? " · not live, connecting again …" : ""}</span>`;
 }
 
-const KEYS = [["o", "overview"], ["r", "requests"], ["c", "chat"], ["Esc", "closes what is open"], ["↑ ↓ Home End Enter", "in a history"], ["?", "this list"]];
+const KEYS = [["o", "overview"], ["r", "requests"], ["c", "chat"], ["/", "search in a conversation"], ["Esc", "closes what is open"], ["↑ ↓ Home End Enter", "in a history"], ["?", "this list"]];
 const Help = () => html`<${Dialog} name="help-title"><h1 id="help-title">Keys</h1><dl class="keys">${KEYS.map(([key, what]) => html`<dt key=${key}><kbd>${key}</kbd></dt><dd>${what}</dd>`)}</dl>
   <div class="buttons"><button class="btn" type="button" onclick=${(e) => e.target.closest("dialog").close()}>Close</button></div><//>`;
 
@@ -72,6 +72,7 @@ function Root() {
       const to = { o: "#/", r: "#/requests", c: "#/chat" }[e.key];
       if (to) location.hash = to;
       if (e.key === "?") open(html`<${Help} />`);
+      if (e.key === "/") { document.querySelector("input[type=search]")?.focus(); e.preventDefault(); }
     };
     addEventListener("keydown", key);
     follow();

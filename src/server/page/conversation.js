@@ -8,6 +8,7 @@ import { Strip, about } from "./strip.js";
 import { Chart } from "./chart.js";
 import { History, Rows, spoken } from "./history.js";
 import { Actions, Pinned, Steps } from "./steer.js";
+import { Search } from "./search.js";
 
 // Characters of one text that are shown at once: a browser lays out no megabytes.
 const SHOWN = 100_000;
@@ -152,7 +153,7 @@ export function Conversation({ id, goto, title }) {
       <p class="sub">${[seen.state.whose?.client, seen.model, plural(seen.messages, "message")].filter(Boolean).join(" · ")} · begun <${Ago} ms=${seen.created_ms} />${seen.requests.length > 0 && html` · last request <${Ago} ms=${seen.last_request_ms ?? seen.updated_ms} />`}
         ${seen.state.task && ` · task ${seen.state.task}`}${seen.parent && html` · branched off <a href=${`#/c/${seen.parent}`}>${seen.parent}</a>`} · <code>${seen.id}</code> <${Copy} text=${seen.id} /></p>
       <${Failed} id=${seen.id} /><section class="card gauge"><${Meter} seen=${seen} /><${Strip} seen=${seen} /></section>`}
-    <div class="grid"><section class="card"><h2>History</h2><div class="heads" aria-hidden="true"><span>What the client has${seen ? ` · about ${count(seen.client_tokens)} tokens` : ""}</span><span>What the model sees${seen ? ` · ${about(seen.state)}${count(seen.state.prompt_tokens)} tokens` : ""}</span></div>
+    <div class="grid"><section class="card"><h2>History</h2><${Search} id=${id} show=${show} /><div class="heads" aria-hidden="true"><span>What the client has${seen ? ` · about ${count(seen.client_tokens)} tokens` : ""}</span><span>What the model sees${seen ? ` · ${about(seen.state)}${count(seen.state.prompt_tokens)} tokens` : ""}</span></div>
       ${ready ? html`<${History} rows=${rows} version=${version} pinned=${pinned} chosen=${chosen} choose=${choose} go=${go} />` : html`<p class="soft">reading …</p>`}</section>
       <${Panel} id=${id} at=${chosen} pins=${pins ?? none} changed=${changed} leave=${() => choose(-1)} /></div>
     ${seen && html`<div class="columns"><div class="side"><${Pinned} id=${seen.id} pins=${pins} error=${pinsError} changed=${changed} /><${Largest} seen=${seen} show=${show} /><${Advice} seen=${seen} /></div>

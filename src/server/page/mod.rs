@@ -29,6 +29,7 @@ const FILES: &[(&str, &str, &str)] = &[
     ("overview.js", SCRIPT, include_str!("overview.js")),
     ("preact.js", SCRIPT, include_str!("preact.js")),
     ("requests.js", SCRIPT, include_str!("requests.js")),
+    ("search.js", SCRIPT, include_str!("search.js")),
     ("steer.js", SCRIPT, include_str!("steer.js")),
     ("strip.js", SCRIPT, include_str!("strip.js")),
     ("use.js", SCRIPT, include_str!("use.js")),

@@ -10,6 +10,8 @@ use crate::recall::clean;
 /// A passage, as it is shown.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Said {
+    /// The conversation that it is of, where there are several.
+    pub of: String,
     /// What reads the whole text: the number of its message, or the id of a text in the record.
     pub id: String,
     /// Index of its message in the body.
@@ -61,7 +63,7 @@ pub fn fill(found: &[Found], room: Tokens, most: usize, count: &dyn Fn(&str) -> 
     if let (0, Some(first)) = (shown, found.first()) {
         return cut(&first.said[first.center], room, count);
     }
-    shelf.chosen.sort_by(|a, b| (a.at, &a.id, a.span).cmp(&(b.at, &b.id, b.span)));
+    shelf.chosen.sort_by(|a, b| (&a.of, a.at, &a.id, a.span).cmp(&(&b.of, b.at, &b.id, b.span)));
     Filled { text: render(&shelf.chosen), shown }
 }
 
@@ -164,6 +166,7 @@ mod tests {
 
     fn said(at: usize, date: Option<&str>, text: &str) -> Said {
         Said {
+            of: String::new(),
             id: at.to_string(),
             at,
             span: (0, text.len()),

@@ -21,8 +21,8 @@ fn search_ranks_the_phrase_first_and_shows_it() {
     let hits = store.search("disk quota exceeded", None, 10).unwrap();
     let found: Vec<(usize, bool)> = hits.iter().map(|h| (h.at, h.exact)).collect();
     assert_eq!(found, [(1, true), (0, false)]);
-    assert!(hits[0].snippet.contains("filler line ERROR: disk quota exceeded (os error 122) filler"));
-    assert!(hits[0].snippet.starts_with('…') && hits[0].snippet.ends_with('…') && hits[0].snippet.len() < 400);
+    assert!(hits[0].snippet.contains("ERROR: disk quota exceeded (os error 122)"));
+    assert!(hits[0].snippet.starts_with('…') && hits[0].snippet.ends_with('…') && hits[0].snippet.len() < 800);
     assert_eq!(hits[0].id.as_deref(), Some(&*original_id(&texts[1])));
     let cases: [(&str, &[usize]); 8] = [
         ("src/store/mod.rs", &[2]),
@@ -150,4 +150,120 @@ fn no_query_is_an_error() {
         store.search(&query, None, limit).unwrap();
     });
     store.search(&"word \u{10ffff} ".repeat(5000), None, 5).unwrap();
+}
+
+/// A chat: short messages, stamped now and then, and a long one.
+fn talk() -> Vec<String> {
+    let mut texts: Vec<String> = (0..60).map(|n| format!("Small talk number {n}, of no use.")).collect();
+    texts[20] = "[2024-05-01 10:00] Which color did we paint the porch?".into();
+    texts[21] = "Teal, in two coats.".into();
+    texts[40] =
+        format!("[9 June 2024] Read this.\n\n{}The porch railing rotted.\n\n{0}", "A paragraph of filler. ".repeat(40));
+    texts
+}
+
+fn shown(store: &Store, query: &str, scope: Option<&str>) -> Vec<Vec<(usize, Option<String>)>> {
+    let found = store.passages(query, scope, 9, &mut |_| true).unwrap();
+    found.into_iter().map(|one| one.said.into_iter().map(|hit| (hit.at, hit.date)).collect()).collect()
+}
+
+#[test]
+fn a_passage_has_its_neighbors_and_the_date_that_the_client_put_above_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    runtime().block_on(store.record(batch("c", &talk(), 0))).unwrap();
+    let found = store.passages("what color was the porch painted", Some("c"), 9, &mut |_| true).unwrap();
+    let best = &found[0];
+    assert_eq!(best.said[best.center].at, 20);
+    // The answer holds none of the words: it stands beside them.
+    assert!(best.said.iter().any(|hit| hit.text.starts_with("Teal")), "{best:?}");
+    assert!(best.said.iter().map(|hit| hit.text.len()).sum::<usize>() <= 600);
+    let date = |at: usize| best.said.iter().find(|hit| hit.at == at).unwrap().date.clone();
+    assert_eq!((date(19).unwrap(), date(21).unwrap()), ("1970-01-01".into(), "2024-05-01 10:00".into()));
+    // Of a long message, the part that says it.
+    let hit = &store.search("railing rotting", Some("c"), 1).unwrap()[0];
+    assert!(hit.text.contains("railing rotted") && hit.span.0 > 0 && hit.goes_on, "{hit:?}");
+    assert_eq!((hit.at, hit.date.as_deref()), (40, Some("9 June 2024")));
+    // What may not be shown is not shown beside something else, either.
+    let found = store.passages("porch painted", Some("c"), 9, &mut |hit| hit.at != 21).unwrap();
+    assert!(found.iter().flat_map(|one| &one.said).all(|hit| hit.at != 21));
+    // Neighbors are those of the same history.
+    let mut other = talk();
+    other[21] = "Red, said the other history.".into();
+    let mut fork = batch("f", &other, 21);
+    fork.conversation.as_mut().unwrap().parent = Some(("c".into(), 21));
+    runtime().block_on(store.record(fork)).unwrap();
+    let of = |scope| format!("{:?}", store.passages("porch painted color", Some(scope), 9, &mut |_| true).unwrap());
+    assert!(!of("c").contains("Red, said") && !of("f").contains("Teal"));
+    assert!(of("f").contains("Which color"));
+}
+
+#[test]
+fn texts_that_stand_at_one_place_are_all_found() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    let section = |text: &str| Original { kind: "system".into(), ..original("c", 0, text) };
+    let originals = vec![section("Walnut is oiled."), section("Walnut is never painted.")];
+    runtime().block_on(store.record(Batch { originals, ..batch("c", &["hello"], 0) })).unwrap();
+    assert_eq!(store.search("walnut", Some("c"), 9).unwrap().len(), 2);
+}
+
+#[test]
+fn what_an_older_windowsill_recorded_is_searched_after_a_while() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    let mut all = batch("c", &talk(), 0);
+    all.originals = vec![original("c", 3, &format!("{}walnut boards\n", "a line of a log\n".repeat(50_000)))];
+    runtime().block_on(store.record(all)).unwrap();
+    runtime().block_on(store.record(batch("d", &["nothing but a porch", "yes"], 0))).unwrap();
+    let queries = ["what color was the porch painted", "railing", "walnut", "number 7", "porch"];
+    let see = |store: &Store| -> Vec<_> {
+        queries.iter().flat_map(|query| [shown(store, query, Some("c")), shown(store, query, None)]).collect()
+    };
+    let before = see(&store);
+    assert!(before.iter().all(|found| !found.is_empty()));
+    drop(store);
+    let conn = Connection::open(schema::database(dir.path())).unwrap();
+    conn.execute_batch("DROP TABLE passage; DROP TABLE told; DROP TABLE unindexed; PRAGMA user_version = 8;").unwrap();
+    drop(conn);
+    let store = Store::open(dir.path()).unwrap();
+    // Meanwhile it is used as ever.
+    runtime().block_on(store.record(batch("e", &["a zebra", "striped"], 0))).unwrap();
+    assert_eq!(store.search("zebra", None, 9).unwrap().len(), 1);
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while store.unindexed().unwrap() > 0 {
+        assert!(std::time::Instant::now() < until, "never indexed");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    assert_eq!(see(&store), before);
+    // Once is enough, also after a restart.
+    drop(store);
+    let store = Store::open(dir.path()).unwrap();
+    runtime().block_on(store.flush());
+    assert_eq!((see(&store), store.unindexed().unwrap()), (before, 0));
+}
+
+#[test]
+fn rare_words_paths_and_stems_find_what_is_meant() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    let mut texts: Vec<String> = (0..200).map(|n| format!("We talked about the table and the chairs, {n}.")).collect();
+    texts[50] = "The walnut came from Ohio.".into();
+    texts[60] = "see crates/record/src/search.rs, fn getUserName".into();
+    texts[70] = "error in record src search, rs: get user name".into();
+    texts[80] = "我们讨论了数据库的备份".into();
+    texts[90] = "They were refinishing furniture.".into();
+    runtime().block_on(store.record(batch("c", &texts, 0))).unwrap();
+    for (query, best) in [
+        ("what about the walnut table and the chairs", 50),
+        ("what is in crates/record/src/search.rs of the table", 60),
+        ("getUserName", 60),
+        ("user_name", 70),
+        ("数据库备份", 80),
+        ("refinished", 90),
+        ("\"came from\" the table", 50),
+    ] {
+        assert_eq!(store.search(query, Some("c"), 5).unwrap()[0].at, best, "{query}");
+        assert_eq!(store.search(query, None, 5).unwrap()[0].at, best, "{query}, everywhere");
+    }
 }

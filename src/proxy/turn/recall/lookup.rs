@@ -9,20 +9,18 @@ use tracing::{debug, warn};
 
 use crate::conversation::edit::{Edit, View};
 use crate::conversation::{Message, Role, Tokens};
+use crate::passage::{Filled, Found as Passage, Said, fill};
 use crate::proxy::App;
 use crate::proxy::turn::prepare::Prepared;
 use crate::proxy::turn::save::now_ms;
 use crate::recall::{self, Asked, Page, Reference, Span, page};
-use crate::store::{Batch, Event, Hit, blocking, original_id};
+use crate::store::{self, Batch, Event, Hit, blocking, original_id};
 use crate::unwrap::{Inner, unwrap};
 use crate::wire::openai_chat;
 
-/// Hits that a search shows unless told, and at most.
-const HITS: usize = 8;
-const MOST_HITS: usize = 30;
-
-/// Hits of the record that are looked through for those that left the prompt.
-const LOOKED_AT: usize = 300;
+/// Passages that are ranked at least and at most, and the tokens of a short one: more than the room holds.
+const RANKED: (usize, usize) = (40, 200);
+const SHORT: Tokens = 32;
 
 /// Fewer tokens than this hold no answer worth having.
 const LEAST: Tokens = 48;
@@ -261,50 +259,48 @@ impl Lookup<'_> {
         found(format!("[{id}: {what}; lines {first}-{last} of {total}]\n{shown}{more}"))
     }
 
-    /// What left the prompt and holds these words, the best first.
+    /// The best passages of what left the prompt, as many as there is room for, in the order of time.
     fn search(&self, query: &str, span: Span, about: Option<&str>) -> Result<Found, crate::store::Error> {
         let body = &self.prepared.request.conversation.body;
-        let mut all = self.app.store.search(query, Some(&self.prepared.id), LOOKED_AT)?;
-        all.retain_mut(|hit| self.is_own(hit));
-        let gone = |hit: &&Hit| !recall::is_woven(body, hit.at) && left_the_prompt(&self.prepared.view, hit.at);
-        let hits: Vec<&Hit> = all.iter().filter(gone).collect();
+        let mut any = false;
+        let mut gone = |hit: &mut Hit| {
+            let own = self.is_own(hit);
+            any |= own;
+            let left = hit.kind == SYSTEM || left_the_prompt(&self.prepared.view, hit.at);
+            own && left && !recall::is_woven(body, hit.at)
+        };
+        let most = usize::try_from(self.budget / SHORT).unwrap_or(usize::MAX).clamp(RANKED.0, RANKED.1);
+        let all = self.app.store.passages(query, Some(&self.prepared.id), most, &mut gone)?;
         let about = about.map(|a| format!("[{a}; searched for it instead]\n")).unwrap_or_default();
-        if hits.is_empty() {
-            let there = if all.is_empty() { "" } else { "; what holds these words still stands in the prompt" };
+        if all.is_empty() {
+            let there = if any { "; what holds these words still stands in the prompt" } else { "" };
             return Ok(nothing(format!("{about}[nothing that left the prompt matches `{}`{there}]", echo(query))));
         }
-        let limit = span.limit.unwrap_or(HITS as i64).clamp(1, MOST_HITS as i64);
-        let Some((from, most)) = (Span { limit: Some(limit), ..span }).of(hits.len()) else {
+        let Some((from, most)) = span.of(all.len()) else {
             return Ok(nothing(format!(
                 "{about}[{} hits: offset {} is past the last]",
-                hits.len(),
+                all.len(),
                 span.offset.unwrap_or(1)
             )));
         };
-        let mut lines = Vec::new();
-        let mut room = self.budget.saturating_sub(AROUND);
-        for hit in &hits[from..from + most] {
-            let line = line(hit, self.budget);
-            let cost = (self.count)(&line) + 1;
-            if cost > room && !lines.is_empty() {
-                break;
-            }
-            room = room.saturating_sub(cost);
-            lines.push(line);
+        let passages: Vec<Passage> = all.into_iter().skip(from).map(as_shown).collect();
+        let Filled { text, shown } = fill(&passages, self.budget.saturating_sub(AROUND), most, self.count);
+        if shown == 0 {
+            return Ok(no_room());
         }
-        let last = from + lines.len();
-        let more = match hits.len() - last {
+        let (last, total) = (from + shown, from + passages.len());
+        let more = match total - last {
             0 => String::new(),
             more => format!("\n[{more} more hits: call again with offset={}]", last + 1),
         };
-        let head = format!("[hits {}-{last} of {}; read one whole by its id]", from + 1, hits.len());
-        Ok(found(format!("{about}{head}\n{}{more}", lines.join("\n"))))
+        let head = format!("[hits {}-{last} of {total}; read one whole by its id; in the order of time]", from + 1);
+        Ok(found(format!("{about}{head}\n{text}{more}")))
     }
 }
 
 impl Lookup<'_> {
     /// Whether what a search found is of this history. The id of a message goes where it is of a text that once stood in its
-    /// place.
+    /// place. Asks nothing of the record, which is searching just now.
     fn is_own(&self, hit: &mut Hit) -> bool {
         match (&hit.digest, &hit.id) {
             (Some(digest), id) => {
@@ -313,23 +309,24 @@ impl Lookup<'_> {
                 }
                 self.prepared.request.conversation.body.get(hit.at).is_some_and(|own| own.digest == *digest)
             }
-            (None, Some(id)) => match self.app.store.original_in(id, &self.prepared.id) {
-                Ok(Some(original)) => self.own.has(id, &original.kind, &original.text),
-                _ => false,
-            },
+            (None, Some(id)) => self.own.has(id, &hit.kind, &hit.text),
             (None, None) => false,
         }
     }
 }
 
-/// One hit on one line.
-fn line(hit: &Hit, budget: Tokens) -> String {
-    let id = hit.id.clone().unwrap_or_else(|| hit.at.to_string());
-    let call: String = hit.call.as_deref().unwrap_or(&hit.kind).chars().take(80).collect();
-    let clean = crate::recall::clean(&hit.snippet);
-    // A token is seldom more than some bytes: a snippet alone must not pass the budget.
-    let snippet: String = clean.chars().take(budget as usize * 2).collect();
-    format!("- {id} ({call}): {snippet}")
+/// A passage as the model sees it: a message by its number, which reads it whole, another text by its id.
+fn as_shown(found: store::Passage) -> Passage {
+    let said = found.said.into_iter().map(|hit| {
+        let id = match (&hit.digest, hit.id) {
+            (None, Some(id)) => id,
+            _ => hit.at.to_string(),
+        };
+        let who = hit.call.or(hit.role).unwrap_or(hit.kind);
+        let Hit { at, span, goes_on, date, text, .. } = hit;
+        Said { of: String::new(), id, at, span, goes_on, who, date, text }
+    });
+    Passage { said: said.collect(), center: found.center, rank: found.rank }
 }
 
 /// Whether a message does not stand in the view as the client sent it.

@@ -56,6 +56,9 @@ const PART: Tokens = 320;
 /// What stands for a result that the window has no room for after all.
 const NO_ROOM: &str = "[no room: the context window is full. Go on with what is there]";
 
+/// What stands for an older result of the same reply that made room for a newer one.
+const MADE_ROOM: &str = "[taken out again to make room for what was asked for after it]";
+
 /// What a model is told that says a task is done while it calls tools of the client.
 const OPEN: &str =
     "[not noted: other tools were called with it. Call windowsill_done alone, once their results are there]";
@@ -142,7 +145,13 @@ impl Answering {
     async fn answer(&mut self, calls: &[Call]) {
         let Some(prepared) = &self.prepared else { return };
         let key = &prepared.key;
-        let (mut room, left) = self.room(prepared);
+        let (mut room, mut left) = self.room(prepared, 0);
+        if room < PART.min(prepared.window.tokens.unwrap_or(0) / SHARE) {
+            // What this reply read before has been read; what it asks for now has not.
+            let count = |raw: &Bytes| self.app.measure.count(key, &String::from_utf8_lossy(raw));
+            let freed = take_out(&mut self.made, &count);
+            (room, left) = self.room(prepared, freed);
+        }
         // Parts too small to read anything of are no use to anybody: then the first calls get theirs.
         let budget = (room / Tokens::try_from(calls.len().clamp(1, CALLS)).unwrap_or(1)).max(PART);
         let alone = self.filter.goes_on();
@@ -213,15 +222,17 @@ impl Answering {
     }
 
     /// Tokens that the results of this round may take: what the window has left, and never so many that a result would be
-    /// evicted on the next turn. And what is left without them.
-    fn room(&self, prepared: &Prepared) -> (Tokens, Option<Tokens>) {
+    /// evicted on the next turn. And what is left without them. `freed`: tokens of the prompt that the server reported which do not
+    /// stand in the next one.
+    fn room(&self, prepared: &Prepared, freed: Tokens) -> (Tokens, Option<Tokens>) {
         let key = &prepared.key;
         let Some(window) = prepared.window.tokens else { return (0, None) };
         // A window holds no more than itself, whatever a server says.
         let reported = self.reported.prompt.filter(|prompt| *prompt <= window);
         let held = match (reported, self.reported.completion) {
             (Some(prompt), wrote) => {
-                prompt + wrote.unwrap_or_else(|| self.app.measure.count(key, &self.filter.text) + 64)
+                let wrote = wrote.unwrap_or_else(|| self.app.measure.count(key, &self.filter.text) + 64);
+                prompt.saturating_sub(freed) + wrote
             }
             _ => {
                 let made = self.made_tokens(prepared);
@@ -437,6 +448,21 @@ fn asked_for(body: &[u8]) -> (bool, bool) {
     let Ok(fields) = spelled::Fields::read(&body) else { return (false, false) };
     let exact = EXACT.iter().any(|k| fields.get(k).is_some_and(|v| !matches!(v, "null" | "false")));
     (exact, fields.string("tool_choice").as_deref() != Some("none"))
+}
+
+/// Takes the results that a reply read out of its messages again. Returns how many tokens that frees.
+fn take_out(made: &mut [Bytes], count: &dyn Fn(&Bytes) -> Tokens) -> Tokens {
+    let mut freed: Tokens = 0;
+    for raw in made {
+        let is_result = openai_chat::message(raw.clone()).is_ok_and(|m| m.role == crate::conversation::Role::Tool);
+        let short = openai_chat::with_text(raw, MADE_ROOM);
+        let (before, after) = (count(raw), count(&short));
+        if is_result && after < before {
+            *raw = short;
+            freed = freed.saturating_add(before - after);
+        }
+    }
+    freed
 }
 
 /// The most bytes that a reply is kept of, with a window of so many tokens: no reply is longer than its window, and hardly any
