@@ -36,7 +36,7 @@ CACHE = Path(os.environ.get("WINDOWSILL_CACHE", ROOT / ".cache")) / "conformance
 TYPES = ["openresponses-types==2.4.0", "pydantic==2.14.3", "httpx==0.28.1"]
 OLLAMA = "github.com/ollama/ollama@v0.13.5"
 LLAMA = "llama-cpp-python==0.3.36"
-LLAMA_NEEDS = ["pytest==8.3.5", "requests==2.32.3", "openai==3.52.0", "wget==3.2", "huggingface_hub==0.23.2", "aiohttp==3.9.5", "numpy==1.26.4"]
+LLAMA_NEEDS = ["pytest==8.3.5", "pytest-timeout==2.3.1", "requests==2.32.3", "openai==3.52.0", "wget==3.2", "huggingface_hub==0.23.2", "aiohttp==3.9.5", "numpy==1.26.4"]
 
 # Ollama's tests of what this model can do; the others download models.
 OLLAMA_TESTS = "TestAPIGenerate|TestAPIChat|TestAPIListModels|TestAPIGenerateLogprobs|TestAPIChatLogprobs|TestBlueSky|TestLongInputContext|TestContextExhaustion|TestGenerateWithHistory|TestChatWithHistory"
@@ -176,7 +176,7 @@ def run_llama(env, program):
         more = {**env, "LLAMA_SERVER_BIN_PATH": str(HERE / "llama_server"), "CONFORMANCE_THROUGH": program if through else ""}
         report = CACHE / "llama.xml"
         report.unlink(missing_ok=True)
-        command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}", *there]
+        command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}", "--timeout=60", *there]
         subprocess.run(command, cwd=tests, env={**os.environ, **more}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         cases = re.findall(r'<testcase classname="([^"]*)" name="([^"]*)"[^>]*?(?:/>|>(.*?)</testcase>)', report.read_text(), re.S)
         return {f"{of}::{name}": not re.search(r"<(failure|error|skipped)", inner or "") for of, name, inner in cases}
