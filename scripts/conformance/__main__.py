@@ -46,6 +46,10 @@ LLAMA_TESTS = ["test_basic.py", "test_chat_completion.py", "test_compat_anthropi
 # What differs on purpose, with the reason.
 KNOWN = {
     "test_responses_stream_with_llama_telemetry": "a reply that `max_output_tokens` ends is `response.incomplete`, as at OpenAI",
+    "test_context_size_exceeded": "a prompt that is too long is made to fit",
+    "test_invalid_chat_completion_req[messages7]": "two replies in a row at the end become one",
+    "test_anthropic_tool_result_with_image": "a picture for a blind model becomes a line",
+    "test_anthropic_vision_format_accepted": "a picture for a blind model becomes a line",
 }
 
 
