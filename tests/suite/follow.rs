@@ -106,13 +106,8 @@ fn what_retention_took_is_told_with_its_date() {
     let dir = proxy.stop();
     let store = Store::open(&dir.path().join("data")).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let later = std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .unwrap()
-        .as_millis()
-        .try_into()
-        .unwrap_or(i64::MAX - 864_000_000)
-        + 10 * 86_400_000;
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    let later = i64::try_from(now.as_millis()).unwrap() + 10 * 86_400_000;
     let pruned = runtime.block_on(store.prune(Retention { days: 1, bytes: 0 }, later)).unwrap();
     assert_eq!(pruned.conversations, 1);
     drop(store);
