@@ -3,6 +3,8 @@
 
 use serde_json::{Value, json};
 
+use windowsill::store::{Retention, Store};
+
 use super::support::*;
 
 const WINDOW: u32 = 8192;
@@ -94,6 +96,27 @@ fn what_is_not_stored_is_not_gone_on_from() {
     assert_eq!(one["store"], false);
     let next = json!({"model": MODEL, "input": "And?", "previous_response_id": one["id"]});
     assert_eq!(ask(&proxy, "/v1/responses", "", &next).status, 404);
+}
+
+#[test]
+fn what_retention_took_is_told_with_its_date() {
+    let fake = Fake::start(Kind::Ollama, WINDOW);
+    let proxy = TestProxy::before(&fake);
+    let one = response(&ask(&proxy, "/v1/responses", "", &json!({"model": MODEL, "input": "Hi"})).ok());
+    let dir = proxy.stop();
+    let store = Store::open(&dir.path().join("data")).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    let later = i64::try_from(now.as_millis()).unwrap() + 10 * 86_400_000;
+    let pruned = runtime.block_on(store.prune(Retention { days: 1, bytes: 0 }, later)).unwrap();
+    assert_eq!(pruned.conversations, 1);
+    drop(store);
+    let proxy = TestProxy::at(dir, &[fake.url()], "");
+    let next = json!({"model": MODEL, "input": "And?", "previous_response_id": one["id"]});
+    // Ours is known to be gone, also where the server would pass over it.
+    let gone = ask(&proxy, "/v1/responses", "", &next);
+    assert_eq!((gone.status, gone.error().0.as_str()), (410, "previous_response_not_found"));
+    assert!(gone.json()["error"]["message"].as_str().unwrap().contains("was pruned on 20"), "{}", gone.text());
 }
 
 #[test]
@@ -257,5 +280,29 @@ fn no_messages_are_refused_before_an_ollama_and_an_empty_input_is_answered() {
     for path in ["/v1/messages", "/v1/messages/count_tokens"] {
         let nameless = json!({"max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]});
         ask(&proxy, path, "", &nameless).ok();
+    }
+}
+
+#[test]
+fn in_shadow_ids_are_the_servers_to_follow() {
+    let fake = Fake::start(Kind::LlamaServer, WINDOW);
+    let proxy = TestProxy::with(&[fake.url()], "shadow = true\n");
+    fake.script(|seen| match seen.path() {
+        "/v1/responses" | "/v1/messages" | "/api/embed" => Play::Json(200, json!({"own": true})),
+        _ => Play::Usual,
+    });
+    let user = json!([{"role": "user", "content": "Hi"}]);
+    for (path, body) in [
+        ("/v1/responses", json!({"model": MODEL, "input": "Hi", "previous_response_id": "resp_1"})),
+        ("/v1/responses", json!({"model": MODEL, "input": "Hi", "conversation": "conv_1"})),
+        (
+            "/v1/messages",
+            json!({"model": MODEL, "max_tokens": 9, "messages": user,
+            "thread": {"type": "continue", "previous_message_id": "msg_1"}}),
+        ),
+        ("/api/embed", json!({"model": MODEL, "input": "Hi"})),
+    ] {
+        assert_eq!(ask(&proxy, path, "", &body).ok().json(), json!({"own": true}), "{path}");
+        assert_eq!(fake.all().iter().rfind(|seen| seen.path() == path).unwrap().json(), body);
     }
 }

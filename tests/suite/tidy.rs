@@ -83,7 +83,7 @@ const DOORS: &[(&[&str], &[&str])] = &[
     (&["hyper_util"], &["src/server/"]),
     (&["reqwest"], &["src/upstream/"]),
     (&["rusqlite"], &["crates/record/src/"]),
-    (&["rmcp"], &["src/cli/mcp.rs"]),
+    (&["rmcp"], &["src/cli/mcp/"]),
     (&["toml"], &["src/config/"]),
     (&["toml_edit"], &["src/cli/wrap/"]),
     (&["jsonc_parser"], &["src/cli/wrap/"]),

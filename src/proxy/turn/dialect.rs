@@ -12,7 +12,7 @@ use bytes::Bytes;
 use futures_util::stream::BoxStream;
 use futures_util::{FutureExt as _, Stream};
 use http::request::Parts;
-use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Uri, header};
+use http::{HeaderMap, HeaderValue, Response, StatusCode, Uri, header};
 use http_body::Frame;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited, StreamBody};
 use serde_json::{Value, json};
@@ -28,7 +28,6 @@ use crate::proxy::{App, Error, aside};
 use crate::upstream::Kind;
 use crate::upstream::event::{Event, Says};
 use crate::upstream::unique::{unique, unix_seconds};
-use crate::wire::dialect::ollama::embed::Embeds;
 use crate::wire::dialect::said::Said;
 use crate::wire::dialect::{Dialect, Head, Heard, ReplyEncoder, anthropic, ollama};
 use crate::wire::openai_chat;
@@ -159,69 +158,6 @@ impl App {
             }
         };
         Ok(json_reply(StatusCode::OK, &value))
-    }
-
-    /// Answers `POST /api/embed` and `/api/embeddings`. An Ollama answers itself; others are asked for OpenAI's embeddings.
-    ///
-    /// # Errors
-    /// When no upstream answers, and what has the wrong shape.
-    pub async fn ollama_embeds(&self, parts: &Parts, body: Bytes, of: Embeds) -> Result<Response<Body>, Error> {
-        let model = model_in(&body);
-        let upstream = self.upstream_of(&model).await?;
-        if headers::is_off(&parts.headers, &headers::SWITCH) || upstream.probe().await? == Kind::Ollama {
-            return self.pass(parts, body).await;
-        }
-        let mut said = Value::Null;
-        if let Some(asked) = ollama::embed::request(&body, of)? {
-            let mut headers = self.outgoing(&parts.headers);
-            headers.remove(header::CONTENT_LENGTH);
-            headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-            let _using = self.using(&upstream, &model).await;
-            let reply = upstream.pass(Method::POST, "/v1/embeddings", &headers, asked.into()).await?;
-            let (bytes, rest) = super::read_up_to(reply.body, LARGEST_BUFFERED).await?;
-            if rest.is_some() {
-                return Err(super::too_large("said in the client's words"));
-            }
-            if !reply.status.is_success() {
-                let why = failure(reply.status, &String::from_utf8_lossy(&bytes));
-                return Ok(refusal(Dialect::Ollama, reply.status, &why));
-            }
-            said = serde_json::from_slice(&bytes).unwrap_or_default();
-            if said.is_null() {
-                said = json!({});
-            }
-        }
-        match ollama::embed::reply(&model, &said, of) {
-            Some(value) => Ok(json_reply(StatusCode::OK, &value)),
-            None => {
-                let why = "the inference server answered with what are no embeddings";
-                Err(Error::client(502, "upstream_unreadable", why, "serve a model that makes embeddings"))
-            }
-        }
-    }
-
-    /// Passes a request below `/api/` through. What a server without Ollama's API says of it is said as Ollama's clients read
-    /// errors: they take a text alone.
-    ///
-    /// # Errors
-    /// As [`App::pass`].
-    pub async fn pass_below_api(&self, parts: &Parts, body: Bytes) -> Result<Response<Body>, Error> {
-        let response = self.pass(parts, body).await?;
-        let status = response.status();
-        if !(status.is_client_error() || status.is_server_error()) {
-            return Ok(response);
-        }
-        let (mut head, body) = response.into_parts();
-        let Ok(whole) = Limited::new(body, LARGEST_BUFFERED).collect().await else {
-            return Err(super::too_large("said in the client's words"));
-        };
-        let bytes = whole.to_bytes();
-        let said = serde_json::from_slice::<Value>(&bytes).ok();
-        let Some(error) = said.as_ref().and_then(|said| said.get("error")).filter(|error| error.is_object()) else {
-            return Ok(Response::from_parts(head, full(bytes)));
-        };
-        head.headers.remove(header::CONTENT_LENGTH);
-        Ok(Response::from_parts(head, full(ollama::error(&ollama::message_of(error)).to_string())))
     }
 
     /// Answers `POST /v1/responses/input_tokens`: the prompt as the client sent it, less what was taken out of it earlier.

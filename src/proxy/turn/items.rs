@@ -62,7 +62,9 @@ impl App {
                 Err(lost) => return Err(lost.of_response(&id, self.config.limits.max_body_bytes)),
             }
         }
-        let warnings = self.pass_over(&heard.unsaid.elsewhere, body).await?;
+        // In shadow, the server says itself what it makes of them.
+        let elsewhere = if self.config.shadow { Vec::new() } else { heard.unsaid.elsewhere.clone() };
+        let warnings = self.pass_over(&elsewhere, body).await?;
         let known = self.items(&heard.unsaid.references, from_client).await;
         if before.is_some() || !known.is_empty() {
             let size = body.len() + before.as_ref().map_or(0, Before::bytes);

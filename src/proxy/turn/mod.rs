@@ -6,6 +6,7 @@ pub(super) mod class;
 pub(super) mod dialect;
 pub(super) mod digest;
 pub(super) mod draft;
+mod embeds;
 pub(super) mod guard;
 pub(super) mod headers;
 pub(super) mod history;

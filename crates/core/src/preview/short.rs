@@ -229,8 +229,8 @@ pub fn cut(text: &str, budget: u32, count: &dyn Fn(&str) -> u32, pointer: &Point
                 at += 1;
             }
             // The last line may be all there is room for; then its end begins with a whole word.
-            let line = border_after(text, at);
-            format!("{mark}\n{}", &text[if line < text.trim_end().len() { line } else { word_after(text, at) }..])
+            let line = Some(border_after(text, at)).filter(|line| *line != at && *line < text.trim_end().len());
+            format!("{mark}\n{}", &text[line.unwrap_or_else(|| word_after(text, at))..])
         };
         let out = largest(budget, count, &end).filter(|out| out.len() > mark.len() + 1);
         if let Some(out) = out.filter(|_| budget / share >= count(mark)) {
