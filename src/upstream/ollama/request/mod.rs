@@ -245,9 +245,13 @@ fn options<'a>(get: &impl Fn(&str) -> Option<&'a RawValue>, num_ctx: Option<u32>
         }
     }
     if let Some(stop) = get("stop") {
-        // Ollama takes a list alone.
-        let list = if stop.get().starts_with('"') { raw(&[stop]) } else { Some(Cow::Borrowed(stop)) };
-        list.into_iter().for_each(|list| set("stop".into(), list));
+        // Ollama takes a list of texts alone; its own endpoint for OpenAI's clients passes over all else.
+        let all: Vec<&RawValue> = match stop.get().starts_with('[') {
+            true => serde_json::from_str(stop.get()).unwrap_or_default(),
+            false => vec![stop],
+        };
+        let texts: Vec<&RawValue> = all.into_iter().filter(|text| text.get().starts_with('"')).collect();
+        raw(&texts).into_iter().for_each(|list| set("stop".into(), list));
     }
     if let Some(num_ctx) = num_ctx.and_then(|n| raw(&n)) {
         set("num_ctx".into(), num_ctx);
