@@ -31,7 +31,7 @@ BUILT = Path(os.environ.get("CARGO_TARGET_DIR", HERE.parents[1] / "target")) / "
 KNOWN = {client.name: client for client in CLIENTS}
 ID, WHEN = "0194f5a0-0000-7000-8000-000000000001", "2026-11-01T00:00:00.000Z"
 SERVERS = {name: {"command": sys.executable, "args": [str(HERE / "programs/mcp_server.py"), name]} for name in ("alpha", "beta")}
-EVERYTHING = "picture, PDF, MCP tools, the cloud's own tools"
+EVERYTHING, CITED = "picture, PDF, MCP tools, the cloud's own tools", "picture, PDF, MCP tools, citations of a search"
 
 
 def library(name, kind, packages=()):
@@ -96,11 +96,11 @@ ASK = "Go on, in one word."
 # What stands in the history, the client, and the transcript that is laid where it looks for its sessions.
 ROWS = {
     "anthropic": (EVERYTHING, library("anthropic", "anthropic"), None),
-    "openai": (EVERYTHING, library("openai", "openai"), None),
+    "openai": (CITED, library("openai", "openai"), None),
     "openai-responses": (EVERYTHING, replace(library("openai", "responses"), title="openai (Python) 3.52.0, Responses"), None),
     "ollama": ("picture, MCP tools", library("ollama", "ollama"), None),
     "openai-agents": (EVERYTHING + ", a live MCP server", library("openai-agents", "agents"), None),
-    "langchain": (EVERYTHING, library("langchain", "langchain"), None),
+    "langchain": (CITED, library("langchain", "langchain"), None),
     "pydantic-ai": ("picture, PDF, MCP tools", library("pydantic-ai", "pydantic_ai"), None),
     "vercel": ("picture, PDF, MCP tools", replace(KNOWN["vercel"], **VERCEL), None),
     "claude": (EVERYTHING + ", two live MCP servers", cli(
@@ -117,7 +117,7 @@ ROWS = {
     "opencode": ("picture, PDF, two live MCP servers", cli(
         "opencode", ("{bin}/opencode", "run", "--model", f"proxy/{MODEL}", ASK, "-f", "pixel.png", "-f", "report.pdf"),
         ("{bin}/opencode", "run", "--continue", "--model", f"proxy/{MODEL}", ASK), files={"{proj}/opencode.json": opencode()}), None),
-    "qwen": ("picture, PDF, two live MCP servers", cli(
+    "qwen": ("a picture and a PDF named with `@`, two live MCP servers", cli(
         "qwen", ("{bin}/qwen", "--yolo", "--auth-type", "openai", "-p", "@pixel.png @report.pdf " + ASK),
         ("{bin}/qwen", "--yolo", "--auth-type", "openai", "--continue", "-p", ASK), env=OPENAI | {"OPENAI_MODEL": MODEL},
         files={"{home}/.qwen/settings.json": json.dumps(json.loads(QWEN) | {"mcpServers": SERVERS})}), None),
