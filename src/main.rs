@@ -259,6 +259,7 @@ impl From<Error> for Failure {
     fn from(e: Error) -> Failure {
         let hint = match &e {
             Error::Client { hint, .. } | Error::Upstream { hint, .. } => hint.clone(),
+            Error::Unread(_) => None,
             Error::Record { source } => Some(source.hint().to_owned()),
             Error::Internal { source, .. } => Some(source.to_string()),
         };

@@ -28,6 +28,9 @@ pub enum Error {
         /// Of a prompt that is too long: its tokens, and the window's.
         sizes: Option<(Tokens, Tokens)>,
     },
+    /// The request cannot be read. The server may read it all the same; see `App::unread`.
+    #[error("{0}")]
+    Unread(WireError),
     /// The inference server is gone, or answers what nobody can read.
     #[error("{source}")]
     Upstream {
@@ -73,6 +76,7 @@ impl Error {
     pub fn code(&self) -> Option<&'static str> {
         match self {
             Error::Client { code, .. } => *code,
+            Error::Unread(_) => None,
             Error::Upstream { .. } => Some("upstream_unreachable"),
             Error::Record { .. } => Some("record_unwritable"),
             Error::Internal { .. } => Some("internal_error"),
@@ -85,7 +89,7 @@ impl Error {
             Error::Client { sizes: Some((prompt, window)), .. } => {
                 Some(format!("{prompt} tokens, and the window has {window}"))
             }
-            Error::Client { .. } => None,
+            Error::Client { .. } | Error::Unread(_) => None,
             Error::Upstream { source, .. } => Some(line(&chain(source)).chars().take(200).collect()),
             Error::Record { source } => Some(line(&source.to_string()).chars().take(200).collect()),
             Error::Internal { doing, .. } => Some(format!("failed to {doing}")),
@@ -96,6 +100,7 @@ impl Error {
     pub fn status(&self) -> u16 {
         match self {
             Error::Client { status, .. } | Error::Upstream { status, .. } => *status,
+            Error::Unread(_) => 400,
             Error::Record { .. } => 503,
             Error::Internal { .. } => 500,
         }
@@ -151,14 +156,7 @@ impl Error {
 
 impl From<WireError> for Error {
     fn from(e: WireError) -> Error {
-        Error::Client {
-            status: 400,
-            code: None,
-            param: e.param().map(str::to_owned),
-            message: e.to_string(),
-            hint: None,
-            sizes: None,
-        }
+        Error::Unread(e)
     }
 }
 
@@ -200,6 +198,7 @@ impl Error {
                 };
                 (kind, *code, param.clone(), with_hint(message, hint))
             }
+            Error::Unread(e) => ("invalid_request_error", None, e.param().map(str::to_owned), e.to_string()),
             Error::Upstream { source, hint, .. } => {
                 ("upstream_error", Some("upstream_unreachable"), None, with_hint(&chain(source), hint))
             }
@@ -223,7 +222,9 @@ impl Error {
     /// Says in the log that a request got this.
     pub fn log(&self) {
         match self {
-            Error::Client { .. } => warn!(status = self.status(), error = %line(&self.to_string()), "request refused"),
+            Error::Client { .. } | Error::Unread(_) => {
+                warn!(status = self.status(), error = %line(&self.to_string()), "request refused")
+            }
             Error::Upstream { source, .. } => {
                 warn!(status = self.status(), error = %line(&chain(source)), "upstream failed");
             }

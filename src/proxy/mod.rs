@@ -85,6 +85,8 @@ pub struct App {
     standing_turn: tokio::sync::Mutex<()>,
     /// How summarizers did lately, by upstream and model.
     summarizers: Mutex<LruCache<String, ahead::brief::Trial>>,
+    /// Digests that clients wait for, or waited for.
+    digests: turn::digest::Begun,
     /// Which upstream lists which model.
     places: Mutex<HashMap<String, usize>>,
     /// Who uses which model of which server.
@@ -113,6 +115,7 @@ impl App {
             heads: desk::price::Heads::default(),
             standing_turn: tokio::sync::Mutex::default(),
             summarizers: Mutex::new(LruCache::new(NAMES)),
+            digests: Mutex::new(LruCache::new(turn::digest::FOUND_AGAIN)),
             places: Mutex::default(),
             traffic: Arc::default(),
             policies: Mutex::default(),

@@ -347,7 +347,10 @@ fn numbers_keep_their_digits_in_every_dialect_both_ways() {
             ] {
                 let place = format!("{number} at {path} before {kind:?}");
                 proxy.post(path, &[], body.as_bytes()).ok();
-                let forwarded = fake.last().json();
+                let sent = fake.last();
+                let spelled = String::from_utf8_lossy(&sent.body).matches(number).count();
+                assert!(spelled >= 4, "{place}: {}", String::from_utf8_lossy(&sent.body));
+                let forwarded = sent.json();
                 let call = &forwarded["messages"][1]["tool_calls"][0]["function"]["arguments"];
                 let arguments: Value = call.as_str().map_or(call.clone(), |text| serde_json::from_str(text).unwrap());
                 let temperature = forwarded.get("temperature").unwrap_or(&forwarded["options"]["temperature"]);

@@ -218,3 +218,33 @@ fn a_client_that_hangs_up_leaves_no_question_behind() {
     small.wait_hung_up(1);
     assert_eq!(main.count(), 0);
 }
+
+/// The digest goes on though its client gave up, and the next try finds it.
+#[test]
+fn who_comes_again_finds_the_digest_that_was_begun() {
+    for made_meanwhile in [false, true] {
+        let (main, small, proxy) = start(Kind::LlamaServer, 16_384, TOML);
+        let gate = Gate::default();
+        let held = gate.clone();
+        small.script(move |seen| match seen.is_main() {
+            true => Play::Wait(held.clone(), Box::new(Play::Usual)),
+            false => Play::Usual,
+        });
+        for n in 0..3 {
+            let conn = proxy.begin(&sent());
+            small.wait("a digest", |seen| seen.iter().any(Seen::is_main));
+            proxy.eventually("/windowsill/conversations", |_| true);
+            drop(conn);
+            assert_eq!((small.count(), small.hung_up()), (1, 0), "try {n}");
+        }
+        if made_meanwhile {
+            gate.open();
+            proxy.eventually("/windowsill/events", |events| events.to_string().contains("\"role\":\"digest\""));
+        }
+        let mut conn = proxy.begin(&sent());
+        gate.open();
+        assert_eq!(conn.answer().ok().action(), "evict");
+        assert!(shown(&main).starts_with("[digest of"), "{}", shown(&main));
+        assert_eq!((small.count(), small.hung_up(), main.count()), (1, 0, 1));
+    }
+}

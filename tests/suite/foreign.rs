@@ -331,3 +331,28 @@ fn a_value_of_another_type_is_a_400_before_an_ollama() {
         }
     }
 }
+
+/// Names over 64 characters are shortened, no two to one, and a call goes back under the name that the client gave.
+#[test]
+fn long_names_are_shortened_and_come_back() {
+    let fake = Fake::start(Kind::LlamaServer, WINDOW);
+    let proxy = TestProxy::before(&fake);
+    let names = ["a", "b"].map(|end| format!("mcp__{}__{end}", "x".repeat(80)));
+    let tools: Vec<Value> =
+        names.iter().map(|name| json!({"type": "function", "name": name, "parameters": {"type": "object"}})).collect();
+    let call = json!({"type": "function_call", "call_id": "c", "name": names[1], "arguments": "{}"});
+    let result = json!({"type": "function_call_output", "call_id": "c", "output": "none"});
+    let asked = with(json!({"input": [user("go"), call, result, user("on")], "tools": tools}));
+    ask(&proxy, &asked).ok();
+    let sent = fake.last().json();
+    let short = |at: usize| sent["tools"][at]["function"]["name"].as_str().unwrap().to_owned();
+    assert!(short(0) != short(1) && short(0).len() == 64 && short(1).len() == 64, "{}", sent["tools"]);
+    assert_eq!(sent["messages"][1]["tool_calls"][0]["function"]["name"], short(1));
+    calling(&fake, &[(short(1).as_str(), "{}")]);
+    for stream in [false, true] {
+        let mut asked = asked.clone();
+        asked["stream"] = stream.into();
+        let items = output(&ask(&proxy, &asked).ok());
+        assert_eq!(items[0]["name"], names[1], "streamed {stream}");
+    }
+}

@@ -240,3 +240,90 @@ fn calls_that_got_no_result_are_told_of() {
     );
     assert!(proxy.chat(&chat().user("Look.")).ok().header("x-windowsill-warning").is_none());
 }
+
+/// What a server answers alone, windowsill does not refuse for want of reading it: it is passed as it is, and told.
+#[test]
+fn what_only_the_server_can_read_is_the_servers_to_judge() {
+    let deep = format!("{}1{}", "[".repeat(300), "]".repeat(300));
+    for (kind, path, body) in [
+        (
+            Kind::LlamaServer,
+            "/v1/messages",
+            format!(r#"{{"model":"{MODEL}","max_tokens":9,"x":{deep},"messages":[{{"role":"user","content":"a"}}]}}"#),
+        ),
+        (
+            Kind::LlamaServer,
+            "/v1/messages",
+            format!(r#"{{"model":"{MODEL}","max_tokens":9,"system":5,"messages":[{{"role":"user","content":"a"}}]}}"#),
+        ),
+        (Kind::LlamaServer, "/v1/responses", format!(r#"{{"model":"{MODEL}","x":{deep},"input":"a"}}"#)),
+        (Kind::LlamaServer, "/v1/responses", format!(r#"{{"model":"{MODEL}","tools":{{}},"input":"a"}}"#)),
+        (
+            Kind::LlamaServer,
+            "/v1/messages/count_tokens",
+            format!(r#"{{"model":"{MODEL}","system":5,"messages":[{{"role":"user","content":"a"}}]}}"#),
+        ),
+        (Kind::Ollama, "/v1/chat/completions", format!(r#"{{"model":"{MODEL}","messages":[{{"content":"a"}}]}}"#)),
+        (
+            Kind::Ollama,
+            "/api/chat",
+            format!(r#"{{"model":"{MODEL}","x":{deep},"messages":[{{"role":"user","content":"a"}}]}}"#),
+        ),
+        (Kind::Ollama, "/api/generate", format!(r#"{{"model":"{MODEL}","x":{deep},"prompt":"a"}}"#)),
+    ] {
+        let fake = Fake::start(kind, 4096);
+        let proxy = TestProxy::before(&fake);
+        let (whole, own) = (body.clone(), path);
+        fake.script(move |seen| match seen.path() == own && seen.body == whole.as_bytes() {
+            true => Play::Json(200, json!({"said": "by the server"})),
+            false => Play::Usual,
+        });
+        let answer = proxy.post(path, &[], body.as_bytes()).ok();
+        assert_eq!(answer.json(), json!({"said": "by the server"}), "{path}: {body}");
+        let warning = answer.header("x-windowsill-warning").unwrap_or_default();
+        assert!(warning.starts_with("passed to the server as it is, unmeasured: "), "{path}: {warning:?}");
+        // Where the server refuses it, too, our words name the field.
+        let whole = body.clone();
+        fake.script(move |seen| match seen.body == whole.as_bytes() {
+            true => Play::Json(400, json!({"error": {"message": "no"}})),
+            false => Play::Usual,
+        });
+        let answer = proxy.post(path, &[], body.as_bytes());
+        assert!(answer.status == 400 && !answer.text().contains("\"no\""), "{path}: {}", answer.text());
+    }
+}
+
+/// .NET and Windows' editors write a byte order mark before a text, and servers pass over it.
+#[test]
+fn a_byte_order_mark_is_passed_over() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let proxy = TestProxy::before(&fake);
+    for (path, key) in [
+        ("/v1/chat/completions", "messages"),
+        ("/v1/messages", "messages"),
+        ("/v1/responses", "input"),
+        ("/api/chat", "messages"),
+    ] {
+        let mut body = json!({"model": MODEL, "max_tokens": 9, "stream": false});
+        body[key] = json!([{"role": "user", "content": "a"}]);
+        let answer = proxy.post(path, &[], format!("\u{feff}{body}").as_bytes()).ok();
+        assert!(answer.header("x-windowsill-warning").is_none(), "{path}");
+        assert_eq!(fake.last().messages(), [json!({"role": "user", "content": "a"})], "{path}");
+    }
+}
+
+/// Ollama's own endpoint passes over what is no text in `stop`, and its `options` would refuse it.
+#[test]
+fn what_is_no_text_in_stop_is_passed_over_before_an_ollama() {
+    let fake = Fake::start(Kind::Ollama, 4096);
+    let proxy = TestProxy::before(&fake);
+    for (stop, sent) in [
+        (json!("x"), json!(["x"])),
+        (json!(["x", 1, null]), json!(["x"])),
+        (json!(1), json!([])),
+        (json!([null]), json!([])),
+    ] {
+        proxy.chat(&chat().user("a").with("stop", stop.clone())).ok();
+        assert_eq!(fake.last().json()["options"]["stop"], sent, "{stop}");
+    }
+}

@@ -17,20 +17,27 @@ use http_body::Frame;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited, StreamBody};
 use serde_json::{Value, json};
 use tokio::time::{Instant, Sleep};
+use tracing::debug;
 
 use super::LARGEST_BUFFERED;
 use super::headers;
 use super::items::Keeper;
 use super::relay::{Answer, Body, full};
 use super::waiting::Early;
+use crate::plain;
 use crate::proxy::desk::models::model_in;
 use crate::proxy::{App, Error, aside};
 use crate::upstream::Kind;
 use crate::upstream::event::{Event, Says};
 use crate::upstream::unique::{unique, unix_seconds};
+use crate::wire::WireError;
 use crate::wire::dialect::said::Said;
 use crate::wire::dialect::{Dialect, Head, Heard, ReplyEncoder, anthropic, ollama};
+use crate::wire::json::{self, Fields};
 use crate::wire::openai_chat;
+
+/// Fields that refer to what the server would have to remember.
+const MEMORY: [&str; 2] = ["previous_response_id", "conversation"];
 
 /// Where requests go once they are said in other words.
 const CHAT: &str = "/v1/chat/completions";
@@ -48,9 +55,13 @@ impl App {
         if self.config.shadow {
             return self.shadowed(parts, body, heard.map(|heard| heard.chat).map_err(Error::from)).await;
         }
+        let heard = match heard {
+            Ok(heard) => heard,
+            Err(why) => return self.unread(parts, body, why).await,
+        };
         // It can be megabytes, and is said in other words now.
         drop(body);
-        self.told(Dialect::Anthropic, parts, heard?).await
+        self.told(Dialect::Anthropic, parts, heard).await
     }
 
     /// `GET /v1/models`, with what clients of Anthropic's want to see beside the rest.
@@ -70,13 +81,15 @@ impl App {
         if headers::is_off(&parts.headers, &headers::SWITCH) || self.config.shadow {
             return self.pass(parts, body).await;
         }
-        let app = Arc::clone(self);
+        let (app, read) = (Arc::clone(self), body.clone());
         let count = async move {
-            let request = openai_chat::parse(&anthropic::counted(&body)?)?;
+            let request = openai_chat::parse(&anthropic::counted(&read)?)?;
             app.counted(request).await
         };
-        let counted = self.aside.run(size, count.boxed()).await??;
-        Ok(json_reply(StatusCode::OK, &json!({ "input_tokens": counted })))
+        match self.aside.run(size, count.boxed()).await? {
+            Err(Error::Unread(why)) => self.unread(parts, body, why).await,
+            counted => Ok(json_reply(StatusCode::OK, &json!({ "input_tokens": counted? }))),
+        }
     }
 
     /// Answers `POST /v1/responses`.
@@ -91,9 +104,13 @@ impl App {
         if self.config.shadow {
             return self.shadowed(parts, body, heard.map(|heard| heard.chat).map_err(Error::from)).await;
         }
+        let heard = match heard {
+            Ok(heard) => heard,
+            Err(why) => return self.unread(parts, body, why).await,
+        };
         // It can be megabytes, and is said in other words now.
         drop(body);
-        self.told(Dialect::OpenAi, parts, heard?).await
+        self.told(Dialect::OpenAi, parts, heard).await
     }
 
     /// Answers `POST /api/chat`, and `POST /api/generate` where `generate`.
@@ -114,9 +131,13 @@ impl App {
                 None => self.pass(parts, body).await,
             };
         }
-        if let Some(heard) = heard? {
-            drop(body);
-            return self.told(Dialect::Ollama, parts, heard).await;
+        match heard {
+            Ok(Some(heard)) => {
+                drop(body);
+                return self.told(Dialect::Ollama, parts, heard).await;
+            }
+            Ok(None) => {}
+            Err(why) => return self.unread(parts, body, why).await,
         }
         // It loads or unloads a model, or is said in words that messages do not have.
         let model = model_in(&body);
@@ -189,6 +210,42 @@ impl App {
         let counted = self.aside.run(size, count.boxed()).await??;
         let told = json!({"object": "response.input_tokens", "input_tokens": counted});
         Ok(json_reply(StatusCode::OK, &told))
+    }
+
+    /// Answers a request that cannot be read here: the server may read it all the same, and what it takes alone is never
+    /// refused. It is passed as it is, and neither measured nor kept, which a warning says. Where the server refuses it, too,
+    /// the client gets our words, which name the field.
+    pub(super) async fn unread(&self, parts: &Parts, body: Bytes, why: WireError) -> Result<Response<Body>, Error> {
+        // To leave these out is to answer another question.
+        let asks_for_memory = why.param().is_some_and(|param| MEMORY.contains(&param));
+        // What is no JSON, no server reads.
+        let is_object = Fields::read(&json::mended(&body)).is_ok();
+        if asks_for_memory || !is_object || !self.speaks(parts.uri.path(), &body).await {
+            return Err(why.into());
+        }
+        match self.pass(parts, body).await {
+            Ok(mut response) if response.status().is_success() => {
+                let told = format!("passed to the server as it is, unmeasured: {}", plain::line(&why.to_string()));
+                headers::warn(response.headers_mut(), &[told]);
+                Ok(response)
+            }
+            Ok(_) => Err(why.into()),
+            Err(e) => {
+                debug!(error = %plain::line(&e.to_string()), "what cannot be read could not be passed either");
+                Err(why.into())
+            }
+        }
+    }
+
+    /// Whether the server may have this path itself: Ollama's are its own alone.
+    async fn speaks(&self, path: &str, body: &Bytes) -> bool {
+        if !path.starts_with("/api/") {
+            return true;
+        }
+        match self.upstream_of(&model_in(body)).await {
+            Ok(upstream) => upstream.probe().await.is_ok_and(|kind| kind == Kind::Ollama),
+            Err(_) => false,
+        }
     }
 
     /// Answers a request that was said in the words of chat completions, in the client's own.

@@ -2,10 +2,15 @@
 //! The request waits for them only so long, all together; what is not ready by then, or of no use, is a preview.
 
 use std::collections::HashMap;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use http::HeaderMap;
+use lru::LruCache;
+use parking_lot::Mutex;
 use serde_json::json;
+use tokio::sync::watch;
 use tracing::{debug, info, warn};
 
 use super::draft::Draft;
@@ -23,6 +28,7 @@ use crate::store::{Batch, Event};
 use crate::summarizer::digest::{self, Answer, Job};
 use crate::upstream::{ChatOptions, Upstream};
 use crate::usage::Reported;
+use crate::wire::openai_chat::Request;
 
 /// How long a request waits for all of its digests.
 const WAIT: Duration = Duration::from_secs(45);
@@ -32,6 +38,43 @@ const MOST: usize = 8;
 
 /// The window of a digest model of which nobody knows it: what every server loads at least.
 const SMALL_WINDOW: u32 = 4096;
+
+/// Digests by what they were asked with: those that are being made, and the last that were made. A client that gave up and tries
+/// again finds them; a view that has one keeps it by itself.
+pub(in crate::proxy) type Begun = Mutex<LruCache<blake3::Hash, watch::Receiver<Option<Option<String>>>>>;
+
+/// How many digests are found again.
+pub(in crate::proxy) const FOUND_AGAIN: NonZeroUsize = NonZeroUsize::new(64).expect("it is more than none");
+
+/// What one digest is made of.
+struct Wanted {
+    other: Arc<Upstream>,
+    model: String,
+    /// Who writes it, for the trials that it may have.
+    who: String,
+    headers: HeaderMap,
+    /// The conversation.
+    id: String,
+    /// Its model.
+    own: ModelKey,
+    request: Arc<Request>,
+    at: usize,
+    budget: u32,
+    question: String,
+    temperature: f64,
+}
+
+impl Wanted {
+    /// What tells it from others: never shared by two conversations.
+    fn key(&self) -> blake3::Hash {
+        let mut hash = blake3::Hasher::new();
+        let text = self.request.conversation.body[self.at].text.as_str();
+        for part in [self.id.as_str(), &self.who, &self.budget.to_string(), &self.question, text] {
+            hash.update(&(part.len() as u64).to_le_bytes()).update(part.as_bytes());
+        }
+        hash.finalize()
+    }
+}
 
 impl App {
     /// What the digest model made of the results that a plan evicts, by message. `None` where there is nothing to condense.
@@ -75,9 +118,26 @@ impl App {
                 missing += 1;
                 continue;
             }
-            let answer = self.digest(draft, (&other, &model.model), (at, budget, question), left).await;
-            self.summarizers.lock().get_or_insert_mut(who.clone(), Default::default).note(answer.text.is_some());
-            match answer.text {
+            let wanted = Wanted {
+                other: Arc::clone(&other),
+                model: model.model.clone(),
+                who: who.clone(),
+                // A client's key is for its own server alone.
+                headers: match Arc::ptr_eq(&other, draft.situation.upstream) {
+                    true => self.outgoing(draft.situation.from_client),
+                    false => headers::json(),
+                },
+                id: draft.situation.id().to_owned(),
+                own: draft.situation.key.clone(),
+                request: Arc::clone(&request),
+                at,
+                budget,
+                question: question.to_owned(),
+                temperature: draft.situation.policy.summary_temperature,
+            };
+            let mut digest = self.wanted_digest(wanted);
+            let text = tokio::time::timeout(left, digest.wait_for(Option::is_some)).await;
+            match text.ok().and_then(Result::ok).and_then(|text| text.clone().flatten()) {
                 Some(text) => drop(made.insert(at, text)),
                 None => missing += 1,
             }
@@ -88,16 +148,32 @@ impl App {
         Some(made)
     }
 
+    /// A digest that was begun for a request, or is begun now. It is made to its end though its client goes away: one that tries
+    /// again finds it.
+    fn wanted_digest(self: &Arc<Self>, wanted: Wanted) -> watch::Receiver<Option<Option<String>>> {
+        let key = wanted.key();
+        let mut begun = self.digests.lock();
+        // One of which nothing came is tried anew.
+        if let Some(digest) = begun.get(&key).filter(|digest| *digest.borrow() != Some(None)) {
+            return digest.clone();
+        }
+        let (done, digest) = watch::channel(None);
+        begun.put(key, digest.clone());
+        let app = Arc::clone(self);
+        self.tasks.spawn(async move {
+            let answer = app.digest(&wanted, WAIT).await;
+            let trials = &app.summarizers;
+            trials.lock().get_or_insert_mut(wanted.who.clone(), Default::default).note(answer.text.is_some());
+            let _ = done.send(Some(answer.text));
+        });
+        digest
+    }
+
     /// Asks for one digest, and accounts for it.
-    async fn digest(
-        &self,
-        draft: &Draft<'_>,
-        (other, model): (&Arc<Upstream>, &str),
-        (at, budget, question): (usize, u32, &str),
-        limit: Duration,
-    ) -> Answer {
+    async fn digest(&self, wanted: &Wanted, limit: Duration) -> Answer {
         let started = Instant::now();
-        let text = &draft.request.conversation.body[at].text;
+        let Wanted { other, model, at, budget, question, .. } = wanted;
+        let text = &wanted.request.conversation.body[*at].text;
         let nothing = |how: String| Answer { how, ..Answer::default() };
         // The id that the original is going to have.
         let id = match self.store.free_id(text) {
@@ -108,7 +184,7 @@ impl App {
             }
         };
         let path = self.store.result_path(&id).display().to_string();
-        let (own, theirs) = (draft.situation.key.clone(), ModelKey::new(other.name(), model));
+        let (own, theirs) = (wanted.own.clone(), ModelKey::new(other.name(), model));
         let count = |text: &str| self.measure.count(&own, text);
         let count_theirs = |text: &str| self.measure.count(&theirs, text);
         let window = match tokio::time::timeout(limit, self.window_of(other, model)).await {
@@ -119,20 +195,15 @@ impl App {
         let job = Job {
             upstream: other,
             model,
-            // A client's key is for its own server alone.
-            headers: &if Arc::ptr_eq(other, draft.situation.upstream) {
-                self.outgoing(draft.situation.from_client)
-            } else {
-                headers::json()
-            },
+            headers: &wanted.headers,
             options: ChatOptions { num_ctx: window.set, id_slot, ..ChatOptions::default() },
-            temperature: draft.situation.policy.summary_temperature,
+            temperature: wanted.temperature,
             window: window.tokens.unwrap_or(SMALL_WINDOW),
             text,
-            call: crate::apply::call(&draft.request.conversation, at),
+            call: crate::apply::call(&wanted.request.conversation, *at),
             pointer: Pointer { id: &id, path: &path },
             question,
-            budget,
+            budget: *budget,
             count: &count,
             theirs: &count_theirs,
             limit: limit.saturating_sub(started.elapsed()),
@@ -141,18 +212,13 @@ impl App {
         let mut reported = Reported::default();
         reported.read(&answer.reply);
         self.metrics.spend("digest", &reported);
-        self.lives.with(draft.situation.id(), |l| l.spend.add_digest(&reported));
+        self.lives.with(&wanted.id, |l| l.spend.add_digest(&reported));
         let milliseconds = started.elapsed().as_millis() as u64;
         let mut data = reported.event("digest", (other, model), self.measure.count(&theirs, text), milliseconds);
         data["how"] = json!(answer.how);
         data["used"] = json!(answer.text.is_some());
-        info!(conversation = draft.situation.id(), how = %answer.how, used = answer.text.is_some(), milliseconds, "digest");
-        let event = Event {
-            now_ms: now_ms(),
-            conversation: Some(draft.situation.id().to_owned()),
-            kind: "model_usage".into(),
-            data,
-        };
+        info!(conversation = %wanted.id, how = %answer.how, used = answer.text.is_some(), milliseconds, "digest");
+        let event = Event { now_ms: now_ms(), conversation: Some(wanted.id.clone()), kind: "model_usage".into(), data };
         if let Err(e) = self.store.record_later(Batch { events: vec![event], ..Batch::default() }) {
             debug!(error = %e, "an event was not recorded");
         }

@@ -70,7 +70,10 @@ impl App {
         if self.config.shadow {
             return self.shadowed(parts, body.clone(), Ok(body)).await;
         }
-        Ok(self.answer(parts, body, &Early::default()).await?.map(|answer| self.body_of(answer)))
+        match self.answer(parts, body.clone(), &Early::default()).await {
+            Err(Error::Unread(why)) => self.unread(parts, body, why).await,
+            answered => Ok(answered?.map(|answer| self.body_of(answer))),
+        }
     }
 
     /// Answers a request that is neither passed nor shadowed, however long that takes. What is known of the answer before it is

@@ -118,6 +118,8 @@ impl App {
     fn note_failure(&self, early: &Early, answered: &Result<Response<Answer>, Error>) {
         let (status, code, reason) = match answered {
             Ok(response) if response.status().is_success() => return,
+            // The server may answer it yet.
+            Err(Error::Unread(_)) => return,
             Ok(response) => (response.status().as_u16(), None, Some("the server's own answer".to_owned())),
             Err(e) => (e.status(), e.code(), e.reason()),
         };

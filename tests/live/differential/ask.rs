@@ -3,6 +3,7 @@
 
 use serde_json::{Map, Value, json};
 
+use super::kinds;
 use crate::fakes::Dice;
 
 /// A dialect, by where it is asked.
@@ -66,7 +67,7 @@ fn said(dice: &mut Dice) -> &'static str {
     SAID[dice.below(SAID.len())]
 }
 
-fn pick(dice: &mut Dice, from: &[Value]) -> Value {
+pub(crate) fn pick(dice: &mut Dice, from: &[Value]) -> Value {
     from[dice.below(from.len())].clone()
 }
 
@@ -174,20 +175,53 @@ fn chat(dice: &mut Dice) -> Map<String, Value> {
     let fields = [
         ("temperature", json!(0)),
         ("top_p", json!(0.9)),
-        ("n", json!(1)),
-        ("stop", pick(dice, &[json!("zzz"), json!(["zzz", "yyy"]), Value::Null, json!([])])),
+        ("n", pick(dice, &[json!(1), Value::Null])),
+        (
+            "stop",
+            pick(
+                dice,
+                &[
+                    json!("zzz"),
+                    json!(["zzz", "yyy"]),
+                    Value::Null,
+                    json!([]),
+                    json!(""),
+                    json!([""]),
+                    json!([1]),
+                    json!(["a", null]),
+                ],
+            ),
+        ),
         ("presence_penalty", json!(0)),
         ("frequency_penalty", json!(0.0)),
         ("logit_bias", pick(dice, &[json!({}), Value::Null])),
-        ("logprobs", json!(false)),
+        ("logprobs", pick(dice, &[json!(false), Value::Null])),
+        ("top_logprobs", Value::Null),
         ("user", json!("someone")),
-        ("metadata", json!({"k": "v"})),
+        ("metadata", pick(dice, &[json!({"k": "v"}), json!({}), Value::Null])),
         ("store", json!(false)),
-        ("parallel_tool_calls", json!(true)),
-        ("tool_choice", pick(dice, &[json!("auto"), json!("none")])),
-        ("response_format", pick(dice, &[json!({"type": "text"}), Value::Null])),
-        ("stream_options", Value::Null),
-        ("reasoning_effort", pick(dice, &[json!("low"), json!("high"), Value::Null])),
+        ("parallel_tool_calls", pick(dice, &[json!(true), json!(false), Value::Null])),
+        (
+            "tool_choice",
+            pick(
+                dice,
+                &[
+                    json!("auto"),
+                    json!("none"),
+                    json!({"type": "function", "function": {"name": "gone"}}),
+                    json!({"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}}),
+                    Value::Null,
+                ],
+            ),
+        ),
+        (
+            "response_format",
+            pick(dice, &[json!({"type": "text"}), json!({"type": "json_object"}), json!({}), Value::Null]),
+        ),
+        ("stream_options", pick(dice, &[json!({"include_usage": true}), json!({}), Value::Null])),
+        ("reasoning_effort", pick(dice, &[json!("low"), json!("high"), json!("none"), json!("xhigh"), Value::Null])),
+        ("moderation", json!({"model": "omni-moderation-latest"})),
+        ("prompt_cache_options", json!({"mode": "implicit", "ttl": "30m"})),
         ("verbosity", json!("low")),
         ("service_tier", json!("auto")),
         ("modalities", json!(["text"])),
@@ -287,13 +321,34 @@ fn responses(dice: &mut Dice) -> Map<String, Value> {
         ("store", json!(false)),
         ("include", json!(["reasoning.encrypted_content"])),
         ("parallel_tool_calls", json!(true)),
-        ("tool_choice", json!("auto")),
-        ("truncation", json!("disabled")),
+        (
+            "tool_choice",
+            pick(
+                dice,
+                &[
+                    json!("auto"),
+                    json!("none"),
+                    json!({"type": "web_search"}),
+                    json!({"type": "mcp", "server_label": "s"}),
+                    json!({"type": "function", "name": "gone"}),
+                    json!({"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "read_file"}, {"type": "image_generation"}]}),
+                    Value::Null,
+                ],
+            ),
+        ),
+        ("truncation", pick(dice, &[json!("disabled"), json!("auto")])),
+        ("context_management", json!([{"type": "compaction", "compact_threshold": 100000}])),
+        ("prompt", json!({"id": "pmpt_1"})),
+        ("stream_options", json!({"include_obfuscation": false})),
+        ("moderation", json!({"model": "omni-moderation-latest"})),
         (
             "reasoning",
             pick(dice, &[json!({"effort": "low"}), json!({"effort": "medium", "summary": "auto"}), Value::Null]),
         ),
-        ("text", pick(dice, &[json!({"format": {"type": "text"}}), json!({"verbosity": "low"})])),
+        (
+            "text",
+            pick(dice, &[json!({"format": {"type": "text"}}), json!({"verbosity": "low"}), json!({}), Value::Null]),
+        ),
         ("user", json!("someone")),
         ("prompt_cache_key", json!("p")),
         ("safety_identifier", json!("s")),
@@ -368,6 +423,7 @@ fn responses_turn(dice: &mut Dice) -> Vec<Value> {
         17 => vec![
             json!({"type": "message", "role": "user", "content": [{"type": "input_text", "text": words}, {"type": "input_image", "detail": "auto", "image_url": format!("data:image/png;base64,{PIXEL}")}]}),
         ],
+        18 => vec![kinds::item(dice, words, PIXEL)],
         _ => vec![user, json!({"role": "assistant", "content": "Well."})],
     }
 }
@@ -384,7 +440,7 @@ fn messages(dice: &mut Dice) -> Map<String, Value> {
                 ],
             ),
         ),
-        ("stop_sequences", pick(dice, &[json!([]), json!(["zzz"])])),
+        ("stop_sequences", pick(dice, &[json!([]), json!(["zzz"]), json!("zzz"), json!([""]), Value::Null])),
         ("top_k", json!(40)),
         ("top_p", json!(0.9)),
         ("metadata", json!({"user_id": "someone"})),
@@ -400,8 +456,26 @@ fn messages(dice: &mut Dice) -> Map<String, Value> {
                 ],
             ),
         ),
-        ("tool_choice", json!({"type": "auto"})),
-        ("output_config", json!({"effort": "low"})),
+        (
+            "tool_choice",
+            pick(
+                dice,
+                &[
+                    json!({"type": "auto"}),
+                    json!({"type": "none"}),
+                    json!({"type": "auto", "disable_parallel_tool_use": true}),
+                    json!({"type": "tool", "name": "web_search"}),
+                    Value::Null,
+                ],
+            ),
+        ),
+        ("output_config", pick(dice, &[json!({"effort": "low"}), json!({"format": null}), json!({})])),
+        ("context_management", json!({"edits": [{"type": "clear_tool_uses_20250919"}]})),
+        ("mcp_servers", json!([{"type": "url", "url": "https://example.org", "name": "m"}])),
+        ("container", json!({"id": "c", "skills": []})),
+        ("speed", json!("fast")),
+        ("fallbacks", json!([{"model": "m"}])),
+        ("betas", json!(["x"])),
         ("cache_control", json!({"type": "ephemeral"})),
         ("x_unknown", json!(true)),
     ];
@@ -484,6 +558,13 @@ fn messages_turn(dice: &mut Dice) -> Vec<Value> {
         ],
         16 => vec![user.clone(), user],
         17 => vec![json!({"role": "system", "content": "A note in the middle."})],
+        18 => {
+            let role = if dice.chance(50) { "user" } else { "assistant" };
+            vec![
+                user,
+                json!({"role": role, "content": [kinds::block(dice, words), {"type": "text", "text": "And more."}]}),
+            ]
+        }
         _ => vec![user, json!({"role": "assistant", "content": "Well."})],
     }
 }

@@ -4,6 +4,8 @@
 //! `WINDOWSILL_DIFFERENCES=5000` plays so many requests, `WINDOWSILL_SEED=7` begins elsewhere.
 
 mod ask;
+mod kinds;
+mod odd;
 mod said;
 
 use serde_json::Value;
@@ -20,6 +22,9 @@ const REQUESTS: u64 = 150;
 /// Requests of a session: one, and others that are like it.
 const ALIKE: u64 = 3;
 
+/// Of a hundred requests, so many have something in them that nobody means.
+const ODD: u64 = 35;
+
 /// A difference that is none: what windowsill says of it stands in this header.
 const WARNINGS: &str = "warning";
 
@@ -28,7 +33,7 @@ fn number(variable: &str) -> Option<u64> {
 }
 
 /// How the answer is worse than the server's own, if it is.
-fn worse(dialect: Dialect, url: &str, body: &Value, direct: &Reply, through: &Reply) -> Option<String> {
+fn worse(dialect: Dialect, url: &str, body: &Value, is_odd: bool, direct: &Reply, through: &Reply) -> Option<String> {
     if direct.status != 200 {
         // A mistake of the client's is never told as one of ours.
         let ours = through.status >= 500 && direct.status < 500;
@@ -38,6 +43,11 @@ fn worse(dialect: Dialect, url: &str, body: &Value, direct: &Reply, through: &Re
         return Some(format!("{} where the server alone answers 200", through.status));
     }
     let (theirs, ours) = (said::read(dialect, direct), said::read(dialect, through));
+    // Of what nobody means, a server makes this and windowsill that.
+    if is_odd {
+        return (ours.finish.is_empty() && !theirs.finish.is_empty())
+            .then(|| format!("{ours:?} for the server's {theirs:?}"));
+    }
     if theirs == ours || !through.ours(WARNINGS).is_empty() || is_better_through(dialect, body) {
         return None;
     }
@@ -69,8 +79,14 @@ fn play(url: &str, dialects: &[Dialect], mut revive: impl FnMut()) -> Vec<String
             if n > 0 {
                 body = ask::again(dialect, &body, &mut dice);
             }
+            let mut sent = body.clone();
+            let is_odd = dice.chance(ODD);
+            if is_odd {
+                odd::mangle(&mut sent, &mut dice);
+            }
+            let body = &sent;
             // Twice, for a server may close a connection that was kept open just as it is used again.
-            let ask = || http::try_open(&format!("{url}{}", dialect.path()), &[], &body);
+            let ask = || http::try_open(&format!("{url}{}", dialect.path()), &[], body);
             let Ok(direct) = ask().or_else(|_| ask()) else {
                 // A request that ends the server has no answer to compare with.
                 say(&format!("seed {seed}, request {n} ended the server: {body}"));
@@ -78,9 +94,9 @@ fn play(url: &str, dialects: &[Dialect], mut revive: impl FnMut()) -> Vec<String
                 continue;
             };
             let direct = direct.whole();
-            let through = http::post(&format!("{}{}", windowsill.url(), dialect.path()), &body);
+            let through = http::post(&format!("{}{}", windowsill.url(), dialect.path()), body);
             good += u64::from(direct.status == 200);
-            if let Some(how) = worse(dialect, url, &body, &direct, &through) {
+            if let Some(how) = worse(dialect, url, body, is_odd, &direct, &through) {
                 out.push(format!(
                     "seed {seed}, request {n}, {}: {how}\n  sent: {body}\n  direct: {}\n  through: {}",
                     dialect.path(),

@@ -7,6 +7,7 @@ use std::fmt;
 use bytes::Bytes;
 use serde::de::{self, Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
+use serde_json::{Number, Value};
 
 /// The fields of a JSON object in their order, duplicates included, with values as spelled.
 pub struct Fields<'a>(pub Vec<(Cow<'a, str>, &'a RawValue)>);
@@ -111,15 +112,85 @@ fn decode_lossy(raw: &str) -> String {
     serde_json::from_str(&paired(raw)).unwrap_or_default()
 }
 
-/// Reads a whole value. Lone surrogates become U+FFFD, as in [`string`].
-pub fn value(text: &str) -> Result<serde_json::Value, serde_json::Error> {
-    serde_json::from_str(text).or_else(|e| serde_json::from_str(&paired(text)).map_err(|_| e))
+/// Reads a whole value. Lone surrogates become U+FFFD, as in [`string`], and numbers keep their spelling: the parser alone
+/// makes `1e+5` of `1E5`.
+pub fn value(text: &str) -> Result<Value, serde_json::Error> {
+    let mut value = serde_json::from_str(text).or_else(|e| serde_json::from_str(&paired(text)).map_err(|_| e))?;
+    if may_be_spelled_otherwise(text) {
+        respell(&mut value, &mut Numbers(text));
+    }
+    Ok(value)
+}
+
+/// An object of values as they are: `json!` would write and read them once more, and spell their numbers in its own way.
+pub fn object<const N: usize>(fields: [(&str, Value); N]) -> Value {
+    fields.into_iter().map(|(key, value)| (key.to_owned(), value)).collect::<serde_json::Map<_, _>>().into()
+}
+
+/// Whether a number may stand in a text that the parser spells otherwise. Those that say no such thing are most.
+fn may_be_spelled_otherwise(text: &str) -> bool {
+    let bytes = text.as_bytes();
+    let is_digit = |at: usize| bytes.get(at).is_some_and(u8::is_ascii_digit);
+    memchr::memchr2_iter(b'e', b'E', bytes)
+        .any(|at| at > 0 && is_digit(at - 1) && (bytes[at] == b'E' || is_digit(at + 1)))
+}
+
+/// The numbers of a JSON text, in order.
+struct Numbers<'a>(&'a str);
+
+impl<'a> Iterator for Numbers<'a> {
+    type Item = &'a str;
+    fn next(&mut self) -> Option<&'a str> {
+        loop {
+            let at = self.0.find(|c: char| c == '"' || c == '-' || c.is_ascii_digit())?;
+            let (rest, is_text) = (&self.0[at..], self.0.as_bytes()[at] == b'"');
+            let end = match is_text {
+                true => end_of_text(rest),
+                false => rest.find(|c: char| !c.is_ascii_digit() && !"+-.eE".contains(c)).unwrap_or(rest.len()),
+            };
+            self.0 = &rest[end..];
+            if !is_text {
+                return Some(&rest[..end]);
+            }
+        }
+    }
+}
+
+/// Where a spelled string ends that a text begins with.
+fn end_of_text(text: &str) -> usize {
+    let mut at = 1;
+    while let Some(next) = memchr::memchr2(b'"', b'\\', text.as_bytes().get(at..).unwrap_or_default()) {
+        if text.as_bytes()[at + next] == b'"' {
+            return at + next + 1;
+        }
+        at += next + 2;
+    }
+    text.len()
+}
+
+/// Gives the numbers of a value their spelling back. It ends at the first that does not agree: a key that stands twice.
+fn respell(value: &mut Value, spelled: &mut Numbers<'_>) -> bool {
+    match value {
+        Value::Number(number) => {
+            let Some(own) = spelled.next() else { return false };
+            let agrees = serde_json::from_str::<Number>(own).is_ok_and(|read| read == *number);
+            if agrees {
+                *number = Number::from_string_unchecked(own.to_owned());
+            }
+            agrees
+        }
+        Value::Array(all) => all.iter_mut().all(|value| respell(value, spelled)),
+        Value::Object(all) => all.values_mut().all(|value| respell(value, spelled)),
+        _ => true,
+    }
 }
 
 /// A body with U+FFFD in the place of what is no Unicode: halves of surrogate pairs (text that a JavaScript client cut in the
 /// middle of an emoji) and bytes that are no UTF-8. Servers refuse the first, and a history that holds one would be refused at
 /// every turn. The bytes of all else stay as they are.
 pub fn mended(body: &[u8]) -> Cow<'_, str> {
+    // A byte order mark, which Windows' editors and .NET write before a text: servers pass over it.
+    let body = body.strip_prefix(b"\xef\xbb\xbf").unwrap_or(body);
     match std::str::from_utf8(body) {
         Err(_) => Cow::Owned(paired(&String::from_utf8_lossy(body))),
         Ok(text) if may_be_cut(text) => {
@@ -232,6 +303,21 @@ mod tests {
         ] {
             assert_eq!(string(raw), serde_json::from_str(raw).ok(), "{raw}");
         }
+    }
+
+    #[test]
+    fn numbers_keep_their_spelling() {
+        for text in [
+            "1E5",
+            "-0",
+            r#"{"a":1E5,"b":[1.10,2e3,-0.0E-7],"c":"1E5 \" 2e2 \\","d":{"e":1e+400,"1E9":12345678901234567890}}"#,
+            r#"["\ud83d\ude00 9e9",1e5]"#,
+        ] {
+            let spelled = value(text).unwrap().to_string();
+            assert_eq!(spelled.replace("😀", "\\ud83d\\ude00"), text);
+        }
+        // The second of two keys counts, and what cannot be told apart stays as the parser has it.
+        assert_eq!(value(r#"{"a":1E5,"b":7,"a":2E5}"#).unwrap().to_string(), r#"{"a":2e+5,"b":7}"#);
     }
 
     #[test]

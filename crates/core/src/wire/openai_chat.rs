@@ -149,7 +149,7 @@ impl Request {
 /// read is said in a line, see `said`.
 pub fn parse(body: &Bytes) -> Result<Request, WireError> {
     let body = &match json::mended(body) {
-        Cow::Borrowed(_) => body.clone(),
+        Cow::Borrowed(text) => body.slice_ref(text.as_bytes()),
         Cow::Owned(text) => Bytes::from(text),
     };
     let text = std::str::from_utf8(body).map_err(|e| WireError::NotJson(e.to_string()))?;

@@ -71,7 +71,8 @@ impl<'de> Visitor<'de> for Body {
             if let Some(key) = self.0.iter().find(|name| **name == key) {
                 asked.spelled.push((key, map.next_value::<&'de RawValue>()?.get()));
             } else {
-                asked.fields.insert(key, map.next_value()?);
+                let value = map.next_value::<&'de RawValue>()?.get();
+                asked.fields.insert(key, json::value(value).map_err(A::Error::custom)?);
             }
         }
         Ok(asked)

@@ -33,9 +33,12 @@ pub(super) fn translate(
     let messages = messages.ok_or_else(|| wrong("messages", "is missing; it must be an array of messages"))?;
     let newest = newest_of_the_user(messages);
     let is_list = each(messages, |at, item| {
-        let place = format!("messages[{at}]");
-        let Item::Object(fields) = item else { return Err(wrong(place, "must be an object")) };
-        message(&mut out, &place, &fields, newest.is_some_and(|newest| at < newest))
+        match item {
+            Item::Object(fields) => return message(&mut out, &fields, newest.is_some_and(|newest| at < newest)),
+            Item::Text(text) => out.user(vec![Part::Text(text)]),
+            Item::Other => {}
+        }
+        Ok(())
     })?;
     if !is_list {
         return Err(wrong("messages", "must be an array of messages"));
@@ -58,13 +61,13 @@ fn newest_of_the_user(messages: &str) -> Option<usize> {
 }
 
 /// `passed`: the user said something after it.
-fn message(out: &mut Out<'_>, place: &str, message: &Fields<'_>, passed: bool) -> Result<(), WireError> {
+fn message(out: &mut Out<'_>, message: &Fields<'_>, passed: bool) -> Result<(), WireError> {
     let content = given(message, "content").unwrap_or("\"\"");
     match message.string("role").as_deref() {
-        Some("assistant") => assistant(out, place, content),
+        Some("assistant") => assistant(out, content),
         // Claude Code reminds the model this way, in the middle of a conversation.
         Some("system" | "developer") => {
-            let text = instruction(out, &format!("{place}.content"), content)?;
+            let text = instruction(out, content)?;
             // A reminder that holds until the user's next message: it stays in the array, and is not shown any more.
             let is_over = passed && message.string("clear_at").as_deref() == Some("next_user_message");
             let is_shown = !text.is_empty() && !is_over;
@@ -75,18 +78,17 @@ fn message(out: &mut Out<'_>, place: &str, message: &Fields<'_>, passed: bool) -
             }
             Ok(())
         }
-        Some(_) => user(out, place, content),
-        None => Err(wrong(format!("{place}.role"), "must be `user` or `assistant`")),
+        _ => user(out, content),
     }
 }
 
 /// What a system message in the middle says.
-fn instruction(out: &mut Out<'_>, place: &str, content: &str) -> Result<String, WireError> {
+fn instruction(out: &mut Out<'_>, content: &str) -> Result<String, WireError> {
     if let Some(text) = json::string(content) {
         return Ok(text);
     }
     let mut lines = Vec::new();
-    blocks(place, content, |_, block| {
+    blocks(content, |block| {
         out.note_changes(block);
         lines.push(told(block));
         Ok(())
@@ -94,9 +96,12 @@ fn instruction(out: &mut Out<'_>, place: &str, content: &str) -> Result<String, 
     Ok(joined(lines, "\n"))
 }
 
-/// `system`: a string, or an array of text blocks.
+/// `system`: a string, an array of text blocks, or one of them.
 fn system(raw: &str) -> Result<String, WireError> {
     let mut lines = Vec::new();
+    if let Some(block) = object(raw)? {
+        return Ok(without_billing(told(&block)).unwrap_or_default());
+    }
     let is_list = each(raw, |_, block: Item<'_>| {
         let text = match block {
             Item::Object(block) => told(&block),
@@ -236,28 +241,22 @@ fn both(before: Option<Value>, new: String) -> String {
     }
 }
 
-/// Reads the content blocks at a place one after the other, each with its own place. A bare string is a text, and what is
-/// nothing is passed over.
-fn blocks(
-    place: &str,
-    content: &str,
-    mut one: impl FnMut(&str, &Fields<'_>) -> Result<(), WireError>,
-) -> Result<(), WireError> {
+/// Reads content blocks one after the other. A bare string is a text, and so is a content that is neither a list nor a block:
+/// nothing that stands in a history is a reason to refuse it. What is nothing is passed over.
+fn blocks(content: &str, mut one: impl FnMut(&Fields<'_>) -> Result<(), WireError>) -> Result<(), WireError> {
     if let Some(block) = object(content)? {
-        return one(place, &block);
+        return one(&block);
     }
-    let is_list = each(content, |at, block| {
-        let place = format!("{place}[{at}]");
-        match block {
-            Item::Object(block) => one(&place, &block),
-            Item::Text(text) => {
-                let spelled = json!({"type": "text", "text": text}).to_string();
-                object(&spelled)?.map_or(Ok(()), |block| one(&place, &block))
-            }
-            Item::Other => Ok(()),
-        }
-    })?;
-    if is_list { Ok(()) } else { Err(wrong(place, "must be a string or an array of content blocks")) }
+    let spelled = |text: &str| json!({"type": "text", "text": text}).to_string();
+    if !content.starts_with('[') {
+        return object(&spelled(content))?.map_or(Ok(()), |block| one(&block));
+    }
+    let read = each(content, |_, block| match block {
+        Item::Text(text) => object(&spelled(&text))?.map_or(Ok(()), |block| one(&block)),
+        Item::Object(block) => one(&block),
+        Item::Other => Ok(()),
+    });
+    read.map(|_| ())
 }
 
 fn kind(block: &Fields<'_>) -> String {
@@ -265,18 +264,18 @@ fn kind(block: &Fields<'_>) -> String {
 }
 
 /// Results of tools first, each a message, then what else the user says.
-fn user(out: &mut Out<'_>, place: &str, content: &str) -> Result<(), WireError> {
+fn user(out: &mut Out<'_>, content: &str) -> Result<(), WireError> {
     if let Some(text) = json::string(content) {
         out.user(vec![Part::Text(text)]);
         return Ok(());
     }
     let mut parts = Vec::new();
     let mut none = true;
-    blocks(&format!("{place}.content"), content, |place, block| {
+    blocks(content, |block| {
         out.note_changes(block);
         if kind(block) == "tool_result" {
             none = false;
-            let result = result(place, block, &mut parts)?;
+            let result = result(block, &mut parts)?;
             out.push(result);
         } else {
             parts.extend(part(block));
@@ -290,7 +289,7 @@ fn user(out: &mut Out<'_>, place: &str, content: &str) -> Result<(), WireError> 
 }
 
 /// A tool message. The images that it cannot hold go among `media`: in chat completions those are a user's.
-fn result(place: &str, block: &Fields<'_>, media: &mut Vec<Part>) -> Result<Message, WireError> {
+fn result(block: &Fields<'_>, media: &mut Vec<Part>) -> Result<Message, WireError> {
     let id = block.string("tool_use_id").unwrap_or_default();
     let is_error = block.get("is_error") == Some("true");
     let mut parts = Vec::new();
@@ -298,7 +297,7 @@ fn result(place: &str, block: &Fields<'_>, media: &mut Vec<Part>) -> Result<Mess
     if let Some(text) = json::string(content) {
         parts.push(Part::Text(text));
     } else {
-        blocks(&format!("{place}.content"), content, |_, one| {
+        blocks(content, |one| {
             if let Some(picture) = Some(one).filter(|one| kind(one) == "image").and_then(image) {
                 parts.push(Part::Text("[image: in the user's message below]".into()));
                 media.push(Part::Text(format!("[image of the tool result {id}]")));
@@ -373,18 +372,18 @@ fn image(block: &Fields<'_>) -> Option<Part> {
 }
 
 /// Texts, thoughts and calls of one turn, in one message.
-fn assistant(out: &mut Out<'_>, place: &str, content: &str) -> Result<(), WireError> {
+fn assistant(out: &mut Out<'_>, content: &str) -> Result<(), WireError> {
     let mut parts: Vec<Part> = Vec::new();
     let mut thought: Vec<String> = Vec::new();
     let mut calls: Vec<Value> = Vec::new();
     if let Some(all) = json::string(content) {
         parts.push(Part::Text(all));
     } else {
-        blocks(&format!("{place}.content"), content, |_, block| {
+        blocks(content, |block| {
             out.note_changes(block);
             match (kind(block).as_str(), parts.last_mut()) {
                 ("thinking", _) => thought.push(block.string("thinking").unwrap_or_default()),
-                ("tool_use", _) => calls.push(call(block)?),
+                ("tool_use", _) => calls.push(call(block)),
                 // The pieces of one reply: nothing stood between them.
                 ("text", Some(Part::Text(before))) => before.push_str(&block.string("text").unwrap_or_default()),
                 _ => parts.extend(part(block)),
@@ -396,13 +395,16 @@ fn assistant(out: &mut Out<'_>, place: &str, content: &str) -> Result<(), WireEr
     Ok(())
 }
 
-fn call(block: &Fields<'_>) -> Result<Value, WireError> {
+fn call(block: &Fields<'_>) -> Value {
     let input = match given(block, "input") {
         None => "{}".into(),
-        Some(input) if input.starts_with('{') => spelled::value(input)?.to_string(),
+        // One that is nested too deep for a tree stays as it is spelled.
+        Some(input) if input.starts_with('{') => {
+            spelled::value(input).map_or_else(|_| input.to_owned(), |v| v.to_string())
+        }
         // A call that its model did not finish: what is no object is wrapped into one further on.
         Some(input) => json::string(input).unwrap_or_else(|| input.to_owned()),
     };
     let of = |key: &str| block.string(key).unwrap_or_default();
-    Ok(spelled::call(of("id"), of("name"), input))
+    spelled::call(of("id"), of("name"), input)
 }

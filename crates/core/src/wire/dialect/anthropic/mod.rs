@@ -71,33 +71,22 @@ fn read(asked: Asked<'_>, before: Option<&Before>, size: usize) -> Result<Heard,
         Some(_) => return Err(wrong("stream", "must be true or false")),
     };
     match asked.get("max_tokens").filter(|v| !v.is_null()) {
-        Some(most) if most.as_u64().is_some_and(|n| n > 0) => {
+        // What is no limit is for the server to take as it does.
+        Some(most) if most.is_number() => {
             rest.insert("max_tokens".into(), most.clone());
         }
         Some(_) => return Err(wrong("max_tokens", "must be a whole number of tokens, at least 1")),
         // Anthropic demands it; a server that has a limit of its own needs none.
         None => {}
     }
-    if let Some(stop) = asked.get("stop_sequences").filter(|v| !v.is_null()) {
-        let texts = stop.as_array().is_some_and(|list| list.iter().all(Value::is_string));
-        if !texts {
-            return Err(wrong("stop_sequences", "must be an array of strings"));
-        }
-        if stop.as_array().is_some_and(|list| !list.is_empty()) {
-            rest.insert("stop".into(), stop.clone());
-        }
+    let stops = stops(asked.get("stop_sequences"));
+    if !stops.is_empty() {
+        rest.insert("stop".into(), stops.clone().into());
     }
     rest.insert("stream".into(), stream.into());
     if stream {
         rest.insert("stream_options".into(), json!({"include_usage": true}));
     }
-    let stops: Vec<String> = asked
-        .get("stop_sequences")
-        .and_then(Value::as_array)
-        .into_iter()
-        .flatten()
-        .filter_map(|stop| stop.as_str().map(str::to_owned))
-        .collect();
     let tells_stop = !stops.is_empty();
     let most = asked.get("max_tokens").and_then(Value::as_u64);
     let mut encoder = Box::new(reply::Reply::new(std::mem::take(model), std::mem::take(warnings), stops, most));
@@ -120,6 +109,15 @@ fn thread(asked: &Map<String, Value>) -> Result<Option<Option<String>>, WireErro
         (Some("continue"), None) => Err(wrong("thread.previous_message_id", "must be the id of a reply")),
         _ => Err(wrong("thread.type", "must be `create` or `continue`")),
     }
+}
+
+/// The texts in `stop_sequences`; one that stands alone counts, and what is no text is passed over.
+fn stops(asked: Option<&Value>) -> Vec<String> {
+    let all = match asked {
+        Some(Value::Array(all)) => all.as_slice(),
+        other => other.map_or(&[][..], std::slice::from_ref),
+    };
+    all.iter().filter_map(|stop| stop.as_str().map(str::to_owned)).collect()
 }
 
 /// Reads a request to `POST /v1/messages/count_tokens`: a chat completion request that is only counted.
@@ -197,7 +195,7 @@ fn prompt(all: &Asked<'_>, before: Option<&Before>, size: usize) -> Result<Promp
     head.changes.extend(changes);
     let mut rest = Map::new();
     tools::translate(asked, &head, &mut rest, &mut warnings)?;
-    thinking(asked, &mut rest)?;
+    thinking(asked, &mut rest);
     // Sampling is spelled alike, and what nobody here knows may be meant for the server.
     for (key, value) in asked.iter().filter(|(key, value)| !THEIRS.contains(&key.as_str()) && !value.is_null()) {
         rest.entry(key.clone()).or_insert_with(|| value.clone());
@@ -206,21 +204,17 @@ fn prompt(all: &Asked<'_>, before: Option<&Before>, size: usize) -> Result<Promp
 }
 
 /// `thinking`, `output_config`. A model that cannot think is not refused for being asked to: Claude Code always asks.
-fn thinking(asked: &Map<String, Value>, chat: &mut Map<String, Value>) -> Result<(), WireError> {
+fn thinking(asked: &Map<String, Value>, chat: &mut Map<String, Value>) {
     let mut kwargs = match asked.get("chat_template_kwargs") {
         Some(Value::Object(own)) => own.clone(),
         _ => Map::new(),
     };
     let there = |key: &str| asked.get(key).filter(|v| !v.is_null());
-    match there("thinking").map(|t| t.get("type").and_then(Value::as_str)) {
-        Some(Some("disabled")) => {
-            kwargs.entry("enable_thinking").or_insert(false.into());
-            // Ollama's word for it.
-            chat.insert("think".into(), false.into());
-        }
-        // How much and when is for the model's template to say.
-        None | Some(Some(_)) => {}
-        Some(None) => return Err(wrong("thinking.type", "must be `enabled`, `adaptive` or `disabled`")),
+    // How much and when it thinks otherwise is for the model's template to say.
+    if there("thinking").is_some_and(|thinking| thinking["type"] == "disabled") {
+        kwargs.entry("enable_thinking").or_insert(false.into());
+        // Ollama's word for it.
+        chat.insert("think".into(), false.into());
     }
     let config = there("output_config");
     if let Some(effort) = config.and_then(|c| c.get("effort")).and_then(Value::as_str) {
@@ -232,15 +226,12 @@ fn thinking(asked: &Map<String, Value>, chat: &mut Map<String, Value>) -> Result
         chat.insert("chat_template_kwargs".into(), kwargs.into());
     }
     let format = config.and_then(|c| c.get("format")).or(there("output_format")).filter(|f| !f.is_null());
-    if let Some(format) = format {
-        let schema = format.get("schema").filter(|s| s.is_object() && format["type"] == "json_schema");
-        let schema = schema.ok_or_else(|| {
-            wrong("output_config.format", "must be an object with `type` \"json_schema\" and a `schema`")
-        })?;
+    // Any other format is text, or one that nobody knows.
+    let schema = format.filter(|format| format["type"] == "json_schema").and_then(|format| format.get("schema"));
+    if let Some(schema) = schema.filter(|schema| schema.is_object()) {
         let schema = json!({"name": "output", "schema": schema, "strict": true});
         chat.insert("response_format".into(), json!({"type": "json_schema", "json_schema": schema}));
     }
-    Ok(())
 }
 
 /// A list of models, or one, as clients of Anthropic's read it; from OpenAI's. All that stands there stays.

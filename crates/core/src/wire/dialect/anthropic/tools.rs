@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::own;
 use super::{Head, WireError, wrong};
+use crate::wire::json;
 use crate::wire::parts::blocks::tool_name;
 
 /// What a message changes of the tools that are offered: a `tool_addition` or a `tool_removal`.
@@ -34,46 +35,47 @@ pub(super) fn translate(
     warnings: &mut Vec<String>,
 ) -> Result<(), WireError> {
     let there = |key: &str| asked.get(key).filter(|v| !v.is_null());
-    if tools.is_none() && changes.is_empty() {
-        return match there("tool_choice").map(|c| c["type"].as_str().unwrap_or_default().to_owned()) {
-            Some(kind) if kind == "any" || kind == "tool" => {
-                Err(wrong("tool_choice", "asks for a call, and `tools` offers none"))
-            }
-            _ => Ok(()),
-        };
-    }
     let tools = match tools {
         None => &[][..],
         Some(tools) => tools.as_array().ok_or_else(|| wrong("tools", "must be an array of tools"))?,
     };
     let offered = offered(tools, changes, warnings)?;
+    let choice = there("tool_choice").map(|choice| chosen(choice, &offered, warnings));
     if offered.is_empty() {
         return Ok(());
     }
-    let names: Vec<String> = offered.iter().filter_map(|t| t["function"]["name"].as_str()).map(str::to_owned).collect();
     chat.insert("tools".into(), offered.into());
-    let Some(choice) = there("tool_choice") else { return Ok(()) };
-    let said = match choice.get("type").and_then(Value::as_str) {
-        Some("auto") => "auto".into(),
-        Some("any") => "required".into(),
-        Some("none") => "none".into(),
-        Some("tool") => {
-            let name = choice.get("name").and_then(Value::as_str);
-            let name = name.ok_or_else(|| wrong("tool_choice.name", "must be the name of a tool"))?;
-            if names.iter().any(|offered| offered == name) {
-                json!({"type": "function", "function": {"name": name}})
-            } else {
-                warnings.push(format!("tool_choice asks for `{}`, which is not offered here", word(name)));
-                "auto".into()
-            }
-        }
-        _ => return Err(wrong("tool_choice.type", "must be `auto`, `any`, `tool` or `none`")),
-    };
-    chat.insert("tool_choice".into(), said);
-    if let Some(single) = choice.get("disable_parallel_tool_use").and_then(Value::as_bool) {
-        chat.insert("parallel_tool_calls".into(), (!single).into());
-    }
+    chat.extend(choice.map(|choice| ("tool_choice".to_owned(), choice)));
+    let single = there("tool_choice").and_then(|choice| choice.get("disable_parallel_tool_use")?.as_bool());
+    chat.extend(single.map(|single| ("parallel_tool_calls".to_owned(), (!single).into())));
     Ok(())
+}
+
+/// `tool_choice` in the words of chat completions. A call that cannot be had is no reason to refuse the request: servers that
+/// speak this dialect themselves pass over such a choice, too.
+fn chosen(choice: &Value, offered: &[Value], warnings: &mut Vec<String>) -> Value {
+    let kind = choice.get("type").unwrap_or(choice).as_str().unwrap_or_default();
+    let name = choice.get("name").and_then(Value::as_str).unwrap_or_default();
+    match kind {
+        "auto" => "auto".into(),
+        "none" => "none".into(),
+        "any" | "tool" if offered.is_empty() => {
+            warnings.push("tool_choice asks for a call, and no tool is offered here".into());
+            "auto".into()
+        }
+        "any" => "required".into(),
+        "tool" if offered.iter().any(|tool| tool["function"]["name"] == name) => {
+            json!({"type": "function", "function": {"name": name}})
+        }
+        "tool" => {
+            warnings.push(format!("tool_choice asks for `{}`, which is not offered here", word(name)));
+            "auto".into()
+        }
+        _ => {
+            warnings.push("tool_choice is left out: its type must be `auto`, `any`, `tool` or `none`".into());
+            "auto".into()
+        }
+    }
 }
 
 /// The tools of the request, less those that were taken back, with those that came with a message.
@@ -108,7 +110,11 @@ fn word(name: &str) -> String {
 
 /// A tool as a function. `None` for one that Anthropic's servers run, which is told.
 fn tool(place: &str, tool: &Value, warnings: &mut Vec<String>) -> Result<Option<Value>, WireError> {
-    let Some(fields) = tool.as_object() else { return Err(wrong(place, "must be an object")) };
+    let nameless = |warnings: &mut Vec<String>| {
+        warnings.push(format!("{place} is not offered: it must be an object with a name"));
+        Ok(None)
+    };
+    let Some(fields) = tool.as_object() else { return nameless(warnings) };
     let schema = fields.get("input_schema").filter(|s| !s.is_null());
     let kind = fields.get("type").and_then(Value::as_str).filter(|kind| *kind != "custom");
     if let Some(kind) = kind.filter(|_| schema.is_none()) {
@@ -120,8 +126,7 @@ fn tool(place: &str, tool: &Value, warnings: &mut Vec<String>) -> Result<Option<
         }
         return Ok(function);
     }
-    let name = fields.get("name").and_then(Value::as_str);
-    let name = name.ok_or_else(|| wrong(format!("{place}.name"), "must be a string"))?;
+    let Some(name) = fields.get("name").and_then(Value::as_str) else { return nameless(warnings) };
     let schema = schema.cloned().unwrap_or_else(|| json!({"type": "object", "properties": {}}));
     if !schema.is_object() {
         return Err(wrong(format!("{place}.input_schema"), "must be a JSON schema"));
@@ -135,5 +140,5 @@ fn tool(place: &str, tool: &Value, warnings: &mut Vec<String>) -> Result<Option<
     if let Some(strict) = fields.get("strict").filter(|s| s.is_boolean()) {
         function.insert("strict".into(), strict.clone());
     }
-    Ok(Some(json!({"type": "function", "function": function})))
+    Ok(Some(json::object([("type", "function".into()), ("function", function.into())])))
 }

@@ -25,21 +25,18 @@ const READ: [&str; 7] = ["role", "content", "images", "thinking", "tool_name", "
 
 fn translated(at: usize, message: Item<'_>, calls: &mut Calls) -> Result<Message, WireError> {
     let place = format!("messages[{at}]");
-    let Item::Object(fields) = message else {
-        return Err(wrong(place, "must be an object with `role` and `content`"));
+    let fields = match message {
+        Item::Object(fields) => fields,
+        Item::Text(text) => return Ok(Message::new("user", text.into())),
+        Item::Other => return Ok(Message::new("user", "".into())),
     };
-    let role = match given(&fields, "role").and_then(json::string) {
-        Some(role) if !role.is_empty() => role.to_lowercase(),
-        _ => return Err(wrong(format!("{place}.role"), "must be `system`, `user`, `assistant` or `tool`")),
-    };
+    // An Ollama takes a message without a role, and its templates pass over it.
+    let role = given(&fields, "role").and_then(json::string).filter(|role| !role.is_empty());
+    let role = role.map_or_else(|| "user".to_owned(), |role| role.to_lowercase());
     let content = given(&fields, "content").unwrap_or("\"\"");
     let mut out = said(&role, content, fields.get("images"), &format!("{place}."))?;
-    let text = |name: &str| match given(&fields, name).map(json::string) {
-        None => Ok(None),
-        Some(Some(text)) => Ok(Some(text).filter(|text| !text.is_empty())),
-        Some(None) => Err(wrong(format!("{place}.{name}"), "must be a string")),
-    };
-    let (thinking, tool_name, answers) = (text("thinking")?, text("tool_name")?, text("tool_call_id")?);
+    let text = |name: &str| given(&fields, name).and_then(json::string).filter(|text| !text.is_empty());
+    let (thinking, tool_name, answers) = (text("thinking"), text("tool_name"), text("tool_call_id"));
     let called = calls.made(at, given(&fields, "tool_calls").unwrap_or("[]"))?;
     let answers = if role == "tool" {
         calls.answered(answers, tool_name.clone().or_else(|| fields.string("name")).as_deref())
@@ -56,7 +53,8 @@ fn translated(at: usize, message: Item<'_>, calls: &mut Calls) -> Result<Message
     }
     let mut others = Map::new();
     for (key, raw) in fields.0.iter().filter(|(key, _)| !READ.contains(&key.as_ref())) {
-        others.insert(key.as_ref().to_owned(), spelled::value(raw.get())?);
+        // A field that nobody knows, nested too deep for a tree, is left out.
+        others.insert(key.as_ref().to_owned(), spelled::value(raw.get()).unwrap_or_default());
     }
     for (key, value) in others.into_iter().filter(|(_, value)| !value.is_null()) {
         out.fields.entry(key).or_insert(value);
@@ -82,29 +80,22 @@ struct Call {
 }
 
 impl Calls {
-    /// The `tool_calls` of a message.
+    /// The `tool_calls` of a message. One without a name keeps its place: a result may follow it. Nothing of a history is
+    /// refused.
     fn made(&mut self, at: usize, list: &str) -> Result<Vec<Value>, WireError> {
         let mut calls = Vec::new();
         let mut out = Vec::new();
-        let is_list = each(list, |n, call| {
-            let place = format!("messages[{at}].tool_calls[{n}]");
-            let Value::Object(mut call) = call else { return Err(wrong(place, "must be an object")) };
-            let own = match call.shift_remove("id") {
-                None | Some(Value::Null) => None,
-                Some(Value::String(id)) => Some(id).filter(|id| !id.is_empty()),
-                Some(_) => return Err(wrong(format!("{place}.id"), "must be a string")),
-            };
-            let Some(Value::Object(mut function)) = call.shift_remove("function") else {
-                return Err(wrong(format!("{place}.function"), "must be an object with `name` and `arguments`"));
-            };
-            let Some(Value::String(name)) = function.shift_remove("name") else {
-                return Err(wrong(format!("{place}.function.name"), "must be the name of a function"));
-            };
-            let arguments = match function.shift_remove("arguments") {
+        each(list, |n, call: Value| {
+            let function = call.get("function").unwrap_or(&Value::Null);
+            let text =
+                |value: Option<&Value>| value.and_then(Value::as_str).filter(|t| !t.is_empty()).map(str::to_owned);
+            let (own, name) = (text(call.get("id")), text(function.get("name")));
+            let name = name.unwrap_or_else(|| "unknown".into());
+            let arguments = match function.get("arguments") {
                 None | Some(Value::Null) => "{}".into(),
-                Some(Value::String(text)) => text,
-                Some(arguments @ Value::Object(_)) => arguments.to_string(),
-                Some(_) => return Err(wrong(format!("{place}.function.arguments"), "must be an object")),
+                Some(Value::String(text)) => text.clone(),
+                // What is no object is wrapped into one further on.
+                Some(arguments) => arguments.to_string(),
             };
             self.given.extend(own.clone());
             let made_up = own.is_none();
@@ -114,9 +105,6 @@ impl Calls {
             calls.push(Call { id, name, made_up, answered: false });
             Ok(())
         })?;
-        if !is_list {
-            return Err(wrong(format!("messages[{at}].tool_calls"), "must be an array of tool calls"));
-        }
         if !calls.is_empty() {
             self.last = calls;
         }
@@ -151,15 +139,16 @@ pub(super) fn said(role: &str, content: &str, images: Option<&str>, place: &str)
         parts.push(Part::media(&part));
         Ok(())
     })?;
-    if !is_list && text.is_none() {
-        return Err(wrong(format!("{place}content"), "must be a string"));
-    }
+    // What is neither text nor parts is told as it is spelled.
+    let text = text.or_else(|| (!is_list).then(|| content.to_owned()));
     let before = parts.len();
     let are_list = each(images.filter(|images| *images != "null").unwrap_or("[]"), |at, image| {
-        let Item::Text(data) = image else {
-            return Err(wrong(format!("{place}images[{at}]"), "must be a base64 string"));
-        };
-        parts.push(Part::media(&media(data)));
+        match image {
+            Item::Text(data) => parts.push(Part::media(&media(data))),
+            // What is nothing is passed over.
+            Item::Other => {}
+            Item::Object(_) => return Err(wrong(format!("{place}images[{at}]"), "must be a base64 string")),
+        }
         Ok(())
     })?;
     if !are_list {

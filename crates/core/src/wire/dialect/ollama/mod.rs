@@ -97,7 +97,8 @@ fn generated(all: Asked<'_>, size: usize) -> Result<Option<Heard>, WireError> {
     let said = messages::said("user", prompt, Some(images), "")?;
     chat.push(&said);
     messages.push(context::kept(said));
-    asked.shift_remove("messages");
+    // An Ollama reads none of these here.
+    ["messages", "tools"].iter().for_each(|name| drop(asked.shift_remove(*name)));
     let rest = request::translate(asked)?;
     let encoder = Box::new(Reply::new(Api::Generate, model, messages));
     Ok(Some(Heard {

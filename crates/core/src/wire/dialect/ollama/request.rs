@@ -58,8 +58,9 @@ fn tools(tools: Option<Value>, chat: &mut Map<String, Value>) -> Result<(), Wire
         Some(Value::Array(tools)) => tools,
         Some(_) => return Err(wrong("tools", "must be an array of tools")),
     };
-    for (at, tool) in tools.iter_mut().enumerate() {
-        let Value::Object(tool) = tool else { return Err(wrong(format!("tools[{at}]"), "must be an object")) };
+    // What is nothing, an Ollama passes over.
+    tools.retain(Value::is_object);
+    for tool in tools.iter_mut().filter_map(Value::as_object_mut) {
         // Ollama does not look at it; the others demand it.
         if tool.contains_key("function") && tool.get("type").is_none_or(|kind| kind.is_null() || kind == "") {
             tool.insert("type".into(), "function".into());

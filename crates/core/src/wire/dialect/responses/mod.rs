@@ -2,7 +2,7 @@
 //! completions. What a client has the server remember (`previous_response_id`, `item_reference`) is given from outside.
 //!
 //! A local server runs no tools of its own. `web_search`, `file_search`, `code_interpreter`, `mcp` and the like are left
-//! out of the tools (Codex offers `web_search` in every request); one that is forced by `tool_choice` is an error.
+//! out of the tools (Codex offers `web_search` in every request); a `tool_choice` that asks for one is left out, too.
 
 mod calls;
 mod content;
@@ -58,30 +58,11 @@ fn given<'a>(fields: &'a Map<String, Value>, key: &str) -> Option<&'a Value> {
     fields.get(key).filter(|value| !value.is_null())
 }
 
-/// The path of a field of the object at `at`, which is empty for the body itself.
-fn path(at: &str, key: &str) -> String {
-    if at.is_empty() { key.to_owned() } else { format!("{at}.{key}") }
-}
-
-/// A text that may be absent.
-fn text_if<'a>(fields: &'a Map<String, Value>, at: &str, key: &str) -> Result<Option<&'a str>, WireError> {
-    match given(fields, key) {
-        None => Ok(None),
-        Some(Value::String(text)) => Ok(Some(text)),
-        Some(_) => Err(wrong(path(at, key), "must be a string")),
-    }
-}
-
-/// A text that must be there.
-fn text<'a>(fields: &'a Map<String, Value>, at: &str, key: &str) -> Result<&'a str, WireError> {
-    text_if(fields, at, key)?.ok_or_else(|| wrong(path(at, key), "is missing: it must be a string"))
-}
-
 /// A list that may be absent.
 fn list_if<'a>(fields: &'a Map<String, Value>, at: &str, key: &str) -> Result<&'a [Value], WireError> {
     match given(fields, key) {
         None => Ok(&[]),
         Some(Value::Array(list)) => Ok(list),
-        Some(_) => Err(wrong(path(at, key), "must be an array")),
+        Some(_) => Err(wrong(if at.is_empty() { key.to_owned() } else { format!("{at}.{key}") }, "must be an array")),
     }
 }

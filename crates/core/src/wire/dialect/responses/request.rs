@@ -59,8 +59,12 @@ fn heard(asked: &Asked<'_>, known: &Items, before: Option<&Before>, size: usize)
     if is(fields, "background") {
         tally.warnings.push("the reply came on this connection, not in the background".into());
     }
+    if given(fields, "prompt").is_some() {
+        let what = "prompt is left out, for templates are kept at OpenAI: send its text in `instructions` or `input`";
+        tally.warnings.push(what.into());
+    }
     let left_out = tools.left_out.clone();
-    let offered = tools.offered(fields)?;
+    let offered = tools.offered(fields, &mut tally.warnings);
     if !offered.chat.is_empty() {
         chat.insert("tools".into(), offered.chat.into());
         if let Some(choice) = offered.choice {

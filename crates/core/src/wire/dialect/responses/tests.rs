@@ -260,25 +260,11 @@ fn values_of_another_type_are_the_servers_to_judge() {
 
 #[test]
 fn errors_name_the_place() {
-    for (key, value) in [
-        ("previous_response_id", json!(3)),
-        ("tools", json!({})),
-        ("tool_choice", json!("required")),
-        ("tool_choice", json!({"type": "web_search_preview"})),
-    ] {
+    for (key, value) in [("previous_response_id", json!(3)), ("tools", json!({}))] {
         let body = json!({"input": "x", key: value, "tools": if key == "tools" { value.clone() } else { json!([{"type": "web_search"}]) }});
         assert_eq!(refused(&body).0, key, "{body}");
     }
-    for (at, field) in [
-        ("tool_choice.name", json!({"tool_choice": {"type": "function", "name": "f"}})),
-        ("tool_choice.mode", json!({"tool_choice": {"type": "allowed_tools", "mode": "none", "tools": []}})),
-        (
-            "tool_choice.tools[0].name",
-            json!({"tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "f"}]}}),
-        ),
-        ("input", json!({"input": 3})),
-        ("input", json!({"input": {"role": "user", "content": "x"}})),
-    ] {
+    for (at, field) in [("input", json!({"input": 3})), ("input", json!({"input": {"role": "user", "content": "x"}}))] {
         let mut body = json!({"input": "x"});
         body.as_object_mut().unwrap().extend(field.as_object().unwrap().clone());
         assert_eq!(refused(&body).0, at, "{body}");
@@ -289,6 +275,40 @@ fn errors_name_the_place() {
     );
     assert!(matches!(super::request(b"[]", &super::Items::new()), Err(WireError::NotJson(_))));
     assert!(matches!(super::request(b"{", &super::Items::new()), Err(WireError::NotJson(_))));
+}
+
+/// llama.cpp's and Ollama's own endpoints answer these, and pass over the choice.
+#[test]
+fn a_call_that_cannot_be_had_is_no_reason_to_refuse() {
+    let function = json!({"type": "function", "name": "f", "parameters": {"type": "object"}});
+    let search = json!({"type": "web_search"});
+    for (choice, tools) in [
+        (json!("required"), json!([])),
+        (json!("required"), json!([search])),
+        (json!({"type": "web_search"}), json!([search, function])),
+        (json!({"type": "mcp", "server_label": "s"}), json!([function])),
+        (json!({"type": "function", "name": "g"}), json!([function])),
+        (json!({"type": "function"}), json!([function])),
+        (json!({"type": "custom", "name": "f"}), json!([])),
+        (json!({"type": "allowed_tools", "mode": "required", "tools": [search]}), json!([function, search])),
+        (json!({"name": "f"}), json!([function])),
+        (json!(5), json!([function])),
+        (json!([]), json!([function])),
+    ] {
+        let body = json!({"input": "x", "tools": tools, "tool_choice": choice}).to_string();
+        let heard = super::request(body.as_bytes(), &super::Items::new()).unwrap();
+        let chat: Value = serde_json::from_slice(&heard.chat).unwrap();
+        assert_eq!(chat.get("tool_choice"), None, "{choice} {tools}");
+        assert!(
+            heard.unsaid.warnings.iter().any(|w| w.starts_with("tool_choice asks for")),
+            "{choice}: {:?}",
+            heard.unsaid.warnings
+        );
+    }
+    let nested = chat(
+        json!({"input": "x", "tools": [function], "tool_choice": {"type": "function", "function": {"name": "f"}}}),
+    );
+    assert_eq!(nested["tool_choice"]["function"]["name"], "f");
 }
 
 /// Items of all kinds that are taken.

@@ -5,9 +5,9 @@ use std::collections::{HashMap, HashSet};
 use serde_json::{Map, Value, json};
 
 use super::super::super::WireError;
-use super::super::wrong;
+use super::super::super::json as spelling;
 use super::calls::Form;
-use super::{given, list_if, path, text, text_if};
+use super::{given, list_if};
 
 /// What a call must say of its tool besides the name that the model knows, so that the client knows it again.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
@@ -107,7 +107,7 @@ impl Tools {
                 if let (true, Some(namespace)) = (self.names.contains(&named), namespace) {
                     named = qualified(namespace, name);
                 }
-                if self.names.contains(&named) {
+                if self.names.contains(&named) || named.len() > LONGEST_NAME {
                     named = ending(&named, &format!("{form:?}\0{namespace:?}\0{name}"));
                 }
                 let mut nth = 2;
@@ -132,38 +132,32 @@ impl Tools {
         }
     }
 
-    /// The tools as the request wants them, with its `tool_choice`.
-    pub(super) fn offered(mut self, fields: &Map<String, Value>) -> Result<Offered, WireError> {
-        let (allowed, choice) = match given(fields, "tool_choice") {
-            None => (None, None),
+    /// The tools as the request wants them, with its `tool_choice`. A call that cannot be had here is no reason to refuse the
+    /// request: servers that speak this dialect themselves pass over such a choice, too. It is told.
+    pub(super) fn offered(mut self, fields: &Map<String, Value>, warnings: &mut Vec<String>) -> Offered {
+        let choice = match given(fields, "tool_choice") {
+            None => None,
             // A word that nobody here knows is the server's to judge.
-            Some(Value::String(mode)) => (None, Some(mode.as_str())),
-            Some(Value::Object(choice)) if text(choice, "tool_choice", "type")? == "allowed_tools" => {
-                let mode = text(choice, "tool_choice", "mode")?;
-                if !["auto", "required"].contains(&mode) {
-                    return Err(wrong("tool_choice.mode", "must be \"auto\" or \"required\""));
+            Some(Value::String(mode)) => Some(Value::from(mode.as_str())),
+            Some(choice) if choice["type"] == "allowed_tools" => {
+                let tools = choice["tools"].as_array().map_or(&[][..], Vec::as_slice);
+                let allowed: HashSet<String> = tools.iter().flat_map(|tool| self.chosen(tool)).collect();
+                self.list.retain(|tool| allowed.contains(&tool.name));
+                Some(if choice["mode"] == "required" { "required" } else { "auto" }.into())
+            }
+            Some(choice) => match self.chosen(choice).into_iter().next() {
+                Some(name) => Some(json!({"type": "function", "function": {"name": name}})),
+                None => {
+                    warnings.push("tool_choice asks for a tool that is not offered here: it is left out".into());
+                    None
                 }
-                (Some(self.allowed(choice)?), Some(mode))
-            }
-            Some(Value::Object(choice)) => {
-                let Some(names) = self.chosen(choice, "tool_choice")? else {
-                    let what = "forces a tool that runs at OpenAI; a local server has none of these. Give a function, \
-                                or \"auto\"";
-                    return Err(wrong("tool_choice", what));
-                };
-                let name = names.into_iter().next().unwrap_or_default();
-                return Ok(self.into_offered(Some(json!({"type": "function", "function": {"name": name}}))));
-            }
-            Some(_) => return Err(wrong("tool_choice", "must be \"auto\", \"none\", \"required\" or an object")),
+            },
         };
-        let choice = choice.map(Value::from);
-        if let Some(allowed) = allowed {
-            self.list.retain(|tool| allowed.contains(&tool.name));
+        let none_to_call = self.list.is_empty() && choice.as_ref().is_some_and(|choice| choice == "required");
+        if none_to_call {
+            warnings.push("tool_choice asks for a call, and no tool is offered here: it is left out".into());
         }
-        if choice.as_ref().is_some_and(|choice| choice == "required") && self.list.is_empty() {
-            return Err(wrong("tool_choice", "forces a call, but `tools` has no function or custom tool to call"));
-        }
-        Ok(self.into_offered(choice))
+        self.into_offered(choice.filter(|_| !none_to_call))
     }
 
     fn into_offered(self, choice: Option<Value>) -> Offered {
@@ -171,7 +165,7 @@ impl Tools {
         for Tool { special, name, function } in self.list {
             let mut named = Map::from_iter([("name".to_owned(), name.as_str().into())]);
             named.extend(function);
-            out.chat.push(json!({"type": "function", "function": named}));
+            out.chat.push(spelling::object([("type", "function".into()), ("function", named.into())]));
             let plain = Special { name: name.clone(), ..Special::default() };
             if special != plain {
                 out.special.insert(name, special);
@@ -180,27 +174,18 @@ impl Tools {
         out
     }
 
-    /// The names of the tools that `allowed_tools` allows. What is not offered is left out here as well.
-    fn allowed(&self, choice: &Map<String, Value>) -> Result<HashSet<String>, WireError> {
-        let mut out = HashSet::new();
-        for (nth, tool) in list_if(choice, "tool_choice", "tools")?.iter().enumerate() {
-            let at = format!("tool_choice.tools[{nth}]");
-            let Value::Object(tool) = tool else { return Err(wrong(at, "must be an object")) };
-            out.extend(self.chosen(tool, &at)?.unwrap_or_default());
-        }
-        Ok(out)
-    }
-
-    /// The names of the tools that a reference means: one, or those of a namespace. `None` for what runs elsewhere.
-    fn chosen(&self, choice: &Map<String, Value>, at: &str) -> Result<Option<Vec<String>>, WireError> {
-        let kind = text(choice, at, "type")?;
-        let group = text_if(choice, at, "namespace")?;
+    /// The names of the tools that a reference means: one, or those of a namespace. None of what runs elsewhere.
+    fn chosen(&self, choice: &Value) -> Vec<String> {
+        let text = |key: &str| choice.get(key).and_then(Value::as_str).filter(|text| !text.is_empty());
+        let (kind, group) = (text("type").unwrap_or_default(), text("namespace"));
+        // In chat completions the name lies one level deeper, and some clients write it so here.
+        let named = text("name").or_else(|| choice.get("function")?.get("name")?.as_str());
         let form = Form::of_tool(kind);
         let own = match form {
-            Some(form) => form.name().map_or_else(|| text(choice, at, "name"), Ok)?,
-            None if kind == "namespace" => text(choice, at, "name")?,
-            None => return Ok(None),
+            Some(form) => form.name().or(named),
+            None => named.filter(|_| kind == "namespace"),
         };
+        let Some(own) = own else { return Vec::new() };
         let means = |tool: &&Tool| match form {
             None => tool.special.namespace.as_deref() == Some(own),
             Some(form) if form.name().is_some() => tool.special.form.name() == Some(own),
@@ -215,10 +200,7 @@ impl Tools {
         if form.is_some() {
             found.truncate(1);
         }
-        match found.is_empty() && form.is_some() {
-            true => Err(wrong(path(at, "name"), "must be the name of a function or custom tool in `tools`")),
-            false => Ok(Some(found.into_iter().map(|tool| tool.name.clone()).collect())),
-        }
+        found.into_iter().map(|tool| tool.name.clone()).collect()
     }
 }
 

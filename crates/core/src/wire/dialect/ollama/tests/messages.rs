@@ -136,6 +136,29 @@ fn images_are_parts_of_their_kind() {
     assert_eq!(more[0]["content"], json!([parts[0], parts[1], image("data:image/png;base64,AAAA")]));
 }
 
+/// An Ollama alone takes most of these, and a session goes on with the rest, too.
+#[test]
+fn no_odd_message_is_refused() {
+    for odd in [
+        json!("hi"),
+        json!(null),
+        json!({}),
+        json!({"role": 1, "content": "x"}),
+        json!({"role": "user", "content": 1}),
+        json!({"role": "user", "content": {}, "images": [null]}),
+        json!({"role": "assistant", "thinking": true, "tool_calls": {}}),
+        json!({"role": "tool", "tool_name": 1, "tool_call_id": 1, "content": "r"}),
+    ] {
+        let all = spoken(json!([{"role": "user", "content": "a"}, odd, {"role": "user", "content": "b"}]));
+        assert_eq!((all.as_array().unwrap().len(), &all[2]["content"]), (3, &json!("b")), "{odd}");
+    }
+    let calls = json!([null, {}, {"function": {}}, {"id": 1, "function": {"name": null, "arguments": [1]}}]);
+    let all = spoken(json!([{"role": "assistant", "tool_calls": calls}, {"role": "tool", "content": "r"}]));
+    assert_eq!(all[0]["tool_calls"].as_array().unwrap().len(), 4);
+    assert_eq!(all[0]["tool_calls"][3]["function"], json!({"name": "unknown", "arguments": "[1]"}));
+    assert_eq!(all[1]["tool_call_id"], all[0]["tool_calls"][0]["id"]);
+}
+
 /// A message, by kind.
 fn some_message() -> impl Strategy<Value = Value> {
     let call = (any::<bool>(), "[fg]").prop_map(|(own, name)| {

@@ -142,32 +142,16 @@ fn half_a_surrogate_pair_is_read() {
 
 #[test]
 fn each_wrong_shape_is_named() {
-    let call = |call: Value| json!({"messages": [{"role": "user"}, {"role": "assistant", "tool_calls": [{"function": {"name": "f"}}, call]}]});
     let message = |message: Value| json!({ "messages": [message] });
     let chats = [
         (json!({"model": null}), "model"),
         (json!({"model": ""}), "model"),
         (json!({"model": 1}), "model"),
         (json!({"messages": {}}), "messages"),
-        (json!({"messages": ["hi"]}), "messages[0]"),
-        (message(json!({})), "messages[0].role"),
-        (message(json!({"role": 1})), "messages[0].role"),
-        (message(json!({"role": "user", "content": 1})), "messages[0].content"),
-        (message(json!({"role": "user", "content": {}})), "messages[0].content"),
         (message(json!({"role": "user", "images": "x"})), "messages[0].images"),
-        (message(json!({"role": "user", "images": ["x", 1]})), "messages[0].images[1]"),
-        (message(json!({"role": "assistant", "thinking": true})), "messages[0].thinking"),
-        (message(json!({"role": "tool", "tool_name": 1})), "messages[0].tool_name"),
-        (message(json!({"role": "tool", "tool_call_id": 1})), "messages[0].tool_call_id"),
-        (message(json!({"role": "assistant", "tool_calls": {}})), "messages[0].tool_calls"),
-        (call(json!("f")), "messages[1].tool_calls[1]"),
-        (call(json!({"id": 1, "function": {"name": "f"}})), "messages[1].tool_calls[1].id"),
-        (call(json!({"name": "f"})), "messages[1].tool_calls[1].function"),
-        (call(json!({"function": {}})), "messages[1].tool_calls[1].function.name"),
-        (call(json!({"function": {"name": "f", "arguments": [1]}})), "messages[1].tool_calls[1].function.arguments"),
+        (message(json!({"role": "user", "images": ["x", {}]})), "messages[0].images[1]"),
         (json!({"stream": "yes"}), "stream"),
         (json!({"tools": {}}), "tools"),
-        (json!({"tools": [{}, 1]}), "tools[1]"),
         (json!({"format": "yaml"}), "format"),
         (json!({"format": true}), "format"),
         (json!({"think": "hard"}), "think"),
@@ -183,7 +167,7 @@ fn each_wrong_shape_is_named() {
         (json!({"model": null}), "model"),
         (json!({"prompt": 1}), "prompt"),
         (json!({"prompt": "hi", "system": []}), "system"),
-        (json!({"prompt": "hi", "images": [1]}), "images[0]"),
+        (json!({"prompt": "hi", "images": [{}]}), "images[0]"),
         (json!({"prompt": "", "images": "x"}), "images"),
         (json!({"prompt": "hi", "options": 1}), "options"),
     ];
