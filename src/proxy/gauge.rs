@@ -158,6 +158,14 @@ pub(in crate::proxy) fn planned(measure: &Measure, prepared: &Prepared) -> Gauge
     Gauge { regions: prepared.after, source: prepared.sureness.as_str(), counts }
 }
 
+/// Reasons of what is made ahead of need: nobody has counted its prompt yet.
+pub(in crate::proxy) fn foreseen(because: &[Because]) -> impl Iterator<Item = String> + '_ {
+    let told = |Because { rule, before, after, line, what }: &Because| {
+        format!("{rule}: {what} (about {before} -> about {after} tokens; line {line})")
+    };
+    because.iter().map(told)
+}
+
 /// Reasons as they are told: the first begins with the prompt as it was, and the last ends with the one that was forwarded.
 /// What a rule left to the next one was only planned.
 pub(in crate::proxy) fn reasons(because: &[Because], before: Tokens, after: Tokens) -> Vec<String> {

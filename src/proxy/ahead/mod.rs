@@ -27,7 +27,7 @@ use super::traffic::Asked;
 use super::turn::prepare::{self, Prepared};
 use super::turn::save::now_ms;
 use super::view::Subject;
-use super::{App, Error, turn::relay};
+use super::{App, Error, gauge, turn::relay};
 use crate::apply::{Applied, Words};
 use crate::conversation::edit::View;
 use crate::conversation::{Role, Tokens};
@@ -310,7 +310,7 @@ impl App {
                 .iter()
                 .filter_map(Pace::why)
                 .map(str::to_owned)
-                .chain(plan.because.iter().map(ToString::to_string))
+                .chain(gauge::foreseen(&plan.because))
                 .collect(),
             regions: (plan.before, plan.after),
             seconds: waited,

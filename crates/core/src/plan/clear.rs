@@ -125,7 +125,7 @@ fn attempt(
         snapshot.restore(sheet);
         return Err((count, freed, again));
     }
-    Ok(format!("{count} old results cleared, {freed} tokens freed, {again} to evaluate again"))
+    Ok(format!("{count} old results cleared, about {freed} tokens freed, about {again} to evaluate again"))
 }
 
 /// Clears results and long arguments before message `end`, oldest first, until the prompt is down to `target`. Returns
