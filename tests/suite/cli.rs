@@ -297,6 +297,9 @@ fn a_client_is_launched_with_what_it_needs_for_this_run_alone() {
         assert!(text.ends_with("argument -p\nargument do it\n"), "{program}: {text}");
         assert!(!text.contains('{') || !text.contains("{model") && !text.contains("{base}"), "{program}: {text}");
         assert!(program != "claude" || !text.contains("of somebody else"), "{text}");
+        for off in ["CLAUDE_CODE_TOTAL_TOKENS_REMINDER=off\n", "CLAUDE_CODE_ATTRIBUTION_HEADER=0\n"] {
+            assert!(program != "claude" || text.contains(off), "{text}");
+        }
     }
     assert!(said(&launch("aider", &["--model", "other"])).contains("argument openai/other\n"));
     let unknown = launch("emacs", &[]);

@@ -147,6 +147,18 @@ fn settings_of_others_stay_and_come_back_byte_for_byte() {
     assert!(ok(&house.run(&["unwrap", "codex"])).contains("not wrapped"));
 }
 
+/// Both change the head of the prompt with each request, so that all of it would be evaluated anew (`ollama launch claude` switches them
+/// off, too).
+#[test]
+fn claude_code_is_told_to_leave_out_what_changes_with_each_request() {
+    let house = House::new();
+    let path = house.put(".claude/settings.json", "{}");
+    ok(&house.run(&["wrap", "claude"]));
+    let written: serde_json::Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    assert_eq!(written["env"]["CLAUDE_CODE_TOTAL_TOKENS_REMINDER"], "off");
+    assert_eq!(written["env"]["CLAUDE_CODE_ATTRIBUTION_HEADER"], "0");
+}
+
 #[test]
 fn whatever_happens_in_between_the_original_comes_back() {
     let house = House::new();
