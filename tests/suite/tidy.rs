@@ -21,11 +21,12 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("brief", &["conversation", "preview", "salience", "unwrap", "wire"]),
     ("pinned", &[]),
     ("recall", &["conversation", "preview", "wire"]),
+    ("passage", &["conversation", "preview", "wire"]),
     ("completion", &["brief", "conversation", "preview", "unwrap"]),
     ("question", &["conversation", "preview", "recall"]),
     ("apply", &["conversation", "plan", "preview", "brief", "pinned", "salience", "wire"]),
     // The record, `crates/record`; it has no room of the program to import.
-    ("store", &["apply", "conversation"]),
+    ("store", &["apply", "conversation", "passage"]),
     // Leaves: how files are opened, and how text is made harmless.
     ("files", &[]),
     ("plain", &[]),
@@ -46,6 +47,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "completion",
             "conversation",
             "guard",
+            "passage",
             "pinned",
             "plan",
             "preview",

@@ -7,8 +7,7 @@ use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
 
 use windowsill_core::conversation::Text;
-use windowsill_core::passage::{SEARCHED, indexed, passages, searched, stamp};
-use windowsill_core::wire::openai_chat;
+use windowsill_core::passage::{self, SEARCHED, indexed, passages, stamp};
 
 use super::history::plain;
 use super::large::text;
@@ -62,10 +61,10 @@ pub(super) fn conversation(passage: i64) -> i64 {
     passage >> BITS
 }
 
-/// What is searched of a message, from its JSON: the same as [`searched`] gave when it was recorded.
+/// What is searched of a message, from its JSON: the same as when it was recorded.
 pub(super) fn said(raw: Vec<u8>) -> Text {
     let raw = Bytes::from(raw);
-    openai_chat::message(raw.clone()).map_or_else(|_| plain(&raw).into(), |message| searched(&message))
+    passage::said(raw.clone()).unwrap_or_else(|| plain(&raw).into())
 }
 
 /// A message to be indexed.

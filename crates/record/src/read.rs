@@ -334,6 +334,12 @@ pub(super) fn path(conn: &Connection, conversation: &str) -> rusqlite::Result<Ve
     walk(conn, &tip, 0)?.into_iter().map(|(id, _)| statement.query_row([id], row)).collect()
 }
 
+/// Rows of the messages on the way to a conversation's tip.
+pub(super) fn path_rows(conn: &Connection, conversation: &str) -> rusqlite::Result<HashSet<i64>> {
+    let Some(tip) = tip(conn, conversation)? else { return Ok(HashSet::new()) };
+    Ok(walk(conn, &tip, 0)?.into_iter().map(|(id, _)| id).collect())
+}
+
 /// The conversations whose names begin so, the last active first.
 pub(super) fn named(conn: &Connection, prefix: &str, most: usize) -> rusqlite::Result<Vec<String>> {
     let sql = "SELECT name FROM conversation WHERE name >= ?1 AND name < ?1 || char(0x10ffff)

@@ -11,7 +11,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 
 use super::large::text;
 use super::passages::{self, Source};
-use super::read::LINE;
+use super::read::{self, LINE};
 use super::types::{Hit, Passage};
 use windowsill_core::conversation::{Digest, Text};
 use windowsill_core::passage::{LONG, Query, columns, rarity, start};
@@ -59,12 +59,16 @@ pub(super) fn search(
     let conn: &Connection = &snapshot;
     let mut query = Query::read(query);
     let ranges = ranges(conn, conversation)?;
+    let line = match conversation.filter(|_| ranges.len() > 1) {
+        None => HashSet::new(),
+        Some(conversation) => read::path_rows(conn, conversation)?,
+    };
     if query.is_empty() || limit == 0 || ranges.is_empty() {
         return Ok(Vec::new());
     }
     let limit = limit.min(MOST);
     let Candidates { ids, rarities } = candidates(conn, &mut query, &ranges, conversation.is_some())?;
-    let mut reader = Reader { conn, texts: HashMap::new(), kept: 0, hits: HashMap::new(), keep };
+    let mut reader = Reader { conn, line, texts: HashMap::new(), kept: 0, hits: HashMap::new(), keep };
     let mut found: Vec<(i64, Passage)> = Vec::new();
     for id in ids {
         if found.len() >= limit + MORE {
@@ -159,13 +163,17 @@ fn candidates(conn: &Connection, query: &mut Query, ranges: &[Range], scoped: bo
     Ok(Candidates { ids: scored.into_iter().map(|(_, id)| id).collect(), rarities })
 }
 
-/// Passages that match, the newest first of each conversation.
+/// Passages that match; the newest, where there are more. In one conversation the oldest: forward, the index leaps over all that
+/// others hold of a word, and backward it does not.
 fn matches(conn: &Connection, asked: &str, ranges: &[Range], most: usize) -> rusqlite::Result<Vec<i64>> {
-    let sql = "SELECT rowid FROM words WHERE words MATCH ?1 AND rowid BETWEEN ?2 AND ?3 ORDER BY rowid DESC LIMIT ?4";
-    let mut statement = conn.prepare_cached(sql)?;
+    const ONE: &str = "SELECT rowid FROM words WHERE words MATCH ?1 AND rowid BETWEEN ?2 AND ?3 LIMIT ?4";
+    const ALL: &str =
+        "SELECT rowid FROM words WHERE words MATCH ?1 AND rowid BETWEEN ?2 AND ?3 ORDER BY rowid DESC LIMIT ?4";
+    let everywhere = ranges.iter().any(|range| range.last == i64::MAX);
+    let mut statement = conn.prepare_cached(if everywhere { ALL } else { ONE })?;
     let mut out = Vec::new();
     for range in ranges {
-        let room = super::read::bounded(most.saturating_sub(out.len()));
+        let room = read::bounded(most.saturating_sub(out.len()));
         let rows = statement.query_map(params![asked, range.first, range.last, room], |r| r.get(0))?;
         for id in rows {
             out.push(id?);
@@ -191,6 +199,8 @@ fn size(conn: &Connection, ranges: &[Range], scoped: bool) -> rusqlite::Result<O
 /// Reads passages, each text once where that is possible.
 struct Reader<'a> {
     conn: &'a Connection,
+    /// The messages on the way to a conversation's tip, where it forked from another one: what else that one recorded is not of it.
+    line: HashSet<i64>,
     texts: HashMap<Source, Text>,
     kept: usize,
     hits: HashMap<i64, Option<Rc<Hit>>>,
@@ -216,8 +226,10 @@ impl Reader<'_> {
             Ok(Place { source: Source::of(r.get(0)?), at: r.get(1)?, start: r.get(2)?, length: r.get(3)? })
         };
         let place = self.conn.prepare_cached(sql)?.query_row([id], place).optional()?;
+        let inherited = upto < i64::MAX;
         let read = match place.filter(|place| place.at < upto) {
             None => None,
+            Some(place) if inherited && !self.is_inherited(id, &place)? => None,
             Some(place) => match place.source {
                 Source::Node(node) => self.message(node, &place)?,
                 Source::Original(original) => self.original(original, passages::conversation(id), &place)?,
@@ -226,6 +238,23 @@ impl Reader<'_> {
         let kept = read.and_then(|mut hit| (self.keep)(&mut hit).then(|| Rc::new(hit)));
         self.hits.insert(id, kept.clone());
         Ok(kept)
+    }
+
+    /// Whether a fork has this of what the conversation before it recorded: a message on its own way, or a text of one that no
+    /// other message stands beside.
+    fn is_inherited(&self, id: i64, place: &Place) -> rusqlite::Result<bool> {
+        if let Source::Node(node) = place.source {
+            return Ok(self.line.contains(&node));
+        }
+        let sql = "SELECT id FROM node WHERE conversation = ?1 AND depth = ?2";
+        let mut statement = self.conn.prepare_cached(sql)?;
+        let mut rows = statement.query([passages::conversation(id), place.at + 1])?;
+        while let Some(row) = rows.next()? {
+            if !self.line.contains(&row.get(0)?) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     fn message(&mut self, node: i64, place: &Place) -> rusqlite::Result<Option<Hit>> {

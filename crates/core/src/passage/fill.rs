@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use super::Rank;
 use crate::conversation::Tokens;
-use crate::recall::clean;
+use crate::preview::clean::sanitize as clean;
 
 /// A passage, as it is shown.
 #[derive(Debug, Clone, PartialEq)]

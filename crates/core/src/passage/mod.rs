@@ -17,7 +17,10 @@ pub use query::{Query, Rank, Rarities, Unit, rarity};
 pub use stamp::stamp;
 pub use words::indexed;
 
+use bytes::Bytes;
+
 use crate::conversation::{Message, Text};
+use crate::wire::openai_chat;
 
 /// Bytes of a message that are searched.
 pub const SEARCHED: usize = 256 * 1024;
@@ -34,6 +37,11 @@ pub fn searched(message: &Message) -> Text {
         text.push_str(start(&call.arguments, SEARCHED.saturating_sub(text.len())));
     }
     text.into()
+}
+
+/// What is found of a message, from its JSON; `None` for what is no message.
+pub fn said(raw: Bytes) -> Option<Text> {
+    openai_chat::message(raw).ok().map(|message| searched(&message))
 }
 
 /// The first bytes of a text, whole characters only.

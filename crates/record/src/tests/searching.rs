@@ -199,6 +199,29 @@ fn a_passage_has_its_neighbors_and_the_date_that_the_client_put_above_it() {
 }
 
 #[test]
+fn a_fork_finds_nothing_of_another_branch_of_what_it_forked_from() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    let runtime = runtime();
+    // The client said something else in the place of a message; both are the same conversation's.
+    let mut secret = batch("a", &["walnut one", "walnut two", "walnut secret"], 0);
+    secret.originals = vec![original("a", 2, "walnut original of the secret")];
+    runtime.block_on(store.record(secret)).unwrap();
+    runtime.block_on(store.record(batch("a", &["walnut one", "walnut two", "walnut open"], 2))).unwrap();
+    let mut fork = batch("b", &["walnut one", "walnut two", "walnut open", "walnut fork"], 3);
+    fork.conversation.as_mut().unwrap().parent = Some(("a".into(), 3));
+    runtime.block_on(store.record(fork)).unwrap();
+    let of = |scope| -> Vec<String> {
+        let mut all: Vec<String> =
+            store.search("walnut", Some(scope), 9).unwrap().into_iter().map(|h| h.text).collect();
+        all.sort();
+        all
+    };
+    assert_eq!(of("b"), ["walnut fork", "walnut one", "walnut open", "walnut two"]);
+    assert_eq!(of("a").len(), 5);
+}
+
+#[test]
 fn texts_that_stand_at_one_place_are_all_found() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(dir.path()).unwrap();

@@ -315,16 +315,15 @@ impl Lookup<'_> {
     }
 }
 
-/// A passage as the model sees it: a message by its number, which reads it whole, another text by its id.
+/// A passage as the model sees it: a message by its number, which reads it whole; a result that a marker names, and a text that
+/// is no message, by its id.
 fn as_shown(found: store::Passage) -> Passage {
     let said = found.said.into_iter().map(|hit| {
-        let id = match (&hit.digest, hit.id) {
-            (None, Some(id)) => id,
-            _ => hit.at.to_string(),
-        };
-        let who = hit.call.or(hit.role).unwrap_or(hit.kind);
-        let Hit { at, span, goes_on, date, text, .. } = hit;
-        Said { of: String::new(), id, at, span, goes_on, who, date, text }
+        let Hit { id, at, kind, call, role, span, goes_on, date, text, digest, .. } = hit;
+        let id = id.filter(|_| digest.is_none() || kind == "tool_result");
+        let who = call.or(role).unwrap_or(kind);
+        let who = if id.is_some() && digest.is_some() { format!("message {at}, {who}") } else { who };
+        Said { of: String::new(), id: id.unwrap_or_else(|| at.to_string()), at, span, goes_on, who, date, text }
     });
     Passage { said: said.collect(), center: found.center, rank: found.rank }
 }
