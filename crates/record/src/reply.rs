@@ -8,10 +8,10 @@ use rusqlite::{Connection, OptionalExtension, params};
 
 use windowsill_core::conversation::Digest;
 
+use super::passages::{self, Source};
 use super::read::{NODE, node_row};
 use super::types::{Error, LastReply, NodeRow};
 use super::writer::Apply;
-use super::passages::{self, Source};
 use super::{large, schema};
 
 /// What stands for the chain digest of a conversation's last reply.
@@ -44,7 +44,14 @@ impl Apply<'_> {
         self.run(sql, params![chain, parent, depth + 1, owner, digest.0, large::bound(raw)])?;
         let row = self.tx.last_insert_rowid();
         self.wrap(large::fill(self.tx, row, raw))?;
-        let new = passages::New { conversation: owner, node: row, parent: Some(parent), at: *depth, text, now_ms: Some(now_ms) };
+        let new = passages::New {
+            conversation: owner,
+            node: row,
+            parent: Some(parent),
+            at: *depth,
+            text,
+            now_ms: Some(now_ms),
+        };
         self.wrap(passages::add_message(self.tx, &new))
     }
 

@@ -61,7 +61,7 @@ impl Keeper {
             depth: self.depth,
             digest,
             raw: message.raw.clone(),
-            text: super::save::searched(&message),
+            text: crate::passage::searched(&message),
         };
         Some(Batch { last_reply: Some(reply), ..Batch::default() })
     }

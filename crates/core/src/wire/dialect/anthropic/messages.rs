@@ -27,7 +27,7 @@ pub(super) fn translate(
     if let Some(before) = before {
         out.flush();
         before.messages.iter().for_each(|message| out.chat.push_spelled(message));
-        assistant(&mut out, "thread", &before.reply)?;
+        assistant(&mut out, &before.reply)?;
     }
     let messages = asked.spelled("messages");
     let messages = messages.ok_or_else(|| wrong("messages", "is missing; it must be an array of messages"))?;

@@ -94,11 +94,15 @@ fn is(fields: &Map<String, Value>, key: &str) -> bool {
 
 /// The id of the reply that the request goes on from.
 fn previous(fields: &Map<String, Value>) -> Result<Option<String>, WireError> {
-    let id = super::text_if(fields, "", "previous_response_id")?.filter(|id| !id.is_empty());
+    let id = match given(fields, "previous_response_id") {
+        None => None,
+        Some(Value::String(id)) => Some(id).filter(|id| !id.is_empty()),
+        Some(_) => return Err(wrong("previous_response_id", "must be a string")),
+    };
     if id.is_some() && given(fields, "conversation").is_some() {
         return Err(wrong("previous_response_id", "cannot be given beside `conversation`"));
     }
-    Ok(id.map(str::to_owned))
+    Ok(id.cloned())
 }
 
 /// What refers to conversations and prompt templates that are stored at OpenAI.
