@@ -105,7 +105,11 @@ impl Following {
     /// The events since the last look that the client asked for. Where there are none, the next look begins behind all that are
     /// there now: nobody goes through the whole trace at each commit for a filter that matches nothing.
     fn news(&mut self) -> Result<Vec<EventRow>, crate::store::Error> {
-        let newest = self.store.event_before(0, &EventFilter::default())?;
+        // Where all are asked for, what is not there yet is behind the last one that was seen.
+        let newest = match self.of == EventFilter::default() {
+            true => self.since,
+            false => self.store.event_before(0, &EventFilter::default())?,
+        };
         let rows = self.store.events_of(self.since, PAGE, &self.of)?;
         if rows.is_empty() {
             self.since = self.since.max(newest);
