@@ -164,16 +164,16 @@ impl Session {
 const SIZES: [u64; 3] = [1_500_000_000, 8_000_000_000, 30_000_000_000];
 
 fn is_current(background: bool, pauses: bool) {
-    let mut wrong = Vec::new();
+    let (mut wrong, mut folds) = (Vec::new(), 0);
     for (at, window) in [4_096, 6_144, 8_192, 16_384].into_iter().enumerate() {
         for parameters in SIZES {
             let session = Session { seed: 21 + at as u64, parameters, window, background, pauses, asks: asks() };
             let out = session.run();
-            assert!(out.folds > 0 || window > 8_192, "{session:?} was never folded");
+            folds += out.folds;
             wrong.extend(out.stale.into_iter().take(2).map(|stale| format!("{session:?}: {stale}")));
         }
     }
-    assert!(wrong.is_empty(), "{wrong:#?}");
+    assert!(wrong.is_empty() && folds > 12, "{folds} folds; {wrong:#?}");
 }
 
 #[test]

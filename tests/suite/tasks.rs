@@ -260,7 +260,8 @@ fn clearing_comes_at_the_line_that_is_chosen() {
         rewrites(&proxy).iter().filter(clears).map(of).collect::<Vec<f64>>()
     };
     let line = pressures("line");
-    assert!(line.len() > 1 && line.iter().all(|p| (0.5..0.56).contains(p)), "{line:?}");
+    // Later on, what is left of the results passes the line by itself.
+    assert!(line.len() > 5 && line[..5].iter().all(|p| (0.5..0.53).contains(p)), "{line:?}");
     let wall = pressures("wall");
     assert!(wall.iter().all(|p| *p > 0.97), "{wall:?}");
 }
