@@ -120,7 +120,7 @@ fn render(chosen: &[&Said]) -> String {
     let mut lines = Vec::new();
     let mut before: Option<&Said> = None;
     for said in chosen {
-        let known = before.map_or(None, |before| before.date.as_deref());
+        let known = before.and_then(|before| before.date.as_deref());
         if said.date.as_deref() != known {
             lines.push(heading(said.date.as_deref()));
         }
@@ -171,7 +171,7 @@ mod tests {
             at,
             span: (0, text.len()),
             goes_on: false,
-            who: if at % 2 == 0 { "user" } else { "assistant" }.into(),
+            who: if at.is_multiple_of(2) { "user" } else { "assistant" }.into(),
             date: date.map(str::to_owned),
             text: text.into(),
         }
