@@ -284,7 +284,10 @@ fn related_histories_share_nothing_but_what_both_say() {
     }
     assert!(wrong.is_empty(), "{} of {} pairs; the first: {}", wrong.len(), seeds.len(), wrong[0]);
     if seeds.len() >= PAIRS {
-        assert!(folds >= PAIRS && recalled >= PAIRS && looked_at >= PAIRS / 2, "{folds} {recalled} {looked_at}");
+        assert!(
+            folds >= PAIRS && recalled >= PAIRS / 4 * 3 && looked_at >= PAIRS / 2,
+            "{folds} {recalled} {looked_at}"
+        );
     }
 }
 

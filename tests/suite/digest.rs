@@ -81,7 +81,8 @@ fn a_digest_takes_the_previews_place_and_stays() {
         assert_eq!(shown(&main), digest);
         let events = proxy.eventually("/windowsill/events", |e| e.to_string().contains("\"digest\""));
         let event = events["events"].as_array().unwrap().iter().find(|e| e["data"]["role"] == "digest").unwrap();
-        assert_eq!((&event["data"]["used"], &event["data"]["model"]), (&json!(true), &json!("up1/tiny")));
+        let of = |name: &str| &event["data"][name];
+        assert_eq!((of("used"), of("upstream"), of("model")), (&json!(true), &json!("up1"), &json!("tiny")));
         assert!(!event.to_string().contains("segment_77"), "no text in events");
         assert!(
             proxy.get("/metrics").text().contains("windowsill_tokens_total{role=\"digest\",kind=\"completion\"} 8")

@@ -60,7 +60,7 @@ fn a_history_is_told_message_by_message_beside_the_view() {
     assert!(fake.last().messages().iter().any(|m| text(m) == one["edits"][0]["text"].as_str().unwrap()));
     assert!(one["edits"][0]["why"].as_str().unwrap().contains("larger than"));
     for (path, status) in
-        [("/messages/7", 404), ("/messages/x", 404), ("/messages?from=x", 400), ("/messages?form=1", 400)]
+        [("/messages/8", 404), ("/messages/x", 404), ("/messages?from=x", 400), ("/messages?form=1", 400)]
     {
         assert_eq!(proxy.get(&format!("{base}{path}")).status, status, "{path}");
     }

@@ -24,6 +24,9 @@ use items::{Item, Items};
 /// next request comes.
 const REMEMBERED: usize = 1 << 15;
 
+/// Messages whose rows are looked up at once.
+const AT_A_LOOK: usize = 256;
+
 /// Models whose beliefs are kept: names come from clients.
 const MODELS: usize = 512;
 
@@ -113,7 +116,9 @@ impl Estimates {
             let text = if at > last_user { item.text + reasoning(message) } else { item.text };
             Cost { text: tokens(&text), calls: item.calls.iter().map(tokens).collect(), media: tokens(&item.media) }
         };
-        conversation.body.iter().zip(self.rows(&conversation.body)).enumerate().map(cost).collect()
+        // Some at a time: a row of each message of a long history would take as much as the texts.
+        let rows = conversation.body.chunks(AT_A_LOOK).flat_map(|some| self.rows(some));
+        conversation.body.iter().zip(rows).enumerate().map(cost).collect()
     }
 
     /// Tokens of a text, erring high.
@@ -170,8 +175,8 @@ impl Estimates {
             let size = tokens::size(&spelled(raw));
             Row::text(size).at(DEFINITIONS.0, DEFINITIONS.1) + Row::preamble(TOOLS_PREAMBLE)
         });
-        let rows = self.rows(&conversation.body);
-        let mut body: Vec<Item<Row>> = rows.into_iter().map(Arc::unwrap_or_clone).collect();
+        let rows = conversation.body.chunks(AT_A_LOOK).flat_map(|some| self.rows(some));
+        let mut body: Vec<Item<Row>> = rows.map(Arc::unwrap_or_clone).collect();
         let last_user = step::last_user(&conversation.body).unwrap_or(0);
         for (item, message) in body.iter_mut().zip(&conversation.body).skip(last_user + 1) {
             item.text = item.text + reasoning(message);

@@ -243,14 +243,13 @@ fn options<'a>(get: &impl Fn(&str) -> Option<&'a RawValue>, num_ctx: Option<u32>
         }
     }
     if let Some(stop) = get("stop") {
-        // Ollama takes a list alone. Its own OpenAI API passes over what is no text (openai/openai.go).
-        let list = match serde_json::from_str::<Vec<&RawValue>>(stop.get()) {
-            Ok(all) if all.iter().all(|one| one.get().starts_with('"')) => Some(Cow::Borrowed(stop)),
-            Ok(all) => raw(&all.into_iter().filter(|one| one.get().starts_with('"')).collect::<Vec<_>>()),
-            Err(_) if stop.get().starts_with('"') => raw(&[stop]),
-            Err(_) => None,
+        // Ollama takes a list of texts alone; its own endpoint for OpenAI's clients passes over all else (openai/openai.go).
+        let all: Vec<&RawValue> = match stop.get().starts_with('[') {
+            true => serde_json::from_str(stop.get()).unwrap_or_default(),
+            false => vec![stop],
         };
-        list.into_iter().for_each(|list| set("stop".into(), list));
+        let texts: Vec<&RawValue> = all.into_iter().filter(|text| text.get().starts_with('"')).collect();
+        raw(&texts).into_iter().for_each(|list| set("stop".into(), list));
     }
     if let Some(num_ctx) = num_ctx.and_then(|n| raw(&n)) {
         set("num_ctx".into(), num_ctx);

@@ -4,6 +4,7 @@
 
 use std::collections::HashSet;
 
+use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use super::super::spelled::{self, Chat, Item, Message, Part, each, given};
@@ -85,7 +86,8 @@ impl Calls {
     fn made(&mut self, at: usize, list: &str) -> Result<Vec<Value>, WireError> {
         let mut calls = Vec::new();
         let mut out = Vec::new();
-        each(list, |n, call: Value| {
+        each(list, |n, call: Box<RawValue>| {
+            let call = json::value(call.get()).unwrap_or_default();
             let function = call.get("function").unwrap_or(&Value::Null);
             let text =
                 |value: Option<&Value>| value.and_then(Value::as_str).filter(|t| !t.is_empty()).map(str::to_owned);
