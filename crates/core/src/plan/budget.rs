@@ -154,7 +154,7 @@ pub fn brief_budget(window: Tokens, room: Tokens, summary_max_tokens: Tokens) ->
 }
 
 /// A brief of fewer tokens has no room for what a model writes: half of it is marks and the last thing that the person said.
-const LEAST_SUMMARY: Tokens = 128;
+const LEAST_SUMMARY: Tokens = 112;
 
 /// The smallest brief, in tokens.
 pub(super) const LEAST_BRIEF: Tokens = 96;
