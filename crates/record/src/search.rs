@@ -88,10 +88,12 @@ pub(super) fn search(
     }
     found.sort_by(|(a, x), (b, y)| y.rank.partial_cmp(&x.rank).unwrap_or(std::cmp::Ordering::Equal).then(b.cmp(a)));
     // A message and the original made of it are one.
-    let mut places = HashSet::new();
+    let place = |hit: &Hit| (hit.conversation.clone(), hit.at, hit.id.clone());
+    let centers = found.iter().map(|(_, one)| &one.said[one.center]);
+    let messages: HashSet<_> = centers.filter(|hit| hit.digest.is_some()).map(place).collect();
     found.retain(|(_, one)| {
         let hit = &one.said[one.center];
-        places.insert((hit.conversation.clone(), hit.at, hit.id.clone(), hit.span.0))
+        hit.digest.is_some() || !messages.contains(&place(hit))
     });
     Ok(found.into_iter().take(limit).map(|(_, passage)| passage).collect())
 }
