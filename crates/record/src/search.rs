@@ -87,11 +87,16 @@ pub(super) fn search(
         found.push((id, Passage { said, center, rank }));
     }
     found.sort_by(|(a, x), (b, y)| y.rank.partial_cmp(&x.rank).unwrap_or(std::cmp::Ordering::Equal).then(b.cmp(a)));
-    // A message and the original made of it are one.
-    let mut places = HashSet::new();
+    // A message and the original made of it are one, unless the original fits better.
+    let mut messages = HashSet::new();
     found.retain(|(_, one)| {
         let hit = &one.said[one.center];
-        places.insert((hit.conversation.clone(), hit.at, hit.id.clone(), hit.span.0))
+        let place = (hit.conversation.clone(), hit.at, hit.id.clone());
+        if hit.digest.is_none() {
+            return !messages.contains(&place);
+        }
+        messages.insert(place);
+        true
     });
     Ok(found.into_iter().take(limit).map(|(_, passage)| passage).collect())
 }

@@ -86,8 +86,8 @@ impl Query {
         let literal = !self.literal.is_empty() && lower.contains(&self.literal);
         let named = self.phrases.iter().filter(|phrase| holds(&words, phrase)).count()
             + self.names.iter().filter(|name| lower.contains(name.as_str())).count();
-        // A query of nothing but a path or an identifier is exact where it stands.
-        let exact = if literal { 2 } else { u8::from(in_row) };
+        // Inside of longer words it does not stand: `text of 7` in `text of 70`.
+        let exact = if in_row { 1 + u8::from(literal) } else { 0 };
         Rank { exact, named, worth: self.worth(&words, rarities) }
     }
 
@@ -223,6 +223,7 @@ mod tests {
         assert_eq!(rank("the Disk \n quota").exact, 2);
         assert_eq!(rank("disk-quota").exact, 1);
         assert_eq!(rank("quota of the disk").exact, 0);
+        assert_eq!(rank("disk quota5").exact, 0);
         let query = Query::read("\"disk quota\" exceeded");
         assert_eq!(query.rank("disk quota", &[1.0; 3]).named, 1);
         assert_eq!(query.rank("quota disk", &[1.0; 3]).named, 0);
