@@ -7,7 +7,7 @@ use super::support::*;
 
 /// Asks of a session; `WINDOWSILL_ASKS=60` for whole ones.
 fn asks() -> usize {
-    std::env::var("WINDOWSILL_ASKS").ok().and_then(|asks| asks.parse().ok()).unwrap_or(24)
+    std::env::var_os("WINDOWSILL_ASKS").and_then(|asks| asks.to_str()?.parse().ok()).unwrap_or(24)
 }
 
 /// What stands above a summary that is older than its brief.

@@ -178,6 +178,8 @@ fn a_fold_at_the_users_pace_is_made_after_the_reply() {
     let fake = Fake::start(Kind::LlamaServer, 32_768);
     let proxy = TestProxy::with(&[fake.url()], "[context]\nfold_every_turns = 12\n");
     for turns in 1..=12 {
+        // A brief that is made from a reply holds for a history with that reply alone.
+        fake.set(|settings| settings.reply = prose(100 + turns as u64, 2_400));
         assert_eq!(proxy.chat(&talk(turns)).ok().action(), "none");
     }
     // The new prompt is evaluated ahead: a request of ours with no more than a token to write.

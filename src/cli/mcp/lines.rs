@@ -21,6 +21,7 @@ const NO_JSON: &[u8] =
     b"{\"jsonrpc\":\"2.0\",\"id\":null,\"error\":{\"code\":-32700,\"message\":\"Parse error: the line is no JSON\"}}\n";
 
 /// What the library reads and writes in place of these two. The task ends once all that it wrote is out.
+#[expect(clippy::disallowed_methods, reason = "one task ends with the input, and the caller waits for the other")]
 pub(super) fn checked(
     input: impl AsyncRead + Send + Unpin + 'static,
     output: impl AsyncWrite + Send + Unpin + 'static,

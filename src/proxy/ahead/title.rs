@@ -104,7 +104,7 @@ fn clean(written: &str) -> Option<String> {
     let line = after_thinking.lines().map(str::trim).find(|line| !line.is_empty())?;
     let line = line.strip_prefix("Title:").unwrap_or(line);
     let line = plain::line(line.trim().trim_matches(['"', '\'', '*', '#', '`', '“', '”', ' ']));
-    let title = at_a_word(&line.to_string(), LONGEST).trim_end_matches('.').trim().to_owned();
+    let title = at_a_word(line.as_ref(), LONGEST).trim_end_matches('.').trim().to_owned();
     (title.chars().any(char::is_alphanumeric)).then_some(title)
 }
 

@@ -17,7 +17,7 @@ use crate::conversation::{Digest, Tokens, repair};
 use crate::measure::window::Window;
 use crate::measure::{ModelKey, own, shown};
 use crate::plan::{self, Action, Because, Facts, FoldAt, KeepRecent, Plan, Policy, Regions, Size, Strategy};
-use crate::proxy::ahead::brief::{Ask, folded, left_out};
+use crate::proxy::ahead::brief::{Ask, folded, folded_to, left_out};
 use crate::proxy::standing::{Held, Standing};
 use crate::proxy::turn::save::{depth, now_ms, regions, rounded};
 use crate::proxy::view::Subject;
@@ -516,11 +516,15 @@ pub(in crate::proxy) fn folding(ground: &Ground) -> Plan {
     if folds(&plan) {
         return plan;
     }
+    // A brief that only gets shorter is no fold that anybody asked for.
+    let reached = folded_to(&ground.recorded.old);
+    let takes_more =
+        |plan: &Plan| plan.actions.iter().any(|action| matches!(action, Action::Fold { to, .. } if *to > reached));
     let room = facts.window.saturating_sub(facts.output_reserved);
     let slack = room.saturating_sub(plan.before.prompt().saturating_sub(1));
     let at_wall = plan::plan(conversation, &Facts { slack, ..facts.clone() }, &policy);
     let only_folds = at_wall.actions.iter().all(|action| matches!(action, Action::Fold { .. }));
-    if folds(&at_wall) && only_folds { at_wall } else { plan }
+    if takes_more(&at_wall) && only_folds { at_wall } else { plan }
 }
 
 /// The policy of a fold that a person asked for: now, whatever the pressure, and nothing but the fold.

@@ -49,20 +49,20 @@ impl App {
     /// Tokens of a prompt that the server of a conversation evaluates in a second: as measured with that conversation, or
     /// else with whatever was asked last.
     pub(in crate::proxy) fn measured_speed(&self, id: &str) -> Option<f64> {
-        self.from_usages(id, speed)
+        self.usages(id, speed)
     }
 
     /// Seconds that a brief takes whose model reads so many tokens and may write so many: at the speeds that were measured
     /// with this conversation, or else with whatever was asked last. `None` where nothing was measured.
     pub(in crate::proxy) fn brief_seconds(&self, id: &str, reads: Tokens, most: Tokens) -> Option<f64> {
-        let reading = self.from_usages(id, speed)?;
-        let writing = self.from_usages(id, writing_speed)?;
-        let (new, written) = self.from_usages(id, briefs).unwrap_or((1.0, f64::from(most)));
+        let reading = self.usages(id, speed)?;
+        let writing = self.usages(id, writing_speed)?;
+        let (new, written) = self.usages(id, briefs).unwrap_or((1.0, f64::from(most)));
         Some(f64::from(reads) * new / reading + written.min(f64::from(most)) / writing)
     }
 
     /// What the usages of a conversation tell, or else those of all conversations.
-    fn from_usages<T>(&self, id: &str, tell: impl Fn(&[EventRow]) -> Option<T>) -> Option<T> {
+    fn usages<T>(&self, id: &str, tell: impl Fn(&[EventRow]) -> Option<T>) -> Option<T> {
         [Some(id.to_owned()), None].into_iter().find_map(|conversation| {
             let of = EventFilter { conversation, kinds: vec!["model_usage".into()] };
             let since = self.store.event_before(200, &of).ok()?;

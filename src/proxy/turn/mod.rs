@@ -196,7 +196,7 @@ impl App {
                 Taker::Answering(Box::new(answering))
             } else {
                 let done = move |reported, end| app.account(upstream, &sent, prepared, reported, end, started);
-                Taker::Books(Books::new(keeper, done))
+                Taker::Books(Box::new(Books::new(keeper, done)))
             };
             return build(response, Answer::Events(relay::streamed(reply.body.events(), taker)));
         }

@@ -95,7 +95,7 @@ impl Drop for Books {
 /// Who takes a streamed reply in as it passes.
 pub(in crate::proxy) enum Taker {
     /// Its figures alone are noted.
-    Books(Books),
+    Books(Box<Books>),
     /// Calls of our tools are answered, over several rounds.
     Answering(Box<Answering>),
 }
@@ -122,8 +122,12 @@ impl Taker {
     /// Puts what was said on record. A client may be back, or never be, as soon as it sees the end.
     async fn keep(&mut self) {
         match self {
-            Taker::Books(Books { keeper: Some(keeper), said, .. }) => keeper.keep(said.said()).await,
-            Taker::Books(_) => {}
+            Taker::Books(books) => {
+                let Books { keeper, said, .. } = &mut **books;
+                if let Some(keeper) = keeper {
+                    keeper.keep(said.said()).await;
+                }
+            }
             Taker::Answering(answering) => answering.keep().await,
         }
     }
@@ -243,7 +247,7 @@ mod tests {
         let keep = seen.clone();
         let source = Content::Bytes(stream::iter(chunks.into_iter().map(Ok)).boxed());
         let books = Books::new(None, move |r, e| *keep.lock().unwrap() = Some((r, e)));
-        let all = streamed(source.events(), Taker::Books(books)).collect::<Vec<Event>>();
+        let all = streamed(source.events(), Taker::Books(Box::new(books))).collect::<Vec<Event>>();
         let events = tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(all);
         let (reported, end) = seen.lock().unwrap().take().unwrap();
         (events.iter().flat_map(|e| e.raw.to_vec()).collect(), reported, end)
