@@ -20,9 +20,8 @@ pub use belief::Sample;
 use belief::{Belief, Row};
 use items::{Item, Items};
 
-/// Messages whose rows are kept: more than a conversation of ten thousand turns has. Of a longer one, none would be there when the
-/// next request comes.
-const REMEMBERED: usize = 1 << 15;
+/// Messages whose rows are kept.
+const REMEMBERED: usize = 1 << 14;
 
 /// Messages whose rows are looked up at once.
 const AT_A_LOOK: usize = 256;

@@ -243,7 +243,7 @@ fn summarize() {
         // A new fold folds the old one on.
         (
             "window 1000 reserve 100 keep 2 | fold:1..4=100 sys:100 user:50 asst:150 user:150 asst:150 user:100 asst:150 user:150 asst:150 user:100",
-            "fold 1..7 into 125 without a model (944 -> 537)",
+            "fold 1..7 into 125 (944 -> 537)",
         ),
         // A huge first user message is folded with the rest once it is not the last.
         (
@@ -318,7 +318,7 @@ fn at_the_wall() {
         // Many small messages behind the last user message, none of which can be cut.
         (
             "window 500 reserve 100 strict | user:20 40*(call:15 result:12) user:20 asst:10 user:20",
-            "fold 1..77 into 96 (1162 -> 268)",
+            "fold 1..77 into 96 without a model (1162 -> 268)",
         ),
     ]);
 }
