@@ -14,7 +14,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("conversation", &["preview", "wire"]),
     ("wire", &["conversation"]),
     ("admission", &["conversation", "wire"]),
-    ("plan", &["admission", "conversation", "preview", "wire"]),
+    ("plan", &["admission", "brief", "conversation", "pinned", "preview", "wire"]),
     ("preview", &["conversation", "unwrap"]),
     ("unwrap", &["preview"]),
     ("salience", &["conversation", "preview"]),
@@ -31,7 +31,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("files", &[]),
     ("plain", &[]),
     ("gguf", &["files"]),
-    ("config", &["admission", "plan", "conversation", "gguf", "files"]),
+    ("config", &["admission", "plan", "conversation", "gguf", "files", "wire"]),
     ("engine", &["conversation", "gguf", "files"]),
     // `engine` and `gguf` only in embedded/, see EXCEPTIONS.
     ("upstream", &["conversation", "wire", "config"]),
