@@ -48,7 +48,7 @@ pub fn request(body: &[u8], known: &Items) -> Result<Heard, WireError> {
 /// Reads the same where `previous_response_id` names a reply that is known.
 ///
 /// # Errors
-/// As [`request`].
+/// As [`request()`].
 pub fn going_on(body: &[u8], known: &Items, before: &Before) -> Result<Heard, WireError> {
     request::read(body, known, Some(before))
 }
