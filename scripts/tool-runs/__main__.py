@@ -16,6 +16,7 @@ import sys
 from pathlib import Path
 
 from base import CASES, run
+import makers_extra
 import makers_js
 import makers_more
 import makers_py

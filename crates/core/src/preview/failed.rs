@@ -52,8 +52,10 @@ pub(super) fn failures(graded: &Graded<'_>, muted: &std::ops::Range<usize>) -> V
             continue;
         };
         let failure = read(lines, grades, at, heading, found.last().map_or(0, |f| f.end));
-        // A name alone (a list of what failed) is left to the lines' own grades.
-        if !failure.says.is_empty() {
+        let mut block = grades[failure.name..failure.end.min(grades.len())].iter();
+        let went_well = heading == Look::Scenario && !block.any(|grade| *grade == Grade::Error);
+        // A name alone (a list of what failed, a suite above its total) is left to the lines' own grades.
+        if !went_well && failure.says.iter().any(|(line, _)| grades[*line] != Grade::Summary) {
             at = failure.end.max(at + 1);
             found.push(failure);
         } else {
@@ -107,6 +109,8 @@ enum Look {
     Panic,
     /// `│ Error: text`, in a drawn box.
     Box,
+    /// `Scenario: name`: its steps stand below, whether they went well or not.
+    Scenario,
 }
 
 fn heading(line: &str) -> Option<Look> {
@@ -145,12 +149,15 @@ fn heading(line: &str) -> Option<Look> {
     if body.starts_with("not ok ") {
         return Some(Look::Tap);
     }
+    if ["Scenario: ", "Scenario Outline: ", "Example: "].iter().any(|word| body.starts_with(word)) {
+        return Some(Look::Scenario);
+    }
     if body.trim_start_matches(['#', ' ']).starts_with("Failed test '") {
         return Some(Look::Tap);
     }
     let word = ["FAIL: ", "ERROR: ", "FAIL  ", "FAIL [", "[  FAILED  ] "].iter().any(|w| body.starts_with(w))
         || body.starts_with("Failed ") && body.ends_with("s]");
-    let tail = ["<<< FAILURE!", "<<< ERROR!", "***Failed", "***Exception: SegFault", ": Failure"]
+    let tail = ["<<< FAILURE!", "<<< ERROR!", "| FAIL |", "***Failed", "***Exception: SegFault", ": Failure"]
         .iter()
         .any(|w| body.ends_with(w))
         || body.contains("***Failed ")
@@ -164,6 +171,11 @@ fn is_indented(line: &str) -> bool {
 
 fn indent(line: &str) -> usize {
     line.len() - line.trim_start().len()
+}
+
+/// A line of nothing but dashes.
+fn is_ruled(line: &str) -> bool {
+    line.len() > 20 && line.bytes().all(|byte| byte == b'-')
 }
 
 /// A line that says that something else went well, or a rule between sections.
@@ -192,11 +204,17 @@ fn ends(line: &str) -> bool {
         "Tests run:",
         "[INFO]",
         "# Subtest:",
+        "▶ ",
         "=====",
         "⎯⎯⎯⎯⎯⎯",
         "Start ",
     ];
-    starts.iter().any(|s| body.starts_with(s)) || body.ends_with("... ok") || body.ends_with(" PASSED")
+    // The next test of CMake's runner: `test 40`.
+    let next = body.strip_prefix("test ").is_some_and(|n| !n.is_empty() && n.bytes().all(|byte| byte.is_ascii_digit()));
+    next || starts.iter().any(|s| body.starts_with(s))
+        || body.ends_with("... ok")
+        || body.ends_with(" PASSED")
+        || body.ends_with("| PASS |")
 }
 
 /// Reads the block of a failure.
@@ -224,7 +242,9 @@ fn read(lines: &[&str], grades: &[Grade], at: usize, look: Look, floor: usize) -
             Look::Ruler => other == Some(Look::Ruler) || line.starts_with("==="),
             Look::Panic => line.starts_with("stack backtrace") || line.starts_with("note: run with") || other.is_some(),
             Look::Box => !line.trim_start().starts_with('│'),
-            Look::Number | Look::Word => other.is_some(),
+            Look::Scenario => other.is_some() || !is_indented(line),
+            // A line that rules off ends a table's cell; below a name it is underlined.
+            Look::Number | Look::Word => other.is_some() || end > at + 1 && is_ruled(line),
         };
         if over || look != Look::Ruler && ends(line) {
             break;
@@ -241,6 +261,14 @@ fn read(lines: &[&str], grades: &[Grade], at: usize, look: Look, floor: usize) -
         let above = above.take_while(|&i| is_indented(lines[i]) && heading(lines[i]).is_none() && !ends(lines[i]));
         block.splice(0..0, above.collect::<Vec<_>>().into_iter().rev());
     }
+    // `ctest -V`: what a test printed stands above its verdict, each line behind the test's number.
+    if let Some(mark) = ctest_mark(lines[at]) {
+        let above = (at.saturating_sub(BELOW)..at).rev().take_while(|&i| lines[i].starts_with(&mark));
+        let idle = |i: &usize| CTEST_IDLE.iter().any(|start| lines[*i][mark.len()..].starts_with(start));
+        let mut printed: Vec<usize> = above.filter(|i| !idle(i)).collect();
+        printed.reverse();
+        block.splice(0..0, printed);
+    }
     // GoogleTest: the place is the heading, the name stands below.
     let mut called: Vec<&str> = (at..named).map(|i| lines[i].trim()).collect();
     if lines[at].trim_end().ends_with(": Failure")
@@ -256,11 +284,28 @@ fn read(lines: &[&str], grades: &[Grade], at: usize, look: Look, floor: usize) -
     Failure { name: at, called: name, places, says, end, suite }
 }
 
+/// What CMake's runner itself says of a test before that runs.
+const CTEST_IDLE: [&str; 4] =
+    ["Test command:", "Working Directory:", "Test timeout computed", "Environment variables:"];
+
+/// What stands before each line that a test printed, by its verdict: `39/199 Test #39: a ....***Failed`.
+fn ctest_mark(verdict: &str) -> Option<String> {
+    let (_, rest) = verdict.split_once(" Test ").filter(|_| verdict.contains("***"))?;
+    let number = rest.trim_start().strip_prefix('#')?.split(':').next()?;
+    (!number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())).then(|| format!("{number}: "))
+}
+
 /// A heading without what rules it off.
 fn name(heading: &str) -> String {
     let bare = heading.trim_matches(|c: char| matches!(c, '_' | '=' | '─' | '━' | '⎯' | '│' | ' '));
     let bare = bare.trim_end_matches('-').trim();
     let bare = bare.strip_prefix("---- ").unwrap_or(bare);
+    // unittest says the name once more, behind its class: `FAIL: test_a (tests.test_x.XTest.test_a)`.
+    let again = bare.rsplit_once(" (").filter(|(name, path)| {
+        let last = path.strip_suffix(')').and_then(|path| path.rsplit('.').next());
+        last.is_some_and(|last| name.ends_with(last) && last.len() > 3)
+    });
+    let bare = again.map_or(bare, |(name, _)| name);
     shorten(&bare.split_whitespace().collect::<Vec<_>>().join(" "), 240).into_owned()
 }
 
@@ -309,6 +354,11 @@ impl Failure {
                 best.retain(|(_, weight)| *weight == 0 || *weight == 1 && sure == 1);
             }
             best.truncate(most);
+            // RSpec quotes the line; what was expected and what came say more.
+            let quotes = |i: usize| lines[i].trim_start().starts_with("Failure/Error:");
+            if most <= 3 && best.len() > 2 {
+                best.retain(|(i, _)| !quotes(*i));
+            }
             best.sort_unstable();
             best
         };
@@ -328,13 +378,28 @@ impl Failure {
                 add(&shorten(&place.replacen(below, "", 1), width.max(100)), &mut out);
             }
         }
+        let mut reasons = String::new();
         for (i, _) in says {
             let body = lines[*i].trim().trim_start_matches(['│', ' ']);
             let body = body.strip_prefix("E ").map_or(body, str::trim_start);
+            // `- 4888` below `expected 4309 to be 4888` says nothing more.
+            if most <= 3 && compared(body).is_some_and(|value| reasons.contains(value)) {
+                continue;
+            }
+            reasons.push_str(body);
             add(&shorten(&body[..floor(body, 2000)], width), &mut out);
         }
         out
     }
+}
+
+/// The value in a line that compares one with another: `- 4888`, `actual: 4903,`.
+fn compared(line: &str) -> Option<&str> {
+    let value = match line.strip_prefix(['+', '-']) {
+        Some(value) => value,
+        None => ["actual: ", "expected: "].iter().find_map(|side| line.strip_prefix(side)?.strip_suffix(','))?,
+    };
+    Some(value.trim().trim_end_matches(',')).filter(|value| value.len() > 2)
 }
 
 /// The file of a place.
@@ -375,6 +440,21 @@ mod tests {
                 "____ test_a ____\n\n    def test_a():\n>       assert x == 2\nE       assert 1 == 2\n\ntests/t.py:5: AssertionError\n==== short ====",
                 "test_a",
                 &["assert 1 == 2", "tests/t.py:5"],
+            ),
+            (
+                "  Scenario: keeps a  # f/a.feature:5\n    Given b  # f/s.py:2\n      ASSERT FAILED: costs 7, not 8\n\n  Scenario: c",
+                "Scenario: keeps a # f/a.feature:5",
+                &["ASSERT FAILED: costs 7, not 8"],
+            ),
+            (
+                "test 39\n    Start 39: a\n\n39: Test command: /b/a\n39: src/a.c:51: check failed: got 1, want 2\n39/199 Test #39: a ....***Failed 0.01 sec\ntest 40\n    Start 40: b",
+                "39/199 Test #39: a",
+                &["39: src/a.c:51: check failed: got 1, want 2"],
+            ),
+            (
+                "Keeps B 1                 | FAIL |\n754 != 755\n-------------------------\nKeeps C | PASS |",
+                "Keeps B 1",
+                &["754 != 755"],
             ),
             (
                 "  1) A service\n       keeps b:\n     Error: no c\n      at Context.<anonymous> (src/a.js:5:11)\n",

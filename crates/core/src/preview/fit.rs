@@ -154,7 +154,7 @@ impl Draft {
     fn form(&self, left: usize) -> Form {
         let needed = || self.pieces.iter().filter_map(|p| Some((p, p.brief.as_deref()?)));
         let full: usize = needed().map(|(p, _)| p.text.len() + 10).sum();
-        if full <= left / 10 * 7 {
+        if full <= left / 20 * 17 {
             return Form::Full;
         }
         let within = |width: usize| -> usize { needed().map(|(_, brief)| lines_within(brief, width).len() + 10).sum() };

@@ -9,6 +9,7 @@ use super::fit::Draft;
 use super::message;
 use super::paths::common_folder;
 use super::place::{family, gist, place};
+use super::reason;
 use super::signal::{Grade, Graded};
 use super::tally::{codes, files};
 
@@ -21,8 +22,15 @@ const DISTINCT: usize = 3000;
 /// So many distinct messages come before everything else.
 pub(super) const FIRST: usize = 8;
 
-/// So many further places of a message are named where there is little room.
+/// So many further places of a message are told on a line or two.
 const ALSO: usize = 12;
+
+/// So few are named of a message that stands in most files, if those are more than `FEW`: it is about no place.
+const ANYWHERE: usize = 2;
+const FEW: usize = 5;
+
+/// A line of places is no longer than this (bytes): no shorter form of a line cuts it.
+const PLACES_LINE: usize = 96;
 
 /// Of messages that differ only in what they quote so many come first.
 const ALIKE: usize = 3;
@@ -77,6 +85,7 @@ pub(super) fn draft(graded: &Graded<'_>) -> Draft {
         inside: vec![false; graded.lines.len()],
         muted,
         joined: HashMap::new(),
+        files: 0,
         draft: &mut draft,
     };
     collector.failures(&failures);
@@ -127,6 +136,8 @@ struct Collector<'a, 't> {
     muted: std::ops::Range<usize>,
     /// Places of messages that stand on the line below.
     joined: HashMap<usize, String>,
+    /// Files that the messages are about.
+    files: usize,
     draft: &'a mut Draft,
 }
 
@@ -207,6 +218,12 @@ impl Collector<'_, '_> {
             }
             for line in failure.says.iter().map(|(line, _)| *line).chain([failure.name]) {
                 self.taken[line] = true;
+            }
+            // What only announces a stack says nothing beside what it ended with.
+            for line in failure.name..failure.end.min(self.lines.len()) {
+                if reason::announces(self.lines[line]) {
+                    self.take(line, rank::ODD);
+                }
             }
             for (line, _) in &failure.places {
                 self.taken[*line] = true;
@@ -330,6 +347,7 @@ impl Collector<'_, '_> {
                 self.draft.below = below.to_owned();
             }
         }
+        self.files = files.len();
         self.rank(&all, grade, rank, files.len() > MANY_FILES);
         // Where places have to be left out, the list of files stands for them.
         let elided: usize = all.iter().map(|m| m.places.len().saturating_sub(ALSO)).sum();
@@ -423,10 +441,16 @@ impl Collector<'_, '_> {
             all => format!("\n    also {} and {} more", all[..most].join(", "), all.len() - most),
         };
         if needed {
+            let whole_also = also(24);
             let whole = if joined.is_some() { message::without_rule(self.lines[i], &piece.text) } else { &piece.text };
             let short = message::in_short(whole, &self.draft.below);
-            piece.brief = Some(format!("{}{times}{}", shorten(&short, 150), also(ALSO).replace(&self.draft.below, "")));
-            piece.text = format!("{}{times}{}", shorten(&piece.text, 300), also(24));
+            let everywhere = message.places.len() > FEW && (message.places.len() + 1) * 3 >= self.files * 2;
+            let also = match message.places.len() {
+                ..=ALSO if !everywhere => in_lines(&message.places, &self.draft.below),
+                _ => also(if everywhere { ANYWHERE } else { ALSO }).replace(&self.draft.below, ""),
+            };
+            piece.brief = Some(format!("{}{times}{also}", shorten(&short, 150)));
+            piece.text = format!("{}{times}{whole_also}", shorten(&piece.text, 300));
             return;
         }
         piece.text.push_str(&times);
@@ -504,6 +528,25 @@ impl Collector<'_, '_> {
             self.take(i, rank::ODD);
         }
     }
+}
+
+/// Further places of a message, each whole, on lines that nothing cuts.
+fn in_lines(places: &[String], below: &str) -> String {
+    let mut out = String::new();
+    let mut width = PLACES_LINE;
+    for place in places {
+        let place = place.replacen(below, "", 1);
+        let more = if width + place.len() + 2 > PLACES_LINE {
+            width = 9;
+            if out.is_empty() { "\n    also " } else { ",\n    " }
+        } else {
+            ", "
+        };
+        out.push_str(more);
+        out.push_str(&place);
+        width += place.len() + 2;
+    }
+    out
 }
 
 /// A line's shape: its first letters and its punctuation, with runs of letters and digits made alike.

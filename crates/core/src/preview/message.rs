@@ -40,7 +40,9 @@ pub(super) fn message(line: &str) -> Option<Option<Grade>> {
     let told = said.split_once(' ').filter(|(code, _)| is_code(code)).map_or(said, |(_, rest)| rest);
     let level = tag
         .or_else(|| self::level(said).or_else(|| self::level(told)).map(|(grade, _)| grade))
-        .or_else(|| code_level(said));
+        .or_else(|| code_level(said))
+        // golangci-lint has no levels: code that does not compile stands among remarks on style.
+        .or_else(|| said.ends_with(" (typecheck)").then_some(Grade::Error));
     let coded = is_code(said.split(' ').next().unwrap_or(said));
     (level.is_some() || coded || column && !after.starts_with(' ')).then_some(level)
 }
@@ -67,8 +69,16 @@ fn level(said: &str) -> Option<(Grade, &str)> {
         "e" | "f" if rest.starts_with(": ") => Grade::Error,
         _ => return None,
     };
-    // `error_code` or `error.c` is a word of the source.
-    (rest.is_empty() || rest.starts_with([':', ' ', '[', ']', ')', ','])).then_some((grade, rest))
+    // `error_code` or `error.c` is a word of the source, and `Error return value` one of a sentence.
+    let prose = || match rest.strip_prefix(' ') {
+        Some(next) => {
+            let word = next.split([' ', ':']).next().unwrap_or(next);
+            let alone = next.starts_with([' ', '[', '(', '-', '\t']) || is_code(word) || level(next).is_some();
+            !alone && next.starts_with(|c: char| c.is_ascii_lowercase())
+        }
+        None => !(rest.is_empty() || rest.starts_with([':', '[', ']', ')', ','])),
+    };
+    (!prose()).then_some((grade, rest))
 }
 
 /// Whether a word is the code of a rule: `F821`, `E0602`, `SC2086`, `TS2322`, `CS0103`.

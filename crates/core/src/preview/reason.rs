@@ -62,6 +62,12 @@ fn is_drawn(line: &str) -> bool {
     quoted || numbered || !line.chars().any(char::is_alphanumeric)
 }
 
+/// Whether a line only says that a stack follows, or marks a column of the line above.
+pub(super) fn announces(line: &str) -> bool {
+    line.trim_start().starts_with("Traceback (most recent")
+        || line.trim_start().starts_with("? ") && is_drawn(&line.replacen('?', "", 1))
+}
+
 /// Lines, each with its rank.
 type Ranked = Vec<(usize, u16)>;
 

@@ -90,6 +90,8 @@ const TABLE: &[(&str, Rule)] = &[
     ("stack overflow", Always(Trouble)),
     ("timed out", Word(Trouble)),
     ("connection refused", Always(Error)),
+    // Kubernetes: `The Deployment "a" is invalid: spec…`.
+    ("\" is invalid: ", Always(Error)),
     ("mismatch", Word(Trouble)),
     ("mismatched", Word(Trouble)),
     ("cannot", Word(Trouble)),
@@ -309,9 +311,21 @@ fn error_word(before: &str, word: &str, after: &str, b: u8, a: u8) -> Grade {
         (1..=8).contains(&letters) && rest.as_bytes().get(letters).is_some_and(u8::is_ascii_digit)
     });
     let start = before.trim().is_empty() || before.trim_end() == "npm";
+    // `error parsing a.yaml: x`, as kubectl, git and Terraform say what they were doing.
+    let doing = before.trim().is_empty()
+        && after.strip_prefix(' ').and_then(|rest| rest.split_once(": ")).is_some_and(|(what, _)| {
+            what.split(' ').next().is_some_and(|verb| verb.ends_with("ing") && verb.len() > 4)
+        });
     let tagged = b == b'[' && a == b']' || before.ends_with("level=") || before.ends_with("level\":\"");
     let colon = a == b':' && after.as_bytes().get(1) != Some(&b':');
-    if colon || a == b'[' || code || tagged || start && word != "error" || word == "ERROR" || before.trim_end() == "npm"
+    if colon
+        || a == b'['
+        || code
+        || doing
+        || tagged
+        || start && word != "error"
+        || word == "ERROR"
+        || before.trim_end() == "npm"
     {
         return Error;
     }
