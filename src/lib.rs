@@ -36,7 +36,7 @@ pub mod usage;
 
 pub use windowsill_core::{
     admission, apply, brief, completion, conversation, passage, pinned, plan, preview, question, recall, salience,
-    unwrap, wire,
+    settings, unwrap, wire,
 };
 /// The record, under the name that it has in this program.
 pub use windowsill_record as store;

@@ -149,6 +149,7 @@ impl Run<'_> {
             tools: *tool_tokens,
             costs: costs[..body.len()].to_vec(),
             edit_costs: self.view.edits.iter().map(edit_cost).collect(),
+            told: brief::told(&self.view),
             view: self.view.clone(),
             forwarded: self.forwarded,
             ..Facts::default()

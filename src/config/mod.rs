@@ -30,7 +30,7 @@ use std::path::{Path, PathBuf};
 use crate::admission::{Caps, Listing};
 use crate::conversation::task::Keep;
 use crate::plan::Policy;
-use crate::wire::settings::Settings;
+use crate::settings::Settings;
 
 pub use context::{Context, OtherModel, SummaryModel, Template, Triggers};
 pub use env::{Environment, scratch_dir};

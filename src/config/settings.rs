@@ -7,7 +7,7 @@ use super::glob::Glob;
 use super::model::name_forms;
 use super::problem::{Problem, nearest};
 use super::profile;
-use crate::wire::settings::{NO_SETTINGS, Settings};
+use crate::settings::{NO_SETTINGS, Settings};
 
 /// The keys of such a table.
 const KEYS: [&str; 2] = ["set", "strip"];

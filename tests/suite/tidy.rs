@@ -12,13 +12,14 @@ use crate::config::root;
 const ROOMS: &[(&str, &[&str])] = &[
     // The pure crate, `crates/core`.
     ("conversation", &["preview", "wire"]),
-    ("wire", &["conversation"]),
+    ("wire", &["conversation", "settings"]),
+    ("settings", &[]),
     ("admission", &["conversation", "wire"]),
-    ("plan", &["admission", "brief", "conversation", "pinned", "preview", "wire"]),
+    ("plan", &["admission", "conversation", "preview", "wire"]),
     ("preview", &["conversation", "unwrap"]),
     ("unwrap", &["preview"]),
     ("salience", &["conversation", "preview"]),
-    ("brief", &["conversation", "preview", "salience", "unwrap", "wire"]),
+    ("brief", &["conversation", "pinned", "preview", "salience", "unwrap", "wire"]),
     ("pinned", &[]),
     ("recall", &["conversation", "preview", "wire"]),
     ("passage", &["conversation", "preview", "wire"]),
@@ -31,11 +32,14 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("files", &[]),
     ("plain", &[]),
     ("gguf", &["files"]),
-    ("config", &["admission", "plan", "conversation", "gguf", "files", "wire"]),
+    ("config", &["admission", "plan", "conversation", "gguf", "files", "settings"]),
     ("engine", &["conversation", "gguf", "files"]),
     // `engine` and `gguf` only in embedded/, see EXCEPTIONS.
     ("upstream", &["conversation", "wire", "config"]),
-    ("measure", &["plan", "conversation", "wire", "gguf", "engine", "upstream", "store", "config", "files", "plain"]),
+    (
+        "measure",
+        &["brief", "plan", "conversation", "wire", "gguf", "engine", "upstream", "store", "config", "files", "plain"],
+    ),
     ("summarizer", &["brief", "conversation", "plan", "preview", "upstream", "wire"]),
     ("usage", &["plan", "conversation", "store", "upstream", "wire"]),
     (
@@ -86,6 +90,7 @@ const DOORS: &[(&[&str], &[&str])] = &[
     (&["reqwest"], &["src/upstream/"]),
     (&["rusqlite"], &["crates/record/src/"]),
     (&["rmcp"], &["src/cli/mcp/"]),
+    (&["ratatui"], &["src/cli/top/", "src/cli/paint.rs"]),
     (&["toml"], &["src/config/"]),
     (&["toml_edit"], &["src/cli/wrap/"]),
     (&["jsonc_parser"], &["src/cli/wrap/"]),

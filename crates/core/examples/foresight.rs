@@ -13,6 +13,7 @@ use std::sync::LazyLock;
 use regex::Regex;
 use serde_json::{Value, json};
 use windowsill_core::apply::{self, Archive};
+use windowsill_core::brief;
 use windowsill_core::conversation::edit::{Edit, View};
 use windowsill_core::conversation::{Conversation, Digest, Message, Role, Tokens, repair};
 use windowsill_core::plan::rewrite::{self, Out};
@@ -152,6 +153,7 @@ impl Replay<'_> {
             tools,
             costs: self.costs[..conversation.body.len()].to_vec(),
             edit_costs: self.view.edits.iter().map(edit_cost).collect(),
+            told: brief::told(&self.view),
             view: self.view.clone(),
             forwarded: self.forwarded,
             ..Facts::default()

@@ -5,6 +5,7 @@
 //! - [`plan`]: what should change, one file a rule; it returns a [`plan::Plan`] with its reasons.
 //! - [`apply`]: makes a plan into the edits of a new view, with [`preview`], [`brief`], [`pinned`] and [`unwrap`].
 //! - [`admission`]: which of a client's tools stand in the prompt in full, and how the others are named, told and called.
+//! - [`settings`]: those of requests that a profile sets or strips; [`wire`] writes them.
 //! - [`question`], [`completion`]: what a model is asked about an original; what stands of a task that is done.
 //! - [`recall`]: the tool by which a model gets an original back: its definition, arguments and pages; [`passage`]: the search.
 //!
@@ -44,5 +45,6 @@ pub mod preview;
 pub mod question;
 pub mod recall;
 pub mod salience;
+pub mod settings;
 pub mod unwrap;
 pub mod wire;

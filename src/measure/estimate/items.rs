@@ -3,6 +3,7 @@
 
 use std::ops::{Add, Range, Sub};
 
+use crate::brief;
 use crate::conversation::Tokens;
 use crate::conversation::edit::{Edit, View};
 use crate::plan::{Cost, Facts};
@@ -112,6 +113,7 @@ impl Items<'_, f64> {
             (cost * factor(*at)).round() as Tokens
         });
         let edit_costs = put.collect();
-        Facts { system, tools, costs, edit_costs, view: self.view.clone(), ..Facts::default() }
+        let told = brief::told(self.view);
+        Facts { system, tools, costs, edit_costs, told, view: self.view.clone(), ..Facts::default() }
     }
 }

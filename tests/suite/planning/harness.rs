@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use windowsill::brief;
 use windowsill::conversation::edit::{Edit, Rule, View};
 use windowsill::conversation::{Conversation, Message, Role, Tokens};
 use windowsill::plan::rewrite::{Out, rewrite};
@@ -59,6 +60,7 @@ pub(crate) fn facts(conversation: &Conversation, view: &View, window: Tokens, re
         tools: conversation.tools.as_ref().map_or(0, |t| of_bytes(t.len())),
         costs: conversation.body.iter().map(cost).collect(),
         edit_costs: view.edits.iter().map(|e| edit_cost(conversation, e)).collect(),
+        told: brief::told(view),
         view: view.clone(),
         ..Default::default()
     }

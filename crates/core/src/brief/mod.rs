@@ -27,7 +27,7 @@ pub use self::prompt::{instruction, transcript};
 pub use self::render::{parse, render};
 pub use self::results::findings;
 pub use self::said::{said_by, said_in, unpin, with_words, without_words};
-pub use self::state::goes_to;
+pub use self::state::{goes_to, told};
 pub use self::work::{Work, of_text as quotes_of};
 
 /// What a brief is made from.

@@ -2,6 +2,8 @@
 //! older than its brief says so, and what is older than the fold before that holds no state any more.
 
 use super::{Facts, render};
+use crate::conversation::edit::{Edit, View};
+use crate::pinned;
 
 /// How the line begins that stands above a part that is older than its brief.
 const MARK: &str = "[This summary goes as far as message ";
@@ -21,6 +23,14 @@ const COMPLETION: [&str; 6] = ["Task", "Outcome", "Files", "Decisions", "Verific
 pub fn goes_to(brief: &str, to: usize) -> Option<usize> {
     let facts = render::parse(brief)?;
     facts.summary.map(|_| facts.told.unwrap_or(to).min(to))
+}
+
+/// The same of the brief of a view: see [`Facts::told`](crate::plan::Facts::told).
+pub fn told(view: &View) -> Option<usize> {
+    view.edits.iter().find_map(|edit| match edit {
+        Edit::Fold { from, to, brief, .. } if from < to => Some(goes_to(pinned::without(brief), *to)),
+        _ => None,
+    })?
 }
 
 /// The line above a part that goes as far as the message before `told`.

@@ -42,6 +42,8 @@ pub struct Facts {
     /// Tokens that each edit of `view` put in place, in the same order: of a text edit, the whole message but for its
     /// calls; of an arguments edit, that call; of a fold, the brief alone.
     pub edit_costs: Vec<Tokens>,
+    /// One past the last message that the model's part of the view's brief was made from; `None` where it has no such part.
+    pub told: Option<usize>,
     /// Messages of the body that were forwarded before: the server may hold them in its prompt cache.
     pub forwarded: usize,
     /// Messages that a person pinned, by index: they are not cleared or cut, and their steps stay inside a fold.

@@ -6,7 +6,6 @@ use super::sheet::{Fold, Sheet};
 use super::{Action, FoldAt, Strategy, clear, economics, repeat};
 use crate::conversation::edit::Edit;
 use crate::conversation::{Role, Tokens};
-use crate::{brief, pinned};
 
 /// Share of the summarize-to line that the opening may take and still stay whole in front of the brief.
 const LARGEST_OPENING: f64 = 0.35;
@@ -114,14 +113,14 @@ pub(super) fn commit(sheet: &mut Sheet<'_>, fold: Fold) -> String {
 /// No state that it wrote stands for longer than one fold more, where less is worth it, too.
 fn asks_model(sheet: &Sheet<'_>, from: usize, to: usize, brief: Tokens) -> bool {
     let last = sheet.facts.view.edits.iter().find_map(|e| match e {
-        Edit::Fold { from, to, brief, .. } if from < to => Some((*to, brief::goes_to(pinned::without(brief), *to))),
+        Edit::Fold { from, to, .. } if from < to => Some(*to),
         _ => None,
     });
-    let told = last.and_then(|(_, told)| told).unwrap_or(from);
+    let told = last.and(sheet.facts.told).unwrap_or(from);
     let fresh = (told.min(to)..to).map(|i| sheet.cost[i]).sum();
     let brief = brief.min(sheet.lines.summary);
     let worth = match last {
-        Some((done, _)) if told < done => economics::worth_keeping_up(fresh, brief),
+        Some(done) if told < done => economics::worth_keeping_up(fresh, brief),
         _ => economics::worth_a_summary(fresh, brief),
     };
     sheet.policy.strategy == Strategy::Summarize && worth && sheet.lines.no_summary().is_none()

@@ -7,7 +7,7 @@ pub mod openai_chat;
 pub mod parts;
 pub mod reply;
 pub mod session;
-pub mod settings;
+mod settings;
 
 /// Why a request body could not be read. The texts are for the caller: they name the place and the fix.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

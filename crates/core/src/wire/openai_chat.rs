@@ -13,9 +13,9 @@ use serde::de::{Deserialize, DeserializeSeed, Deserializer, IgnoredAny, MapAcces
 use serde_json::value::RawValue;
 
 use super::json::{self, Fields};
-use super::settings::Settings;
 use super::{WireError, parts};
 use crate::conversation::{Conversation, Digest, Media, MediaKind, Message, Role, Tokens, ToolCall, chain};
+use crate::settings::Settings;
 
 /// A chat completion request: the conversation, and what else of the request matters here.
 #[derive(Debug, Clone)]
