@@ -31,7 +31,9 @@ pub use desk::doctor::{Diagnosis, doctor};
 pub use desk::machine::fit;
 pub use desk::pins::{Pinning, Unpinned};
 pub use desk::record::{Asked, Record, Text, hit_json, lines, page, search};
-pub use desk::report::{ask_original_running, grouped, plan_file, rules_running, running_models, steer_running};
+pub use desk::report::{
+    ask as ask_running, ask_original_running, grouped, plan_file, rules_running, running_models, steer_running,
+};
 pub use desk::steer::{Steer, When};
 pub use desk::trace::{TraceQuery, follow_running};
 pub use error::Error;

@@ -487,6 +487,14 @@ impl Store {
         Ok(stored.or(queued))
     }
 
+    /// The ids of originals that begin so, at most four. What waits to be written is not among them.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn originals_like(&self, beginning: &str) -> Result<Vec<String>, Error> {
+        self.inner.read(|conn| read::original_names(conn, beginning))
+    }
+
     /// An original by its record id, if this conversation, or one that it forked from, recorded it.
     ///
     /// # Errors

@@ -208,6 +208,12 @@ pub(super) fn original(conn: &Connection, id: &str) -> rusqlite::Result<Option<O
     conn.prepare_cached(&sql)?.query_row([id], original_row).optional()
 }
 
+/// Ids of originals that begin so, a few.
+pub(super) fn original_names(conn: &Connection, beginning: &str) -> rusqlite::Result<Vec<String>> {
+    let sql = "SELECT name FROM original WHERE name >= ?1 AND name < ?1 || char(0x10ffff) ORDER BY name LIMIT 4";
+    conn.prepare_cached(sql)?.query_map([beginning], |r| r.get(0))?.collect()
+}
+
 /// One original, if this conversation or one it forked from recorded it.
 pub(super) fn original_in(conn: &Connection, id: &str, conversation: &str) -> rusqlite::Result<Option<Original>> {
     let sql = format!(

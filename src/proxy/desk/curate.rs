@@ -243,22 +243,28 @@ fn value(raw: &Bytes) -> Option<Value> {
 fn check(wanted: &[Chosen], briefs_wanted: &[usize], turns: &[Turn], brief: Option<&Value>) -> Result<(), Error> {
     let bad = |message: String, hint: &str| Err(Error::client(400, "bad_selection", message, hint));
     if wanted.is_empty() && briefs_wanted.is_empty() {
-        return bad("nothing was chosen".into(), "name turns, briefs or both; …/segments lists them");
+        return bad(
+            "nothing was chosen".into(),
+            "name turns, briefs or both; `windowsill build ID` lists them; over HTTP, …/segments",
+        );
     }
     for of in wanted {
         let turn = of.turn.checked_sub(1).and_then(|at| turns.get(at));
         let Some(turn) = turn else {
             let message = format!("there is no turn {}: the conversation has turns 1 to {}", of.turn, turns.len());
-            return bad(message, "…/segments lists them");
+            return bad(message, "`windowsill build ID` lists them; over HTTP, …/segments");
         };
         if of.step.is_some_and(|step| turn.step(step).is_none()) {
             let message = format!("there is no step {of}: turn {} has {} steps", of.turn, turn.steps.len());
-            return bad(message, "…/segments lists them");
+            return bad(message, "`windowsill build ID` lists them; over HTTP, …/segments");
         }
     }
     if let Some(n) = briefs_wanted.iter().find(|n| **n != 1 || brief.is_none()) {
         let there = if brief.is_some() { "there is brief 1 alone" } else { "nothing was folded" };
-        return bad(format!("there is no brief {n}: {there}"), "…/segments lists them");
+        return bad(
+            format!("there is no brief {n}: {there}"),
+            "`windowsill build ID` lists them; over HTTP, …/segments",
+        );
     }
     let of_brief = brief.filter(|_| !briefs_wanted.is_empty()).and_then(|b| b["turns"].as_array());
     if let Some(of) = wanted.iter().find(|of| of_brief.is_some_and(|turns| turns.contains(&json!(of.turn)))) {

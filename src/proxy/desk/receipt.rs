@@ -1,7 +1,7 @@
 //! `windowsill report`: what was kept out of prompts, how much of it was ever read back, and what that cost. Sums alone, by model:
 //! nothing of anybody's words, so it can be shown to others.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use serde_json::{Value, json};
 
@@ -39,7 +39,12 @@ fn report(store: &Store, since_ms: i64, ceiling: &Ceiling) -> Result<Value, Erro
         let events = store.events_of(from, PAGE, &EventFilter::default())?;
         let Some(last) = events.last() else { break };
         from = last.id;
-        events.iter().filter(|event| event.now_ms >= since_ms).for_each(|event| sums.add(event));
+        for event in &events {
+            sums.rewritten(event);
+            if event.now_ms >= since_ms {
+                sums.add(event);
+            }
+        }
     }
     let mut out = sums.json(since_ms);
     let (tokens, busy_ms) = sums.worked();
@@ -54,6 +59,10 @@ struct Sums {
     conversations: HashSet<String>,
     turns: u64,
     rewrites: Rewrites,
+    /// Those of each conversation from its beginning on: what its prompts lack of what the client sent.
+    each: HashMap<Option<String>, Rewrites>,
+    /// Tokens that clients sent: those of prompts, and what was taken out of them.
+    sent: u64,
     recalls: u64,
     recalls_found: u64,
     /// Tokens of what was read back.
@@ -154,6 +163,13 @@ impl Model {
 }
 
 impl Sums {
+    /// Takes in what was rewritten, however long ago: it is still missing in the prompts of today.
+    fn rewritten(&mut self, event: &EventRow) {
+        if matches!(event.kind.as_str(), "context_compaction" | "model_usage") {
+            self.each.entry(event.conversation.clone()).or_default().add(event);
+        }
+    }
+
     fn add(&mut self, event: &EventRow) {
         let data = &event.data;
         let n = |value: &Value| value.as_u64().unwrap_or(0);
@@ -181,6 +197,10 @@ impl Sums {
                     let is_turn = u64::from(data["role"] == "main");
                     self.turns += is_turn;
                     model.turns += is_turn;
+                    if is_turn > 0 {
+                        let gone = self.each.get(&event.conversation).map_or(0, |rewrites| rewrites.freed);
+                        self.sent += n(&data["prompt_tokens"]) + gone;
+                    }
                     model.prompt += n(&data["prompt_tokens"]);
                     model.cached += n(&data["cached_tokens"]);
                     model.evaluated += n(&data["evaluated_tokens"]);
@@ -228,7 +248,7 @@ impl Sums {
         json!({
             "shadow": if self.shadow.requests > 0 { shadow } else { Value::Null },
             "since_ms": since_ms, "conversations": self.conversations.len(), "requests": self.turns, "turns": self.turns, "rewrites": self.rewrites.count,
-            "kept_out_tokens": self.rewrites.freed, "recalls": self.recalls, "recalls_found": self.recalls_found,
+            "sent_tokens": self.sent, "kept_out_tokens": self.rewrites.freed, "recalls": self.recalls, "recalls_found": self.recalls_found,
             "read_back_tokens": self.read_back, "evaluated_again_tokens": self.lost,
             "upkeep_tokens": self.models.values().map(|m| m.upkeep).sum::<u64>(),
             "cached_tokens": self.models.values().map(|m| m.cached).sum::<u64>(),
@@ -266,11 +286,13 @@ mod tests {
             event("model_usage", json!({"role": "summary", "by": "m", "evaluated_tokens": 5, "completion_tokens": 2})),
             event("model_usage", json!("no object")),
         ] {
+            sums.rewritten(&each);
             sums.add(&each);
         }
         let out = sums.json(0);
         let of = |key: &str| out[key].as_u64().unwrap();
         assert_eq!((of("conversations"), of("turns"), of("rewrites"), of("kept_out_tokens")), (1, 1, 2, 600));
+        assert_eq!((of("prompt_tokens"), of("sent_tokens")), (70, 670), "what left the prompt was sent, too");
         assert_eq!((of("recalls"), of("recalls_found"), of("read_back_tokens")), (2, 1, 40));
         assert_eq!(sums.worked(), (27, 0));
         assert_eq!((of("evaluated_again_tokens"), of("upkeep_tokens"), of("cached_tokens")), (12, 7, 50));

@@ -1,6 +1,8 @@
 //! What people and agents ask of the record: one text by its id, messages of a conversation, what holds some words. Reads
 //! only, and never a file by a name that came from outside.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 use serde_json::{Value, json};
 
@@ -39,6 +41,12 @@ pub struct Text {
 }
 
 impl Text {
+    /// What a message says, without its JSON; any other text as it is.
+    pub fn said(&self) -> Cow<'_, str> {
+        let is_message = self.id.is_none() && self.at.is_some() && self.kind != MESSAGES;
+        if is_message { spoken(&self.text).into() } else { Cow::Borrowed(&self.text) }
+    }
+
     /// The text inside a result that came wrapped in JSON: what lines are counted in, since that of a wrapping is one line.
     pub fn inner(&self) -> Option<String> {
         let is_result = self.id.is_some() && self.kind == "tool_result";
@@ -194,9 +202,27 @@ pub(in crate::proxy) fn whole(store: &Store, what: &str, scope: Option<&str>) ->
                 let Some(text) = store.history(&row.id)? else { return Ok(None) };
                 Ok(Some(Text { id: None, conversation: row.id, at: None, kind: "history".into(), call: None, text }))
             }
-            None => store.pruned_conversation(what)?.map_or(Ok(None), |gone| Err(pruned(what, &gone))),
+            None => match shortened(store, what)? {
+                Some(id) => record(store, &id, scope).map(Some),
+                None => store.pruned_conversation(what)?.map_or(Ok(None), |gone| Err(pruned(what, &gone))),
+            },
         },
     }
+}
+
+/// The record whose id begins so, where the word is no whole id and looks like the beginning of one.
+fn shortened(store: &Store, word: &str) -> Result<Option<String>, Error> {
+    let digits =
+        word.strip_prefix('r').filter(|digits| digits.len() >= 5 && digits.bytes().all(|b| b.is_ascii_hexdigit()));
+    if digits.is_none() {
+        return Ok(None);
+    }
+    let mut found = store.originals_like(word)?;
+    if found.len() > 1 {
+        let message = format!("`{}` begins the ids of several records, such as {}", short(word), found.join(", "));
+        return Err(Error::client(400, "ambiguous", message, "give more of the id"));
+    }
+    Ok(found.pop())
 }
 
 /// The conversation that a word names: by its whole id, or by the beginning of one that is not a word people search for.
@@ -333,9 +359,9 @@ pub(in crate::proxy) fn context(store: &Store, row: &ConversationRow) -> Result<
 pub fn lines<'a>(text: &'a str, range: &str) -> Result<&'a str, Error> {
     let bad = || {
         let message = format!("`{}` is not a range of lines", short(range));
-        Error::client(400, "bad_range", message, "write A..B, A.. or ..B, counted from 1")
+        Error::client(400, "bad_range", message, "write A..B (or A-B), A.. or ..B, counted from 1")
     };
-    let (from, to) = range.split_once("..").unwrap_or((range, range));
+    let (from, to) = range.split_once("..").or_else(|| range.split_once('-')).unwrap_or((range, range));
     let number = |s: &str, empty: usize| if s.is_empty() { Ok(empty) } else { s.parse().map_err(|_| bad()) };
     let (from, to): (usize, usize) = (number(from.trim(), 1)?, number(to.trim(), usize::MAX)?);
     if from == 0 || to < from {
@@ -403,6 +429,8 @@ mod tests {
         for (range, expect) in [
             ("1..2", Ok("one\ntwo\r\n")),
             ("2", Ok("two\r\n")),
+            ("1-2", Ok("one\ntwo\r\n")),
+            ("2-", Ok("two\r\nthree\nfour")),
             ("..", Ok(text)),
             ("3..", Ok("three\nfour")),
             ("..1", Ok("one\n")),

@@ -270,8 +270,11 @@ pub async fn running_models(address: &str, key: Option<&str>) -> Result<Vec<Stri
     Ok(ids.map(str::to_owned).collect())
 }
 
-/// Asks the running proxy something of its own.
-pub(in crate::proxy) async fn ask(
+/// Asks the running proxy something of its own. What is no JSON is `Null`.
+///
+/// # Errors
+/// When no proxy answers at `address`, or it says why not.
+pub async fn ask(
     address: &str,
     key: Option<&str>,
     method: http::Method,
