@@ -3,19 +3,18 @@
 
 mod cli;
 
-use std::io::{self, IsTerminal as _, Read as _, Write as _};
+use std::io::{self, IsTerminal as _, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use clap::{Args, Parser, Subcommand};
 use serde_json::Value;
 use tokio::net::TcpListener;
 use tracing::info;
 use windowsill::config::{self, Config, Flags};
 use windowsill::plain;
-use windowsill::proxy::{App, Error, grouped, plan_file};
+use windowsill::proxy::{App, Error, grouped};
 use windowsill::server;
 
 /// musl's own allocator maps memory and wakes other threads many times in each request, which then costs half as much again.
@@ -46,6 +45,7 @@ Clients:
   unwrap     Put a wrapped client's config back, byte for byte
   mcp        Serve recall, search and context to an agent as MCP tools
 Look:
+  top        Windows, requests, and fold, undo and pin by key
   context    Conversations; or one of them: gauge, regions, what was done
   status     How full a window is, in one line: for a status bar
   report     What was kept out of prompts, and what it cost
@@ -85,31 +85,37 @@ struct Cli {
     common: Common,
 }
 
+/// The same for every command: under a heading of their own, and only with `--help`.
 #[derive(Args)]
+#[command(next_help_heading = "Options of every command")]
 struct Common {
     /// Read this config file and look nowhere else.
-    #[arg(long, global = true, value_name = "FILE")]
+    #[arg(long, global = true, hide_short_help = true, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Folder of the record.
-    #[arg(long, global = true, value_name = "DIR")]
+    #[arg(long, global = true, hide_short_help = true, value_name = "DIR")]
     data_dir: Option<PathBuf>,
     /// Inference server (may be given several times); the config's are left out then.
-    #[arg(long, global = true, value_name = "URL")]
+    #[arg(long, global = true, hide_short_help = true, value_name = "URL")]
     upstream: Vec<String>,
     /// The window: what is loaded, the largest that fits the memory, or a number of tokens.
-    #[arg(long, global = true, value_name = "N|fit|loaded")]
+    #[arg(long, global = true, hide_short_help = true, value_name = "N|fit|loaded")]
     num_ctx: Option<String>,
     /// Forward every request untouched and only say what would have been done; a record of its own is kept, and read.
-    #[arg(long, global = true)]
+    #[arg(long, global = true, hide_short_help = true)]
     shadow: bool,
     /// How to log: text or json.
-    #[arg(long, global = true, value_name = "FORMAT")]
+    #[arg(long, global = true, hide_short_help = true, value_name = "FORMAT")]
     log: Option<String>,
 }
 
 #[derive(Subcommand)]
 enum Command {
     /// Run the proxy.
+    #[command(after_help = "Examples:
+  windowsill serve                                       before the server that is found here
+  windowsill serve --upstream http://192.168.1.5:11434   before another one
+  windowsill serve --model qwen3-8b.gguf --num-ctx fit   without any server")]
     Serve {
         /// Address and port; port 0 takes a free one and prints it.
         #[arg(long, value_name = "ADDR")]
@@ -139,8 +145,14 @@ enum Command {
     /// The memory a model needs at each window, and the largest window that fits.
     Fit(cli::fit::Fit),
     /// Dry run: what would be rewritten of a request, why, and the tokens before and after. Sends nothing.
-    Plan(OfFile),
+    #[command(after_help = "Examples:
+  windowsill plan request.json
+  windowsill plan request.json --num-ctx 8192    at another window")]
+    Plan(cli::plan::OfFile),
     /// Start a client that is pointed at the running proxy, for this run alone.
+    #[command(after_help = "Examples:
+  windowsill launch claude
+  windowsill launch aider --model qwen3:8b -- --no-auto-commits")]
     Launch(cli::launch::Launch),
     /// Point a client's own config at windowsill; shows what changes, and keeps the original.
     Wrap(cli::wrap::Wrap),
@@ -176,8 +188,14 @@ enum Command {
     #[command(name = "devices-worker", hide = true)]
     DevicesWorker,
     /// Prompt tokens of a request, by region.
-    Count(OfFile),
+    Count(cli::plan::OfFile),
+    /// Windows and what happens, live in a terminal; fold, undo and pin by key.
+    Top,
     /// Conversations; or one conversation's gauge, regions, thresholds and what was done to it.
+    #[command(after_help = "Examples:
+  windowsill context              all conversations
+  windowsill context c7dc         what fills one's window, and what was done to it
+  windowsill context --follow     what happens, as it happens")]
     Context(cli::context::Context),
     /// Summarize a conversation now, in the running proxy.
     Compact {
@@ -198,6 +216,10 @@ enum Command {
     /// Let a conversation go on that a ceiling or the watchdog stopped.
     Resume(cli::guard::Resume),
     /// Have the model read a text through every fold, word for word; without one, lists what is pinned.
+    #[command(after_help = "Examples:
+  windowsill pin c7dc \"Never touch the migrations.\"
+  windowsill pin c7dc --message 4 --next-break
+  windowsill pin c7dc                              what is pinned")]
     Pin(cli::pin::Pin),
     /// Take back what was pinned.
     Unpin(cli::pin::Unpin),
@@ -223,8 +245,16 @@ enum Command {
     /// Serve recall, search, context and window to an agent as MCP tools, over standard input and output.
     Mcp(cli::mcp::Mcp),
     /// Search the originals, or print one exactly as it came.
+    #[command(after_help = "Examples:
+  windowsill recall \"port 8080\"             search everything that was said
+  windowsill recall r3f9a0c --range 10-40    lines of one original
+  windowsill recall c7dc:12                  a message
+  windowsill recall c7dc > chat.md           a conversation as Markdown")]
     Recall(cli::recall::Recall),
     /// A new conversation from chosen turns of an old one, as messages for a client; without turns, lists them.
+    #[command(after_help = "Examples:
+  windowsill build c7dc                           its turns, steps and briefs
+  windowsill build c7dc --turns 1,7-9 > new.json  a new conversation of four turns")]
     Build(cli::build::Build),
     /// What was kept out of prompts, how much of it was read back, and what it cost; sums alone.
     Report(cli::report::Report),
@@ -233,18 +263,6 @@ enum Command {
         #[command(subcommand)]
         command: cli::profile::Profile,
     },
-}
-
-#[derive(Args)]
-struct OfFile {
-    /// A chat request, {"messages": …} or an array of messages; - for standard input.
-    file: PathBuf,
-    /// The model, where the file names none or another is meant.
-    #[arg(long, value_name = "M")]
-    model: Option<String>,
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
 }
 
 /// What a command came to.
@@ -260,11 +278,18 @@ impl From<Error> for Failure {
         let hint = match &e {
             Error::Client { hint, .. } | Error::Upstream { hint, .. } => hint.clone(),
             Error::Unread(_) => None,
-            Error::Record { source } => Some(source.hint().to_owned()),
+            // What stands in a reply of a proxy that goes on is not true of a command, which ends.
+            Error::Record { source } => {
+                Some(source.hint().trim_end_matches("; windowsill goes on by itself then").to_owned())
+            }
             Error::Internal { source, .. } => Some(source.to_string()),
         };
         // Both may repeat the words of a server.
-        let (why, hint) = (e.to_string(), hint.map(|hint| format!("\n  hint: {}", plain::line(&hint))));
+        let why = match &e {
+            Error::Record { source } => format!("the record cannot be used: {source}"),
+            e => e.to_string(),
+        };
+        let (why, hint) = (why, hint.map(|hint| format!("\n  hint: {}", plain::line(&hint))));
         Failure::Bad(format!("{}{}", plain::line(&why), hint.unwrap_or_default()))
     }
 }
@@ -276,7 +301,17 @@ impl From<io::Error> for Failure {
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = Cli::try_parse().unwrap_or_else(|e| {
+        // clap would list the commands, those among them that are only for windowsill itself.
+        if e.kind() == clap::error::ErrorKind::MissingSubcommand {
+            let _ = writeln!(
+                io::stderr(),
+                "error: no command is given\n  hint: `windowsill serve` runs the proxy; `windowsill --help` lists all commands"
+            );
+            std::process::exit(2);
+        }
+        e.exit()
+    });
     let (code, message) = match run(cli) {
         Ok(code) => return code,
         Err(Failure::Bad(message)) => (ExitCode::from(1), message),
@@ -332,13 +367,13 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
     }
     let loaded = config::load(&flags);
     if let Command::Doctor { json } = cli.command {
-        return cli::doctor::run(loaded, json);
+        return cli::doctor::run(loaded, &flags, json);
     }
     let config = loaded.map_err(|p| Failure::Usage(config::report(&p, "nothing was started")))?;
     match cli.command {
         Command::Serve { .. } => serve(config),
         // Looked at above, whatever becomes of the config.
-        Command::Doctor { json } => cli::doctor::run(Ok(config), json),
+        Command::Doctor { json } => cli::doctor::run(Ok(config), &flags, json),
         Command::Fit(of) => cli::fit::run(&config, &of),
         // Looked at above, before the config.
         Command::Pages { folder: _ } => Ok(ExitCode::SUCCESS),
@@ -346,8 +381,9 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::CountWorker { file } => Ok(cli::engine::count_worker(&file)),
         Command::EngineWorker(of) => Ok(cli::engine::work_on(&of)),
         Command::DevicesWorker => Ok(cli::engine::tell_devices()),
-        Command::Plan(of) => plan(config, &of),
-        Command::Count(of) => count(config, &of),
+        Command::Plan(of) => cli::plan::plan(config, &of),
+        Command::Count(of) => cli::plan::count(config, &of),
+        Command::Top => cli::top::run(&config),
         Command::Context(of) => cli::context::run(&config, &of),
         Command::Compact { id, focus, dry_run, json } => compact(&config, &id, focus, dry_run, json),
         Command::Done(of) => cli::guard::done(&config, &of),
@@ -461,80 +497,6 @@ async fn stop() {
     }
     #[cfg(not(unix))]
     let _ = interrupt.await;
-}
-
-fn dry_run(config: Config, of: &OfFile) -> Result<Value, Failure> {
-    let bytes = if of.file.as_os_str() == "-" {
-        let mut bytes = Vec::new();
-        io::stdin().read_to_end(&mut bytes)?;
-        bytes
-    } else {
-        std::fs::read(&of.file).map_err(|e| Failure::Usage(format!("failed to read {}: {e}", of.file.display())))?
-    };
-    let body = plan_file(Bytes::from(bytes))?;
-    let scratch = config::scratch_dir();
-    let report = runtime()?.block_on(async {
-        let app = Arc::new(App::start_dry(config, &scratch).await?);
-        let report = app.dry_run(body, of.model.as_deref()).await;
-        app.close().await;
-        report
-    });
-    let _ = std::fs::remove_dir_all(&scratch);
-    Ok(report?)
-}
-
-fn plan(config: Config, of: &OfFile) -> Result<ExitCode, Failure> {
-    let report = dry_run(config, of)?;
-    if of.json {
-        out_json(&report)?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    let text = |key: &str| plain::line(report[key].as_str().unwrap_or("")).into_owned();
-    let number = |value: &Value| value.as_u64().map_or("unknown".into(), |n| grouped(n as u32));
-    let mut page = format!(
-        "model    {}\nwindow   {} ({})\nprofile  {}\naction   {}\n\n{:<16}{:>12}{:>12}\n",
-        text("model"),
-        number(&report["window"]),
-        text("window_source"),
-        text("profile"),
-        text("action"),
-        "region",
-        "before",
-        "after"
-    );
-    for region in ["system", "tools", "brief", "history", "media", "prompt", "output_reserved"] {
-        page +=
-            &format!("{region:<16}{:>12}{:>12}\n", number(&report["before"][region]), number(&report["after"][region]));
-    }
-    page += &format!("\nprompt tokens as forwarded: {} ({})\n", number(&report["prompt_tokens"]), text("source"));
-    for why in report["because"].as_array().into_iter().flatten().filter_map(Value::as_str) {
-        page += &format!("- {}\n", plain::line(why));
-    }
-    out(&page)?;
-    Ok(ExitCode::SUCCESS)
-}
-
-fn count(config: Config, of: &OfFile) -> Result<ExitCode, Failure> {
-    let report = dry_run(config, of)?;
-    let regions = &report["before"];
-    if of.json {
-        let mut shown = regions.clone();
-        if let Some(map) = shown.as_object_mut() {
-            map.remove("prompt");
-            map.remove("output_reserved");
-        }
-        out_json(&serde_json::json!({"total": regions["prompt"], "regions": shown, "source": report["source"]}))?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    let number = |value: &Value| value.as_u64().map_or("0".into(), |n| grouped(n as u32));
-    let mut page = String::new();
-    for region in ["system", "tools", "brief", "history", "media"] {
-        page += &format!("{region:<10}{:>12}\n", number(&regions[region]));
-    }
-    page +=
-        &format!("{:<10}{:>12}  ({})\n", "total", number(&regions["prompt"]), report["source"].as_str().unwrap_or(""));
-    out(&page)?;
-    Ok(ExitCode::SUCCESS)
 }
 
 fn compact(config: &Config, id: &str, focus: Option<String>, dry: bool, json: bool) -> Result<ExitCode, Failure> {

@@ -434,7 +434,8 @@ pub(crate) fn find(name: &str) -> Result<&'static Client, Failure> {
     CLIENTS.iter().find(|client| client.name == name || client.program == name).ok_or_else(|| {
         let names: Vec<&str> = CLIENTS.iter().map(|client| client.name).collect();
         Failure::Usage(format!(
-            "`{}` is no client that windowsill knows; there are {}\n  hint: docs/clients.md says how to set up others",
+            "`{}` is no client that windowsill knows; there are {}\n  hint: point others at http://127.0.0.1:8484/v1 (or where `listen` says), those that speak Anthropic's or Ollama's API at the same \
+             without /v1; the key is the config's `api_key`, or any word where it has none",
             name.escape_debug(),
             names.join(", ")
         ))
@@ -484,7 +485,7 @@ mod tests {
     fn a_name_of_the_servers_that_means_more_to_clients_is_refused() {
         let of = |model: Option<&str>, listed: &[&str]| {
             let listed = listed.iter().map(|name| (*name).to_owned()).collect();
-            Places::of(&windowsill::config::defaults().unwrap(), model, Some(listed))
+            Places::of(&windowsill::config::defaults(&Default::default()).unwrap(), model, Some(listed))
                 .map(|places| places.model)
                 .map_err(|failure| match failure {
                     Failure::Bad(why) | Failure::Usage(why) => why,

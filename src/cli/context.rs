@@ -6,12 +6,21 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::Args;
 use serde_json::Value;
-use windowsill::config::{Config, Gauge};
+use windowsill::config::Config;
 use windowsill::plain;
-use windowsill::proxy::{Record, TraceQuery, follow_running, told};
+use windowsill::proxy::{Record, TraceQuery, ask_running, follow_running, told};
 
-use super::paint::{Paint, Part, ago, bar, tokens, walls};
+use super::paint::{self, Paint, Part, ago, bar, tokens, walls};
 use crate::{Failure, note, out, out_json, runtime};
+
+/// Columns of the list but for the titles; on a terminal that is not so wide, with fewer columns; and least characters of a title.
+const COLUMNS: usize = 77;
+const WIDE: usize = 110;
+const NARROW_COLUMNS: usize = 51;
+const TITLE: usize = 24;
+
+/// Characters of a model's name in the list.
+const MODEL: usize = 16;
 
 /// Cells of the bar.
 const WIDTH: usize = 72;
@@ -51,7 +60,7 @@ pub(crate) fn run(config: &Config, of: &Context) -> Result<ExitCode, Failure> {
     }
     let (paint, now) = (Paint::stdout(config.no_color), now_ms());
     let page = match &of.id {
-        None => list(&record.context(None)?, &config.gauge, paint, now),
+        None => list(&record.context(None)?, config, paint, now),
         Some(id) => one(&record.insight(id, config)?, paint, now),
     };
     out(&page)?;
@@ -73,41 +82,63 @@ fn percent(pressure: &Value) -> String {
 }
 
 /// All conversations, a line each.
-fn list(report: &Value, gauge: &Gauge, paint: Paint, now: i64) -> String {
-    let mut page = format!(
-        "{:<18}{:>9}{:>10}{:>9}  {:<15} {:<20} {}\n",
-        "CONVERSATION", "MESSAGES", "PROMPT", "PRESSURE", "LAST", "MODEL", "TITLE"
-    );
-    for row in report["conversations"].as_array().into_iter().flatten() {
+fn list(report: &Value, config: &Config, paint: Paint, now: i64) -> String {
+    let rows = report["conversations"].as_array().map_or(&[][..], Vec::as_slice);
+    if rows.is_empty() {
+        return format!(
+            "no conversations yet: point a client at http://{}, or try `windowsill launch`\n",
+            config.listen
+        );
+    }
+    let width = paint::width();
+    let narrow = width.is_some_and(|width| width < WIDE);
+    let room = width.map(|width| width.saturating_sub(if narrow { NARROW_COLUMNS } else { COLUMNS }).max(TITLE));
+    let line = |id: &str, messages: &str, prompt: &str, pressure: &str, last: &str, model: &str, title: &str| {
+        // Where there is no room for all, the title says more than these.
+        let (messages, model) = match narrow {
+            true => (String::new(), String::new()),
+            false => (format!("{messages:>9}"), format!("{model:<16} ")),
+        };
+        format!("{id:<14}{messages}{prompt:>10}{pressure}  {last:<15} {model}{title}\n")
+    };
+    let mut page = line("CONVERSATION", "MESSAGES", "PROMPT", " PRESSURE", "LAST", "MODEL", "TITLE");
+    for row in rows {
         let state = &row["state"];
-        let severity =
-            state["pressure"].as_f64().filter(|_| state["window"].is_u64()).map(|p| gauge.severity(p).as_str());
-        page += &format!(
-            "{:<18}{:>9}{:>10}{}  {:<15} {:<20} {}\n",
-            text(&row["id"]),
-            tokens(&row["messages"]),
-            format!("{}{}", if about(state).is_empty() { "" } else { "~" }, tokens(&state["prompt_tokens"])),
+        let full = state["pressure"].as_f64().filter(|_| state["window"].is_u64());
+        let severity = full.map(|p| config.gauge.severity(p).as_str());
+        page += &line(
+            &text(&row["id"]),
+            &tokens(&row["messages"]),
+            &format!("{}{}", if about(state).is_empty() { "" } else { "~" }, tokens(&state["prompt_tokens"])),
             // Padded before it is colored: a terminal counts no escapes.
-            paint.severity(severity, &format!("{:>9}", percent(&state["pressure"]))),
-            ago(row["updated_ms"].as_i64().unwrap_or(0), now),
-            text(&row["model"]),
-            text(&row["title"])
+            &paint.severity(severity, &format!("{:>9}", percent(&state["pressure"]))),
+            &ago(row["updated_ms"].as_i64().unwrap_or(0), now),
+            &cut(&text(&row["model"]), Some(MODEL)),
+            &cut(&text(&row["title"]), room),
         );
     }
     page
 }
 
+/// At most so many characters of a text; what is cut ends with an ellipsis, at a word where one ends near there.
+fn cut(text: &str, room: Option<usize>) -> String {
+    let Some(room) = room.filter(|room| text.chars().count() > *room) else { return text.to_owned() };
+    let kept: String = text.chars().take(room.saturating_sub(1)).collect();
+    let word = kept.rfind(' ').filter(|at| kept[*at..].chars().count() <= 12).unwrap_or(kept.len());
+    format!("{}…", &kept[..word])
+}
+
 /// One conversation: what fills its window, what was done to it, what would help.
-fn one(seen: &Value, paint: Paint, now: i64) -> String {
+pub(super) fn one(seen: &Value, paint: Paint, now: i64) -> String {
     let state = &seen["state"];
     let mut page = format!(
         "{}\n{}\n\n",
         paint.bold(&text(&seen["title"])),
         paint.soft(&format!(
-            "{} · {} · {} messages · last request {}",
+            "{} · {} · {} · last request {}",
             text(&seen["id"]),
             text(&seen["model"]),
-            tokens(&seen["messages"]),
+            counted(&seen["messages"], "message"),
             ago(seen["last_request_ms"].as_i64().or(seen["updated_ms"].as_i64()).unwrap_or(0), now)
         ))
     );
@@ -140,7 +171,7 @@ fn one(seen: &Value, paint: Paint, now: i64) -> String {
 }
 
 /// The window as a bar by region, with its walls.
-fn gauge(seen: &Value, paint: Paint) -> String {
+pub(super) fn gauge(seen: &Value, paint: Paint) -> String {
     let (state, history) = (&seen["state"], &seen["history"]);
     let regions = &state["regions"];
     let Some(window) = state["window"].as_u64() else {
@@ -189,6 +220,10 @@ fn gauge(seen: &Value, paint: Paint) -> String {
         .chain([format!("/ kept for the reply {}", tokens(&regions["output_reserved"]))])
         .collect();
     page += &format!("  {}\n", legend.join("   "));
+    if let Some(n) = seen["fold_in_requests"].as_u64() {
+        let plural = if n == 1 { "" } else { "s" };
+        page += &format!("  {}\n", paint.soft(&format!("folds in about {n} request{plural} of the size seen so far")));
+    }
     for why in state["waits"].as_array().into_iter().flatten() {
         page += &format!("  {}\n", paint.soft(&text(why)));
     }
@@ -268,11 +303,18 @@ fn done(seen: &Value, paint: Paint, now: i64) -> String {
     let rewrites = seen["rewrites"].as_array().map(Vec::as_slice).unwrap_or_default();
     let mut page = format!("\n{}\n", paint.bold("What was done"));
     page += &format!(
-        "  {} freed {} tokens; {}, {} of them in vain\n",
+        "  {} freed {} tokens; {}\n",
         counted(&did["compactions"], "rewrite"),
         tokens(&did["freed_tokens"]),
-        counted(&did["recalls"], "recall"),
-        tokens(&did["recalls_missed"])
+        match (did["recalls"].as_u64(), did["recalls_missed"].as_u64()) {
+            (None | Some(0), _) => "nothing was recalled".to_owned(),
+            (_, None | Some(0)) => counted(&did["recalls"], "recall"),
+            _ => format!(
+                "{}, {} of which found nothing",
+                counted(&did["recalls"], "recall"),
+                tokens(&did["recalls_missed"])
+            ),
+        }
     );
     let missed = &seen["state"]["missed"];
     let again: Vec<String> = [("file", "of a file"), ("query", "by the same query"), ("recall", "by recall")]
@@ -280,7 +322,7 @@ fn done(seen: &Value, paint: Paint, now: i64) -> String {
         .filter_map(|(kind, name)| missed[kind].as_u64().filter(|n| *n > 0).map(|n| format!("{n} {name}")))
         .collect();
     if !again.is_empty() {
-        page += &format!("  read again after it had left the prompt: {}\n", again.join(", "));
+        page += &format!("  read again after it left the prompt: {}\n", again.join(", "));
     }
     for (kind, n) in did["warnings"].as_object().into_iter().flatten().filter(|(_, n)| n.as_u64() > Some(0)) {
         page += &paint.severity(Some("yellow"), &format!("  warning: {} {}\n", tokens(n), kind.replace('_', " ")));
@@ -362,6 +404,16 @@ fn follow(config: &Config, of: &Context) -> Result<ExitCode, Failure> {
     let asked = TraceQuery { since: None, last: Some(BEFORE), conversation: of.id.clone(), kinds: of.kind.clone() };
     let key = config.api_key.as_ref().map(|k| k.expose().to_owned());
     let address = config.listen.to_string();
+    let runtime = runtime()?;
+    for kind in &of.kind {
+        let path = format!("/windowsill/events?last=1&kind={}", plain_kind(kind)?);
+        let seen = runtime.block_on(ask_running(&address, key.as_deref(), http::Method::GET, &path, None))?;
+        if seen["events"].as_array().is_none_or(Vec::is_empty) {
+            note(&format!(
+                "no event of the kind `{kind}` was ever recorded; docs/page.md names some, such as context_compaction"
+            ));
+        }
+    }
     note(&format!("following http://{address}; Ctrl-C ends it"));
     let mut wrong = None;
     let print = |event: Value| {
@@ -369,15 +421,23 @@ fn follow(config: &Config, of: &Context) -> Result<ExitCode, Failure> {
         wrong = out(&format!("{line}\n")).err();
         wrong.is_none()
     };
-    runtime()?.block_on(follow_running(&address, key.as_deref(), &asked, print))?;
+    runtime.block_on(follow_running(&address, key.as_deref(), &asked, print))?;
     match wrong {
         Some(e) => Err(e),
         None => Err(Failure::Bad("windowsill stopped".into())),
     }
 }
 
+/// A kind as it may stand in a query.
+fn plain_kind(kind: &str) -> Result<&str, Failure> {
+    let known = !kind.is_empty() && kind.bytes().all(|b| b.is_ascii_lowercase() || b == b'_');
+    known
+        .then_some(kind)
+        .ok_or_else(|| Failure::Usage(format!("--kind {}: kinds are words such as model_usage", kind.escape_debug())))
+}
+
 /// An event in one line: when (UTC), whose, what.
-fn event_line(event: &Value) -> String {
+pub(super) fn event_line(event: &Value) -> String {
     let seconds = event["time_ms"].as_i64().unwrap_or(0).div_euclid(1000).rem_euclid(86_400);
     let time = format!("{:02}:{:02}:{:02}Z", seconds / 3600, seconds / 60 % 60, seconds % 60);
     let whose = event["conversation"].as_str().unwrap_or("-");
@@ -402,6 +462,10 @@ fn what_happened(kind: &str, data: &Value) -> String {
             let seconds = data["milliseconds"].as_f64().unwrap_or(0.0) / 1000.0;
             let (prompt, said) = (tokens(&data["prompt_tokens"]), tokens(&data["completion_tokens"]));
             format!("{}: {prompt} tokens in{cached}, {said} out, {seconds:.1} s", text("role"))
+        }
+        "request_failed" => {
+            let why = data["reason"].as_str().or(data["code"].as_str()).unwrap_or("no reason was given");
+            format!("request failed with {}: {}", data["status"], plain::line(why))
         }
         kind => told(kind, data).unwrap_or_else(|| format!("{kind} {data}")),
     }

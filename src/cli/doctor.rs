@@ -2,17 +2,17 @@
 
 use std::process::ExitCode;
 
-use windowsill::config::{self, Config, Problem};
+use windowsill::config::{self, Config, Flags, Problem};
 use windowsill::proxy::doctor;
 
 use crate::{Failure, out, out_json, runtime};
 
 /// Looks, prints, and fails if something is broken. A config that cannot be used is a finding like others: the rest is
-/// looked at with the defaults.
-pub(crate) fn run(config: Result<Config, Vec<Problem>>, json: bool) -> Result<ExitCode, Failure> {
+/// looked at with the defaults, and with what the command line says.
+pub(crate) fn run(config: Result<Config, Vec<Problem>>, flags: &Flags, json: bool) -> Result<ExitCode, Failure> {
     let (config, problems) = match config {
         Ok(config) => (config, Vec::new()),
-        Err(problems) => match config::defaults() {
+        Err(problems) => match config::defaults(flags) {
             Some(plain) => (plain, problems),
             None => return Err(Failure::Usage(config::report(&problems, "nothing was looked at"))),
         },

@@ -16,6 +16,11 @@ impl Paint {
         Paint(io::stdout().is_terminal() && !no_color)
     }
 
+    /// No colors.
+    pub(crate) fn none() -> Paint {
+        Paint(false)
+    }
+
     fn code(self, code: &str, text: &str) -> String {
         if self.0 { format!("\u{1b}[{code}m{text}\u{1b}[0m") } else { text.to_owned() }
     }
@@ -39,6 +44,12 @@ impl Paint {
     pub(crate) fn bold(self, text: &str) -> String {
         self.code("1", text)
     }
+}
+
+/// Columns of the terminal; `None` where the output goes elsewhere.
+pub(crate) fn width() -> Option<usize> {
+    let size = ratatui::crossterm::terminal::size().ok().filter(|_| io::stdout().is_terminal());
+    size.map(|(columns, _)| usize::from(columns)).filter(|columns| *columns > 0)
 }
 
 /// Tokens with thousands set apart; `-` where nobody knows them.

@@ -1,18 +1,20 @@
 //! `windowsill recall`: searches the record, or prints one text of it exactly as it came.
 
+use std::borrow::Cow;
+use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
 use clap::Args;
 use serde_json::{Value, json};
 use windowsill::config::Config;
 use windowsill::plain;
-use windowsill::proxy::{Asked, Error, Record, ask_original_running, hit_json, lines};
+use windowsill::proxy::{Asked, Error, Record, Text, ask_original_running, hit_json, lines};
 
 use crate::{Failure, note, out, out_json, out_original, runtime};
 
 #[derive(Args)]
 pub(crate) struct Recall {
-    /// A record's id, CONVERSATION:MESSAGE, a conversation (as Markdown), or what to search for.
+    /// A record's id, CONVERSATION:MESSAGE, a conversation (as Markdown), or what to search for. Ids may be shortened to six letters.
     what: String,
     /// Lines A to B only, counted from 1; of a result that came wrapped in JSON, those of the text inside.
     #[arg(long, value_name = "A..B")]
@@ -81,10 +83,18 @@ pub(crate) fn run(config: &Config, of: &Recall) -> Result<ExitCode, Failure> {
             "role": if found.id.is_none() && found.at.is_some() { Some(&found.kind) } else { None }, "call": found.call,
             "inside_json": inner.is_some(), "text": text}))?;
     } else {
-        // Exactly as it came: no line end is added.
-        out_original(text)?;
+        out_original(&on_a_terminal(&found, of.range.is_some(), text))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The text as it is printed: into a file or a pipe exactly as it came; on a terminal what a message says, and a line end.
+fn on_a_terminal<'a>(found: &'a Text, is_part: bool, text: &'a str) -> Cow<'a, str> {
+    if !std::io::stdout().is_terminal() {
+        return Cow::Borrowed(text);
+    }
+    let said = if is_part { Cow::Borrowed(text) } else { found.said() };
+    if said.ends_with('\n') { said } else { format!("{said}\n").into() }
 }
 
 fn ask(config: &Config, of: &Recall, question: &str) -> Result<ExitCode, Failure> {

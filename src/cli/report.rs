@@ -65,6 +65,14 @@ fn page(report: &Value, since: Option<&str>) -> String {
         of("conversations"),
         of("requests")
     );
+    if report["sent_tokens"].as_u64().is_some_and(|n| n > 0) {
+        let share = share("prompt_tokens", "sent_tokens");
+        page += &format!(
+            "  Your clients sent about {}; models read {}{share}.\n\n",
+            of("sent_tokens"),
+            of("prompt_tokens")
+        );
+    }
     for (what, figure) in [
         ("tokens sent to models", of("prompt_tokens")),
         ("of them from the servers' caches", of("cached_tokens") + &share("cached_tokens", "prompt_tokens")),

@@ -266,14 +266,28 @@ pub fn load_from(flags: &Flags, environment: &Environment) -> Result<Config, Vec
     }
 }
 
-/// The settings that hold where nobody wrote any: for looking at the rest when what was written cannot be used. `None`
-/// only where not even those can be had (no home folder).
-pub fn defaults() -> Option<Config> {
+/// The settings that hold where nobody wrote any, but for those of the command line: for looking at the rest when what was
+/// written cannot be used. `None` only where not even those can be had (no home folder).
+pub fn defaults(flags: &Flags) -> Option<Config> {
     let mut problems = Vec::new();
     let base = file::parse(DEFAULT_FILE, "built-in config.toml", &Label::Default, SECTIONS, &mut problems).ok()?;
     let none = Layer::default;
-    let layers = Layers { flags: none(), env: none(), file: none(), base, path: None, readable: true };
-    serve::resolve(&layers, &Flags::default(), &Environment::of_process(), &mut problems)
+    let of = |flags: &Flags| Layers {
+        flags: env::flags(flags),
+        env: none(),
+        file: none(),
+        base: base.clone(),
+        path: None,
+        readable: true,
+    };
+    let environment = Environment::of_process();
+    let meant = serve::resolve(&of(flags), flags, &environment, &mut problems);
+    // Where a flag is what is wrong, none holds.
+    if problems.is_empty() && meant.is_some() {
+        return meant;
+    }
+    let plain = Flags::default();
+    serve::resolve(&of(&plain), &plain, &environment, &mut problems)
 }
 
 /// Every key of `config.toml`: its table (empty for the top) and its name.

@@ -8,7 +8,10 @@ pub fn told(kind: &str, data: &Value) -> Option<String> {
     let text = |key: &str| data[key].as_str().unwrap_or("-").chars().filter(|c| !c.is_control()).collect::<String>();
     Some(match kind {
         "ceiling" => format!("{}: {} of {}; {}", text("key"), n("spent"), n("most"), text("action")),
-        "resumed" => format!("goes on after {} requests of its turn", data["turn"]["requests"].as_u64().unwrap_or(0)),
+        "resumed" => {
+            let n = data["turn"]["requests"].as_u64().unwrap_or(0);
+            format!("goes on after {n} request{} of its turn", if n == 1 { "" } else { "s" })
+        }
         "loop" => format!(
             "loop ({}): {} times in {} calls, last of {}; {}",
             text("kind"),

@@ -76,6 +76,8 @@ mod tasks;
 #[cfg(feature = "engine")]
 mod templates;
 mod tidy;
+#[cfg(unix)]
+mod top;
 mod trace;
 mod waiting;
 mod wrap;

@@ -257,7 +257,10 @@ fn status(config: &Config, place: &Place) -> Result<ExitCode, Failure> {
             .map(|told| if told.status.success() { "active".to_owned() } else { "inactive".to_owned() }),
     };
     let runs = runs.unwrap_or_else(|why| why);
+    let runs =
+        if runs.contains("connect to bus") { "systemd's user manager is not running here".to_owned() } else { runs };
     let answers = match clients::models(&runtime()?, config) {
+        Ok(models) if models.len() == 1 => "yes, with 1 model".to_owned(),
         Ok(models) => format!("yes, with {} models", models.len()),
         Err(Failure::Bad(why) | Failure::Usage(why)) => format!("no: {}", why.lines().next().unwrap_or_default()),
     };

@@ -194,7 +194,14 @@ impl TestProxy {
 
     /// What `windowsill ARGS` prints on this proxy's record, and of this proxy where it asks the running one.
     pub(crate) fn cli(&self, args: &[&str]) -> Output {
-        command(self.dir.path()).env("WINDOWSILL_LISTEN", self.address.to_string()).args(args).output().unwrap()
+        self.command(args).output().unwrap()
+    }
+
+    /// The same, not started yet.
+    pub(crate) fn command(&self, args: &[&str]) -> Command {
+        let mut command = command(self.dir.path());
+        command.env("WINDOWSILL_LISTEN", self.address.to_string()).args(args);
+        command
     }
 }
 
