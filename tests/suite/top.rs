@@ -131,7 +131,7 @@ fn screen(written: &str) -> String {
 
 /// A conversation that can be folded, whose title is an attack on terminals.
 fn hostile(proxy: &TestProxy) -> String {
-    let mut sent = chat().user("Plan \u{1b}]0;owned\u{7} the\u{202e} garden.");
+    let mut sent = chat().user("\u{1b}]0;x\u{7}Garden\u{202e}");
     for n in 0..4 {
         sent = sent.assistant(&prose(n, 1_500)).user(&format!("And what about item {n}?"));
     }
@@ -145,7 +145,7 @@ fn a_conversation_is_folded_unfolded_and_pinned_by_key() {
     let id = hostile(&proxy);
     let mut top = Terminal::running(proxy.command(&["top"]));
     let screen = top.shows("4,096");
-    assert!(screen.contains("garden") && screen.contains("1 conversation") && screen.contains("q quit"), "{screen}");
+    assert!(screen.contains("Garden") && screen.contains("1 conversation") && screen.contains("q quit"), "{screen}");
     assert!(screen.lines().count() <= HEIGHT && top.shows("tokens in").contains("main"), "{screen}");
     top.press("f");
     top.shows("Enter does it");
