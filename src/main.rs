@@ -327,25 +327,25 @@ fn note(text: &str) {
     let _ = writeln!(io::stderr(), "note: {}", plain::page(text));
 }
 
+/// What needs no config: the workers that windowsill starts itself, and what packages are made with.
+fn without_config(command: &Command) -> Option<Result<ExitCode, Failure>> {
+    Some(match command {
+        Command::DryRunWorker { file } => Ok(cli::fit::dry_run_worker(file)),
+        Command::CountWorker { file } => Ok(cli::engine::count_worker(file)),
+        Command::EngineWorker(of) => Ok(cli::engine::work_on(of)),
+        Command::DevicesWorker => Ok(cli::engine::tell_devices()),
+        Command::Pages { folder } => {
+            cli::pages::write(<Cli as clap::CommandFactory>::command(), folder).map(|()| ExitCode::SUCCESS)
+        }
+        // Undoing needs no config of ours.
+        Command::Unwrap(of) => cli::wrap::unwrap(of),
+        _ => return None,
+    })
+}
+
 fn run(cli: Cli) -> Result<ExitCode, Failure> {
-    if let Command::DryRunWorker { file } = &cli.command {
-        return Ok(cli::fit::dry_run_worker(file));
-    }
-    if let Command::CountWorker { file } = &cli.command {
-        return Ok(cli::engine::count_worker(file));
-    }
-    if let Command::EngineWorker(of) = &cli.command {
-        return Ok(cli::engine::work_on(of));
-    }
-    if let Command::DevicesWorker = &cli.command {
-        return Ok(cli::engine::tell_devices());
-    }
-    if let Command::Pages { folder } = &cli.command {
-        return cli::pages::write(<Cli as clap::CommandFactory>::command(), folder).map(|()| ExitCode::SUCCESS);
-    }
-    // Undoing needs no config of ours.
-    if let Command::Unwrap(of) = &cli.command {
-        return cli::wrap::unwrap(of);
+    if let Some(done) = without_config(&cli.command) {
+        return done;
     }
     let mut flags = Flags {
         config: cli.common.config,
@@ -375,12 +375,6 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         // Looked at above, whatever becomes of the config.
         Command::Doctor { json } => cli::doctor::run(Ok(config), &flags, json),
         Command::Fit(of) => cli::fit::run(&config, &of),
-        // Looked at above, before the config.
-        Command::Pages { folder: _ } => Ok(ExitCode::SUCCESS),
-        Command::DryRunWorker { file } => Ok(cli::fit::dry_run_worker(&file)),
-        Command::CountWorker { file } => Ok(cli::engine::count_worker(&file)),
-        Command::EngineWorker(of) => Ok(cli::engine::work_on(&of)),
-        Command::DevicesWorker => Ok(cli::engine::tell_devices()),
         Command::Plan(of) => cli::plan::plan(config, &of),
         Command::Count(of) => cli::plan::count(config, &of),
         Command::Top => cli::top::run(&config),
@@ -402,13 +396,18 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Launch(of) => cli::launch::run(&config, &of),
         Command::Wrap(of) => cli::wrap::wrap(&config, &of),
         Command::Service { command } => cli::service::run(&config, &flags, &command),
-        // Looked at above, before the config.
-        Command::Unwrap(of) => cli::wrap::unwrap(&of),
         Command::Mcp(of) => cli::mcp::run(&config, of),
         Command::Recall(of) => cli::recall::run(&config, &of),
         Command::Build(of) => cli::build::run(&config, &of),
         Command::Report(of) => cli::report::run(&config, &of),
         Command::Profile { command } => cli::profile::run(&config, command),
+        // Looked at above, before the config.
+        Command::Pages { .. }
+        | Command::DryRunWorker { .. }
+        | Command::CountWorker { .. }
+        | Command::EngineWorker(_)
+        | Command::DevicesWorker
+        | Command::Unwrap(_) => Ok(ExitCode::SUCCESS),
     }
 }
 

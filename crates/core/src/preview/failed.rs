@@ -47,7 +47,7 @@ pub(super) fn failures(graded: &Graded<'_>, muted: &std::ops::Range<usize>) -> V
             at = muted.end;
             continue;
         }
-        let Some(heading) = heading(lines[at]).filter(|_| !message(at)) else {
+        let Some(heading) = heading(lines[at]).or_else(|| ruled(lines, at)).filter(|_| !message(at)) else {
             at += 1;
             continue;
         };
@@ -109,6 +109,8 @@ enum Look {
     Panic,
     /// `│ Error: text`, in a drawn box.
     Box,
+    /// `Failed example:`, below the place and the name.
+    Example,
     /// `Scenario: name`: its steps stand below, whether they went well or not.
     Scenario,
 }
@@ -149,20 +151,34 @@ fn heading(line: &str) -> Option<Look> {
     if body.starts_with("not ok ") {
         return Some(Look::Tap);
     }
+    if body == "Failed example:" {
+        return Some(Look::Example);
+    }
     if ["Scenario: ", "Scenario Outline: ", "Example: "].iter().any(|word| body.starts_with(word)) {
         return Some(Look::Scenario);
     }
     if body.trim_start_matches(['#', ' ']).starts_with("Failed test '") {
         return Some(Look::Tap);
     }
-    let word = ["FAIL: ", "ERROR: ", "FAIL  ", "FAIL [", "[  FAILED  ] "].iter().any(|w| body.starts_with(w))
-        || body.starts_with("Failed ") && body.ends_with("s]");
+    let word =
+        ["FAIL: ", "ERROR: ", "FAIL  ", "FAIL [", "FAIL \"", "[  FAILED  ] "].iter().any(|w| body.starts_with(w))
+            || body.starts_with("Failed ") && body.ends_with("s]")
+            || matches!(body, "[FAIL]" | "[ERROR]");
     let tail = ["<<< FAILURE!", "<<< ERROR!", "| FAIL |", "***Failed", "***Exception: SegFault", ": Failure"]
         .iter()
         .any(|w| body.ends_with(w))
         || body.contains("***Failed ")
         || body.ends_with(" FAILED") && !body.contains("::") && !body.starts_with("test ");
     (word || tail).then_some(Look::Word)
+}
+
+/// A name between rules, where a line below says that it failed at a place.
+fn ruled(lines: &[&str], at: usize) -> Option<Look> {
+    let body = lines[at].trim();
+    let name = body.strip_prefix("────")?.strip_suffix("────")?.trim_matches(['─', ' ']);
+    let below = lines[at + 1..].iter().filter(|line| !line.trim().is_empty()).take(2);
+    let failed = |line: &&str| line.trim_start().starts_with("Failed ") && place(line).is_some();
+    (!name.is_empty() && below.into_iter().any(failed)).then_some(Look::Ruler)
 }
 
 fn is_indented(line: &str) -> bool {
@@ -239,7 +255,8 @@ fn read(lines: &[&str], grades: &[Grade], at: usize, look: Look, floor: usize) -
             Look::Tap => line.trim() == "..." || other == Some(Look::Tap) || !line.starts_with(['#', ' ']),
             Look::Go => !is_indented(line) || other.is_some(),
             Look::Bullet => other.is_some() && other != Some(Look::Panic) || !is_indented(line) && base > 0,
-            Look::Ruler => other == Some(Look::Ruler) || line.starts_with("==="),
+            Look::Ruler => other == Some(Look::Ruler) || line.starts_with("===") || line.starts_with("────"),
+            Look::Example => line.starts_with("*****"),
             Look::Panic => line.starts_with("stack backtrace") || line.starts_with("note: run with") || other.is_some(),
             Look::Box => !line.trim_start().starts_with('│'),
             Look::Scenario => other.is_some() || !is_indented(line),
@@ -255,7 +272,29 @@ fn read(lines: &[&str], grades: &[Grade], at: usize, look: Look, floor: usize) -
             named = end;
         }
     }
+    let block = gathered(lines, look, (at, named, end), floor);
+    // GoogleTest: the place is the heading, the name stands below.
+    let mut called: Vec<&str> = (at..named).map(|i| lines[i].trim()).collect();
+    if lines[at].trim_end().ends_with(": Failure")
+        && let Some(below) = lines.get(end).filter(|l| l.starts_with("[  FAILED  ]"))
+    {
+        called.push(below.trim());
+        end += 1;
+    }
+    called = named_elsewhere(lines, look, at, &block).unwrap_or(called);
+    let name = name(&called.join(" "));
+    let (places, says) = weighed(lines, grades, &block, &name);
+    let inner = |l: &&str| ["subtestsFailed", "subtest failed'", "subtests failed'"].iter().any(|w| l.contains(w));
+    let suite = lines[at..end].iter().any(inner);
+    Failure { name: at, called: name, places, says, end, suite }
+}
+
+/// The lines of a failure's block, and those above its name that belong to it.
+fn gathered(lines: &[&str], look: Look, (at, named, end): (usize, usize, usize), floor: usize) -> Vec<usize> {
     let mut block: Vec<usize> = (named..end).collect();
+    // Python's doctest: `File "a.py", line 12, in a.name` stands above.
+    let above = at.checked_sub(1).filter(|above| look == Look::Example && lines[*above].contains("\", line "));
+    block.splice(0..0, above);
     if look == Look::Go {
         let above = (at.saturating_sub(ABOVE).max(floor)..at).rev();
         let above = above.take_while(|&i| is_indented(lines[i]) && heading(lines[i]).is_none() && !ends(lines[i]));
@@ -269,19 +308,22 @@ fn read(lines: &[&str], grades: &[Grade], at: usize, look: Look, floor: usize) -
         printed.reverse();
         block.splice(0..0, printed);
     }
-    // GoogleTest: the place is the heading, the name stands below.
-    let mut called: Vec<&str> = (at..named).map(|i| lines[i].trim()).collect();
-    if lines[at].trim_end().ends_with(": Failure")
-        && let Some(below) = lines.get(end).filter(|l| l.starts_with("[  FAILED  ]"))
-    {
-        called.push(below.trim());
-        end += 1;
+    block
+}
+
+/// The names of a failure that stand in other lines than its heading.
+fn named_elsewhere<'t>(lines: &[&'t str], look: Look, at: usize, block: &[usize]) -> Option<Vec<&'t str>> {
+    if look == Look::Example {
+        let (_, name) = lines[at.checked_sub(1)?].rsplit_once(", in ")?;
+        return Some(vec![name.trim()]);
     }
-    let name = name(&called.join(" "));
-    let (places, says) = weighed(lines, grades, &block, &name);
-    let inner = |l: &&str| ["subtestsFailed", "subtest failed'", "subtests failed'"].iter().any(|w| l.contains(w));
-    let suite = lines[at..end].iter().any(inner);
-    Failure { name: at, called: name, places, says, end, suite }
+    // Twisted's trial: a verdict alone, and the names of the tests at the end.
+    if !matches!(lines[at].trim(), "[FAIL]" | "[ERROR]") {
+        return None;
+    }
+    let full = block.iter().rev().map(|i| lines[*i].trim()).filter(|line| !line.is_empty());
+    let names: Vec<&str> = full.take_while(|line| !line.contains([' ', ':'])).take(3).collect();
+    (!names.is_empty()).then_some(names)
 }
 
 /// What CMake's runner itself says of a test before that runs.
@@ -455,6 +497,26 @@ mod tests {
                 "Keeps B 1                 | FAIL |\n754 != 755\n-------------------------\nKeeps C | PASS |",
                 "Keeps B 1",
                 &["754 != 755"],
+            ),
+            (
+                "*****\nFile \"/s/a.py\", line 12, in a.adds\nFailed example:\n    adds(1)\nExpected:\n    3\nGot:\n    2\n*****\n",
+                "a.adds",
+                &["3", "2", "/s/a.py\", line 12"],
+            ),
+            (
+                "──────── keeps a 1 ────────\n\n  Failed at t/a.py:9\n\n     8 def _():\n  ❱  9     assert 1 == 2\n\n──────── b ────────\n",
+                "keeps a 1",
+                &["t/a.py:9", "assert 1 == 2"],
+            ),
+            (
+                "[FAIL]\nTraceback (most recent call last):\n  File \"/s/t.py\", line 9, in test_a\n    self.f()\nx.FailTest: 1 != 2\n\nt.ATests.test_a\n-------------------------\n",
+                "t.ATests.test_a",
+                &["x.FailTest: 1 != 2", "/s/t.py\", line 9"],
+            ),
+            (
+                "   FAIL  \"keeps a\"\n    Expected values to be equal:  (is)\n\n        ++8  (Expected)\n        --7  (Actual)\n\n    at Object.handler (/s/a.js:5:50)\n",
+                "FAIL \"keeps a\"",
+                &["--7  (Actual)", "/s/a.js:5:50"],
             ),
             (
                 "  1) A service\n       keeps b:\n     Error: no c\n      at Context.<anonymous> (src/a.js:5:11)\n",

@@ -1,10 +1,11 @@
 //! Messages as compilers and linters print them: a place at the head of the line, a level or a code, and what is said.
 //! Reads the forms that these tools share, so that no list of tools is needed.
 
+use std::collections::{HashMap, HashSet};
 use std::hash::{Hash, Hasher};
 
 use super::clean::floor;
-use super::place::place;
+use super::place::{Place, family, place};
 use super::signal::{Grade, Graded};
 
 /// Reads a line that starts with a place and goes on with a message: what its own level or code says of it, or `None` in it
@@ -21,21 +22,12 @@ pub(super) fn message(line: &str) -> Option<Option<Grade>> {
     if !head.contains([':', '(']) || head.starts_with(['"', '\'', '-', '+', '|', '>', '<']) {
         return None;
     }
-    let found = place(head)?;
-    let start = found.whole.as_ptr() as usize - body.as_ptr() as usize;
-    if start != 0 {
-        return None;
-    }
-    let after = &body[found.whole.len()..];
+    let (column, after) = split(body, &place(head)?)?;
     // `12:5-9` is a span.
     let span = after.strip_prefix('-').map_or(0, |rest| 1 + digits(rest));
     let after = if span > 1 { &after[span..] } else { after };
-    let column = found.whole.len() - found.file.len() > 1 + digits(&found.whole[found.file.len() + 1..]);
     // What a search prints follows its colon as it stands in the file; a tool puts one space there.
-    let said = after.strip_prefix(": ").or_else(|| after.strip_prefix(" - ")).or_else(|| after.strip_prefix(' '))?;
-    if said.starts_with([' ', '\t', '*']) || said.is_empty() {
-        return None;
-    }
+    let said = said(after)?;
     // Hadolint has its code before the level.
     let told = said.split_once(' ').filter(|(code, _)| is_code(code)).map_or(said, |(_, rest)| rest);
     let level = tag
@@ -45,6 +37,38 @@ pub(super) fn message(line: &str) -> Option<Option<Grade>> {
         .or_else(|| said.ends_with(" (typecheck)").then_some(Grade::Error));
     let coded = is_code(said.split(' ').next().unwrap_or(said));
     (level.is_some() || coded || column && !after.starts_with(' ')).then_some(level)
+}
+
+/// Whether a place at the head of a line has a column, and what stands behind it; `None` where it stands elsewhere.
+fn split<'t>(body: &'t str, found: &Place<'_>) -> Option<(bool, &'t str)> {
+    if found.whole.as_ptr() != body.as_ptr() {
+        return None;
+    }
+    let place = &found.whole[found.file.len()..];
+    let column = place.contains(", col ") || place.len() > 1 + digits(&place[1..]);
+    Some((column, &body[found.whole.len()..]))
+}
+
+/// What is said behind a place: a tool puts one space before it.
+fn said(after: &str) -> Option<&str> {
+    let mut marks = [": ", " - ", ", ", " "].iter().filter_map(|mark| after.strip_prefix(mark));
+    marks.next().filter(|said| !said.is_empty() && !said.starts_with([' ', '\t', '*']))
+}
+
+/// Messages that have neither a level nor a code nor a column. One line says nothing of that, many do: a tool says few things of
+/// many places, and what a search finds is a different text each time.
+fn by_family(lines: &[&str]) -> HashSet<usize> {
+    let told = |line: &str| {
+        let head = &line[..floor(line, 260)];
+        let (_, after) = split(line, &place(head)?)?;
+        said(after)?;
+        Some(family(line))
+    };
+    let mut families: HashMap<u64, usize> = HashMap::new();
+    let all: Vec<(usize, u64)> = (0..lines.len()).filter_map(|i| Some((i, told(lines[i])?))).collect();
+    all.iter().for_each(|(_, family)| *families.entry(*family).or_default() += 1);
+    let many = all.len() >= 6 && families.len() * 3 <= all.len();
+    if many { all.into_iter().map(|(i, _)| i).collect() } else { HashSet::new() }
 }
 
 fn digits(text: &str) -> usize {
@@ -134,7 +158,15 @@ fn below_place(line: &str) -> Option<Option<Grade>> {
     }
     let said = body.strip_prefix('^')?.trim_start_matches(['^', '-']).strip_prefix(' ')?;
     let (code, rest) = said.split_once(' ')?;
-    is_code(code).then(|| level(rest).map(|(grade, _)| grade))
+    // HTMLHint has the name of the rule behind: `^ text (id-unique)`.
+    let named =
+        || rest.rsplit_once(" (").is_some_and(|(_, rule)| rule.ends_with(')') && is_rule(&rule[..rule.len() - 1]));
+    (is_code(code) || named()).then(|| level(rest).map(|(grade, _)| grade))
+}
+
+/// Whether a word is the name of a rule: `id-unique`.
+fn is_rule(word: &str) -> bool {
+    word.contains('-') && word.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
 }
 
 /// The path that stands alone on a line, or before a colon at its end.
@@ -145,6 +177,15 @@ fn name_of_file(line: &str) -> Option<&str> {
     let words = name.split(' ').count();
     (path && words <= 3 && !name.contains(['(', '"', '=', '{', ';', '<']) && !name.starts_with(['-', '*', '#']))
         .then_some(name)
+}
+
+/// A path alone on a line that is indented a little: below it stands what is said of the file.
+fn is_path(line: &str) -> bool {
+    let body = line.trim();
+    line.len() - line.trim_start().len() <= 4
+        && body.contains('/')
+        && !body.contains([' ', ':'])
+        && name_of_file(line).is_some()
 }
 
 /// Lines below which an arrow names the place: `--> path:3:4`, `╭─[path:3:4]`.
@@ -158,18 +199,22 @@ pub(super) fn regrade(graded: &mut Graded<'_>) {
     let mut bare: Vec<usize> = Vec::new();
     let mut levels = false;
     let mut file: Option<usize> = None;
+    graded.by_family = by_family(&graded.lines);
     let mut pointed: Option<usize> = None;
     for i in 0..graded.lines.len() {
         let line = graded.lines[i];
         let found = if let Some(level) = message(line) {
             file = None;
             Some(level)
+        } else if graded.by_family.contains(&i) && graded.grades[i] < Grade::Warning {
+            file = None;
+            Some(None)
         } else if let Some(at) = file
             && let Some(level) = below_name(line)
         {
             graded.named_at.insert(i, at);
             Some(level)
-        } else if let Some(at) = pointed
+        } else if let Some(at) = pointed.or(file)
             && let Some(level) = below_place(line)
         {
             graded.named_at.insert(i, at);
@@ -202,7 +247,7 @@ pub(super) fn regrade(graded: &mut Graded<'_>) {
                 }
                 graded.messages += 1;
             }
-            None if !line.starts_with([' ', '\t']) && !line.trim().is_empty() => {
+            None if !line.trim().is_empty() && (!line.starts_with([' ', '\t']) || is_path(line)) => {
                 file = name_of_file(line).map(|_| i);
                 let heads =
                     (line.ends_with('━') || line.ends_with(':') && line.starts_with("In ")) && place(line).is_some();
@@ -211,11 +256,23 @@ pub(super) fn regrade(graded: &mut Graded<'_>) {
             None => {}
         }
     }
+    grade_bare(graded, bare, levels);
+}
+
+/// Grades messages without a level; `levels`: where others have one.
+fn grade_bare(graded: &mut Graded<'_>, bare: Vec<usize>, levels: bool) {
     for i in bare {
         // Where others have levels, one without is no error.
         let grade = if levels { Grade::Warning } else { Grade::Error };
         graded.grades[i] = graded.grades[i].max(grade);
         graded.plain_messages += usize::from(!levels);
+    }
+    if graded.plain_messages > 0 {
+        // What a tool itself calls a warning is no less than its remarks without a level.
+        let warns = |line: &str| ["WARNING: ", "Warning: ", "warning: "].iter().any(|level| line.starts_with(level));
+        for i in (0..graded.lines.len()).filter(|i| warns(graded.lines[*i])) {
+            graded.grades[i] = graded.grades[i].max(Grade::Error);
+        }
     }
 }
 
@@ -225,7 +282,13 @@ pub(super) fn place_below<'t>(lines: &[&'t str], above: usize, at: usize) -> (&'
         return (found.file, found.whole.to_owned());
     }
     let file = name_of_file(lines[above]).unwrap_or_default();
-    let row: String = lines[at].trim_start().chars().take_while(|c| c.is_ascii_digit() || *c == ':').collect();
+    let row = |line: &str| -> String { line.chars().take_while(|c| c.is_ascii_digit() || *c == ':').collect() };
+    let mut row = row(lines[at].trim_start());
+    // Below the line that is quoted: `L15 | code`, and on the next line a caret.
+    if row.is_empty() && lines[at].trim_start().starts_with('^') && at > above + 1 {
+        let quoted = lines[at - 1].trim_start().trim_start_matches('L');
+        row = quoted.chars().take_while(char::is_ascii_digit).collect();
+    }
     (file, format!("{file}:{}", row.trim_end_matches(':')))
 }
 
@@ -330,6 +393,33 @@ mod tests {
         ] {
             assert!(message(line).is_none(), "{line}");
         }
+    }
+
+    /// A tool that has no levels says few things of many places.
+    #[test]
+    fn many_lines_alike_are_messages_and_what_a_search_finds_is_not() {
+        let of = |line: &dyn Fn(usize) -> String| {
+            let text: String = (1..20).map(|n| line(n) + "\n").collect();
+            let mut graded = grade(&text);
+            regrade(&mut graded);
+            (graded.messages, graded.grades.iter().filter(|grade| **grade == Grade::Error).count())
+        };
+        assert_eq!(of(&|n| format!("src/a.py:{n}: unused function 'f{n}' (60% confidence)")), (19, 19));
+        assert_eq!(of(&|n| format!("src/a.js: line {n}, col 4, Missing semicolon.")), (19, 19));
+        assert_eq!(
+            of(&|n| format!("src/a.py:{n}: {} = {}", "abcdefghijklmnopqrst".get(n..).unwrap(), "x".repeat(n))),
+            (0, 0)
+        );
+        assert_eq!(of(&|n| format!("src/a.rs:{n}:    let x = 1;")), (0, 0));
+    }
+
+    #[test]
+    fn below_a_caret() {
+        let text = "  site/a/b.html\n   L5 |<p id=\"x\">\n       ^ The id must be unique. (id-unique)\n";
+        let mut graded = grade(text);
+        regrade(&mut graded);
+        assert_eq!((graded.grades[2], graded.named_at.get(&2)), (Grade::Error, Some(&0)));
+        assert_eq!(place_below(&graded.lines, 0, 2).1, "site/a/b.html:5");
     }
 
     #[test]

@@ -88,14 +88,20 @@ fn is_file(name: &str) -> bool {
 /// A place told in words: `t/a.t line 12`, `(in test file a.bats, line 7)`, `in A.cs:line 12`, `a.php on line 3`.
 fn in_words(line: &str) -> Option<Place<'_>> {
     for (at, word) in line.match_indices("line ") {
-        let digits = line[at + word.len()..].bytes().take_while(u8::is_ascii_digit).count();
+        let number = |text: &str| text.bytes().take_while(u8::is_ascii_digit).count();
+        let digits = number(&line[at + word.len()..]);
         let before = line[..at].strip_suffix(" on ").or_else(|| line[..at].strip_suffix([' ', ':']));
         let Some(before) = before.filter(|_| digits > 0) else { continue };
-        let before = before.trim_end_matches([',', ' ', '"', '\'']);
+        let before = before.trim_end_matches([',', ':', ' ', '"', '\'']);
         let start = before.rfind([' ', '(', '"', '\'', '\t']).map_or(0, |i| i + 1);
         let file = &before[start..];
         if is_file(file) {
-            return Some(Place { file, whole: &line[start..at + word.len() + digits] });
+            let mut end = at + word.len() + digits;
+            // JSHint: `a.js: line 2, col 18, text`.
+            if let Some(column) = line[end..].strip_prefix(", col ").map(number).filter(|n| *n > 0) {
+                end += ", col ".len() + column;
+            }
+            return Some(Place { file, whole: &line[start..end] });
         }
     }
     None
@@ -191,6 +197,7 @@ mod tests {
             ("PHP Fatal error in /s/a.php on line 3", "/s/a.php", "/s/a.php on line 3"),
             ("│   on main.tf line 12, in resource", "main.tf", "main.tf line 12"),
             ("Dockerfile:5 DL3004 error: x", "Dockerfile", "Dockerfile:5"),
+            ("src/a.js: line 2, col 18, Missing semicolon.", "src/a.js", "src/a.js: line 2, col 18"),
         ] {
             let found = place(line).unwrap_or_else(|| panic!("no place in {line:?}"));
             assert_eq!((found.file, found.whole), (file, whole));

@@ -51,7 +51,8 @@ const IDLE: [&str; 13] = [
 ];
 
 /// Ends of lines whose value stands below.
-const IDLE_ENDS: [&str; 6] = ["|-", ": |", "expected:", "actual:", "Expected:", "Received:"];
+const IDLE_ENDS: [&str; 8] =
+    ["|-", ": |", "expected:", "actual:", "Expected:", "Received:", "Got:", "Expected nothing"];
 
 /// A line of a picture of the source, or one that only rules off.
 fn is_drawn(line: &str) -> bool {
@@ -146,7 +147,9 @@ impl Scale<'_> {
         let telling = is_telling(body);
         match () {
             // The message of a panic, and the code that a traceback quotes.
-            () if above.contains(" panicked at ") || self.open => Some(0),
+            () if above.contains(" panicked at ") || self.open || is_asked_for(above) => Some(0),
+            // The line where it broke, among those around it; and what a tool marks as the one side or the other.
+            () if body.starts_with('❱') || body.ends_with("(Expected)") || body.ends_with("(Actual)") => Some(0),
             () if above.trim_start().starts_with("File \"") => Some(2),
             () if self.done && !telling => Some(3),
             () if self.grades[i] == Grade::Error && !body.contains(self.name) => Some(0),
@@ -161,6 +164,11 @@ impl Scale<'_> {
             () => Some(3),
         }
     }
+}
+
+/// Whether a line stands alone above what was expected, or what came.
+fn is_asked_for(above: &str) -> bool {
+    matches!(above.trim(), "Expected:" | "Got:" | "Actual:" | "Received:")
 }
 
 /// Whether a line begins with a word that says what was expected, what came, or why.

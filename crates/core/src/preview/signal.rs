@@ -1,7 +1,7 @@
 //! Which lines of any output matter: errors, summaries, warnings, marks left by people. Works on words and their
 //! surroundings, not on one tool's format; a format's own structure is read in the other files of this folder.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::LazyLock;
 
 use aho_corasick::{AhoCorasick, MatchKind};
@@ -167,6 +167,8 @@ pub(crate) struct Graded<'t> {
     pub(crate) messages: usize,
     /// Those of them without a level, where none has one.
     pub(crate) plain_messages: usize,
+    /// Lines that are messages because many say the same of many places.
+    pub(crate) by_family: HashSet<usize>,
 }
 
 /// Cuts a text into lines (without `\r`); an empty last line is left out.
@@ -209,7 +211,7 @@ pub(crate) fn grade(text: &str) -> Graded<'_> {
             grades[line] = found;
         }
     }
-    Graded { lines, grades, named_at: HashMap::new(), messages: 0, plain_messages: 0 }
+    Graded { lines, grades, named_at: HashMap::new(), messages: 0, plain_messages: 0, by_family: HashSet::new() }
 }
 
 /// Grades one line.

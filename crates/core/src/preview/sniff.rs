@@ -182,7 +182,7 @@ fn by_sample(sample: &[(usize, &str)], graded: &Graded<'_>, call: &Call<'_>) -> 
     let hits = count(&|_, l| paths::hit(l).is_some());
     let searched = says(&["grep", "rg ", "search", "ag ", "find_references"]);
     // A compiler's messages have a place at their head as well, and a test runner says at its end how it went.
-    let messages = count(&|_, l| message::message(l).is_some());
+    let messages = count(&|i, l| message::message(l).is_some() || graded.by_family.contains(&i));
     let ended = !call.names_code() && has_verdict(graded);
     if total >= 3 && share(hits, 60) && messages * 2 < hits && (searched || !ended && !share(troubled, 30)) {
         return Kind::Search;
