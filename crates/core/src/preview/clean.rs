@@ -7,6 +7,8 @@ use std::sync::LazyLock;
 use aho_corasick::{AhoCorasick, MatchKind};
 use memchr::{memchr, memchr_iter, memchr3_iter};
 
+use super::screen;
+
 /// Strings that chat templates and tokenizers read as control tokens. A space after the first character breaks each.
 const CONTROL_STRINGS: &[&str] = &[
     "<|",
@@ -79,6 +81,9 @@ static CONTROL: LazyLock<AhoCorasick> = LazyLock::new(|| {
 pub(crate) fn clean(text: &str) -> Cow<'_, str> {
     let bytes = text.as_bytes();
     let escapes = memchr(0x1b, bytes).is_some();
+    if let Some(drawn) = escapes.then(|| screen::drawn(text)).flatten() {
+        return Cow::Owned(drawn);
+    }
     if !escapes && memchr(b'\r', bytes).is_none() && memchr(0x08, bytes).is_none() {
         return Cow::Borrowed(text);
     }

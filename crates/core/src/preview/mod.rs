@@ -17,6 +17,7 @@ mod opaque;
 mod paths;
 pub(crate) mod place;
 mod reason;
+mod screen;
 mod short;
 pub(crate) mod signal;
 pub(crate) mod sniff;
