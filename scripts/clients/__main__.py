@@ -48,7 +48,7 @@ def main():
     with ThreadPoolExecutor(options.jobs) as pool:
         missed = sum(pool.map(lambda client: attempt(client, options), chosen))
     if options.page:
-        page.write(ROOT / "docs/clients.md", options.home / "results", CLIENTS)
+        page.write(ROOT / "docs", options.home / "results", CLIENTS)
     return 1 if missed else 0
 
 
@@ -65,7 +65,7 @@ def arguments():
     parser.add_argument("--keep", type=Path, help="write the requests of each session into this folder")
     parser.add_argument("--record", type=Path, metavar="FOLDER", help="only write excerpts of each client's requests, as tests/data/clients has them")
     parser.add_argument("--index", action="store_true", help="sessions with tools and system text by index at 8,192 and 16,384, of clients that bring much")
-    parser.add_argument("--page", action="store_true", help="write the results so far into docs/clients.md")
+    parser.add_argument("--page", action="store_true", help="write the results so far into docs/clients.md and docs/notes/clients.md")
     return parser.parse_args()
 
 

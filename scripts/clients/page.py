@@ -1,4 +1,4 @@
-"""The table, on the terminal and in docs/clients.md."""
+"""The tables, on the terminal, in docs/clients.md and in docs/notes/clients.md."""
 
 import json
 
@@ -27,11 +27,16 @@ def line(row):
             f"  {'ok' if not missed else 'MISSED: ' + '; '.join(missed)}")
 
 
-def write(path, results, clients):
-    """Puts the results so far between the marks of the page."""
-    text = path.read_text()
+def write(docs, results, clients):
+    """Puts the results so far between the marks of the pages."""
     rows = load(results, clients)
-    for name, table in (("brings", brings(rows)), ("sessions", sessions(rows)), ("index", indexed.table(by_index(results, clients)))):
+    fill(docs / "clients.md", (("brings", brings(rows)),))
+    fill(docs / "notes/clients.md", (("sessions", sessions(rows)), ("index", indexed.table(by_index(results, clients)))))
+
+
+def fill(path, tables):
+    text = path.read_text()
+    for name, table in tables:
         begin = BEGIN.format(name)
         head, found, rest = text.partition(begin)
         _, ended, tail = rest.partition(END)
