@@ -158,6 +158,9 @@ fn context_and_recall_read_the_record_while_it_is_written() {
         stdout(&proxy.cli(&["recall", &record, "--range", "3.."])),
         original.split_inclusive('\n').skip(2).collect::<String>()
     );
+    assert_eq!(proxy.cli(&["recall", &record, "--range", "2-5"]).stdout, part.stdout);
+    assert_eq!(proxy.cli(&["recall", &record[..7]]).stdout, original.as_bytes(), "ids may be shortened");
+    code(&proxy.cli(&["recall", "r00000"]), 1);
     code(&proxy.cli(&["recall", &record, "--range", "5..2"]), 2);
     code(&proxy.cli(&["recall", &record, "--range", "x"]), 2);
     let whole = document(&proxy.cli(&["recall", &record, "--json"]));
@@ -348,4 +351,73 @@ fn ctrl_c_is_the_clients_and_launch_waits_for_it() {
     assert_eq!(said.next().unwrap().unwrap(), "caught");
     assert_eq!(launched.wait().unwrap().code(), Some(3));
     assert!(!std::path::Path::new(&file).exists(), "the file holds the key");
+}
+
+/// The running proxy knows the servers that it was started with, and the config of a command does not.
+#[test]
+fn plan_and_count_take_the_servers_of_the_running_proxy() {
+    for kind in [Kind::LlamaServer, Kind::Ollama, Kind::Vllm] {
+        let fake = Fake::start(kind, 4096);
+        let dir = tempfile::tempdir().unwrap();
+        // Named on the command line of the proxy alone.
+        let served = Served::start(dir.path(), &[fake.url()], "");
+        let other = tempfile::tempdir().unwrap();
+        let file = other.path().join("chat.json");
+        std::fs::write(&file, long().body()).unwrap();
+        let name = file.to_str().unwrap();
+        let ask = |what: &str| {
+            let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_windowsill"));
+            command.arg("--data-dir").arg(other.path().join("data")).args([what, name, "--json"]);
+            document(&command.env("WINDOWSILL_LISTEN", served.address.to_string()).output().unwrap())
+        };
+        let plan = ask("plan");
+        assert_eq!((plan["window"].as_u64(), plan["action"].as_str()), (Some(4096), Some("evict")), "{kind:?}: {plan}");
+        let total = ask("count")["total"].as_u64().unwrap();
+        let real = u64::from(tokens(&long().value()));
+        // Ollama cannot count.
+        assert!(kind == Kind::Ollama || total.abs_diff(real) <= real / 50, "{kind:?}: {total} against {real}");
+        assert!(fake.mains().is_empty(), "{kind:?}: nothing is sent");
+    }
+}
+
+#[test]
+fn a_report_begins_with_what_clients_sent() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let proxy = TestProxy::before(&fake);
+    let mut sent = long();
+    let mut whole = 0;
+    for n in 0..3 {
+        proxy.chat(&sent).ok();
+        whole += u64::from(tokens(&sent.value()));
+        sent = sent.assistant("Done.").user(&format!("And {n}?"));
+    }
+    let report = document(&proxy.cli(&["report", "--json"]));
+    let (said, read) = (report["sent_tokens"].as_u64().unwrap(), report["prompt_tokens"].as_u64().unwrap());
+    assert!(said > read + read / 2 && said.abs_diff(whole) <= whole / 20, "{said} against {whole}, {read} read");
+    let page = stdout(&proxy.cli(&["report"]));
+    assert!(page.lines().nth(2).is_some_and(|line| line.starts_with("  Your clients sent about ")), "{page}");
+}
+
+#[test]
+fn what_is_wrong_is_said_in_terms_of_the_command() {
+    let dir = tempfile::tempdir().unwrap();
+    let err = |out: &Output| String::from_utf8_lossy(&out.stderr).into_owned();
+    let out = cli(dir.path(), &["--shadow"]);
+    code(&out, 2);
+    assert!(err(&out).contains("--help") && !err(&out).contains("worker"), "{}", err(&out));
+    // Where the folder of the record should be, there is a file.
+    let taken = tempfile::tempdir().unwrap();
+    std::fs::write(taken.path().join("data"), "").unwrap();
+    let out = cli(taken.path(), &["serve", "--listen", "127.0.0.1:0", "--upstream", "http://127.0.0.1:9"]);
+    code(&out, 1);
+    assert!(err(&out).contains("record") && !err(&out).contains("goes on by itself"), "{}", err(&out));
+    // A wrong config hides nothing of the command line.
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    std::fs::write(dir.path().join("config.toml"), "[context]\nclear_att = 0.5\n").unwrap();
+    let out = cli(dir.path(), &["doctor", "--json", "--upstream", &fake.url()]);
+    let seen: Value = serde_json::from_slice(&out.stdout).unwrap();
+    assert!(seen.to_string().contains(&fake.url()) && !seen.to_string().contains("no inference server"), "{seen}");
+    // An empty record says what comes next.
+    let proxy = TestProxy::before(&fake);
+    assert!(stdout(&proxy.cli(&["context"])).starts_with("no conversations yet: point a client at http://"));
 }

@@ -200,3 +200,20 @@ fn without_a_terminal_or_a_proxy_it_says_what_to_do() {
     let screen = top.shows("windowsill serve");
     assert!(screen.contains("no windowsill answers"), "{screen}");
 }
+
+/// On a terminal a message is what it says; into a pipe it is as the client sent it.
+#[test]
+fn a_message_is_recalled_as_it_reads() {
+    let fake = Fake::start(Kind::LlamaServer, 4096);
+    let proxy = TestProxy::before(&fake);
+    let sent = chat().user("Two\nlines and a \u{1b}[31mcolor.");
+    let id = proxy.chat(&sent).ok().header("x-windowsill-conversation").unwrap().to_owned();
+    let at = format!("{}:0", &id[..7]);
+    let terminal = Terminal::running(proxy.command(&["recall", &at]));
+    let screen = terminal.shows("color.");
+    assert!(screen.starts_with("Two\nlines and a \\u{1b}[31mcolor.\n"), "{screen}");
+    let text = String::from_utf8_lossy(&terminal.written.lock().unwrap()).into_owned();
+    assert!(text.ends_with('\n'), "the prompt stands on a line of its own: {text:?}");
+    let piped = proxy.cli(&["recall", &at]).stdout;
+    assert_eq!(serde_json::from_slice::<serde_json::Value>(&piped).unwrap(), sent.messages[0]);
+}
