@@ -301,17 +301,16 @@ impl From<io::Error> for Failure {
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::try_parse().unwrap_or_else(|e| {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
         // clap would list the commands, those among them that are only for windowsill itself.
-        if e.kind() == clap::error::ErrorKind::MissingSubcommand {
-            let _ = writeln!(
-                io::stderr(),
-                "error: no command is given\n  hint: `windowsill serve` runs the proxy; `windowsill --help` lists all commands"
-            );
-            std::process::exit(2);
+        Err(e) if e.kind() == clap::error::ErrorKind::MissingSubcommand => {
+            let hint = "`windowsill serve` runs the proxy; `windowsill --help` lists all commands";
+            let _ = writeln!(io::stderr(), "error: no command is given\n  hint: {hint}");
+            return ExitCode::from(2);
         }
-        e.exit()
-    });
+        Err(e) => e.exit(),
+    };
     let (code, message) = match run(cli) {
         Ok(code) => return code,
         Err(Failure::Bad(message)) => (ExitCode::from(1), message),
