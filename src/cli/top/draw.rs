@@ -83,7 +83,11 @@ fn severity(state: &State, severity: Option<&str>) -> Style {
 
 fn heading(frame: &mut Frame<'_>, area: Rect, state: &State) {
     let n = state.rows.len();
-    let count = format!("  {n} conversation{}  ", if n == 1 { "" } else { "s" });
+    // What is wrong needs the room.
+    let count = match state.trouble {
+        Some(_) => "  ".to_owned(),
+        None => format!("  {n} conversation{}  ", if n == 1 { "" } else { "s" }),
+    };
     let health = match &state.trouble {
         None => Span::styled("the server answers", severity(state, Some("green"))),
         Some(why) => Span::styled(why.as_str(), severity(state, Some("red")).add_modifier(Modifier::BOLD)),
@@ -158,7 +162,9 @@ fn window(frame: &mut Frame<'_>, area: Rect, state: &State) {
         text.insert_str(first, &format!("  · folds in about {n} request{}", if n == 1 { "" } else { "s" }));
     }
     // An empty line between the figures and the bar has no place here.
-    let lines = text.lines().filter(|line| !line.trim().is_empty()).map(|line| format!(" {line}"));
+    // Nor has what the first line says already.
+    let told = |line: &&str| line.trim().is_empty() || line.trim().starts_with("folds in about");
+    let lines = text.lines().filter(|line| !told(line)).map(|line| format!(" {line}"));
     let style = severity(state, seen["severity"].as_str());
     let styled = lines.enumerate().map(|(n, line)| Line::styled(line, if n < 2 { style } else { Style::new() }));
     let block = Block::new().title_top(ruled(" Window ", area.width)).title_style(soft());
