@@ -251,8 +251,14 @@ pub(super) struct Granted {
 
 impl App {
     /// Makes the changes that wait for a break, where this request brings one: the view to go on from, in place of the old one.
-    pub(super) fn grant(&self, subject: &Subject<'_>, standing: &Standing, breaks: bool) -> Option<(View, Granted)> {
-        if standing.wishes.is_empty() || !breaks {
+    /// `breaks`: whether it does.
+    pub(super) fn grant(
+        &self,
+        subject: &Subject<'_>,
+        standing: &Standing,
+        breaks: impl FnOnce() -> bool,
+    ) -> Option<(View, Granted)> {
+        if standing.wishes.is_empty() || !breaks() {
             return None;
         }
         let (view, originals, because) = self.wished(subject, &standing.wishes);

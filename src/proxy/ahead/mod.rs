@@ -33,6 +33,7 @@ use crate::conversation::edit::View;
 use crate::conversation::{Role, Tokens};
 use crate::guard::triggers::Pace;
 use crate::measure::Known;
+use crate::plan::asked::Next;
 use crate::plan::rewrite::{self, Out};
 use crate::plan::{self, Action, Facts, Plan, Strategy, economics};
 use crate::store::{Batch, Event};
@@ -53,9 +54,6 @@ const NEXT_STEP: f64 = 1.25;
 
 /// The least that a step is taken for, as a share of the window.
 const SMALL_STEP: f64 = 0.02;
-
-/// A fold ahead of need must leave no more than this share of the prompt.
-const WORTH_IT: f64 = 0.8;
 
 /// The longest that evaluating a prompt ahead may take.
 const PREFILL: Duration = Duration::from_secs(600);
@@ -343,23 +341,8 @@ impl App {
         let due = self.lives.with(&prepared.id, |l| l.fold_due.clone());
         let is_due = due.is_some();
         let policy = &due.unwrap_or_default().policy(&prepared.policy.policy);
-        let total = plan::plan(conversation, &Facts { slack: 0, ..facts.clone() }, policy).before.prompt();
-        let at_wall = !is_due && used.saturating_add(more) > prepared.lines.limit;
-        if at_wall {
-            // The wall stands where the prompt is.
-            facts.slack = window.saturating_sub(facts.output_reserved).saturating_sub(total.saturating_sub(1));
-        } else if !is_due {
-            facts.foreseen = used.saturating_add(more).saturating_sub(total);
-        }
-        let plan = plan::plan(conversation, &facts, policy);
-        let folds = plan.actions.iter().any(|a| match a {
-            Action::Fold { .. } => true,
-            Action::Placeholder { .. } => !is_due,
-            _ => false,
-        });
-        let cuts = plan.actions.iter().any(|a| matches!(a, Action::Cut { .. }));
-        let pays = !at_wall || f64::from(plan.after.prompt()) <= f64::from(total) * WORTH_IT;
-        (plan.fits && folds && !cuts && pays).then_some(plan)
+        let next = Next { used: *used, more, limit: prepared.lines.limit, is_due };
+        plan::asked::foreseen(conversation, &facts, policy, next)
     }
 
     /// The plan that the next request would make, applied to what was forwarded last; and the seconds that its brief took.

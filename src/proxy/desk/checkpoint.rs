@@ -8,7 +8,7 @@ use futures_util::FutureExt as _;
 use serde_json::{Value, json};
 use tracing::{info, warn};
 
-use super::compact::{Asked, Ground, Recorded, brief_of, folding, unchanged};
+use super::compact::{Asked, Ground, Recorded, brief_of, unchanged};
 use crate::apply;
 use crate::brief::done as done_before;
 use crate::completion;
@@ -199,7 +199,7 @@ impl App {
     /// Folds with a completion record. Returns what the prompt takes then; `None` where there is nothing to fold.
     async fn fold_done(&self, ground: &Ground, text: &str) -> Result<Option<Tokens>, Error> {
         let started = Instant::now();
-        let mut plan = folding(ground);
+        let mut plan = ground.folding();
         if !plan.actions.iter().any(|action| matches!(action, Action::Fold { .. })) {
             return Ok(None);
         }

@@ -16,8 +16,8 @@ use crate::conversation::edit::{Edit, View};
 use crate::conversation::{Digest, Tokens, repair};
 use crate::measure::window::Window;
 use crate::measure::{ModelKey, own, shown};
-use crate::plan::{self, Action, Because, Facts, FoldAt, KeepRecent, Plan, Policy, Regions, Size, Strategy};
-use crate::proxy::ahead::brief::{Ask, folded, folded_to, left_out};
+use crate::plan::{self, Action, Because, Facts, Plan, Policy, Regions, Strategy};
+use crate::proxy::ahead::brief::{Ask, folded, left_out};
 use crate::proxy::standing::{Held, Standing};
 use crate::proxy::turn::save::{depth, now_ms, regions, rounded};
 use crate::proxy::view::Subject;
@@ -71,7 +71,8 @@ impl<'a> Fold<'a> {
     /// # Errors
     /// When there is nothing to fold.
     fn planned(ground: &'a Ground, focus: Option<&'a str>) -> Result<Fold<'a>, Error> {
-        let (plan, policy) = (folding(ground), &ground.resolved.policy);
+        let policy = &ground.resolved.policy;
+        let plan = ground.folding();
         let found = plan.actions.iter().find_map(|a| match a {
             Action::Fold { to, budget, .. } => Some((*to, *budget)),
             _ => None,
@@ -140,6 +141,11 @@ impl Ground {
     pub(in crate::proxy) fn subject(&self) -> Subject<'_> {
         let Recorded { row, request, old, .. } = &self.recorded;
         Subject { conversation: &request.conversation, id: &row.id, key: &self.key, own: self.own.as_deref(), old }
+    }
+
+    /// The plan of a fold that a person asked for.
+    pub(in crate::proxy) fn folding(&self) -> Plan {
+        plan::asked::fold(&self.recorded.request.conversation, &self.facts, &self.resolved.policy)
     }
 
     /// Prompt tokens, as the gauge says.
@@ -334,7 +340,7 @@ impl App {
         // A person who steers means it, also where nothing is rewritten by itself.
         facts.paused = false;
         self.measure.firsts.take(&recorded.row.state["counts"]);
-        let estimated = plan::plan(&recorded.request.conversation, &facts, &resolved.policy).before;
+        let estimated = Regions::of(&recorded.request.conversation, &facts, &resolved.policy);
         let calibration = calibration(&recorded.row, &estimated);
         scale(&mut facts, calibration);
         Ok(Ground {
@@ -504,43 +510,6 @@ fn reads(facts: &Facts, to: usize) -> Tokens {
         text.map_or_else(|| cost.total(), |text| text.saturating_add(cost.calls.iter().sum()))
     };
     (from..to.min(facts.costs.len())).map(shown).fold(brief, Tokens::saturating_add)
-}
-
-/// The plan of a fold that a person asked for. One that would not pay by itself is made all the same, where it frees anything: as
-/// if the window ended where the prompt does.
-pub(in crate::proxy) fn folding(ground: &Ground) -> Plan {
-    let (conversation, facts) = (&ground.recorded.request.conversation, &ground.facts);
-    let policy = at_any_pressure(&ground.resolved.policy);
-    let folds = |plan: &Plan| plan.actions.iter().any(|action| matches!(action, Action::Fold { .. }));
-    let plan = plan::plan(conversation, facts, &policy);
-    if folds(&plan) {
-        return plan;
-    }
-    // A brief that only gets shorter is no fold that anybody asked for.
-    let reached = folded_to(&ground.recorded.old);
-    let takes_more =
-        |plan: &Plan| plan.actions.iter().any(|action| matches!(action, Action::Fold { to, .. } if *to > reached));
-    let room = facts.window.saturating_sub(facts.output_reserved);
-    let slack = room.saturating_sub(plan.before.prompt().saturating_sub(1));
-    let at_wall = plan::plan(conversation, &Facts { slack, ..facts.clone() }, &policy);
-    let only_folds = at_wall.actions.iter().all(|action| matches!(action, Action::Fold { .. }));
-    if takes_more(&at_wall) && only_folds { at_wall } else { plan }
-}
-
-/// The policy of a fold that a person asked for: now, whatever the pressure, and nothing but the fold.
-pub(in crate::proxy) fn at_any_pressure(policy: &Policy) -> Policy {
-    Policy {
-        summarize_at: 0.000_1,
-        summarize_to: 0.000_05,
-        clear_at: 1.0,
-        clear_to: 0.99,
-        evict_over: Size::Tokens(Tokens::MAX),
-        fold_at: FoldAt::Line,
-        // Who asks for a fold wants all of it that can go.
-        keep_recent: KeepRecent::Messages(1),
-        strategy: if policy.strategy == Strategy::Off { Strategy::Summarize } else { policy.strategy },
-        ..policy.clone()
-    }
 }
 
 /// A request of which nothing is known but its model.

@@ -16,7 +16,7 @@ use crate::apply::Words;
 use crate::conversation::Role;
 use crate::conversation::edit::{Edit, Rule, View};
 use crate::pinned;
-use crate::plan::{self, Action, Because, Facts, Lines, Plan, Policy, Regions, Strategy};
+use crate::plan::{self, Action, Because, Facts, Lines, Plan, Regions};
 use crate::proxy::turn::save::now_ms;
 use crate::proxy::view::Subject;
 use crate::proxy::{App, Error, aside};
@@ -233,9 +233,8 @@ impl App {
 
     /// What a view holds by region, with no rule at work.
     pub(in crate::proxy) fn regions_with(&self, ground: &Ground, view: &View) -> Regions {
-        let facts = Facts { paused: true, ..self.facts_with(ground, view) };
-        let idle = Policy { strategy: Strategy::Off, ..ground.resolved.policy.clone() };
-        plan::plan(&ground.recorded.request.conversation, &facts, &idle).before
+        let facts = self.facts_with(ground, view);
+        Regions::of(&ground.recorded.request.conversation, &facts, &ground.resolved.policy)
     }
 
     /// The facts of the conversation under another view.

@@ -89,8 +89,10 @@ impl App {
             (facts, sureness) = self.facts(&mut draft).boxed().await;
         }
         let mut granted = Granted::default();
-        let breaks =
-            situation.attempt == Attempt::First && (situation.history.ahead.is_some() || breaks(&draft, &facts));
+        let breaks = || {
+            let rewrites = || plan::asked::breaks(&draft.request.conversation, &facts, &draft.policy);
+            situation.attempt == Attempt::First && (situation.history.ahead.is_some() || rewrites())
+        };
         if let Some((view, made)) = self.grant(&draft.subject(), &standing, breaks) {
             (draft.old, granted) = (view, made);
             (facts, sureness) = self.facts(&mut draft).boxed().await;
@@ -224,7 +226,7 @@ impl Draft<'_> {
 
     /// Prompt tokens by the costs of its facts, before anything is changed.
     fn sum(&self, facts: &Facts) -> Tokens {
-        plan::plan(&self.request.conversation, facts, &self.policy).before.prompt()
+        Regions::of(&self.request.conversation, facts, &self.policy).prompt()
     }
 }
 
@@ -265,12 +267,6 @@ fn not_counted(draft: &mut Draft<'_>, facts: &mut Facts, sureness: Sureness, e: 
         // and nothing is cut for a guess; the server's own words on it reach the client.
         facts.costs.iter_mut().for_each(|cost| cost.media = 0);
     }
-}
-
-/// Whether a request rewrites something that the server may hold: then other changes come at no price of their own.
-fn breaks(draft: &Draft<'_>, facts: &Facts) -> bool {
-    let plan = plan::plan(&draft.request.conversation, facts, &draft.policy);
-    plan.actions.iter().any(|action| action.first() < facts.forwarded)
 }
 
 /// The policy for a history that was forwarded before: the same history gives the same bytes, unless they no longer fit.

@@ -307,26 +307,24 @@ impl App {
     async fn planned(
         self: &Arc<Self>,
         draft: &mut Draft<'_>,
-        mut facts: Facts,
+        facts: Facts,
         sureness: Sureness,
         head: &Head,
     ) -> Result<Planned, Error> {
         let situation = draft.situation;
-        let added = self.offer(draft, &mut facts, head.tools.as_ref());
         let since = |depth: usize| facts.costs.iter().skip(depth).map(plan::Cost::total).sum();
         let ahead = situation.history.ahead.as_ref().map(|ahead| (ahead, since(ahead.depth)));
         let usual = &situation.policy.policy;
         let is_other = draft.policy != *usual && situation.attempt == Attempt::First;
         let lines = is_other.then(|| Lines::of(&facts, usual));
         let started = Instant::now();
-        let drafted = self.drafted(draft, facts, sureness).boxed().await?;
+        let drafted = self.drafted(draft, facts, sureness, head.tools.as_ref()).boxed().await?;
         let mut seconds = started.elapsed().as_secs_f64();
         let mut before = drafted.plan.before;
         // Before, the tools were not there.
-        let added = added.saturating_add(self.done_cost(draft));
         before.tools = match &head.admitted {
             Some(admitted) => admitted.list.sent,
-            None => before.tools.saturating_sub(added),
+            None => before.tools.saturating_sub(drafted.added),
         };
         before.system += head.indexed.as_ref().map_or(0, Indexed::saved);
         if let Some((ahead, since)) = ahead {

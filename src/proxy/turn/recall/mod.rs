@@ -39,7 +39,6 @@ use crate::wire::{json as spelled, openai_chat, reply};
 use filter::{Call, Filter, call_json};
 
 pub(in crate::proxy) use filter::answered::Answered;
-pub(in crate::proxy) use offer::rewrites;
 
 /// Rounds of one reply that may end in calls of ours. The one behind them has no such tool.
 const ROUNDS: usize = 4;

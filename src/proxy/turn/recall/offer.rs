@@ -5,8 +5,7 @@ use http::HeaderMap;
 use tracing::warn;
 
 use crate::config::Resolved;
-use crate::conversation::{Conversation, Digest, Message};
-use crate::plan::{self, Facts, Policy};
+use crate::conversation::{Digest, Message};
 use crate::proxy::App;
 use crate::proxy::turn::headers;
 use crate::recall;
@@ -49,9 +48,4 @@ impl App {
         }
         recall::offered(request.own_tools()?, policy.digest_model.is_some())
     }
-}
-
-/// Whether something is about to leave the prompt. A plan is cheap beside what follows it.
-pub(in crate::proxy) fn rewrites(conversation: &Conversation, facts: &Facts, policy: &Policy) -> bool {
-    !plan::plan(conversation, facts, policy).actions.is_empty()
 }
