@@ -5,15 +5,12 @@ mod ahead;
 mod aside;
 mod desk;
 mod error;
-mod gauge;
-mod live;
 mod lookout;
 mod pool;
-mod standing;
 mod start;
+mod state;
 mod traffic;
 mod turn;
-mod view;
 
 use std::collections::HashMap;
 use std::num::NonZeroUsize;
@@ -32,9 +29,9 @@ pub use desk::machine::fit;
 pub use desk::pins::{Pinning, Unpinned};
 pub use desk::record::{Asked, Record, Text, hit_json, lines, page, search};
 pub use desk::report::{ask_original_running, grouped, plan_file, rules_running, running_models, steer_running};
-pub use desk::steer::{Steer, When};
 pub use desk::trace::{TraceQuery, follow_running};
 pub use error::Error;
+pub use state::steer::{Steer, When};
 pub use turn::dialect::{json_reply, refusal};
 pub use turn::relay::{self, Body};
 
@@ -52,7 +49,7 @@ pub use crate::wire::dialect::Dialect;
 pub use crate::wire::dialect::ollama::embed::Embeds;
 use ahead::background::Tasks;
 use aside::Aside;
-use live::LiveConversations;
+use state::live::LiveConversations;
 use traffic::Traffic;
 
 /// Names of models of which something is remembered: clients choose them, and may not fill the memory.
@@ -79,12 +76,12 @@ pub struct App {
     lives: Arc<LiveConversations>,
     /// What is in flight at servers whose slots share a pool.
     pools: pool::Pools,
-    lent: ahead::slots::Lent,
+    lent: turn::slots::Lent,
     heads: desk::price::Heads,
     /// One change of what people want of a conversation at a time.
     standing_turn: tokio::sync::Mutex<()>,
     /// How summarizers did lately, by upstream and model.
-    summarizers: Mutex<LruCache<String, ahead::brief::Trial>>,
+    summarizers: Mutex<LruCache<String, turn::brief::Trial>>,
     /// Digests that clients wait for, or waited for.
     digests: turn::digest::Begun,
     /// Which upstream lists which model.
@@ -111,7 +108,7 @@ impl App {
             aside: Aside::default(),
             lives: Arc::default(),
             pools: pool::Pools::default(),
-            lent: ahead::slots::Lent::default(),
+            lent: turn::slots::Lent::default(),
             heads: desk::price::Heads::default(),
             standing_turn: tokio::sync::Mutex::default(),
             summarizers: Mutex::new(LruCache::new(NAMES)),
@@ -130,7 +127,7 @@ impl App {
     /// The client's headers as an upstream may see them: without the key of this proxy, and without what is meant for it.
     fn outgoing(&self, from_client: &HeaderMap) -> HeaderMap {
         let mut out = from_client.clone();
-        let of_a_page: Vec<_> = out.keys().filter(|name| turn::headers::is_of_a_page(name)).cloned().collect();
+        let of_a_page: Vec<_> = out.keys().filter(|name| state::headers::is_of_a_page(name)).cloned().collect();
         for name in of_a_page {
             out.remove(name);
         }
@@ -138,7 +135,7 @@ impl App {
             out.remove(http::header::AUTHORIZATION);
             out.remove("x-api-key");
         }
-        for ours in turn::headers::OURS {
+        for ours in state::headers::OURS {
             out.remove(ours);
         }
         out

@@ -6,11 +6,10 @@
 //! model of the same server, and nothing is begun for a model that is not in memory (`proxy/traffic.rs`).
 
 pub mod background;
-pub(super) mod brief;
 pub(super) mod retention;
-pub(super) mod slots;
 pub(super) mod title;
 
+use crate::proxy::state::live::Reply;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -21,14 +20,16 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
-use super::ahead::brief::{Ask, Reply, folded, folded_to, left_out, reach, readable, told};
-use super::live::{Ahead, Brief, Making};
+use super::state::gauge;
+use super::state::live::{Ahead, Brief, Making};
+use super::state::view::Subject;
 use super::traffic::Asked;
-use super::turn::prepare::{self, Prepared};
-use super::turn::save::now_ms;
-use super::view::Subject;
-use super::{App, Error, gauge, turn::relay};
+use super::turn::attempt::{self};
+use super::turn::brief::{Ask, folded, folded_to, left_out, reach, readable, told};
+use super::turn::prepared::Prepared;
+use super::{App, Error, turn::relay};
 use crate::apply::{Applied, Words};
+use crate::clock::now_ms;
 use crate::conversation::edit::View;
 use crate::conversation::{Role, Tokens};
 use crate::guard::triggers::Pace;
@@ -303,7 +304,7 @@ impl App {
             reply: self.lives.with(&prepared.id, |l| l.brief.as_ref().filter(|b| b.chain == tip).and_then(|b| b.reply)),
             view: View { bare: false, ..applied.view },
             originals: applied.originals,
-            layers: prepare::layers(&plan, prepared.policy.policy.strategy),
+            layers: attempt::layers(&plan, prepared.policy.policy.strategy),
             because: why
                 .iter()
                 .filter_map(Pace::why)

@@ -1,6 +1,7 @@
 //! A question to one original, answered by a model in a fresh context that sees nothing but its text: so that a log of 100 KB costs a
 //! conversation some lines. The digest model reads it, where there is one, else the conversation's own while it is idle.
 
+use crate::proxy::turn::prepared::Prepared;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -13,7 +14,7 @@ use crate::config::Resolved;
 use crate::conversation::Tokens;
 use crate::measure::ModelKey;
 use crate::proxy::traffic::Asked;
-use crate::proxy::{App, Error, turn::headers, turn::read_up_to};
+use crate::proxy::{App, Error, state::headers, turn::read_up_to};
 use crate::question::{self, Part};
 use crate::upstream::{ChatOptions, Upstream};
 use crate::usage::Reported;
@@ -96,12 +97,7 @@ impl App {
     }
 
     /// The same within a reply, where somebody can read without taking the conversation's prompt out of the server's cache.
-    pub(in crate::proxy) async fn ask_within(
-        &self,
-        prepared: &crate::proxy::turn::prepare::Prepared,
-        id: &str,
-        question: &str,
-    ) -> Option<Answered> {
+    pub(in crate::proxy) async fn ask_within(&self, prepared: &Prepared, id: &str, question: &str) -> Option<Answered> {
         let found = self.record(id, Some(&prepared.id)).ok()?;
         let upstream = self.upstream_of(&prepared.request.model).await.ok()?;
         let reader = self.reader(&prepared.policy, &upstream, &prepared.request.model).await?;

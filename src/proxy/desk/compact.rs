@@ -1,5 +1,11 @@
 //! `windowsill compact`: a conversation of the record is folded now, asked for by a person.
 
+use crate::proxy::state::gauge::regions;
+use crate::proxy::state::live::Unmade;
+use crate::proxy::state::steer::Steer;
+use crate::proxy::state::steer::When;
+use crate::proxy::turn::steering::focused;
+use crate::proxy::turn::steering::nothing;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
@@ -9,19 +15,20 @@ use http::HeaderMap;
 use serde_json::{Value, json};
 
 use super::price::Price;
-use super::steer::{Steer, When, focused, nothing};
 use crate::apply::{Applied, Words, Written};
+use crate::clock::now_ms;
 use crate::config::Resolved;
 use crate::conversation::edit::{Edit, View};
 use crate::conversation::{Digest, Tokens, repair};
 use crate::measure::window::Window;
 use crate::measure::{ModelKey, own, shown};
 use crate::plan::{self, Action, Because, Facts, Plan, Policy, Regions, Strategy};
-use crate::proxy::ahead::brief::{Ask, folded, left_out};
-use crate::proxy::standing::{Held, Standing};
-use crate::proxy::turn::save::{depth, now_ms, regions, rounded};
-use crate::proxy::view::Subject;
-use crate::proxy::{App, Error, aside, gauge};
+use crate::proxy::state::gauge::reasons;
+use crate::proxy::state::standing::{Held, Standing};
+use crate::proxy::state::view::Subject;
+use crate::proxy::turn::brief::{Ask, folded, left_out};
+use crate::proxy::turn::save::{depth, rounded};
+use crate::proxy::{App, Error, aside};
 use crate::store::{Batch, ConversationRow, ConversationUpdate, Event};
 use crate::upstream::{ChatOptions, Upstream};
 use crate::wire::openai_chat::{self, Request};
@@ -54,17 +61,6 @@ struct Fold<'a> {
     max_tokens: Tokens,
 }
 
-/// What a model wrote for a fold that was not made yet, and which fold that was.
-#[derive(Debug, Clone, PartialEq)]
-pub(in crate::proxy) struct Draft {
-    tip: Option<Digest>,
-    old: View,
-    to: usize,
-    focus: Option<String>,
-    /// `None` where the model wrote nothing of use.
-    text: Option<Arc<str>>,
-}
-
 impl<'a> Fold<'a> {
     /// Plans it.
     ///
@@ -87,10 +83,10 @@ impl<'a> Fold<'a> {
     }
 
     /// What was written for it, to be kept until it is made.
-    fn draft(&self, ground: &Ground, text: Option<Arc<str>>) -> Draft {
+    fn draft(&self, ground: &Ground, text: Option<Arc<str>>) -> Unmade {
         let Recorded { chain, old, .. } = &ground.recorded;
         let focus = self.focus.map(str::to_owned);
-        Draft { tip: chain.last().copied(), old: old.clone(), to: self.to, focus, text }
+        Unmade { tip: chain.last().copied(), old: old.clone(), to: self.to, focus, text }
     }
 }
 
@@ -252,7 +248,7 @@ impl App {
         let done = json!({
             "conversation": ground.recorded.row.id, "before": price.before, "after": price.after,
             "counted": price.counted, "written_by_a_model": written.is_some(),
-            "because": gauge::reasons(&because, price.before, price.after), "brief": brief_of(&view),
+            "because": reasons(&because, price.before, price.after), "brief": brief_of(&view),
         });
         let asked = Asked { action: "summarize", because, focus: fold.focus, started };
         let batch = Batch { originals, ..Batch::default() };
@@ -423,7 +419,7 @@ impl App {
         let gauge = self.gauge_at(ground, &view, price);
         let data = json!({
             "action": asked.action, "asked_by": "user",
-            "because": gauge::reasons(&asked.because, price.before, price.after), "model": row.model,
+            "because": reasons(&asked.because, price.before, price.after), "model": row.model,
             "before": regions(&was.regions), "after": regions(&gauge.regions), "focus": asked.focus,
             "prompt_tokens": price.after, "prompt_tokens_source": gauge.source,
             "seconds": rounded(asked.started.elapsed().as_secs_f64()), "depth": depth(&view),

@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tracing::{debug, warn};
 
+use crate::clock::now_ms;
 use crate::config::{Config, NumCtx};
 use crate::measure::Counting;
 use crate::measure::afford::report::{Report, Wish};
@@ -16,7 +17,6 @@ use crate::measure::own::Counters;
 use crate::measure::shown::{self, Shown};
 use crate::measure::window::{Change, Window};
 use crate::proxy::ahead::background::Tasks;
-use crate::proxy::turn::save::now_ms;
 use crate::proxy::{App, Error, start};
 use crate::store::{Batch, Event};
 use crate::upstream::{Loaded, ModelInfo, Upstream};

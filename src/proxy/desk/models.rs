@@ -7,16 +7,9 @@ use serde_json::{Value, json};
 
 use crate::proxy::{App, Error};
 use crate::upstream::{Kind, Upstream};
-use crate::wire::json::Fields;
 
 /// Of a long list of models, so many are asked about one by one where the list leaves out their windows.
 const ASKED_ONE_BY_ONE: usize = 32;
-
-/// The `model` a request body names, if it is a JSON object that names one.
-pub(in crate::proxy) fn model_in(body: &Bytes) -> String {
-    let text = std::str::from_utf8(body).ok().filter(|t| t.trim_start().starts_with('{'));
-    text.and_then(|t| Fields::read(t).ok()).and_then(|f| f.string("model")).unwrap_or_default()
-}
 
 impl App {
     /// The upstream that serves a model. With one upstream there is nothing to choose: it knows its own names best.

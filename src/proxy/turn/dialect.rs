@@ -20,12 +20,12 @@ use tokio::time::{Instant, Sleep};
 use tracing::debug;
 
 use super::LARGEST_BUFFERED;
-use super::headers;
 use super::items::Keeper;
 use super::relay::{Answer, Body, full};
 use super::waiting::Early;
 use crate::plain;
-use crate::proxy::desk::models::model_in;
+use crate::proxy::state::headers;
+use crate::proxy::turn::model_in;
 use crate::proxy::{App, Error, aside};
 use crate::upstream::Kind;
 use crate::upstream::event::{Event, Says};

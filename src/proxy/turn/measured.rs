@@ -1,14 +1,18 @@
 //! What a request weighs, and what people want of its conversation: the facts that it is planned by. A prompt that comes near a
 //! line is counted; of any other, what was reported stands and what is new is estimated.
 
+use crate::proxy::state::standing::Held;
+use crate::proxy::turn::rules::Ruled;
+use crate::proxy::turn::steering::Granted;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::FutureExt as _;
 use tracing::warn;
 
+use super::attempt::{Attempt, bytes_of};
 use super::draft::{Draft, exact};
-use super::prepare::{Attempt, Head, bytes_of};
+use super::head::Head;
 use super::situation::Situation;
 use crate::conversation::Tokens;
 use crate::conversation::edit::View;
@@ -17,9 +21,9 @@ use crate::plan::emergency;
 use crate::plan::rewrite::{self, Out};
 use crate::plan::{self, Facts, Lines, Policy, Regions};
 use crate::proxy::App;
-use crate::proxy::desk::rules::{Ruled, Scope};
-use crate::proxy::gauge::Marks;
-use crate::proxy::standing::{Granted, Standing};
+use crate::proxy::state::gauge::Marks;
+use crate::proxy::state::scope::Scope;
+use crate::proxy::state::standing::Standing;
 use crate::wire::openai_chat::Request;
 
 /// Share of the first line from which a prompt is counted instead of estimated.
@@ -98,6 +102,25 @@ impl App {
             (facts, sureness) = self.facts(&mut draft).boxed().await;
         }
         Measured { draft, facts, sureness, wishes: Wishes { standing, scope, ruled, granted } }
+    }
+
+    /// What is wanted of the conversation of a request, and what that means for its history. What cannot be read is no reason
+    /// to refuse the request.
+    pub(in crate::proxy) fn wanted(
+        &self,
+        situation: &Situation<'_>,
+        request: &Request,
+        warnings: &mut Vec<String>,
+    ) -> (Arc<Standing>, Held) {
+        let Situation { history, key, policy, .. } = situation;
+        let standing = self.standing(&history.id, history.inherits.as_deref()).unwrap_or_else(|e| {
+            tracing::warn!(conversation = %history.id, error = %e, "what is pinned cannot be read");
+            warnings.push("what is pinned could not be read".into());
+            Arc::default()
+        });
+        let held = self.held(key, &standing, &policy.pins, &request.conversation.body, situation.known_window());
+        warnings.extend(held.warning());
+        (standing, held)
     }
 
     /// The facts, with the prompt counted where it comes near a line.

@@ -2,13 +2,16 @@
 
 pub(super) mod account;
 pub(super) mod admission;
+pub(super) mod attempt;
+pub(super) mod brief;
 pub(super) mod class;
 pub(super) mod dialect;
 pub(super) mod digest;
 pub(super) mod draft;
 mod embeds;
+mod gauge;
 pub(super) mod guard;
-pub(super) mod headers;
+mod head;
 pub(super) mod history;
 pub(super) mod items;
 pub(super) mod measured;
@@ -17,19 +20,26 @@ pub(super) mod place;
 pub(super) mod plainly;
 pub(super) mod prefix;
 pub(super) mod prepare;
+pub(super) mod prepared;
 pub(super) mod recall;
 pub(super) mod refused;
 pub mod relay;
 mod replied;
 mod retold;
+mod rules;
 pub(super) mod save;
 pub(super) mod shadow;
 pub(super) mod situation;
+pub(super) mod slots;
+pub(super) mod steering;
+mod streaming;
 pub(super) mod system;
 pub(super) mod task;
+pub(super) mod titles;
 mod waiting;
-pub(super) mod whose;
 
+use crate::proxy::turn::attempt::Attempt;
+use crate::proxy::turn::prepared::Prepared;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -37,18 +47,21 @@ use bytes::{Bytes, BytesMut};
 use futures_util::{FutureExt as _, StreamExt as _};
 use http::request::Parts;
 use http::{HeaderMap, Response};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tracing::{info, warn};
 
-use super::desk::models;
+use super::state::headers;
 use super::{App, Body, Error, aside};
+use crate::config::Response as GuardResponse;
+use crate::guard::small;
 use crate::plain;
 use crate::upstream::event::Content;
 use crate::upstream::{Reply, Upstream};
+use crate::wire::json::Fields;
 use crate::wire::openai_chat;
 use crate::wire::reply::said;
-use prepare::{Attempt, Prepared};
-use relay::{Answer, Books, Taker};
+use relay::Answer;
+use streaming::{Books, Taker, streamed};
 use waiting::Early;
 
 /// A reply that is not streamed is read whole before it is passed on, up to this size; a larger one is relayed as it
@@ -145,6 +158,31 @@ impl App {
         Ok((upstream, prepared))
     }
 
+    /// Whether the model is too small for what it is asked.
+    ///
+    /// # Errors
+    /// 400 where the config says so.
+    pub(in crate::proxy) fn too_small(&self, prepared: &mut Prepared) -> Result<(), Error> {
+        let response = self.config.watch.small_model;
+        if response == GuardResponse::Allow {
+            return Ok(());
+        }
+        let tools = prepared.request.own_tools().is_some();
+        let Some(much) = small::too_much(prepared.policy.size, tools, prepared.tokens) else { return Ok(()) };
+        let message = format!("a model below 3 billion parameters is given {much}");
+        if self.lives.with(&prepared.id, |live| !std::mem::replace(&mut live.small_told, true)) {
+            warn!(conversation = %prepared.id, "{message}");
+            let data = json!({"tools": tools, "prompt_tokens": prepared.tokens, "holds": small::HOLDS, "action": response.as_str()});
+            self.note_event(&prepared.id, "small_model", data);
+        }
+        if response == GuardResponse::Refuse {
+            let hint = "take a larger model, or set `small_model = \"warn\"` in [watch] of config.toml";
+            return Err(Error::client(400, "small_model", message, hint));
+        }
+        prepared.warnings.push(message);
+        Ok(())
+    }
+
     /// Prepares a request again, harder.
     async fn harder(
         self: &Arc<Self>,
@@ -198,7 +236,7 @@ impl App {
                 let done = move |reported, end| app.account(upstream, &sent, prepared, reported, end, started);
                 Taker::Books(Box::new(Books::new(keeper, done)))
             };
-            return build(response, Answer::Events(relay::streamed(reply.body.events(), taker)));
+            return build(response, Answer::Events(streamed(reply.body.events(), taker)));
         }
         let (bytes, rest) = read_up_to(reply.body, LARGEST_BUFFERED).await?;
         if let Some(rest) = rest {
@@ -254,7 +292,7 @@ impl App {
     /// When no upstream can be reached.
     pub async fn pass(&self, parts: &Parts, body: Bytes) -> Result<Response<Body>, Error> {
         let read = body.clone();
-        let model = self.aside.reading(body.len(), async move { models::model_in(&read) }.boxed()).await?;
+        let model = self.aside.reading(body.len(), async move { model_in(&read) }.boxed()).await?;
         let upstream = self.upstream_of(&model).await?;
         let path = parts.uri.path_and_query().map_or("/", |p| p.as_str());
         let headers = self.outgoing(&parts.headers);
@@ -268,6 +306,12 @@ impl App {
             .body(relay::through(reply.body.inspect(move |_| _ = &using)))
             .map_err(|e| Error::Internal { doing: "build the reply", source: Box::new(e) })
     }
+}
+
+/// The `model` a request body names, if it is a JSON object that names one.
+pub(in crate::proxy) fn model_in(body: &Bytes) -> String {
+    let text = std::str::from_utf8(body).ok().filter(|t| t.trim_start().starts_with('{'));
+    text.and_then(|t| Fields::read(t).ok()).and_then(|f| f.string("model")).unwrap_or_default()
 }
 
 /// Where a chat request goes.

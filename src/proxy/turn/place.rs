@@ -11,9 +11,9 @@ use std::time::SystemTime;
 
 use http::HeaderMap;
 
-use super::whose::{Kin, Whose};
 use crate::conversation::{Digest, Message, Role, chain};
-use crate::proxy::desk::rules;
+use crate::proxy::state::scope;
+use crate::proxy::state::whose::{Kin, Whose};
 use crate::proxy::{App, Error};
 use crate::recall;
 use crate::store::Located;
@@ -242,7 +242,7 @@ impl App {
         let wish = headers_wish(&asked.base);
         let old = [
             wish.to_owned(),
-            format!("{wish}\n{}", rules::old_mark(from_client, &request.conversation)),
+            format!("{wish}\n{}", scope::old_mark(from_client, &request.conversation)),
             // Before 0.2 the model was part of it.
             format!("{wish}\n{}", request.model),
         ];

@@ -19,9 +19,9 @@ use tracing::warn;
 
 use super::LARGEST_BUFFERED;
 use super::dialect::failure;
-use super::prepare::Prepared;
+use super::prepared::Prepared;
 use super::relay::{Answer, Body};
-use super::save::now_ms;
+use crate::clock::now_ms;
 use crate::conversation::Digest;
 use crate::proxy::{App, Error};
 use crate::store::{Batch, Event};

@@ -21,11 +21,11 @@ use http::{HeaderMap, StatusCode};
 use serde_json::{Value, json};
 use tracing::{debug, info, warn};
 
-use super::prepare::Prepared;
+use super::prepared::Prepared;
 use super::replied::Keeper;
-use super::save::now_ms;
 use super::{opening, refused, relay};
 use crate::admission;
+use crate::clock::now_ms;
 use crate::conversation::{Digest, Tokens, repair};
 use crate::measure;
 use crate::plan::rewrite::Out;
