@@ -4,9 +4,11 @@
 mod ahead;
 mod aside;
 mod desk;
+mod doors;
 mod error;
 mod lookout;
 mod pool;
+mod servers;
 mod start;
 mod state;
 mod traffic;
@@ -30,9 +32,9 @@ pub use desk::pins::{Pinning, Unpinned};
 pub use desk::record::{Asked, Record, Text, hit_json, lines, page, search};
 pub use desk::report::{ask_original_running, grouped, plan_file, rules_running, running_models, steer_running};
 pub use desk::trace::{TraceQuery, follow_running};
+pub use doors::dialect::{json_reply, refusal};
 pub use error::Error;
 pub use state::steer::{Steer, When};
-pub use turn::dialect::{json_reply, refusal};
 pub use turn::relay::{self, Body};
 
 pub use crate::engine::devices::tell as tell_devices;
@@ -88,6 +90,8 @@ pub struct App {
     places: Mutex<HashMap<String, usize>>,
     /// Who uses which model of which server.
     traffic: Arc<Traffic>,
+    /// What is done behind a reply; the rooms that do it stand above the one that answers.
+    after: fn(&Arc<App>, turn::account::Accounted),
     /// Policies by model, profile header, what the server has loaded, and task.
     policies: Mutex<Policies>,
 }
@@ -115,6 +119,7 @@ impl App {
             digests: Mutex::new(LruCache::new(turn::digest::FOUND_AGAIN)),
             places: Mutex::default(),
             traffic: Arc::default(),
+            after: ahead::begin,
             policies: Mutex::default(),
         }
     }

@@ -10,6 +10,7 @@ pub(super) mod retention;
 pub(super) mod title;
 
 use crate::proxy::state::live::Reply;
+use crate::proxy::turn::account::Accounted;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -46,10 +47,6 @@ use crate::wire::openai_chat::{self, Request};
 /// After a reply that calls tools the client is back at once; nothing is begun when it is.
 const AFTER_TOOL_CALLS: Duration = Duration::from_millis(750);
 
-/// How often that pause is doubled when the client keeps coming back before a brief is done: what is begun in vain costs
-/// the server's time, and the user's.
-const DOUBLED: u32 = 6;
-
 /// A step is taken to be as long as the last one, and a little more.
 const NEXT_STEP: f64 = 1.25;
 
@@ -74,40 +71,26 @@ struct Behind {
     told: usize,
 }
 
+/// Begins what is done behind a reply.
+pub(super) fn begin(app: &Arc<App>, of: Accounted) {
+    if of.end == relay::End::Complete && !of.prepared.repeats_a_beginning {
+        app.title_behind(&of.prepared);
+    }
+    app.work_ahead(of);
+}
+
 /// A fold that was made ahead: its plan, its view, the messages to send, and the seconds that a model wrote on the brief.
 type Made = (Plan, Applied, Vec<Out>, f64);
 
 impl App {
-    /// Stops what is under way for a conversation, for a request that comes first.
-    pub(super) fn stop_making(&self, id: &str) {
-        let making = self.lives.with(id, |l| {
-            // Another branch of the conversation may wait for its own.
-            let making = l.making.take_if(|m| !m.is_waited_for());
-            // What had not begun to ask cost nothing.
-            if making.as_ref().is_some_and(|m| m.asking.load(Ordering::Relaxed)) {
-                l.stopped = (l.stopped + 1).min(DOUBLED);
-            }
-            making
-        });
-        if let Some(making) = making {
-            making.cancel.cancel();
-        }
-    }
-
     /// Begins behind a reply what the next requests will need, if nobody is waiting.
-    pub(super) fn work_ahead(
-        self: &Arc<Self>,
-        upstream: Arc<Upstream>,
-        headers: HeaderMap,
-        prepared: Prepared,
-        reported: Reported,
-        end: &relay::End,
-    ) {
+    fn work_ahead(self: &Arc<Self>, of: Accounted) {
+        let Accounted { upstream, headers, prepared, reported, end } = of;
         let Some(window) = prepared.window.tokens else { return };
         let Some(prompt) = reported.prompt else { return };
         let used = prompt + reported.completion.unwrap_or(0);
         let strategy = prepared.policy.policy.strategy;
-        let may = prepared.policy.background && *end == relay::End::Complete && !prepared.request.unloads();
+        let may = prepared.policy.background && end == relay::End::Complete && !prepared.request.unloads();
         let Some(tip) = prepared.chain.last().copied() else { return };
         if !may || strategy == Strategy::Off || prepared.wanted.paused {
             return;

@@ -233,7 +233,7 @@ impl App {
         told["brief_reads"] = json!(to_read);
         told["brief_seconds"] = json!(to_read.and_then(|reads| self.brief_seconds(id, reads, fold.max_tokens)));
         let is_written = written.is_some() || !fold.asks;
-        told["brief"] = json!(is_written.then(|| brief_of(&view)).flatten());
+        told["brief"] = json!(is_written.then(|| view.brief().map(str::to_owned)).flatten());
         told["written_by_a_model"] = json!(text.is_some());
         Ok(told)
     }
@@ -248,7 +248,7 @@ impl App {
         let done = json!({
             "conversation": ground.recorded.row.id, "before": price.before, "after": price.after,
             "counted": price.counted, "written_by_a_model": written.is_some(),
-            "because": reasons(&because, price.before, price.after), "brief": brief_of(&view),
+            "because": reasons(&because, price.before, price.after), "brief": view.brief().map(str::to_owned),
         });
         let asked = Asked { action: "summarize", because, focus: fold.focus, started };
         let batch = Batch { originals, ..Batch::default() };
@@ -473,14 +473,6 @@ fn scale(facts: &mut Facts, by: f64) {
         cost.calls.iter_mut().for_each(|call| *call = scaled(*call, by));
     }
     facts.edit_costs.iter_mut().for_each(|cost| *cost = scaled(*cost, by));
-}
-
-/// The brief of a view.
-pub(in crate::proxy) fn brief_of(view: &View) -> Option<String> {
-    view.edits.iter().find_map(|edit| match edit {
-        Edit::Fold { brief, .. } => Some(brief.to_string()),
-        _ => None,
-    })
 }
 
 /// Tokens, multiplied.

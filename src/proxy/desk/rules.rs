@@ -128,3 +128,14 @@ fn no_project() -> Error {
                 x-windowsill-project";
     Error::client(409, "no_project", message, hint)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rule_has_words_and_not_too_many() {
+        assert_eq!(worded("  Use tabs. ").unwrap(), "Use tabs.");
+        assert!(worded(" ").is_err() && worded(&"x".repeat(LONGEST + 1)).is_err());
+    }
+}

@@ -31,6 +31,10 @@ use crate::usage::Reported;
 /// Conversations that are remembered.
 const REMEMBERED: usize = 4096;
 
+/// How often the pause before a brief is doubled when the client keeps coming back before one is done: what is begun in vain costs
+/// the server's time, and the user's.
+const DOUBLED: u32 = 6;
+
 /// A conversation that had no request for so long is not under way.
 const LATELY: Duration = Duration::from_secs(600);
 
@@ -442,6 +446,22 @@ impl LiveConversations {
     pub(in crate::proxy) fn last_end(&self, ends: &[u64]) -> Option<Arc<str>> {
         let mut known = self.ends.lock();
         ends.iter().rev().find_map(|end| known.get(end).cloned())
+    }
+
+    /// Stops what is under way for a conversation, for a request that comes first.
+    pub(in crate::proxy) fn stop_making(&self, id: &str) {
+        let making = self.with(id, |l| {
+            // Another branch of the conversation may wait for its own.
+            let making = l.making.take_if(|m| !m.is_waited_for());
+            // What had not begun to ask cost nothing.
+            if making.as_ref().is_some_and(|m| m.asking.load(Ordering::Relaxed)) {
+                l.stopped = (l.stopped + 1).min(DOUBLED);
+            }
+            making
+        });
+        if let Some(making) = making {
+            making.cancel.cancel();
+        }
     }
 
     /// Notes that a request of a conversation is under way, until the flight is dropped, and with it what it uses.

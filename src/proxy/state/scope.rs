@@ -148,10 +148,4 @@ mod tests {
         assert_eq!(Scope::from_json(&one.json()), Some(one));
         assert_eq!(Scope::from_json(&Value::Null), None);
     }
-
-    #[test]
-    fn a_rule_has_words_and_not_too_many() {
-        assert_eq!(worded("  Use tabs. ").unwrap(), "Use tabs.");
-        assert!(worded(" ").is_err() && worded(&"x".repeat(LONGEST + 1)).is_err());
-    }
 }

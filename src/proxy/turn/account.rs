@@ -26,6 +26,19 @@ use crate::usage::Reported;
 /// Below this share of a calibrated count, a server that says so must have dropped messages.
 const DROPPED_BELOW: f64 = 0.7;
 
+/// A request that was answered, with all that is known of it.
+pub(in crate::proxy) struct Accounted {
+    /// Who answered it.
+    pub(in crate::proxy) upstream: Arc<Upstream>,
+    /// The client's headers, as a server may see them.
+    pub(in crate::proxy) headers: HeaderMap,
+    pub(in crate::proxy) prepared: Prepared,
+    /// What the server said of its reply.
+    pub(in crate::proxy) reported: Reported,
+    /// How the reply ended.
+    pub(in crate::proxy) end: relay::End,
+}
+
 impl App {
     /// Takes in what a reply reported.
     pub(in crate::proxy) fn account(
@@ -65,10 +78,7 @@ impl App {
             self.lives.with(&prepared.id, |l| l.taken = prepared.chain.last().map(|tip| (*tip, depth)));
         }
         self.remember_reply(&upstream, &prepared, &reported, counted, events);
-        if end == relay::End::Complete && !prepared.repeats_a_beginning {
-            self.title_behind(&prepared);
-        }
-        self.work_ahead(upstream, headers.clone(), prepared, reported, &end);
+        (self.after)(self, Accounted { upstream, headers: headers.clone(), prepared, reported, end });
     }
 
     /// Learns from what the server counted.

@@ -205,7 +205,6 @@ impl App {
             cost.text += THROUGH * Tokens::try_from(hidden).unwrap_or(0);
         }
     }
-
 }
 
 /// What the request or the settings want. A header that cannot be read is said, and changes nothing.

@@ -137,7 +137,7 @@ impl App {
                 let (_waiting, mut over) = (making.waited_for(), making.over.clone());
                 let _ = tokio::time::timeout(WAIT, over.wait_for(|over| *over)).await;
             }
-            self.stop_making(id);
+            self.lives.stop_making(id);
         }
         let needed = self.needed(draft, plan, window)?;
         let ready = self.brief_at_hand(id, chain, body, &draft.old);

@@ -185,7 +185,7 @@ impl App {
         let asks = plan.actions.iter().any(|a| matches!(a, Action::Fold { ask_model: true, .. }));
         if !asks {
             // The client goes first; what was begun for later is begun again behind this reply.
-            self.stop_making(situation.id());
+            self.lives.stop_making(situation.id());
             let folds = plan.actions.iter().any(|a| matches!(a, Action::Fold { .. }));
             if let Some(why) = plan.lines.no_summary().filter(|_| folds && draft.policy.strategy == Strategy::Summarize)
             {

@@ -1,19 +1,19 @@
-//! One request, told top to bottom: [`App::chat`] measures, plans, applies, sends, relays, accounts.
+//! One request, told top to bottom: [`App::answered`] measures, plans, applies, sends, relays, accounts.
 
 pub(super) mod account;
 pub(super) mod admission;
+pub(super) mod asking;
 pub(super) mod attempt;
 pub(super) mod brief;
 pub(super) mod class;
-pub(super) mod dialect;
+pub(super) mod completed;
 pub(super) mod digest;
 pub(super) mod draft;
-mod embeds;
+pub(super) mod early;
 mod gauge;
 pub(super) mod guard;
 mod head;
 pub(super) mod history;
-pub(super) mod items;
 pub(super) mod measured;
 pub(super) mod opening;
 pub(super) mod place;
@@ -28,7 +28,6 @@ mod replied;
 mod retold;
 mod rules;
 pub(super) mod save;
-pub(super) mod shadow;
 pub(super) mod situation;
 pub(super) mod slots;
 pub(super) mod steering;
@@ -36,7 +35,6 @@ mod streaming;
 pub(super) mod system;
 pub(super) mod task;
 pub(super) mod titles;
-mod waiting;
 
 use crate::proxy::turn::attempt::Attempt;
 use crate::proxy::turn::prepared::Prepared;
@@ -51,18 +49,17 @@ use serde_json::{Value, json};
 use tracing::{info, warn};
 
 use super::state::headers;
-use super::{App, Body, Error, aside};
+use super::{App, Error, aside};
 use crate::config::Response as GuardResponse;
 use crate::guard::small;
 use crate::plain;
 use crate::upstream::event::Content;
 use crate::upstream::{Reply, Upstream};
-use crate::wire::json::Fields;
 use crate::wire::openai_chat;
 use crate::wire::reply::said;
+use early::Early;
 use relay::Answer;
 use streaming::{Books, Taker, streamed};
-use waiting::Early;
 
 /// A reply that is not streamed is read whole before it is passed on, up to this size; a larger one is relayed as it
 /// comes.
@@ -72,26 +69,14 @@ pub(super) const LARGEST_BUFFERED: usize = 64 << 20;
 const SLOWEST_WRITE: Duration = Duration::from_secs(1);
 
 impl App {
-    /// Answers a chat completion request.
-    ///
-    /// # Errors
-    /// What the caller must be told: its own mistake, no upstream, or a prompt that cannot be made to fit.
-    pub async fn chat(self: &Arc<Self>, parts: &Parts, body: Bytes) -> Result<Response<Body>, Error> {
-        if headers::is_off(&parts.headers, &headers::SWITCH) {
-            return self.pass(parts, body).await;
-        }
-        if self.config.shadow {
-            return self.shadowed(parts, body.clone(), Ok(body)).await;
-        }
-        match self.answer(parts, body.clone(), &Early::default()).await {
-            Err(Error::Unread(why)) => self.unread(parts, body, why).await,
-            answered => Ok(answered?.map(|answer| self.body_of(answer))),
-        }
-    }
-
     /// Answers a request that is neither passed nor shadowed, however long that takes. What is known of the answer before it is
     /// there goes to `early`.
-    async fn answered(self: &Arc<Self>, parts: &Parts, body: Bytes, early: &Early) -> Result<Response<Answer>, Error> {
+    pub(in crate::proxy) async fn answered(
+        self: &Arc<Self>,
+        parts: &Parts,
+        body: Bytes,
+        early: &Early,
+    ) -> Result<Response<Answer>, Error> {
         let started = Instant::now();
         let size = body.len();
         let (app, headers, known) = (Arc::clone(self), parts.headers.clone(), early.clone());
@@ -285,33 +270,6 @@ impl App {
             warn!("the record is slow: it is not waited for");
         }
     }
-
-    /// Passes a request through untouched.
-    ///
-    /// # Errors
-    /// When no upstream can be reached.
-    pub async fn pass(&self, parts: &Parts, body: Bytes) -> Result<Response<Body>, Error> {
-        let read = body.clone();
-        let model = self.aside.reading(body.len(), async move { model_in(&read) }.boxed()).await?;
-        let upstream = self.upstream_of(&model).await?;
-        let path = parts.uri.path_and_query().map_or("/", |p| p.as_str());
-        let headers = self.outgoing(&parts.headers);
-        let using = self.using(&upstream, &model).await;
-        let reply = upstream.pass(parts.method.clone(), path, &headers, body.into()).await?;
-        let mut response = Response::builder().status(reply.status);
-        if let Some(h) = response.headers_mut() {
-            *h = reply.headers;
-        }
-        response
-            .body(relay::through(reply.body.inspect(move |_| _ = &using)))
-            .map_err(|e| Error::Internal { doing: "build the reply", source: Box::new(e) })
-    }
-}
-
-/// The `model` a request body names, if it is a JSON object that names one.
-pub(in crate::proxy) fn model_in(body: &Bytes) -> String {
-    let text = std::str::from_utf8(body).ok().filter(|t| t.trim_start().starts_with('{'));
-    text.and_then(|t| Fields::read(t).ok()).and_then(|f| f.string("model")).unwrap_or_default()
 }
 
 /// Where a chat request goes.

@@ -7,7 +7,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::SystemTime;
 
 use http::HeaderMap;
 
@@ -388,7 +387,7 @@ fn headers_wish(base: &str) -> &str {
 
 /// A digest that there was never before.
 fn unique(root: &Digest, count: u64) -> Digest {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos();
+    let now = crate::clock::now().as_nanos();
     Digest::of(format!("{} {now} {} {count}", root.hex(), std::process::id()).as_bytes())
 }
 

@@ -60,7 +60,6 @@ impl App {
         }
         Ok(refused)
     }
-
 }
 
 /// Whether a refusal may be about the messages: servers say so with 400 and 422, and llama-server with 500 where a template

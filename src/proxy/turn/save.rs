@@ -12,12 +12,12 @@ use serde_json::{Value, json};
 use tracing::warn;
 
 use super::class::Class;
-use crate::guard::triggers::{Folded, Pace};
 use super::gauge;
 use super::prepared::Prepared;
 use crate::clock::now_ms;
 use crate::conversation::edit::{Edit, View};
 use crate::conversation::{Digest, Message, Role, Tokens};
+use crate::guard::triggers::{Folded, Pace};
 use crate::passage;
 use crate::plain;
 use crate::plan::Lines;

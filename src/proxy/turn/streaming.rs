@@ -198,6 +198,8 @@ impl Streaming {
 mod tests {
     use std::sync::{Arc, Mutex};
 
+    use bytes::Bytes;
+
     use super::*;
     use crate::upstream::event::Content;
 

@@ -146,6 +146,14 @@ impl View {
         read.unwrap_or(0)
     }
 
+    /// The brief of its fold.
+    pub fn brief(&self) -> Option<&str> {
+        self.edits.iter().find_map(|edit| match edit {
+            Edit::Fold { brief, .. } => Some(&**brief),
+            _ => None,
+        })
+    }
+
     /// Whether this edit removes something from the prompt. A fold of no messages only carries the pins.
     pub fn lacks(&self) -> bool {
         self.edits.iter().any(|edit| !matches!(edit, Edit::Fold { from, to, .. } if from == to))

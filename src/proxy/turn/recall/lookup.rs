@@ -114,7 +114,7 @@ impl App {
         if let Some((id, question)) = recall::question(arguments)
             && let Ok(Some(original)) = self.store.original_in(&id, &prepared.id)
             && own.has(&id, &original.kind, &original.text)
-            && let Some(answered) = self.ask_within(prepared, &id, &question).await
+            && let Some(answered) = self.ask_within(prepared, &original, &question).await
             && self.measure.count(key, &answered.text) <= budget
         {
             self.metrics.recalled("found");

@@ -1,17 +1,17 @@
 //! Whether a request offers our tools, and what earlier replies recalled with them.
 
 use crate::admission::Answer;
+use crate::admission::taught;
+use crate::clock::now_ms;
+use crate::conversation::Tokens;
+use crate::proxy::turn::prepared::Prepared;
 use crate::proxy::turn::recall::Answered;
 use crate::store::Batch;
 use crate::store::Event;
-use std::collections::HashSet;
-use crate::proxy::turn::prepared::Prepared;
-use crate::conversation::Tokens;
-use crate::clock::now_ms;
-use crate::admission::taught;
 use bytes::Bytes;
 use http::HeaderMap;
 use serde_json::json;
+use std::collections::HashSet;
 use tracing::{debug, warn};
 
 use crate::config::Resolved;

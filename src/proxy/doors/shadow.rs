@@ -10,15 +10,15 @@ use http::{HeaderMap, HeaderValue, Response};
 use serde_json::json;
 use tracing::{debug, info};
 
-use super::attempt::Attempt;
-use super::prepared::Prepared;
-use super::relay::Body;
 use crate::clock::now_ms;
 use crate::conversation::Tokens;
 use crate::conversation::edit::View;
 use crate::measure::{Sureness, count, shown};
 use crate::plain;
 use crate::proxy::state::headers;
+use crate::proxy::turn::attempt::Attempt;
+use crate::proxy::turn::prepared::Prepared;
+use crate::proxy::turn::relay::Body;
 use crate::proxy::{App, Error};
 use crate::store::{Batch, Event};
 use crate::upstream::Upstream;
