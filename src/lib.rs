@@ -21,6 +21,7 @@
 //! - On a worker itself stays what is bounded: going once through less than 256 KB (a body that is read or translated, a reply
 //!   that came whole, the books behind it), and one event of a stream. What is larger moves the worker's other tasks away.
 
+pub mod clock;
 pub mod config;
 pub mod engine;
 pub mod files;

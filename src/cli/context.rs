@@ -2,10 +2,10 @@
 //! record and the running proxy say; decides nothing.
 
 use std::process::ExitCode;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::Args;
 use serde_json::Value;
+use windowsill::clock::now_ms;
 use windowsill::config::Config;
 use windowsill::plain;
 use windowsill::proxy::{Record, TraceQuery, ask_running, follow_running, told};
@@ -65,11 +65,6 @@ pub(crate) fn run(config: &Config, of: &Context) -> Result<ExitCode, Failure> {
     };
     out(&page)?;
     Ok(ExitCode::SUCCESS)
-}
-
-pub(super) fn now_ms() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
 }
 
 /// A text of the record, on one line.

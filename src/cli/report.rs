@@ -8,9 +8,9 @@ use windowsill::config::Config;
 use windowsill::plain;
 use windowsill::proxy::Record;
 
-use super::context::now_ms;
 use super::paint::tokens;
 use crate::{Failure, out, out_json};
+use windowsill::clock::now_ms;
 
 #[derive(Args)]
 pub(crate) struct Report {

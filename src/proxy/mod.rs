@@ -4,16 +4,15 @@
 mod ahead;
 mod aside;
 mod desk;
+mod doors;
 mod error;
-mod gauge;
-mod live;
 mod lookout;
 mod pool;
-mod standing;
+mod servers;
 mod start;
+mod state;
 mod traffic;
 mod turn;
-mod view;
 
 use std::collections::HashMap;
 use std::num::NonZeroUsize;
@@ -34,10 +33,10 @@ pub use desk::record::{Asked, Record, Text, hit_json, lines, page, search};
 pub use desk::report::{
     ask as ask_running, ask_original_running, grouped, plan_file, rules_running, running_models, steer_running,
 };
-pub use desk::steer::{Steer, When};
 pub use desk::trace::{TraceQuery, follow_running};
+pub use doors::dialect::{json_reply, refusal};
 pub use error::Error;
-pub use turn::dialect::{json_reply, refusal};
+pub use state::steer::{Steer, When};
 pub use turn::relay::{self, Body};
 
 pub use crate::engine::devices::tell as tell_devices;
@@ -54,7 +53,7 @@ pub use crate::wire::dialect::Dialect;
 pub use crate::wire::dialect::ollama::embed::Embeds;
 use ahead::background::Tasks;
 use aside::Aside;
-use live::LiveConversations;
+use state::live::LiveConversations;
 use traffic::Traffic;
 
 /// Names of models of which something is remembered: clients choose them, and may not fill the memory.
@@ -81,18 +80,20 @@ pub struct App {
     lives: Arc<LiveConversations>,
     /// What is in flight at servers whose slots share a pool.
     pools: pool::Pools,
-    lent: ahead::slots::Lent,
+    lent: turn::slots::Lent,
     heads: desk::price::Heads,
     /// One change of what people want of a conversation at a time.
     standing_turn: tokio::sync::Mutex<()>,
     /// How summarizers did lately, by upstream and model.
-    summarizers: Mutex<LruCache<String, ahead::brief::Trial>>,
+    summarizers: Mutex<LruCache<String, turn::brief::Trial>>,
     /// Digests that clients wait for, or waited for.
     digests: turn::digest::Begun,
     /// Which upstream lists which model.
     places: Mutex<HashMap<String, usize>>,
     /// Who uses which model of which server.
     traffic: Arc<Traffic>,
+    /// What is done behind a reply; the rooms that do it stand above the one that answers.
+    after: fn(&Arc<App>, turn::account::Accounted),
     /// Policies by model, profile header, what the server has loaded, and task.
     policies: Mutex<Policies>,
 }
@@ -113,13 +114,14 @@ impl App {
             aside: Aside::default(),
             lives: Arc::default(),
             pools: pool::Pools::default(),
-            lent: ahead::slots::Lent::default(),
+            lent: turn::slots::Lent::default(),
             heads: desk::price::Heads::default(),
             standing_turn: tokio::sync::Mutex::default(),
             summarizers: Mutex::new(LruCache::new(NAMES)),
             digests: Mutex::new(LruCache::new(turn::digest::FOUND_AGAIN)),
             places: Mutex::default(),
             traffic: Arc::default(),
+            after: ahead::begin,
             policies: Mutex::default(),
         }
     }
@@ -132,7 +134,7 @@ impl App {
     /// The client's headers as an upstream may see them: without the key of this proxy, and without what is meant for it.
     fn outgoing(&self, from_client: &HeaderMap) -> HeaderMap {
         let mut out = from_client.clone();
-        let of_a_page: Vec<_> = out.keys().filter(|name| turn::headers::is_of_a_page(name)).cloned().collect();
+        let of_a_page: Vec<_> = out.keys().filter(|name| state::headers::is_of_a_page(name)).cloned().collect();
         for name in of_a_page {
             out.remove(name);
         }
@@ -140,7 +142,7 @@ impl App {
             out.remove(http::header::AUTHORIZATION);
             out.remove("x-api-key");
         }
-        for ours in turn::headers::OURS {
+        for ours in state::headers::OURS {
             out.remove(ours);
         }
         out

@@ -2,11 +2,10 @@
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Unix time (seconds).
 pub fn unix_seconds() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+    crate::clock::now().as_secs()
 }
 
 /// `length` lower-case letters and digits (at most 48) that no other call of this or another process gets. Ids of

@@ -208,9 +208,12 @@ fn a_model_too_small_for_tools_is_told_of_once_and_refused_if_asked() {
 #[test]
 fn every_loop_of_the_recorded_sessions_is_found_and_hardly_anything_else() {
     use windowsill::conversation::{Role, watch};
+    let sessions = super::planning::sessions::recorded();
+    // The few sessions that come with the sources may lack them.
     let known = ["intercode-sql-7", "dgm-django__django-12774"];
+    let known: Vec<&str> = known.into_iter().filter(|name| sessions.iter().any(|(of, ..)| of == name)).collect();
     let (mut requests, mut steps, mut left_out, mut found) = (0, 0, 0, Vec::new());
-    for (name, messages, tools) in super::planning::sessions::recorded() {
+    for (name, messages, tools) in sessions {
         let Some(conversation) = super::planning::sessions::read(&messages, &tools, None) else {
             left_out += 1;
             continue;
@@ -227,9 +230,7 @@ fn every_loop_of_the_recorded_sessions_is_found_and_hardly_anything_else() {
             found.push((name, hits));
         }
     }
-    if requests == 0 {
-        return;
-    }
+    assert!(requests > 0, "no session was read");
     let names: Vec<&str> = found.iter().map(|(name, _)| name.as_str()).collect();
     assert!(known.iter().all(|loops| names.contains(loops)), "{found:?} of {steps} steps");
     let false_alarms: usize =

@@ -279,8 +279,10 @@ fn however_a_launch_ends_no_file_with_the_key_stays() {
         (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let served = Served::start(dir.path(), &[fake.url()], "");
     let launch = || {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_windowsill"));
+        // Who runs the tests under nohup has hangups ignored, which launch respects.
+        let mut command = Command::new("/usr/bin/env");
         command
+            .args(["--default-signal=HUP", env!("CARGO_BIN_EXE_windowsill")])
             .current_dir(dir.path())
             .env("PATH", format!("{}:/usr/bin:/bin", bin.path().display()))
             .env("WINDOWSILL_LISTEN", served.address.to_string())

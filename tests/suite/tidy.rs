@@ -29,13 +29,14 @@ const ROOMS: &[(&str, &[&str])] = &[
     // The record, `crates/record`; it has no room of the program to import.
     ("store", &["apply", "conversation", "passage"]),
     // Leaves: how files are opened, and how text is made harmless.
+    ("clock", &[]),
     ("files", &[]),
     ("plain", &[]),
     ("gguf", &["files"]),
     ("config", &["admission", "plan", "conversation", "gguf", "files", "settings"]),
     ("engine", &["conversation", "gguf", "files"]),
     // `engine` and `gguf` only in embedded/, see EXCEPTIONS.
-    ("upstream", &["conversation", "wire", "config"]),
+    ("upstream", &["clock", "conversation", "wire", "config"]),
     (
         "measure",
         &["brief", "plan", "conversation", "wire", "gguf", "engine", "upstream", "store", "config", "files", "plain"],
@@ -45,6 +46,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     (
         "proxy",
         &[
+            "clock",
             "admission",
             "apply",
             "brief",
@@ -72,9 +74,9 @@ const ROOMS: &[(&str, &[&str])] = &[
     ),
     ("guard", &["config", "conversation", "plan"]),
     ("server", &["proxy", "config", "plain"]),
-    ("main", &["config", "gguf", "proxy", "server", "measure", "plain", "files"]),
+    ("main", &["clock", "config", "gguf", "proxy", "server", "measure", "plain", "files"]),
     // `main.rs` in more files.
-    ("cli", &["config", "gguf", "proxy", "server", "measure", "plain", "files"]),
+    ("cli", &["clock", "config", "gguf", "proxy", "server", "measure", "plain", "files"]),
 ];
 
 /// The crates below the program: the folder of each.
@@ -120,6 +122,39 @@ fn rooms_import_only_what_the_table_allows() {
     let files = sources();
     assert!(files.len() >= 20, "only {} files were read", files.len());
     let wrong: Vec<String> = files.iter().flat_map(|(file, text)| imports(file, text)).collect();
+    assert!(wrong.is_empty(), "\n{}\n", wrong.join("\n"));
+}
+
+/// The rooms of `src/proxy`, each above those before it. What stands beside them is under all of them, but for `start.rs`, which
+/// puts the program together.
+const STORIES: [&str; 5] = ["state", "turn", "ahead", "desk", "doors"];
+
+#[test]
+fn a_request_never_goes_back_up() {
+    let story = |name: &str| STORIES.iter().position(|story| *story == name);
+    let mut wrong = Vec::new();
+    for (file, text) in sources() {
+        let Some(inside) = file.strip_prefix("src/proxy/").filter(|inside| !is_test(&file) && *inside != "mod.rs")
+        else {
+            continue;
+        };
+        let own = inside.split_once('/').map_or(Some(0), |(room, _)| story(room).map(|at| at + 1));
+        let own = if inside == "start.rs" { STORIES.len() } else { own.expect("a room of src/proxy has a story") };
+        let mut here: Vec<&str> = inside.trim_end_matches(".rs").split('/').collect();
+        here.retain(|part| *part != "mod");
+        for found in uses(&text) {
+            let path: Vec<&str> = found.path.iter().map(String::as_str).collect();
+            let supers = path.iter().take_while(|part| **part == "super").count();
+            let room = match path.as_slice() {
+                ["crate", "proxy", room, ..] => Some(*room),
+                _ if supers > 0 && supers == here.len() => path.get(supers).copied(),
+                _ => None,
+            };
+            if let Some(above) = room.and_then(story).filter(|at| *at + 1 > own) {
+                wrong.push(format!("{file}:{}: {} stands above: pass what it needs down", found.line, STORIES[above]));
+            }
+        }
+    }
     assert!(wrong.is_empty(), "\n{}\n", wrong.join("\n"));
 }
 

@@ -14,11 +14,11 @@ use ratatui::crossterm::event::{self, Event};
 use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinSet};
+use windowsill::clock::now_ms;
 use windowsill::config::Config;
 use windowsill::proxy::{Error, TraceQuery, ask_running, follow_running, steer_running};
 
 use self::state::{Ask, News, State};
-use super::context::now_ms;
 use crate::{Failure, runtime};
 
 /// How often the list is asked for where nothing happens, and ages are drawn.

@@ -6,11 +6,11 @@
 //! model of the same server, and nothing is begun for a model that is not in memory (`proxy/traffic.rs`).
 
 pub mod background;
-pub(super) mod brief;
 pub(super) mod retention;
-pub(super) mod slots;
 pub(super) mod title;
 
+use crate::proxy::state::live::Reply;
+use crate::proxy::turn::account::Accounted;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -21,18 +21,21 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
-use super::ahead::brief::{Ask, Reply, folded, folded_to, left_out, reach, readable, told};
-use super::live::{Ahead, Brief, Making};
+use super::state::gauge;
+use super::state::live::{Ahead, Brief, Making};
+use super::state::view::Subject;
 use super::traffic::Asked;
-use super::turn::prepare::{self, Prepared};
-use super::turn::save::now_ms;
-use super::view::Subject;
-use super::{App, Error, gauge, turn::relay};
+use super::turn::attempt::{self};
+use super::turn::brief::{Ask, folded, folded_to, left_out, reach, readable, told};
+use super::turn::prepared::Prepared;
+use super::{App, Error, turn::relay};
 use crate::apply::{Applied, Words};
+use crate::clock::now_ms;
 use crate::conversation::edit::View;
 use crate::conversation::{Role, Tokens};
 use crate::guard::triggers::Pace;
 use crate::measure::Known;
+use crate::plan::asked::Next;
 use crate::plan::rewrite::{self, Out};
 use crate::plan::{self, Action, Facts, Plan, Strategy, economics};
 use crate::store::{Batch, Event};
@@ -44,18 +47,11 @@ use crate::wire::openai_chat::{self, Request};
 /// After a reply that calls tools the client is back at once; nothing is begun when it is.
 const AFTER_TOOL_CALLS: Duration = Duration::from_millis(750);
 
-/// How often that pause is doubled when the client keeps coming back before a brief is done: what is begun in vain costs
-/// the server's time, and the user's.
-const DOUBLED: u32 = 6;
-
 /// A step is taken to be as long as the last one, and a little more.
 const NEXT_STEP: f64 = 1.25;
 
 /// The least that a step is taken for, as a share of the window.
 const SMALL_STEP: f64 = 0.02;
-
-/// A fold ahead of need must leave no more than this share of the prompt.
-const WORTH_IT: f64 = 0.8;
 
 /// The longest that evaluating a prompt ahead may take.
 const PREFILL: Duration = Duration::from_secs(600);
@@ -75,40 +71,26 @@ struct Behind {
     told: usize,
 }
 
+/// Begins what is done behind a reply.
+pub(super) fn begin(app: &Arc<App>, of: Accounted) {
+    if of.end == relay::End::Complete && !of.prepared.repeats_a_beginning {
+        app.title_behind(&of.prepared);
+    }
+    app.work_ahead(of);
+}
+
 /// A fold that was made ahead: its plan, its view, the messages to send, and the seconds that a model wrote on the brief.
 type Made = (Plan, Applied, Vec<Out>, f64);
 
 impl App {
-    /// Stops what is under way for a conversation, for a request that comes first.
-    pub(super) fn stop_making(&self, id: &str) {
-        let making = self.lives.with(id, |l| {
-            // Another branch of the conversation may wait for its own.
-            let making = l.making.take_if(|m| !m.is_waited_for());
-            // What had not begun to ask cost nothing.
-            if making.as_ref().is_some_and(|m| m.asking.load(Ordering::Relaxed)) {
-                l.stopped = (l.stopped + 1).min(DOUBLED);
-            }
-            making
-        });
-        if let Some(making) = making {
-            making.cancel.cancel();
-        }
-    }
-
     /// Begins behind a reply what the next requests will need, if nobody is waiting.
-    pub(super) fn work_ahead(
-        self: &Arc<Self>,
-        upstream: Arc<Upstream>,
-        headers: HeaderMap,
-        prepared: Prepared,
-        reported: Reported,
-        end: &relay::End,
-    ) {
+    fn work_ahead(self: &Arc<Self>, of: Accounted) {
+        let Accounted { upstream, headers, prepared, reported, end } = of;
         let Some(window) = prepared.window.tokens else { return };
         let Some(prompt) = reported.prompt else { return };
         let used = prompt + reported.completion.unwrap_or(0);
         let strategy = prepared.policy.policy.strategy;
-        let may = prepared.policy.background && *end == relay::End::Complete && !prepared.request.unloads();
+        let may = prepared.policy.background && end == relay::End::Complete && !prepared.request.unloads();
         let Some(tip) = prepared.chain.last().copied() else { return };
         if !may || strategy == Strategy::Off || prepared.wanted.paused {
             return;
@@ -305,7 +287,7 @@ impl App {
             reply: self.lives.with(&prepared.id, |l| l.brief.as_ref().filter(|b| b.chain == tip).and_then(|b| b.reply)),
             view: View { bare: false, ..applied.view },
             originals: applied.originals,
-            layers: prepare::layers(&plan, prepared.policy.policy.strategy),
+            layers: attempt::layers(&plan, prepared.policy.policy.strategy),
             because: why
                 .iter()
                 .filter_map(Pace::why)
@@ -343,23 +325,8 @@ impl App {
         let due = self.lives.with(&prepared.id, |l| l.fold_due.clone());
         let is_due = due.is_some();
         let policy = &due.unwrap_or_default().policy(&prepared.policy.policy);
-        let total = plan::plan(conversation, &Facts { slack: 0, ..facts.clone() }, policy).before.prompt();
-        let at_wall = !is_due && used.saturating_add(more) > prepared.lines.limit;
-        if at_wall {
-            // The wall stands where the prompt is.
-            facts.slack = window.saturating_sub(facts.output_reserved).saturating_sub(total.saturating_sub(1));
-        } else if !is_due {
-            facts.foreseen = used.saturating_add(more).saturating_sub(total);
-        }
-        let plan = plan::plan(conversation, &facts, policy);
-        let folds = plan.actions.iter().any(|a| match a {
-            Action::Fold { .. } => true,
-            Action::Placeholder { .. } => !is_due,
-            _ => false,
-        });
-        let cuts = plan.actions.iter().any(|a| matches!(a, Action::Cut { .. }));
-        let pays = !at_wall || f64::from(plan.after.prompt()) <= f64::from(total) * WORTH_IT;
-        (plan.fits && folds && !cuts && pays).then_some(plan)
+        let next = Next { used: *used, more, limit: prepared.lines.limit, is_due };
+        plan::asked::foreseen(conversation, &facts, policy, next)
     }
 
     /// The plan that the next request would make, applied to what was forwarded last; and the seconds that its brief took.

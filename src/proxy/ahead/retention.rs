@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tracing::{debug, info, warn};
 
+use crate::clock::now_ms;
 use crate::proxy::App;
-use crate::proxy::turn::save::now_ms;
 use crate::store::{self, Batch, Event, EventFilter, Retention, Store};
 
 /// Time between two passes: limits are in days.

@@ -8,13 +8,14 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 use tracing::debug;
 
+use crate::clock::now_ms;
 use crate::conversation::person;
 use crate::plain;
 use crate::proxy::traffic::Asked;
 use crate::proxy::turn::class::Class;
-use crate::proxy::turn::prepare::Prepared;
-use crate::proxy::turn::save::{at_a_word, now_ms};
-use crate::proxy::{App, turn::headers, turn::read_up_to};
+use crate::proxy::turn::prepared::Prepared;
+use crate::proxy::turn::titles::at_a_word;
+use crate::proxy::{App, state::headers, turn::read_up_to};
 use crate::store::{Batch, Event};
 use crate::upstream::{ChatOptions, Upstream};
 use crate::usage::Reported;

@@ -1,67 +1,9 @@
-//! A question to one original, answered by a model in a fresh context that sees nothing but its text: so that a log of 100 KB costs a
-//! conversation some lines. The digest model reads it, where there is one, else the conversation's own while it is idle.
+//! A person's question to one original.
 
-use std::sync::Arc;
-use std::time::{Duration, Instant};
-
-use bytes::Bytes;
 use serde_json::{Value, json};
-use tracing::{debug, info};
 
-use super::record::Text;
-use crate::config::Resolved;
-use crate::conversation::Tokens;
-use crate::measure::ModelKey;
-use crate::proxy::traffic::Asked;
-use crate::proxy::{App, Error, turn::headers, turn::read_up_to};
-use crate::question::{self, Part};
-use crate::upstream::{ChatOptions, Upstream};
-use crate::usage::Reported;
-
-/// Most that a model may write about one part.
-const WRITES: Tokens = 256;
-
-/// Tokens of the question, and of what stands around the text.
-const AROUND: Tokens = 256;
-
-/// The window of a model of which nobody knows it.
-const SMALL_WINDOW: Tokens = 4096;
-
-/// The longest part: beyond it small models lose the middle.
-const PART: Tokens = 6_000;
-
-/// How long all parts may take together, asked by a person, and within a reply.
-const PATIENCE: Duration = Duration::from_secs(600);
-const WITHIN_A_REPLY: Duration = Duration::from_secs(90);
-
-/// Longest question, in bytes.
-const LONGEST: usize = 2_000;
-
-/// Who reads the text.
-struct Reader {
-    upstream: Arc<Upstream>,
-    model: String,
-    window: Tokens,
-    options: ChatOptions,
-}
-
-impl Reader {
-    fn name(&self) -> String {
-        format!("{}/{}", self.upstream.name(), self.model)
-    }
-}
-
-/// What was found in a text.
-pub(in crate::proxy) struct Answered {
-    by: String,
-    found: Vec<(String, Vec<usize>)>,
-    parts: usize,
-    /// The last line that was read, and how many there are.
-    last: usize,
-    total: usize,
-    /// As it is shown.
-    pub(in crate::proxy) text: String,
-}
+use crate::proxy::turn::asking::{LONGEST, PATIENCE};
+use crate::proxy::{App, Error};
 
 impl App {
     /// `POST /windowsill/records/{id}/ask`: what a model finds in an original. `conversation`: only if it is of that one.
@@ -87,116 +29,12 @@ impl App {
             }
             None => self.reader_of(upstream, &row.model, None).await,
         };
-        let answered = self.read_for(&row.id, id, &found, question, &reader, PATIENCE).await;
+        let text = found.inner().unwrap_or_else(|| found.text.clone());
+        let answered = self.read_for(&row.id, id, &text, question, &reader, PATIENCE).await;
         Ok(json!({
             "id": id, "question": question, "by": answered.by, "lines": answered.total, "lines_read": answered.last,
             "parts": answered.parts, "text": answered.text,
             "answers": answered.found.iter().map(|(text, lines)| json!({"text": text, "lines": lines})).collect::<Vec<_>>(),
         }))
-    }
-
-    /// The same within a reply, where somebody can read without taking the conversation's prompt out of the server's cache.
-    pub(in crate::proxy) async fn ask_within(
-        &self,
-        prepared: &crate::proxy::turn::prepare::Prepared,
-        id: &str,
-        question: &str,
-    ) -> Option<Answered> {
-        let found = self.record(id, Some(&prepared.id)).ok()?;
-        let upstream = self.upstream_of(&prepared.request.model).await.ok()?;
-        let reader = self.reader(&prepared.policy, &upstream, &prepared.request.model).await?;
-        let question: String = question.chars().take(LONGEST / 4).collect();
-        Some(self.read_for(&prepared.id, id, &found, &question, &reader, WITHIN_A_REPLY).await)
-    }
-
-    /// Who may read at any time: the digest model, or the conversation's own in a slot that nobody needs.
-    async fn reader(&self, policy: &Resolved, upstream: &Arc<Upstream>, model: &str) -> Option<Reader> {
-        if let Some(other) = &policy.digest_model {
-            let upstream = self.upstreams.iter().find(|u| u.name() == other.upstream)?;
-            if !self.moves_nothing(upstream, &other.model, Asked::Other).await {
-                return None;
-            }
-            return Some(self.reader_of(Arc::clone(upstream), &other.model, None).await);
-        }
-        let spare = self.slots(upstream, model, None).await.spare?;
-        Some(self.reader_of(Arc::clone(upstream), model, Some(spare)).await)
-    }
-
-    async fn reader_of(&self, upstream: Arc<Upstream>, model: &str, id_slot: Option<u32>) -> Reader {
-        let window = self.window_of(&upstream, model).await;
-        let options = ChatOptions { num_ctx: window.set, id_slot, ..ChatOptions::default() };
-        Reader { upstream, model: model.to_owned(), window: window.tokens.unwrap_or(SMALL_WINDOW), options }
-    }
-
-    async fn read_for(
-        &self,
-        conversation: &str,
-        id: &str,
-        found: &Text,
-        asked: &str,
-        reader: &Reader,
-        patience: Duration,
-    ) -> Answered {
-        let text = found.inner().unwrap_or_else(|| found.text.clone());
-        let key = ModelKey::new(reader.upstream.name(), &reader.model);
-        let count = |text: &str| self.measure.count(&key, text);
-        // A tenth is left for what the estimate may miss.
-        let budget = (reader.window / 10 * 9).saturating_sub(WRITES + AROUND + count(asked)).clamp(64, PART);
-        let (parts, total) = question::parts(&text, budget, &count);
-        let until = Instant::now() + patience;
-        let (mut answers, mut read, mut last) = (Vec::new(), 0, 0);
-        for part in &parts {
-            let left = until.saturating_duration_since(Instant::now());
-            let Ok(said) = tokio::time::timeout(left, self.put(conversation, reader, part, asked)).await else { break };
-            let Some(said) = said else { break };
-            answers.extend(question::found(&said, part));
-            (read, last) = (read + 1, part.last);
-        }
-        let shown = question::shown(id, &reader.name(), (read, last, total), &answers, &text);
-        info!(conversation, by = %reader.name(), parts = read, answers = answers.len(), "an original was asked");
-        let data = json!({"record": id, "by": reader.name(), "parts": read, "lines": total, "lines_read": last, "answers": answers.len()});
-        self.note_event(conversation, "question", data);
-        Answered { by: reader.name(), found: answers, parts: read, last, total, text: shown }
-    }
-
-    /// Puts the question about one part. `None` where no answer comes.
-    async fn put(&self, conversation: &str, reader: &Reader, part: &Part, asked: &str) -> Option<String> {
-        let started = Instant::now();
-        let mut body = json!({
-            "model": reader.model, "messages": [{"role": "user", "content": question::prompt(part, asked)}],
-            "max_tokens": WRITES, "temperature": 0, "stream": false,
-        });
-        // The client of the conversation said how long its model is to stay in memory.
-        let kept = self.lives.with(conversation, |live| {
-            let own = live.model.as_ref()?;
-            live.keep_alive.clone().filter(|_| own.model == reader.model && own.upstream == reader.upstream.name())
-        });
-        if let Some(keep_alive) = kept.and_then(|kept| serde_json::from_str(&kept).ok()) {
-            body["keep_alive"] = keep_alive;
-        }
-        let (json_headers, body) = (headers::json(), Bytes::from(body.to_string()));
-        let sent = reader.upstream.chat(&json_headers, "/v1/chat/completions", body, reader.options);
-        let reply = match sent.await {
-            Ok(reply) if reply.status.is_success() => reply,
-            Ok(reply) => {
-                debug!(status = reply.status.as_u16(), "a question was refused");
-                return None;
-            }
-            Err(e) => {
-                debug!(error = %e, "a question could not be asked");
-                return None;
-            }
-        };
-        let bytes: Bytes = read_up_to(reply.body, 1 << 20).await.ok()?.0;
-        let mut reported = Reported::default();
-        reported.read(&bytes);
-        self.metrics.spend("question", &reported);
-        self.lives.with(conversation, |live| live.spend.add_digest(&reported));
-        let mut data =
-            reported.event("question", (&reader.upstream, &reader.model), 0, started.elapsed().as_millis() as u64);
-        data["by"] = json!(reader.name());
-        self.note_event(conversation, "model_usage", data);
-        let value: Value = serde_json::from_slice(&bytes).ok()?;
-        value.pointer("/choices/0/message/content").and_then(Value::as_str).map(str::to_owned)
     }
 }

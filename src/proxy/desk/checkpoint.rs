@@ -1,60 +1,26 @@
 //! A checkpoint: somebody says that a task is done. Its completion record is kept and searched like any original, and the history is
 //! folded with it: at once, or after the reply that is under way. A task's end is the best moment to fold.
 
+use crate::proxy::turn::completed::Made;
+use crate::proxy::turn::completed::WHY;
+use crate::proxy::turn::completed::completed;
 use std::sync::Arc;
 use std::time::Instant;
 
 use futures_util::FutureExt as _;
 use serde_json::{Value, json};
-use tracing::{info, warn};
 
-use super::compact::{Asked, Ground, Recorded, brief_of, folding, unchanged};
+use super::compact::{Asked, Ground, Recorded, unchanged};
 use crate::apply;
-use crate::brief::done as done_before;
+use crate::clock::now_ms;
 use crate::completion;
-use crate::conversation::edit::View;
-use crate::conversation::{Digest, Message, Role, Tokens};
+use crate::conversation::Tokens;
 use crate::guard::triggers::Pace;
 use crate::plan::{Action, Because};
-use crate::proxy::live::Brief;
-use crate::proxy::turn::prepare::Prepared;
-use crate::proxy::turn::save::now_ms;
 use crate::proxy::{App, Error, aside};
-use crate::recall::done::{self, LONGEST_NOTE as LONGEST};
-use crate::store::{Batch, Event, EventFilter, Original};
+use crate::recall::done::LONGEST_NOTE as LONGEST;
+use crate::store::Batch;
 use crate::wire::openai_chat;
-
-/// What a model is told whose task was noted before.
-const NOTED: &str = "[nothing was done since the last task that was noted as done. Give the user your closing answer]";
-
-/// What a model is told where the record cannot be written.
-const UNWRITABLE: &str = "[not noted: the record cannot be written now. Give the user your closing answer]";
-
-/// Why the fold is made.
-const WHY: &str = "checkpoint: a task is done";
-
-/// Tasks done before that a completion record tells of, the newest.
-const BEFORE: usize = 8;
-
-/// What a completion record is about.
-struct Since<'a> {
-    messages: Vec<&'a Message>,
-    /// The tasks done before that the conversation's brief does not tell of, a line each.
-    before: Vec<String>,
-}
-
-/// A completion record as it was made.
-struct Made<'a> {
-    text: &'a str,
-    /// How many messages it is about.
-    messages: usize,
-    /// How many messages the history has.
-    to: usize,
-    /// Whether somebody said anything of the outcome.
-    noted: bool,
-    /// Whether it is about the reply behind these messages, too.
-    reply: bool,
-}
 
 impl App {
     /// `POST /windowsill/conversations/{id}/checkpoint`: a task is done. `note`: what is to be said of the outcome.
@@ -107,99 +73,10 @@ impl App {
         }))
     }
 
-    /// Answers a model that calls `windowsill_done`: the completion record is kept now, and the fold is made after this reply.
-    /// `said`: what the model said in this reply before.
-    pub(in crate::proxy) async fn done_within(&self, prepared: &Prepared, arguments: &str, said: &str) -> String {
-        match self.noted_done(prepared, &done::note(arguments), said).await {
-            Ok(Some(record)) => format!(
-                "[noted: the task is kept as done (windowsill recall {record}), and its steps leave the context after this \
-                 reply. Give the user your closing answer]"
-            ),
-            Ok(None) => NOTED.to_owned(),
-            Err(e) => {
-                warn!(conversation = %prepared.id, error = %e, "a task that is done was not noted");
-                UNWRITABLE.to_owned()
-            }
-        }
-    }
-
-    /// Keeps the completion record of what a request's history holds. Returns its id; `None` where nothing is new.
-    async fn noted_done(&self, prepared: &Prepared, note: &str, said: &str) -> Result<Option<String>, Error> {
-        // The conversation itself may still be queued.
-        self.store.flush().await;
-        let body = &prepared.request.conversation.body;
-        let said = json!({"role": "assistant", "content": said.trim()}).to_string();
-        let said = openai_chat::message(said.into()).ok().filter(|said| !said.text.is_empty());
-        let since = self.since_checkpoint(&prepared.id, body, said.as_ref(), &prepared.view)?;
-        let Some(tip) = prepared.chain.last().copied().filter(|_| !since.messages.is_empty()) else { return Ok(None) };
-        let text = completion::completion(&since.messages, note, &since.before);
-        let covers = prepared.chain.len();
-        // The closing answer that follows is this task's, and no part of the next.
-        let (messages, noted) = (since.messages.len(), !note.is_empty());
-        let made = Made { text: &text, messages, to: covers, noted, reply: true };
-        let record = self.keep_completion(&prepared.id, &made, "model", Batch::default()).await?;
-        self.lives.with(&prepared.id, |live| live.fold_with(completed(covers, tip, &text), Pace::Done(WHY.to_owned())));
-        info!(conversation = %prepared.id, messages = made.messages, "a task is done");
-        Ok(Some(record))
-    }
-
-    /// What was said since the last checkpoint. `reply`: what stands behind the messages.
-    fn since_checkpoint<'a>(
-        &self,
-        id: &str,
-        body: &'a [Message],
-        reply: Option<&'a Message>,
-        view: &View,
-    ) -> Result<Since<'a>, Error> {
-        let of = EventFilter { conversation: Some(id.to_owned()), kinds: vec!["checkpoint".into()] };
-        let all = self.store.events_of(self.store.event_before(BEFORE, &of)?, BEFORE, &of)?;
-        let last = all.last();
-        let covered = last.and_then(|event| event.data["to"].as_u64()).unwrap_or(0);
-        let mut covered = usize::try_from(covered).unwrap_or(usize::MAX).min(body.len());
-        let with_reply = last.is_some_and(|event| event.data["reply"] == true);
-        let reply = reply.filter(|_| !(with_reply && covered == body.len()));
-        if with_reply {
-            // The reply that it was about, as the client has it, with what was recalled for it.
-            covered += body[covered..].iter().take_while(|message| message.role != Role::User).count();
-        }
-        let messages = body[covered..].iter().chain(reply).collect();
-        let brief = brief_of(view).unwrap_or_default();
-        let mut before = Vec::new();
-        for record in all.iter().filter_map(|event| event.data["record"].as_str()) {
-            let Some(own) = self.store.original(record)?.and_then(|o| done_before::outcomes(&o.text).pop()) else {
-                continue;
-            };
-            if !done_before::tells(&brief, &own) && !before.contains(&own) {
-                before.push(own);
-            }
-        }
-        Ok(Since { messages, before })
-    }
-
-    /// Keeps a completion record, with what else is recorded. Returns its id.
-    async fn keep_completion(&self, id: &str, made: &Made<'_>, by: &str, batch: Batch) -> Result<String, Error> {
-        let record = self.store.free_id(made.text)?;
-        let original = Original {
-            id: record.clone(),
-            conversation: id.to_owned(),
-            at: made.to.saturating_sub(1),
-            kind: "checkpoint".into(),
-            tool: None,
-            call: Some("completion record".into()),
-            text: made.text.into(),
-            raw: None,
-        };
-        let data = json!({"record": record, "messages": made.messages, "to": made.to, "note": made.noted, "reply": made.reply, "by": by});
-        let event = Event { now_ms: now_ms(), conversation: Some(id.to_owned()), kind: "checkpoint".into(), data };
-        let batch = Batch { originals: vec![original], events: vec![event], durable: true, ..batch };
-        self.store.record(batch).await?;
-        Ok(record)
-    }
-
     /// Folds with a completion record. Returns what the prompt takes then; `None` where there is nothing to fold.
     async fn fold_done(&self, ground: &Ground, text: &str) -> Result<Option<Tokens>, Error> {
         let started = Instant::now();
-        let mut plan = folding(ground);
+        let mut plan = ground.folding();
         if !plan.actions.iter().any(|action| matches!(action, Action::Fold { .. })) {
             return Ok(None);
         }
@@ -214,9 +91,4 @@ impl App {
         self.record_view(ground, &price, view, asked, batch).await?;
         Ok(Some(after))
     }
-}
-
-/// The completion record of all messages up to a chain hash, as a brief.
-fn completed(covers: usize, chain: Digest, text: &str) -> Brief {
-    Brief { covers, chain, text: text.into(), seconds: 0.0, reply: None, unread: Vec::new() }
 }

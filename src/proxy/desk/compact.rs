@@ -1,5 +1,11 @@
 //! `windowsill compact`: a conversation of the record is folded now, asked for by a person.
 
+use crate::proxy::state::gauge::regions;
+use crate::proxy::state::live::Unmade;
+use crate::proxy::state::steer::Steer;
+use crate::proxy::state::steer::When;
+use crate::proxy::turn::steering::focused;
+use crate::proxy::turn::steering::nothing;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
@@ -9,19 +15,20 @@ use http::HeaderMap;
 use serde_json::{Value, json};
 
 use super::price::Price;
-use super::steer::{Steer, When, focused, nothing};
 use crate::apply::{Applied, Words, Written};
+use crate::clock::now_ms;
 use crate::config::Resolved;
 use crate::conversation::edit::{Edit, View};
 use crate::conversation::{Digest, Tokens, repair};
 use crate::measure::window::Window;
 use crate::measure::{ModelKey, own, shown};
-use crate::plan::{self, Action, Because, Facts, FoldAt, KeepRecent, Plan, Policy, Regions, Size, Strategy};
-use crate::proxy::ahead::brief::{Ask, folded, folded_to, left_out};
-use crate::proxy::standing::{Held, Standing};
-use crate::proxy::turn::save::{depth, now_ms, regions, rounded};
-use crate::proxy::view::Subject;
-use crate::proxy::{App, Error, aside, gauge};
+use crate::plan::{self, Action, Because, Facts, Plan, Policy, Regions, Strategy};
+use crate::proxy::state::gauge::reasons;
+use crate::proxy::state::standing::{Held, Standing};
+use crate::proxy::state::view::Subject;
+use crate::proxy::turn::brief::{Ask, folded, left_out};
+use crate::proxy::turn::save::{depth, rounded};
+use crate::proxy::{App, Error, aside};
 use crate::store::{Batch, ConversationRow, ConversationUpdate, Event};
 use crate::upstream::{ChatOptions, Upstream};
 use crate::wire::openai_chat::{self, Request};
@@ -54,24 +61,14 @@ struct Fold<'a> {
     max_tokens: Tokens,
 }
 
-/// What a model wrote for a fold that was not made yet, and which fold that was.
-#[derive(Debug, Clone, PartialEq)]
-pub(in crate::proxy) struct Draft {
-    tip: Option<Digest>,
-    old: View,
-    to: usize,
-    focus: Option<String>,
-    /// `None` where the model wrote nothing of use.
-    text: Option<Arc<str>>,
-}
-
 impl<'a> Fold<'a> {
     /// Plans it.
     ///
     /// # Errors
     /// When there is nothing to fold.
     fn planned(ground: &'a Ground, focus: Option<&'a str>) -> Result<Fold<'a>, Error> {
-        let (plan, policy) = (folding(ground), &ground.resolved.policy);
+        let policy = &ground.resolved.policy;
+        let plan = ground.folding();
         let found = plan.actions.iter().find_map(|a| match a {
             Action::Fold { to, budget, .. } => Some((*to, *budget)),
             _ => None,
@@ -86,10 +83,10 @@ impl<'a> Fold<'a> {
     }
 
     /// What was written for it, to be kept until it is made.
-    fn draft(&self, ground: &Ground, text: Option<Arc<str>>) -> Draft {
+    fn draft(&self, ground: &Ground, text: Option<Arc<str>>) -> Unmade {
         let Recorded { chain, old, .. } = &ground.recorded;
         let focus = self.focus.map(str::to_owned);
-        Draft { tip: chain.last().copied(), old: old.clone(), to: self.to, focus, text }
+        Unmade { tip: chain.last().copied(), old: old.clone(), to: self.to, focus, text }
     }
 }
 
@@ -140,6 +137,11 @@ impl Ground {
     pub(in crate::proxy) fn subject(&self) -> Subject<'_> {
         let Recorded { row, request, old, .. } = &self.recorded;
         Subject { conversation: &request.conversation, id: &row.id, key: &self.key, own: self.own.as_deref(), old }
+    }
+
+    /// The plan of a fold that a person asked for.
+    pub(in crate::proxy) fn folding(&self) -> Plan {
+        plan::asked::fold(&self.recorded.request.conversation, &self.facts, &self.resolved.policy)
     }
 
     /// Prompt tokens, as the gauge says.
@@ -231,7 +233,7 @@ impl App {
         told["brief_reads"] = json!(to_read);
         told["brief_seconds"] = json!(to_read.and_then(|reads| self.brief_seconds(id, reads, fold.max_tokens)));
         let is_written = written.is_some() || !fold.asks;
-        told["brief"] = json!(is_written.then(|| brief_of(&view)).flatten());
+        told["brief"] = json!(is_written.then(|| view.brief().map(str::to_owned)).flatten());
         told["written_by_a_model"] = json!(text.is_some());
         Ok(told)
     }
@@ -246,7 +248,7 @@ impl App {
         let done = json!({
             "conversation": ground.recorded.row.id, "before": price.before, "after": price.after,
             "counted": price.counted, "written_by_a_model": written.is_some(),
-            "because": gauge::reasons(&because, price.before, price.after), "brief": brief_of(&view),
+            "because": reasons(&because, price.before, price.after), "brief": view.brief().map(str::to_owned),
         });
         let asked = Asked { action: "summarize", because, focus: fold.focus, started };
         let batch = Batch { originals, ..Batch::default() };
@@ -334,7 +336,7 @@ impl App {
         // A person who steers means it, also where nothing is rewritten by itself.
         facts.paused = false;
         self.measure.firsts.take(&recorded.row.state["counts"]);
-        let estimated = plan::plan(&recorded.request.conversation, &facts, &resolved.policy).before;
+        let estimated = Regions::of(&recorded.request.conversation, &facts, &resolved.policy);
         let calibration = calibration(&recorded.row, &estimated);
         scale(&mut facts, calibration);
         Ok(Ground {
@@ -417,7 +419,7 @@ impl App {
         let gauge = self.gauge_at(ground, &view, price);
         let data = json!({
             "action": asked.action, "asked_by": "user",
-            "because": gauge::reasons(&asked.because, price.before, price.after), "model": row.model,
+            "because": reasons(&asked.because, price.before, price.after), "model": row.model,
             "before": regions(&was.regions), "after": regions(&gauge.regions), "focus": asked.focus,
             "prompt_tokens": price.after, "prompt_tokens_source": gauge.source,
             "seconds": rounded(asked.started.elapsed().as_secs_f64()), "depth": depth(&view),
@@ -473,14 +475,6 @@ fn scale(facts: &mut Facts, by: f64) {
     facts.edit_costs.iter_mut().for_each(|cost| *cost = scaled(*cost, by));
 }
 
-/// The brief of a view.
-pub(in crate::proxy) fn brief_of(view: &View) -> Option<String> {
-    view.edits.iter().find_map(|edit| match edit {
-        Edit::Fold { brief, .. } => Some(brief.to_string()),
-        _ => None,
-    })
-}
-
 /// Tokens, multiplied.
 pub(in crate::proxy) fn scaled(tokens: Tokens, by: f64) -> Tokens {
     (f64::from(tokens) * by).round() as Tokens
@@ -504,43 +498,6 @@ fn reads(facts: &Facts, to: usize) -> Tokens {
         text.map_or_else(|| cost.total(), |text| text.saturating_add(cost.calls.iter().sum()))
     };
     (from..to.min(facts.costs.len())).map(shown).fold(brief, Tokens::saturating_add)
-}
-
-/// The plan of a fold that a person asked for. One that would not pay by itself is made all the same, where it frees anything: as
-/// if the window ended where the prompt does.
-pub(in crate::proxy) fn folding(ground: &Ground) -> Plan {
-    let (conversation, facts) = (&ground.recorded.request.conversation, &ground.facts);
-    let policy = at_any_pressure(&ground.resolved.policy);
-    let folds = |plan: &Plan| plan.actions.iter().any(|action| matches!(action, Action::Fold { .. }));
-    let plan = plan::plan(conversation, facts, &policy);
-    if folds(&plan) {
-        return plan;
-    }
-    // A brief that only gets shorter is no fold that anybody asked for.
-    let reached = folded_to(&ground.recorded.old);
-    let takes_more =
-        |plan: &Plan| plan.actions.iter().any(|action| matches!(action, Action::Fold { to, .. } if *to > reached));
-    let room = facts.window.saturating_sub(facts.output_reserved);
-    let slack = room.saturating_sub(plan.before.prompt().saturating_sub(1));
-    let at_wall = plan::plan(conversation, &Facts { slack, ..facts.clone() }, &policy);
-    let only_folds = at_wall.actions.iter().all(|action| matches!(action, Action::Fold { .. }));
-    if takes_more(&at_wall) && only_folds { at_wall } else { plan }
-}
-
-/// The policy of a fold that a person asked for: now, whatever the pressure, and nothing but the fold.
-pub(in crate::proxy) fn at_any_pressure(policy: &Policy) -> Policy {
-    Policy {
-        summarize_at: 0.000_1,
-        summarize_to: 0.000_05,
-        clear_at: 1.0,
-        clear_to: 0.99,
-        evict_over: Size::Tokens(Tokens::MAX),
-        fold_at: FoldAt::Line,
-        // Who asks for a fold wants all of it that can go.
-        keep_recent: KeepRecent::Messages(1),
-        strategy: if policy.strategy == Strategy::Off { Strategy::Summarize } else { policy.strategy },
-        ..policy.clone()
-    }
 }
 
 /// A request of which nothing is known but its model.

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tracing::{debug, warn};
 
 use crate::config::{Config, NumCtx};
 use crate::measure::Counting;
@@ -14,11 +13,8 @@ use crate::measure::afford::report::{Report, Wish};
 use crate::measure::afford::{Afforded, Machine, UNSEEN};
 use crate::measure::own::Counters;
 use crate::measure::shown::{self, Shown};
-use crate::measure::window::{Change, Window};
 use crate::proxy::ahead::background::Tasks;
-use crate::proxy::turn::save::now_ms;
 use crate::proxy::{App, Error, start};
-use crate::store::{Batch, Event};
 use crate::upstream::{Loaded, ModelInfo, Upstream};
 
 /// The folder in the data directory of what servers tell of models that are not here.
@@ -41,37 +37,6 @@ impl App {
                 let _ = tokio::task::spawn_blocking(move || counters.rest()).await;
             }
         });
-    }
-
-    /// The window of a model now. That it changed is logged, and is an event.
-    pub(in crate::proxy) async fn window_of(&self, upstream: &Upstream, model: &str) -> Window {
-        let window = self.measure.windows.of(upstream, model, &self.config.window.num_ctx).await;
-        if let Some(change) = &window.changed {
-            self.note_change(upstream, model, &window, change);
-        }
-        window
-    }
-
-    /// The window that a model has, or would be loaded with: who only looks has no model loaded.
-    pub(in crate::proxy) async fn window_without_loading(&self, upstream: &Upstream, model: &str) -> Window {
-        self.measure.windows.without_loading(upstream, model, &self.config.window.num_ctx).await
-    }
-
-    fn note_change(&self, upstream: &Upstream, model: &str, window: &Window, change: &Change) {
-        let (was, found, now, why) = (change.was, change.found, change.now, &change.why);
-        warn!(upstream = upstream.name(), model, was, found, window = now, why, "the window changed");
-        let event = Event {
-            now_ms: now_ms(),
-            conversation: None,
-            kind: "window_changed".into(),
-            data: json!({
-                "model": model, "upstream": upstream.name(), "was": was, "found": found, "window": now, "why": why,
-                "source": window.source,
-            }),
-        };
-        if let Err(e) = self.store.record_later(Batch { events: vec![event], ..Batch::default() }) {
-            debug!(error = %e, "an event was not recorded");
-        }
     }
 
     /// `GET /windowsill/models`: every model's window, where each number came from, and its memory budget.
@@ -237,7 +202,7 @@ async fn served(
     wish: &Wish,
 ) -> Option<Result<crate::measure::afford::Subject, String>> {
     let models = upstream.models().await.ok()?;
-    let model = models.iter().find(|model| super::models::same_model(&model.id, name))?;
+    let model = models.iter().find(|model| crate::proxy::servers::same_model(&model.id, name))?;
     if !upstream.is_local() && (wish.memory.is_none() || wish.gpu_layers.is_some()) {
         return Some(Err(format!("{UNSEEN}: name all that the model may take with --memory, and no --gpu-layers")));
     }

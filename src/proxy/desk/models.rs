@@ -1,66 +1,17 @@
 //! Which upstream serves which model, and the list of models with their windows.
 
-use std::sync::Arc;
+use crate::proxy::servers::same_model;
 
 use bytes::Bytes;
 use serde_json::{Value, json};
 
 use crate::proxy::{App, Error};
-use crate::upstream::{Kind, Upstream};
-use crate::wire::json::Fields;
+use crate::upstream::Upstream;
 
 /// Of a long list of models, so many are asked about one by one where the list leaves out their windows.
 const ASKED_ONE_BY_ONE: usize = 32;
 
-/// The `model` a request body names, if it is a JSON object that names one.
-pub(in crate::proxy) fn model_in(body: &Bytes) -> String {
-    let text = std::str::from_utf8(body).ok().filter(|t| t.trim_start().starts_with('{'));
-    text.and_then(|t| Fields::read(t).ok()).and_then(|f| f.string("model")).unwrap_or_default()
-}
-
 impl App {
-    /// The upstream that serves a model. With one upstream there is nothing to choose: it knows its own names best.
-    pub(in crate::proxy) async fn upstream_of(&self, model: &str) -> Result<Arc<Upstream>, Error> {
-        if self.servers().next().is_none() {
-            self.look().await;
-        }
-        let servers: Vec<(usize, &Arc<Upstream>)> = self.servers().collect();
-        let (_, first) = servers.first().ok_or_else(|| {
-            let usual: Vec<&str> = self.config.machine.usual.iter().map(|(_, url)| url.as_str()).collect();
-            let hint =
-                format!("start one (they are looked for at {}), or name it with --upstream URL", usual.join(", "));
-            Error::client(503, "no_upstream", "no inference server is configured and none was found", &hint)
-        })?;
-        if servers.len() == 1 || model.is_empty() {
-            return Ok(Arc::clone(first));
-        }
-        if let Some(at) = self.places.lock().get(model).copied().filter(|at| self.upstreams[*at].is_there()) {
-            return Ok(Arc::clone(&self.upstreams[at]));
-        }
-        let mut names = Vec::new();
-        let mut any = None;
-        for (at, upstream) in servers {
-            let Ok(models) = upstream.models().await else { continue };
-            if models.iter().any(|m| same_model(&m.id, model)) {
-                self.places.lock().insert(model.to_owned(), at);
-                return Ok(Arc::clone(upstream));
-            }
-            // A single-model llama-server takes every name.
-            if upstream.kind() == Some(Kind::LlamaServer { router: false }) {
-                any = any.or(Some(upstream));
-            }
-            names.extend(models.into_iter().map(|m| m.id));
-        }
-        if let Some(upstream) = any {
-            return Ok(Arc::clone(upstream));
-        }
-        names.truncate(20);
-        let near =
-            names.iter().max_by(|a, b| strsim::jaro_winkler(a, model).total_cmp(&strsim::jaro_winkler(b, model)));
-        let hint = near.map_or_else(String::new, |n| format!("did you mean `{n}`? Served: {}", names.join(", ")));
-        Err(Error::client(404, "model_not_found", format!("no upstream serves the model `{model}`"), &hint))
-    }
-
     /// `GET /v1/models`: the lists of all upstreams, each entry with its windows. `id` picks one. What llama-server says in
     /// `models`, beside the entries of OpenAI's list, stays.
     ///
@@ -151,10 +102,4 @@ struct Listed {
     entries: Vec<Value>,
     /// What it says of them in a list of another shape.
     beside: Vec<Value>,
-}
-
-/// Whether two names mean the same model: Ollama's ignore case, and `:latest` may be left out.
-pub(in crate::proxy) fn same_model(listed: &str, asked: &str) -> bool {
-    let bare = |s: &str| s.strip_suffix(":latest").unwrap_or(s).to_lowercase();
-    listed == asked || bare(listed) == bare(asked)
 }

@@ -1,6 +1,9 @@
 //! Pins: texts and messages that a person wants the model to have through every fold and clear. Each is listed, priced and can be
 //! taken back.
 
+use crate::proxy::state::steer::Steer;
+use crate::proxy::state::steer::When;
+use crate::proxy::turn::steering::absent;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -10,17 +13,17 @@ use serde_json::{Value, json};
 use super::compact::{Asked, Ground};
 use super::price::Price;
 use super::record::spoken;
-use super::steer::{Steer, When, absent, why};
-use super::timeline::{touches, view_of};
+use super::steer::why;
+use super::timeline::view_of;
 use crate::brief;
+use crate::clock::now_ms;
 use crate::conversation::Tokens;
 use crate::conversation::edit::{Edit, View};
 use crate::conversation::step;
 use crate::measure::tokens;
 use crate::pinned;
 use crate::plan;
-use crate::proxy::standing::{ALL_PINS, LARGEST_PIN, Pinned, Standing, What, matched, text};
-use crate::proxy::turn::save::now_ms;
+use crate::proxy::state::standing::{ALL_PINS, LARGEST_PIN, Pinned, Standing, What, matched, text};
 use crate::proxy::{App, Error, aside};
 use crate::store::Batch;
 
@@ -63,7 +66,7 @@ impl App {
         let row = self.row(id)?;
         let standing = self.standing(&row.id, None)?;
         let view = view_of(&self.store, &row)?;
-        let folded = |at: usize| view.edits.iter().any(|e| matches!(e, Edit::Fold { .. }) && touches(e, at));
+        let folded = |at: usize| view.edits.iter().any(|e| matches!(e, Edit::Fold { .. }) && e.touches(at));
         let said = |at: usize| {
             let node = self.store.messages_between(&row.id, at, at.saturating_add(1)).ok()?.into_iter().next()?;
             Some(spoken(&String::from_utf8_lossy(&node.raw)))
@@ -104,7 +107,7 @@ impl App {
             let mut standing = Standing { numbered: id, ..Standing::clone(&ground.standing) };
             standing.pins.push(pin);
             if let (When::NextBreak, Some(at)) = (when, what.place(&ground.recorded.request.conversation.body)) {
-                let left = ground.recorded.old.edits.iter().any(|e| !matches!(e, Edit::Fold { .. }) && touches(e, at));
+                let left = ground.recorded.old.edits.iter().any(|e| !matches!(e, Edit::Fold { .. }) && e.touches(at));
                 standing.wishes.extend(left.then_some(Steer::Restore(at)));
             }
             let mut told = app.restand(&ground, standing, "pin", when, dry_run).await?;
@@ -183,7 +186,7 @@ impl App {
         let held = self.held(&ground.key, standing, &ground.resolved.pins, &conversation.body, ground.facts.window);
         let mut view = ground.recorded.old.clone();
         for at in &held.messages {
-            view.edits.retain(|edit| matches!(edit, Edit::Fold { .. }) || !touches(edit, *at));
+            view.edits.retain(|edit| matches!(edit, Edit::Fold { .. }) || !edit.touches(*at));
         }
         let units = step::units(&conversation.body);
         let whole = |at: &usize| units.iter().find(|unit| (unit.start..unit.end).contains(at)).copied();
@@ -265,7 +268,7 @@ impl App {
     fn listed(&self, ground: &Ground) -> Value {
         let body = &ground.recorded.request.conversation.body;
         let old = &ground.recorded.old;
-        let folded = |at: usize| old.edits.iter().any(|e| matches!(e, Edit::Fold { .. }) && touches(e, at));
+        let folded = |at: usize| old.edits.iter().any(|e| matches!(e, Edit::Fold { .. }) && e.touches(at));
         let brief = old.edits.iter().find_map(|e| if let Edit::Fold { brief, .. } = e { Some(brief) } else { None });
         let in_brief = |text: &str| {
             let block = brief.map(|brief| &brief[..brief.len() - pinned::without(brief).len()]);

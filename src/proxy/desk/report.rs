@@ -1,5 +1,7 @@
 //! What people and tools may look at: conversations, views, events, records, windows; and the dry run of a request.
 
+use crate::proxy::state::gauge::regions;
+use crate::proxy::turn::prepared::Prepared;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -13,8 +15,7 @@ use crate::config::Severity;
 use crate::conversation::Tokens;
 use crate::conversation::edit::{Edit, View};
 use crate::plan::rewrite;
-use crate::proxy::turn::prepare::Attempt;
-use crate::proxy::turn::save::regions;
+use crate::proxy::turn::attempt::Attempt;
 use crate::proxy::{App, Error};
 use crate::store::{ConversationRow, Store};
 use crate::upstream::{KindHint, Upstream, client};
@@ -145,7 +146,7 @@ impl App {
         self: &Arc<Self>,
         upstream: &Arc<crate::upstream::Upstream>,
         request: openai_chat::Request,
-    ) -> Result<crate::proxy::turn::prepare::Prepared, Error> {
+    ) -> Result<Prepared, Error> {
         self.prepare(upstream, request, &HeaderMap::new(), Attempt::DryRun).await
     }
 }

@@ -1,6 +1,7 @@
 //! Rewrites as they are told: by what was forwarded, which may be known only from the reply behind, and without those that were
 //! undone.
 
+use crate::proxy::state::gauge::regions;
 use std::collections::HashMap;
 
 use serde_json::{Value, json};
@@ -9,7 +10,6 @@ use super::trace::event_json;
 use crate::conversation::Tokens;
 use crate::measure::Sureness;
 use crate::plan::{Kept, Regions};
-use crate::proxy::turn::save::regions;
 use crate::store::EventRow;
 
 /// The rewrites of any number of conversations, added up event by event, the oldest first.

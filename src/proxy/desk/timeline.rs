@@ -68,7 +68,7 @@ impl App {
         };
         let mut out = line(node, &view);
         out["text"] = json!(spoken(&String::from_utf8_lossy(&node.raw)));
-        let edits = view.edits.iter().filter(|edit| touches(edit, at));
+        let edits = view.edits.iter().filter(|edit| edit.touches(at));
         out["edits"] = edits.map(|edit| edit_for_people(edit, &row.state)).collect();
         Ok(out)
     }
@@ -84,14 +84,6 @@ pub(in crate::proxy) fn view_of(store: &Store, row: &ConversationRow) -> Result<
     Ok(store.view(&chain)?.map(|(_, view)| View::clone(&view)).unwrap_or_default())
 }
 
-/// Whether an edit changes this message.
-pub(in crate::proxy) fn touches(edit: &Edit, message: usize) -> bool {
-    match edit {
-        Edit::Text { at, .. } | Edit::Arguments { at, .. } => *at == message,
-        Edit::Fold { from, to, keep, .. } => (*from..*to).contains(&message) && !keep.contains(&message),
-    }
-}
-
 /// Estimated tokens of a message as the client has it.
 pub(in crate::proxy) fn size(raw: &Bytes) -> Tokens {
     tokens::message(&spoken(&String::from_utf8_lossy(raw)))
@@ -100,7 +92,7 @@ pub(in crate::proxy) fn size(raw: &Bytes) -> Tokens {
 /// Estimated tokens of a message in the view.
 pub(in crate::proxy) fn size_in(view: &View, at: usize, raw: &Bytes) -> Tokens {
     let mut out = None;
-    for edit in view.edits.iter().filter(|edit| touches(edit, at)) {
+    for edit in view.edits.iter().filter(|edit| edit.touches(at)) {
         match edit {
             Edit::Fold { .. } => return 0,
             Edit::Text { .. } => out = Some(tokens::edit(edit)),
@@ -158,7 +150,7 @@ pub(in crate::proxy) fn line(node: &NodeRow, view: &View) -> Value {
 
 /// What became of a message, in one word.
 pub(in crate::proxy) fn became(view: &View, at: usize) -> &'static str {
-    match view.edits.iter().find(|edit| touches(edit, at)) {
+    match view.edits.iter().find(|edit| edit.touches(at)) {
         None => "same",
         Some(Edit::Fold { .. }) => "folded",
         Some(Edit::Text { rule, .. } | Edit::Arguments { rule, .. }) => word(*rule),

@@ -8,21 +8,36 @@ use http::HeaderMap;
 use serde_json::{Value, json};
 use tracing::{debug, warn};
 
+use super::attempt::fingerprint;
 use super::place::said;
-use super::prepare::{Prepared, fingerprint};
-use super::relay;
-use super::save::{now_ms, update};
+use super::prepared::Prepared;
+use super::save::update;
+use super::{gauge, relay};
+use crate::clock::now_ms;
 use crate::conversation::{Digest, Tokens};
 use crate::measure::{Known, Sureness};
 use crate::plan::emergency::Refusal;
-use crate::proxy::live::Kept;
-use crate::proxy::{App, Error, aside, gauge};
+use crate::proxy::state::live::Kept;
+use crate::proxy::{App, Error, aside};
 use crate::store::{Batch, Counted, Event};
 use crate::upstream::Upstream;
 use crate::usage::Reported;
 
 /// Below this share of a calibrated count, a server that says so must have dropped messages.
 const DROPPED_BELOW: f64 = 0.7;
+
+/// A request that was answered, with all that is known of it.
+pub(in crate::proxy) struct Accounted {
+    /// Who answered it.
+    pub(in crate::proxy) upstream: Arc<Upstream>,
+    /// The client's headers, as a server may see them.
+    pub(in crate::proxy) headers: HeaderMap,
+    pub(in crate::proxy) prepared: Prepared,
+    /// What the server said of its reply.
+    pub(in crate::proxy) reported: Reported,
+    /// How the reply ended.
+    pub(in crate::proxy) end: relay::End,
+}
 
 impl App {
     /// Takes in what a reply reported.
@@ -63,10 +78,7 @@ impl App {
             self.lives.with(&prepared.id, |l| l.taken = prepared.chain.last().map(|tip| (*tip, depth)));
         }
         self.remember_reply(&upstream, &prepared, &reported, counted, events);
-        if end == relay::End::Complete && !prepared.repeats_a_beginning {
-            self.title_behind(&prepared);
-        }
-        self.work_ahead(upstream, headers.clone(), prepared, reported, &end);
+        (self.after)(self, Accounted { upstream, headers: headers.clone(), prepared, reported, end });
     }
 
     /// Learns from what the server counted.

@@ -6,18 +6,15 @@
 use std::collections::HashSet;
 
 use serde_json::{Value, json};
-use tracing::{debug, info};
+use tracing::info;
 
-use super::headers;
-use super::prepare::Prepared;
-use super::recall::Answered;
-use super::save::now_ms;
 use super::situation::Situation;
-use crate::admission::{Answer, Catalog, List, Listing, Wanted, budget, choose, taught};
+use crate::admission::{Catalog, List, Listing, Wanted, budget, choose};
 use crate::conversation::{Conversation, Digest, Role, Tokens};
 use crate::plan::{Facts, Plan};
+use crate::proxy::state::headers;
 use crate::proxy::{App, Error};
-use crate::store::{Batch, Event, Recalled, TOOLS};
+use crate::store::{Recalled, TOOLS};
 use crate::wire::json::Fields;
 use crate::wire::openai_chat::Request;
 
@@ -207,40 +204,6 @@ impl App {
             let hidden = message.calls.iter().filter(|c| conversation.hidden.contains(&c.name)).count();
             cost.text += THROUGH * Tokens::try_from(hidden).unwrap_or(0);
         }
-    }
-
-    /// The answer to a call that is answered here, and the tools that it tells of.
-    pub(in crate::proxy) fn told_of_tools(
-        &self,
-        prepared: &Prepared,
-        answered: &Answered,
-        (name, arguments): (&str, &str),
-        room: Tokens,
-    ) -> (String, Vec<String>) {
-        let count = |text: &str| self.measure.count(&prepared.key, text);
-        let (text, names) = match answered.answer(name, arguments, false, room, &count) {
-            Some(Answer::Told(text, names)) => (text, names),
-            // It could have gone to the client, had the reply ended in time.
-            _ => ("[it was not called: the reply ended too early. Call it again]".to_owned(), Vec::new()),
-        };
-        let data = json!({"tools": names, "tokens": count(&text)});
-        let event =
-            Event { now_ms: now_ms(), conversation: Some(prepared.id.clone()), kind: "tools_told".into(), data };
-        if let Err(e) = self.store.record_later(Batch { events: vec![event], ..Batch::default() }) {
-            debug!(error = %e, "an event was not recorded");
-        }
-        (text, names)
-    }
-}
-
-impl Prepared {
-    /// What is known of the tools when the reply begins.
-    pub(in crate::proxy) fn answered(&self) -> Answered {
-        let taught = match &self.admitted {
-            Some(_) => taught(&self.request.conversation.body, &self.view),
-            None => HashSet::new(),
-        };
-        Answered { admitted: self.admitted.clone(), taught, done: self.done }
     }
 }
 

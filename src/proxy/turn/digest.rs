@@ -14,8 +14,7 @@ use tokio::sync::watch;
 use tracing::{debug, info, warn};
 
 use super::draft::Draft;
-use super::headers;
-use super::save::now_ms;
+use crate::clock::now_ms;
 use crate::conversation::Role;
 use crate::conversation::edit::Rule;
 use crate::conversation::step::last_user;
@@ -23,6 +22,7 @@ use crate::measure::ModelKey;
 use crate::plan::{Action, Plan};
 use crate::preview::Pointer;
 use crate::proxy::App;
+use crate::proxy::state::headers;
 use crate::proxy::traffic::Asked;
 use crate::store::{Batch, Event};
 use crate::summarizer::digest::{self, Answer, Job};

@@ -1,5 +1,5 @@
-//! A plan until it fits: what is to be sent is made and counted, and planned again from the same start where it came out
-//! longer than planned.
+//! What the planner asks for until a prompt fits ([`crate::plan::fit`]): views are made, models are asked for what they write, and
+//! what would be sent is counted.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,27 +8,25 @@ use bytes::Bytes;
 use futures_util::FutureExt as _;
 use tracing::{debug, warn};
 
-use super::prepare::{Attempt, UNKNOWN_WINDOW, bytes_of};
-use super::recall::rewrites;
+use super::attempt::{Attempt, bytes_of};
 use super::situation::Situation;
 use crate::apply::{Applied, Words};
 use crate::conversation::edit::{Edit, View};
 use crate::conversation::{Conversation, Tokens};
 use crate::measure::count::Counted;
 use crate::measure::{self, Sureness, tokens};
+use crate::plan::fit::{CannotFit, Fitting, Ours};
 use crate::plan::rewrite::{self, Out};
-use crate::plan::{self, Action, Facts, Plan, Policy, Regions, Strategy};
-use crate::proxy::live::Brief;
-use crate::proxy::standing::Held;
-use crate::proxy::view::Subject;
+use crate::plan::{Action, Facts, Plan, Policy, Regions, Strategy};
+use crate::proxy::state::gauge::UNKNOWN_WINDOW;
+use crate::proxy::state::live::Brief;
+use crate::proxy::state::standing::Held;
+use crate::proxy::state::view::Subject;
 use crate::proxy::{App, Error};
 use crate::recall;
 use crate::store::Original;
 use crate::wire::json;
 use crate::wire::openai_chat::{self, Request};
-
-/// How often a plan is made anew because a count was higher than estimated.
-const PLANS: usize = 4;
 
 /// What planning goes on with.
 pub(in crate::proxy) struct Draft<'a> {
@@ -66,6 +64,20 @@ impl Draft<'_> {
         }
     }
 
+    /// Has the request offer the tools of ours that a plan goes with.
+    fn go_with(&mut self, ours: Ours, tools: Option<&Bytes>) {
+        if let Some(tools) = tools.filter(|_| ours.offered && !self.request.offers()) {
+            Arc::make_mut(&mut self.request).offer(tools.clone());
+        }
+        if !ours.offered && self.request.offers() {
+            Arc::make_mut(&mut self.request).withdraw();
+        }
+        if ours.done == 0 && self.done {
+            recall::done::withdraw(Arc::make_mut(&mut self.request));
+            self.done = false;
+        }
+    }
+
     /// What became of the request.
     pub(in crate::proxy) fn settled(self) -> Settled {
         let Draft { request, held, done, wanted, warnings, .. } = self;
@@ -92,136 +104,63 @@ pub(in crate::proxy) struct Drafted {
     pub(in crate::proxy) tokens: Tokens,
     pub(in crate::proxy) sureness: Sureness,
     pub(in crate::proxy) plan: Plan,
+    /// Tokens of the tools of ours in it that the client's history did not have.
+    pub(in crate::proxy) added: Tokens,
     /// What the client asked for as the longest reply, and what was forwarded, where that is less.
     pub(in crate::proxy) lowered: Option<(Tokens, Tokens)>,
 }
 
 impl App {
-    /// Offers the tool that reads back what left the prompt, if something is about to leave it for the first time. Returns
-    /// the prompt tokens that this adds.
-    pub(in crate::proxy) fn offer(&self, draft: &mut Draft<'_>, facts: &mut Facts, tools: Option<&Bytes>) -> Tokens {
-        let Some(tools) = tools.filter(|_| !draft.request.offers()) else { return 0 };
-        if !rewrites(&draft.request.conversation, facts, &draft.policy) {
-            return 0;
+    /// The tools of ours that a request has, or may get. `tools`: the client's with the one that reads back what left the prompt.
+    fn ours(&self, draft: &Draft<'_>, tools: Option<&Bytes>) -> Ours {
+        let offered = draft.request.offers();
+        let (may_come, asks) = (tools.is_some() && !offered, draft.situation.policy.digest_model.is_some());
+        Ours {
+            recall: if offered || may_come { self.text_cost(draft, &recall::definition(asks)) } else { 0 },
+            offered,
+            may_come,
+            done: if draft.done { self.text_cost(draft, recall::done::DEFINITION) } else { 0 },
         }
-        Arc::make_mut(&mut draft.request).offer(tools.clone());
-        let added = self.text_cost(draft, &recall::definition(draft.situation.policy.digest_model.is_some()));
-        facts.tools = facts.tools.saturating_add(added);
-        draft.counted = draft.counted.map(|(tokens, sureness)| (tokens.saturating_add(added), sureness));
-        added
     }
 
-    /// What the tool adds to a prompt that says that a task is done.
-    pub(in crate::proxy) fn done_cost(&self, draft: &Draft<'_>) -> Tokens {
-        if draft.done { self.text_cost(draft, recall::done::DEFINITION) } else { 0 }
-    }
-
-    /// Drafts the view. No request is refused for a tool of ours: where it does not fit with it, it goes without.
+    /// Plans, makes and counts until the view fits what is counted.
     pub(in crate::proxy) async fn drafted(
         self: &Arc<Self>,
         draft: &mut Draft<'_>,
         facts: Facts,
         sureness: Sureness,
+        tools: Option<&Bytes>,
     ) -> Result<Drafted, Error> {
-        if !draft.request.offers() && !draft.done {
-            return self.draft(draft, facts, sureness).boxed().await;
-        }
-        // A view that had no room for the tool goes without it again while it stays as it is.
-        let stays = draft.request.offers() && draft.old.bare && {
-            let (request, mut bare) = (Arc::clone(&draft.request), self.bare(draft, &facts));
-            let plan = self.plan_giving_way(&request.conversation, &mut bare, draft);
-            plan.fits && plan.actions.is_empty()
-        };
-        if !stays {
-            let drafted = self.draft(draft, facts.clone(), sureness).boxed().await;
-            if drafted.as_ref().err().is_none_or(|e| !e.is_too_long()) {
-                return drafted;
-            }
-        }
-        let bare = self.bare(draft, &facts);
-        let request = Arc::make_mut(&mut draft.request);
-        request.withdraw();
-        recall::done::withdraw(request);
-        draft.done = false;
-        draft.counted = None;
-        self.draft(draft, bare, sureness).boxed().await
-    }
-
-    /// The facts of the request without the tools of ours.
-    fn bare(&self, draft: &Draft<'_>, facts: &Facts) -> Facts {
-        let of_recall = match draft.request.offers() {
-            true => self.text_cost(draft, &recall::definition(draft.situation.policy.digest_model.is_some())),
-            false => 0,
-        };
-        let ours = of_recall.saturating_add(self.done_cost(draft));
-        Facts { tools: facts.tools.saturating_sub(ours), ..facts.clone() }
-    }
-
-    /// Plans, with less kept for the reply where nothing else gives way.
-    fn plan_giving_way(&self, conversation: &Conversation, facts: &mut Facts, draft: &mut Draft<'_>) -> Plan {
-        loop {
-            let plan = guarded(conversation, facts, draft);
-            if !plan::gives_way(facts, &plan, self.config.window.output_reserved) {
-                return plan;
-            }
-        }
-    }
-
-    /// Plans until the view fits what is counted.
-    async fn draft(
-        self: &Arc<Self>,
-        draft: &mut Draft<'_>,
-        mut facts: Facts,
-        sureness: Sureness,
-    ) -> Result<Drafted, Error> {
-        let request = Arc::clone(&draft.request);
+        let (request, policy, window) = (Arc::clone(&draft.request), draft.policy.clone(), facts.window);
         let conversation = &request.conversation;
-        let slack = facts.slack;
-        // Before a request is refused, as little as can be is kept for its reply.
-        let most = facts.window.saturating_sub(plan::least_reserve(facts.window)).saturating_sub(slack);
-        let mut shortest: Option<Drafted> = None;
-        // The regions of the shortest view that was made, and what it had to fit, for the words of a refusal.
-        let mut refused: Option<(Regions, Tokens)> = None;
-        let mut round = 0;
-        let (after, limit) = loop {
-            round += 1;
-            let plan = self.plan_giving_way(conversation, &mut facts, draft);
-            if !plan.fits {
-                break refused.unwrap_or((plan.after, plan.lines.limit));
-            }
+        let began = self.ours(draft, tools);
+        let mut fitting = Fitting::new(conversation, facts, &policy, self.config.window.output_reserved, began);
+        let counted = draft.counted;
+        while let Some(plan) = next(&mut fitting, draft) {
+            let ours = fitting.ours();
+            draft.go_with(ours, tools);
             if draft.situation.attempt == Attempt::First {
-                self.ask_models(draft, &plan, facts.window).boxed().await;
+                self.ask_models(draft, &plan, window).boxed().await;
             }
             let Applied { view, originals } = self.applied(draft, &plan)?;
-            let out = rewrite::rewrite(conversation, &view, &draft.policy.template);
-            let body = bytes_of(&request, &out);
-            let planned = plan.after.prompt();
+            let out = rewrite::rewrite(conversation, &view, &policy.template);
+            let body = bytes_of(&draft.request, &out);
+            draft.counted = counted_with(counted, began, ours);
             let (tokens, sureness) = match self.recount(draft, &plan, &body).await {
                 Some(exact) => exact,
-                None => (self.estimated(draft, &facts, &view, conversation, &plan), sureness),
+                None => (self.estimated(draft, fitting.facts(), &view, conversation, &plan), sureness),
             };
-            let limit = facts.window.saturating_sub(facts.output_reserved).saturating_sub(slack);
-            let made = Drafted { view, originals, out, body, tokens, sureness, plan, lowered: None };
-            if tokens <= limit {
-                return Ok(self.with_reply_room(draft, facts.window, made).await);
+            debug!(tokens, planned = plan.after.prompt(), "made a view");
+            let added = ours.tokens().saturating_sub(if began.offered { began.recall } else { 0 });
+            let made =
+                Drafted { view, originals, out, body, tokens, sureness, added, plan: plan.clone(), lowered: None };
+            if let Some(made) = fitting.made(plan, tokens, made) {
+                return Ok(self.with_reply_room(draft, window, made.what).await);
             }
-            let so_far = refused.filter(|(regions, _)| regions.prompt() <= tokens);
-            let told = so_far.unwrap_or((made.plan.after.of_prompt(tokens), limit));
-            refused = Some(told);
-            if tokens <= most && shortest.as_ref().is_none_or(|other| tokens < other.tokens) {
-                shortest = Some(made);
-            }
-            if round >= PLANS {
-                break told;
-            }
-            debug!(round, tokens, planned, limit, "counted more than planned; planning again");
-            // What was made is longer than planned by so much: aim lower by that, and a little more.
-            let more = tokens - planned.min(tokens);
-            facts.slack = facts.slack.saturating_add(more + more / 8 + 8);
-        };
-        match shortest {
-            Some(made) => Ok(self.with_reply_room(draft, facts.window, made).await),
-            None => Err(self.cannot_fit(draft, facts.window, &after, limit)),
+        }
+        match fitting.end() {
+            Ok(made) => Ok(self.with_reply_room(draft, window, made.what).await),
+            Err(CannotFit { after, limit }) => Err(self.cannot_fit(draft, window, &after, limit)),
         }
     }
 
@@ -246,7 +185,7 @@ impl App {
         let asks = plan.actions.iter().any(|a| matches!(a, Action::Fold { ask_model: true, .. }));
         if !asks {
             // The client goes first; what was begun for later is begun again behind this reply.
-            self.stop_making(situation.id());
+            self.lives.stop_making(situation.id());
             let folds = plan.actions.iter().any(|a| matches!(a, Action::Fold { .. }));
             if let Some(why) = plan.lines.no_summary().filter(|_| folds && draft.policy.strategy == Strategy::Summarize)
             {
@@ -372,13 +311,7 @@ impl App {
             None => view.edits.iter().map(|e| self.measure.edit_cost(&draft.situation.key, conversation, e)).collect(),
         };
         made.view = view.clone();
-        let still = Policy {
-            strategy: plan::Strategy::Off,
-            clear_at: 1.0,
-            evict_over: plan::Size::Tokens(Tokens::MAX),
-            ..draft.policy.clone()
-        };
-        plan::plan(conversation, &made, &still).before.prompt()
+        Regions::of(conversation, &made, &draft.policy).prompt()
     }
 }
 
@@ -397,15 +330,25 @@ pub(in crate::proxy) async fn exact(
     Ok((upstream.count(body).await?, Sureness::Counted))
 }
 
-/// Plans. Should a pure room panic, the request goes on with what is certain: nothing is changed.
-fn guarded(conversation: &Conversation, facts: &Facts, draft: &mut Draft<'_>) -> Plan {
-    let act = std::panic::AssertUnwindSafe(|| plan::plan(conversation, facts, &draft.policy));
+/// The next plan. Should a pure room panic, the request goes on with what is certain: nothing is changed.
+fn next<M>(fitting: &mut Fitting<'_, M>, draft: &mut Draft<'_>) -> Option<Plan> {
+    let act = std::panic::AssertUnwindSafe(|| fitting.next_plan());
     std::panic::catch_unwind(act).unwrap_or_else(|_| {
         warn!(conversation = draft.situation.id(), "planning failed; the request goes on unchanged");
         draft.warnings.push("planning failed; nothing was rewritten".into());
-        let facts = Facts { window: UNKNOWN_WINDOW, ..Facts::default() };
-        plan::plan(&Conversation::default(), &facts, &Policy::default())
+        Some(fitting.unchanged())
     })
+}
+
+/// What was counted before anything was planned, with the tools of ours that it goes with now.
+fn counted_with(counted: Option<(Tokens, Sureness)>, began: Ours, now: Ours) -> Option<(Tokens, Sureness)> {
+    let (tokens, sureness) = counted?;
+    match (began.offered, now.offered) {
+        _ if now.done != began.done => None,
+        (true, false) => None,
+        (false, true) => Some((tokens.saturating_add(now.recall), sureness)),
+        _ => Some((tokens, sureness)),
+    }
 }
 
 /// `max_tokens` larger than the room left is lowered to it.

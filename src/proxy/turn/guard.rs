@@ -3,18 +3,18 @@
 use serde_json::{Value, json};
 use tracing::{debug, warn};
 
+use super::attempt::Attempt;
 use super::history::History;
-use super::prepare::{Attempt, Prepared};
-use super::save::now_ms;
 use crate::apply;
+use crate::clock::now_ms;
 use crate::config::{Ceiling, Resolved, Response};
 use crate::conversation::edit::{Edit, Rule};
 use crate::conversation::watch::{self, Loop};
 use crate::conversation::{Conversation, Message, step};
 use crate::guard::books::{Books, Spent};
-use crate::guard::triggers::{self, Folded, Pace};
-use crate::guard::{ceiling, loops, small};
-use crate::proxy::live::{Live, Misses, Spend, kept};
+use crate::guard::triggers::{self, Pace};
+use crate::guard::{ceiling, loops};
+use crate::proxy::state::live::{Live, Misses, Spend, kept};
 use crate::proxy::{App, Error};
 use crate::store::{Batch, Event, Original};
 use crate::wire::openai_chat::Request;
@@ -166,72 +166,6 @@ impl App {
         })
     }
 
-    /// Whether the model is too small for what it is asked.
-    ///
-    /// # Errors
-    /// 400 where the config says so.
-    pub(in crate::proxy) fn too_small(&self, prepared: &mut Prepared) -> Result<(), Error> {
-        let response = self.config.watch.small_model;
-        if response == Response::Allow {
-            return Ok(());
-        }
-        let tools = prepared.request.own_tools().is_some();
-        let Some(much) = small::too_much(prepared.policy.size, tools, prepared.tokens) else { return Ok(()) };
-        let message = format!("a model below 3 billion parameters is given {much}");
-        if self.lives.with(&prepared.id, |live| !std::mem::replace(&mut live.small_told, true)) {
-            warn!(conversation = %prepared.id, "{message}");
-            let data = json!({"tools": tools, "prompt_tokens": prepared.tokens, "holds": small::HOLDS, "action": response.as_str()});
-            self.note_event(&prepared.id, "small_model", data);
-        }
-        if response == Response::Refuse {
-            let hint = "take a larger model, or set `small_model = \"warn\"` in [watch] of config.toml";
-            return Err(Error::client(400, "small_model", message, hint));
-        }
-        prepared.warnings.push(message);
-        Ok(())
-    }
-
-    /// `POST /windowsill/conversations/{id}/resume`: lets a conversation go on that a ceiling or the watchdog stopped. What it
-    /// takes is counted from zero again.
-    ///
-    /// # Errors
-    /// 404 for an unknown conversation, 400 for the beginning of an id.
-    pub async fn resume(&self, id: &str) -> Result<Value, Error> {
-        self.store.flush().await;
-        let row = self.whole_row(id).await?;
-        self.remember(&row.id);
-        let (turn, session, books) = self.lives.with(&row.id, |live| {
-            let (turn, session) = spent(live);
-            let (tokens, requests) = taken(&live.spend);
-            live.books.resume(tokens, requests, now_ms());
-            (turn, session, live.books)
-        });
-        let data = json!({"turn": spent_json(&turn), "session": spent_json(&session)});
-        let mut update = crate::proxy::desk::compact::unchanged(&row, now_ms());
-        let mut state = row.state.clone();
-        state["books"] = json!(books);
-        update.state = state.to_string();
-        let event =
-            Event { now_ms: now_ms(), conversation: Some(row.id.clone()), kind: "resumed".into(), data: data.clone() };
-        self.store.record(Batch { conversation: Some(update), events: vec![event], ..Batch::default() }).await?;
-        Ok(json!({"conversation": row.id, "was": data}))
-    }
-
-    /// Notes that a conversation was folded, where a request's view has another fold than the last one.
-    pub(in crate::proxy) fn note_fold(&self, prepared: &Prepared) {
-        let to = prepared.view.edits.iter().find_map(|edit| match edit {
-            Edit::Fold { from, to, .. } if from < to => Some(*to),
-            _ => None,
-        });
-        let body = &prepared.request.conversation.body;
-        self.lives.with(&prepared.id, |live| {
-            if let Some(to) = to.filter(|to| *to != live.folded.to) {
-                live.folded = Folded::at(body, to, now_ms());
-                live.fold_due.take_if(|due| matches!(due, Pace::Fold(_)));
-            }
-        });
-    }
-
     /// Records an event of a conversation, when there is time.
     pub(in crate::proxy) fn note_event(&self, id: &str, kind: &str, data: Value) {
         let event = Event { now_ms: now_ms(), conversation: Some(id.to_owned()), kind: kind.into(), data };
@@ -278,13 +212,13 @@ impl App {
 }
 
 /// Tokens that servers evaluated or wrote for a conversation, and its requests.
-fn taken(spend: &Spend) -> (u64, u64) {
+pub(in crate::proxy) fn taken(spend: &Spend) -> (u64, u64) {
     let read = spend.prompt.saturating_sub(spend.cached) + spend.summary_evaluated + spend.digest_prompt;
     (read + spend.completion + spend.digest_completion, spend.requests)
 }
 
 /// What the turn and the session of a conversation have taken.
-fn spent(live: &Live) -> (Spent, Spent) {
+pub(in crate::proxy) fn spent(live: &Live) -> (Spent, Spent) {
     let (tokens, requests) = taken(&live.spend);
     (live.books.turn(tokens, requests), live.books.session(tokens, requests))
 }
@@ -314,7 +248,8 @@ pub(in crate::proxy) fn watt_hours(ceiling: &Ceiling, busy_ms: u64) -> Option<f6
     (ceiling.watts > 0.0).then(|| busy_ms as f64 / 3_600_000.0 * ceiling.watts)
 }
 
-fn spent_json(spent: &Spent) -> Value {
+/// As it is told.
+pub(in crate::proxy) fn spent_json(spent: &Spent) -> Value {
     json!({"tokens": spent.tokens, "requests": spent.requests, "minutes": spent.milliseconds / 60_000})
 }
 

@@ -1,22 +1,23 @@
 //! What the record knows of a request's history: which conversation it continues, the view that was remembered or made ahead
 //! for it, and the bytes that its messages had before.
 
+use crate::proxy::state::live::Switched;
+use crate::proxy::state::sent::client_marks;
 use std::sync::Arc;
 
 use http::HeaderMap;
 use tracing::debug;
 
-use super::headers;
+use super::attempt::{Attempt, fingerprint};
 use super::place::{Place, is_talk, tagged_name};
-use super::prefix::client_marks;
-use super::prepare::{Attempt, fingerprint};
-use super::whose::{Kin, Whose};
 use crate::config::Resolved;
 use crate::conversation::align::Alignment;
 use crate::conversation::edit::View;
 use crate::conversation::{Digest, Message, Role};
 use crate::measure::{Known, ModelKey};
-use crate::proxy::live::Ahead;
+use crate::proxy::state::headers;
+use crate::proxy::state::live::Ahead;
+use crate::proxy::state::whose::{Kin, Whose};
 use crate::proxy::{App, Error};
 use crate::recall;
 use crate::store::Located;
@@ -61,15 +62,6 @@ pub(in crate::proxy) struct History {
     pub(in crate::proxy) inherits: Option<String>,
     /// Known messages that are spelled otherwise than in the record, by index.
     pub(in crate::proxy) respelled: Vec<usize>,
-}
-
-/// The model that a conversation had until now.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::proxy) struct Switched {
-    /// Its name, as requested.
-    pub(in crate::proxy) model: String,
-    /// Name of its upstream.
-    pub(in crate::proxy) upstream: String,
 }
 
 impl History {

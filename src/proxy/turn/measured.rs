@@ -1,14 +1,18 @@
 //! What a request weighs, and what people want of its conversation: the facts that it is planned by. A prompt that comes near a
 //! line is counted; of any other, what was reported stands and what is new is estimated.
 
+use crate::proxy::state::standing::Held;
+use crate::proxy::turn::rules::Ruled;
+use crate::proxy::turn::steering::Granted;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::FutureExt as _;
 use tracing::warn;
 
+use super::attempt::{Attempt, bytes_of};
 use super::draft::{Draft, exact};
-use super::prepare::{Attempt, Head, bytes_of};
+use super::head::Head;
 use super::situation::Situation;
 use crate::conversation::Tokens;
 use crate::conversation::edit::View;
@@ -17,9 +21,9 @@ use crate::plan::emergency;
 use crate::plan::rewrite::{self, Out};
 use crate::plan::{self, Facts, Lines, Policy, Regions};
 use crate::proxy::App;
-use crate::proxy::desk::rules::{Ruled, Scope};
-use crate::proxy::gauge::Marks;
-use crate::proxy::standing::{Granted, Standing};
+use crate::proxy::state::gauge::Marks;
+use crate::proxy::state::scope::Scope;
+use crate::proxy::state::standing::Standing;
 use crate::wire::openai_chat::Request;
 
 /// Share of the first line from which a prompt is counted instead of estimated.
@@ -89,13 +93,34 @@ impl App {
             (facts, sureness) = self.facts(&mut draft).boxed().await;
         }
         let mut granted = Granted::default();
-        let breaks =
-            situation.attempt == Attempt::First && (situation.history.ahead.is_some() || breaks(&draft, &facts));
+        let breaks = || {
+            let rewrites = || plan::asked::breaks(&draft.request.conversation, &facts, &draft.policy);
+            situation.attempt == Attempt::First && (situation.history.ahead.is_some() || rewrites())
+        };
         if let Some((view, made)) = self.grant(&draft.subject(), &standing, breaks) {
             (draft.old, granted) = (view, made);
             (facts, sureness) = self.facts(&mut draft).boxed().await;
         }
         Measured { draft, facts, sureness, wishes: Wishes { standing, scope, ruled, granted } }
+    }
+
+    /// What is wanted of the conversation of a request, and what that means for its history. What cannot be read is no reason
+    /// to refuse the request.
+    pub(in crate::proxy) fn wanted(
+        &self,
+        situation: &Situation<'_>,
+        request: &Request,
+        warnings: &mut Vec<String>,
+    ) -> (Arc<Standing>, Held) {
+        let Situation { history, key, policy, .. } = situation;
+        let standing = self.standing(&history.id, history.inherits.as_deref()).unwrap_or_else(|e| {
+            tracing::warn!(conversation = %history.id, error = %e, "what is pinned cannot be read");
+            warnings.push("what is pinned could not be read".into());
+            Arc::default()
+        });
+        let held = self.held(key, &standing, &policy.pins, &request.conversation.body, situation.known_window());
+        warnings.extend(held.warning());
+        (standing, held)
     }
 
     /// The facts, with the prompt counted where it comes near a line.
@@ -224,7 +249,7 @@ impl Draft<'_> {
 
     /// Prompt tokens by the costs of its facts, before anything is changed.
     fn sum(&self, facts: &Facts) -> Tokens {
-        plan::plan(&self.request.conversation, facts, &self.policy).before.prompt()
+        Regions::of(&self.request.conversation, facts, &self.policy).prompt()
     }
 }
 
@@ -265,12 +290,6 @@ fn not_counted(draft: &mut Draft<'_>, facts: &mut Facts, sureness: Sureness, e: 
         // and nothing is cut for a guess; the server's own words on it reach the client.
         facts.costs.iter_mut().for_each(|cost| cost.media = 0);
     }
-}
-
-/// Whether a request rewrites something that the server may hold: then other changes come at no price of their own.
-fn breaks(draft: &Draft<'_>, facts: &Facts) -> bool {
-    let plan = plan::plan(&draft.request.conversation, facts, &draft.policy);
-    plan.actions.iter().any(|action| action.first() < facts.forwarded)
 }
 
 /// The policy for a history that was forwarded before: the same history gives the same bytes, unless they no longer fit.

@@ -1,35 +1,43 @@
-//! One request, told top to bottom: [`App::chat`] measures, plans, applies, sends, relays, accounts.
+//! One request, told top to bottom: [`App::answered`] measures, plans, applies, sends, relays, accounts.
 
 pub(super) mod account;
 pub(super) mod admission;
+pub(super) mod asking;
+pub(super) mod attempt;
+pub(super) mod brief;
 pub(super) mod class;
-pub(super) mod dialect;
+pub(super) mod completed;
 pub(super) mod digest;
 pub(super) mod draft;
-mod embeds;
+pub(super) mod early;
+mod gauge;
 pub(super) mod guard;
-pub(super) mod headers;
+mod head;
 pub(super) mod history;
-pub(super) mod items;
 pub(super) mod measured;
 pub(super) mod opening;
 pub(super) mod place;
 pub(super) mod plainly;
 pub(super) mod prefix;
 pub(super) mod prepare;
+pub(super) mod prepared;
 pub(super) mod recall;
 pub(super) mod refused;
 pub mod relay;
 mod replied;
 mod retold;
+mod rules;
 pub(super) mod save;
-pub(super) mod shadow;
 pub(super) mod situation;
+pub(super) mod slots;
+pub(super) mod steering;
+mod streaming;
 pub(super) mod system;
 pub(super) mod task;
-mod waiting;
-pub(super) mod whose;
+pub(super) mod titles;
 
+use crate::proxy::turn::attempt::Attempt;
+use crate::proxy::turn::prepared::Prepared;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -37,19 +45,21 @@ use bytes::{Bytes, BytesMut};
 use futures_util::{FutureExt as _, StreamExt as _};
 use http::request::Parts;
 use http::{HeaderMap, Response};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tracing::{info, warn};
 
-use super::desk::models;
-use super::{App, Body, Error, aside};
+use super::state::headers;
+use super::{App, Error, aside};
+use crate::config::Response as GuardResponse;
+use crate::guard::small;
 use crate::plain;
 use crate::upstream::event::Content;
 use crate::upstream::{Reply, Upstream};
 use crate::wire::openai_chat;
 use crate::wire::reply::said;
-use prepare::{Attempt, Prepared};
-use relay::{Answer, Books, Taker};
-use waiting::Early;
+use early::Early;
+use relay::Answer;
+use streaming::{Books, Taker, streamed};
 
 /// A reply that is not streamed is read whole before it is passed on, up to this size; a larger one is relayed as it
 /// comes.
@@ -59,26 +69,14 @@ pub(super) const LARGEST_BUFFERED: usize = 64 << 20;
 const SLOWEST_WRITE: Duration = Duration::from_secs(1);
 
 impl App {
-    /// Answers a chat completion request.
-    ///
-    /// # Errors
-    /// What the caller must be told: its own mistake, no upstream, or a prompt that cannot be made to fit.
-    pub async fn chat(self: &Arc<Self>, parts: &Parts, body: Bytes) -> Result<Response<Body>, Error> {
-        if headers::is_off(&parts.headers, &headers::SWITCH) {
-            return self.pass(parts, body).await;
-        }
-        if self.config.shadow {
-            return self.shadowed(parts, body.clone(), Ok(body)).await;
-        }
-        match self.answer(parts, body.clone(), &Early::default()).await {
-            Err(Error::Unread(why)) => self.unread(parts, body, why).await,
-            answered => Ok(answered?.map(|answer| self.body_of(answer))),
-        }
-    }
-
     /// Answers a request that is neither passed nor shadowed, however long that takes. What is known of the answer before it is
     /// there goes to `early`.
-    async fn answered(self: &Arc<Self>, parts: &Parts, body: Bytes, early: &Early) -> Result<Response<Answer>, Error> {
+    pub(in crate::proxy) async fn answered(
+        self: &Arc<Self>,
+        parts: &Parts,
+        body: Bytes,
+        early: &Early,
+    ) -> Result<Response<Answer>, Error> {
         let started = Instant::now();
         let size = body.len();
         let (app, headers, known) = (Arc::clone(self), parts.headers.clone(), early.clone());
@@ -145,6 +143,31 @@ impl App {
         Ok((upstream, prepared))
     }
 
+    /// Whether the model is too small for what it is asked.
+    ///
+    /// # Errors
+    /// 400 where the config says so.
+    pub(in crate::proxy) fn too_small(&self, prepared: &mut Prepared) -> Result<(), Error> {
+        let response = self.config.watch.small_model;
+        if response == GuardResponse::Allow {
+            return Ok(());
+        }
+        let tools = prepared.request.own_tools().is_some();
+        let Some(much) = small::too_much(prepared.policy.size, tools, prepared.tokens) else { return Ok(()) };
+        let message = format!("a model below 3 billion parameters is given {much}");
+        if self.lives.with(&prepared.id, |live| !std::mem::replace(&mut live.small_told, true)) {
+            warn!(conversation = %prepared.id, "{message}");
+            let data = json!({"tools": tools, "prompt_tokens": prepared.tokens, "holds": small::HOLDS, "action": response.as_str()});
+            self.note_event(&prepared.id, "small_model", data);
+        }
+        if response == GuardResponse::Refuse {
+            let hint = "take a larger model, or set `small_model = \"warn\"` in [watch] of config.toml";
+            return Err(Error::client(400, "small_model", message, hint));
+        }
+        prepared.warnings.push(message);
+        Ok(())
+    }
+
     /// Prepares a request again, harder.
     async fn harder(
         self: &Arc<Self>,
@@ -198,7 +221,7 @@ impl App {
                 let done = move |reported, end| app.account(upstream, &sent, prepared, reported, end, started);
                 Taker::Books(Box::new(Books::new(keeper, done)))
             };
-            return build(response, Answer::Events(relay::streamed(reply.body.events(), taker)));
+            return build(response, Answer::Events(streamed(reply.body.events(), taker)));
         }
         let (bytes, rest) = read_up_to(reply.body, LARGEST_BUFFERED).await?;
         if let Some(rest) = rest {
@@ -246,27 +269,6 @@ impl App {
         if tokio::time::timeout(SLOWEST_WRITE, self.store.flush()).await.is_err() {
             warn!("the record is slow: it is not waited for");
         }
-    }
-
-    /// Passes a request through untouched.
-    ///
-    /// # Errors
-    /// When no upstream can be reached.
-    pub async fn pass(&self, parts: &Parts, body: Bytes) -> Result<Response<Body>, Error> {
-        let read = body.clone();
-        let model = self.aside.reading(body.len(), async move { models::model_in(&read) }.boxed()).await?;
-        let upstream = self.upstream_of(&model).await?;
-        let path = parts.uri.path_and_query().map_or("/", |p| p.as_str());
-        let headers = self.outgoing(&parts.headers);
-        let using = self.using(&upstream, &model).await;
-        let reply = upstream.pass(parts.method.clone(), path, &headers, body.into()).await?;
-        let mut response = Response::builder().status(reply.status);
-        if let Some(h) = response.headers_mut() {
-            *h = reply.headers;
-        }
-        response
-            .body(relay::through(reply.body.inspect(move |_| _ = &using)))
-            .map_err(|e| Error::Internal { doing: "build the reply", source: Box::new(e) })
     }
 }
 

@@ -2,6 +2,7 @@
 //! shapes, whole replies come where a stream was asked for, and streams where none was. While nothing has been told to the
 //! client, an error gets the status that it should have had, and a reply the form that was asked for.
 
+use crate::proxy::state::headers;
 use bytes::Bytes;
 use futures_util::{StreamExt as _, stream};
 use http::{HeaderValue, header};
@@ -65,7 +66,7 @@ async fn first_words(mut reply: Reply) -> Reply {
     let rest: Events = stream::iter(held.into_iter().map(Ok)).chain(events).boxed();
     reply.body = Content::Opened(rest);
     reply.headers.remove(header::CONTENT_LENGTH);
-    if !super::headers::is_event_stream(&reply.headers) {
+    if !headers::is_event_stream(&reply.headers) {
         reply.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     }
     reply
@@ -154,7 +155,7 @@ fn as_it_is(mut reply: Reply, bytes: Bytes) -> Reply {
     if is_json && (!kind.contains("json") || kind.contains("ndjson")) {
         return with_json(reply, bytes);
     }
-    if super::headers::is_event_stream(&reply.headers) {
+    if headers::is_event_stream(&reply.headers) {
         reply.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain"));
     }
     reply.body = Content::whole(bytes);

@@ -7,13 +7,12 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::SystemTime;
 
 use http::HeaderMap;
 
-use super::whose::{Kin, Whose};
 use crate::conversation::{Digest, Message, Role, chain};
-use crate::proxy::desk::rules;
+use crate::proxy::state::scope;
+use crate::proxy::state::whose::{Kin, Whose};
 use crate::proxy::{App, Error};
 use crate::recall;
 use crate::store::Located;
@@ -242,7 +241,7 @@ impl App {
         let wish = headers_wish(&asked.base);
         let old = [
             wish.to_owned(),
-            format!("{wish}\n{}", rules::old_mark(from_client, &request.conversation)),
+            format!("{wish}\n{}", scope::old_mark(from_client, &request.conversation)),
             // Before 0.2 the model was part of it.
             format!("{wish}\n{}", request.model),
         ];
@@ -388,7 +387,7 @@ fn headers_wish(base: &str) -> &str {
 
 /// A digest that there was never before.
 fn unique(root: &Digest, count: u64) -> Digest {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos();
+    let now = crate::clock::now().as_nanos();
     Digest::of(format!("{} {now} {} {count}", root.hex(), std::process::id()).as_bytes())
 }
 

@@ -2,14 +2,14 @@
 //! a session does not end with it. Only where the server takes that, the client sees it; else it gets the server's own words for
 //! what it sent.
 
+use crate::proxy::turn::situation::SAID_PLAINLY;
 use std::sync::Arc;
 
 use http::StatusCode;
 use http::request::Parts;
 use tracing::{info, warn};
 
-use super::history::Switched;
-use super::prepare::Prepared;
+use super::prepared::Prepared;
 use super::refused::error_body;
 use crate::conversation::Plainness;
 use crate::plain;
@@ -17,9 +17,6 @@ use crate::plan::plain::plain as said_plainly;
 use crate::proxy::{App, Error};
 use crate::upstream::{Reply, Upstream};
 use crate::wire::{json, openai_chat};
-
-/// What the client is told of a history that was said plainly.
-pub(super) const TOLD: &str = "the server refused something in this history: it was said to it in plain words";
 
 /// What servers speak of that refuse a picture or a sound.
 const MEDIA: [&str; 8] = ["image", "audio", "vision", "multimodal", "mmproj", "media", "modalit", "content part"];
@@ -50,7 +47,7 @@ impl App {
                 Ok(reply) if reply.status.is_success() => {
                     info!(conversation = %prepared.id, model = %plain::line(&prepared.request.model), ?how, "said plainly");
                     prepared.request.conversation.plainness = how;
-                    prepared.warnings.push(TOLD.into());
+                    prepared.warnings.push(SAID_PLAINLY.into());
                     let to = self.asked(upstream, &prepared.request.model);
                     self.lives.with(&prepared.id, |live| live.plainness = Some((to, how)));
                     self.note_sent(upstream, prepared);
@@ -62,18 +59,6 @@ impl App {
             (prepared.out, prepared.body) = before;
         }
         Ok(refused)
-    }
-
-    /// How plainly the history of a conversation has to be said to a model.
-    pub(in crate::proxy) fn plainness_of(&self, id: &str, upstream: &Upstream, model: &str) -> Plainness {
-        let to = self.asked(upstream, model);
-        self.lives
-            .with(id, |live| live.plainness.as_ref().filter(|(of, _)| *of == to).map(|(_, how)| *how))
-            .unwrap_or_default()
-    }
-
-    fn asked(&self, upstream: &Upstream, model: &str) -> Switched {
-        Switched { model: model.to_owned(), upstream: upstream.name().to_owned() }
     }
 }
 

@@ -3,15 +3,19 @@
 //! before, and says the same to every model, is forwarded with the bytes it had then, so that a client which moves incidental
 //! bytes about does not throw the cache away.
 
-use std::hash::{DefaultHasher, Hasher as _};
+use crate::proxy::state::live::Switched;
+use crate::proxy::state::sent::Item;
+use crate::proxy::state::sent::Prefix;
+use crate::proxy::state::sent::Sent;
+use crate::proxy::state::sent::compare;
+use crate::proxy::state::sent::mark;
+use crate::proxy::state::sent::own_bytes;
 use std::time::Instant;
 
 use bytes::Bytes;
-use serde_json::{Value, json};
 use tracing::debug;
 
-use super::history::Switched;
-use super::prepare::Prepared;
+use super::prepared::Prepared;
 use crate::conversation::spelling::{Reasoning, same_step};
 use crate::conversation::{Digest, Message, Role, Tokens, chain, repair, step};
 use crate::measure::tokens;
@@ -20,98 +24,6 @@ use crate::proxy::App;
 use crate::store::Located;
 use crate::upstream::Upstream;
 use crate::wire::openai_chat::{self, Request};
-
-/// A prompt that was forwarded, message by message.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(in crate::proxy) struct Sent {
-    /// What was forwarded: tools first, then each message.
-    forwarded: Vec<Item>,
-    /// What the client sent: tools and leading system messages as one, then each message of the body.
-    client: Vec<u64>,
-}
-
-/// One message of a prompt.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Item {
-    /// Tells its bytes from others.
-    mark: u64,
-    /// Its tokens.
-    tokens: Tokens,
-    /// Where it stands in what the client sent, as an index into [`Sent::client`].
-    at: Option<usize>,
-}
-
-/// Why a prompt does not begin with the whole of the last one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::proxy) enum Because {
-    /// The client changed its own history.
-    Client,
-    /// A view was made anew.
-    Rewrite,
-}
-
-impl Because {
-    /// As it stands in events and metrics.
-    pub(in crate::proxy) fn as_str(self) -> &'static str {
-        match self {
-            Because::Client => "client",
-            Because::Rewrite => "rewrite",
-        }
-    }
-}
-
-/// What two prompts in a row have in common.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::proxy) struct Prefix {
-    /// Tokens that both begin with. Counted by whole messages.
-    pub(in crate::proxy) tokens: Tokens,
-    /// Tokens of the last prompt behind these.
-    pub(in crate::proxy) lost: Tokens,
-    /// Why any were lost.
-    pub(in crate::proxy) because: Option<Because>,
-}
-
-impl Prefix {
-    /// As fields of an event.
-    pub(in crate::proxy) fn json(&self) -> Value {
-        json!({"tokens": self.tokens, "lost": self.lost, "because": self.because.map(Because::as_str)})
-    }
-}
-
-/// Compares a prompt with the last one of its conversation.
-fn compare(last: &Sent, now: &Sent) -> Prefix {
-    let same = last.forwarded.iter().zip(&now.forwarded).take_while(|(a, b)| a.mark == b.mark).count();
-    let sum = |items: &[Item]| items.iter().map(|i| i.tokens).fold(0, Tokens::saturating_add);
-    let lost = sum(&last.forwarded[same..]);
-    let because = (same < last.forwarded.len()).then(|| {
-        let unchanged = last.client.iter().zip(&now.client).take_while(|(a, b)| a == b).count();
-        // The client's doing where the first message that differs is one that it changed or took back.
-        let broken_at = last.forwarded[same].at.or_else(|| now.forwarded.get(same).and_then(|i| i.at));
-        if broken_at.is_some_and(|at| at >= unchanged) { Because::Client } else { Because::Rewrite }
-    });
-    Prefix { tokens: sum(&now.forwarded[..same]), lost, because }
-}
-
-/// Tells bytes from others, in this process alone: every message of a history is marked with each request.
-fn mark(bytes: &[u8]) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    hasher.write(bytes);
-    hasher.finish()
-}
-
-/// The client's own bytes of a message.
-fn own_bytes(message: &Message) -> &[u8] {
-    if message.raw.is_empty() { message.bytes() } else { &message.raw }
-}
-
-/// What tells the messages that a client sent from others.
-pub(in crate::proxy) fn client_marks(tools: Option<&[u8]>, system: &[Message], body: &[Message]) -> Vec<u64> {
-    let mut head = mark(tools.unwrap_or_default());
-    for message in system {
-        head = head.rotate_left(1) ^ mark(own_bytes(message));
-    }
-    std::iter::once(head).chain(body.iter().map(|m| mark(own_bytes(m)))).collect()
-}
 
 impl App {
     /// Notes what is about to be forwarded. Returns what it has in common with the last prompt of its conversation.
@@ -307,33 +219,6 @@ fn whole_steps(body: &[Message], depth: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn sent(forwarded: &[(u64, Option<usize>)], client: &[u64]) -> Sent {
-        let item = |(mark, at): &(u64, Option<usize>)| Item { mark: *mark, tokens: 10, at: *at };
-        Sent { forwarded: forwarded.iter().map(item).collect(), client: client.to_vec() }
-    }
-
-    #[test]
-    fn what_was_lost_and_whose_doing_it_was() {
-        let last = sent(&[(0, Some(0)), (1, Some(1)), (2, Some(2)), (3, Some(3))], &[0, 1, 2, 3]);
-        let longer = sent(&[(0, Some(0)), (1, Some(1)), (2, Some(2)), (3, Some(3)), (4, Some(4))], &[0, 1, 2, 3, 4]);
-        assert_eq!(compare(&last, &longer), Prefix { tokens: 40, lost: 0, because: None });
-        // A result was cleared.
-        let cleared = sent(&[(0, Some(0)), (1, Some(1)), (9, Some(2)), (3, Some(3)), (4, Some(4))], &[0, 1, 2, 3, 4]);
-        assert_eq!(compare(&last, &cleared), Prefix { tokens: 20, lost: 20, because: Some(Because::Rewrite) });
-        // The client edited message 2.
-        let edited = sent(&[(0, Some(0)), (1, Some(1)), (8, Some(2)), (3, Some(3))], &[0, 1, 8, 3]);
-        assert_eq!(compare(&last, &edited), Prefix { tokens: 20, lost: 20, because: Some(Because::Client) });
-        // The client took messages back.
-        let shorter = sent(&[(0, Some(0)), (1, Some(1))], &[0, 1]);
-        assert_eq!(compare(&last, &shorter), Prefix { tokens: 20, lost: 20, because: Some(Because::Client) });
-        // Another system prompt: the head is the client's.
-        let system = sent(&[(7, Some(0)), (1, Some(1)), (2, Some(2)), (3, Some(3))], &[7, 1, 2, 3]);
-        assert_eq!(compare(&last, &system).because, Some(Because::Client));
-        // A fold: the anchor is another, though the client's own message is the same.
-        let folded = sent(&[(0, Some(0)), (5, Some(1)), (6, None), (4, Some(4))], &[0, 1, 2, 3, 4]);
-        assert_eq!(compare(&last, &folded), Prefix { tokens: 10, lost: 30, because: Some(Because::Rewrite) });
-    }
 
     #[test]
     fn only_what_was_answered_and_reads_the_same_keeps_its_bytes() {

@@ -1,6 +1,7 @@
 //! What a server's refusal means: a prompt that is too long, a pool that is full, or something else whose words only sound like
 //! it. What it teaches for other requests is for `measure::windows` to say.
 
+use crate::proxy::state::headers;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,7 +12,8 @@ use http::{HeaderValue, StatusCode, header};
 use serde_json::json;
 use tracing::{info, warn};
 
-use super::prepare::{Attempt, Prepared};
+use super::attempt::Attempt;
+use super::prepared::Prepared;
 use super::{opening, path_of, read_up_to};
 use crate::conversation::Tokens;
 use crate::plan::emergency::Refusal;
@@ -146,7 +148,7 @@ impl App {
         parts: &Parts,
         prepared: &mut Prepared,
     ) -> Result<Reply, Error> {
-        prepared.tells_stop = parts.headers.contains_key(super::headers::TELLS_STOP);
+        prepared.tells_stop = parts.headers.contains_key(headers::TELLS_STOP);
         self.take_room(upstream, prepared).await;
         let mut reply = self.send_once(upstream, parts, prepared).await?;
         if !is_pool_full(&mut reply).await {
@@ -174,7 +176,7 @@ impl App {
         let headers = self.outgoing(&parts.headers);
         let path = path_of(parts);
         let id_slot = self.slot_of(upstream, prepared).await;
-        let translated = parts.headers.contains_key(super::headers::TRANSLATED);
+        let translated = parts.headers.contains_key(headers::TRANSLATED);
         let options =
             ChatOptions { num_ctx: prepared.window.set, id_slot, tells_stop: prepared.tells_stop, translated };
         match upstream.chat(&headers, &path, prepared.body.clone(), options).await {

@@ -6,7 +6,7 @@ use serde_json::Value;
 use tracing::{debug, warn};
 
 use super::SLOWEST_WRITE;
-use super::prepare::Prepared;
+use super::prepared::Prepared;
 use crate::conversation::Digest;
 use crate::store::{Batch, LastReply, Store};
 use crate::wire::openai_chat;

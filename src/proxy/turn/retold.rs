@@ -11,7 +11,7 @@ use http::request::Parts;
 use serde_json::Value;
 use tracing::{info, warn};
 
-use super::prepare::Prepared;
+use super::prepared::Prepared;
 use super::refused::{error_body, is_too_long};
 use crate::conversation::{Conversation, Message, Role, Tokens};
 use crate::measure::tokens;

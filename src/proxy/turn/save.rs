@@ -1,6 +1,8 @@
 //! What a prepared request leaves in the record: originals, messages, the view, events, the conversation's gauge. Nothing
 //! leaves the prompt before it is durable here.
 
+use crate::proxy::state::gauge::Parts;
+use crate::proxy::state::gauge::regions;
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
@@ -10,16 +12,19 @@ use serde_json::{Value, json};
 use tracing::warn;
 
 use super::class::Class;
-use super::headers;
-use super::prepare::Prepared;
+use super::gauge;
+use super::prepared::Prepared;
+use crate::clock::now_ms;
 use crate::conversation::edit::{Edit, View};
-use crate::conversation::{Conversation, Digest, Message, Role, Tokens, person};
+use crate::conversation::{Digest, Message, Role, Tokens};
+use crate::guard::triggers::{Folded, Pace};
 use crate::passage;
 use crate::plain;
-use crate::plan::{Lines, Regions};
-use crate::proxy::desk::rules::Scope;
-use crate::proxy::gauge::{self, Gauge};
-use crate::proxy::live::Kept;
+use crate::plan::Lines;
+use crate::proxy::state::gauge::Gauge;
+use crate::proxy::state::headers;
+use crate::proxy::state::live::Kept;
+use crate::proxy::state::scope::Scope;
 use crate::proxy::{App, Error};
 use crate::store::{Batch, ConversationUpdate, Event, Node};
 use crate::upstream::Upstream;
@@ -66,6 +71,21 @@ impl App {
         self.remember(&prepared.id);
         self.lives.with(&prepared.id, |live| prepared.missed.iter().for_each(|missed| live.missed.add(missed.kind)));
         prepared.missed.iter().for_each(|missed| self.metrics.missed(missed.kind.as_str()));
+    }
+
+    /// Notes that a conversation was folded, where a request's view has another fold than the last one.
+    pub(in crate::proxy) fn note_fold(&self, prepared: &Prepared) {
+        let to = prepared.view.edits.iter().find_map(|edit| match edit {
+            Edit::Fold { from, to, .. } if from < to => Some(*to),
+            _ => None,
+        });
+        let body = &prepared.request.conversation.body;
+        self.lives.with(&prepared.id, |live| {
+            if let Some(to) = to.filter(|to| *to != live.folded.to) {
+                live.folded = Folded::at(body, to, now_ms());
+                live.fold_due.take_if(|due| matches!(due, Pace::Fold(_)));
+            }
+        });
     }
 
     /// What a request adds to the record: the messages after the first `depth`, and what its view takes out of the prompt.
@@ -243,25 +263,6 @@ struct Drawn {
     evict_over: Tokens,
 }
 
-/// Tokens by region.
-#[derive(Serialize)]
-struct Parts {
-    system: Tokens,
-    tools: Tokens,
-    brief: Tokens,
-    history: Tokens,
-    media: Tokens,
-    output_reserved: Tokens,
-    prompt: Tokens,
-}
-
-impl Parts {
-    fn of(r: &Regions) -> Parts {
-        let Regions { system, tools, brief, history, media, output_reserved } = *r;
-        Parts { system, tools, brief, history, media, output_reserved, prompt: r.prompt() }
-    }
-}
-
 /// A conversation's state as JSON.
 fn state(prepared: &Prepared, kept: &Kept, gauge: &Gauge) -> String {
     let Lines { limit, clear_at, clear_to, summarize_at, summarize_to, fold_at, evict_over, .. } = prepared.lines;
@@ -300,11 +301,6 @@ fn state(prepared: &Prepared, kept: &Kept, gauge: &Gauge) -> String {
     serde_json::to_string(&state).unwrap_or_default()
 }
 
-/// Regions as JSON.
-pub(in crate::proxy) fn regions(r: &Regions) -> Value {
-    json!(Parts::of(r))
-}
-
 /// The messages behind `depth` as nodes of the record.
 pub(in crate::proxy) fn nodes(chain: &[Digest], body: &[Message], depth: usize) -> Vec<Node> {
     let depth = depth.min(chain.len());
@@ -333,73 +329,4 @@ pub(in crate::proxy) fn nodes(chain: &[Digest], body: &[Message], depth: usize) 
             }
         })
         .collect()
-}
-
-/// Characters of a title.
-const TITLE: usize = 80;
-
-/// The first words of a person; where there are none, of the first user message. A client's examples are neither.
-pub(in crate::proxy) fn title(conversation: &Conversation) -> String {
-    let body = person::without_examples(&conversation.body);
-    let words = body.iter().filter_map(person::words).find(|words| !words.is_empty());
-    let first =
-        words.unwrap_or_else(|| body.iter().find(|m| m.role == Role::User).map_or("", |m| m.text.as_str()).into());
-    at_a_word(&first.split_whitespace().take(TITLE).collect::<Vec<_>>().join(" "), TITLE)
-}
-
-/// A text in at most `most` characters. Where it is cut, it ends with a whole word, if it has words, and "…".
-pub(in crate::proxy) fn at_a_word(text: &str, most: usize) -> String {
-    let Some((end, _)) = text.char_indices().nth(most.saturating_sub(1)).filter(|_| text.chars().nth(most).is_some())
-    else {
-        return text.to_owned();
-    };
-    let cut = &text[..end];
-    let goes_on = !text[end..].starts_with(char::is_whitespace);
-    // Where words are long, or not divided by spaces, the cut is where it is.
-    let word = cut.rfind(char::is_whitespace).filter(|at| goes_on && at * 2 > end).unwrap_or(end);
-    format!("{}…", cut[..word].trim_end().trim_end_matches([',', ';', ':']))
-}
-
-/// Milliseconds since 1970.
-pub(in crate::proxy) fn now_ms() -> i64 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::wire::openai_chat;
-
-    #[test]
-    fn titles_end_with_a_word_and_are_no_examples() {
-        for (text, expect) in [
-            ("Fix a bug", "Fix a bug"),
-            ("one two three four", "one two…"),
-            ("one twothree four", "one twoth…"),
-            ("one two, three", "one two…"),
-            ("one two th", "one two th"),
-            ("日本語の長い題名はここで切れる", "日本語の長い題名は…"),
-        ] {
-            let title = at_a_word(text, 10);
-            assert_eq!(title, expect);
-            assert!(title.chars().count() <= 10, "{title}");
-        }
-        let said = [
-            "Change get_factorial() to use math.factorial",
-            "I switched to a new code base. Please don't consider the above files.",
-            "I have *added these files to the chat*: a.py",
-            "Please mend the harbor, and do it in such a way that no ship has to wait outside for long.",
-        ];
-        let messages: Vec<Value> = said.iter().map(|text| json!({"role": "user", "content": text})).collect();
-        let of = |messages: &[Value]| {
-            title(
-                &openai_chat::parse(&json!({"model": "m", "messages": messages}).to_string().into())
-                    .unwrap()
-                    .conversation,
-            )
-        };
-        assert_eq!(of(&messages), "Please mend the harbor, and do it in such a way that no ship has to wait…");
-        assert_eq!(of(&messages[..1]), said[0], "alone it is no example");
-    }
 }

@@ -1,22 +1,23 @@
 //! What a request stands on, resolved once and never asked again: the window, the policy, what the record knows of its
 //! history, and what its prompt can be counted with. Nothing is measured here yet.
 
+use crate::proxy::state::live::Switched;
 use std::sync::Arc;
 
 use futures_util::FutureExt as _;
 use http::HeaderMap;
 
+use super::attempt::Attempt;
 use super::guard::Note;
-use super::headers;
 use super::history::History;
-use super::plainly;
-use super::prepare::{Attempt, UNKNOWN_WINDOW};
 use crate::config::{ModelHints, Resolved};
 use crate::conversation::{Message, Plainness, Tokens, repair};
 use crate::guard::triggers::Pace;
 use crate::measure::window::Window;
 use crate::measure::{ModelKey, own, shown};
 use crate::plan::Policy;
+use crate::proxy::state::gauge::UNKNOWN_WINDOW;
+use crate::proxy::state::headers;
 use crate::proxy::{App, Error};
 use crate::store::ConversationRow;
 use crate::upstream::Upstream;
@@ -24,6 +25,9 @@ use crate::wire::openai_chat::Request;
 
 /// Places of what is wrong with a history that a header names.
 const TOLD: usize = 4;
+
+/// What the client is told of a history that was said plainly.
+pub(super) const SAID_PLAINLY: &str = "the server refused something in this history: it was said to it in plain words";
 
 /// What a request stands on.
 pub(in crate::proxy) struct Situation<'a> {
@@ -100,7 +104,7 @@ impl App {
         let history = self.history(request, upstream, &policy, from_client, attempt).boxed().await?;
         request.conversation.plainness = self.plainness_of(&history.id, upstream, &request.model);
         if request.conversation.plainness != Plainness::AsItCame {
-            warnings.push(plainly::TOLD.into());
+            warnings.push(SAID_PLAINLY.into());
         }
         let guarded = self.guard(request, &history, attempt)?;
         warnings.extend(guarded.warnings);
@@ -122,6 +126,19 @@ impl App {
             repaired,
             warnings,
         })
+    }
+
+    /// How plainly the history of a conversation has to be said to a model.
+    pub(in crate::proxy) fn plainness_of(&self, id: &str, upstream: &Upstream, model: &str) -> Plainness {
+        let to = self.asked(upstream, model);
+        self.lives
+            .with(id, |live| live.plainness.as_ref().filter(|(of, _)| *of == to).map(|(_, how)| *how))
+            .unwrap_or_default()
+    }
+
+    /// A model of a server.
+    pub(super) fn asked(&self, upstream: &Upstream, model: &str) -> Switched {
+        Switched { model: model.to_owned(), upstream: upstream.name().to_owned() }
     }
 
     /// The policy of a recorded conversation: by the profile and the task that its last request went by.

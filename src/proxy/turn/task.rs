@@ -6,10 +6,10 @@ use http::HeaderMap;
 use serde_json::json;
 use tracing::info;
 
-use super::headers;
-use super::prepare::Prepared;
+use super::prepared::Prepared;
 use crate::config::TASK_AUTO;
 use crate::conversation::task;
+use crate::proxy::state::headers;
 use crate::proxy::{App, Error};
 use crate::wire::json as spelled;
 use crate::wire::openai_chat::Request;

@@ -8,7 +8,6 @@ mod request;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use futures_util::stream;
@@ -299,7 +298,7 @@ impl Embedded {
         }
         let Some(running) = running.or_else(|| self.running()) else { return not_loaded() };
         let number = self.inner.replies.fetch_add(1, Ordering::Relaxed);
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+        let now = crate::clock::now();
         let kind = if chat { "chatcmpl" } else { "cmpl" };
         let Asked { request, usage, model } = asked;
         let shape = Reply {

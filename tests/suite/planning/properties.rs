@@ -6,7 +6,8 @@ use proptest::test_runner::RngSeed;
 use serde_json::json;
 use windowsill::conversation::edit::View;
 use windowsill::conversation::{Conversation, Message, Role, repair};
-use windowsill::plan::{Facts, FoldAt, KeepRecent, Policy, Size, Strategy as Fold, TemplateFacts};
+use windowsill::plan::fit::{Fitting, Ours, fit};
+use windowsill::plan::{Facts, FoldAt, KeepRecent, Plan, Policy, Size, Strategy as Fold, TemplateFacts};
 use windowsill::wire::openai_chat as wire;
 
 use super::{harness, oracle};
@@ -200,6 +201,49 @@ proptest! {
             let (a, b) = (bytes(&first), bytes(&second));
             prop_assert!(b.starts_with(&a), "{:?} is no beginning of {:?}", a, b);
         }
+    }
+
+    /// A prompt is fitted: it ends after a few plans, what is made fits what was counted or it is said what does not, each plan
+    /// aims no higher than the one before while the tools of ours stay the same, and the same input gives the same views.
+    #[test]
+    fn any_fitting(
+        says in prop::collection::vec(say(), 0..20), policy in policy(), n in numbers(), longer in 0.7..2.5_f64,
+        ours in (0..200_u32, any::<bool>(), any::<bool>(), 0..80_u32),
+    ) {
+        let conversation = read(&messages(&says), &policy.template);
+        let (recall, offered, may_come, done) = ours;
+        let ours = Ours { recall, offered, may_come: may_come && !offered, done };
+        let mut facts = facts(&conversation, &View::default(), &n);
+        facts.tools += ours.tokens();
+        let window = facts.window;
+        let begun = || Fitting::new(&conversation, facts.clone(), &policy, n.reserved, ours);
+        let count = |plan: &Plan| (f64::from(plan.after.prompt()) * longer) as u32;
+        let (mut told, mut fitting) = (Vec::new(), begun());
+        let ended = loop {
+            let Some(plan) = fitting.next_plan() else { break fitting.end() };
+            told.push((fitting.ours(), fitting.facts().slack));
+            let (tokens, ours) = (count(&plan), fitting.ours());
+            if let Some(made) = fitting.made(plan, tokens, ours) {
+                break Ok(made);
+            }
+        };
+        prop_assert!(told.len() <= 9, "{} plans were made", told.len());
+        for pair in told.windows(2).filter(|pair| pair[0].0 == pair[1].0) {
+            prop_assert!(pair[0].1 < pair[1].1, "{told:?}");
+        }
+        match &ended {
+            Ok(made) => {
+                prop_assert!(made.tokens + windowsill::plan::least_reserve(window) <= window, "{made:?}");
+                // What is there for the first time comes with the first rewrite, and never without one.
+                let came = made.what.offered && !ours.offered;
+                prop_assert!(!came || !made.plan.actions.is_empty());
+                prop_assert!(!(ours.may_come && !made.what.offered && made.what.may_come) || made.plan.actions.is_empty());
+            }
+            Err(cannot) => {
+                prop_assert!(cannot.after.prompt() > cannot.limit, "{cannot:?} fits");
+            }
+        }
+        prop_assert_eq!(fit(begun(), &mut |plan, ours| (count(plan), ours)), ended);
     }
 
     /// Against brute force: what is refused had to be, and what is cut off the last user message, but for the

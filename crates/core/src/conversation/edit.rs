@@ -113,6 +113,16 @@ pub struct View {
     pub changing: Vec<usize>,
 }
 
+impl Edit {
+    /// Whether it changes this message.
+    pub fn touches(&self, message: usize) -> bool {
+        match self {
+            Edit::Text { at, .. } | Edit::Arguments { at, .. } => *at == message,
+            Edit::Fold { from, to, keep, .. } => (*from..*to).contains(&message) && !keep.contains(&message),
+        }
+    }
+}
+
 impl View {
     /// Messages that the client is likely to replace again, such as aider's map of the repository. They stay in view while there is
     /// room, and no brief is made from them: it could not stand any more once they are gone.
@@ -134,6 +144,14 @@ impl View {
             _ => None,
         });
         read.unwrap_or(0)
+    }
+
+    /// The brief of its fold.
+    pub fn brief(&self) -> Option<&str> {
+        self.edits.iter().find_map(|edit| match edit {
+            Edit::Fold { brief, .. } => Some(&**brief),
+            _ => None,
+        })
     }
 
     /// Whether this edit removes something from the prompt. A fold of no messages only carries the pins.

@@ -3,12 +3,14 @@
 //! Rules run cheapest first, each only if those before did not bring the prompt under its line. A plan says what to do,
 //! not how the new text reads: `apply` makes the material, [`rewrite`] puts both together.
 
+pub mod asked;
 pub mod budget;
 mod clear;
 pub mod economics;
 pub mod emergency;
 mod evict;
 pub mod facts;
+pub mod fit;
 pub mod plain;
 pub mod policy;
 mod repeat;

@@ -30,6 +30,13 @@ pub(super) struct Fold {
     pub brief: Tokens,
 }
 
+impl Regions {
+    /// What a prompt takes as it stands, region by region: the client's history with the edits of `facts.view`.
+    pub fn of(conversation: &Conversation, facts: &Facts, policy: &Policy) -> Regions {
+        Sheet::laid_out(conversation, facts, policy).regions()
+    }
+}
+
 /// Working state of one planning.
 pub(super) struct Sheet<'a> {
     pub conversation: &'a Conversation,
@@ -77,6 +84,14 @@ pub(super) struct Sheet<'a> {
 
 impl<'a> Sheet<'a> {
     pub(super) fn new(conversation: &'a Conversation, facts: &'a Facts, policy: &'a Policy) -> Sheet<'a> {
+        let mut sheet = Sheet::laid_out(conversation, facts, policy);
+        sheet.hold_opening();
+        sheet.protect();
+        sheet
+    }
+
+    /// What stands there, before anything is known of what may be touched.
+    fn laid_out(conversation: &'a Conversation, facts: &'a Facts, policy: &'a Policy) -> Sheet<'a> {
         let request = conversation.body.iter().rposition(step::is_persons);
         let request = request.or_else(|| step::last_user(&conversation.body));
         let mut sheet = Sheet {
@@ -125,8 +140,6 @@ impl<'a> Sheet<'a> {
                 _ => {}
             }
         }
-        sheet.hold_opening();
-        sheet.protect();
         sheet
     }
 

@@ -7,12 +7,12 @@ use std::collections::HashSet;
 use serde_json::json;
 use tracing::{debug, warn};
 
+use crate::clock::now_ms;
 use crate::conversation::edit::{Edit, View};
 use crate::conversation::{Message, Role, Tokens};
 use crate::passage::{Filled, Found as Passage, Said, fill};
 use crate::proxy::App;
-use crate::proxy::turn::prepare::Prepared;
-use crate::proxy::turn::save::now_ms;
+use crate::proxy::turn::prepared::Prepared;
 use crate::recall::{self, Asked, Page, Reference, Span, page};
 use crate::store::{self, Batch, Event, Hit, blocking, original_id};
 use crate::unwrap::{Inner, unwrap};
@@ -114,7 +114,7 @@ impl App {
         if let Some((id, question)) = recall::question(arguments)
             && let Ok(Some(original)) = self.store.original_in(&id, &prepared.id)
             && own.has(&id, &original.kind, &original.text)
-            && let Some(answered) = self.ask_within(prepared, &id, &question).await
+            && let Some(answered) = self.ask_within(prepared, &original, &question).await
             && self.measure.count(key, &answered.text) <= budget
         {
             self.metrics.recalled("found");

@@ -21,11 +21,11 @@ use http::{HeaderMap, StatusCode};
 use serde_json::{Value, json};
 use tracing::{debug, info, warn};
 
-use super::prepare::Prepared;
+use super::prepared::Prepared;
 use super::replied::Keeper;
-use super::save::now_ms;
 use super::{opening, refused, relay};
 use crate::admission;
+use crate::clock::now_ms;
 use crate::conversation::{Digest, Tokens, repair};
 use crate::measure;
 use crate::plan::rewrite::Out;
@@ -39,7 +39,6 @@ use crate::wire::{json as spelled, openai_chat, reply};
 use filter::{Call, Filter, call_json};
 
 pub(in crate::proxy) use filter::answered::Answered;
-pub(in crate::proxy) use offer::rewrites;
 
 /// Rounds of one reply that may end in calls of ours. The one behind them has no such tool.
 const ROUNDS: usize = 4;

@@ -1,14 +1,23 @@
 //! Whether a request offers our tools, and what earlier replies recalled with them.
 
+use crate::admission::Answer;
+use crate::admission::taught;
+use crate::clock::now_ms;
+use crate::conversation::Tokens;
+use crate::proxy::turn::prepared::Prepared;
+use crate::proxy::turn::recall::Answered;
+use crate::store::Batch;
+use crate::store::Event;
 use bytes::Bytes;
 use http::HeaderMap;
-use tracing::warn;
+use serde_json::json;
+use std::collections::HashSet;
+use tracing::{debug, warn};
 
 use crate::config::Resolved;
-use crate::conversation::{Conversation, Digest, Message};
-use crate::plan::{self, Facts, Policy};
+use crate::conversation::{Digest, Message};
 use crate::proxy::App;
-use crate::proxy::turn::headers;
+use crate::proxy::state::headers;
 use crate::recall;
 use crate::wire::openai_chat::Request;
 
@@ -51,7 +60,38 @@ impl App {
     }
 }
 
-/// Whether something is about to leave the prompt. A plan is cheap beside what follows it.
-pub(in crate::proxy) fn rewrites(conversation: &Conversation, facts: &Facts, policy: &Policy) -> bool {
-    !plan::plan(conversation, facts, policy).actions.is_empty()
+impl App {
+    /// The answer to a call that is answered here, and the tools that it tells of.
+    pub(in crate::proxy) fn told_of_tools(
+        &self,
+        prepared: &Prepared,
+        answered: &Answered,
+        (name, arguments): (&str, &str),
+        room: Tokens,
+    ) -> (String, Vec<String>) {
+        let count = |text: &str| self.measure.count(&prepared.key, text);
+        let (text, names) = match answered.answer(name, arguments, false, room, &count) {
+            Some(Answer::Told(text, names)) => (text, names),
+            // It could have gone to the client, had the reply ended in time.
+            _ => ("[it was not called: the reply ended too early. Call it again]".to_owned(), Vec::new()),
+        };
+        let data = json!({"tools": names, "tokens": count(&text)});
+        let event =
+            Event { now_ms: now_ms(), conversation: Some(prepared.id.clone()), kind: "tools_told".into(), data };
+        if let Err(e) = self.store.record_later(Batch { events: vec![event], ..Batch::default() }) {
+            debug!(error = %e, "an event was not recorded");
+        }
+        (text, names)
+    }
+}
+
+impl Prepared {
+    /// What is known of the tools when the reply begins.
+    pub(in crate::proxy) fn answered(&self) -> Answered {
+        let taught = match &self.admitted {
+            Some(_) => taught(&self.request.conversation.body, &self.view),
+            None => HashSet::new(),
+        };
+        Answered { admitted: self.admitted.clone(), taught, done: self.done }
+    }
 }

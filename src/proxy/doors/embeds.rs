@@ -7,9 +7,10 @@ use http_body_util::{BodyExt as _, Limited};
 use serde_json::{Value, json};
 
 use super::dialect::{failure, json_reply, refusal};
-use super::relay::{Body, full};
-use super::{LARGEST_BUFFERED, headers, read_up_to, too_large};
-use crate::proxy::desk::models::model_in;
+use super::model_in;
+use crate::proxy::state::headers;
+use crate::proxy::turn::relay::{Body, full};
+use crate::proxy::turn::{LARGEST_BUFFERED, read_up_to, too_large};
 use crate::proxy::{App, Error};
 use crate::upstream::Kind;
 use crate::wire::dialect::ollama::embed::Embeds;

@@ -14,17 +14,16 @@ use serde_json::Value;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::ahead::brief::Reply;
-use super::traffic::Using;
-use super::turn::history::Switched;
-use super::turn::prefix::Sent;
-use super::turn::whose::Whose;
+use super::sent::Sent;
+use super::whose::Whose;
+use crate::apply::Written;
 use crate::conversation::edit::View;
-use crate::conversation::{Digest, Plainness, Tokens};
+use crate::conversation::{Digest, Message, Plainness, Tokens};
 use crate::guard::books::Books;
 use crate::guard::triggers::{Folded, Pace};
 use crate::measure::Known;
 use crate::plan::Regions;
+use crate::proxy::traffic::Using;
 use crate::recall::missed::Kind;
 use crate::store::Original;
 use crate::usage::Reported;
@@ -32,45 +31,122 @@ use crate::usage::Reported;
 /// Conversations that are remembered.
 const REMEMBERED: usize = 4096;
 
+/// How often the pause before a brief is doubled when the client keeps coming back before one is done: what is begun in vain costs
+/// the server's time, and the user's.
+const DOUBLED: u32 = 6;
+
 /// A conversation that had no request for so long is not under way.
 const LATELY: Duration = Duration::from_secs(600);
 
 /// A brief that a model wrote ahead of need.
 #[derive(Debug, Clone)]
-pub(super) struct Brief {
+pub(in crate::proxy) struct Brief {
     /// How many messages of the body it covers.
-    pub(super) covers: usize,
+    pub(in crate::proxy) covers: usize,
     /// The chain hash of the last of them.
-    pub(super) chain: Digest,
+    pub(in crate::proxy) chain: Digest,
     /// What the model wrote.
-    pub(super) text: Arc<str>,
+    pub(in crate::proxy) text: Arc<str>,
     /// Seconds that this took.
-    pub(super) seconds: f64,
+    pub(in crate::proxy) seconds: f64,
     /// The reply that the model read behind these messages, where it did.
-    pub(super) reply: Option<Reply>,
+    pub(in crate::proxy) reply: Option<Reply>,
     /// Messages among those that it covers and did not read.
-    pub(super) unread: Vec<usize>,
+    pub(in crate::proxy) unread: Vec<usize>,
+}
+
+/// The model that a conversation had until now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::proxy) struct Switched {
+    /// Its name, as requested.
+    pub(in crate::proxy) model: String,
+    /// Name of its upstream.
+    pub(in crate::proxy) upstream: String,
+}
+
+/// A reply that a brief was made from, before the client had it in its history.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::proxy) struct Reply {
+    /// Where it stands in the body of the next request.
+    at: usize,
+    /// Characters of it that were read, white space aside, and what tells them from others.
+    length: usize,
+    digest: Digest,
+}
+
+impl Reply {
+    /// The reply with this text, which stands at an index.
+    pub(in crate::proxy) fn new(at: usize, text: &str) -> Reply {
+        let bare: String = text.chars().filter(|c| !c.is_whitespace()).collect();
+        Reply { at, length: bare.chars().count(), digest: Digest::of(bare.as_bytes()) }
+    }
+
+    /// Whether all that was read stands in a text: clients break lines otherwise, the end of a long reply was not read, and in front
+    /// of one stands what the model said before it recalled something.
+    fn stands_in(&self, text: &str) -> bool {
+        let bare: Vec<char> = text.chars().filter(|c| !c.is_whitespace()).collect();
+        let is = |part: &[char]| Digest::of(part.iter().collect::<String>().as_bytes()) == self.digest;
+        bare.get(..self.length).is_some_and(is) || is(&bare[bare.len().saturating_sub(self.length)..])
+    }
+
+    /// Whether it is the reply of a history.
+    pub(in crate::proxy) fn is_in(&self, body: &[Message]) -> bool {
+        body.get(self.at).is_some_and(|message| self.stands_in(&message.text))
+    }
+}
+
+impl Brief {
+    /// Whether a history goes on where this was made. `reply`: the text behind its last message, which it does not have yet.
+    pub(in crate::proxy) fn is_of(&self, chain: &[Digest], body: &[Message], reply: Option<&str>) -> bool {
+        let goes_on = self.covers.checked_sub(1).and_then(|last| chain.get(last)) == Some(&self.chain);
+        let replied = |read: &Reply| match reply {
+            Some(text) if self.covers == chain.len() => read.stands_in(text),
+            _ => read.is_in(body),
+        };
+        goes_on && self.reply.as_ref().is_none_or(replied)
+    }
+
+    /// As it goes into a view.
+    pub(in crate::proxy) fn written(&self) -> Written<'_> {
+        let read = self.reply.map_or(self.covers, |reply| reply.at + 1);
+        Written { text: &self.text, read, unread: &self.unread }
+    }
+}
+
+/// What a model wrote for a fold that was not made yet, and which fold that was.
+#[derive(Debug, Clone, PartialEq)]
+pub(in crate::proxy) struct Unmade {
+    /// The chain hash of the last message.
+    pub(in crate::proxy) tip: Option<Digest>,
+    /// The view that it was to be made in.
+    pub(in crate::proxy) old: View,
+    /// Messages that it was to take, from the first.
+    pub(in crate::proxy) to: usize,
+    /// What the brief was to keep above all.
+    pub(in crate::proxy) focus: Option<String>,
+    /// What was written; `None` where the model wrote nothing of use.
+    pub(in crate::proxy) text: Option<Arc<str>>,
 }
 
 /// A brief that is being made.
 #[derive(Debug, Clone)]
-pub(super) struct Making {
+pub(in crate::proxy) struct Making {
     /// Stops it.
-    pub(super) cancel: CancellationToken,
+    pub(in crate::proxy) cancel: CancellationToken,
     /// Turns true when it is over, whatever came of it.
-    pub(super) over: watch::Receiver<bool>,
+    pub(in crate::proxy) over: watch::Receiver<bool>,
     /// Whether a model was asked already, or it still waits whether the client comes back at once.
-    pub(super) asking: Arc<AtomicBool>,
+    pub(in crate::proxy) asking: Arc<AtomicBool>,
     /// Requests that wait for it.
-    pub(super) waiting: Arc<AtomicUsize>,
+    pub(in crate::proxy) waiting: Arc<AtomicUsize>,
     /// The chain hash of the last message that it covers.
-    pub(super) chain: Digest,
+    pub(in crate::proxy) chain: Digest,
     /// How many messages of the body it covers.
-    pub(super) covers: usize,
+    pub(in crate::proxy) covers: usize,
 }
 
 /// A request that waits for a brief, until it is dropped.
-pub(super) struct Waiting(Arc<AtomicUsize>);
+pub(in crate::proxy) struct Waiting(Arc<AtomicUsize>);
 
 impl Drop for Waiting {
     fn drop(&mut self) {
@@ -80,19 +156,19 @@ impl Drop for Waiting {
 
 impl Making {
     /// Whether a model writes it now, for a history that this one goes on.
-    pub(super) fn is_for(&self, chain: &[Digest]) -> bool {
+    pub(in crate::proxy) fn is_for(&self, chain: &[Digest]) -> bool {
         let same = self.covers.checked_sub(1).and_then(|last| chain.get(last)) == Some(&self.chain);
         same && self.asking.load(Ordering::Relaxed)
     }
 
     /// Notes that a request waits for it.
-    pub(super) fn waited_for(&self) -> Waiting {
+    pub(in crate::proxy) fn waited_for(&self) -> Waiting {
         self.waiting.fetch_add(1, Ordering::AcqRel);
         Waiting(Arc::clone(&self.waiting))
     }
 
     /// Whether a request waits for it.
-    pub(super) fn is_waited_for(&self) -> bool {
+    pub(in crate::proxy) fn is_waited_for(&self) -> bool {
         self.waiting.load(Ordering::Acquire) > 0
     }
 }
@@ -100,77 +176,77 @@ impl Making {
 /// A view that was made ahead of need for the histories that go on behind these messages. The same history sent again
 /// still gets the view that it had.
 #[derive(Debug, Clone)]
-pub(super) struct Ahead {
+pub(in crate::proxy) struct Ahead {
     /// How many messages of the body it was made for.
-    pub(super) depth: usize,
+    pub(in crate::proxy) depth: usize,
     /// The chain hash of the last of them.
-    pub(super) chain: Digest,
+    pub(in crate::proxy) chain: Digest,
     /// The reply behind it that its brief was made from, where it was.
-    pub(super) reply: Option<Reply>,
+    pub(in crate::proxy) reply: Option<Reply>,
     /// The complete view.
-    pub(super) view: View,
+    pub(in crate::proxy) view: View,
     /// Originals that leave the prompt with it.
-    pub(super) originals: Vec<Original>,
+    pub(in crate::proxy) originals: Vec<Original>,
     /// The layers that acted.
-    pub(super) layers: Vec<&'static str>,
+    pub(in crate::proxy) layers: Vec<&'static str>,
     /// Why.
-    pub(super) because: Vec<String>,
+    pub(in crate::proxy) because: Vec<String>,
     /// The prompt before and after.
-    pub(super) regions: (Regions, Regions),
+    pub(in crate::proxy) regions: (Regions, Regions),
     /// Seconds that it took: its brief, and having it evaluated.
-    pub(super) seconds: f64,
+    pub(in crate::proxy) seconds: f64,
     /// Its size, where the server evaluated it already.
-    pub(super) tokens: Option<Tokens>,
+    pub(in crate::proxy) tokens: Option<Tokens>,
 }
 
 /// What was kept with a conversation; what is absent or cannot be read is as it is at the start.
-pub(super) fn kept<'a, T: Default + Deserialize<'a>>(value: &'a Value) -> T {
+pub(in crate::proxy) fn kept<'a, T: Default + Deserialize<'a>>(value: &'a Value) -> T {
     T::deserialize(value).unwrap_or_default()
 }
 
 /// Tokens spent on a conversation, as they are kept with it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub(super) struct Spend {
+pub(in crate::proxy) struct Spend {
     /// Requests.
-    pub(super) requests: u64,
+    pub(in crate::proxy) requests: u64,
     /// Prompt tokens forwarded.
     #[serde(rename = "prompt_tokens")]
-    pub(super) prompt: u64,
+    pub(in crate::proxy) prompt: u64,
     /// Of these, taken from the server's cache.
     #[serde(rename = "cached_tokens")]
-    pub(super) cached: u64,
+    pub(in crate::proxy) cached: u64,
     /// Of these, evaluated.
     #[serde(rename = "evaluated_tokens")]
-    pub(super) evaluated: u64,
+    pub(in crate::proxy) evaluated: u64,
     /// Tokens generated.
     #[serde(rename = "completion_tokens")]
-    pub(super) completion: u64,
+    pub(in crate::proxy) completion: u64,
     /// Prompt tokens of summaries.
     #[serde(rename = "summary_prompt_tokens")]
-    pub(super) summary_prompt: u64,
+    pub(in crate::proxy) summary_prompt: u64,
     /// Of these, evaluated.
     #[serde(rename = "summary_evaluated_tokens")]
-    pub(super) summary_evaluated: u64,
+    pub(in crate::proxy) summary_evaluated: u64,
     /// Prompt tokens of prompts that were sent to be evaluated before they are needed.
     #[serde(rename = "prefill_prompt_tokens")]
-    pub(super) prefill_prompt: u64,
+    pub(in crate::proxy) prefill_prompt: u64,
     /// Of these, evaluated.
     #[serde(rename = "prefill_evaluated_tokens")]
-    pub(super) prefill_evaluated: u64,
+    pub(in crate::proxy) prefill_evaluated: u64,
     /// Prompt tokens of digests.
     #[serde(rename = "digest_prompt_tokens")]
-    pub(super) digest_prompt: u64,
+    pub(in crate::proxy) digest_prompt: u64,
     /// Tokens that digest models wrote.
     #[serde(rename = "digest_completion_tokens")]
-    pub(super) digest_completion: u64,
+    pub(in crate::proxy) digest_completion: u64,
     /// Rewrites.
-    pub(super) rewrites: u64,
+    pub(in crate::proxy) rewrites: u64,
 }
 
 impl Spend {
     /// Adds a reply of the conversation's own.
-    pub(super) fn add(&mut self, reported: &Reported) {
+    pub(in crate::proxy) fn add(&mut self, reported: &Reported) {
         let n = |t: Option<u32>| t.map_or(0, u64::from);
         self.requests += 1;
         self.prompt += n(reported.prompt);
@@ -180,25 +256,25 @@ impl Spend {
     }
 
     /// Adds a round of a reply that was not its last.
-    pub(super) fn add_round(&mut self, reported: &Reported) {
+    pub(in crate::proxy) fn add_round(&mut self, reported: &Reported) {
         self.add(reported);
         self.requests -= 1;
     }
 
     /// Adds a digest.
-    pub(super) fn add_digest(&mut self, reported: &Reported) {
+    pub(in crate::proxy) fn add_digest(&mut self, reported: &Reported) {
         self.digest_prompt += reported.prompt.map_or(0, u64::from);
         self.digest_completion += reported.completion.map_or(0, u64::from);
     }
 
     /// Adds a prompt that was sent ahead.
-    pub(super) fn add_prefill(&mut self, reported: &Reported) {
+    pub(in crate::proxy) fn add_prefill(&mut self, reported: &Reported) {
         self.prefill_prompt += reported.prompt.map_or(0, u64::from);
         self.prefill_evaluated += reported.evaluated.map_or(0, u64::from);
     }
 
     /// Adds a summary.
-    pub(super) fn add_summary(&mut self, reported: &Reported) {
+    pub(in crate::proxy) fn add_summary(&mut self, reported: &Reported) {
         self.summary_prompt += reported.prompt.map_or(0, u64::from);
         self.summary_evaluated += reported.evaluated.map_or(0, u64::from);
     }
@@ -206,16 +282,16 @@ impl Spend {
 
 /// How often something was read again after it had left the prompt, by the kind of reading.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Misses([u64; Kind::ALL.len()]);
+pub(in crate::proxy) struct Misses([u64; Kind::ALL.len()]);
 
 impl Misses {
     /// Counts one.
-    pub(super) fn add(&mut self, kind: Kind) {
+    pub(in crate::proxy) fn add(&mut self, kind: Kind) {
         self.0[kind as usize] += 1;
     }
 
     /// Reads what was kept; absent figures are zero.
-    pub(super) fn from_json(value: &Value) -> Misses {
+    pub(in crate::proxy) fn from_json(value: &Value) -> Misses {
         Misses(Kind::ALL.map(|kind| value.get(kind.as_str()).and_then(Value::as_u64).unwrap_or(0)))
     }
 }
@@ -228,70 +304,70 @@ impl Serialize for Misses {
 
 /// One conversation.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Live {
+pub(in crate::proxy) struct Live {
     /// The last prompt that the server counted, with the chain hash of its last message and the view's fingerprint.
-    pub(super) known: Option<(Digest, Digest, Known)>,
+    pub(in crate::proxy) known: Option<(Digest, Digest, Known)>,
     /// What the server evaluated for it last: tokens of the prompt, and of the reply where they were counted.
-    pub(super) held: Option<(Tokens, Option<Tokens>)>,
+    pub(in crate::proxy) held: Option<(Tokens, Option<Tokens>)>,
     /// The model that it was last sent to.
-    pub(super) model: Option<Switched>,
+    pub(in crate::proxy) model: Option<Switched>,
     /// Whose it is.
-    pub(super) whose: Option<Arc<Whose>>,
+    pub(in crate::proxy) whose: Option<Arc<Whose>>,
     /// What tells the text of the last reply from others, where it had any.
-    pub(super) replied: Option<Digest>,
+    pub(in crate::proxy) replied: Option<Digest>,
     /// The last prompt that was forwarded.
-    pub(super) sent: Option<Sent>,
+    pub(in crate::proxy) sent: Option<Sent>,
     /// The view that it was forwarded in.
-    pub(super) sent_view: Option<View>,
+    pub(in crate::proxy) sent_view: Option<View>,
     /// How plainly its history has to be said, and to which model: the one that refused it otherwise.
-    pub(super) plainness: Option<(Switched, Plainness)>,
+    pub(in crate::proxy) plainness: Option<(Switched, Plainness)>,
     /// The last prompt that a server took: the chain hash of its last message, and how many it had.
-    pub(super) taken: Option<(Digest, usize)>,
+    pub(in crate::proxy) taken: Option<(Digest, usize)>,
     /// Marks of the client's messages, as far as they are spelled as the record has them.
-    pub(super) as_recorded: Vec<u64>,
+    pub(in crate::proxy) as_recorded: Vec<u64>,
     /// A brief made ahead.
-    pub(super) brief: Option<Brief>,
+    pub(in crate::proxy) brief: Option<Brief>,
     /// What a model wrote for a fold whose price was asked.
-    pub(super) draft: Option<super::desk::compact::Draft>,
+    pub(in crate::proxy) draft: Option<Unmade>,
     /// A brief in the making.
-    pub(super) making: Option<Making>,
+    pub(in crate::proxy) making: Option<Making>,
     /// Briefs in a row that were stopped in the making, since the next request came first.
-    pub(super) stopped: u32,
+    pub(in crate::proxy) stopped: u32,
     /// A view made ahead.
-    pub(super) ahead: Option<Ahead>,
+    pub(in crate::proxy) ahead: Option<Ahead>,
     /// How long its model is to stay in memory, as the client spelled it last.
-    pub(super) keep_alive: Option<String>,
+    pub(in crate::proxy) keep_alive: Option<String>,
     /// When a prompt was last forwarded.
-    pub(super) last: Option<Instant>,
+    pub(in crate::proxy) last: Option<Instant>,
     /// A model was asked for a title.
-    pub(super) titled: bool,
+    pub(in crate::proxy) titled: bool,
     /// Requests under way.
-    pub(super) in_flight: usize,
+    pub(in crate::proxy) in_flight: usize,
     /// Spend since the record began.
-    pub(super) spend: Spend,
+    pub(in crate::proxy) spend: Spend,
     /// What of it belongs to this turn and this session.
-    pub(super) books: Books,
+    pub(in crate::proxy) books: Books,
     /// What was read again after it had left the prompt.
-    pub(super) missed: Misses,
+    pub(in crate::proxy) missed: Misses,
     /// Where the conversation stood when it was last folded.
-    pub(super) folded: Folded,
+    pub(in crate::proxy) folded: Folded,
     /// The fold that is due after the next reply, if one is.
-    pub(super) fold_due: Option<Pace>,
+    pub(in crate::proxy) fold_due: Option<Pace>,
     /// The task that it was last taken for.
-    pub(super) task: Option<String>,
+    pub(in crate::proxy) task: Option<String>,
     /// What could not be said of its history and is in the record.
-    pub(super) unsaid: HashSet<Digest>,
+    pub(in crate::proxy) unsaid: HashSet<Digest>,
     /// Whether the record was asked what was spent before.
-    pub(super) loaded: bool,
+    pub(in crate::proxy) loaded: bool,
     /// Why no model wrote a brief of it the last time, where none did.
-    pub(super) unsummarized: Option<String>,
+    pub(in crate::proxy) unsummarized: Option<String>,
     /// Whether it was said that the model is too small.
-    pub(super) small_told: bool,
+    pub(in crate::proxy) small_told: bool,
 }
 
 impl Live {
     /// Has the conversation folded after the reply under way, with this brief.
-    pub(super) fn fold_with(&mut self, brief: Brief, due: Pace) {
+    pub(in crate::proxy) fn fold_with(&mut self, brief: Brief, due: Pace) {
         self.brief = Some(brief);
         self.fold_due = Some(due);
     }
@@ -299,28 +375,28 @@ impl Live {
 
 /// What of a conversation is kept with it in the record.
 #[derive(Debug, Clone, Serialize)]
-pub(super) struct Kept {
+pub(in crate::proxy) struct Kept {
     /// Whose it is.
-    pub(super) whose: Option<Whose>,
+    pub(in crate::proxy) whose: Option<Whose>,
     /// Spend since the record began.
-    pub(super) spend: Spend,
+    pub(in crate::proxy) spend: Spend,
     /// What of it belongs to this turn and this session.
-    pub(super) books: Books,
+    pub(in crate::proxy) books: Books,
     /// What was read again after it had left the prompt.
-    pub(super) missed: Misses,
+    pub(in crate::proxy) missed: Misses,
     /// Where it stood when it was last folded.
-    pub(super) folded: Folded,
+    pub(in crate::proxy) folded: Folded,
 }
 
 impl Kept {
-    pub(super) fn of(live: &Live) -> Kept {
+    pub(in crate::proxy) fn of(live: &Live) -> Kept {
         let whose = live.whose.as_deref().cloned();
         Kept { whose, spend: live.spend, books: live.books, missed: live.missed, folded: live.folded }
     }
 }
 
 /// All conversations in memory.
-pub(super) struct LiveConversations {
+pub(in crate::proxy) struct LiveConversations {
     lives: Mutex<LruCache<String, Live>>,
     /// First message of the history that a name was given to.
     names: Mutex<LruCache<String, Digest>>,
@@ -341,18 +417,18 @@ impl Default for LiveConversations {
 
 impl LiveConversations {
     /// Looks at, or changes, one conversation.
-    pub(super) fn with<T>(&self, id: &str, act: impl FnOnce(&mut Live) -> T) -> T {
+    pub(in crate::proxy) fn with<T>(&self, id: &str, act: impl FnOnce(&mut Live) -> T) -> T {
         let mut lives = self.lives.lock();
         act(lives.get_or_insert_mut_ref(id, Live::default))
     }
 
     /// Gives a name to the history that begins with `root`; false where another history has it.
-    pub(super) fn claim(&self, name: &str, root: &Digest) -> bool {
+    pub(in crate::proxy) fn claim(&self, name: &str, root: &Digest) -> bool {
         *self.names.lock().get_or_insert(name.to_owned(), || *root) == *root
     }
 
     /// Gives a name away once: false where anybody has it.
-    pub(super) fn take(&self, name: &str, root: &Digest) -> bool {
+    pub(in crate::proxy) fn take(&self, name: &str, root: &Digest) -> bool {
         let mut names = self.names.lock();
         let free = !names.contains(name);
         if free {
@@ -362,36 +438,52 @@ impl LiveConversations {
     }
 
     /// Notes what made the chain of a history.
-    pub(super) fn note_end(&self, end: u64, seed: Arc<str>) {
+    pub(in crate::proxy) fn note_end(&self, end: u64, seed: Arc<str>) {
         self.ends.lock().put(end, seed);
     }
 
     /// What made the chain of the longest of these histories that came.
-    pub(super) fn last_end(&self, ends: &[u64]) -> Option<Arc<str>> {
+    pub(in crate::proxy) fn last_end(&self, ends: &[u64]) -> Option<Arc<str>> {
         let mut known = self.ends.lock();
         ends.iter().rev().find_map(|end| known.get(end).cloned())
     }
 
+    /// Stops what is under way for a conversation, for a request that comes first.
+    pub(in crate::proxy) fn stop_making(&self, id: &str) {
+        let making = self.with(id, |l| {
+            // Another branch of the conversation may wait for its own.
+            let making = l.making.take_if(|m| !m.is_waited_for());
+            // What had not begun to ask cost nothing.
+            if making.as_ref().is_some_and(|m| m.asking.load(Ordering::Relaxed)) {
+                l.stopped = (l.stopped + 1).min(DOUBLED);
+            }
+            making
+        });
+        if let Some(making) = making {
+            making.cancel.cancel();
+        }
+    }
+
     /// Notes that a request of a conversation is under way, until the flight is dropped, and with it what it uses.
-    pub(super) fn fly(self: &Arc<Self>, id: &str, using: Using) -> Flight {
+    pub(in crate::proxy) fn fly(self: &Arc<Self>, id: &str, using: Using) -> Flight {
         self.with(id, |l| l.in_flight += 1);
         Flight { lives: Arc::clone(self), id: id.to_owned(), _using: using }
     }
 
     /// Whether a request of any conversation is under way.
-    pub(super) fn is_busy(&self) -> bool {
+    pub(in crate::proxy) fn is_busy(&self) -> bool {
         self.lives.lock().iter().any(|(_, live)| live.in_flight > 0)
     }
 
     /// How many conversations are under way: whose prompts a server may still hold for good reason.
-    pub(super) fn lately(&self) -> usize {
+    pub(in crate::proxy) fn lately(&self) -> usize {
         let lives = self.lives.lock();
         lives.iter().filter(|(_, live)| live.last.is_some_and(|at| at.elapsed() < LATELY)).count()
     }
 }
 
 /// A request under way.
-pub(super) struct Flight {
+pub(in crate::proxy) struct Flight {
     lives: Arc<LiveConversations>,
     id: String,
     _using: Using,

@@ -11,7 +11,7 @@ use lru::LruCache;
 use parking_lot::Mutex;
 
 use crate::conversation::Tokens;
-use crate::proxy::turn::prepare::Prepared;
+use crate::proxy::turn::prepared::Prepared;
 use crate::proxy::{App, NAMES};
 use crate::upstream::{Slot, Upstream};
 

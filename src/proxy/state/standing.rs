@@ -5,23 +5,21 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::turn::situation::Situation;
-use super::view::Subject;
-use super::{App, Error};
+use super::scope::Scope;
+use super::steer::Steer;
 use crate::config::PinPattern;
-use crate::conversation::edit::View;
 use crate::conversation::{Digest, Message, Role, Tokens, person};
 use crate::measure::ModelKey;
 use crate::pinned::{self, Pin};
 use crate::plan::Facts;
-use crate::store::{Batch, Original};
-use crate::wire::openai_chat::Request;
+use crate::proxy::{App, Error};
+use crate::store::Batch;
 
 /// A pin takes at most one part in this many of the window.
-pub(super) const LARGEST_PIN: Tokens = 10;
+pub(in crate::proxy) const LARGEST_PIN: Tokens = 10;
 
 /// All pins of a conversation take at most one part in this many of the window.
-pub(super) const ALL_PINS: Tokens = 4;
+pub(in crate::proxy) const ALL_PINS: Tokens = 4;
 
 /// Lines that patterns pin at most, the newest.
 const LINES: usize = 200;
@@ -29,57 +27,57 @@ const LINES: usize = 200;
 /// What is wanted of one conversation.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub(super) struct Standing {
+pub(in crate::proxy) struct Standing {
     /// What a person pinned, in order.
-    pub(super) pins: Vec<Pinned>,
+    pub(in crate::proxy) pins: Vec<Pinned>,
     /// How many pins there ever were: each has a number of its own.
-    pub(super) numbered: u64,
+    pub(in crate::proxy) numbered: u64,
     /// Whether a person stopped the rewriting.
-    pub(super) paused: bool,
+    pub(in crate::proxy) paused: bool,
     /// Changes that wait for the next natural break, in the order in which they were asked for.
-    pub(super) wishes: Vec<super::desk::steer::Steer>,
+    pub(in crate::proxy) wishes: Vec<Steer>,
     /// A title that a model wrote.
-    pub(super) title: Option<String>,
+    pub(in crate::proxy) title: Option<String>,
     /// Whose rules it began with.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) ruled_for: Option<super::desk::rules::Scope>,
+    pub(in crate::proxy) ruled_for: Option<Scope>,
 }
 
 impl Standing {
     /// What the next brief is to keep above all.
-    pub(super) fn focus(&self) -> Option<&str> {
+    pub(in crate::proxy) fn focus(&self) -> Option<&str> {
         self.wishes.iter().find_map(|wish| match wish {
-            super::desk::steer::Steer::Focus(focus) => Some(focus.as_str()),
+            Steer::Focus(focus) => Some(focus.as_str()),
             _ => None,
         })
     }
 
     /// Without the changes that waited for a break, now that there was one; a focus waits for a fold.
-    fn after_break(&self, folded: bool) -> Standing {
-        let waits = |wish: &&super::desk::steer::Steer| !folded && matches!(wish, super::desk::steer::Steer::Focus(_));
+    pub(in crate::proxy) fn after_break(&self, folded: bool) -> Standing {
+        let waits = |wish: &&Steer| !folded && matches!(wish, Steer::Focus(_));
         Standing { wishes: self.wishes.iter().filter(waits).cloned().collect(), ..self.clone() }
     }
 }
 
 /// A pin of a person's.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) struct Pinned {
+pub(in crate::proxy) struct Pinned {
     /// Its number.
-    pub(super) id: u64,
+    pub(in crate::proxy) id: u64,
     /// What is pinned.
     #[serde(flatten)]
-    pub(super) what: What,
+    pub(in crate::proxy) what: What,
     /// Unix time in milliseconds.
-    pub(super) created_ms: i64,
+    pub(in crate::proxy) created_ms: i64,
     /// The rule that it comes from, where it is one of the project's.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) rule: Option<i64>,
+    pub(in crate::proxy) rule: Option<i64>,
 }
 
 /// What can be pinned.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum What {
+pub(in crate::proxy) enum What {
     /// A text, word for word.
     Text(Arc<str>),
     /// A message of the history, by its place and what it says.
@@ -88,7 +86,7 @@ pub(super) enum What {
 
 impl What {
     /// Where a pinned message stands now: a client may have rebuilt its history.
-    pub(super) fn place(&self, body: &[Message]) -> Option<usize> {
+    pub(in crate::proxy) fn place(&self, body: &[Message]) -> Option<usize> {
         let What::Message(at, digest) = self else { return None };
         let is_it = |message: &Message| message.digest == *digest;
         if body.get(*at).is_some_and(is_it) { Some(*at) } else { body.iter().rposition(is_it) }
@@ -97,46 +95,46 @@ impl What {
 
 /// What is wanted, as it applies to one history.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Held {
+pub(in crate::proxy) struct Held {
     /// Texts that hold through folds.
-    pub(super) texts: Vec<Pin>,
+    pub(in crate::proxy) texts: Vec<Pin>,
     /// Messages that hold, by index.
-    pub(super) messages: Vec<usize>,
+    pub(in crate::proxy) messages: Vec<usize>,
     /// Tokens of the texts in front of a brief, all of them together.
-    pub(super) tokens: Tokens,
+    pub(in crate::proxy) tokens: Tokens,
     /// Nothing is rewritten.
-    pub(super) paused: bool,
+    pub(in crate::proxy) paused: bool,
     /// Lines that a pattern matches and that found no room.
-    pub(super) left_out: usize,
+    pub(in crate::proxy) left_out: usize,
 }
 
 impl Held {
     /// What is to be said of it on a reply.
-    pub(super) fn warning(&self) -> Option<String> {
+    pub(in crate::proxy) fn warning(&self) -> Option<String> {
         let n = self.left_out;
         (n > 0)
             .then(|| format!("{n} lines that a [[pin]] matches found no room: they go with the messages they stand in"))
     }
 
     /// Tells the planner.
-    pub(super) fn tell(&self, facts: &mut Facts) {
+    pub(in crate::proxy) fn tell(&self, facts: &mut Facts) {
         facts.pinned.clone_from(&self.messages);
         (facts.pins, facts.paused) = (self.tokens, self.paused);
     }
 }
 
 /// A line that a pattern pins.
-pub(super) struct Matched {
+pub(in crate::proxy) struct Matched {
     /// Its words.
-    pub(super) line: String,
+    pub(in crate::proxy) line: String,
     /// The message that it stands in.
-    pub(super) at: usize,
+    pub(in crate::proxy) at: usize,
     /// Which pattern.
-    pub(super) pattern: usize,
+    pub(in crate::proxy) pattern: usize,
 }
 
 /// The lines of people's words that patterns pin, the oldest first.
-pub(super) fn matched(body: &[Message], patterns: &[PinPattern]) -> Vec<Matched> {
+pub(in crate::proxy) fn matched(body: &[Message], patterns: &[PinPattern]) -> Vec<Matched> {
     if patterns.is_empty() {
         return Vec::new();
     }
@@ -156,7 +154,7 @@ pub(super) fn matched(body: &[Message], patterns: &[PinPattern]) -> Vec<Matched>
 
 impl App {
     /// What is wanted of a conversation; of a fork that nobody said anything of, what was wanted of the one it parted from.
-    pub(super) fn standing(&self, id: &str, parent: Option<&str>) -> Result<Arc<Standing>, Error> {
+    pub(in crate::proxy) fn standing(&self, id: &str, parent: Option<&str>) -> Result<Arc<Standing>, Error> {
         for name in [Some(id), parent].into_iter().flatten() {
             if let Some(json) = self.store.standing(name)? {
                 // By way of a tree: numbers keep their digits here, and a flattened type cannot read them otherwise.
@@ -169,27 +167,8 @@ impl App {
         Ok(Arc::default())
     }
 
-    /// What is wanted of the conversation of a request, and what that means for its history. What cannot be read is no reason
-    /// to refuse the request.
-    pub(super) fn wanted(
-        &self,
-        situation: &Situation<'_>,
-        request: &Request,
-        warnings: &mut Vec<String>,
-    ) -> (Arc<Standing>, Held) {
-        let Situation { history, key, policy, .. } = situation;
-        let standing = self.standing(&history.id, history.inherits.as_deref()).unwrap_or_else(|e| {
-            tracing::warn!(conversation = %history.id, error = %e, "what is pinned cannot be read");
-            warnings.push("what is pinned could not be read".into());
-            Arc::default()
-        });
-        let held = self.held(key, &standing, &policy.pins, &request.conversation.body, situation.known_window());
-        warnings.extend(held.warning());
-        (standing, held)
-    }
-
     /// Changes what is wanted of a conversation, and waits until that is in the record.
-    pub(super) async fn change_standing<T>(
+    pub(in crate::proxy) async fn change_standing<T>(
         &self,
         id: &str,
         change: impl FnOnce(&mut Standing) -> T,
@@ -205,7 +184,7 @@ impl App {
     }
 
     /// What is wanted, for this history at this window.
-    pub(super) fn held(
+    pub(in crate::proxy) fn held(
         &self,
         key: &ModelKey,
         standing: &Standing,
@@ -241,38 +220,8 @@ impl App {
     }
 }
 
-/// The changes that waited for a break, made.
-#[derive(Debug, Default)]
-pub(super) struct Granted {
-    pub(super) originals: Vec<Original>,
-    pub(super) because: Vec<String>,
-    done: bool,
-}
-
-impl App {
-    /// Makes the changes that wait for a break, where this request brings one: the view to go on from, in place of the old one.
-    pub(super) fn grant(&self, subject: &Subject<'_>, standing: &Standing, breaks: bool) -> Option<(View, Granted)> {
-        if standing.wishes.is_empty() || !breaks {
-            return None;
-        }
-        let (view, originals, because) = self.wished(subject, &standing.wishes);
-        Some((view, Granted { originals, because, done: true }))
-    }
-}
-
-impl Granted {
-    /// What is to be recorded as wanted from now on, where that is something else: changes were made, or a fork takes over
-    /// what was wanted of the conversation that it parted from.
-    pub(super) fn to_record(&self, standing: &Standing, is_fork: bool, folded: bool) -> Option<String> {
-        match self.done {
-            true => Some(text(&standing.after_break(folded))),
-            false => (is_fork && *standing != Standing::default()).then(|| text(standing)),
-        }
-    }
-}
-
 /// As it is kept.
-pub(super) fn text(standing: &Standing) -> String {
+pub(in crate::proxy) fn text(standing: &Standing) -> String {
     serde_json::to_string(standing).unwrap_or_else(|_| "{}".to_owned())
 }
 

@@ -2,6 +2,7 @@
 //! reads the prompt or a brief is written, and then something that means nothing until there is more to say. What goes wrong
 //! after that is told within the stream. A client that asked for one whole reply cannot be kept waiting this way.
 
+use crate::proxy::turn::early::Early;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,76 +11,22 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::{self, BoxStream};
 use futures_util::{FutureExt as _, StreamExt as _};
 use http::request::Parts;
-use http::{HeaderMap, HeaderValue, Response, header};
+use http::{HeaderValue, Response, header};
 use http_body::Frame;
 use http_body_util::{BodyExt as _, Limited, StreamBody};
-use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tracing::warn;
 
-use super::LARGEST_BUFFERED;
 use super::dialect::failure;
-use super::prepare::Prepared;
-use super::relay::{Answer, Body};
-use super::save::now_ms;
-use crate::conversation::Digest;
+use crate::clock::now_ms;
+use crate::proxy::turn::LARGEST_BUFFERED;
+use crate::proxy::turn::relay::{Answer, Body};
 use crate::proxy::{App, Error};
 use crate::store::{Batch, Event};
 use crate::upstream::event::{self, Says};
 
 /// How often it is looked whether a request asks for a stream that was not even read when its head was due.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
-
-/// What is known of a reply before it is there.
-#[derive(Clone, Default)]
-pub(super) struct Early(Arc<Mutex<Known>>);
-
-#[derive(Default)]
-struct Known {
-    /// Whether the client asked for a stream; `None` before its request was read.
-    stream: Option<bool>,
-    /// The headers of ours, as far as they are known.
-    headers: HeaderMap,
-    /// The conversation and the model, once they are known.
-    of: Option<(String, String)>,
-    /// Where the reply will stand in the record.
-    tip: Option<Tip>,
-}
-
-/// A history that is answered, by its place in the record.
-#[derive(Debug, Clone)]
-pub(super) struct Tip {
-    pub(super) conversation: String,
-    /// Chain digest of its last message.
-    pub(super) chain: Digest,
-    /// How many messages it has.
-    pub(super) depth: usize,
-}
-
-impl Early {
-    /// Notes what the client asked for.
-    pub(super) fn read(&self, stream: bool) {
-        self.0.lock().stream = Some(stream);
-    }
-
-    /// Notes what is sent to the server.
-    pub(super) fn prepared(&self, prepared: &Prepared, app: &App) {
-        let mut known = self.0.lock();
-        known.of = Some((prepared.id.clone(), prepared.request.model.clone()));
-        prepared.mark(&mut known.headers, &app.config.gauge);
-        app.mark_record(&mut known.headers);
-        known.tip = prepared.chain.last().map(|chain| Tip {
-            conversation: prepared.id.clone(),
-            chain: *chain,
-            depth: prepared.chain.len(),
-        });
-    }
-
-    /// The history that is answered, once it is known.
-    pub(super) fn tip(&self) -> Option<Tip> {
-        self.0.lock().tip.clone()
-    }
-}
 
 type Answering = BoxFuture<'static, Result<Response<Answer>, Error>>;
 

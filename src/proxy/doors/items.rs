@@ -8,11 +8,11 @@ use futures_util::FutureExt as _;
 use http::{HeaderMap, HeaderValue};
 use tracing::debug;
 
-use super::headers;
-use super::waiting::Early;
+use super::model_in;
 use crate::conversation::Digest;
 use crate::plain;
-use crate::proxy::desk::models::model_in;
+use crate::proxy::state::headers;
+use crate::proxy::turn::early::Early;
 use crate::proxy::{App, Error};
 use crate::store::{self, Batch, Gone, Item, Original, Reply};
 use crate::wire::WireError;

@@ -1,5 +1,5 @@
 //! The part of a brief that a model writes: taken ready where it was made ahead of need, waited for where it is being
-//! made, asked for where nothing else is left. How it is made between requests: [`crate::proxy::ahead`].
+//! made, asked for where nothing else is left. How it is made between requests: `ahead`.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -12,18 +12,17 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use crate::apply::Written;
+use crate::clock::now_ms;
 use crate::config::{Resolved, SummaryModel};
 use crate::conversation::edit::{Edit, View};
 use crate::conversation::{Digest, Message, Tokens};
 use crate::measure::ModelKey;
 use crate::plan::rewrite::{self, Out};
 use crate::plan::{Action, Cost, Plan, economics};
-use crate::proxy::live::{Brief, Making};
+use crate::proxy::state::live::{Brief, Making};
 use crate::proxy::traffic::{Asked, Errand};
 use crate::proxy::turn::draft::Draft;
-use crate::proxy::turn::save::now_ms;
-use crate::proxy::{App, turn::headers};
+use crate::proxy::{App, state::headers};
 use crate::store::{Batch, Event};
 use crate::summarizer::{self, Job};
 use crate::upstream::{ChatOptions, Upstream};
@@ -62,55 +61,6 @@ impl Trial {
     pub(in crate::proxy) fn note(&mut self, useful: bool) {
         self.failures = if useful { 0 } else { (self.failures + 1).min(6) };
         self.skip = if useful { 0 } else { (1 << self.failures) - 1 };
-    }
-}
-
-/// A reply that a brief was made from, before the client had it in its history.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::proxy) struct Reply {
-    /// Where it stands in the body of the next request.
-    at: usize,
-    /// Characters of it that were read, white space aside, and what tells them from others.
-    length: usize,
-    digest: Digest,
-}
-
-impl Reply {
-    /// The reply with this text, which stands at an index.
-    pub(in crate::proxy) fn new(at: usize, text: &str) -> Reply {
-        let bare: String = text.chars().filter(|c| !c.is_whitespace()).collect();
-        Reply { at, length: bare.chars().count(), digest: Digest::of(bare.as_bytes()) }
-    }
-
-    /// Whether all that was read stands in a text: clients break lines otherwise, the end of a long reply was not read, and in front
-    /// of one stands what the model said before it recalled something.
-    fn stands_in(&self, text: &str) -> bool {
-        let bare: Vec<char> = text.chars().filter(|c| !c.is_whitespace()).collect();
-        let is = |part: &[char]| Digest::of(part.iter().collect::<String>().as_bytes()) == self.digest;
-        bare.get(..self.length).is_some_and(is) || is(&bare[bare.len().saturating_sub(self.length)..])
-    }
-
-    /// Whether it is the reply of a history.
-    pub(in crate::proxy) fn is_in(&self, body: &[Message]) -> bool {
-        body.get(self.at).is_some_and(|message| self.stands_in(&message.text))
-    }
-}
-
-impl Brief {
-    /// Whether a history goes on where this was made. `reply`: the text behind its last message, which it does not have yet.
-    pub(in crate::proxy) fn is_of(&self, chain: &[Digest], body: &[Message], reply: Option<&str>) -> bool {
-        let goes_on = self.covers.checked_sub(1).and_then(|last| chain.get(last)) == Some(&self.chain);
-        let replied = |read: &Reply| match reply {
-            Some(text) if self.covers == chain.len() => read.stands_in(text),
-            _ => read.is_in(body),
-        };
-        goes_on && self.reply.as_ref().is_none_or(replied)
-    }
-
-    /// As it goes into a view.
-    pub(in crate::proxy) fn written(&self) -> Written<'_> {
-        let read = self.reply.map_or(self.covers, |reply| reply.at + 1);
-        Written { text: &self.text, read, unread: &self.unread }
     }
 }
 
@@ -187,7 +137,7 @@ impl App {
                 let (_waiting, mut over) = (making.waited_for(), making.over.clone());
                 let _ = tokio::time::timeout(WAIT, over.wait_for(|over| *over)).await;
             }
-            self.stop_making(id);
+            self.lives.stop_making(id);
         }
         let needed = self.needed(draft, plan, window)?;
         let ready = self.brief_at_hand(id, chain, body, &draft.old);

@@ -19,13 +19,13 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, Sleep};
 use tracing::debug;
 
-use super::LARGEST_BUFFERED;
-use super::headers;
 use super::items::Keeper;
-use super::relay::{Answer, Body, full};
-use super::waiting::Early;
+use super::model_in;
 use crate::plain;
-use crate::proxy::desk::models::model_in;
+use crate::proxy::state::headers;
+use crate::proxy::turn::LARGEST_BUFFERED;
+use crate::proxy::turn::early::Early;
+use crate::proxy::turn::relay::{Answer, Body, full};
 use crate::proxy::{App, Error, aside};
 use crate::upstream::Kind;
 use crate::upstream::event::{Event, Says};
@@ -285,7 +285,9 @@ impl App {
         };
         let bytes = match Limited::new(body, LARGEST_BUFFERED).collect().await {
             Ok(whole) => whole.to_bytes(),
-            Err(e) if e.is::<LengthLimitError>() => return Err(super::too_large("said in the client's words")),
+            Err(e) if e.is::<LengthLimitError>() => {
+                return Err(crate::proxy::turn::too_large("said in the client's words"));
+            }
             Err(source) => return Err(Error::Internal { doing: "read the reply", source }),
         };
         let text = String::from_utf8_lossy(&bytes);

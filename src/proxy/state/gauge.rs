@@ -4,16 +4,43 @@
 
 use std::collections::BTreeMap;
 
+use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::turn::prepare::{Attempt, Prepared, UNKNOWN_WINDOW};
-use super::turn::save::regions;
 use crate::conversation::edit::{Edit, View};
 use crate::conversation::{Digest, Tokens};
-use crate::measure::{Measure, ModelKey, Sureness, own};
+use crate::measure::{Measure, ModelKey, own};
 use crate::plan::{Because, Kept, Regions};
 use crate::recall;
 use crate::wire::openai_chat::Request;
+
+/// The window that is assumed where nobody knows it: so large that nothing is ever rewritten for it.
+pub(in crate::proxy) const UNKNOWN_WINDOW: Tokens = 1 << 30;
+
+/// Tokens by region.
+#[derive(Serialize)]
+pub(in crate::proxy) struct Parts {
+    system: Tokens,
+    tools: Tokens,
+    brief: Tokens,
+    history: Tokens,
+    media: Tokens,
+    output_reserved: Tokens,
+    prompt: Tokens,
+}
+
+impl Parts {
+    /// Of these.
+    pub(in crate::proxy) fn of(r: &Regions) -> Parts {
+        let Regions { system, tools, brief, history, media, output_reserved } = *r;
+        Parts { system, tools, brief, history, media, output_reserved, prompt: r.prompt() }
+    }
+}
+
+/// Regions as JSON.
+pub(in crate::proxy) fn regions(r: &Regions) -> Value {
+    json!(Parts::of(r))
+}
 
 /// What a prompt takes.
 pub(in crate::proxy) struct Gauge {
@@ -47,12 +74,12 @@ impl Gauge {
 
 /// What tells the fixed parts of a prompt before its model from those of others.
 pub(in crate::proxy) struct Marks {
-    system: Digest,
+    pub(in crate::proxy) system: Digest,
     /// The tools without the one that reads back what left the prompt.
-    tools: Digest,
-    brief: Option<Digest>,
+    pub(in crate::proxy) tools: Digest,
+    pub(in crate::proxy) brief: Option<Digest>,
     /// The tool that reads back what left the prompt, where it is there, and its tokens.
-    ours: Option<(Digest, Tokens)>,
+    pub(in crate::proxy) ours: Option<(Digest, Tokens)>,
 }
 
 impl Marks {
@@ -85,13 +112,6 @@ impl Marks {
         }
     }
 
-    /// Of the prompt of a prepared request.
-    pub(in crate::proxy) fn of_prepared(measure: &Measure, prepared: &Prepared) -> Marks {
-        let (request, own) = (&prepared.request, prepared.own.as_deref());
-        let tool = (request.offers(), prepared.policy.digest_model.is_some());
-        Marks::of(measure, (&prepared.key, own), request, &prepared.view, tool)
-    }
-
     /// The counts that its parts got before.
     pub(in crate::proxy) fn kept(&self, measure: &Measure) -> Kept {
         let first = |mark: &Digest| measure.firsts.of(mark);
@@ -121,41 +141,6 @@ impl Marks {
         let ours = self.ours.iter().map(|(mark, _)| *mark);
         [self.system, self.tools].into_iter().chain(self.brief).chain(ours).collect()
     }
-}
-
-/// Has the regions of a request that was planned, before and after, add up to what was counted or estimated of the whole.
-pub(in crate::proxy) fn settle(measure: &Measure, prepared: &mut Prepared, attempt: Attempt) {
-    let marks = Marks::of_prepared(measure, prepared);
-    let kept = marks.kept(measure);
-    prepared.after = prepared.after.settled(kept, prepared.tokens);
-    if prepared.sureness.is_exact() && attempt != Attempt::DryRun {
-        marks.note(measure, &prepared.after);
-    }
-    // Before, the tool of ours was not there; and what stands by index now stood there whole.
-    let before = prepared.before;
-    let client = Marks { ours: None, brief: None, ..marks }.kept(measure);
-    let kept = Kept {
-        system: if prepared.indexed.is_some() { Some(before.system) } else { client.system },
-        tools: if prepared.admitted.is_some() { Some(before.tools) } else { client.tools },
-        brief: Some(before.brief),
-    };
-    prepared.before = before.settled(kept, before.prompt());
-}
-
-/// The gauge after a reply: by what the server counted, where it did.
-pub(in crate::proxy) fn after_reply(measure: &Measure, prepared: &Prepared, counted: Option<Tokens>) -> Gauge {
-    let marks = Marks::of_prepared(measure, prepared);
-    let prompt = counted.unwrap_or(prepared.tokens);
-    let regions = prepared.after.settled(marks.kept(measure), prompt);
-    marks.note(measure, &regions);
-    let sureness = if counted.is_some() { Sureness::Counted } else { prepared.sureness };
-    Gauge { regions, source: sureness.as_str(), counts: measure.firsts.kept(&marks.all()) }
-}
-
-/// The gauge of a request that was not answered yet.
-pub(in crate::proxy) fn planned(measure: &Measure, prepared: &Prepared) -> Gauge {
-    let counts = measure.firsts.kept(&Marks::of_prepared(measure, prepared).all());
-    Gauge { regions: prepared.after, source: prepared.sureness.as_str(), counts }
 }
 
 /// Reasons of what is made ahead of need: nobody has counted its prompt yet.

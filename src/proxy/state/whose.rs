@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::headers;
 use crate::conversation::fixed::Fixed;
 use crate::conversation::{Conversation, Digest};
-use crate::proxy::desk::rules;
+use crate::proxy::state::scope;
 use crate::proxy::{App, Error};
 
 /// Headers in which clients send a key.
@@ -58,7 +58,7 @@ impl Whose {
         let named = || headers::firm_session(from_client).or_else(|| session.map(str::to_owned));
         Whose {
             key: key(from_client).map(|key| key.hex()),
-            client: rules::program(from_client),
+            client: scope::program(from_client),
             session: headers::text(from_client, &headers::SESSION).or_else(named),
             project: headers::text(from_client, &headers::PROJECT),
             system: Fixed::of(&conversation.system),

@@ -1,21 +1,21 @@
 //! Turns a plan into a view. Requests, the work ahead of them, and a person's fold or clearing all use it.
 
-use super::App;
 use crate::apply::{self, Applied, Words};
 use crate::conversation::Conversation;
 use crate::conversation::edit::View;
 use crate::measure::{ModelKey, own};
 use crate::plan::Plan;
+use crate::proxy::App;
 use crate::store;
 
 /// A conversation and its view, for whoever changes that.
-pub(super) struct Subject<'a> {
-    pub(super) conversation: &'a Conversation,
-    pub(super) id: &'a str,
-    pub(super) key: &'a ModelKey,
+pub(in crate::proxy) struct Subject<'a> {
+    pub(in crate::proxy) conversation: &'a Conversation,
+    pub(in crate::proxy) id: &'a str,
+    pub(in crate::proxy) key: &'a ModelKey,
     /// The model's own vocabulary, where its file is on this machine.
-    pub(super) own: Option<&'a own::Model>,
-    pub(super) old: &'a View,
+    pub(in crate::proxy) own: Option<&'a own::Model>,
+    pub(in crate::proxy) old: &'a View,
 }
 
 impl App {
@@ -23,7 +23,12 @@ impl App {
     ///
     /// # Errors
     /// When the record cannot be asked.
-    pub(super) fn make_view(&self, of: &Subject<'_>, plan: &Plan, words: Words<'_>) -> Result<Applied, store::Error> {
+    pub(in crate::proxy) fn make_view(
+        &self,
+        of: &Subject<'_>,
+        plan: &Plan,
+        words: Words<'_>,
+    ) -> Result<Applied, store::Error> {
         let count = |text: &str| self.measure.text(of.key, of.own, text);
         apply::apply(&apply::Input {
             conversation: of.conversation,

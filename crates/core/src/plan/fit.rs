@@ -1,0 +1,226 @@
+//! A plan until it fits. What a plan makes is counted, and planned again from the same start where it came out longer than
+//! planned; less is kept for the reply before the request is refused; and no request is refused for a tool of ours.
+//!
+//! Pure. [`Fitting`] says what to make next and is told what it came to; [`fit`] drives it where counting needs no waiting.
+
+use super::{Facts, Plan, Policy, Regions, Strategy, gives_way, least_reserve, plan};
+use crate::conversation::{Conversation, Tokens};
+
+/// How often a plan is made again because a count was higher than estimated.
+const PLANS: usize = 4;
+
+/// The tools of ours that a request may have: what they take, and which of them are there.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Ours {
+    /// Tokens of the tool that reads back what left the prompt.
+    pub recall: Tokens,
+    /// Whether that tool is there.
+    pub offered: bool,
+    /// Whether it comes with the first rewrite, where it is not there yet.
+    pub may_come: bool,
+    /// Tokens of the tool that says that a task is done; 0 where it is not there.
+    pub done: Tokens,
+}
+
+impl Ours {
+    /// Tokens that those which are there take.
+    pub fn tokens(&self) -> Tokens {
+        if self.offered { self.recall.saturating_add(self.done) } else { self.done }
+    }
+
+    fn any(&self) -> bool {
+        self.offered || self.done > 0
+    }
+}
+
+/// A view that was made and counted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Made<M> {
+    /// The plan that it was made by.
+    pub plan: Plan,
+    /// Its size.
+    pub tokens: Tokens,
+    /// What the caller made of the plan.
+    pub what: M,
+}
+
+/// Nothing fits: the smallest view that was found, and what it had to fit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CannotFit {
+    /// By region.
+    pub after: Regions,
+    /// Prompt tokens that fit.
+    pub limit: Tokens,
+}
+
+/// One request on the way to a prompt that fits.
+pub struct Fitting<'a, M> {
+    conversation: &'a Conversation,
+    policy: &'a Policy,
+    /// Tokens that are configured to be kept for a reply.
+    reserve: Tokens,
+    /// What it is planned by at first, tools of ours and all.
+    start: Facts,
+    /// What it is planned by now.
+    facts: Facts,
+    ours: Ours,
+    begun: bool,
+    /// Plans that were made and counted.
+    counted: usize,
+    shortest: Option<Made<M>>,
+    refused: Option<CannotFit>,
+    /// Whether whatever is made is taken.
+    takes_all: bool,
+}
+
+impl<'a, M> Fitting<'a, M> {
+    /// `facts`: with the tools of ours that are there. `reserve`: tokens that are configured to be kept for a reply.
+    pub fn new(
+        conversation: &'a Conversation,
+        facts: Facts,
+        policy: &'a Policy,
+        reserve: Tokens,
+        ours: Ours,
+    ) -> Fitting<'a, M> {
+        Fitting {
+            conversation,
+            policy,
+            reserve,
+            start: facts.clone(),
+            facts,
+            ours,
+            begun: false,
+            counted: 0,
+            shortest: None,
+            refused: None,
+            takes_all: false,
+        }
+    }
+
+    /// What the last plan was made by.
+    pub fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    /// The tools of ours that the last plan goes with.
+    pub fn ours(&self) -> Ours {
+        self.ours
+    }
+
+    /// The plan to make next; `None` where there is none left: then [`Fitting::end`] tells how it ended.
+    pub fn next_plan(&mut self) -> Option<Plan> {
+        if !std::mem::replace(&mut self.begun, true)
+            && let Some(bare) = self.stays_bare()
+        {
+            return Some(bare);
+        }
+        loop {
+            if self.counted < PLANS {
+                let plan = self.giving_way();
+                if self.ours.may_come && !self.ours.offered && !plan.actions.is_empty() {
+                    // Something is about to leave the prompt for the first time: now the model needs a way back to it.
+                    self.ours.offered = true;
+                    self.start.tools = self.start.tools.saturating_add(self.ours.recall);
+                    self.facts = Facts { slack: self.facts.slack, ..self.start.clone() };
+                    continue;
+                }
+                if plan.fits {
+                    return Some(plan);
+                }
+                self.refused.get_or_insert(CannotFit { after: plan.after, limit: plan.lines.limit });
+            }
+            if self.shortest.is_some() || !self.ours.any() {
+                return None;
+            }
+            self.without_ours();
+        }
+    }
+
+    /// The plan of a view that had no room for the tool that reads things back: it goes without it while it stays as it is.
+    fn stays_bare(&mut self) -> Option<Plan> {
+        if !self.ours.offered || !self.facts.view.bare {
+            return None;
+        }
+        let (facts, ours) = (self.facts.clone(), self.ours);
+        self.without_ours();
+        let plan = self.giving_way();
+        if plan.fits && plan.actions.is_empty() {
+            return Some(plan);
+        }
+        (self.facts, self.ours, self.start) = (facts.clone(), ours, facts);
+        None
+    }
+
+    fn without_ours(&mut self) {
+        self.start.tools = self.start.tools.saturating_sub(self.ours.tokens());
+        self.ours = Ours { offered: false, may_come: false, done: 0, ..self.ours };
+        self.facts = self.start.clone();
+        (self.counted, self.refused) = (0, None);
+    }
+
+    /// Plans, with less kept for the reply where nothing else gives way.
+    fn giving_way(&mut self) -> Plan {
+        loop {
+            let plan = plan(self.conversation, &self.facts, self.policy);
+            if !gives_way(&mut self.facts, &plan, self.reserve) {
+                return plan;
+            }
+        }
+    }
+
+    /// Tells what the last plan came to. Returns it where it fits; else the next plan aims lower.
+    pub fn made(&mut self, plan: Plan, tokens: Tokens, what: M) -> Option<Made<M>> {
+        let facts = &mut self.facts;
+        let limit = facts.window.saturating_sub(facts.output_reserved).saturating_sub(facts.slack);
+        let made = Made { plan, tokens, what };
+        if tokens <= limit || self.takes_all {
+            return Some(made);
+        }
+        self.counted += 1;
+        // What a refusal tells is the smallest view, against what the first one had to fit.
+        let told = self.refused.filter(|so_far| so_far.after.prompt() <= tokens);
+        self.refused = Some(told.unwrap_or(CannotFit { after: made.plan.after.of_prompt(tokens), limit }));
+        // Before a request is refused, as little as can be is kept for its reply.
+        let most = facts.window.saturating_sub(least_reserve(facts.window)).saturating_sub(self.start.slack);
+        // What was made is longer than planned by so much: aim lower by that, and a little more.
+        let more = tokens - made.plan.after.prompt().min(tokens);
+        facts.slack = facts.slack.saturating_add(more + more / 8 + 8);
+        if tokens <= most && self.shortest.as_ref().is_none_or(|other| tokens < other.tokens) {
+            self.shortest = Some(made);
+        }
+        None
+    }
+
+    /// How it ended, once no plan is left.
+    ///
+    /// # Errors
+    /// When nothing fits.
+    pub fn end(self) -> Result<Made<M>, CannotFit> {
+        let nothing = CannotFit { after: Regions::default(), limit: 0 };
+        self.shortest.ok_or(self.refused.unwrap_or(nothing))
+    }
+
+    /// A plan that changes nothing and is taken whatever it comes to: for a request that could not be planned.
+    pub fn unchanged(&mut self) -> Plan {
+        self.takes_all = true;
+        let facts = Facts { window: Tokens::MAX / 2, ..Facts::default() };
+        plan(&Conversation::default(), &facts, &Policy { strategy: Strategy::Off, ..Policy::default() })
+    }
+}
+
+/// Fits a request where counting needs no waiting. `make`: makes what a plan says and counts it.
+///
+/// # Errors
+/// When nothing fits.
+pub fn fit<M>(
+    mut fitting: Fitting<'_, M>,
+    make: &mut dyn FnMut(&Plan, Ours) -> (Tokens, M),
+) -> Result<Made<M>, CannotFit> {
+    while let Some(plan) = fitting.next_plan() {
+        let (tokens, what) = make(&plan, fitting.ours());
+        if let Some(made) = fitting.made(plan, tokens, what) {
+            return Ok(made);
+        }
+    }
+    fitting.end()
+}

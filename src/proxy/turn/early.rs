@@ -1,0 +1,62 @@
+//! What is known of a reply before it is there, for a client that is waiting.
+
+use std::sync::Arc;
+
+use http::HeaderMap;
+use parking_lot::Mutex;
+
+use super::prepared::Prepared;
+use crate::conversation::Digest;
+use crate::proxy::App;
+
+/// What is known of an answer so far.
+#[derive(Default)]
+pub(in crate::proxy) struct Known {
+    /// Whether the client asked for a stream; `None` before its request was read.
+    pub(in crate::proxy) stream: Option<bool>,
+    /// The headers of ours, as far as they are known.
+    pub(in crate::proxy) headers: HeaderMap,
+    /// The conversation and the model, once they are known.
+    pub(in crate::proxy) of: Option<(String, String)>,
+    /// Where the reply will stand in the record.
+    pub(in crate::proxy) tip: Option<Tip>,
+}
+
+/// What is known of a reply before it is there.
+#[derive(Clone, Default)]
+pub(in crate::proxy) struct Early(pub(in crate::proxy) Arc<Mutex<Known>>);
+
+/// A history that is answered, by its place in the record.
+#[derive(Debug, Clone)]
+pub(in crate::proxy) struct Tip {
+    pub(in crate::proxy) conversation: String,
+    /// Chain digest of its last message.
+    pub(in crate::proxy) chain: Digest,
+    /// How many messages it has.
+    pub(in crate::proxy) depth: usize,
+}
+
+impl Early {
+    /// Notes what the client asked for.
+    pub(in crate::proxy) fn read(&self, stream: bool) {
+        self.0.lock().stream = Some(stream);
+    }
+
+    /// Notes what is sent to the server.
+    pub(in crate::proxy) fn prepared(&self, prepared: &Prepared, app: &App) {
+        let mut known = self.0.lock();
+        known.of = Some((prepared.id.clone(), prepared.request.model.clone()));
+        prepared.mark(&mut known.headers, &app.config.gauge);
+        app.mark_record(&mut known.headers);
+        known.tip = prepared.chain.last().map(|chain| Tip {
+            conversation: prepared.id.clone(),
+            chain: *chain,
+            depth: prepared.chain.len(),
+        });
+    }
+
+    /// The history that is answered, once it is known.
+    pub(in crate::proxy) fn tip(&self) -> Option<Tip> {
+        self.0.lock().tip.clone()
+    }
+}

@@ -1,0 +1,44 @@
+//! What stands before the messages of a prompt.
+
+use bytes::Bytes;
+
+use super::admission::Admitted;
+use super::situation::Situation;
+use super::system::Indexed;
+use crate::proxy::{App, Error};
+use crate::wire::openai_chat::Request;
+use std::sync::Arc;
+
+/// What stands before the messages of a prompt: the client's tools and instructions, by index where that is asked for, and the
+/// tools of ours.
+pub(in crate::proxy) struct Head {
+    /// The client's tools with ours behind them, where the model may have it once something left its prompt.
+    pub(in crate::proxy) tools: Option<Bytes>,
+    /// Whether the model has the tool that says that a task is done.
+    pub(in crate::proxy) done: bool,
+    /// The client's tools and the list that stands for them, where they are named by index.
+    pub(in crate::proxy) admitted: Option<Arc<Admitted>>,
+    /// What was left out of the system text, where that is said by index.
+    pub(in crate::proxy) indexed: Option<Indexed>,
+    /// What the client is told.
+    pub(in crate::proxy) warnings: Vec<String>,
+}
+
+impl App {
+    /// Puts together what stands before the messages.
+    pub(in crate::proxy) fn head(&self, situation: &Situation<'_>, request: &mut Request) -> Result<Head, Error> {
+        let Situation { history, policy, from_client, .. } = situation;
+        let mut warnings = Vec::new();
+        let admitted = self.admit(request, situation, &mut warnings)?;
+        let done = self.offer_done(request, policy, from_client);
+        let tools = self.tool_for(request, policy, from_client);
+        let (listed, readable) = (admitted.as_deref(), tools.is_some());
+        let indexed = self.index_system(request, situation, listed, readable, &mut warnings)?;
+        // Where the view had no room for it, it stays out while the view is the same.
+        let wanted = history.old().lacks() && !history.old().bare || indexed.is_some();
+        if let Some(tools) = tools.as_ref().filter(|_| wanted) {
+            request.offer(tools.clone());
+        }
+        Ok(Head { tools, done, admitted, indexed, warnings })
+    }
+}
