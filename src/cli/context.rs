@@ -171,7 +171,7 @@ pub(super) fn gauge(seen: &Value, paint: Paint) -> String {
     let regions = &state["regions"];
     let Some(window) = state["window"].as_u64() else {
         return format!(
-            "{}{} tokens; nobody knows the window ({})\n",
+            "{}{} tokens; the window is not known ({})\n",
             about(state),
             tokens(&state["prompt_tokens"]),
             text(&state["window_source"])
