@@ -15,7 +15,7 @@ use tokio::net::TcpListener;
 use tracing::info;
 use windowsill::config::{self, Config, Flags};
 use windowsill::plain;
-use windowsill::proxy::{App, Error, grouped, plan_file};
+use windowsill::proxy::{self, App, Error, grouped, plan_file};
 use windowsill::server;
 
 /// musl's own allocator maps memory and wakes other threads many times in each request, which then costs half as much again.
@@ -475,7 +475,7 @@ fn dry_run(config: Config, of: &OfFile) -> Result<Value, Failure> {
     let scratch = config::scratch_dir();
     let report = runtime()?.block_on(async {
         let app = Arc::new(App::start_dry(config, &scratch).await?);
-        let report = app.dry_run(body, of.model.as_deref()).await;
+        let report = proxy::dry_run(&app, body, of.model.as_deref()).await;
         app.close().await;
         report
     });
